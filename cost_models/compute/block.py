@@ -74,21 +74,35 @@ def block_seconds(
 def _block_seconds(
     question: Question, columns: LayoutColumns, device: Device, data_parallel: bool
 ) -> BlockSeconds:
+    wide, measured = device_of(question, wide=True), has_measured_operators(question)
     matrix_forward, matrix_backward, matrix_weight, column_weight = matrix_seconds(question, columns, device)
-    attention_forward, attention_backward = _attention_seconds(
-        question, columns, device_of(question, wide=True)
-    )
-    others_forward, others_backward = _other_operators(question, columns, device)
-    scan_forward, scan_backward = scan_seconds(question, columns, device_of(question, wide=True))
-    others_forward, others_backward = others_forward + scan_forward, others_backward + scan_backward
-    accumulation = _accumulation_seconds(question, columns, device)
+    attention_forward, attention_backward = _attention_seconds(question, columns, wide)
+    scan_forward, scan_backward = scan_seconds(question, columns, wide)
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
+    held = counts.block + counts.experts
+    trained = trained_weights(question, columns, counts.block, counts.experts)
+    # everything but products, the attention core and what is done to weights: measured curves, or bytes
+    if measured:
+        others_forward, others_backward = measured_block(question, columns)
+        accumulation = accumulation_seconds(question, columns, trained)
+    else:
+        routing = routing_traffic(question, columns)
+        moved = [block_traffic(question, columns), *([] if routing is None else [routing])]
+        others_forward, others_backward = np.sum([_traffic_seconds(one, device) for one in moved], axis=0)
+        accumulation = gradient_accumulation_bytes(question, columns) * trained / device.memory_rate
+    # what the device itself copies to gather weights and to reduce gradients
     gathered_forward, gathered_backward = np.zeros((2, len(columns)))
-    if data_parallel:
-        gathered_forward, gathered_backward = _gathering_seconds(question, columns, device)
-    forward = matrix_forward + attention_forward + others_forward
+    if data_parallel and measured:
+        gathered_forward, gathered_backward = gathering_seconds(question, columns, held)
+    elif data_parallel:
+        gathered_forward, gathered_backward = (
+            copied * held / device.memory_rate for copied in copied_bytes(question, columns, trained / held)
+        )
+    forward = matrix_forward + attention_forward + (others_forward + scan_forward)
+    others_backward = others_backward + scan_backward + accumulation
     return BlockSeconds(
         forward=forward + gathered_forward,
-        backward=matrix_backward + attention_backward + (others_backward + accumulation) + gathered_backward,
+        backward=matrix_backward + attention_backward + others_backward + gathered_backward,
         weight=matrix_weight + accumulation,
         recomputed=_recomputed(question, columns, device, forward, attention_forward, scan_forward),
         core_forward=attention_forward,
@@ -141,34 +155,35 @@ def _moved_again(question: Question, columns: LayoutColumns, device: Device) -> 
     moved = [block_traffic(question, columns, redone)] if redone else []
     if "experts" in drops and (routing := routing_traffic(question, columns)) is not None:
         moved.append(routing)
-    seconds = [_traffic_seconds(traffic, device, backward=False) for traffic in moved]
-    total: Array = np.sum(seconds, axis=0) if seconds else np.zeros(len(columns))
+    total: Array = np.sum(
+        [np.zeros(len(columns)), *(_traffic_seconds(one, device)[0] for one in moved)], axis=0
+    )
     return total
 
 
 def _attention_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """The attention core, the mean over blocks that have one and those that do not."""
-    share = question.model.attention_share
-    if not share:
+    """Scores and weighted values: a flash kernel, or batched products that leave the s × s scores in memory; the mean
+    over blocks that have attention and those that do not."""
+    model, length = question.model, question.training.sequence_length
+    if not model.attention_share:
         return np.zeros(len(columns)), np.zeros(len(columns))
-    forward, backward = _core_seconds(question, columns, device)
-    index_forward, index_backward = index_seconds(question, columns, device)
-    return share * (forward + index_forward), share * (backward + index_backward)
-
-
-def _core_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """Scores and weighted values: a flash kernel, or batched products that leave the s × s scores in memory."""
     if question.stack.attention in STORES_SCORES:
-        return _stored_scores_seconds(question, columns, device)
-    length, uneven = question.training.sequence_length, 1.0 + uneven_pieces(question, columns)
-    if question.hardware.attention:
-        core = attention_core(question, columns)
-        computed, model = attended_keys(question.model, question.training).computed, question.model
-        # curves are of causal kernels
-        share = computed / (length / 2 if model.encoder or model.stacks else model.unmasked(length))
-        return core.forward * share * uneven, core.backward * share * uneven
-    forward, backward = flash_seconds(question, columns, device)
-    return forward * uneven, backward * uneven
+        forward, backward = _stored_scores_seconds(question, columns, device)
+    else:
+        if question.hardware.attention:
+            forward, backward = attention_core(question, columns)
+            computed = attended_keys(model, question.training).computed
+            # curves are of causal kernels
+            share = computed / (length / 2 if model.encoder or model.stacks else model.unmasked(length))
+            forward, backward = forward * share, backward * share
+        else:
+            forward, backward = flash_seconds(question, columns, device)
+        uneven = 1.0 + uneven_pieces(question, columns)
+        forward, backward = forward * uneven, backward * uneven
+    index_forward, index_backward = index_seconds(question, columns, device)
+    return model.attention_share * (forward + index_forward), model.attention_share * (
+        backward + index_backward
+    )
 
 
 def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
@@ -183,51 +198,14 @@ def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: D
             scores = gemm_seconds(queries, keys, width, device, heads)
             values = gemm_seconds(queries, width, keys, device, heads)
             forward, backward = forward + scores + values, backward + scores + 3 * values
-    traffic = attention_traffic(question, columns)
+    moved_forward, moved_backward = _traffic_seconds(attention_traffic(question, columns), device)
+    return forward + moved_forward, backward + moved_backward
+
+
+def _traffic_seconds(traffic: Traffic, device: Device) -> tuple[Array, Array]:
+    """Seconds of memory-bound kernels forward and backward: a start-up each and their bytes."""
+    kernel, rate = device.profile.kernel_seconds, device.memory_rate
     return (
-        forward + _traffic_seconds(traffic, device, backward=False),
-        backward + _traffic_seconds(traffic, device, backward=True),
+        traffic.forward_kernels * kernel + traffic.forward_bytes / rate,
+        traffic.backward_kernels * kernel + traffic.backward_bytes / rate,
     )
-
-
-def _other_operators(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """Everything but products, the attention core and gradient accumulation: measured curves, or bytes."""
-    if has_measured_operators(question):
-        measured = measured_block(question, columns)
-        return measured.forward, measured.backward
-    moved = [block_traffic(question, columns)]
-    if (routing := routing_traffic(question, columns)) is not None:
-        moved.append(routing)
-    forward, backward = (
-        np.sum([_traffic_seconds(traffic, device, backward=way) for traffic in moved], axis=0)
-        for way in (False, True)
-    )
-    return forward, backward
-
-
-def _accumulation_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """(N,) seconds to add a microbatch's weight gradients to what is there."""
-    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    weights = trained_weights(question, columns, counts.block, counts.experts)
-    if has_measured_operators(question):
-        return accumulation_seconds(question, columns, weights)
-    return gradient_accumulation_bytes(question, columns) * weights / device.memory_rate
-
-
-def _gathering_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """Forward and backward, what the device itself copies to gather weights and to reduce gradients."""
-    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    weights = counts.block + counts.experts
-    if not has_measured_operators(question):
-        trained = trained_weights(question, columns, counts.block, counts.experts) / weights
-        forward, backward = copied_bytes(question, columns, trained)
-        return forward * weights / device.memory_rate, backward * weights / device.memory_rate
-    copied = gathering_seconds(question, columns, weights)
-    return copied.forward, copied.backward
-
-
-def _traffic_seconds(traffic: Traffic, device: Device, *, backward: bool) -> Array:
-    """Memory-bound kernels: a start-up each and their bytes."""
-    kernels = traffic.backward_kernels if backward else traffic.forward_kernels
-    moved = traffic.backward_bytes if backward else traffic.forward_bytes
-    return kernels * device.profile.kernel_seconds + moved / device.memory_rate

@@ -10,7 +10,12 @@ from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns, over_distinct
 from cost_models.compute.device import Device
 from cost_models.compute.gemm import gemm_seconds
-from cost_models.compute.measured_operators import embedding_operators, has_measured_operators, head_operators
+from cost_models.compute.measured_operators import (
+    Passes,
+    embedding_operators,
+    has_measured_operators,
+    head_operators,
+)
 from cost_models.operators.chunked_loss import chunks_loss, compiles_chunks
 from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.parameters import head_rows
@@ -78,9 +83,20 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     tokens = columns.tokens(question.training.sequence_length)
     vocabulary = head_rows(question.model, columns.tp) / columns.tp
     width = np.asarray(float(question.model.hidden_size))
-    others = _measured(question, columns) or _by_bytes(question, tokens, tokens * vocabulary, device)
-    training = question.training
-    trains = training.trains("head matrix")
+    # everything but the products: measured curves, or bytes
+    if has_measured_operators(question):
+        embedding, head = embedding_operators(question, columns), head_operators(question, columns)
+    else:
+        hidden_bytes = tokens * question.model.hidden_size * device.element_bytes
+        logits = tokens * vocabulary * question.scored_share
+        loss_forward, loss_backward = (logits * each for each in _loss_bytes(question, device))
+        kernel, rate = device.profile.kernel_seconds, device.memory_rate
+        embedding = Passes(3 * kernel + 3 * hidden_bytes / rate, 3 * kernel + 4 * hidden_bytes / rate)
+        head = Passes(
+            5 * kernel + (loss_forward + 2 * hidden_bytes) / rate,
+            5 * kernel + (loss_backward + 3 * hidden_bytes) / rate,
+        )
+    trains = question.training.trains("head matrix")
     tokens = tokens * question.scored_share
     head_weight = trains * gemm_seconds(width, vocabulary, tokens, device, over_rows=True)
     before, before_weight = _transform(question, columns, device)
@@ -88,10 +104,10 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     both = 1.0 + question.model.source_share  # stacks
     enters, back = _entrance(question, columns, device)
     return EndSeconds(
-        embedding_forward=both * others.embedding_forward + enters,
-        embedding_backward=(both * others.embedding_backward + back) * training.trains("embedding"),
-        head_forward=others.head_forward + gemm_seconds(tokens, vocabulary, width, device) + before,
-        head_backward=others.head_backward
+        embedding_forward=both * embedding.forward + enters,
+        embedding_backward=(both * embedding.backward + back) * question.training.trains("embedding"),
+        head_forward=head.forward + gemm_seconds(tokens, vocabulary, width, device) + before,
+        head_backward=head.backward
         + gemm_seconds(tokens, width, vocabulary, device)
         + (head_weight + before),
         head_weight=head_weight,
@@ -120,49 +136,17 @@ def _transform(question: Question, columns: LayoutColumns, device: Device) -> tu
     """(N,) seconds of the square matrix that an encoder may have before the output matrix, with activation and norm at
     memory rate, and towards its weights; every tensor rank has it whole, for its part of the stream. In diffusion of
     what shifts and scales there."""
-    model = question.model
-    if model.diffusion is not None:
-        width, images = np.asarray(float(model.hidden_size)), columns.mbs.astype(np.float64)
-        numbers = tokens_on_rank(question, columns, "stream") * width
-        moved = 4 * numbers * device.element_bytes / device.memory_rate
-        towards = gemm_seconds(width, 2 * width, images, device, over_rows=True)
-        return gemm_seconds(images, 2 * width, width, device) + moved, towards
-    if model.encoder is None or not model.encoder.head_transform:
-        return np.zeros(len(columns)), np.zeros(len(columns))
-    width = np.asarray(float(model.hidden_size))
+    model, width = question.model, np.asarray(float(question.model.hidden_size))
     tokens = tokens_on_rank(question, columns, "stream")
-    moved = 4 * tokens * width * device.element_bytes / device.memory_rate
-    towards = gemm_seconds(width, width, tokens, device, over_rows=True)
-    return gemm_seconds(tokens, width, width, device) + moved, towards
-
-
-def _measured(question: Question, columns: LayoutColumns) -> EndSeconds | None:
-    """Everything but the products from the profile's curves, where it has them."""
-    if not has_measured_operators(question):
-        return None
-    embedding, head = embedding_operators(question, columns), head_operators(question, columns)
-    return EndSeconds(
-        embedding_forward=embedding.forward,
-        embedding_backward=embedding.backward,
-        head_forward=head.forward,
-        head_backward=head.backward,
-        head_weight=np.zeros(len(columns)),
-    )
-
-
-def _by_bytes(question: Question, tokens: Array, logits: Array, device: Device) -> EndSeconds:
-    """Everything but the products at memory rate."""
-    hidden_bytes = tokens * question.model.hidden_size * device.element_bytes
-    logits = logits * question.scored_share
-    loss_forward, loss_backward = (logits * each for each in _loss_bytes(question, device))
-    kernel = device.profile.kernel_seconds
-    return EndSeconds(
-        embedding_forward=3 * kernel + 3 * hidden_bytes / device.memory_rate,
-        embedding_backward=3 * kernel + 4 * hidden_bytes / device.memory_rate,
-        head_forward=5 * kernel + (loss_forward + 2 * hidden_bytes) / device.memory_rate,
-        head_backward=5 * kernel + (loss_backward + 3 * hidden_bytes) / device.memory_rate,
-        head_weight=np.zeros(tokens.shape),
-    )
+    if model.diffusion is not None:
+        rows, outputs = columns.mbs.astype(np.float64), 2 * width
+    elif model.encoder is not None and model.encoder.head_transform:
+        rows, outputs = tokens, width
+    else:
+        return np.zeros(len(columns)), np.zeros(len(columns))
+    moved = 4 * (tokens * width) * device.element_bytes / device.memory_rate
+    towards = gemm_seconds(width, outputs, rows, device, over_rows=True)
+    return gemm_seconds(rows, outputs, width, device) + moved, towards
 
 
 def _loss_bytes(question: Question, device: Device) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +27,7 @@ from cost_models.specs.model.transformer_shape import Activation
 from cost_models.specs.training import STATE_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Passes:
+class Passes(NamedTuple):
     """Seconds forward and backward, each (N,)."""
 
     forward: Array
