@@ -15,7 +15,7 @@ from pydantic import AfterValidator
 
 from cost_models.arrays import Ints
 from cost_models.errors import InputError
-from cost_models.schedules import SPLIT_BACKWARD
+from cost_models.schedules.registry import SPLIT_BACKWARD
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 
 _NONE, _FULL = (RECOMPUTE_POLICIES.index(policy) for policy in ("none", "full"))

@@ -26,7 +26,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cost_models import schedules
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
@@ -40,6 +39,7 @@ from cost_models.operators.block import (
 )
 from cost_models.operators.parameters import further_weights
 from cost_models.question import Question
+from cost_models.schedules.registry import rank_of_stage
 from cost_models.specs.transformer import TransformerSpec
 
 _ENTRIES = 4_000_000
@@ -106,7 +106,7 @@ def _units(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, int, l
     them."""
     model, kinds = question.model, question.kinds.of_block
     by_kind = [_block(own.model) for own in question.by_kind]
-    stage_of = [schedules.rank_of_stage(one.schedule, one.pp, one.vpp) for one in layouts]
+    stage_of = [rank_of_stage(one.schedule, one.pp, one.vpp) for one in layouts]
     placed = [np.repeat(ranks, one.layers).tolist() for ranks, one in zip(stage_of, layouts, strict=True)]
     for (kind, *ranks), count in Counter(zip(kinds, *placed, strict=True)).items():
         yield by_kind[kind], count, [{rank} for rank in ranks]

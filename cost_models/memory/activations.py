@@ -69,7 +69,7 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     tokens = columns.tokens(training.sequence_length)
     stream = tokens_on_rank(question, columns, "stream") * model.hidden_size
     entered = tokens_on_rank(question, columns, "entrance") * model.hidden_size
-    block = _block(question, columns, element * stream)
+    block, mlp = _block_bytes(question, columns, element * stream)
     logits = tokens * question.scored_share * head_rows(model, columns.tp)
     logits = logits / columns.tp if stack.loss_parallel else logits
     compiled = stack.fused_loss and stack.compiles_loss
@@ -82,8 +82,8 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     chunked = chunks_loss(question, columns)
     trains = training.trains("head matrix")  # only the output matrix's gradient wants what it read
     return ActivationBytes(
-        block=np.stack([block.none, block.selective, element * stream + block.projector], axis=-1),
-        mlp=block.mlp,
+        block=block,
+        mlp=mlp,
         embedding=(1.0 + model.source_share)
         * stream
         * (_MASK_BYTES * (question.dropout > 0) + embedding_vectors(question))
@@ -101,19 +101,9 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Block:
-    """(N,) bytes that one block keeps."""
-
-    none: Array
-    selective: Array
-    mlp: Array
-    projector: Array
-    """What the way from a tower keeps, which no policy drops."""
-
-
-def _block(question: Question, columns: LayoutColumns, entered: Array) -> _Block:
-    """Without recomputation, under the stack's selective policy, and the MLP's half; `entered` is the block's input."""
+def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> tuple[Array, Array]:
+    """(N, P) bytes that one block keeps under each recompute policy, and (N,) those of its MLP; `entered` is the input
+    of the block."""
     stack = question.stack
     operators = job_operators(question.model, question.training.tuning)
     kept = [(one, one.share, _KEPT[one.kind](question, one)) for one in operators if one.kind in _KEPT]
@@ -129,10 +119,11 @@ def _block(question: Question, columns: LayoutColumns, entered: Array) -> _Block
     none = bytes_of([*((share, amount) for _, share, amount in kept), *core]) + twice
     none = none - bytes_of(discarded) if discarded else none
     mlp = bytes_of((share, amount) for one, share, amount in kept if one.half == "mlp")
-    projector = bytes_of((share, amount) for one, share, amount in kept if part_of(one) != "block")
+    # of the way from a tower no policy drops anything
+    full = entered + bytes_of((share, amount) for one, share, amount in kept if part_of(one) != "block")
     if "all-but-every-other-product" in stack.drops:
         every_other = entered + bytes_of(_every_other(question, operators)) + bytes_of(core)
-        return _Block(none=none, selective=np.minimum(none, every_other), mlp=mlp, projector=projector)
+        return np.stack([none, np.minimum(none, every_other), full], axis=-1), mlp
     selective, mixture = none, question.model.moe_share
     # shares of the blocks where a submodule begins with the output of a norm, which the router keeps besides
     begins: dict[SelectiveDrops, float] = {
@@ -148,9 +139,7 @@ def _block(question: Question, columns: LayoutColumns, entered: Array) -> _Block
         selective = selective - redone - twice * (drop == "block-attention") + begins[drop] * entered
     drops = stack.drops - set(stack.always_discards)
     read = [(one.share, _read(question, one)) for one in operators if one.reads_output_of in drops]
-    return _Block(
-        none=none, selective=selective - bytes_of(read) if read else selective, mlp=mlp, projector=projector
-    )
+    return np.stack([none, selective - bytes_of(read) if read else selective, full], axis=-1), mlp
 
 
 def _read(question: Question, operator: Operator) -> Amount:

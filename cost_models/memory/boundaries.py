@@ -18,7 +18,7 @@ from cost_models.operators.on_rank import added, handed_on, on_rank, tokens_on_r
 from cost_models.operators.parameters import head_rows
 from cost_models.operators.tuning import job_operators
 from cost_models.question import Question
-from cost_models.schedules.registry import always_split
+from cost_models.schedules.registry import ALWAYS_SPLIT, is_scheduled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,8 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
     microbatches = columns.microbatches(question.training.global_batch)
     held = tensor * microbatches
     waiting = 2 * tensor * np.minimum((columns.vpp - 1) * columns.pp + 1, columns.vpp * microbatches)
-    chunked, split = (columns.vpp > 1) | is_overlapped(columns, "pp", default=False), always_split(columns)
+    chunked = (columns.vpp > 1) | is_overlapped(columns, "pp", default=False)
+    split = is_scheduled(columns, ALWAYS_SPLIT)
     every = np.where(chunked, 3 * columns.vpp * held - waiting, held)
     # inputs are counted with them, and fewer have gradients
     waits = tensor * (3 * columns.vpp - 2) * np.minimum(columns.pp, microbatches)
@@ -66,37 +67,25 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingBytes:
-    """Bytes of one microbatch, each (N,)."""
-
-    block: Array
-    head: Array
-
-
-def pending_bytes(question: Question, columns: LayoutColumns) -> PendingBytes:
-    """The outputs of all operators with parameters.
+def pending_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:
+    """(N,) bytes of one microbatch of a block and of the head: the outputs of all operators with parameters.
 
     For a GPT block that is 3 + 4 widths of h inside the tensor-parallel region and 1 + 1 + 2 outside. Where fp8 keeps
     products' inputs as multiplied, gradients wait so, too (Transformer Engine's `WeightGradStore`).
     """
     model, training = question.model, question.training
     element, tuning = training.element_bytes, training.tuning
-    own = [one for one in job_operators(model, tuning) if one.trained]
-    waiting = [one for one in own if one.weights and not one.shares_gradient]
-    outputs = [(one, one.returns) for one in waiting if one.returns is not None]
+    trained = [one for one in job_operators(model, tuning) if one.trained]
+    outputs = [
+        (one.share, one.kind, one.returns) for one in trained if one.weights and not one.shares_gradient
+    ]
     cast = training.operand_bytes if question.stack.fp8_saves_inputs and training.narrow else element
     tokens = tokens_on_rank(question, columns, "whole")
     head = tokens * question.scored_share * (head_rows(model, columns.tp) / columns.tp)
     normed = tokens_on_rank(question, columns, "stream") * model.hidden_size
-    return PendingBytes(
-        block=on_rank(
-            question,
-            columns,
-            added(
-                (one.share, {to.place: (cast if one.kind == "gemm" else element) * to.width})
-                for one, to in outputs
-            ),
-        ),
-        head=element * (head + normed) * training.trains("head matrix"),
+    block = added(
+        (share, {to.place: (cast if kind == "gemm" else element) * to.width})
+        for share, kind, to in outputs
+        if to is not None
     )
+    return on_rank(question, columns, block), element * (head + normed) * training.trains("head matrix")

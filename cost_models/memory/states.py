@@ -246,10 +246,7 @@ def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -
 
 
 def _is_sharded(question: Question, columns: LayoutColumns, ranks: Array | Ints, experts: bool) -> Bools:
-    """(N,): whose weights or gradients are cut up."""
-    return (columns.zero >= 2) & ((ranks > 1) | _wrapped_alone(question, columns, experts))
-
-
-def _wrapped_alone(question: Question, columns: LayoutColumns, experts: bool) -> Bools:
-    """(N,) experts that only this rank holds: `fully_shard` treats them as it does the rest, with a shard of all."""
-    return (columns.replicas > 1) & experts & question.stack.fully_shard
+    """(N,): whose weights or gradients are cut up. Experts that only this rank holds `fully_shard` treats as it does
+    the rest, with a shard of all."""
+    alone = (columns.replicas > 1) & experts & question.stack.fully_shard
+    return (columns.zero >= 2) & ((ranks > 1) | alone)

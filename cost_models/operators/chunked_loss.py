@@ -8,7 +8,7 @@ from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.question import Question
-from cost_models.schedules.registry import turns_at_once
+from cost_models.schedules.registry import ALWAYS_SPLIT, KEEPS_ALL_LOGITS, is_scheduled
 
 
 def chunks_loss(question: Question, columns: LayoutColumns) -> Bools:
@@ -24,7 +24,7 @@ def chunks_loss(question: Question, columns: LayoutColumns) -> Bools:
     if chunk is None or question.model.head_bias or of_some:
         return np.zeros(len(columns), dtype=np.bool_)
     several = columns.tokens(question.training.sequence_length) > chunk
-    chunked: Bools = several & (columns.tp == 1) & turns_at_once(columns)
+    chunked: Bools = several & (columns.tp == 1) & ~is_scheduled(columns, ALWAYS_SPLIT | KEEPS_ALL_LOGITS)
     return chunked
 
 

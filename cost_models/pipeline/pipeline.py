@@ -17,10 +17,12 @@ from typing import Literal
 
 import numpy as np
 
-from cost_models import schedules
 from cost_models.arrays import Array, Ints
 from cost_models.pipeline.peak import RankMemory, columns_of
 from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.schedules.actions import ActionTable
+from cost_models.schedules.registry import SPLIT_BACKWARD, rank_of_stage, shortened, stages_of_rank
+from cost_models.schedules.timeline import Timeline, backward_halves, compile_timeline
 from cost_models.specs.choices import Schedule
 
 Delay = Array | float
@@ -37,7 +39,7 @@ class Pipeline:
     schedule: Schedule
     microbatches: int
     any_engine: bool = False
-    """Whether another engine than PyTorch's runs it: see `schedules.build`."""
+    """Whether another engine than PyTorch's runs it: see `build`."""
 
     @property
     def num_stages(self) -> int:
@@ -47,29 +49,27 @@ class Pipeline:
     @property
     def splits_backward(self) -> bool:
         """Whether weight halves of backward passes run at other times than input halves."""
-        return self.schedule in schedules.SPLIT_BACKWARD
+        return self.schedule in SPLIT_BACKWARD
 
     @cached_property
-    def table(self) -> schedules.ActionTable:
+    def table(self) -> ActionTable:
         """What every rank does, in order; of many microbatches a shortened table."""
-        return schedules.shortened(
-            self.schedule, self.pp, self.vpp, self.microbatches, any_engine=self.any_engine
-        )
+        return shortened(self.schedule, self.pp, self.vpp, self.microbatches, any_engine=self.any_engine)
 
     @cached_property
-    def timeline(self) -> schedules.Timeline:
+    def timeline(self) -> Timeline:
         """The compiled action table."""
-        return schedules.compile_timeline(self.table)
+        return compile_timeline(self.table)
 
     @cached_property
     def rank_of_stage(self) -> Ints:
         """(S,): the pipeline rank that holds each virtual stage."""
-        return schedules.rank_of_stage(self.schedule, self.pp, self.vpp)
+        return rank_of_stage(self.schedule, self.pp, self.vpp)
 
     @cached_property
     def stage_of(self) -> Ints:
         """(C, R): the virtual stage that is each chunk of each rank."""
-        return schedules.stages_of_rank(self.schedule, self.pp, self.vpp).T
+        return stages_of_rank(self.schedule, self.pp, self.vpp).T
 
     def cost(self, name: str) -> float:
         """One column that is the same for the whole pipeline."""
@@ -121,7 +121,7 @@ class Pipeline:
         if not self.splits_backward:
             return backward_S, np.zeros(self.num_stages)
         weight_S = affine(blocks_SP, self.by_stage("layer_weight"), last=self.by_stage("head_weight")[-1])
-        return schedules.backward_halves(
+        return backward_halves(
             backward_S, weight_S, self.by_stage("stage_backward"), self.by_stage("stage_weight")
         )
 
@@ -180,7 +180,7 @@ class Pipeline:
         halves = backward_S, np.zeros(self.num_stages)
         if self.splits_backward:
             stages = each("stage_backward"), each("stage_weight")
-            halves = schedules.backward_halves(backward_S, on_stages("weight"), *stages)
+            halves = backward_halves(backward_S, on_stages("weight"), *stages)
         forward_S = on_stages("forward") + each("stage_forward")
         seconds = forward_S, *halves, sync_R, optimizer_R
         return self._step_seconds(seconds, each("p2p", 0), each("step_overhead", 0))

@@ -38,8 +38,9 @@ from cost_models.pipeline.stage_costs import StageCosts, costs_of
 from cost_models.pipeline.terms.memory_terms import memory_terms
 from cost_models.pipeline.time_pieces import HIDDEN_PARTS, TIME_PARTS, Terms
 from cost_models.question import MixedQuestion, Question
-from cost_models.schedules import KINDS, ActionTable, build, compile_timeline, shortened
-from cost_models.schedules.actions import IDLE
+from cost_models.schedules.actions import IDLE, KINDS, ActionTable
+from cost_models.schedules.registry import build, shortened
+from cost_models.schedules.timeline import compile_timeline
 
 _PARTS = {part: number for number, part in enumerate((*TIME_PARTS, *HIDDEN_PARTS))}
 

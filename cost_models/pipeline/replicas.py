@@ -27,7 +27,6 @@ from functools import cache, partial
 
 import numpy as np
 
-from cost_models import schedules
 from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
@@ -38,6 +37,7 @@ from cost_models.pipeline.stage_costs import StageCosts, costs_of
 from cost_models.pipeline.terms.kinds import stage_terms
 from cost_models.pipeline.time_pieces import Term, Terms, total
 from cost_models.question import MixedQuestion, Question
+from cost_models.schedules.registry import legal
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.links import BuildingsSpec, LevelSpec, LinkLevels, LinkSpec
 
@@ -104,7 +104,7 @@ def in_pools(question: MixedQuestion, layout: Layout) -> Layout:
 def fewest_microbatches(layout: Layout) -> int:
     """Microbatches that a replica takes at least, so that its schedule can run."""
     several = range(1, layout.pp + 1)
-    return next(n for n in several if schedules.legal(layout.schedule, layout.pp, layout.vpp, n) is None)
+    return next(n for n in several if legal(layout.schedule, layout.pp, layout.vpp, n) is None)
 
 
 def require_full_pools(question: MixedQuestion, layout: Layout) -> None:

@@ -62,7 +62,7 @@ from cost_models.pipeline.terms.kinds import (
 from cost_models.pipeline.terms.memory_terms import memory_terms
 from cost_models.pipeline.time_pieces import Terms, total
 from cost_models.question import MixedQuestion, Question
-from cost_models.schedules import REGISTRY
+from cost_models.schedules.registry import REGISTRY
 from cost_models.specs.model.kinds import Kinds
 
 

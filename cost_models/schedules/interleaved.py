@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from cost_models.arrays import Ints
@@ -9,17 +11,11 @@ from cost_models.schedules.actions import ActionTable, round_sizes, table_of_uni
 from cost_models.schedules.schedule import PipelineSchedule
 
 
-def _objection(pp: int, vpp: int, microbatches: int) -> str | None:
-    """What forbids interleaved 1F1B here, as a sentence, or None.
+def rounds_objection(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
+    """Sentence that says why microbatches cannot pass through the chunks in equal rounds of about pp; None if they can.
 
-    Microbatches pass through the chunks in equal rounds of about pp. This is the rule of
-    `torch.distributed.pipelining` 2.13; Megatron-LM is stricter and wants a multiple of pp.
+    This is the rule of `torch.distributed.pipelining` 2.13; Megatron-LM is stricter and wants a multiple of pp.
     """
-    return rounds_objection("interleaved", pp, microbatches)
-
-
-def rounds_objection(schedule: str, pp: int, microbatches: int) -> str | None:
-    """What forbids a schedule whose microbatches pass through the chunks in rounds, as a sentence, or None."""
     number = rounds(pp, microbatches)
     if microbatches % number:
         return f"{microbatches} microbatches do not make {number} equal rounds of {schedule} on pp{pp}"
@@ -76,7 +72,7 @@ SCHEDULE = PipelineSchedule(
     name="interleaved",
     engine="ScheduleInterleaved1F1B",
     table=_table,
-    objection=_objection,
+    objection=partial(rounds_objection, "interleaved"),
     chunks=(2, None),
     live=lambda pp, vpp, m, rank, chunk: live_in_rounds(pp, vpp, m, _units(pp, vpp, m, rank), chunk),
     live_together=_units,

@@ -35,33 +35,26 @@ def pending_profiles(table: ActionTable) -> tuple[Ints, ...]:
 
 @lru_cache(maxsize=CACHED_TABLES)
 def _profiles(table: ActionTable) -> tuple[tuple[Ints, ...], tuple[Ints, ...]]:
+    live_RAV = np.cumsum(_changes(table, {FORWARD: 1, BACKWARD: -1, WEIGHT: -1}), axis=1)
     if not table.splits_backward:
+        # before another forward nothing is released, so only a forward that a backward follows can be maximal
+        last_forward_RA = ~table.is_backward & np.roll(table.is_backward, -1, axis=1)
         more = table.left_out if table.is_queue else 0  # all wait for their backward pass
-        live = tuple(_pareto_maximal(_distinct(live_AV) + more) for live_AV in _whole_backward(table))
+        moments = [live_AV[last_A] for live_AV, last_A in zip(live_RAV, last_forward_RA, strict=True)]
+        live = tuple(_pareto_maximal(_distinct(live_AV) + more) for live_AV in moments)
         return live, tuple(_frozen(np.zeros_like(live_KV)) for live_KV in live)
-    both = [_pareto_maximal(_distinct(both_AW)) for both_AW in _split_backward(table)]
+    # (R, A, 2V): live microbatches, and those of them whose input half has run, before each release
+    pending_RAV = np.cumsum(_changes(table, {INPUT: 1, WEIGHT: -1}), axis=1)
+    both_RAW = np.concatenate([live_RAV, pending_RAV], axis=2)
+    releases_RA = np.isin(table.kind, (BACKWARD, WEIGHT))
+    moments = [
+        both_AW[:-1][releases_A[1:]] for both_AW, releases_A in zip(both_RAW, releases_RA, strict=True)
+    ]
+    both = [_pareto_maximal(_distinct(both_AW)) for both_AW in moments]
     return (
         tuple(_frozen(both_KW[:, : table.vpp].copy()) for both_KW in both),
         tuple(_frozen(both_KW[:, table.vpp :].copy()) for both_KW in both),
     )
-
-
-def _whole_backward(table: ActionTable) -> list[Ints]:
-    """For each rank (·, V) live microbatches; before another forward nothing is released, so only a forward that a
-    backward follows can be maximal."""
-    change_RAV = _changes(table, {FORWARD: 1, BACKWARD: -1})
-    live_RAV = np.cumsum(change_RAV, axis=1)
-    last_forward_RA = ~table.is_backward & np.roll(table.is_backward, -1, axis=1)
-    return [live_AV[last_A] for live_AV, last_A in zip(live_RAV, last_forward_RA, strict=True)]
-
-
-def _split_backward(table: ActionTable) -> list[Ints]:
-    """For each rank (·, 2V): live microbatches, and those of them whose input half has run, before each release."""
-    live_RAV = np.cumsum(_changes(table, {FORWARD: 1, BACKWARD: -1, WEIGHT: -1}), axis=1)
-    pending_RAV = np.cumsum(_changes(table, {INPUT: 1, WEIGHT: -1}), axis=1)
-    both_RAW = np.concatenate([live_RAV, pending_RAV], axis=2)
-    releases_RA = np.isin(table.kind, (BACKWARD, WEIGHT))
-    return [both_AW[:-1][releases_A[1:]] for both_AW, releases_A in zip(both_RAW, releases_RA, strict=True)]
 
 
 def _changes(table: ActionTable, by_kind: dict[int, int]) -> Ints:

@@ -133,26 +133,6 @@ KEEPS_ALL_LOGITS = _with(lambda own: own.keeps_all_logits)
 """Schedules that run something else between the forward and the backward pass of the head."""
 
 
-def always_split(columns: Scheduled) -> Bools:
-    """(N,): layouts whose schedule splits every backward pass."""
-    return is_scheduled(columns, ALWAYS_SPLIT)
-
-
-def turns_at_once(columns: Scheduled) -> Bools:
-    """(N,): layouts whose head runs the whole backward pass of a microbatch directly after its forward pass."""
-    return ~is_scheduled(columns, ALWAYS_SPLIT | KEEPS_ALL_LOGITS)
-
-
-def keeps_all_logits(columns: Scheduled) -> Bools:
-    """(N,): layouts whose schedule runs something else in between."""
-    return is_scheduled(columns, KEEPS_ALL_LOGITS)
-
-
-def v_shaped(columns: Scheduled) -> Bools:
-    """(N,): layouts whose first and last stage are on one rank of several."""
-    return is_scheduled(columns, V_SHAPED)
-
-
 def is_scheduled(columns: Scheduled, some: Container[str]) -> Bools:
     """(N,): layouts whose schedule is one of some."""
     wanted: Bools = np.array([name in some for name in REGISTRY])[columns.schedule]

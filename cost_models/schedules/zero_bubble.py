@@ -5,6 +5,8 @@ With several chunks a rank it is its interleaved form, which is one schedule in 
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from cost_models.arrays import Ints
@@ -16,11 +18,6 @@ from cost_models.schedules.interleaved import (
     unit_order,
 )
 from cost_models.schedules.schedule import PipelineSchedule
-
-
-def _objection(pp: int, vpp: int, microbatches: int) -> str | None:
-    """What forbids ZB-H1 here, as a sentence, or None: the rule of rounds is that of interleaved 1F1B."""
-    return rounds_objection("zero-bubble", pp, microbatches)
 
 
 def _table(pp: int, vpp: int, microbatches: int) -> ActionTable:
@@ -80,7 +77,7 @@ SCHEDULE = PipelineSchedule(
     name="zero-bubble",
     engine="ScheduleInterleavedZeroBubble",
     table=_table,
-    objection=_objection,
+    objection=partial(rounds_objection, "zero-bubble"),
     chunks=(1, None),
     live=lambda pp, vpp, m, rank, chunk: live_in_rounds(pp, vpp, m, _units(pp, vpp, m, rank), chunk),
     live_together=_units,

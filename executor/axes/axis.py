@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cost_models.axes.layout import Layout
-from cost_models.schedules import stages_of_rank
+from cost_models.schedules.registry import stages_of_rank
 from executor.axes.flat_parameters import Copies, FlatParameters
 from executor.axes.replicas import share_of
 from executor.mesh import make_context_group, make_expert_mesh, make_mesh, place_of

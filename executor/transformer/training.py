@@ -11,7 +11,7 @@ from typing import Any
 from cost_models.defaults import OWN_COMPILED
 from cost_models.errors import HostError, InputError
 from cost_models.files.catalog import load_stack
-from cost_models.schedules import SPLIT_BACKWARD
+from cost_models.schedules.registry import SPLIT_BACKWARD
 from executor.axes.offload.reporting import drive_folder, require_drive, require_offload
 from executor.data.tokens import open_tokens, require_a_sequence, require_whole
 from executor.families import Training

@@ -19,7 +19,7 @@ from cost_models.measured.runs.rows import parse_table, read_table
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.pipeline.placed import pass_spans, predicted_spans
 from cost_models.question import Question
-from cost_models.schedules import KINDS
+from cost_models.schedules.actions import KINDS
 from executor.measure.slow_ranks import excess_of
 from meshwright.records import frame_of
 from meshwright.records.runs import comparison, read_report

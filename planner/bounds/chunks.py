@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models import schedules
 from cost_models.arrays import Array, Bools, Ints
+from cost_models.schedules.registry import stages_of_rank
 from cost_models.specs.model.kinds import Kinds
 from planner.bounds.kinds import first_and_last, paid_seconds
 from planner.placement.chunk_rows import ChunkRows
@@ -97,7 +97,7 @@ def chunk_bounds(group: Group) -> Array:
     if group.kinds is not None:
         return _bounds_of_kinds(group, group.kinds)
     least_N = np.full(len(group.costs), np.inf)
-    stage_of_RC = schedules.stages_of_rank(group.schedule, group.pp, group.vpp)
+    stage_of_RC = stages_of_rank(group.schedule, group.pp, group.vpp)
     for sizes_S in chunk_sizes(group.num_layers, group.pp * group.vpp):
         sizes_CR = sizes_S[stage_of_RC.T]
         fitting = np.flatnonzero(_may_fit(group, sizes_CR))
@@ -117,7 +117,7 @@ def _bounds_of_kinds(group: Group, kinds: Kinds) -> Array:
     first rank and on the rank with most work, what does not fit is paid for at a price of a byte, at which every block
     follows the policy that is cheapest for it (Lagrange; `planner.bounds.kinds`)."""
     rows = ChunkRows.of(group)
-    stage_of_RC = schedules.stages_of_rank(group.schedule, group.pp, group.vpp)
+    stage_of_RC = stages_of_rank(group.schedule, group.pp, group.vpp)
     least_KN = np.stack([kind.least_block_seconds for kind in group.of_kinds])
     least_N = np.full(len(rows), np.inf)
     for sizes_S in chunk_sizes(group.num_layers, group.pp * group.vpp):

@@ -13,7 +13,7 @@ from cost_models.axes.recompute import allowed_recompute
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.pipeline.under_scenarios import costs_under_scenarios
 from cost_models.question import Question
-from cost_models.schedules import PLAIN, is_scheduled
+from cost_models.schedules.registry import PLAIN, is_scheduled
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from cost_models.specs.model.kinds import Kinds
 from planner.bounds.boxes import least_costs

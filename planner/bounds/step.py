@@ -30,7 +30,7 @@ from itertools import combinations
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.schedules import schedule_named
+from cost_models.schedules.registry import schedule_named
 from cost_models.specs.choices import Schedule
 from planner.bounds.chunks import chunk_bounds, quick_chunk_bounds
 from planner.bounds.kinds import lightest_runs

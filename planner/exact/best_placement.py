@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 
-from cost_models.schedules import CriticalPath
+from cost_models.schedules.timeline import CriticalPath
 from planner.exact.counts import best_of_numbers
 from planner.exact.ilp.cutting import minimum
 from planner.exact.ilp.program import Program, stage_columns

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from cost_models.schedules import CriticalPath
+from cost_models.schedules.timeline import CriticalPath
 from planner.bounds.counts import least_number, numbers_in_time
 from planner.placement.heuristics import good_placement
 from planner.placement.leaf import Leaf, Placement, Solution, proven

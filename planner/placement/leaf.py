@@ -15,13 +15,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cost_models import schedules
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import mixes_of
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
-from cost_models.schedules import CriticalPath
+from cost_models.schedules.registry import PLAIN, schedule_named
+from cost_models.schedules.timeline import CriticalPath
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Schedule
 from cost_models.specs.model.kinds import Kinds
 
@@ -42,7 +42,7 @@ def stage_sizes(
     `planner.placement.chunks` says which sizes go together where a schedule is not plain."""
     if pp == 1:
         return num_layers, num_layers
-    if schedule in schedules.PLAIN:
+    if schedule in PLAIN:
         least_blocks = max(1, rank_minimum)
         return least_blocks, num_layers - (pp - 1) * least_blocks
     return num_layers // (pp * vpp), -(-num_layers // (pp * vpp))
@@ -115,12 +115,12 @@ class Leaf(Pipeline):
     @property
     def is_plain(self) -> bool:
         """Whether every number of blocks on every stage is covered."""
-        return self.schedule in schedules.PLAIN
+        return self.schedule in PLAIN
 
     @property
     def steady(self) -> str | None:
         """Kind of paths through a plain pipeline: see `PipelineSchedule.steady`."""
-        return schedules.schedule_named(self.schedule).steady
+        return schedule_named(self.schedule).steady
 
     @cached_property
     def sizes(self) -> range:
@@ -172,7 +172,7 @@ class Leaf(Pipeline):
         total: Array = last + self.once_a_step("optimizer", blocks_SP).max(axis=-1) + self.overhead
         return total
 
-    def critical_path(self, blocks_SP: Ints) -> schedules.CriticalPath:
+    def critical_path(self, blocks_SP: Ints) -> CriticalPath:
         """The path, with the tail of its rank, that decides the step time of one placement."""
         first_S, second_S = self.halves(blocks_SP)
         return self.timeline.critical_path(

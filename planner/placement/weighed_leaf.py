@@ -14,7 +14,7 @@ import numpy as np
 from cost_models.arrays import Array, Ints
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.risk import Risk, slowest, weigh
-from cost_models.schedules import CriticalPath
+from cost_models.schedules.timeline import CriticalPath
 from planner.placement.leaf import Leaf
 
 

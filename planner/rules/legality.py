@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from cost_models import schedules
 from cost_models.arrays import Bools, Ints, multiplied
 from cost_models.axes.columns import LayoutColumns, context_ways
 from cost_models.axes.layout import USUAL_RING, Layout
@@ -26,7 +25,7 @@ from cost_models.axes.words import EVERY
 from cost_models.errors import InputError, Problem
 from cost_models.memory.device import usable_drive, usable_host_memory
 from cost_models.question import Question
-from cost_models.schedules import is_scheduled
+from cost_models.schedules.registry import is_scheduled, legal, rank_of_stage
 from cost_models.specs.choices import CONTEXTS, SCHEDULES, Recompute
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.specs.tuning import NF4_BLOCK
@@ -64,7 +63,7 @@ def _schedule_refuses(question: Question, x: LayoutColumns) -> Bools:
     shapes = np.stack([x.schedule, x.pp, x.vpp, x.microbatches(question.training.global_batch)], axis=1)
     distinct, index = np.unique(shapes, axis=0, return_inverse=True)
     refused = [
-        schedules.legal(SCHEDULES[schedule], pp, vpp, microbatches) is not None
+        legal(SCHEDULES[schedule], pp, vpp, microbatches) is not None
         for schedule, pp, vpp, microbatches in distinct.tolist()
     ]
     return np.array(refused, dtype=np.bool_)[index.reshape(-1)]
@@ -73,7 +72,7 @@ def _schedule_refuses(question: Question, x: LayoutColumns) -> Bools:
 @rule_when("the schedule can run", _schedule_refuses)
 def _schedule_runs(question: Question, layout: Layout) -> Words:
     microbatches = layout.microbatches(question.training.global_batch)
-    return Words(schedules.legal(layout.schedule, layout.pp, layout.vpp, microbatches) or "")
+    return Words(legal(layout.schedule, layout.pp, layout.vpp, microbatches) or "")
 
 
 def _divides(what: str, count: Callable[[TransformerSpec], float], noun: str) -> Rule:
@@ -567,7 +566,7 @@ def _problems(
         placed = f"`layers` places {counted(sum(layout.layers), 'block')}; the model has {question.model.num_layers}"
         found.append((Problem("", placed), "leave out `layers` to have them placed"))
     elif layout.layers:
-        rank_of = schedules.rank_of_stage(layout.schedule, layout.pp, layout.vpp)
+        rank_of = rank_of_stage(layout.schedule, layout.pp, layout.vpp)
         least, named = int(np.bincount(rank_of, weights=layout.layers).min()), layout.offload.named
         if named > least:
             what = f"`offload` names {counted(named, 'block')} of every rank; `layers` gives one {least}"

@@ -23,7 +23,7 @@ from cost_models.files.catalog import load_stack
 from cost_models.operators.block import block_operators
 from cost_models.operators.tuning import matrix_names, target_names
 from cost_models.question import MixedQuestion, Question
-from cost_models.schedules import PLAIN, SPLIT_BACKWARD, is_scheduled
+from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, is_scheduled
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, Overlap
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec

@@ -16,7 +16,7 @@ import numpy as np
 from cost_models.arrays import Bools, Ints
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.risk import weighed_of
-from cost_models.schedules import CriticalPath
+from cost_models.schedules.timeline import CriticalPath
 from cost_models.specs.choices import Schedule
 from planner.certificate import Certificate, Effort, Settled
 from planner.exact.best_placement import best_placement

@@ -16,7 +16,7 @@ import numpy as np
 from cost_models.arrays import Array, Bools
 from cost_models.errors import InputError
 from cost_models.pipeline.under_scenarios import scenarios_of
-from cost_models.schedules import CriticalPath
+from cost_models.schedules.timeline import CriticalPath
 from planner.certificate import Certificate, Effort
 from planner.exact.ilp.program import Choice, Program
 from planner.exact.ilp.solvers import SolverName, available_solver

@@ -15,7 +15,7 @@ from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.pool_terms import costs_of_ranks
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
-from cost_models.schedules import PLAIN
+from cost_models.schedules.registry import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.exact.best_placement import best_placement
 from planner.placement.chunks import chunk_sizes

@@ -20,7 +20,7 @@ from cost_models.errors import InfeasibleError
 from cost_models.pipeline.pool_terms import PoolTerms, pool_terms, rank_costs, ranks_in
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
-from cost_models.schedules import PLAIN
+from cost_models.schedules.registry import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from planner.bounds import pools as bounds
 from planner.bounds.boxes import nothing_held, within_late_rules

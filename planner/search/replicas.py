@@ -46,7 +46,7 @@ from cost_models.pipeline.replicas import (
 from cost_models.pipeline.stage_costs import StageCosts, add_up
 from cost_models.pipeline.terms.memory_terms import memory_terms
 from cost_models.question import MixedQuestion, Question
-from cost_models.schedules import PLAIN, schedule_named
+from cost_models.schedules.registry import PLAIN, schedule_named
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute, Schedule
 from cost_models.units import format_bytes
 from planner.bounds.boxes import within_late_rules

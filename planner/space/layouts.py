@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from cost_models import schedules
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns, first_of_each
 from cost_models.axes.layout import ZERO_STAGES
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import Question
+from cost_models.schedules.registry import SPLIT_BACKWARD
 from cost_models.specs.choices import SCHEDULES
 from planner.rules.legality import LATE_RULES
 from planner.space.axes import columns_that_affect
@@ -162,7 +162,7 @@ class Space:
     def splits_backward(self) -> bool:
         """Whether some schedule of the space splits backward passes."""
         schedules_used = {int(index) for by_stage in self.shapes for own in by_stage for index in own[:, 1]}
-        return any(SCHEDULES[index] in schedules.SPLIT_BACKWARD for index in schedules_used)
+        return any(SCHEDULES[index] in SPLIT_BACKWARD for index in schedules_used)
 
     def zero_stages_of(self, cores: Ints) -> list[tuple[int, Bools]]:
         """Pairs of ZeRO stage and cores that have a variant of the stage, (N,); stages without cores are left out."""

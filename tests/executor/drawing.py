@@ -14,7 +14,7 @@ from cost_models.axes.layout import Layout, parse_layout
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.defaults import OWN_STACK
 from cost_models.files.catalog import load_stack
-from cost_models.schedules import SPLIT_BACKWARD
+from cost_models.schedules.registry import SPLIT_BACKWARD
 from planner.rules.legality import objections
 from planner.rules.stack import RUNNABLE
 from planner.space.layouts import enumerate_layouts, parse_restrictions

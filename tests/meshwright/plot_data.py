@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from cost_models.schedules import KINDS, build, compile_timeline
+from cost_models.schedules.actions import KINDS
+from cost_models.schedules.registry import build
+from cost_models.schedules.timeline import compile_timeline
 
 GIB = 2.0**30
 

@@ -16,7 +16,6 @@ from math import prod
 import numpy as np
 from synthetic import POLICIES, every_placement, random_costs
 
-from cost_models import schedules
 from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import USUAL_RING, Offload
 from cost_models.axes.offload.hosts import host_bytes
@@ -27,7 +26,9 @@ from cost_models.communication.levels import levels_of
 from cost_models.memory.device import usable_host_memory
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, stage_costs
 from cost_models.question import Question
-from cost_models.schedules import PLAIN, SPLIT_BACKWARD
+from cost_models.schedules.liveness import live_profiles, pending_profiles
+from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, build, rank_of_stage
+from cost_models.schedules.timeline import compile_timeline
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, RECOMPUTE_POLICIES, SCHEDULES
 from planner.placement.leaf import Leaf
 from planner.rules.legality import legal_rows
@@ -294,7 +295,7 @@ def offloaded_by_number(columns: LayoutColumns) -> np.ndarray:
 
 def with_at_least(blocks_KSP: np.ndarray, schedule: str, pp: int, vpp: int, least: int) -> np.ndarray:
     """Placements in which every rank has so many blocks."""
-    rank_of_S = schedules.rank_of_stage(schedule, pp, vpp)
+    rank_of_S = rank_of_stage(schedule, pp, vpp)
     ranks = [blocks_KSP[:, rank_of_S == rank].sum(axis=(1, 2)) for rank in range(pp)]
     return blocks_KSP[np.min(ranks, axis=0) >= least]
 
@@ -335,7 +336,7 @@ def _price(pipeline: tuple[str, int, int, int], costs: StageCosts, blocks_KSP: n
     schedule, pp, vpp, _ = pipeline
     # (N, 1) or (N, 1, P) each
     x = {name: getattr(costs, name)[:, None] for name in COLUMNS}
-    stages, rank_of_S = pp * vpp, schedules.rank_of_stage(schedule, pp, vpp)
+    stages, rank_of_S = pp * vpp, rank_of_stage(schedule, pp, vpp)
     first_S, last_S = np.arange(stages) == 0, np.arange(stages) == stages - 1
     first_R, last_R = (np.arange(pp) == rank_of_S[0]), (np.arange(pp) == rank_of_S[-1])
 
@@ -355,7 +356,7 @@ def _price(pipeline: tuple[str, int, int, int], costs: StageCosts, blocks_KSP: n
         own = np.stack([own_NKS[..., rank_of_S == rank].sum(axis=-1) for rank in range(pp)], axis=-1)
         return x[fixed][..., None] + own + ends
 
-    table = schedules.build(*pipeline)
+    table = build(*pipeline)
     forward = per_stage("stage_forward", "layer_forward", "embedding_forward", "head_forward")
     backward = per_stage("stage_backward", "layer_backward", "embedding_backward", "head_backward")
     weight = np.zeros(stages)
@@ -367,7 +368,7 @@ def _price(pipeline: tuple[str, int, int, int], costs: StageCosts, blocks_KSP: n
         backward[..., 0] = x["stage_backward"]
         weight[..., 0] = whole[..., 0] + x["stage_weight"] - x["stage_backward"]
     delay_NK = np.broadcast_to(x["p2p"], forward.shape[:2])
-    ends = schedules.compile_timeline(table).rank_ends(forward, backward, delay_NK, weight)
+    ends = compile_timeline(table).rank_ends(forward, backward, delay_NK, weight)
     sync = per_rank("rank_sync", "layer_sync", "embedding_sync", "head_sync")
     update = per_rank("rank_optimizer", "layer_optimizer", "embedding_optimizer", "head_optimizer")
     seconds = (ends + sync).max(axis=-1) + update.max(axis=-1) + x["step_overhead"]
@@ -424,7 +425,7 @@ def _peaks(
     x: dict[str, np.ndarray], table: object, blocks_KSP: np.ndarray, rank_of_S: np.ndarray
 ) -> np.ndarray:
     """(N, K): bytes of the fullest rank."""
-    live, pending = schedules.live_profiles(table), schedules.pending_profiles(table)
+    live, pending = live_profiles(table), pending_profiles(table)
     stages = len(rank_of_S)
     kept = _mixed(x["layer_activation"], blocks_KSP)
     waits = _counted(x["layer_pending"], blocks_KSP) * (np.arange(stages) > 0)

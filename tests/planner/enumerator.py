@@ -19,7 +19,7 @@ from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.words import EVERY, UNSAID
 from cost_models.pipeline.replicas import in_pools
 from cost_models.question import MixedQuestion, Question
-from cost_models.schedules import schedule_named
+from cost_models.schedules.registry import schedule_named
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, RECOMPUTE_POLICIES, SCHEDULES
 from planner.formats.trainers import trainer_named
 from planner.rules.legality import check, legal_rows

@@ -7,10 +7,9 @@ from itertools import product
 
 import numpy as np
 
-from cost_models import schedules
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.pipeline.terms.kinds import OF_BLOCKS
-from cost_models.schedules import PLAIN, SPLIT_BACKWARD
+from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, stages_of_rank
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.model.kinds import Kinds
 from planner.placement.leaf import Leaf, priced
@@ -184,7 +183,7 @@ def every_placement(leaf: Leaf) -> np.ndarray:
     if leaf.is_plain:
         sizes = [s for s in product(leaf.sizes, repeat=leaf.pp) if sum(s) == leaf.num_layers]
         return np.array([p for s in sizes for p in product(*(_stage_options(n, leaf.allowed) for n in s))])
-    stages_of_rank = schedules.stages_of_rank(leaf.schedule, leaf.pp, leaf.vpp).tolist()
+    stages_RC = stages_of_rank(leaf.schedule, leaf.pp, leaf.vpp).tolist()
     size, larger = divmod(leaf.num_layers, leaf.num_stages)
     smaller = (leaf.num_stages - larger) % leaf.num_stages
     weakest = int(np.flatnonzero(leaf.allowed)[0])
@@ -198,12 +197,12 @@ def every_placement(leaf: Leaf) -> np.ndarray:
         ]
         if 0 in own[1:-1]:
             continue
-        most = max(sum(own[s] for s in stages) for stages in stages_of_rank)
+        most = max(sum(own[s] for s in stages) for stages in stages_RC)
         for full, selective in product(range(most + 1), repeat=2):
             if full + selective > most or (full and 2 not in strong) or (selective and 1 not in strong):
                 continue
             placed: list[tuple[int, ...]] = [()] * leaf.num_stages
-            for stages in stages_of_rank:
+            for stages in stages_RC:
                 chunks = _first_blocks(tuple(own[s] for s in stages), full, selective, weakest)
                 for stage, chunk in zip(stages, chunks, strict=True):
                     placed[stage] = chunk

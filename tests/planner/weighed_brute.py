@@ -26,7 +26,7 @@ from cost_models.axes.recompute import allowed_recompute
 from cost_models.pipeline.under_scenarios import scenarios_of, weighed_costs
 from cost_models.question import Question
 from cost_models.risk import RISKS, weigh
-from cost_models.schedules import PLAIN
+from cost_models.schedules.registry import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES
 from cost_models.specs.hardware import Scenarios
 

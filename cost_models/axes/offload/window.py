@@ -28,7 +28,8 @@ from cost_models.axes.offload.residency import (
     blocks_of_stages,
     residency_of_blocks,
 )
-from cost_models.schedules import Action, build
+from cost_models.schedules.actions import Action
+from cost_models.schedules.registry import build
 
 
 class Use(NamedTuple):

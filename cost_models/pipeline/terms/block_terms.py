@@ -21,7 +21,7 @@ from cost_models.communication.stage import boundary_seconds
 from cost_models.pipeline.terms.fetched import backward_shown, forward_shown
 from cost_models.pipeline.time_pieces import Pieces, Term, total
 from cost_models.question import Question
-from cost_models.schedules.registry import always_split
+from cost_models.schedules.registry import ALWAYS_SPLIT, is_scheduled
 from cost_models.specs.choices import ATTEND_AGAIN
 
 MOST_PASSES = 2.0
@@ -126,7 +126,7 @@ def halves(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
     first = _outlasting(pieces, of_input * launches[:, None], device_seconds - weight[:, None])
     second = _outlasting(pieces, of_weight * launches, weight)
     shared = backward["host"][:, 0] * weight / device_seconds[:, 0]
-    always = always_split(pieces.columns)
+    always = is_scheduled(pieces.columns, ALWAYS_SPLIT)
     host = np.where(always[:, None], first + second[:, None], backward["host"])
     return {**backward, "host": host}, {"compute": weight, "host": np.where(always, second, shared)}
 
@@ -214,7 +214,7 @@ def action_terms(pieces: Pieces) -> dict[str, Term]:
     return {
         "stage_forward": {"pp_comm": blocked, "host": host + each * (waits | gets)} | _batch(pieces),
         "stage_backward": {"pp_comm": blocked, "host": host + each * waits},
-        "stage_weight": {"host": np.where(always_split(columns), host, 0.0)},
+        "stage_weight": {"host": np.where(is_scheduled(columns, ALWAYS_SPLIT), host, 0.0)},
         "p2p": {"pp_comm": sent},
     }
 

@@ -16,7 +16,7 @@ from cost_models.pipeline.terms.sizes import Sizes, Term, held_back_bytes, sizes
 from cost_models.pipeline.time_pieces import FRAGMENTATION, Terms, total
 from cost_models.pipeline.time_terms import further_bytes
 from cost_models.question import Question
-from cost_models.schedules.registry import always_split, keeps_all_logits
+from cost_models.schedules.registry import ALWAYS_SPLIT, KEEPS_ALL_LOGITS, is_scheduled
 
 _MOVING = (
     "layer_activation",
@@ -35,7 +35,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     sizes = sizes_of(question, columns)
     states, (first, last), counts = sizes.states, sizes.ends, sizes.counts
     kept, head = sizes.kept, sizes.head
-    pending, boundaries = pending_bytes(question, columns), boundary_bytes(question, columns)
+    (pending, head_pending), boundaries = pending_bytes(question, columns), boundary_bytes(question, columns)
     head_live, head_moment = _head(columns, kept)
     if question.training.optimizer_in_backward:  # the output matrix has its gradient beside those of logits
         gradient = question.training.element_bytes * counts.head_matrix
@@ -47,7 +47,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
         "static": {"buffers": boundaries.every_rank + workspace_bytes(question) + buckets},
         "layer_static": sizes.held_block(states, sizes.experts),
         "layer_activation": {"activations": kept.block},
-        "layer_pending": {"activations": pending.block},
+        "layer_pending": {"activations": pending},
         "layer_update": sizes.updated_block(states, sizes.experts),
         "rank_update": {"optimizer": np.zeros(len(columns))},
         "embedding_static": sizes.held_end(first, counts.embedding) | {"buffers": boundaries.first_rank},
@@ -55,7 +55,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
         "embedding_update": sizes.updated(first, counts.embedding),
         "head_static": sizes.held_end(last, head) | {"buffers": boundaries.last_rank},
         "head_activation": {"activations": head_live},
-        "head_pending": {"activations": pending.head},
+        "head_pending": {"activations": head_pending},
         "head_update": sizes.updated(last, head),
         "working": {"working": working_bytes(sizes)},
         "head_moment": {"working": head_moment},
@@ -125,8 +125,7 @@ def _head(columns: LayoutColumns, kept: ActivationBytes) -> tuple[Array, Array]:
     all, and DualPipeV runs another microbatch between; where backward is always split, what the output product kept
     waits for its weight half.
     """
-    collects = keeps_all_logits(columns)
-    waits = always_split(columns)
+    collects, waits = is_scheduled(columns, KEEPS_ALL_LOGITS), is_scheduled(columns, ALWAYS_SPLIT)
     live = kept.head + kept.log_probabilities
     moment = kept.loss_gradients + np.where(collects, 0.0, np.where(waits, kept.log_probabilities, live))
     return np.where(collects, live, np.where(waits, kept.head, 0.0)), moment

@@ -23,7 +23,7 @@ from cost_models.pipeline.terms.block_terms import MOST_PASSES, or_launches
 from cost_models.pipeline.time_pieces import Pieces, Term, jitter
 from cost_models.question import Question
 from cost_models.schedules.actions import round_sizes
-from cost_models.schedules.registry import v_shaped
+from cost_models.schedules.registry import V_SHAPED, is_scheduled
 from cost_models.specs.training import STATE_BYTES
 
 
@@ -201,7 +201,7 @@ def tied_reduce_seconds(question: Question, columns: LayoutColumns, boundary: Gr
     matrix = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp).head_matrix
     message = matrix * STATE_BYTES[gradient_dtype(question)]
     seconds = point_to_point_seconds(message, boundary, question.hardware)
-    apart = (columns.pp > 1) & ~v_shaped(columns)
+    apart = (columns.pp > 1) & ~is_scheduled(columns, V_SHAPED)
     trains = question.training.trains("head matrix")
     return np.where(question.model.tied_embeddings & apart & trains, seconds, 0.0)
 
@@ -215,7 +215,7 @@ def reduced_in_sight(
     """
     profile = question.hardware
     shown = exposed(reduce, window, profile, overlapped=overlapped)
-    turns = overlapped & (columns.vpp > 1) & ~v_shaped(columns)
+    turns = overlapped & (columns.vpp > 1) & ~is_scheduled(columns, V_SHAPED)
     if not (question.stack.reduces_chunks_in_turn and turns.any()):
         return shown
     a_round = round_sizes(columns.pp, columns.microbatches(question.training.global_batch))

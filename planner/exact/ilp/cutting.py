@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from cost_models.schedules import CriticalPath
+from cost_models.schedules.timeline import CriticalPath
 from planner.exact.ilp.program import Program
 from planner.exact.ilp.solvers import SolverName
 from planner.placement.leaf import TOLERANCE, Leaf, Placement

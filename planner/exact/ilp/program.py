@@ -28,7 +28,7 @@ import numpy as np
 import pulp
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.schedules import CriticalPath
+from cost_models.schedules.timeline import CriticalPath
 from planner.exact.ilp.solvers import Interrupt, Solved, SolverName, solve
 from planner.exact.labels.choices import Choices
 from planner.exact.labels.paths import longest_windows

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from cost_models.errors import RunError
-from cost_models.schedules import CriticalPath
+from cost_models.schedules.timeline import CriticalPath
 from planner.exact.counts import numbers_of
 from planner.exact.ilp.cutting import minimum
 from planner.exact.ilp.program import Choice, Columns, Program, pattern_columns, stage_columns

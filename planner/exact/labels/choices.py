@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.schedules import CriticalPath
+from cost_models.schedules.timeline import CriticalPath
 from planner.bounds.pools import leaf_sizes
 from planner.bounds.step import rank_sizes
 from planner.placement.leaf import TOLERANCE, Leaf, Placement

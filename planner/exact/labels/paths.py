@@ -23,7 +23,7 @@ from functools import lru_cache
 import numpy as np
 
 from cost_models.arrays import Ints
-from cost_models.schedules import CriticalPath
+from cost_models.schedules.timeline import CriticalPath
 from planner.placement.leaf import Leaf
 
 

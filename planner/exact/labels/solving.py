@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.schedules import CriticalPath
+from cost_models.schedules.timeline import CriticalPath
 from planner.exact.labels.choices import Choices, Cuts, all_ways, choices_of, cuts_of, cuts_that_add
 from planner.exact.labels.label_pass import LabelPass, TooManyLabelsError
 from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, Status, proven

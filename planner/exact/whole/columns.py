@@ -14,7 +14,7 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools
 from cost_models.axes.recompute import first_in_full
-from cost_models.schedules import CriticalPath
+from cost_models.schedules.timeline import CriticalPath
 from planner.exact.counts import good_of_numbers
 from planner.exact.ilp.program import Columns, path_lengths
 from planner.placement.chunks import chunk_patterns

@@ -17,7 +17,7 @@ from itertools import permutations
 import numpy as np
 
 from cost_models.arrays import Array, Ints
-from cost_models.schedules import CriticalPath
+from cost_models.schedules.timeline import CriticalPath
 from planner.placement.leaf import TOLERANCE, Leaf
 
 SLOWED = 1.05

@@ -76,6 +76,6 @@ def test_what_is_discarded_is_made_again_behind() -> None:
 def test_gradients_of_products_wait_as_they_are_multiplied() -> None:
     columns = LayoutColumns.of([LAYOUT])
     cast, not_cast = (
-        float(pending_bytes(asked(fp8_saves_inputs=narrow), columns).block[0]) for narrow in (True, False)
+        float(pending_bytes(asked(fp8_saves_inputs=narrow), columns)[0][0]) for narrow in (True, False)
     )
     assert 0.5 < cast / not_cast < 0.56

@@ -10,15 +10,10 @@ import pytest
 
 from cost_models.errors import UnknownNameError
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
-from cost_models.schedules import (
-    REGISTRY,
-    ActionTable,
-    PipelineSchedule,
-    build,
-    legal,
-    live_profiles,
-    rank_of_stage,
-)
+from cost_models.schedules.actions import ActionTable
+from cost_models.schedules.liveness import live_profiles
+from cost_models.schedules.registry import REGISTRY, build, legal, rank_of_stage
+from cost_models.schedules.schedule import PipelineSchedule
 from planner.bounds.step import pipeline_seconds
 from planner.placement.chunk_rows import ChunkRows
 from planner.placement.chunks import covers

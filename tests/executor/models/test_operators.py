@@ -152,7 +152,7 @@ def test_gradients_that_wait_are_those_that_torch_holds(switch: str) -> None:
     each = [grads for group in groups for grads in group["grads"] or ()]
     waiting = [one for grads in each for one in grads if one is not None]
     held = {one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in waiting}
-    assert pending_bytes(question, ONE).block[0] == sum(held.values())
+    assert pending_bytes(question, ONE)[0][0] == sum(held.values())
 
 
 @pytest.mark.parametrize("switch", WITHOUT_SCANS)

@@ -15,7 +15,7 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
-from cost_models.schedules import PLAIN
+from cost_models.schedules.registry import PLAIN
 from cost_models.specs.cluster import DriveSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec

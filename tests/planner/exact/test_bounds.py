@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import costs_by_kind, exhaustive_best, random_costs, random_leaf
 
-from cost_models import schedules
+from cost_models.schedules.liveness import live_profiles
+from cost_models.schedules.registry import build, legal
 from cost_models.specs.model.kinds import Kinds
 from planner.bounds.step import PRECISION, capacity_bounds, quick_bounds, rank_sizes
 from planner.exact.labels.paths import known_paths, longest_windows
@@ -150,7 +151,7 @@ def test_the_memory_bound_looks_at_a_moment_the_schedule_has(
     schedule: str, pp: int, chunks: int, m: int
 ) -> None:
     vpp = chunks if schedule == "interleaved" else 1
-    if schedules.legal(schedule, pp, vpp, m):
+    if legal(schedule, pp, vpp, m):
         return
     leaf = random_leaf(0)
     group = Group(
@@ -162,7 +163,7 @@ def test_the_memory_bound_looks_at_a_moment_the_schedule_has(
         num_layers=pp * vpp,
         allowed=leaf.allowed,
     )
-    for rank, live in enumerate(schedules.live_profiles(schedules.build(schedule, pp, vpp, m))):
+    for rank, live in enumerate(live_profiles(build(schedule, pp, vpp, m))):
         assert (live >= group.live[0, rank]).all(axis=1).any()
 
 

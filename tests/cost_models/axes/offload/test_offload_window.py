@@ -9,7 +9,7 @@ import pytest
 from cost_models.axes.layout import parse_layout
 from cost_models.axes.offload.residency import Residency, blocks_of_stages, residencies, residency_of_blocks
 from cost_models.axes.offload.window import Turn, one_after_the_other, uses_of, window
-from cost_models.schedules import build
+from cost_models.schedules.registry import build
 
 
 def turns_of(resident: int, streamed: int, ring: int, microbatches: int = 1) -> list[Turn]:
