@@ -125,7 +125,7 @@ def _once_around_seconds(groups: Groups) -> Array:
     """Latency of the n − 1 hops of a ring, of which as many leave a domain as the group spans of them."""
     hops = groups.size - 1
     leaving = [np.where(at.domains > 1, np.minimum(at.domains, hops), 0) for at in groups.reach[1:]]
-    return _latency(groups.reach, [hops, *leaving])
+    return _hops_seconds([hops, *leaving], [at.latency for at in groups.reach])
 
 
 def _fill_seconds(groups: Groups, profile: HardwareProfile) -> Array:
@@ -142,12 +142,9 @@ def _tree_seconds(groups: Groups) -> Array:
     across = [at for at in groups.reach if at.level.network]
     chain = [-(-at.domains // groups.nodes) - 1 for at in inside]
     tree = [np.ceil(np.log2(at.domains)) for at in across]
-    return _latency(inside, chain) + _latency(across, tree)
-
-
-def _latency(reach: Sequence[Reach], leaving: Sequence[npt.NDArray[Any]]) -> Array:
-    """Latency of the hops that leave so many domains of the level inside each."""
-    return _hops_seconds(leaving, [at.latency for at in reach])
+    return _hops_seconds(chain, [at.latency for at in inside]) + _hops_seconds(
+        tree, [at.latency for at in across]
+    )
 
 
 def _hops_seconds(leaving: Sequence[npt.NDArray[Any]], each: Sequence[Array | float]) -> Array:

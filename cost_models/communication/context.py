@@ -89,40 +89,33 @@ def context_seconds(
     question: Question, columns: LayoutColumns, group: Groups, core_forward: Array, core_backward: Array
 ) -> ContextSeconds:
     """Costs over the context-parallel groups, given the (N,) seconds of the attention kernels to hide behind."""
-    forward, backward, forward_hidden, backward_hidden = np.zeros((4, len(columns)))
+    sent, hidden = np.zeros((2, 2, len(columns)))  # forward and backward, (2, N) each
     way = context_ways(question, columns)
     for index, name in enumerate(CONTEXTS):
         rows = (way == index) & (columns.cp > 1)
         if not rows.any():
             continue
-        one_way, back = (_of_attention(question, way) for way in _PASSES[name](question, columns, group))
-        forward, backward = (
-            np.where(rows, sum(seconds for seconds, _ in messages), known)
-            for messages, known in ((one_way, forward), (back, backward))
-        )
-        forward_hidden, backward_hidden = (
-            np.where(rows, _hidden(question, messages, kernels), known)
-            for messages, kernels, known in (
-                (one_way, core_forward, forward_hidden),
-                (back, core_backward, backward_hidden),
-            )
-        )
+        passes = _PASSES[name](question, columns, group)
+        for number, (messages, kernels) in enumerate(zip(passes, (core_forward, core_backward), strict=True)):
+            # of the blocks that have attention
+            parts = [(question.model.attention_share * seconds, share) for seconds, share in messages]
+            behind = [
+                seconds - exposed(seconds, share * kernels, question.hardware, overlapped=True)
+                for seconds, share in parts
+            ]
+            sent[number] = np.where(rows, sum(seconds for seconds, _ in parts), sent[number])
+            hidden[number] = np.where(rows, np.sum(behind, axis=0), hidden[number])
     heads = _heads_of_states(question, columns, group)
     return ContextSeconds(
-        forward=forward - forward_hidden + heads,
-        backward=backward - backward_hidden + heads,
-        forward_hidden=forward_hidden,
-        backward_hidden=backward_hidden,
+        forward=sent[0] - hidden[0] + heads,
+        backward=sent[1] - hidden[1] + heads,
+        forward_hidden=hidden[0],
+        backward_hidden=hidden[1],
     )
 
 
 _Messages = Sequence[tuple[Array, Array | float]]
 """(N,) seconds of messages, and the share of the attention kernels that they can run behind."""
-
-
-def _of_attention(question: Question, messages: _Messages) -> _Messages:
-    """For the blocks that have attention."""
-    return [(question.model.attention_share * seconds, share) for seconds, share in messages]
 
 
 def _heads_of_states(question: Question, columns: LayoutColumns, group: Groups) -> Array:
@@ -140,16 +133,6 @@ def _heads_of_states(question: Question, columns: LayoutColumns, group: Groups) 
     there = there + all_reduce_seconds(whole * columns.tp * mixer.selected_size, group, question.hardware)
     back = all_to_all_seconds(whole * mixer.value_size, group, question.hardware)
     return np.where(columns.cp > 1, share * (there + back), 0.0)
-
-
-def _hidden(question: Question, messages: _Messages, kernels: Array) -> Array:
-    """(N,) seconds that the attention kernels hide."""
-    parts = [
-        seconds - exposed(seconds, share * kernels, question.hardware, overlapped=True)
-        for seconds, share in messages
-    ]
-    hidden: Array = np.sum(parts, axis=0)
-    return hidden
 
 
 def _rank_bytes(question: Question, columns: LayoutColumns) -> Array:

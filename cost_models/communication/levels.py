@@ -48,10 +48,20 @@ class Level:
 
 def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
     """From the inside out; the last joins all GPUs of the cluster."""
-    if isinstance(cluster.links, LinkLevels):
-        return _described(cluster.links, cluster.gpus_per_node)
+    if isinstance(cluster.links, LinkLevels):  # levels as they are written
+        return tuple(
+            link_level(
+                one.name,
+                one,
+                one.gpus or (one.nodes and one.nodes * cluster.gpus_per_node),
+                network=one in cluster.links.network,
+                opens=cluster.links.opens(at),
+                sharers=one.sharers or 1,
+            )
+            for at, one in enumerate(cluster.links.root)
+        )
     between, leaf = cluster.links.inter_node, cluster.nodes_per_leaf
-    node = _level("node", cluster.links.intra_node, cluster.gpus_per_node)
+    node = link_level("node", cluster.links.intra_node, cluster.gpus_per_node)
     if between is None:
         return (node,)
     sharers = max(1, cluster.gpus_per_node // (cluster.rails or cluster.gpus_per_node))
@@ -60,31 +70,16 @@ def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
     name = ""
     if cluster.buildings is not None:
         each, name = cluster.buildings.nodes * cluster.gpus_per_node, "building"
-        farther = (_level("campus", cluster.buildings.link, None, network=True, opens=False),)
+        farther = (link_level("campus", cluster.buildings.link, None, network=True, opens=False),)
     if cluster.oversubscription == 1:
-        return node, _level(name or "network", between, each, network=True, sharers=sharers), *farther
+        return node, link_level(name or "network", between, each, network=True, sharers=sharers), *farther
     # leaves that nobody described hold one node each, so that none escapes the spine
-    below = _level("leaf", between, cluster.gpus_per_node * (leaf or 1), network=True, sharers=sharers)
+    below = link_level("leaf", between, cluster.gpus_per_node * (leaf or 1), network=True, sharers=sharers)
     spine = between.faster(1.0 / cluster.oversubscription)
-    return node, below, _level(name or "spine", spine, each, network=True, opens=False), *farther
+    return node, below, link_level(name or "spine", spine, each, network=True, opens=False), *farther
 
 
-def _described(links: LinkLevels, gpus_per_node: int) -> tuple[Level, ...]:
-    """Levels as they are written."""
-    return tuple(
-        _level(
-            one.name,
-            one,
-            one.gpus or (one.nodes and one.nodes * gpus_per_node),
-            network=one in links.network,
-            opens=links.opens(at),
-            sharers=one.sharers or 1,
-        )
-        for at, one in enumerate(links.root)
-    )
-
-
-def _level(
+def link_level(
     name: str,
     link: LinkSpec,
     gpus: int | None,
@@ -93,6 +88,7 @@ def _level(
     opens: bool = True,
     sharers: int = 1,
 ) -> Level:
+    """Level with the rates of a link that joins domains of `gpus` GPUs (None: all)."""
     return Level(
         name=name,
         kind=link.kind,

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools
+from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.communication.collectives import (
     all_gather_seconds,
@@ -78,7 +78,11 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     scatter = reduce_scatter_seconds(message, group, profile)
     sp = columns.sp == 1
     joined = question.model.parallel_block  # what attention and MLP find is added before it is reduced
-    times = _mlp_share(question, sp)  # of the MLP
+    # share of the blocks whose MLP communicates over tp: with sequence parallelism routed experts take the tokens of
+    # each rank as they are; shared experts are an MLP
+    model = question.model
+    routed_only = model.moe_share if model.shared_expert_ffn_hidden_size == 0 else 0.0
+    times = np.where(sp, model.feed_forward_share - routed_only, model.feed_forward_share)
     inner = _selections(question, tokens, group)
     crosses, source = question.model.stacks is not None, question.model.source_share
     mixes = 1.0 - question.model.mixer_share("none")
@@ -121,16 +125,6 @@ def _selections(question: Question, tokens: Array, group: Groups) -> Array:
         return np.zeros(len(tokens))
     message = tokens * mixer.selected_size * question.training.element_bytes
     return share * all_reduce_seconds(message, group, question.hardware)
-
-
-def _mlp_share(question: Question, sp: Bools) -> Array:
-    """(N,) share of the blocks whose MLP communicates over tp.
-
-    With sequence parallelism routed experts take the tokens of each rank as they are; shared experts are an MLP.
-    """
-    model = question.model
-    routed_only = model.moe_share if model.shared_expert_ffn_hidden_size == 0 else 0.0
-    return np.where(sp, model.feed_forward_share - routed_only, model.feed_forward_share)
 
 
 def expert_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:

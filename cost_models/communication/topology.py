@@ -22,7 +22,7 @@ import numpy as np
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns, over_distinct
 from cost_models.axes.order import ranks_inside
-from cost_models.communication.levels import Level, levels_of
+from cost_models.communication.levels import Level, levels_of, link_level
 from cost_models.communication.packing import Runs, crosses, link_shares, packing, runs_of_stage
 from cost_models.fabric.shares import AS_USUAL, Share
 from cost_models.specs.cluster import ClusterSpec
@@ -210,13 +210,15 @@ def _groups(cluster: ClusterSpec, runs: Runs, world: Ints) -> Groups:
         inner = levels[index - 1].gpus if index else 1
         meets = (spanned == 1) | (crosses(runs, inner, level.gpus, world) if level.gpus and inner else False)
         at = placed[index]
+        farther = (other for other in range(index + 1, len(levels)) if levels[other].opens)
+        outermost = next(farther, len(levels)) - 1  # the last level of the same medium
         reach.append(
             Reach(
                 level=level,
                 together=together,
                 domains=domains,
                 held=held,
-                reached=packed[_outermost(levels, index)][0],
+                reached=packed[outermost][0],
                 behind=_behind(level, runs, together, world),
                 meets=(meets if at is None else at.meeting(meets)) & (domains > 1) if index else meets,
                 share=_meshed(level, held) if at is None else at,
@@ -233,11 +235,6 @@ def _meshed(level: Level, held: Ints) -> Share:
     links = max(1, level.gpus - 1)
     among = np.maximum(1, held - 1) / links
     return Share(ring=among, exchange=among, pair=1.0 / links)
-
-
-def _outermost(levels: tuple[Level, ...], index: int) -> int:
-    """Of the levels of one medium, the last."""
-    return next((k for k in range(index + 1, len(levels)) if levels[k].opens), len(levels)) - 1
 
 
 def _behind(level: Level, runs: Runs, together: Ints, world: Ints) -> Ints:
@@ -259,16 +256,7 @@ def pairs_over(link: LinkSpec, rows: int) -> Groups:
     """Pairs of ranks on different nodes, which have that link and nothing else between them."""
     one, two = (np.broadcast_to(np.int64(count), (rows,)) for count in (1, 2))
     reach = Reach(
-        level=Level(
-            name="between",
-            kind=link.kind,
-            gpus=None,
-            bandwidth=link.bandwidth,
-            latency=link.latency,
-            sharers=1,
-            network=True,
-            opens=True,
-        ),
+        level=link_level("between", link, None, network=True),
         together=one,
         domains=two,
         held=two,

@@ -7,6 +7,7 @@ whatever the layout; these are added up, and only their few sums meet the column
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,16 +16,17 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.operators.record import Held, Place
 from cost_models.question import Question
 
+Key = TypeVar("Key", Place, Held)
 Amount = Mapping[Place, float]
 """So much for each token of a place."""
 
 
-def added(amounts: Iterable[tuple[float, Amount]]) -> dict[Place, float]:
-    """The sum of some amounts, each so many times."""
-    total: dict[Place, float] = {}
+def added(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Key, float]:
+    """The sum of some amounts by place, or of parameters by how ranks share them, each so many times."""
+    total: dict[Key, float] = {}
     for times, amount in amounts:
-        for place, value in amount.items():
-            total[place] = total.get(place, 0.0) + times * value
+        for key, value in amount.items():
+            total[key] = total.get(key, 0.0) + times * value
     return total
 
 

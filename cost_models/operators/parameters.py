@@ -20,7 +20,7 @@ from cost_models.operators.block import (
     transform_weights,
 )
 from cost_models.operators.feed_forward import projector_operators
-from cost_models.operators.on_rank import held_on_rank
+from cost_models.operators.on_rank import added, held_on_rank
 from cost_models.operators.record import Held
 from cost_models.specs.model.parts import decoder_of, tower_of
 from cost_models.specs.transformer import TransformerSpec
@@ -80,11 +80,7 @@ def parameters(
 
 def block_weights(model: TransformerSpec) -> dict[Held, float]:
     """Parameters of a whole block by how ranks share them, averaged over the blocks."""
-    counts: dict[Held, float] = {}
-    for one in block_operators(model):
-        for held, count in one.weights.items():
-            counts[held] = counts.get(held, 0.0) + one.share * count
-    return counts
+    return added((one.share, one.weights) for one in block_operators(model))
 
 
 def further_weights(model: TransformerSpec) -> int:

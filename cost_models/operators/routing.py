@@ -42,7 +42,11 @@ def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic | Non
     copies = tokens_on_rank(question, columns, "copies")
     reordered = np.where(several, 4 * copies, 0.0)
     passes = 2 * (own + tokens_on_rank(question, columns, "sent")) + reordered
-    passes = passes + _padding_passes(question) * copies
+    # Transformer Engine moves an expert's rows into padded ones and out of padded results in fp8 or fp4, whose scales
+    # need whole multiples of them (`Fp8Padding`; Megatron Core, moe/experts.py); a dispatcher that sends tokens writes
+    # them padded
+    padded = question.stack.transformer_engine and question.stack.expert_dispatch == "copies"
+    passes = passes + (4.0 if padded and question.training.narrow else 0.0) * copies
     scores = _ROUTER_PASSES * _FP32 * own * model.num_experts
     moved = model.moe_share * (element * model.hidden_size * passes + scores)
     kernels = 8 * model.moe_share
@@ -54,14 +58,6 @@ def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic | Non
         forward_kernels=kernels,
         backward_kernels=kernels,
     )
-
-
-def _padding_passes(question: Question) -> float:
-    """Passes over an expert's rows that Transformer Engine makes in fp8 or fp4 because scales need whole multiples of
-    them: into padded rows and out of padded results (`Fp8Padding`; Megatron Core, moe/experts.py). A dispatcher that
-    sends tokens writes them padded."""
-    padded = question.stack.transformer_engine and question.stack.expert_dispatch == "copies"
-    return 4.0 if padded and question.training.narrow else 0.0
 
 
 def _bias_bytes(question: Question) -> tuple[float, float]:
@@ -88,15 +84,11 @@ def destinations(model: TransformerSpec, parts: Ints) -> Array:
     groups on 8 nodes of which it chooses 4 no token goes to more than 4 (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
     """
     distinct, index = np.unique(parts, return_inverse=True)
-    reached: Array = _destinations(model, distinct.astype(np.float64))[index]
-    return reached
-
-
-def _destinations(model: TransformerSpec, count: Array) -> Array:
+    count = distinct.astype(np.float64)
     experts, chosen, groups = model.num_experts, model.experts_per_token, model.expert_groups
     size = experts / count
     if groups is None:
-        reached: Array = count * (1.0 - _none_of(size, experts, chosen))
+        reached: Array = (count * (1.0 - _none_of(size, experts, chosen)))[index]
         return reached
     of_group = experts // groups.count
     open_to = groups.per_token * of_group
@@ -106,10 +98,9 @@ def _destinations(model: TransformerSpec, count: Array) -> Array:
     spans = np.maximum(1.0, np.round(size / of_group))  # groups in a part
     several = np.zeros(len(size))
     for taken in range(1, groups.per_token + 1):
-        several = several + _draws(taken, spans, groups.per_token, groups.count) * (
-            1.0 - _none_of(np.full(len(size), float(taken * of_group)), open_to, chosen)
-        )
-    in_groups: Array = count * np.where(size > of_group, several, inside)
+        some = 1.0 - _none_of(np.full(len(size), float(taken * of_group)), open_to, chosen)
+        several = several + _draws(taken, spans, groups.per_token, groups.count) * some
+    in_groups: Array = (count * np.where(size > of_group, several, inside))[index]
     return in_groups
 
 

@@ -23,7 +23,7 @@ from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.operators.block import block_operators, patch_weights
 from cost_models.operators.feed_forward import TOWER_NORM
-from cost_models.operators.on_rank import held_on_rank
+from cost_models.operators.on_rank import added, held_on_rank
 from cost_models.operators.parameters import block_weights, parameters
 from cost_models.operators.record import Gemm, Held, Operator, Tensor, multiply
 from cost_models.question import Question
@@ -138,9 +138,7 @@ def _adapter(
     matrix = base.gemm
     assert matrix is not None
     common: dict[str, Any] = {"half": base.half, "share": base.share, "redone_by": base.redone_by}
-    counts: dict[str, Any] = (
-        {"experts": model.num_experts, "passed": model.experts_per_token} if matrix.routed else {}
-    )
+    counts = {"experts": model.num_experts, "passed": model.experts_per_token} if matrix.routed else {}
     beside: dict[str, Any] = {"routed": matrix.routed, "adapter": True}
     into = Gemm(
         inputs=matrix.inputs,
@@ -191,7 +189,12 @@ def tuned(question: Question, columns: LayoutColumns, part: Part) -> Tuned:
     if tuning is None:
         return WHOLE
     if part in ENDS:
-        share = _share_of_end(question, columns, part)
+        share: Array | float = float(question.training.trains("embedding" if part == "embedding" else "head"))
+        if part == "head" and not question.training.trains(
+            "head matrix"
+        ):  # its vectors may be trained without it
+            counts = parameters(question.model, columns.tp)
+            share = share * counts.head_vectors / (counts.head_vectors + counts.head_matrix)
         return Tuned(share=share, frozen=element * (1.0 - share))
     if tuning.left is not None and not {"block", "tower", "projector"} & {*tuning.left}:
         return WHOLE
@@ -202,15 +205,6 @@ def tuned(question: Question, columns: LayoutColumns, part: Part) -> Tuned:
         share=held_on_rank(trained, *degrees)[which] / there,
         frozen=held_on_rank(frozen, *degrees)[which] / there,
     )
-
-
-def _share_of_end(question: Question, columns: LayoutColumns, part: Part) -> Array | float:
-    """(N,) share of the parameters of an end that are trained; the head's vectors may be without its matrix."""
-    training = question.training
-    if part == "embedding" or training.trains("head matrix"):
-        return float(training.trains("embedding" if part == "embedding" else "head"))
-    counts = parameters(question.model, columns.tp)
-    return training.trains("head") * counts.head_vectors / (counts.head_vectors + counts.head_matrix)
 
 
 def trained_weights(question: Question, columns: LayoutColumns, block: Array, experts: Array) -> Array:
@@ -254,8 +248,8 @@ def _held(
 ) -> tuple[dict[Held, float], dict[Held, float]]:
     """Of a whole block by how ranks share them: parameters that are trained, and bytes of those that are not."""
     operators = job_operators(model, tuning)
-    trained = _summed((one.share, one.weights) for one in operators if one.trained)
-    frozen = _summed((one.share, _stored(one, element)) for one in operators if not one.trained)
+    trained = added((one.share, one.weights) for one in operators if one.trained)
+    frozen = added((one.share, _stored(one, element)) for one in operators if not one.trained)
     return trained, frozen
 
 
@@ -269,11 +263,3 @@ def _stored(one: Operator, element: float) -> dict[Held, float]:
     *_, last = one.weights  # where biases are, too
     stored = {held: gemm.stored_bytes * count for held, count in one.weights.items()}
     return stored | {last: stored[last] + (element - gemm.stored_bytes) * biases}
-
-
-def _summed(counted: Iterable[tuple[float, Mapping[Held, float]]]) -> dict[Held, float]:
-    counts: dict[Held, float] = {}
-    for share, weights in counted:
-        for held, count in weights.items():
-            counts[held] = counts.get(held, 0.0) + share * count
-    return counts
