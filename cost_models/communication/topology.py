@@ -186,9 +186,7 @@ class _Seats:
             ones = np.ones(len(size), dtype=np.int64)
             return ReplicaGroups(every=every, shard=every, copies=self.groups(ones, ones))
         return ReplicaGroups(
-            every=every,
-            shard=self.groups(shard, stride),
-            copies=self.groups(size // shard, stride * shard),
+            every=every, shard=self.groups(shard, stride), copies=self.groups(size // shard, stride * shard)
         )
 
 

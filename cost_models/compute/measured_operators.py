@@ -190,10 +190,7 @@ def head_operators(question: Question, columns: LayoutColumns) -> Passes:
     tokens = columns.tokens(question.training.sequence_length)
     logits = tokens * question.scored_share * head_rows(model, columns.tp) / columns.tp
     outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
-    both = [
-        _Calls(operator=model.norm, elements=outside),
-        _Calls(operator="cross-entropy", elements=logits),
-    ]
+    both = [_Calls(operator=model.norm, elements=outside), _Calls(operator="cross-entropy", elements=logits)]
     return Passes(
         forward=_seconds(profile, both, backward=False), backward=_seconds(profile, both, backward=True)
     )

@@ -14,12 +14,11 @@ import numpy as np
 
 from cost_models.arrays import MAD_TO_DEVIATION, Array, Ints
 from cost_models.estimate import Estimate
-from cost_models.expected.process import Kernel, Reach, fitted
+from cost_models.expected.process import Kernel, fitted
 from cost_models.expected.rows import FEATURES, SHAPE, SPLIT, Rows, row_of, timed_rows
 from cost_models.files import catalog
 from cost_models.pipeline.under_scenarios import seconds_under_scenarios, step_interval
 from cost_models.question import Question
-from cost_models.specs.hardware import HardwareProfile
 from cost_models.uncertainty import half_width
 
 STATED = 0.9
@@ -87,7 +86,8 @@ def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None
     found = seconds_under_scenarios(question, layout)
     if found is None:
         return None
-    if not _is_shipped(question.hardware):
+    hardware = question.hardware
+    if hardware.name not in catalog.names("profiles") or catalog.load_profile(hardware.name) != hardware:
         ends = step_interval(question, layout, paper, STATED)
         assert ends is not None
         return ExpectedStep(on_paper=paper, seconds=paper, low=max(ends[0], _fastest(estimate)), high=ends[1])
@@ -97,13 +97,15 @@ def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None
     near = nearest_first(kernel, asked, known)[:_ASKED]
     mean, deviation = kernel.posterior(asked, known.some(near), errors[near])
     stratum = stratum_of(asked, known)
-    return _within(
-        estimate,
-        mean,
-        deviation,
-        reaches[stratum],
-        _near_runs(asked, known, errors, near),
-        stratum == "borrowed",
+    reach, middle = reaches[stratum], paper * math.exp(mean)
+    low = max(_fastest(estimate), middle * math.exp(-reach.faster * deviation))
+    return ExpectedStep(
+        on_paper=paper,
+        seconds=max(middle, low),
+        low=low,
+        high=max(middle, low) * math.exp(reach.slower * deviation),
+        nearest=_near_runs(asked, known, errors, near),
+        borrowed=stratum == "borrowed",
     )
 
 
@@ -128,27 +130,6 @@ def stratum_of(asked: Rows, known: Rows) -> str:
     if (gpu & family & kind).any():
         return "timed"
     return "untimed" if die.any() else "borrowed"
-
-
-def _within(
-    estimate: Estimate,
-    mean: float,
-    deviation: float,
-    reach: Reach,
-    nearest: NearRuns | None = None,
-    borrowed: bool = False,
-) -> ExpectedStep:
-    paper = estimate.step_seconds
-    middle = paper * math.exp(mean)
-    low = max(_fastest(estimate), middle * math.exp(-reach.faster * deviation))
-    return ExpectedStep(
-        on_paper=paper,
-        seconds=max(middle, low),
-        low=low,
-        high=max(middle, low) * math.exp(reach.slower * deviation),
-        nearest=nearest,
-        borrowed=borrowed,
-    )
 
 
 def _near_runs(asked: Rows, known: Rows, errors: Array, near: Ints) -> NearRuns:
@@ -199,7 +180,3 @@ def _differences(one: Rows, other: Rows) -> tuple[str, ...]:
             words.append(_WORDS.get(name, name))
     assert set(SPLIT) <= set(FEATURES)
     return tuple(dict.fromkeys(words))
-
-
-def _is_shipped(hardware: HardwareProfile) -> bool:
-    return hardware.name in catalog.names("profiles") and catalog.load_profile(hardware.name) == hardware

@@ -186,10 +186,7 @@ def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) ->
 
 
 def recomputed_flops(
-    model: TransformerSpec,
-    training: TrainingSpec,
-    layout: Layout,
-    drops: Collection[SelectiveDrops] = CORE,
+    model: TransformerSpec, training: TrainingSpec, layout: Layout, drops: Collection[SelectiveDrops] = CORE
 ) -> float:
     """FLOPs that a placed layout spends again in the backward pass of one step, where selective recompute `drops` so
     much; of an attention submodule those of the core alone."""

@@ -71,7 +71,4 @@ def handed_on(question: Question, columns: LayoutColumns) -> Array:
 def held_on_rank(counts: Mapping[Held, float], tp: Ints, ep: Ints | int, etp: Ints) -> tuple[Array, Array]:
     """(N,) each: parameters of a rank, and those of its routed experts."""
     split, expert = counts.get("split", 0.0), counts.get("expert", 0.0)
-    return (
-        split / tp + counts.get("whole", 0.0),
-        (expert / etp + counts.get("each expert", 0.0)) / ep,
-    )
+    return (split / tp + counts.get("whole", 0.0), (expert / etp + counts.get("each expert", 0.0)) / ep)

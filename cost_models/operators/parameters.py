@@ -54,11 +54,7 @@ def head_rows(model: TransformerSpec, tp: Ints | int) -> Ints:
 
 
 def parameters(
-    model: TransformerSpec,
-    tp: Ints,
-    *,
-    ep: Ints | int = 1,
-    etp: Ints | None = None,
+    model: TransformerSpec, tp: Ints, *, ep: Ints | int = 1, etp: Ints | None = None
 ) -> Parameters:
     """Parameters of one rank. Column-parallel biases are split, row-parallel ones and norms are not.
 

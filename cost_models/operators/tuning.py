@@ -138,7 +138,9 @@ def _adapter(
     matrix = base.gemm
     assert matrix is not None
     common: dict[str, Any] = {"half": base.half, "share": base.share, "redone_by": base.redone_by}
-    counts = {"experts": model.num_experts, "passed": model.experts_per_token} if matrix.routed else {}
+    counts: dict[str, Any] = (
+        {"experts": model.num_experts, "passed": model.experts_per_token} if matrix.routed else {}
+    )
     beside: dict[str, Any] = {"routed": matrix.routed, "adapter": True}
     into = Gemm(
         inputs=matrix.inputs,

@@ -15,7 +15,7 @@ from cost_models.axes.offload.price import tiers
 from cost_models.estimate import Breakdown, Estimate, Trust, fullest_pool, fullness
 from cost_models.files import read_data
 from cost_models.operators.flops import causal_flops, model_flops, recomputed_flops, utilisation
-from cost_models.pipeline.placed import PricedRanks, price_ranks, price_ranks_of_each
+from cost_models.pipeline.placed import PricedRanks, price_ranks_of_each
 from cost_models.pipeline.time_pieces import HIDDEN_AS, HIDDEN_PARTS, TIME_PARTS
 from cost_models.pipeline.under_scenarios import weighed_seconds
 from cost_models.question import Question, by_uncertainty
@@ -30,7 +30,7 @@ def estimate(question: Question, layout: Layout) -> Estimate:
     Raises:
         InputError: the layout cannot be placed or scheduled, or its ranks are not those of the pools.
     """
-    return _estimated(question, price_ranks(question, layout))
+    return estimate_each(question, [layout])[0]
 
 
 def estimate_each(question: Question, layouts: Sequence[Layout]) -> list[Estimate]:
@@ -46,7 +46,14 @@ def estimate_each(question: Question, layouts: Sequence[Layout]) -> list[Estimat
 
 
 def _estimated(question: Question, ranks: PricedRanks) -> Estimate:
-    seconds, parts = _step(ranks)
+    # parts of the busiest rank; rounding must not make waiting negative
+    seconds, without_transfers, busy_R = ranks.pipeline.step_of(ranks.placed.blocks)
+    by_part = {part: float(ranks.seconds[part][int(np.argmax(busy_R))]) for part in TIME_PARTS}
+    by_part["pp_comm"] += seconds - without_transfers
+    by_part["bubble"] = max(0.0, seconds - sum(by_part.values()))
+    parts = Breakdown.from_dict(by_part)
+    # communication that runs behind compute, of the rank that has most of it
+    hidden = {HIDDEN_AS.get(part, part.replace("hidden", "comm")): part for part in HIDDEN_PARTS}
     model, training, ran = question.model, question.training, ranks.placed.layout
     useful = model_flops(model, training, ran.tp)
     spent = useful + recomputed_flops(model, training, ran, question.stack.drops)
@@ -67,7 +74,9 @@ def _estimated(question: Question, ranks: PricedRanks) -> Estimate:
         ),
         step_seconds=seconds,
         time=parts,
-        hidden_comm=_hidden(ranks),
+        hidden_comm=Breakdown.from_dict(
+            {name: float(ranks.seconds[part].max()) for name, part in hidden.items()}
+        ),
         rank_memory=peaks,
         memory_limit=limits[fullest],
         mfu=utilisation(useful, seconds, gpus, peak),
@@ -113,21 +122,6 @@ def trust_of(question: Question) -> Trust:
         unseen_error=None if its_own else hardware.unseen_error,
         memory_error=question.memory_error,
     )
-
-
-def _step(ranks: PricedRanks) -> tuple[float, Breakdown]:
-    seconds, without_transfers, busy_R = ranks.pipeline.step_of(ranks.placed.blocks)
-    rank = int(np.argmax(busy_R))
-    parts = {part: float(ranks.seconds[part][rank]) for part in TIME_PARTS}
-    parts["pp_comm"] += seconds - without_transfers
-    parts["bubble"] = max(0.0, seconds - sum(parts.values()))  # rounding must not make it negative
-    return seconds, Breakdown.from_dict(parts)
-
-
-def _hidden(ranks: PricedRanks) -> Breakdown:
-    """Communication that runs behind compute, of the rank that has most of it."""
-    names = {part: HIDDEN_AS.get(part, part.replace("hidden", "comm")) for part in HIDDEN_PARTS}
-    return Breakdown.from_dict({name: float(ranks.seconds[part].max()) for part, name in names.items()})
 
 
 def bound_by(parts: Breakdown) -> str:

@@ -74,39 +74,23 @@ def crossing(question: Question, estimate: Estimate) -> Crossing | None:
 
 def _use_of(question: Question, estimate: Estimate, at: int) -> tuple[LinkUse, ...]:
     """Axes that use the links of one level."""
-    level = levels_of(question.cluster)[at]
-    return tuple(
-        LinkUse(
-            level=level,
-            axis=axis,
-            share=seconds / estimate.step_seconds,
-            gpu_bytes=seconds * level.bandwidth,
-        )
-        for axis, seconds in _busy_seconds(_alone(question, at), estimate, at).items()
-        if seconds > 0
-    )
-
-
-def _alone(question: Question, at: int) -> Question:
-    """The question where only the links of one level take time, and no more than their bytes take."""
+    level, layout = levels_of(question.cluster)[at], estimate.layout
+    # the question where only the links of the level take time, and no more than their bytes take
     update = {"link_efficiency": 1.0, "network_efficiency": 1.0, "collective_seconds": 0.0, "collectives": ()}
     hardware = question.hardware.model_copy(update=update)
-    return replace(question, cluster=only(question.cluster, at), hardware=hardware)
-
-
-def _busy_seconds(alone: Question, estimate: Estimate, at: int) -> dict[str, float]:
-    """Axis → seconds of a step for which it fills the links of the level."""
-    layout = estimate.layout
-    seconds = price_ranks(alone, layout).seconds
-    found = {
-        axis: float(np.max(seconds[f"{axis}_comm"] + seconds[f"{axis}_hidden"]))
-        for axis in AXES
-        if axis != "pp"
-    }
-    columns = LayoutColumns.of([layout])
-    groups = axis_groups(alone.cluster, columns)
+    one_level = replace(question, cluster=only(question.cluster, at), hardware=hardware)
+    of_rank, columns = price_ranks(one_level, layout).seconds, LayoutColumns.of([layout])
+    groups = axis_groups(one_level.cluster, columns)
     # out of a domain go activations to the next stage and gradients to the one before, unless it is at an end
     ways = 2 if layout.vpp > 1 or groups.pp.reach[at].domains[0] > 2 else 1
     transfers = ways * estimate.microbatches * layout.vpp
-    found["pp"] = transfers * float(boundary_seconds(alone, columns, groups)[0])
-    return {axis: found[axis] for axis in AXES}
+    uses: list[LinkUse] = []
+    for axis in AXES:
+        if axis == "pp":
+            seconds = transfers * float(boundary_seconds(one_level, columns, groups)[0])
+        else:
+            seconds = float(np.max(of_rank[f"{axis}_comm"] + of_rank[f"{axis}_hidden"]))
+        if seconds > 0:
+            share, gpu_bytes = seconds / estimate.step_seconds, seconds * level.bandwidth
+            uses.append(LinkUse(level=level, axis=axis, share=share, gpu_bytes=gpu_bytes))
+    return tuple(uses)

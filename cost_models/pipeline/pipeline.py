@@ -77,24 +77,20 @@ class Pipeline:
 
     def by_rank(self, name: str) -> Array:
         """(R,) or (R, P): one column on each rank."""
-        return self._column(name, self._by_rank, self._of_ranks)
+        if name not in self._by_rank:
+            column: Array = getattr(self.costs, name)
+            self._by_rank[name] = np.broadcast_to(column, (self.pp, *column.shape[1:]))
+        return self._by_rank[name]
 
     def by_stage(self, name: str) -> Array:
         """(S,) or (S, P): one column on each virtual stage."""
-        return self._column(name, self._by_stage, lambda one: self.by_rank(one)[self.rank_of_stage])
-
-    def _column(self, name: str, known: dict[str, Array], make: Callable[[str], Array]) -> Array:
-        if name not in known:
-            known[name] = make(name)
-        return known[name]
-
-    def _of_ranks(self, name: str) -> Array:
-        column: Array = getattr(self.costs, name)
-        return np.broadcast_to(column, (self.pp, *column.shape[1:]))
+        if name not in self._by_stage:
+            self._by_stage[name] = self.by_rank(name)[self.rank_of_stage]
+        return self._by_stage[name]
 
     @cached_property
     def _by_rank(self) -> dict[str, Array]:
-        """Columns asked for so far: a placement asks for the same ones again and again."""
+        """Columns of ranks used so far: every placement reads the same ones."""
         return {}
 
     @cached_property

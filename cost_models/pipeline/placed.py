@@ -277,15 +277,9 @@ def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, 
     pipeline, blocks = ranks.pipeline, ranks.placed.blocks
     passes = _pass_spans(ranks)
     table = passes.table
+    columns = (table.stage, table.microbatch, passes.start, passes.end)
     spans = [
-        PredictedSpan(
-            at[0],
-            KINDS[kind],
-            int(table.stage[at]),
-            int(table.microbatch[at]),
-            float(passes.start[at]),
-            float(passes.end[at]),
-        )
+        PredictedSpan(at[0], KINDS[kind], *(column[at].item() for column in columns))
         for at, kind in np.ndenumerate(table.kind)
         if kind != IDLE
     ]

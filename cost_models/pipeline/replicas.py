@@ -38,22 +38,14 @@ from cost_models.pipeline.terms.kinds import stage_terms
 from cost_models.pipeline.time_pieces import Term, Terms, total
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.registry import legal
-from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.links import BuildingsSpec, LevelSpec, LinkLevels, LinkSpec
 
 Finish = Callable[[int], float]
 """Microbatches of a replica → seconds after which it has done them; never less for more."""
 
 ONCE_A_STEP = (
-    "layer_sync",
-    "embedding_sync",
-    "head_sync",
-    "rank_sync",
-    "layer_optimizer",
-    "embedding_optimizer",
-    "head_optimizer",
-    "rank_optimizer",
-    "step_overhead",
+    *("layer_sync", "embedding_sync", "head_sync", "rank_sync"),
+    *("layer_optimizer", "embedding_optimizer", "head_optimizer", "rank_optimizer", "step_overhead"),
 )
 """Coefficients of what all replicas do together, or wait for."""
 
@@ -139,46 +131,34 @@ def among_replicas(pool: Question, question: MixedQuestion) -> Question:
     """
     curves = tuple(one for one in pool.hardware.collectives if one.nodes == 1 or one.operation == "p2p")
     hardware = pool.hardware.model_copy(update={"collectives": curves})
-    cluster = _with_others(pool.cluster, question.mixed.link, question.mixed.num_gpus)
-    return replace(pool, cluster=cluster, hardware=hardware)
+    cluster, between = pool.cluster, question.mixed.link
+    update: dict[str, object] = {"nodes": -(-question.mixed.num_gpus // cluster.gpus_per_node)}
+    links, one_leaf = cluster.links, cluster.nodes <= (cluster.nodes_per_leaf or 0)
+    if links.inter_node is None:
+        update["links"] = links.with_inter_node(between)
+    elif isinstance(links, LinkLevels):  # and one level more that joins it with others
+        *inner, last = links.under(cluster.nodes).root
+        farther = _slower(between, last)
+        level = LevelSpec.model_construct(
+            name="between", kind=farther.kind, bandwidth=farther.bandwidth, latency=farther.latency
+        )
+        own_level = last.model_copy(update={"nodes": cluster.nodes})
+        update["links"] = LinkLevels.model_construct((*inner, own_level, level))
+    else:
+        if one_leaf:  # that holds the pool
+            update |= {"oversubscription": 1.0, "nodes_per_leaf": None}
+        own = cluster.buildings if cluster.buildings and cluster.buildings.nodes < cluster.nodes else None
+        oversubscription = 1.0 if one_leaf else cluster.oversubscription
+        inside = own.link if own else links.inter_node.faster(1 / oversubscription)
+        nodes = own.nodes if own else cluster.nodes
+        update["buildings"] = BuildingsSpec(nodes=nodes, link=_slower(between, inside))
+    return replace(pool, cluster=cluster.model_copy(update=update), hardware=hardware)
 
 
 def with_microbatches(question: Question, layout: Layout, microbatches: int) -> Question:
     """The question with the batch in which every replica of a layout takes so many."""
     batch = microbatches * layout.mbs * layout.dp
     return replace(question, training=question.training.model_copy(update={"global_batch": batch}))
-
-
-def _with_others(cluster: ClusterSpec, between: LinkSpec, gpus: int) -> ClusterSpec:
-    """A pool on as many nodes as hold all GPUs, those of the others behind the link `between`."""
-    update: dict[str, object] = {"nodes": -(-gpus // cluster.gpus_per_node)}
-    links = cluster.links
-    if links.inter_node is None:
-        update["links"] = links.with_inter_node(between)
-    elif isinstance(links, LinkLevels):
-        update["links"] = _with_level(links.under(cluster.nodes), cluster.nodes, between)
-    else:
-        if cluster.nodes <= (cluster.nodes_per_leaf or 0):
-            update |= {"oversubscription": 1.0, "nodes_per_leaf": None}  # one leaf holds the pool
-        own = cluster.buildings if cluster.buildings and cluster.buildings.nodes < cluster.nodes else None
-        inside = own.link if own else links.inter_node.faster(1 / _oversubscribed(cluster))
-        nodes = own.nodes if own else cluster.nodes
-        update["buildings"] = BuildingsSpec(nodes=nodes, link=_slower(between, inside))
-    return cluster.model_copy(update=update)
-
-
-def _oversubscribed(cluster: ClusterSpec) -> float:
-    return 1.0 if cluster.nodes <= (cluster.nodes_per_leaf or 0) else cluster.oversubscription
-
-
-def _with_level(links: LinkLevels, nodes: int, between: LinkSpec) -> LinkLevels:
-    """The levels of a pool, and one more that joins it with others."""
-    *inner, last = links.root
-    farther = _slower(between, last)
-    level = LevelSpec.model_construct(
-        name="between", kind=farther.kind, bandwidth=farther.bandwidth, latency=farther.latency
-    )
-    return LinkLevels.model_construct((*inner, last.model_copy(update={"nodes": nodes}), level))
 
 
 def _slower(between: LinkSpec, inside: LinkSpec) -> LinkSpec:

@@ -198,10 +198,7 @@ def byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
         as_priced(question, columns),
         AXES,
         lambda rows: _costs(
-            question,
-            rows,
-            each_kind(question, rows, memory_terms),
-            memory_limit=memory_limit(question, rows),
+            question, rows, each_kind(question, rows, memory_terms), memory_limit=memory_limit(question, rows)
         ),
     )
 

@@ -124,21 +124,15 @@ def time_terms(
     if whole:
         terms |= further_seconds(question, columns, pieces.device, terms)
     if question.training.reference in ("resident", "host"):
-        terms |= _with_reference(terms)
+        # a reference model runs before each forward pass, with its gathers and collectives; what one that lies on the
+        # host waits for is its own
+        for name in terms.keys() & {"layer_forward", "embedding_forward", "head_forward", "stage_forward"}:
+            terms[name] = {
+                part: (1 + (part not in ("offload", "offload_hidden"))) * value
+                for part, value in terms[name].items()
+            }
     slowdown = jitter(question, columns)
     return {name: with_jitter(term, slowdown) for name, term in terms.items()}
-
-
-def _with_reference(terms: Terms) -> Terms:
-    """Forward passes with those of a reference model, which runs before each, with its gathers and collectives; what
-    one that lies on the host waits for is its own."""
-    passes = ("layer_forward", "embedding_forward", "head_forward", "stage_forward")
-    own = ("offload", "offload_hidden")
-    return {
-        name: {part: (1 + (part not in own)) * value for part, value in terms[name].items()}
-        for name in passes
-        if name in terms
-    }
 
 
 def _of_passes(pieces: Pieces) -> Terms:

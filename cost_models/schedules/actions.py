@@ -140,13 +140,7 @@ class ActionTable:
 
 
 def table_of_units(
-    schedule: str,
-    *,
-    pp: int,
-    vpp: int,
-    warm_up_R: Ints,
-    chunk_U: Ints,
-    microbatch_U: Ints,
+    schedule: str, *, pp: int, vpp: int, warm_up_R: Ints, chunk_U: Ints, microbatch_U: Ints
 ) -> ActionTable:
     """Each rank runs `warm_up` forwards, then one forward and one backward in turn, then the backwards left.
 

@@ -61,14 +61,8 @@ def _rank_phases(pp: int, r: int, m: int) -> list[Ints]:
     weights = np.concatenate([alternating[r + 1 :], last_inputs])
     weights[:, KIND] = WEIGHT
     in_turn = np.stack([weights[:after], last_inputs], axis=1).reshape(-1, 4)
-    return [
-        *forwards,
-        steady,
-        overlap(last_forwards, (1, 2), 3),
-        alternating,
-        in_turn,
-        weights[after:],
-    ]
+    last_forwards = overlap(last_forwards, (1, 2), 3)
+    return [*forwards, steady, last_forwards, alternating, in_turn, weights[after:]]
 
 
 SCHEDULE = PipelineSchedule(

@@ -236,11 +236,7 @@ class Timeline:
         return soonest
 
     def _flat(
-        self,
-        forward_S: npt.ArrayLike,
-        backward_S: npt.ArrayLike,
-        p2p: npt.ArrayLike,
-        weight_S: npt.ArrayLike,
+        self, forward_S: npt.ArrayLike, backward_S: npt.ArrayLike, p2p: npt.ArrayLike, weight_S: npt.ArrayLike
     ) -> tuple[Array, Array, tuple[int, ...]]:
         """One batch dimension: durations of each kind and stage (batch, ·), delay (batch,), the shape the batch had.
 

@@ -11,12 +11,7 @@ import numpy as np
 
 from cost_models.arrays import Ints
 from cost_models.schedules.actions import FORWARD, INPUT, WEIGHT, ActionTable, round_sizes
-from cost_models.schedules.interleaved import (
-    live_in_rounds,
-    rounds,
-    rounds_objection,
-    unit_order,
-)
+from cost_models.schedules.interleaved import live_in_rounds, rounds, rounds_objection, unit_order
 from cost_models.schedules.schedule import PipelineSchedule
 
 

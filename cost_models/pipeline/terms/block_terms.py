@@ -145,19 +145,14 @@ def launch_seconds(pieces: Pieces) -> Array:
     split = split + np.where(pieces.columns.sp == 1, profile.sequence_parallel_host_seconds, 0.0)
     sharded = pieces.question.stack.fully_shard & (pieces.columns.zero >= 2) & (pieces.columns.shard > 1)
     split = split + np.where(sharded, profile.sharded_host_seconds, 0.0)
-    model = pieces.question.model
-    halves = (1.0 - model.mixer_share("none") + model.feed_forward_share) / 2
-    seconds: Array = halves * (profile.host_layer_seconds + split)
-    return seconds + _expert_launch_seconds(pieces, seconds)
-
-
-def _expert_launch_seconds(pieces: Pieces, dense: Array) -> Array:
-    """(N,) what routing and experts add to the launches of a dense block; less than 0 where CUDA graphs replay more."""
     question, model, stack = pieces.question, pieces.question.model, pieces.question.stack
+    halves = (1.0 - model.mixer_share("none") + model.feed_forward_share) / 2
+    dense: Array = halves * (profile.host_layer_seconds + split)
     if not model.has_experts:
-        return np.zeros(len(pieces.columns))
+        return dense + np.zeros(len(pieces.columns))
+    # what routing and experts add to a dense block; less than 0 where CUDA graphs replay more
     routed = stack.routing_host_seconds + _each_expert(question) * model.num_experts / pieces.columns.ep
-    return model.moe_share * ((1.0 - stack.captured_expert_launches) * (dense + routed) - dense)
+    return dense + model.moe_share * ((1.0 - stack.captured_expert_launches) * (dense + routed) - dense)
 
 
 def _first_of_experts(pieces: Pieces) -> Array:
@@ -211,23 +206,17 @@ def action_terms(pieces: Pieces) -> dict[str, Term]:
     host = np.where(columns.pp > 1, each, 0.0)
     waits = ~sends_on & (columns.pp > 1) & ahead
     gets = question.stack.broadcasts_every_batch
+    batch: Term = {}
+    if gets:  # a batch is sent and masked on every stage
+        length, profile = question.training.sequence_length, question.hardware
+        tokens, tensor_ranks = columns.tokens(length) * _TOKEN_BYTES, pieces.links.groups.tp
+        seconds = broadcast_seconds(tokens, tensor_ranks, profile)
+        seconds = seconds + broadcast_seconds(np.full(len(columns), _SIZE_BYTES), tensor_ranks, profile)
+        mask = _MASK_BYTES * length**2 / pieces.device.memory_rate + _MASK_KERNELS * profile.kernel_seconds
+        batch = {"compute": pieces.none + mask, "tp_comm": seconds}
     return {
-        "stage_forward": {"pp_comm": blocked, "host": host + each * (waits | gets)} | _batch(pieces),
+        "stage_forward": {"pp_comm": blocked, "host": host + each * (waits | gets)} | batch,
         "stage_backward": {"pp_comm": blocked, "host": host + each * waits},
         "stage_weight": {"host": np.where(is_scheduled(columns, ALWAYS_SPLIT), host, 0.0)},
         "p2p": {"pp_comm": sent},
     }
-
-
-def _batch(pieces: Pieces) -> Term:
-    """What sending and masking its batch takes an action, where the stack does both on every stage."""
-    question, device = pieces.question, pieces.device
-    if not question.stack.broadcasts_every_batch:
-        return {}
-    length = question.training.sequence_length
-    tensor_ranks, profile = pieces.links.groups.tp, question.hardware
-    tokens = pieces.columns.tokens(length) * _TOKEN_BYTES
-    sent = broadcast_seconds(tokens, tensor_ranks, profile)
-    sent = sent + broadcast_seconds(np.full(len(pieces.columns), _SIZE_BYTES), tensor_ranks, profile)
-    mask = _MASK_BYTES * length**2 / device.memory_rate + _MASK_KERNELS * profile.kernel_seconds
-    return {"compute": pieces.none + mask, "tp_comm": sent}

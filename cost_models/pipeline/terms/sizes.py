@@ -42,7 +42,6 @@ from cost_models.operators.tuning import job_operators
 from cost_models.pipeline.time_pieces import head_parameters
 from cost_models.question import Question
 from cost_models.specs.choices import OUTPUTS, RECOMPUTE_POLICIES
-from cost_models.specs.transformer import TransformerSpec
 
 Term = dict[str, Array]
 
@@ -104,13 +103,9 @@ def sizes_of(question: Question, columns: LayoutColumns) -> Sizes:
         counts=counts,
         kept=activation_bytes(question, columns),
         head=head_parameters(question, columns, counts),
-        fp8_copies=_fp8_weight_bytes(question, columns),
+        # ZeRO-3 makes copies for products in fp8 or fp4 as it gathers
+        fp8_copies=np.where(columns.zero <= 2, narrow_copies(question), 0.0),
     )
-
-
-def _fp8_weight_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes per parameter of a block of copies for products in fp8 or fp4; ZeRO-3 makes them as it gathers."""
-    return np.where(columns.zero <= 2, narrow_copies(question), 0.0)
 
 
 def narrow_copies(question: Question) -> float:
@@ -184,8 +179,13 @@ def working_bytes(sizes: Sizes) -> Array:
     states, experts, counts = sizes.states, sizes.experts, sizes.counts
     model, training = question.model, question.training
     tokens = columns.tokens(training.sequence_length)
-    width, scanned = _inner_widths(model)
-    scanned = 0.0 if question.stack.plain_scans else scanned
+    # numbers of a token inside a block without experts: at most those that a product returns, and those of a scan's
+    # states and their gradients in fp32 with what it returns
+    mixer, scanned = model.recurrence, 0.0
+    width: float = model.ffn_hidden_size if model.feed_forward_share else model.query_size
+    if mixer is not None and model.mixer_share("recurrence", "both"):
+        width = max(width, mixer.input_size)
+        scanned = 0.0 if question.stack.plain_scans else mixer.mixed_size + 4 * state_elements(mixer)
     inner, copies = tokens * max(width, scanned) / columns.tp, np.zeros(len(columns))
     matrix = model.hidden_size * width / columns.tp
     if model.moe_share:
@@ -197,7 +197,10 @@ def working_bytes(sizes: Sizes) -> Array:
     new_gradient = np.zeros(len(columns)) if fuses_accumulation(question) else matrix
     if not training.trains("block"):
         new_gradient = _widened(question, columns)
-    twice = model.gated_mlp or _adapts_inside(question)
+    # with adapters in the MLP the gradient of what is inside comes from them besides, or is scaled for them
+    operators = job_operators(model, training.tuning)
+    adapts = any(one.half == "mlp" and one.gemm is not None and one.gemm.adapter for one in operators)
+    twice = model.gated_mlp or adapts
     widest = np.maximum(inner + new_gradient, 2 * inner if twice else 0.0)
     attending = 2 * gathered_elements(question, columns)
     in_flight = training.element_bytes * (tokens * model.hidden_size + np.maximum(widest + copies, attending))
@@ -208,28 +211,16 @@ def working_bytes(sizes: Sizes) -> Array:
     if question.stack.drops <= {"core", "block-attention"} | OUTPUTS:
         selective = RECOMPUTE_POLICIES.index("selective")
         recomputed[:, selective] = np.maximum(0.0, recomputed[:, selective] - kept.mlp)
-    in_flight = (
-        np.maximum(in_flight[:, None], np.maximum(_around_scores(sizes), _around_scan(sizes)))
-        + _tied_gradient(question, columns)[:, None]
-    )
+    tied = _tied_gradient(question, columns)
+    in_flight = np.maximum(in_flight[:, None], _around_mixing(sizes)) + tied[:, None]
     gathered = states.gathered * counts.block + experts.gathered * counts.experts
     scattered = states.scattering * counts.block + experts.scattering * counts.experts
     if not question.stack.fully_shard:
         return recomputed + in_flight + (gathered + scattered)[:, None]
-    incoming = training.element_bytes * tokens * model.hidden_size + _tied_gradient(question, columns)
+    incoming = training.element_bytes * tokens * model.hidden_size + tied
     during = recomputed + in_flight + 2 * gathered[:, None]  # with the block that is fetched early
     after = (incoming + 2 * gathered + scattered)[:, None] - kept.block
     return np.maximum(during, after)
-
-
-def _inner_widths(model: TransformerSpec) -> tuple[float, float]:
-    """Numbers of a token inside a block without experts: at most those that a product returns, and those of a scan's
-    states and their gradients in fp32 with what it returns."""
-    mixer = model.recurrence
-    dense = model.ffn_hidden_size if model.feed_forward_share else model.query_size
-    if mixer is None or not model.mixer_share("recurrence", "both"):
-        return dense, 0.0
-    return max(dense, mixer.input_size), mixer.mixed_size + 4 * state_elements(mixer)
 
 
 def _widened(question: Question, columns: LayoutColumns) -> Array:
@@ -247,38 +238,26 @@ def _widened(question: Question, columns: LayoutColumns) -> Array:
     return largest
 
 
-def _adapts_inside(question: Question) -> bool:
-    """Whether the MLP has adapters: the gradient of what is inside comes from them besides, or is scaled for them."""
-    operators = job_operators(question.model, question.training.tuning)
-    return any(one.half == "mlp" and one.gemm is not None and one.gemm.adapter for one in operators)
-
-
 _SCORES_IN_FLIGHT = {"fused-softmax": 2.0, "unfused": 3.0}
 """Tensors as large as the attention scores besides those that are kept: gradients of what softmax returns and reads,
 and of a copy that a mask is written into. As many are there when the scores are made."""
 
 
-def _around_scores(sizes: Sizes) -> Array:
-    """(N, 1): what the attention core's backward pass holds where it stores scores, less what the MLP has freed."""
+def _around_mixing(sizes: Sizes) -> Array:
+    """(N, 1): bytes that the backward pass of an attention core which stores scores holds, or of a scan of plain
+    products, less what the MLP has freed."""
     question, columns = sizes.question, sizes.columns
     model, training = question.model, question.training
+    tokens, stream = tokens_on_rank(question, columns, "split"), columns.tokens(training.sequence_length)
+    stream = training.element_bytes * stream * model.hidden_size
+    around = np.zeros(len(columns))
     tensors = _SCORES_IN_FLIGHT.get(question.stack.attention, 0.0)
-    if not (tensors and model.attention_share):
-        return np.zeros((len(columns), 1))
-    keys = training.sequence_length * max(1.0, model.source_share)
-    each = training.element_bytes * model.num_heads * keys
-    scores = tensors * each * tokens_on_rank(question, columns, "split")
-    stream = training.element_bytes * columns.tokens(training.sequence_length) * model.hidden_size
-    return (stream + scores - sizes.kept.mlp).clip(min=0.0)[:, None]
-
-
-def _around_scan(sizes: Sizes) -> Array:
-    """(N, 1): what the backward pass of a scan of plain products holds, less what the MLP has freed."""
-    question, columns = sizes.question, sizes.columns
-    held = plain_scan_bytes(question) * tokens_on_rank(question, columns, "split")
-    stream = question.training.element_bytes * columns.tokens(question.training.sequence_length)
-    stream = np.where(held > 0, stream * question.model.hidden_size, 0.0)
-    around: Array = (stream + held - sizes.kept.mlp).clip(min=0.0)
+    if tensors and model.attention_share:
+        keys = training.sequence_length * max(1.0, model.source_share)
+        scores = tensors * (training.element_bytes * model.num_heads * keys) * tokens
+        around = np.maximum(around, stream + scores - sizes.kept.mlp)
+    if each := plain_scan_bytes(question):
+        around = np.maximum(around, stream + each * tokens - sizes.kept.mlp)
     return around[:, None]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools
+from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns, is_overlapped
 from cost_models.communication.collectives import all_reduce_seconds, point_to_point_seconds
 from cost_models.communication.data import exposed
@@ -29,7 +29,9 @@ from cost_models.specs.training import STATE_BYTES
 
 def sync(pieces: Pieces) -> dict[str, Term]:
     """Gradients still to be reduced after the last backward of a rank."""
-    layer, layer_shown = pieces.links.block.step_reduce, layer_reduce_shown(pieces)
+    layer = pieces.links.block.step_reduce
+    window = or_launches(pieces, pieces.backward_window, passes=MOST_PASSES)
+    layer_shown = _reduce_shown(pieces, layer, window)
     once = np.where(pieces.columns.replicas > 1, pieces.question.hardware.collective_seconds, 0.0)
     never = _never_hidden(pieces, layer_shown)
     found = {
@@ -79,17 +81,19 @@ def _sync_of_ends(pieces: Pieces) -> dict[str, Term]:
     }
 
 
-def layer_reduce_shown(pieces: Pieces) -> Array:
-    """(N,) seconds that a rank waits at its step's end for the gradients of each block."""
-    window = or_launches(pieces, pieces.backward_window, passes=MOST_PASSES)
-    return _reduce_shown(pieces, pieces.links.block.step_reduce, window)
-
-
 def _reduce_shown(pieces: Pieces, reduce: Array, window: Array) -> Array:
-    stack, columns = pieces.question.stack, pieces.columns
+    """(N,) seconds that a rank waits at its step's end for `reduce`, the gradients of a module, the mean over its
+    chunks; `window` is the backward pass of the module."""
+    question, columns, stack = pieces.question, pieces.columns, pieces.question.stack
     at_once = np.isin(columns.zero, stack.overlaps_gradient_reduce_at)
-    hides = at_once & is_overlapped(columns, "dp", default=stack.overlap_gradient_reduce)
-    return reduced_in_sight(pieces.question, columns, reduce, window, overlapped=hides)
+    overlapped = at_once & is_overlapped(columns, "dp", default=stack.overlap_gradient_reduce)
+    shown = exposed(reduce, window, question.hardware, overlapped=overlapped)
+    turns = overlapped & (columns.vpp > 1) & ~is_scheduled(columns, V_SHAPED)
+    if not (stack.reduces_chunks_in_turn and turns.any()):
+        return shown
+    a_round = round_sizes(columns.pp, columns.microbatches(question.training.global_batch))
+    others = exposed(reduce, a_round * window, question.hardware, overlapped=overlapped)
+    return np.where(turns, (reduce + (columns.vpp - 1) * others) / columns.vpp, shown)
 
 
 def gather_shown(pieces: Pieces, gather: Array, window: Array) -> Array:
@@ -114,25 +118,16 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
 
     def term(update: Array, gather: Array, window: Array) -> Term:
         shown = gather_shown(pieces, gather, window)
-        return {
-            "optimizer": update,
-            "dp_comm": shown,
-            "dp_hidden": gather - shown,
-        }
+        return {"optimizer": update, "dp_comm": shown, "dp_hidden": gather - shown}
 
-    update = _block_update(pieces, each)
     found = {
-        "layer_optimizer": term(update, links.block.step_gather, forward_window(pieces)),
-        "rank_optimizer": {
-            "optimizer": pieces.none + pieces.device.profile.kernel_seconds,
-            **_norms(pieces),
-        },
+        "layer_optimizer": term(block_update(pieces, each), links.block.step_gather, forward_window(pieces)),
+        "rank_optimizer": {"optimizer": pieces.none + pieces.device.profile.kernel_seconds, **_norms(pieces)},
     }
     if not pieces.whole:
         return found
-    of_embedding = of_head = each
-    if ends_apart(pieces.question):
-        of_embedding, of_head = (_update_seconds(pieces, end) for end in ENDS)
+    apart = ends_apart(pieces.question)
+    of_embedding, of_head = (_update_seconds(pieces, end) if apart else each for end in ENDS)
     head = pieces.head_parameters * of_head
     return found | {
         "embedding_optimizer": term(
@@ -151,9 +146,13 @@ def _norms(pieces: Pieces) -> Term:
     return {"tp_comm": np.where(alone, seconds, 0.0), "dp_comm": np.where(alone, 0.0, seconds)}
 
 
-def block_update(pieces: Pieces) -> Array:
-    """(N,) seconds to update the parameters of a block on the device, jitter left out."""
-    return _block_update(pieces, _update_seconds(pieces, "block"))
+def block_update(pieces: Pieces, each: Array | None = None) -> Array:
+    """(N,) seconds to update the parameters of a block on the device, jitter left out; `each` are those of a parameter
+    that is no expert's, where they are known."""
+    block = pieces.counts.block * (_update_seconds(pieces, "block") if each is None else each)
+    if pieces.question.model.has_experts:
+        block = block + pieces.counts.experts * _update_seconds(pieces, "experts")
+    return block
 
 
 def block_update_seconds(question: Question, columns: LayoutColumns) -> Array:
@@ -161,22 +160,9 @@ def block_update_seconds(question: Question, columns: LayoutColumns) -> Array:
     return block_update(Pieces(question, columns)) * (1 + jitter(question, columns))
 
 
-def _block_update(pieces: Pieces, each: Array) -> Array:
-    """(N,) the same without jitter, with the seconds of `each` parameter that is no expert's."""
-    block = pieces.counts.block * each
-    if pieces.question.model.has_experts:
-        block = block + pieces.counts.experts * _update_seconds(pieces, "experts")
-    return block
-
-
 def _update_seconds(pieces: Pieces, part: Part) -> Array:
-    """(N,) seconds to update one parameter of the rank on its device."""
-    touched = _touched_bytes(pieces.question, pieces.columns, part)
-    return touched / pieces.device.optimizer_rate
-
-
-def _touched_bytes(question: Question, columns: LayoutColumns, part: Part) -> Array:
-    """(N,) bytes that a step reads and writes for each parameter of the rank."""
+    """(N,) seconds to update one parameter of the rank on its device: the bytes that a step reads and writes for it."""
+    question, columns = pieces.question, pieces.columns
     experts, share = part == "experts", tuned(question, columns, part).share
     states = state_bytes(question, columns, experts=experts, end=part if part in ENDS else None)
     shard, copies = columns.shard, columns.replicas
@@ -190,7 +176,10 @@ def _touched_bytes(question: Question, columns: LayoutColumns, part: Part) -> Ar
     if question.training.optimizer == "lamb":
         besides += question.stack.lamb_update_bytes
     unfused = besides / sharded
-    return share * (passes * gradient / sharded) + 2 * states.optimizer + 2 * states.updated + share * unfused
+    touched = (
+        share * (passes * gradient / sharded) + 2 * states.optimizer + 2 * states.updated + share * unfused
+    )
+    return touched / pieces.device.optimizer_rate
 
 
 def tied_reduce_seconds(question: Question, columns: LayoutColumns, boundary: Groups) -> Array:
@@ -204,20 +193,3 @@ def tied_reduce_seconds(question: Question, columns: LayoutColumns, boundary: Gr
     apart = (columns.pp > 1) & ~is_scheduled(columns, V_SHAPED)
     trains = question.training.trains("head matrix")
     return np.where(question.model.tied_embeddings & apart & trains, seconds, 0.0)
-
-
-def reduced_in_sight(
-    question: Question, columns: LayoutColumns, reduce: Array, window: Array, *, overlapped: Bools
-) -> Array:
-    """(N,) seconds that a rank waits for `reduce`, the gradients of a block, the mean over its chunks.
-
-    `window` is the backward pass of a block; `overlapped` says which layouts hide any of it.
-    """
-    profile = question.hardware
-    shown = exposed(reduce, window, profile, overlapped=overlapped)
-    turns = overlapped & (columns.vpp > 1) & ~is_scheduled(columns, V_SHAPED)
-    if not (question.stack.reduces_chunks_in_turn and turns.any()):
-        return shown
-    a_round = round_sizes(columns.pp, columns.microbatches(question.training.global_batch))
-    others = exposed(reduce, a_round * window, profile, overlapped=overlapped)
-    return np.where(turns, (reduce + (columns.vpp - 1) * others) / columns.vpp, shown)
