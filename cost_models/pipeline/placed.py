@@ -277,9 +277,11 @@ def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, 
     pipeline, blocks = ranks.pipeline, ranks.placed.blocks
     passes = _pass_spans(ranks)
     table = passes.table
-    columns = (table.stage, table.microbatch, passes.start, passes.end)
+    stage, microbatch, begin, end = table.stage, table.microbatch, passes.start, passes.end
     spans = [
-        PredictedSpan(at[0], KINDS[kind], *(column[at].item() for column in columns))
+        PredictedSpan(
+            at[0], KINDS[kind], int(stage[at]), int(microbatch[at]), float(begin[at]), float(end[at])
+        )
         for at, kind in np.ndenumerate(table.kind)
         if kind != IDLE
     ]
