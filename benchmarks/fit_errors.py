@@ -4,7 +4,7 @@
 
 With `--rows` only `data/errors/steps.csv` is written again: the shipped runs under the shipped profiles, to be done
 whenever a change moves predictions (seconds). Otherwise every source, and every die, is left out of every fit in
-turn (kept in FILE, read again where it exists), the constants of `cost_models/expected/process.py` and of
+turn (kept in FILE, read again where it exists), the constants of `cost_models/expected.py` and of
 `cost_models/risk.py` are fitted, and every source is judged by intervals that it had no part in: `--write` writes
 `data/errors` and the page `docs/intervals.md`.
 """
@@ -22,8 +22,7 @@ import numpy as np
 from judged_intervals import Judged, fitted_kernel, judged, reaches
 
 from cost_models.defaults import die_of
-from cost_models.expected.rows import FEATURES, NAMES, features_of, names_of
-from cost_models.expected.steps import spread_of
+from cost_models.expected import FEATURES, NAMES, features_of, names_of, spread_of
 from cost_models.measured.calibration.families import (
     ANY,
     blank_profile,
@@ -62,9 +61,7 @@ def main() -> None:
     if "--write" not in sys.argv:
         return
     PAGE.write_text(page, encoding="utf-8")
-    lines = [
-        "# Written by `python benchmarks/fit_errors.py --write`; what each is: cost_models/expected/process.py."
-    ]
+    lines = ["# Written by `python benchmarks/fit_errors.py --write`; what each is: cost_models/expected.py."]
     lines += [f"{name}: {value:.4g}" for name, value in asdict(kernel).items()]
     lines += ["reach:"]
     lines += [

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.expected.process import LARGEST, Kernel, Reach
-from cost_models.expected.rows import Rows, timed_rows
-from cost_models.expected.steps import STATED
+from cost_models.expected import LARGEST, STATED, Kernel, Reach, Rows, timed_rows
 
 Folds = Mapping[str, tuple[np.ndarray, np.ndarray]]
 ASSUMED = {"same": 0.05, "noise": 0.02}

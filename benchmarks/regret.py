@@ -22,9 +22,17 @@ from pathlib import Path
 import numpy as np
 
 from cost_models.axes.layout import Layout
-from cost_models.expected.process import fitted
-from cost_models.expected.rows import FEATURES, NAMES, Rows, features_of, names_of, row_of
-from cost_models.expected.steps import nearest_first, spread_of
+from cost_models.expected import (
+    FEATURES,
+    NAMES,
+    Rows,
+    features_of,
+    fitted,
+    names_of,
+    nearest_first,
+    row_of,
+    spread_of,
+)
 from cost_models.measured.calibration.families import (
     errors_of,
     fit_families,

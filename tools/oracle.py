@@ -139,7 +139,7 @@ def question_of(fields: Fields) -> Any:
 def drawn_layouts(rng: np.random.Generator, question: Any, kind: str) -> list[str]:
     """Some legal layouts of a question, at random, as they are written."""
     from cost_models.axes.layout import parse_layout
-    from cost_models.pipeline.replicas import in_pools
+    from cost_models.pipeline.pools import in_pools
     from planner.rules.legality import check
 
     gpus, model, batch = question.cluster.num_gpus, question.model, question.training.global_batch
@@ -185,8 +185,7 @@ def costs_of(fields: Fields, layouts: list[str]) -> dict[str, list[Any]]:
     from cost_models.axes.columns import LayoutColumns
     from cost_models.axes.layout import parse_layout
     from cost_models.pipeline.estimating import estimate
-    from cost_models.pipeline.pool_terms import costs_of_ranks, with_pools
-    from cost_models.pipeline.replicas import replica_terms
+    from cost_models.pipeline.pools import costs_of_ranks, replica_terms, with_pools
     from cost_models.pipeline.stage_costs import COLUMNS as NAMES
     from cost_models.pipeline.under_scenarios import weighed_costs
 

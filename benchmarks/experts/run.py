@@ -26,7 +26,7 @@ from statistics import median
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.errors import InfeasibleError, RunError
 from cost_models.estimate import Estimate
-from cost_models.expected.steps import expected_step
+from cost_models.expected import expected_step
 from cost_models.files.whole import write_whole
 from cost_models.measured.runs.cases import Case, read_case
 from cost_models.measured.runs.rows import Row, UnpredictableError, read_rows

@@ -41,8 +41,8 @@ from cost_models.communication.collectives import (
     reduce_scatter_seconds,
 )
 from cost_models.communication.topology import Groups, MeshGroups
-from cost_models.operators.on_rank import handed_on, tokens_on_rank
-from cost_models.operators.routing import destinations
+from cost_models.operators.record import handed_on, tokens_on_rank
+from cost_models.operators.traffic import destinations
 from cost_models.question import Question
 
 

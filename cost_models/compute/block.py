@@ -8,16 +8,16 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns, over_distinct
-from cost_models.compute.block_gemms import (
+from cost_models.compute.device import Device, device_of
+from cost_models.compute.flash import flash_seconds, index_seconds
+from cost_models.compute.gemm import (
     LocalGemm,
     forward_seconds,
+    gemm_seconds,
     local_gemm,
     matrix_seconds,
     product_seconds,
 )
-from cost_models.compute.device import Device, device_of
-from cost_models.compute.flash import flash_seconds, index_seconds
-from cost_models.compute.gemm import gemm_seconds
 from cost_models.compute.measured_operators import (
     accumulation_seconds,
     attention_core,
@@ -30,8 +30,7 @@ from cost_models.operators.accumulation import copied_bytes, fuses_accumulation,
 from cost_models.operators.documents import attended_keys, uneven_pieces
 from cost_models.operators.parameters import parameters
 from cost_models.operators.record import Gemm
-from cost_models.operators.routing import routing_traffic
-from cost_models.operators.traffic import Traffic, attention_traffic, block_traffic
+from cost_models.operators.traffic import Traffic, attention_traffic, block_traffic, routing_traffic
 from cost_models.operators.tuning import job_operators, trained_weights
 from cost_models.question import Question
 from cost_models.specs.choices import ATTEND_AGAIN

@@ -17,8 +17,8 @@ from cost_models.compute.measured_operators import (
     head_operators,
 )
 from cost_models.operators.chunked_loss import chunks_loss, compiles_chunks
-from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.parameters import head_rows
+from cost_models.operators.record import tokens_on_rank
 from cost_models.question import Question
 
 _COMPILED_PASSES = 4.0

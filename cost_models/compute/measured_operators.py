@@ -18,9 +18,8 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.curves import attention_head_seconds, curve_seconds
 from cost_models.operators.accumulation import added_share, gradient_dtype
 from cost_models.operators.block import block_operators
-from cost_models.operators.on_rank import Amount, added, on_rank
 from cost_models.operators.parameters import head_rows, padded_vocabulary
-from cost_models.operators.record import Operator, Tensor
+from cost_models.operators.record import Amount, Operator, Tensor, added, on_rank
 from cost_models.question import Question
 from cost_models.specs.hardware import ElementwiseOperator, HardwareProfile, OperatorCurve
 from cost_models.specs.model.transformer_shape import Activation

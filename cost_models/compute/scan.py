@@ -26,8 +26,8 @@ import numpy as np
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.compute.device import Device
-from cost_models.operators.on_rank import tokens_on_rank
-from cost_models.operators.recurrence import state_products
+from cost_models.operators.block import state_products
+from cost_models.operators.record import tokens_on_rank
 from cost_models.question import Question
 from cost_models.specs.model.blocks import Recurrence
 

@@ -9,6 +9,17 @@ For GPT in 16 bits with dropout these are Korthikanti et al. 2022, table 2, per 
     full recompute               2·s·b·h
 
 A flash kernel never stores the scores, so its "none" equals the paper's "selective" but for the log-sum-exp row.
+
+Bytes that embedding, final norm and a loss in chunks keep or hold, and those of a norm anywhere.
+
+Bytes that the operators of a recurrence keep for their backward pass.
+
+Tensors of the stage boundaries that a pipeline rank holds beyond the activations of its own blocks.
+
+Gradients that wait between the two halves of a backward pass, for the products towards the weights.
+
+PyTorch keeps the gradient of the output of every operator that has a parameter: of each matrix product, and of each
+norm. What the products read on their other side is still live, as the whole graph is kept for the second half.
 """
 
 from __future__ import annotations
@@ -19,27 +30,133 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.arrays import Array
-from cost_models.axes.columns import LayoutColumns, context_ways
-from cost_models.memory.ends import (
-    chunked_loss_bytes,
-    embedding_vectors,
-    head_vectors,
-    is_eager,
-    norm_bytes,
-    patch_bytes,
-)
-from cost_models.memory.scan import read_once, scanned
-from cost_models.operators.chunked_loss import chunks_loss
-from cost_models.operators.on_rank import Amount, added, on_rank, tokens_on_rank
-from cost_models.operators.parameters import head_rows
-from cost_models.operators.record import Kind, Operator
+from cost_models.axes.columns import LayoutColumns, context_ways, is_overlapped
+from cost_models.operators.chunked_loss import chunks_loss, compiles_chunks
+from cost_models.operators.parameters import head_rows, padded_vocabulary
+from cost_models.operators.record import Amount, Kind, Operator, added, handed_on, on_rank, tokens_on_rank
 from cost_models.operators.tuning import job_operators, part_of
 from cost_models.question import Question
+from cost_models.schedules.registry import ALWAYS_SPLIT, is_scheduled
 from cost_models.specs.choices import CONTEXTS, SelectiveDrops
+from cost_models.specs.model.transformer_shape import Norm
 from cost_models.specs.stack import STORES_SCORES
 
-_MASK_BYTES = 1.0  # dropout keeps one byte per element
 _FP32 = 4.0
+
+
+def head_vectors(question: Question) -> float:
+    """Bytes that norms before the output matrix keep for each number of the stream, and what is before these."""
+    model, element = question.model, question.training.element_bytes
+    transforms = model.encoder is not None and model.encoder.head_transform
+    return norm_bytes(question, model.norm) * (model.ends_in_norm + transforms) + element * (
+        2 * transforms + (model.diffusion is not None)
+    )
+
+
+def embedding_vectors(question: Question) -> float:
+    """Bytes that an encoder's norm behind the embedding keeps for each number of the stream."""
+    model = question.model
+    return norm_bytes(question, model.norm) if model.embedding_norm and model.encoder else 0.0
+
+
+def patch_bytes(question: Question) -> float:
+    """Bytes that a vision tower's embedding keeps for each of its tokens: patches, and what a norm behind them reads;
+    none where it is left as it is. Of diffusion patches, and what makes a vector of a time step."""
+    tower, training, drawn = question.model.tower, question.training, question.model.diffusion
+    if drawn is not None:
+        kept = drawn.pixels + (drawn.frequencies + 2 * question.model.hidden_size) / drawn.tokens
+        return training.element_bytes * kept * training.trains("embedding")
+    if tower is None or tower.part != "tower" or not training.trains("embedding"):
+        return 0.0
+    normed = norm_bytes(question, tower.norm) * tower.hidden_size if tower.norm_before else 0.0
+    return training.element_bytes * tower.pixels + normed
+
+
+def chunked_loss_bytes(question: Question, hidden: Array) -> Array:
+    """What a loss in chunks holds while a chunk is at work, besides what it keeps.
+
+    It keeps the gradient of its hidden states, which takes the place of these once they are done with. Until then both
+    are there, with the gradient of the output matrix in the type of the weights, and a chunk's logits and
+    log-probabilities in fp32, or where it is compiled its logits and their gradient.
+    """
+    vocabulary = float(padded_vocabulary(question.model, 1))
+    element = question.training.element_bytes if compiles_chunks(question) else _FP32
+    chunk = 2 * element * (question.stack.loss_chunk or 0) * vocabulary
+    matrix = question.training.element_bytes * question.model.hidden_size * vocabulary
+    matrix = matrix * question.training.trains("head matrix")
+    return hidden + matrix + chunk
+
+
+def norm_bytes(question: Question, norm: Norm) -> float:
+    """Bytes per element that a norm keeps: its input; in an eager RMS norm that and, for a gain that is trained, the
+    normalised input, on a CPU in fp32."""
+    element, stack = question.training.element_bytes, question.stack
+    trains = question.training.tuning is None
+    if norm != "rmsnorm":
+        return element
+    if is_eager(question):
+        return (1 + trains) * _FP32
+    return element if stack.fused_norms else (stack.eager_norm_bytes / 2 - (not trains)) * element
+
+
+def is_eager(question: Question) -> bool:
+    """Neither a fused RMS norm nor an attention kernel that reads grouped heads in place."""
+    return question.stack.eager_attention_and_norms and question.cluster.gpu.kind == "cpu"
+
+
+_PLAIN_SCANS = {
+    "mamba2": (7.1, 4.4, 1.6, 3.0, 0.4, 0.0),
+    "gated-delta": (9.3, 1.7, 4.3, 5.2, 0.8, 0.0),
+    "kimi-delta": (2.8, 1.0, 6.8, 3.2, 2.4, 6.0),
+}
+"""Numbers of a token in fp32 that the backward pass of a plain scan holds at most, for each number mixed, of values, of
+keys by head, of a row of a chunk by head, of states, and of such a row for each number of a key: least squares over
+what torch allocated for nine shapes of executor/models/mixing/recurrence.py each, within 5 %."""
+
+
+def read_once(question: Question, operator: Operator) -> Amount:
+    """What a short convolution reads, or a gate; what returned what a gate multiplies keeps it, or it is read, too."""
+    return {operator.reads.place: question.training.element_bytes * operator.inputs * operator.reads.width}
+
+
+def plain_scan_bytes(question: Question) -> float:
+    """Bytes of a token that the backward pass of a scan holds, where scans are plain products; else 0."""
+    model, mixer = question.model, question.model.recurrence
+    if mixer is None or not (question.stack.plain_scans and model.mixer_share("recurrence", "both")):
+        return 0.0
+    keys, rows = mixer.heads * mixer.state_dim, mixer.heads * mixer.chunk
+    states = mixer.value_size * mixer.state_dim / mixer.chunk
+    widths = (mixer.mixed_size, mixer.value_size, keys, rows, states, rows * mixer.state_dim)
+    each = _PLAIN_SCANS.get(mixer.kind, (0.0,) * len(widths))
+    return _FP32 * sum(one * width for one, width in zip(each, widths, strict=True))
+
+
+def scanned(question: Question, scan: Operator) -> Amount:
+    """What a scan returns, its heads' numbers in fp32 and what it reads; states of chunks are made again.
+
+    Where scans are plain products these make the convolution again, too, from the numbers as they came.
+
+    Mamba-2's kernel makes its convolution again in place of keeping what that returned (mamba-ssm 2.2,
+    ops/triton/ssd_combined.py, `MambaSplitConv1dScanCombinedFn`); that of the delta rule keeps a row of a chunk's
+    inverse for each token (flash-linear-attention 0.4, ops/gated_delta_rule/chunk.py, `ChunkGatedDeltaRuleFunction`).
+    Mamba-1's keeps what it returned before the gate, keys and queries, also as laid out for it, and the states between
+    its chunks of 2,048 tokens twice (ops/selective_scan_interface.py, `MambaInnerFn`).
+    """
+    mixer, element = question.model.recurrence, question.training.element_bytes
+    assert mixer is not None
+    if question.stack.plain_scans:
+        return {"split": element * (mixer.value_size + mixer.heads * mixer.head_numbers + mixer.decay_size)}
+    if mixer.kind == "mamba1":
+        states = 2 * _FP32 * mixer.value_size * mixer.state_dim / mixer.chunk
+        return {"split": element * mixer.value_size + states, "whole": 4 * element * mixer.key_size}
+    numbers = element * mixer.value_size + _FP32 * mixer.heads * mixer.head_numbers
+    if mixer.delta:
+        numbers += element * mixer.heads * mixer.chunk
+    numbers += element * mixer.decay_size
+    return {"split": numbers + (0.0 if mixer.kind == "mamba2" else element * scan.reads.width)}
+
+
+_MASK_BYTES = 1.0  # dropout keeps one byte per element
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,3 +403,73 @@ def _inside_core(question: Question) -> Amount:
     element = training.element_bytes
     each = 2 * element + _MASK_BYTES if question.dropout > 0 else element
     return {"split": each * training.sequence_length * (1.0 + question.model.source_share) * heads}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundaryBytes:
+    """Bytes, each (N,)."""
+
+    every_rank: Array
+    first_rank: Array
+    """What the rank with the first stage holds more (less, where negative): it sends no gradients back."""
+    last_rank: Array
+    """Likewise: the last stage sends no activations on and receives no gradients."""
+
+
+def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
+    """One buffer each way, or what a stack that retains them accumulates over the step's microbatches.
+
+    `torch.distributed.pipelining` keeps the received gradient of every microbatch until the step ends; with several
+    chunks a rank, or sends that nothing waits for (`overlap=pp`), also what it sent, both ways, so a stage holds three
+    tensors a microbatch (the first two). Where every
+    backward pass is split its inputs stay too: four a microbatch, two on the first stage and on the last. A microbatch
+    that is live has no gradients yet; there are never more of these than the step has. Of two stacks, a stage holds the
+    encoder's tokens of every microbatch that may be live.
+    """
+    tensor = handed_on(question, columns) * question.training.element_bytes
+    tensor = tensor / np.where(columns.sp == 1, columns.tp, 1)
+    piped, source = columns.pp > 1, question.model.source_share
+    live = np.minimum(columns.pp * columns.vpp, columns.microbatches(question.training.global_batch))
+    encoded = source / (1.0 + source) * tensor * live
+    if not question.stack.retains_boundary_tensors:
+        none = np.zeros(len(columns))
+        every = np.where(piped, 2 * tensor, 0.0) + encoded
+        return BoundaryBytes(every_rank=every, first_rank=none, last_rank=none)
+    tensor = np.where(piped, tensor, 0.0)
+    microbatches = columns.microbatches(question.training.global_batch)
+    held = tensor * microbatches
+    waiting = 2 * tensor * np.minimum((columns.vpp - 1) * columns.pp + 1, columns.vpp * microbatches)
+    chunked = (columns.vpp > 1) | is_overlapped(columns, "pp", default=False)
+    split = is_scheduled(columns, ALWAYS_SPLIT)
+    every = np.where(chunked, 3 * columns.vpp * held - waiting, held)
+    # inputs are counted with them, and fewer have gradients
+    waits = tensor * (3 * columns.vpp - 2) * np.minimum(columns.pp, microbatches)
+    return BoundaryBytes(
+        every_rank=np.where(split, 4 * columns.vpp * held - waits, every) + encoded,
+        first_rank=np.where(split, -2 * held, np.where(chunked, -held, 0.0)),
+        last_rank=np.where(chunked | split, -2 * held, -held),
+    )
+
+
+def pending_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:
+    """(N,) bytes of one microbatch of a block and of the head: the outputs of all operators with parameters.
+
+    For a GPT block that is 3 + 4 widths of h inside the tensor-parallel region and 1 + 1 + 2 outside. Where fp8 keeps
+    products' inputs as multiplied, gradients wait so, too (Transformer Engine's `WeightGradStore`).
+    """
+    model, training = question.model, question.training
+    element, tuning = training.element_bytes, training.tuning
+    trained = [one for one in job_operators(model, tuning) if one.trained]
+    outputs = [
+        (one.share, one.kind, one.returns) for one in trained if one.weights and not one.shares_gradient
+    ]
+    cast = training.operand_bytes if question.stack.fp8_saves_inputs and training.narrow else element
+    tokens = tokens_on_rank(question, columns, "whole")
+    head = tokens * question.scored_share * (head_rows(model, columns.tp) / columns.tp)
+    normed = tokens_on_rank(question, columns, "stream") * model.hidden_size
+    block = added(
+        (share, {to.place: (cast if kind == "gemm" else element) * to.width})
+        for share, kind, to in outputs
+        if to is not None
+    )
+    return on_rank(question, columns, block), element * (head + normed) * training.trains("head matrix")

@@ -17,11 +17,10 @@ from cost_models.operators.block import (
     embedding_weights,
     norm_weights,
     patch_weights,
+    projector_operators,
     transform_weights,
 )
-from cost_models.operators.feed_forward import projector_operators
-from cost_models.operators.on_rank import added, held_on_rank
-from cost_models.operators.record import Held
+from cost_models.operators.record import Held, added, held_on_rank
 from cost_models.specs.model.parts import decoder_of, tower_of
 from cost_models.specs.transformer import TransformerSpec
 

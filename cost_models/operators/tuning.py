@@ -21,11 +21,9 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
-from cost_models.operators.block import block_operators, patch_weights
-from cost_models.operators.feed_forward import TOWER_NORM
-from cost_models.operators.on_rank import added, held_on_rank
+from cost_models.operators.block import TOWER_NORM, block_operators, patch_weights
 from cost_models.operators.parameters import block_weights, parameters
-from cost_models.operators.record import Gemm, Held, Operator, Tensor, multiply
+from cost_models.operators.record import Gemm, Held, Operator, Tensor, added, held_on_rank, multiply
 from cost_models.question import Question
 from cost_models.specs.model.kinds import kinds_in, of_each_kind
 from cost_models.specs.model.parts import decoder_of, frozen_parts

@@ -17,8 +17,7 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.estimate import Breakdown
 from cost_models.pipeline.stage_costs import BYTES, StageCosts
 from cost_models.pipeline.time_pieces import MEMORY_PARTS, Terms
-from cost_models.schedules.actions import ActionTable
-from cost_models.schedules.liveness import live_profiles, pending_profiles
+from cost_models.schedules.actions import ActionTable, live_profiles, pending_profiles
 
 
 def columns_of(costs: StageCosts) -> dict[str, Array]:

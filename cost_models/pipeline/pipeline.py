@@ -5,7 +5,7 @@ several pools, each something of its own.
 
 Shape legend: `...` any batch of placements, S virtual stages, R ranks, C chunks of a rank, P recompute policies. A
 placement is its blocks (S, P): so many of each stage under each policy, or of several kinds (S, K·P): so many of each
-sort, a kind under a policy (`cost_models.pipeline.terms.kinds`).
+sort, a kind under a policy (`cost_models.pipeline.terms`).
 """
 
 from __future__ import annotations

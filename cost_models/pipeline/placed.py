@@ -26,16 +26,17 @@ from cost_models.errors import InputError
 from cost_models.estimate import Breakdown, PoolReplicas
 from cost_models.pipeline.peak import RankMemory, parts_of
 from cost_models.pipeline.pipeline import Pipeline
-from cost_models.pipeline.pool_terms import terms_of_each, with_pools
-from cost_models.pipeline.replicas import (
+from cost_models.pipeline.pools import (
     among_replicas,
     replica_terms,
     require_full_pools,
     shares,
+    terms_of_each,
     with_microbatches,
+    with_pools,
 )
 from cost_models.pipeline.stage_costs import StageCosts, costs_of
-from cost_models.pipeline.terms.memory_terms import memory_terms
+from cost_models.pipeline.terms import memory_terms
 from cost_models.pipeline.time_pieces import HIDDEN_PARTS, TIME_PARTS, Terms
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.actions import IDLE, KINDS, ActionTable

@@ -36,7 +36,7 @@ are between the halves of their backward pass, that is maximal in the schedule, 
                 + [first] (embedding_static + embedding_update) + [last] (head_static + head_update)
 
 Where blocks are of several kinds `n · layer` is a sum over them; coefficients of the mean block are for what sums over
-the whole model, or draws clouds of points (`cost_models.pipeline.terms.kinds`).
+the whole model, or draws clouds of points (`cost_models.pipeline.terms`).
 
 `stage_costs` is the one place where parts are added up.
 """
@@ -51,15 +51,15 @@ import numpy as np
 from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns, is_overlapped, over_distinct
 from cost_models.memory.device import memory_limit
-from cost_models.pipeline.terms.kinds import (
+from cost_models.pipeline.terms import (
     AXES,
     OF_BLOCKS,
     by_sort,
     each_kind,
+    memory_terms,
     terms_by_kind,
     times_of_kinds,
 )
-from cost_models.pipeline.terms.memory_terms import memory_terms
 from cost_models.pipeline.time_pieces import Terms, total
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.registry import REGISTRY

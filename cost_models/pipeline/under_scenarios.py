@@ -22,7 +22,7 @@ from cost_models.axes.columns import LayoutColumns, over_distinct
 from cost_models.axes.layout import Layout
 from cost_models.pipeline.placed import place
 from cost_models.pipeline.stage_costs import SECONDS, StageCosts, as_priced, stage_costs, time_costs
-from cost_models.pipeline.terms.kinds import AXES
+from cost_models.pipeline.terms import AXES
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import slowest, weigh
 from cost_models.uncertainty import deviation_on, half_width, pair_error_of, uncovered_facts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cost_models.axes.offload.binding import HostWindows, host_windows
 from cost_models.estimate import Estimate
-from cost_models.expected.steps import ExpectedStep
+from cost_models.expected import ExpectedStep
 from cost_models.question import Question
 from cost_models.risk import EVEN, least_chance
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped

@@ -6,8 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from cost_models.axes.layout import Layout
-from cost_models.expected.rows import SPLIT
-from cost_models.expected.steps import ExpectedStep, NearRuns
+from cost_models.expected import SPLIT, ExpectedStep, NearRuns
 from cost_models.question import Question
 from cost_models.uncertainty import untried
 from cost_models.units import format_seconds, grouped

@@ -22,7 +22,7 @@ import numpy as np
 from cost_models.axes.layout import COMPARED, Layout, axes_that_differ
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
-from cost_models.expected.steps import ExpectedStep, expected_step
+from cost_models.expected import ExpectedStep, expected_step
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.pipeline.under_scenarios import seconds_under_scenarios
 from cost_models.question import MixedQuestion, Question

@@ -19,7 +19,7 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
-from cost_models.pipeline.pool_terms import PoolTerms
+from cost_models.pipeline.pools import PoolTerms
 from cost_models.schedules.registry import PLAIN, is_scheduled
 from planner.bounds.step import pipeline_seconds, rank_limits
 from planner.placement.leaf import TOLERANCE, Leaf

@@ -22,10 +22,9 @@ from cost_models.axes.columns import LayoutColumns, first_of_each
 from cost_models.axes.offload import offloads
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, add_up
-from cost_models.pipeline.terms.kinds import each_kind, times_of_kinds
-from cost_models.pipeline.terms.memory_terms import memory_terms
-from cost_models.pipeline.terms.update_terms import block_update_seconds
+from cost_models.pipeline.terms import each_kind, memory_terms, times_of_kinds
 from cost_models.pipeline.time_pieces import Term, Terms, jitter, total
+from cost_models.pipeline.updates import block_update_seconds
 from cost_models.risk import weigh
 from planner.bounds.boxes import corner_columns, some_allowed
 from planner.bounds.passes import MEMORY_TERMS, StepPieces, may_hold_blocks, shortest_steps, step_pieces

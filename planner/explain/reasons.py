@@ -12,7 +12,7 @@ from cost_models.axes.order import first_same
 from cost_models.errors import InfeasibleError, InputError, Problem
 from cost_models.estimate import Breakdown, Estimate
 from cost_models.pipeline.estimating import estimate as price
-from cost_models.pipeline.replicas import in_pools
+from cost_models.pipeline.pools import in_pools
 from cost_models.question import MixedQuestion, Question
 from planner.explain.advice import changed_words
 from planner.explain.compare import difference, gain

@@ -13,8 +13,7 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.offload import offloads
 from cost_models.axes.order import OUTERMOST_REPLICAS, ranks_inside
 from cost_models.axes.rule import Words
-from cost_models.pipeline.pool_terms import ranks_in
-from cost_models.pipeline.replicas import fewest_microbatches, replicas_in, with_microbatches
+from cost_models.pipeline.pools import fewest_microbatches, ranks_in, replicas_in, with_microbatches
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.registry import PLAIN, is_scheduled
 from cost_models.units import counted

@@ -17,7 +17,7 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.errors import InfeasibleError
-from cost_models.pipeline.pool_terms import PoolTerms, pool_terms, rank_costs, ranks_in
+from cost_models.pipeline.pools import PoolTerms, pool_terms, rank_costs, ranks_in
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.registry import PLAIN

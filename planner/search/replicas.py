@@ -32,10 +32,10 @@ from cost_models.axes.layout import MOST_REPLICAS, Layout
 from cost_models.axes.pipeline import even_layers
 from cost_models.errors import DoesNotFitError, InfeasibleError, RunError
 from cost_models.estimate import Estimate, fullest_pool, fullness
-from cost_models.memory.boundaries import boundary_bytes
+from cost_models.memory.activations import boundary_bytes
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.pipeline import Pipeline
-from cost_models.pipeline.replicas import (
+from cost_models.pipeline.pools import (
     among_replicas,
     fewest_microbatches,
     in_pools,
@@ -44,7 +44,7 @@ from cost_models.pipeline.replicas import (
     with_microbatches,
 )
 from cost_models.pipeline.stage_costs import StageCosts, add_up
-from cost_models.pipeline.terms.memory_terms import memory_terms
+from cost_models.pipeline.terms import memory_terms
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.registry import PLAIN, schedule_named
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute, Schedule

@@ -26,7 +26,7 @@ from cost_models.communication.levels import levels_of
 from cost_models.memory.device import usable_host_memory
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, stage_costs
 from cost_models.question import Question
-from cost_models.schedules.liveness import live_profiles, pending_profiles
+from cost_models.schedules.actions import live_profiles, pending_profiles
 from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, build, rank_of_stage
 from cost_models.schedules.timeline import compile_timeline
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, RECOMPUTE_POLICIES, SCHEDULES

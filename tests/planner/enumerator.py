@@ -17,7 +17,7 @@ from cost_models.axes.columns import COLUMNS, USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import USUAL_RING, Layout, Offload
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.words import EVERY, UNSAID
-from cost_models.pipeline.replicas import in_pools
+from cost_models.pipeline.pools import in_pools
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.registry import schedule_named
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, RECOMPUTE_POLICIES, SCHEDULES

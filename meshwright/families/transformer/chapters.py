@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cost_models.estimate import Estimate
-from cost_models.expected.steps import expected_step
+from cost_models.expected import expected_step
 from cost_models.pipeline.link_use import crossing
 from cost_models.question import MixedQuestion
 from cost_models.units import format_seconds

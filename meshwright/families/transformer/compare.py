@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cost_models.estimate import Estimate
-from cost_models.expected.steps import ExpectedStep, expected_step
+from cost_models.expected import ExpectedStep, expected_step
 from cost_models.question import Question
 from cost_models.uncertainty import chance_of_gain, error_between, pair_error_of
 from cost_models.units import format_bytes, format_count, format_seconds

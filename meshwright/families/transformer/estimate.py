@@ -10,7 +10,7 @@ from typing import Any
 
 from cost_models.axes.layout import parse_layout
 from cost_models.estimate import Estimate
-from cost_models.expected.steps import ExpectedStep, expected_step
+from cost_models.expected import ExpectedStep, expected_step
 from cost_models.pipeline.link_use import crossing
 from cost_models.question import Question
 from meshwright.families.transformer.planning.training import TrainingRun, training_run

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from cost_models.estimate import Estimate
-from cost_models.expected.steps import ExpectedStep, expected_step
+from cost_models.expected import ExpectedStep, expected_step
 from cost_models.pipeline.link_use import crossing
 from cost_models.pipeline.loss_part import LossPart, loss_part
 from cost_models.question import Question

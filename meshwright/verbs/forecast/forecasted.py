@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.estimate import Breakdown
-from cost_models.expected.steps import ExpectedStep
+from cost_models.expected import ExpectedStep
 from cost_models.question import Question
 from cost_models.reliability.forecast import Forecast, with_every
 from cost_models.reliability.outlook import Change, changes_of, draw_ends, draw_ends_of

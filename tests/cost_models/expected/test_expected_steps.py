@@ -11,9 +11,17 @@ import pytest
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.estimate import Estimate
-from cost_models.expected.process import fitted
-from cost_models.expected.rows import FEATURES, features_of, names_of, timed_rows
-from cost_models.expected.steps import MOST_MFU, ExpectedStep, expected_step, spread_of
+from cost_models.expected import (
+    FEATURES,
+    MOST_MFU,
+    ExpectedStep,
+    expected_step,
+    features_of,
+    fitted,
+    names_of,
+    spread_of,
+    timed_rows,
+)
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.measured.calibration.step_time_fit import measured_seconds
@@ -52,7 +60,7 @@ def test_runs_of_the_same_question_are_named_and_narrow_it() -> None:
 
 def test_the_same_question_pulls_towards_what_was_measured() -> None:
     """Were the three runs twice as slow as predicted, so nearly would the next be expected."""
-    from cost_models.expected.steps import row_of
+    from cost_models.expected import row_of
 
     question, own = priced("dgx-h100", TIMED)
     kernel, _, _ = fitted()

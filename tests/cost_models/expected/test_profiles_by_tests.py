@@ -8,7 +8,7 @@ from calling import told
 from cost_models.axes.layout import parse_layout
 from cost_models.compute.device import device_of
 from cost_models.defaults import complete_question, nearest_profile
-from cost_models.expected.steps import expected_step
+from cost_models.expected import expected_step
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate, trust_of

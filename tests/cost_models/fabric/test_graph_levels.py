@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fabrics import cluster, inside
 
-from cost_models.communication.packing import fabric_of
+from cost_models.communication.topology import fabric_of
 from cost_models.files.catalog import load_cluster
 
 CUBE = [

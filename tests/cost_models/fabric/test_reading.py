@@ -10,7 +10,7 @@ from calling import told
 from ib import ibnetdiscover
 
 import meshwright as mw
-from cost_models.communication.packing import fabric_of
+from cost_models.communication.topology import fabric_of
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
 from cost_models.specs.cluster import ClusterSpec

@@ -9,7 +9,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
-from cost_models.memory.boundaries import BoundaryBytes, boundary_bytes
+from cost_models.memory.activations import BoundaryBytes, boundary_bytes
 from cost_models.specs.training import TrainingSpec
 
 STREAM = 1024 * 1600 * 2.0

@@ -11,8 +11,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
-from cost_models.memory.activations import activation_bytes
-from cost_models.memory.boundaries import pending_bytes
+from cost_models.memory.activations import activation_bytes, pending_bytes
 from cost_models.operators.traffic import block_traffic
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec

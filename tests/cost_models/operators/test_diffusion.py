@@ -12,8 +12,8 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.files.models import resolve_model
 from cost_models.memory.activations import activation_bytes
 from cost_models.operators.flops import forward_flops, model_flops
-from cost_models.operators.on_rank import handed_on
 from cost_models.operators.parameters import total_parameters
+from cost_models.operators.record import handed_on
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 

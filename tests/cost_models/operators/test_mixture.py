@@ -14,17 +14,16 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
 from cost_models.communication.stage import expert_seconds, tensor_seconds
 from cost_models.communication.topology import axis_groups
-from cost_models.compute.block_gemms import matrix_seconds
 from cost_models.compute.device import device_of
-from cost_models.compute.gemm import gemm_seconds
+from cost_models.compute.gemm import gemm_seconds, matrix_seconds
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.operators.attention import attention_operators
+from cost_models.operators.block import attention_operators
 from cost_models.operators.flops import forward_flops
-from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.parameters import parameters, total_parameters
-from cost_models.operators.routing import routing_traffic
+from cost_models.operators.record import tokens_on_rank
+from cost_models.operators.traffic import routing_traffic
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.question import Question

@@ -17,8 +17,8 @@ from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
 from cost_models.hugging_face.config import read_config
 from cost_models.operators.flops import model_flops
-from cost_models.operators.on_rank import handed_on
 from cost_models.operators.parameters import block_weights, total_parameters
+from cost_models.operators.record import handed_on
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, stage_costs
 from cost_models.specs.model.parts import decoder_of, frozen_parts, tower_of
 from cost_models.specs.model.tower import Tower

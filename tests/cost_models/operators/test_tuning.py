@@ -18,9 +18,8 @@ from cost_models.memory.states import state_bytes
 from cost_models.operators.flops import forward_flops, model_flops
 from cost_models.operators.parameters import parameters
 from cost_models.operators.tuning import missing_targets, trained_parameters
-from cost_models.pipeline.terms.memory_terms import memory_terms
+from cost_models.pipeline.terms import memory_terms, time_terms
 from cost_models.pipeline.time_pieces import Pieces
-from cost_models.pipeline.time_terms import time_terms
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec

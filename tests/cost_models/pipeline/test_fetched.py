@@ -13,7 +13,7 @@ from cost_models.files import catalog
 from cost_models.measured.calibration.families import predict_with
 from cost_models.measured.runs.shipped import timed_cases
 from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.terms.fetched import forward_shown
+from cost_models.pipeline.passes import forward_shown
 from cost_models.pipeline.time_pieces import Pieces
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec

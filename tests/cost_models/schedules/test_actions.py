@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.errors import InputError, UnknownNameError
-from cost_models.schedules.actions import IDLE, Action, ActionTable
-from cost_models.schedules.liveness import live_profiles, pending_profiles
+from cost_models.schedules.actions import IDLE, Action, ActionTable, live_profiles, pending_profiles
 from cost_models.schedules.registry import build, legal, rank_of_stage, stages_of_rank
 from cost_models.specs.choices import SCHEDULES
 

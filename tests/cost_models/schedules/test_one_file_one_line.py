@@ -45,7 +45,7 @@ from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.schedules.liveness import live_profiles
+from cost_models.schedules.actions import live_profiles
 from cost_models.schedules.registry import build, legal, schedule_named
 from cost_models.specs.training import TrainingSpec
 from planner.search.search import search

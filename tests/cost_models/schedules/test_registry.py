@@ -10,8 +10,7 @@ import pytest
 
 from cost_models.errors import UnknownNameError
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
-from cost_models.schedules.actions import ActionTable
-from cost_models.schedules.liveness import live_profiles
+from cost_models.schedules.actions import ActionTable, live_profiles
 from cost_models.schedules.registry import REGISTRY, build, legal, rank_of_stage
 from cost_models.schedules.schedule import PipelineSchedule
 from planner.bounds.step import pipeline_seconds

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from test_actions import LEGAL_SHAPES, tables
 
-from cost_models.schedules.actions import ActionTable
-from cost_models.schedules.liveness import live_profiles, pending_profiles
+from cost_models.schedules.actions import ActionTable, live_profiles, pending_profiles
 from cost_models.schedules.registry import build, shortened
 from cost_models.schedules.timeline import compile_timeline
 

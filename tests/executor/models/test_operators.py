@@ -24,8 +24,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.compute.measured_operators import gradients_met
 from cost_models.compute.scan import scan_flops
-from cost_models.memory.activations import activation_bytes
-from cost_models.memory.boundaries import pending_bytes
+from cost_models.memory.activations import activation_bytes, pending_bytes
 from cost_models.operators.block import block_operators
 from cost_models.operators.flops import forward_flops
 from cost_models.operators.parameters import parameters

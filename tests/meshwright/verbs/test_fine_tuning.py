@@ -17,7 +17,7 @@ from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.operators.parameters import total_parameters
-from cost_models.pipeline.terms.sizes import sizes_of
+from cost_models.pipeline.sizes import sizes_of
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.tuning import TuningSpec

@@ -16,7 +16,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.replicas import in_pools, replica_terms
+from cost_models.pipeline.pools import in_pools, replica_terms
 from cost_models.question import MixedQuestion
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.explain.reasons import why_not

@@ -124,16 +124,12 @@ PLACES = {
     ),
     "cost_models/pipeline/time_pieces.py": (('    "offload",\n', '    "offload",\n    "toy",\n'),),
     **_with_import(
-        "cost_models/pipeline/time_terms.py",
-        "from toys import toy_seconds",
+        "cost_models/pipeline/terms.py",
+        "from toys import toy_bytes, toy_seconds",
         (
             "    terms |= offload_seconds(pieces, terms)\n",
             "    terms |= offload_seconds(pieces, terms)\n    terms |= toy_seconds(pieces, terms)\n",
         ),
-    ),
-    **_with_import(
-        "cost_models/pipeline/terms/memory_terms.py",
-        "from toys import toy_bytes",
         (
             "    terms |= offload_bytes(sizes, terms)\n",
             "    terms |= offload_bytes(sizes, terms)\n    terms |= toy_bytes(sizes, terms)\n",

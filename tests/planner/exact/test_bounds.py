@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import costs_by_kind, exhaustive_best, random_costs, random_leaf
 
-from cost_models.schedules.liveness import live_profiles
+from cost_models.schedules.actions import live_profiles
 from cost_models.schedules.registry import build, legal
 from cost_models.specs.model.kinds import Kinds
 from planner.bounds.step import PRECISION, capacity_bounds, quick_bounds, rank_sizes

@@ -19,7 +19,7 @@ from cost_models.errors import InfeasibleError, InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.pool_terms import costs_of_ranks
+from cost_models.pipeline.pools import costs_of_ranks
 from cost_models.question import MixedQuestion
 from cost_models.specs.choices import SCHEDULES
 from cost_models.specs.training import TrainingSpec

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cost_models.axes.layout import Layout
 from cost_models.estimate import Estimate
-from cost_models.expected.steps import expected_step
+from cost_models.expected import expected_step
 from cost_models.risk import FITTING, Risk
 from cost_models.uncertainty import error_between
 from cost_models.units import counted, format_bytes, format_seconds, grouped

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_models.estimate import Estimate
-from cost_models.expected.steps import ExpectedStep, expected_step
+from cost_models.expected import ExpectedStep, expected_step
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted, format_seconds
 from meshwright.families.transformer.explain import Explained

@@ -9,7 +9,7 @@ from typing import Any
 from cost_models.axes.layout import Layout
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
-from cost_models.expected.steps import ExpectedStep
+from cost_models.expected import ExpectedStep
 from cost_models.question import Question
 from cost_models.reliability.forecast import forecast
 from cost_models.reliability.job import job_of

@@ -27,7 +27,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.memory.states import state_bytes
 from cost_models.operators.parameters import parameters, total_parameters
 from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.terms.sizes import sizes_of
+from cost_models.pipeline.sizes import sizes_of
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 

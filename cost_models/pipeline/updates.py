@@ -19,7 +19,7 @@ from cost_models.memory.states import ends_apart, state_bytes
 from cost_models.operators.accumulation import gradient_dtype
 from cost_models.operators.parameters import parameters
 from cost_models.operators.tuning import ENDS, Part, summed_over_tensor_ranks, tuned
-from cost_models.pipeline.terms.block_terms import MOST_PASSES, or_launches
+from cost_models.pipeline.passes import MOST_PASSES, or_launches
 from cost_models.pipeline.time_pieces import Pieces, Term, jitter
 from cost_models.question import Question
 from cost_models.schedules.actions import round_sizes

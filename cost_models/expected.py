@@ -1,0 +1,461 @@
+"""The expected step of a layout with its 90 % interval, and the timed runs nearest to it.
+
+Search and proof compare steps on paper; what a reader plans by is what such steps took where they were timed. Rows that
+are the same question pull hardest; where nothing near was timed the interval is as wide as sources left out of every
+fit needed (`Kernel`). No interval reaches above 80 % MFU: nothing that was published did.
+
+Timed runs as rows beside which a question is placed: features of model, job and layout, and how far each was off.
+
+`data/errors/steps.csv` holds one row for each shipped run that was timed, priced with the profile that is shipped for
+its GPU and stack (`benchmarks/fit_errors.py` writes it). A distance is over features, most of them binary logarithms.
+
+A Gaussian process over the logarithm of measured / predicted step seconds.
+
+With a the amplitude of a row (how far its constants, and so its step, may be off) two rows covary by
+
+    k(x, y) = a(x) · a(y) · s(x, y) · e^{−d} · (h(x) · h(y) · e^{−Td} + g(x) · g(y) · [same source])
+              + S² [same source] + N² [x = y]                                h² = max(0, 1 − r²/a²),  g² = 1 − h²
+
+d is a distance over features (`FEATURES`), s what other GPUs, stacks and kinds of models leave of it, S how far one
+publisher's cluster is from another's. Publishers of one question have all in common but the deviation r; what they have
+in common is lost within a T-th of the lengths over which one publisher's runs resemble each other. A question is of no
+source: what its own cluster adds stays open. Constants: `data/errors/steps.yaml`, those of the greatest
+likelihood of sources that were left out of every fit (Rasmussen and Williams 2006, equation 5.10, by source).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.arrays import MAD_TO_DEVIATION, Array, Bools, Ints
+from cost_models.axes.layout import Layout
+from cost_models.defaults import die_of
+from cost_models.estimate import Estimate
+from cost_models.files import catalog, read_data
+from cost_models.operators.flops import model_flops
+from cost_models.operators.parameters import total_parameters
+from cost_models.pipeline.under_scenarios import seconds_under_scenarios, step_interval
+from cost_models.question import Question
+from cost_models.uncertainty import half_width
+
+SHAPE = ("parameters", "flops_per_token", "hidden", "layers", "sequence", "gpus", "microbatches")
+SPLIT = ("tp", "pp", "vpp", "cp", "ep", "mbs")
+SWITCHES = ("sharded", "recomputed", "bits")
+FEATURES = (*SHAPE, *SPLIT, *SWITCHES)
+NAMES = ("gpu", "die", "stack", "family", "experts")
+_BITS = {"fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "fp4": 4}
+_RECOMPUTED = {"none": 0.0, "full": 1.0}
+_PARTLY = 0.5
+
+
+def features_of(question: Question, layout: Layout) -> dict[str, float]:
+    """Feature → value; sizes and degrees as binary logarithms, sharding and recomputation as shares."""
+    model, training = question.model, question.training
+    policies = [mix.partition(":")[0] for mix in layout.stage_recompute]
+    counts = {
+        "parameters": total_parameters(model),
+        "flops_per_token": model_flops(model, training, layout.tp) / training.tokens_per_step,
+        "hidden": model.hidden_size,
+        "layers": model.num_layers,
+        "sequence": training.sequence_length,
+        "gpus": layout.num_gpus,
+        "microbatches": layout.microbatches(training.global_batch),
+        **{axis: getattr(layout, axis) for axis in SPLIT},
+        "bits": _BITS[training.precision],
+    }
+    return {
+        **{name: float(np.log2(value)) for name, value in counts.items()},
+        "sharded": float(layout.zero >= 2),
+        "recomputed": float(np.mean([_RECOMPUTED.get(one, _PARTLY) for one in policies])),
+    }
+
+
+def names_of(question: Question) -> dict[str, str]:
+    """GPU, die, stack, family of stacks, and whether the model has experts."""
+    gpu, stack = question.cluster.gpu.name, question.stack
+    return {
+        "gpu": gpu,
+        "die": die_of(gpu),
+        "stack": stack.name,
+        "family": stack.family or stack.name,
+        "experts": "yes" if question.model.has_experts else "no",
+    }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """N runs or questions: what they are, and of runs how long they took."""
+
+    features: Array
+    """(N, F), in the order of `FEATURES`."""
+    names: dict[str, npt.NDArray[np.str_]]
+    """Name of `NAMES`, or "source" → (N,)."""
+    spread: Array
+    """(N,) how far its step moves with the constants that timed runs leave open: a deviation of its logarithm."""
+    told: tuple[dict[str, str], ...] = ()
+    """Of runs: source, model, layout and measured seconds, as written."""
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def column(self, feature: str) -> Array:
+        """(N,) one feature."""
+        values: Array = self.features[:, FEATURES.index(feature)]
+        return values
+
+    def some(self, which: Any) -> Rows:
+        """Some of the rows, by numbers or mask."""
+        places = np.arange(len(self))[which]
+        told = tuple(self.told[place] for place in places) if self.told else ()
+        names = {name: values[places] for name, values in self.names.items()}
+        return Rows(self.features[places], names, self.spread[places], told)
+
+    def alike(self, other: Rows, name: str) -> Bools:
+        """(N, M) whether a name is the same."""
+        same: Bools = self.names[name][:, None] == other.names[name][None]
+        return same
+
+
+def row_of(question: Question, layout: Layout, spread: float) -> Rows:
+    """One question with its layout as a row, of no source."""
+    found, names = features_of(question, layout), names_of(question)
+    return Rows(
+        features=np.array([[found[name] for name in FEATURES]]),
+        names={name: np.array([value]) for name, value in {**names, "source": ""}.items()},
+        spread=np.array([spread]),
+    )
+
+
+@cache
+def timed_rows() -> tuple[Rows, Array]:
+    """Every shipped run that was timed, and (N,) ln(measured / predicted) of each."""
+    text = (files("cost_models") / "data" / "errors" / "steps.csv").read_text(encoding="utf-8")
+    table = list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
+    rows = Rows(
+        features=np.array([[float(row[name]) for name in FEATURES] for row in table]),
+        names={name: np.array([row[name] for row in table]) for name in (*NAMES, "source")},
+        spread=np.array([float(row["spread"]) for row in table]),
+        told=tuple(
+            {
+                name: row[name]
+                for name in ("run", "source", "model", "layout", "seconds", "gpu", "stack", "batch")
+            }
+            for row in table
+        ),
+    )
+    return rows, np.array([float(row["log_ratio"]) for row in table])
+
+
+LARGEST = 0.3
+"""Errors beyond which a run counts as if it were so far off: it may be mistranscribed."""
+_USUAL = 0.08
+"""Spread of an ordinary step, in units of which amplitudes are written."""
+_HARDLY = 0.2
+"""Distance within which a run is of the same question: a vocabulary, one chunk of a stage more or less."""
+_LEAST, _MOST = 0.03, 0.4
+"""Spreads are taken to lie between these."""
+_HALF_SHAPE = ("gpus", "microbatches")
+"""Features that count half in the distance of shapes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """The constants of the process."""
+
+    amplitude: float
+    """Of a row of the usual spread, relative to it."""
+    power: float
+    """a ∝ spread^power."""
+    experts: float
+    """Logarithm of what experts multiply an amplitude by."""
+    narrow: float
+    """The same of fp8 and fp4."""
+    sharded: float
+    """The same of ZeRO 2 and 3."""
+    shape: float
+    """Length of the distance over shapes."""
+    split: float
+    """The same over degrees."""
+    switches: float
+    """The same over switches."""
+    same: float
+    """r: no two shipped sources timed one question, so it is the noise floor that publishers show elsewhere."""
+    sharpness: float
+    """T."""
+    publisher: float
+    """S."""
+    noise: float
+    """N."""
+    other_gpu: float
+    """What is left of a covariance on another GPU of the same die."""
+    other_die: float
+    other_stack: float
+    """The same of another stack of one family."""
+    other_family: float
+    other_kind: float
+    """The same between dense models and mixtures of experts."""
+
+    def amplitudes(self, rows: Rows) -> Array:
+        """(N,) a."""
+        spread = np.clip(rows.spread, _LEAST, _MOST) / _USUAL
+        logarithm = (
+            self.experts * (rows.names["experts"] == "yes")
+            + self.narrow * (rows.column("bits") < 4)
+            + self.sharded * rows.column("sharded")
+        )
+        found: Array = self.amplitude * _USUAL * spread**self.power * np.exp(logarithm)
+        return found
+
+    def likeness(self, one: Rows, other: Rows) -> Array:
+        """(N, M) 1 of the same question, less the further away and where GPU, stack or kind is another."""
+        gpu, die, stack, family = (one.alike(other, name) for name in ("gpu", "die", "stack", "family"))
+        left = np.where(gpu, 1.0, np.where(die, self.other_gpu, self.other_die * self.other_gpu))
+        left = left * np.where(
+            stack, 1.0, np.where(family, self.other_stack, self.other_family * self.other_stack)
+        )
+        left = left * np.where(one.alike(other, "experts"), 1.0, self.other_kind)
+        found: Array = left * np.exp(-self.distance(one, other))
+        return found
+
+    def covariance(self, one: Rows, other: Rows) -> Array:
+        """(N, M) covariances of what rows share, without their own noise."""
+        source = one.alike(other, "source") & (one.names["source"] != "")[:, None]
+        scale = self.amplitudes(one)[:, None] * self.amplitudes(other)[None]
+        away = self.distance(one, other)
+        shared, own = (
+            x[:, None] * y[None] for x, y in zip(self._parts(one), self._parts(other), strict=True)
+        )
+        beyond = shared * np.exp(-self.sharpness * away) + own * source
+        near = scale * self.likeness(one, other) * beyond
+        found: Array = near + self.publisher**2 * source
+        return found
+
+    def _parts(self, rows: Rows) -> tuple[Array, Array]:
+        """(N,) h and g: roots of what the same question shares, and of what a source keeps to itself."""
+        own = np.minimum(1.0, self.same**2 / self.amplitudes(rows) ** 2)
+        return np.sqrt(1 - own), np.sqrt(own)
+
+    def distance(self, one: Rows, other: Rows) -> Array:
+        """(N, M) distances over features."""
+        scales = np.array([self._scale(name) for name in FEATURES])
+        x, y = one.features * scales, other.features * scales
+        total: Array = (x**2).sum(1)[:, None] + (y**2).sum(1)[None] - 2 * x @ y.T
+        return np.sqrt(np.maximum(total, 0.0))
+
+    def _scale(self, feature: str) -> float:
+        length = self.shape if feature in SHAPE else self.split if feature in SPLIT else self.switches
+        assert feature in (*SHAPE, *SPLIT, *SWITCHES)
+        return (0.5**0.5 if feature in _HALF_SHAPE else 1.0) / length
+
+    def prior(self, rows: Rows) -> Array:
+        """(N,) variances of rows of a new source of which nothing is known."""
+        return self.amplitudes(rows) ** 2 + self.publisher**2 + self.noise**2
+
+    def posterior(self, asked: Rows, known: Rows, errors: Array) -> tuple[float, float]:
+        """Mean and deviation of the logarithm of one asked row, given the errors (N,) of known ones.
+
+        Rows of the same question count once more, as what it took with the deviation r of publishers: the process takes
+        part of it for their own clusters, of which nobody knows more.
+        """
+        between = self.covariance(asked, known)[0]
+        inside = self.covariance(known, known)
+        inside[np.diag_indices(len(known))] += self.noise**2
+        solved = np.linalg.solve(inside, np.stack([between, np.clip(errors, -LARGEST, LARGEST)], axis=1))
+        mean, variance = float(between @ solved[:, 1]), float(self.prior(asked)[0] - between @ solved[:, 0])
+        variance = max(variance, self.noise**2)
+        if (same := self.same_question(asked, known)).any():
+            own, weight = float(np.mean(errors[same])), variance / (variance + self.same**2)
+            mean, variance = mean + weight * (own - mean), variance * (1 - weight)
+        return mean, variance**0.5
+
+    def same_question(self, asked: Rows, known: Rows) -> Bools:
+        """(N,) known rows of the asked question: on its GPU, under its family of stacks, hardly any distance away."""
+        alike = asked.alike(known, "gpu") & asked.alike(known, "family") & asked.alike(known, "experts")
+        found: Bools = alike[0] & (self.distance(asked, known)[0] < _HARDLY)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Ends of an interval in deviations from the mean, where nine in ten runs of left-out sources lay."""
+
+    faster: float
+    slower: float
+
+
+@cache
+def fitted() -> tuple[Kernel, dict[str, Reach], dict[str, Any]]:
+    """The shipped constants; the reach by how much was timed; everything else that the file says."""
+    told = read_data("errors/steps")
+    own = {field.name for field in fields(Kernel)}
+    kernel = Kernel(**{name: value for name, value in told.items() if name in own})
+    return kernel, {name: Reach(**ends) for name, ends in told["reach"].items()}, told
+
+
+STATED = 0.9
+"""Share of cases that an interval is said to hold."""
+MOST_MFU = 0.8
+"""No interval reaches above: the fastest of 1,256 published runs stayed below."""
+_ASKED = 256
+"""Known rows that a question is conditioned on: those that covary with it most."""
+_SAME = 0.05
+"""Binary logarithms by which sizes of one question may differ: vocabularies of one architecture do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearRuns:
+    """Runs of one question that were timed, the nearest to what is asked."""
+
+    source: str
+    model: str
+    gpu: str
+    stack: str
+    gpus: int
+    layout: str
+    runs: int
+    least_seconds: float
+    most_seconds: float
+    off: float
+    """Median of predicted / measured − 1."""
+    differs: tuple[str, ...]
+    """In what they differ from what is asked: "model", "gpus", "vpp"; empty for the same question."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedStep:
+    """What a step should take, in seconds."""
+
+    on_paper: float
+    """As the model predicts it: what search and proof compare."""
+    seconds: float
+    """The median, given what nearby runs took."""
+    low: float
+    """One step in twenty is faster."""
+    high: float
+    """One in twenty is slower, as are clusters that something is wrong with."""
+    nearest: NearRuns | None = None
+    """None where the profile is none of those shipped."""
+    borrowed: bool = False
+    """Whether nothing was timed on a GPU of this die, so that the profile is another's."""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Its ends."""
+        return self.low, self.high
+
+    def drawn(self, normal: Array) -> Array:
+        """Steps from standard normal draws: the median at 0, the ends of the interval where 90 % of draws end."""
+        side = half_width(STATED)
+        slower, faster = math.log(self.high / self.seconds) / side, math.log(self.seconds / self.low) / side
+        steps: Array = self.seconds * np.exp(np.where(normal < 0, faster, slower) * normal)
+        return steps
+
+
+def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None:
+    """The expected step of an estimate under its question; None without scenarios, or over several pools."""
+    layout, paper = estimate.layout, estimate.step_seconds
+    found = seconds_under_scenarios(question, layout)
+    if found is None:
+        return None
+    hardware = question.hardware
+    if hardware.name not in catalog.names("profiles") or catalog.load_profile(hardware.name) != hardware:
+        ends = step_interval(question, layout, paper, STATED)
+        assert ends is not None
+        return ExpectedStep(on_paper=paper, seconds=paper, low=max(ends[0], _fastest(estimate)), high=ends[1])
+    asked = row_of(question, layout, spread_of(found, paper))
+    known, errors = timed_rows()
+    kernel, reaches, _ = fitted()
+    near = nearest_first(kernel, asked, known)[:_ASKED]
+    mean, deviation = kernel.posterior(asked, known.some(near), errors[near])
+    stratum = stratum_of(asked, known)
+    reach, middle = reaches[stratum], paper * math.exp(mean)
+    low = max(_fastest(estimate), middle * math.exp(-reach.faster * deviation))
+    return ExpectedStep(
+        on_paper=paper,
+        seconds=max(middle, low),
+        low=low,
+        high=max(middle, low) * math.exp(reach.slower * deviation),
+        nearest=_near_runs(asked, known, errors, near),
+        borrowed=stratum == "borrowed",
+    )
+
+
+def spread_of(under_scenarios: Array, seconds: float) -> float:
+    """How far a step moves with the constants left open: a robust deviation of its logarithm."""
+    return float(MAD_TO_DEVIATION * np.median(np.abs(np.log(under_scenarios / seconds))))
+
+
+def nearest_first(kernel: Kernel, asked: Rows, known: Rows) -> Ints:
+    """(N,) places of known rows, those most like the asked one first.
+
+    Rows that share as much are ordered by their likeness: where the asked one is surer than publishers agree, none
+    shares anything.
+    """
+    shared = kernel.covariance(asked, known)[0] / kernel.amplitudes(known)
+    return np.lexsort((-kernel.likeness(asked, known)[0], -shared))
+
+
+def stratum_of(asked: Rows, known: Rows) -> str:
+    """ "timed" where this GPU, family of stacks and kind of model were, "borrowed" where no GPU of its die was."""
+    gpu, family, kind, die = (asked.alike(known, name)[0] for name in ("gpu", "family", "experts", "die"))
+    if (gpu & family & kind).any():
+        return "timed"
+    return "untimed" if die.any() else "borrowed"
+
+
+def _near_runs(asked: Rows, known: Rows, errors: Array, near: Ints) -> NearRuns:
+    first = known.some([near[0]])
+    alike = [place for place in near if not _differences(first, known.some([place]))]
+    told = [known.told[place] for place in alike]
+    seconds = [float(run["seconds"]) for run in told]
+    return NearRuns(
+        source=told[0]["source"],
+        model=told[0]["model"],
+        gpu=told[0]["gpu"],
+        stack=told[0]["stack"],
+        gpus=round(2 ** float(first.column("gpus")[0])),
+        layout=told[0]["layout"],
+        runs=len(alike),
+        least_seconds=min(seconds),
+        most_seconds=max(seconds),
+        off=float(np.expm1(-np.median(errors[alike]))),
+        differs=_differences(asked, first),
+    )
+
+
+def _fastest(estimate: Estimate) -> float:
+    """Seconds at the most MFU that an interval reaches."""
+    return estimate.step_seconds * min(1.0, estimate.mfu / MOST_MFU)
+
+
+_WORDS = {
+    "parameters": "model",
+    "flops_per_token": "model",
+    "hidden": "model",
+    "layers": "model",
+    "gpus": "number of GPUs",
+    "microbatches": "batch",
+    "sharded": "zero",
+    "recomputed": "recompute",
+    "bits": "precision",
+}
+
+
+def _differences(one: Rows, other: Rows) -> tuple[str, ...]:
+    """In what two rows differ, in words; empty for the same question."""
+    words = [] if one.alike(other, "gpu")[0, 0] else ["GPU"]
+    words += [] if one.alike(other, "family")[0, 0] else ["stack"]
+    far = np.abs(one.features[0] - other.features[0])
+    for place, name in enumerate(FEATURES):
+        if far[place] > (_SAME if name in SHAPE else 1e-3):
+            words.append(_WORDS.get(name, name))
+    assert set(SPLIT) <= set(FEATURES)
+    return tuple(dict.fromkeys(words))

@@ -1,1 +1,0 @@
-"""Time and memory coefficients of blocks, passes and updates, from which stages are priced."""
