@@ -131,8 +131,10 @@ def _runs(kernel: Kernel, folds: Folds, kind: str) -> _Runs:
     every = np.arange(len(rows))
     chosen = {name: fold for name, fold in folds.items() if name.startswith(kind)}
     found = list(_predicted(kernel, rows, chosen, every))
-    alike = rows.alike(rows, "gpu") & rows.alike(rows, "family") & rows.alike(rows, "experts")
-    timed = (alike & ~rows.alike(rows, "source")).any(axis=1)
+    alike = (
+        rows.equal_names(rows, "gpu") & rows.equal_names(rows, "family") & rows.equal_names(rows, "experts")
+    )
+    timed = (alike & ~rows.equal_names(rows, "source")).any(axis=1)
     held = np.concatenate([own for _, own, *_ in found])
     stratum = np.where(timed, "timed", "untimed") if kind == "source" else np.full(len(rows), "borrowed")
     error, mean, deviation = (np.concatenate([one[at] for one in found]) for at in (2, 3, 4))

@@ -53,7 +53,7 @@ FEATURES = (*SHAPE, *SPLIT, *SWITCHES)
 NAMES = ("gpu", "die", "stack", "family", "experts")
 _BITS = {"fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "fp4": 4}
 _RECOMPUTED = {"none": 0.0, "full": 1.0}
-_PARTLY = 0.5
+_PARTIAL_RECOMPUTE = 0.5
 
 
 def features_of(question: Question, layout: Layout) -> dict[str, float]:
@@ -74,7 +74,7 @@ def features_of(question: Question, layout: Layout) -> dict[str, float]:
     return {
         **{name: float(np.log2(value)) for name, value in counts.items()},
         "sharded": float(layout.zero >= 2),
-        "recomputed": float(np.mean([_RECOMPUTED.get(one, _PARTLY) for one in policies])),
+        "recomputed": float(np.mean([_RECOMPUTED.get(one, _PARTIAL_RECOMPUTE) for one in policies])),
     }
 
 
@@ -118,14 +118,14 @@ class Rows:
         names = {name: values[places] for name, values in self.names.items()}
         return Rows(self.features[places], names, self.spread[places], told)
 
-    def alike(self, other: Rows, name: str) -> Bools:
+    def equal_names(self, other: Rows, name: str) -> Bools:
         """(N, M) whether a name is the same."""
         same: Bools = self.names[name][:, None] == other.names[name][None]
         return same
 
 
 def row_of(question: Question, layout: Layout, spread: float) -> Rows:
-    """One question with its layout as a row, of no source."""
+    """Row of one question with its layout; it has no source."""
     found, names = features_of(question, layout), names_of(question)
     return Rows(
         features=np.array([[found[name] for name in FEATURES]]),
@@ -156,11 +156,11 @@ def timed_rows() -> tuple[Rows, Array]:
 
 LARGEST = 0.3
 """Errors beyond which a run counts as if it were so far off: it may be mistranscribed."""
-_USUAL = 0.08
-"""Spread of an ordinary step, in units of which amplitudes are written."""
-_HARDLY = 0.2
+_USUAL_SPREAD = 0.08
+"""Spread of an ordinary step: the unit of amplitudes."""
+SAME_QUESTION_DISTANCE = 0.2
 """Distance within which a run is of the same question: a vocabulary, one chunk of a stage more or less."""
-_LEAST, _MOST = 0.03, 0.4
+_LEAST_SPREAD, _MOST_SPREAD = 0.03, 0.4
 """Spreads are taken to lie between these."""
 _HALF_SHAPE = ("gpus", "microbatches")
 """Features that count half in the distance of shapes."""
@@ -171,21 +171,21 @@ class Kernel:
     """The constants of the process."""
 
     amplitude: float
-    """Of a row of the usual spread, relative to it."""
+    """Amplitude of a row of the usual spread, relative to it."""
     power: float
     """a ∝ spread^power."""
     experts: float
     """Logarithm of what experts multiply an amplitude by."""
     narrow: float
-    """The same of fp8 and fp4."""
+    """Logarithm of the factor of fp8 and fp4 on an amplitude."""
     sharded: float
-    """The same of ZeRO 2 and 3."""
+    """Logarithm of the factor of ZeRO 2 and 3 on an amplitude."""
     shape: float
     """Length of the distance over shapes."""
     split: float
-    """The same over degrees."""
+    """Length of the distance over degrees."""
     switches: float
-    """The same over switches."""
+    """Length of the distance over switches."""
     same: float
     """r: no two shipped sources timed one question, so it is the noise floor that publishers show elsewhere."""
     sharpness: float
@@ -195,39 +195,39 @@ class Kernel:
     noise: float
     """N."""
     other_gpu: float
-    """What is left of a covariance on another GPU of the same die."""
+    """Factor on a covariance between GPUs of the same die."""
     other_die: float
     other_stack: float
-    """The same of another stack of one family."""
+    """Factor on a covariance between stacks of one family."""
     other_family: float
     other_kind: float
-    """The same between dense models and mixtures of experts."""
+    """Factor on a covariance between dense models and mixtures of experts."""
 
     def amplitudes(self, rows: Rows) -> Array:
         """(N,) a."""
-        spread = np.clip(rows.spread, _LEAST, _MOST) / _USUAL
+        spread = np.clip(rows.spread, _LEAST_SPREAD, _MOST_SPREAD) / _USUAL_SPREAD
         logarithm = (
             self.experts * (rows.names["experts"] == "yes")
             + self.narrow * (rows.column("bits") < 4)
             + self.sharded * rows.column("sharded")
         )
-        found: Array = self.amplitude * _USUAL * spread**self.power * np.exp(logarithm)
+        found: Array = self.amplitude * _USUAL_SPREAD * spread**self.power * np.exp(logarithm)
         return found
 
     def likeness(self, one: Rows, other: Rows) -> Array:
         """(N, M) 1 of the same question, less the further away and where GPU, stack or kind is another."""
-        gpu, die, stack, family = (one.alike(other, name) for name in ("gpu", "die", "stack", "family"))
+        gpu, die, stack, family = (one.equal_names(other, name) for name in ("gpu", "die", "stack", "family"))
         left = np.where(gpu, 1.0, np.where(die, self.other_gpu, self.other_die * self.other_gpu))
         left = left * np.where(
             stack, 1.0, np.where(family, self.other_stack, self.other_family * self.other_stack)
         )
-        left = left * np.where(one.alike(other, "experts"), 1.0, self.other_kind)
+        left = left * np.where(one.equal_names(other, "experts"), 1.0, self.other_kind)
         found: Array = left * np.exp(-self.distance(one, other))
         return found
 
     def covariance(self, one: Rows, other: Rows) -> Array:
         """(N, M) covariances of what rows share, without their own noise."""
-        source = one.alike(other, "source") & (one.names["source"] != "")[:, None]
+        source = one.equal_names(other, "source") & (one.names["source"] != "")[:, None]
         scale = self.amplitudes(one)[:, None] * self.amplitudes(other)[None]
         away = self.distance(one, other)
         shared, own = (
@@ -256,7 +256,7 @@ class Kernel:
         return (0.5**0.5 if feature in _HALF_SHAPE else 1.0) / length
 
     def prior(self, rows: Rows) -> Array:
-        """(N,) variances of rows of a new source of which nothing is known."""
+        """(N,) prior variances of rows of a new source."""
         return self.amplitudes(rows) ** 2 + self.publisher**2 + self.noise**2
 
     def posterior(self, asked: Rows, known: Rows, errors: Array) -> tuple[float, float]:
@@ -278,8 +278,10 @@ class Kernel:
 
     def same_question(self, asked: Rows, known: Rows) -> Bools:
         """(N,) known rows of the asked question: on its GPU, under its family of stacks, hardly any distance away."""
-        alike = asked.alike(known, "gpu") & asked.alike(known, "family") & asked.alike(known, "experts")
-        found: Bools = alike[0] & (self.distance(asked, known)[0] < _HARDLY)
+        same_names = np.all(
+            [asked.equal_names(known, name)[0] for name in ("gpu", "family", "experts")], axis=0
+        )
+        found: Bools = same_names & (self.distance(asked, known)[0] < SAME_QUESTION_DISTANCE)
         return found
 
 
@@ -304,15 +306,15 @@ STATED = 0.9
 """Share of cases that an interval is said to hold."""
 MOST_MFU = 0.8
 """No interval reaches above: the fastest of 1,256 published runs stayed below."""
-_ASKED = 256
+_CONDITIONED_ROWS = 256
 """Known rows that a question is conditioned on: those that covary with it most."""
-_SAME = 0.05
+_SIZE_TOLERANCE = 0.05
 """Binary logarithms by which sizes of one question may differ: vocabularies of one architecture do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearRuns:
-    """Runs of one question that were timed, the nearest to what is asked."""
+    """Timed runs of one question, the nearest to the question at hand."""
 
     source: str
     model: str
@@ -326,15 +328,15 @@ class NearRuns:
     off: float
     """Median of predicted / measured − 1."""
     differs: tuple[str, ...]
-    """In what they differ from what is asked: "model", "gpus", "vpp"; empty for the same question."""
+    """Features in which they differ from the question: "model", "gpus", "vpp"; empty for the same question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedStep:
-    """What a step should take, in seconds."""
+    """Expected step seconds with their interval."""
 
     on_paper: float
-    """As the model predicts it: what search and proof compare."""
+    """Predicted seconds: search and proof compare these."""
     seconds: float
     """The median, given what nearby runs took."""
     low: float
@@ -348,7 +350,7 @@ class ExpectedStep:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Its ends."""
+        """Ends of the interval."""
         return self.low, self.high
 
     def drawn(self, normal: Array) -> Array:
@@ -373,7 +375,7 @@ def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None
     asked = row_of(question, layout, spread_of(found, paper))
     known, errors = timed_rows()
     kernel, reaches, _ = fitted()
-    near = nearest_first(kernel, asked, known)[:_ASKED]
+    near = nearest_first(kernel, asked, known)[:_CONDITIONED_ROWS]
     mean, deviation = kernel.posterior(asked, known.some(near), errors[near])
     stratum = stratum_of(asked, known)
     reach, middle = reaches[stratum], paper * math.exp(mean)
@@ -389,7 +391,7 @@ def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None
 
 
 def spread_of(under_scenarios: Array, seconds: float) -> float:
-    """How far a step moves with the constants left open: a robust deviation of its logarithm."""
+    """Robust deviation of the logarithm of a step over the constants that timed runs leave open."""
     return float(MAD_TO_DEVIATION * np.median(np.abs(np.log(under_scenarios / seconds))))
 
 
@@ -405,7 +407,9 @@ def nearest_first(kernel: Kernel, asked: Rows, known: Rows) -> Ints:
 
 def stratum_of(asked: Rows, known: Rows) -> str:
     """ "timed" where this GPU, family of stacks and kind of model were, "borrowed" where no GPU of its die was."""
-    gpu, family, kind, die = (asked.alike(known, name)[0] for name in ("gpu", "family", "experts", "die"))
+    gpu, family, kind, die = (
+        asked.equal_names(known, name)[0] for name in ("gpu", "family", "experts", "die")
+    )
     if (gpu & family & kind).any():
         return "timed"
     return "untimed" if die.any() else "borrowed"
@@ -413,8 +417,8 @@ def stratum_of(asked: Rows, known: Rows) -> str:
 
 def _near_runs(asked: Rows, known: Rows, errors: Array, near: Ints) -> NearRuns:
     first = known.some([near[0]])
-    alike = [place for place in near if not _differences(first, known.some([place]))]
-    told = [known.told[place] for place in alike]
+    equal_names = [place for place in near if not _differences(first, known.some([place]))]
+    told = [known.told[place] for place in equal_names]
     seconds = [float(run["seconds"]) for run in told]
     return NearRuns(
         source=told[0]["source"],
@@ -423,10 +427,10 @@ def _near_runs(asked: Rows, known: Rows, errors: Array, near: Ints) -> NearRuns:
         stack=told[0]["stack"],
         gpus=round(2 ** float(first.column("gpus")[0])),
         layout=told[0]["layout"],
-        runs=len(alike),
+        runs=len(equal_names),
         least_seconds=min(seconds),
         most_seconds=max(seconds),
-        off=float(np.expm1(-np.median(errors[alike]))),
+        off=float(np.expm1(-np.median(errors[equal_names]))),
         differs=_differences(asked, first),
     )
 
@@ -450,12 +454,12 @@ _WORDS = {
 
 
 def _differences(one: Rows, other: Rows) -> tuple[str, ...]:
-    """In what two rows differ, in words; empty for the same question."""
-    words = [] if one.alike(other, "gpu")[0, 0] else ["GPU"]
-    words += [] if one.alike(other, "family")[0, 0] else ["stack"]
+    """Words for the features in which two rows differ; empty for the same question."""
+    words = [] if one.equal_names(other, "gpu")[0, 0] else ["GPU"]
+    words += [] if one.equal_names(other, "family")[0, 0] else ["stack"]
     far = np.abs(one.features[0] - other.features[0])
     for place, name in enumerate(FEATURES):
-        if far[place] > (_SAME if name in SHAPE else 1e-3):
+        if far[place] > (_SIZE_TOLERANCE if name in SHAPE else 1e-3):
             words.append(_WORDS.get(name, name))
     assert set(SPLIT) <= set(FEATURES)
     return tuple(dict.fromkeys(words))

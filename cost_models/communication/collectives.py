@@ -1,4 +1,4 @@
-"""What a collective takes: start-up + latency · hops + bytes / bandwidth, or what was measured.
+"""Seconds of a collective: start-up + latency · hops + bytes / bandwidth, or a measured curve.
 
 Bandwidth terms are those of a ring, which no algorithm can beat for large messages (Patarasuk & Yuan 2009):
 every rank sends (n − 1)/n of the tensor to reduce-scatter or all-gather it, twice that to all-reduce it.
@@ -156,7 +156,7 @@ def _hops_seconds(leaving: Sequence[npt.NDArray[Any]], each: Sequence[Array | fl
 
 
 def _efficiency(at: Reach, profile: HardwareProfile) -> float:
-    """Share of its links that collectives reach."""
+    """Share of link bandwidth that collectives reach on a level."""
     return profile.network_efficiency if at.level.network else profile.link_efficiency
 
 

@@ -181,4 +181,4 @@ def _all_to_all(question: Question, columns: LayoutColumns, group: Groups) -> tu
 
 _Passes = Callable[[Question, LayoutColumns, Groups], tuple[_Messages, _Messages]]
 _PASSES: dict[Context, _Passes] = {"ring": _ring, "all-gather": _all_gather, "all-to-all": _all_to_all}
-"""Forward and backward, none of it hidden yet."""
+"""Messages of forward and backward passes for each way of context parallelism; nothing is hidden yet."""

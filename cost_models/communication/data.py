@@ -121,7 +121,7 @@ def exposed(
 
 
 def norms_seconds(question: Question, columns: LayoutColumns, groups: AxisGroups) -> Array:
-    """(N,) seconds of the one all-reduce of a step: two numbers of each parameter of a rank, so all latency.
+    """(N,) seconds of LAMB's all-reduce of norms, once a step: two numbers per parameter tensor, so all latency.
 
     Priced as one over tensor ranks and one over those that ZeRO shards over, or, with experts, over all replicas. Two
     numbers for the two copies of a tied matrix are left out. Nothing for other optimizers.

@@ -43,7 +43,7 @@ class Level:
     opens: bool
     """The level nearest the GPUs of its medium: they are plugged into it, not its switches."""
     mesh: bool = False
-    """Its bandwidth is the sum of one link to each other GPU of the domain."""
+    """Whether the bandwidth is the sum of one link to each other GPU of the domain."""
 
 
 def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
@@ -175,7 +175,7 @@ def _plug(graph: networkx.Graph[str], gpu: int, switch: str, at: int, level: Lev
 
 
 def _domain(level: Level, gpu: int) -> int:
-    """Which domain of the level a GPU is in."""
+    """Index of the level's domain that holds a GPU."""
     return 0 if level.gpus is None else gpu // level.gpus
 
 

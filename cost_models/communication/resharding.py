@@ -1,4 +1,4 @@
-"""What moves where parameters change from one layout to another on the same ranks.
+"""Bytes and seconds to reshard parameters from one layout to another on the same ranks.
 
 A rank's part of a tensor is a box of the unit cube, along experts, along what tensor ranks divide and across that, as
 ZeRO cuts every tensor alone along its first dimension:
@@ -15,7 +15,7 @@ need it gets an equal part from all that have it, and they trade their parts ins
 once, those of a node beside the network. Trainers that cut a buffer of many tensors (Megatron-LM) move as much but for
 tensors that lie across a cut.
 
-Shape legend: R ranks, C cells, M nodes, W fields of `Moved`.
+Shape legend: R ranks, C cells, M nodes, W fields of `ReshardBytes`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ENTRIES = 4_000_000
 """Cells × ranks handled at once: bounds memory."""
 
 
-class Kept(NamedTuple):
+class StoredTensor(NamedTuple):
     """Something that is kept of each parameter."""
 
     bytes_each: float
@@ -54,7 +54,7 @@ class Kept(NamedTuple):
     """The first stage of ZeRO that cuts it up."""
 
 
-class Moved(NamedTuple):
+class ReshardBytes(NamedTuple):
     """(R,) bytes of every rank."""
 
     there: Array
@@ -62,7 +62,7 @@ class Moved(NamedTuple):
     needed: Array
     """In the second."""
     received_inside: Array
-    """From ranks of its own node; the others likewise."""
+    """Bytes from ranks of the same node; the other fields likewise."""
     received: Array
     sent_inside: Array
     sent: Array
@@ -73,7 +73,7 @@ class Moved(NamedTuple):
         return self.received_inside + self.received
 
     def seconds(self, question: Question) -> tuple[float, float]:
-        """Of the busiest rank on the links of a node, and on the network."""
+        """Seconds of the busiest rank on the links of a node, and on the network."""
         profile, rates = question.hardware, {True: np.inf, False: np.inf}
         for level in levels_of(question.cluster):
             share = profile.network_efficiency if level.network else profile.link_efficiency
@@ -82,9 +82,11 @@ class Moved(NamedTuple):
         return float(inside / rates[False]), float(max(self.received.max(), self.sent.max()) / rates[True])
 
 
-def reshard(question: Question, first: Layout, second: Layout, kept: Sequence[Kept], per_node: int) -> Moved:
-    """Move what is kept of a model between two placed layouts, whose ranks are the same from the first on."""
-    total = np.zeros((len(Moved._fields), max(first.num_gpus, second.num_gpus)))
+def reshard(
+    question: Question, first: Layout, second: Layout, kept: Sequence[StoredTensor], per_node: int
+) -> ReshardBytes:
+    """Bytes per rank to move the stored tensors of a model between two placed layouts on the same ranks."""
+    total = np.zeros((len(ReshardBytes._fields), max(first.num_gpus, second.num_gpus)))
     for each, from_stage in kept:
         boxes = [_boxes(one, total.shape[1], sharded=one.zero >= from_stage) for one in (first, second)]
         for parts, count, stages in _units(question, first, second):
@@ -94,7 +96,7 @@ def reshard(question: Question, first: Layout, second: Layout, kept: Sequence[Ke
                     for (stage, own), some in zip(boxes, stages, strict=True)
                 ]
                 total += each * count * elements * _unit(held[0], held[1], per_node)
-    return Moved(*total)
+    return ReshardBytes(*total)
 
 
 Parts = dict[str, float]
@@ -171,13 +173,13 @@ def _boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dict[str
 
 
 def _unit(before_R: Array, after_R: Array, per_node: int) -> Array:
-    """(W, R) shares of a tensor by what happens to them, in the order of `Moved`."""
+    """(W, R) shares of a tensor by what happens to them, in the order of `ReshardBytes`."""
     cuts = [np.unique(np.concatenate([before_R[:, at], after_R[:, at]]).round(12)) for at in range(3)]
     middle_C3, size_C3 = (
         np.stack(np.meshgrid(*along, indexing="ij"), -1).reshape(-1, 3)
         for along in ([(one[1:] + one[:-1]) / 2 for one in cuts], [np.diff(one) for one in cuts])
     )
-    total, step = np.zeros((len(Moved._fields), len(before_R))), max(1, _ENTRIES // len(before_R))
+    total, step = np.zeros((len(ReshardBytes._fields), len(before_R))), max(1, _ENTRIES // len(before_R))
     for start in range(0, len(middle_C3), step):
         some, size_C = middle_C3[start : start + step, None], size_C3[start : start + step].prod(axis=1)
         have_CR, want_CR = (_inside(some, box_R) for box_R in (before_R, after_R))
@@ -191,7 +193,7 @@ def _inside(middle_C1: Array, box_R: Array) -> Bools:
 
 
 def _cells(have_CR: Bools, want_CR: Bools, per_node: int) -> Iterator[Array]:
-    """(C, R) shares of each cell, in the order of `Moved`."""
+    """(C, R) shares of each cell, in the order of `ReshardBytes`."""
     need_CR, ranks = want_CR & ~have_CR, have_CR.shape[1]
     node_R, starts_M = np.arange(ranks) // per_node, np.arange(0, ranks, per_node)
     holders_CM, needers_CM = (

@@ -1,4 +1,4 @@
-"""Where the ranks of every parallel group sit in a cluster, and so which links the group has.
+"""Positions of the ranks of every parallel group in a cluster, and the links that the group uses.
 
 Ranks fill nodes in order. A layout's `order` names the mesh axes from neighbouring ranks outwards; the default is
 Megatron's (megatron/core/parallel_state.py, "tp-cp-ep-dp-pp"):
@@ -135,7 +135,7 @@ def _single(size: Ints, stride: Ints, capacity: int) -> tuple[Ints, Ints]:
 
 
 def link_shares(cluster: ClusterSpec, runs: Runs, world: Ints) -> list[Share]:
-    """For each level columns (N,) of what groups get of it, the same groups counted once.
+    """Bandwidth shares (N,) of groups on each level; equal groups are computed once.
 
     Raises:
         InputError: `links` and `graph` of the cluster do not have the same levels.
@@ -188,7 +188,7 @@ class Reach:
     meets: Bools
     """Neighbours in the group may share a domain of this level, and none of the level inside."""
     share: Share = AS_USUAL
-    """What the slowest group gets of the level on a graph of links."""
+    """Bandwidth share of the slowest group on a graph of links."""
 
     @property
     def bandwidth(self) -> Array:
@@ -224,7 +224,7 @@ class Groups:
         return self.ring_bandwidth(1.0, 1.0)
 
     def ring_bandwidth(self, link_efficiency: float, network_efficiency: float) -> Array:
-        """(N,) bytes/s of the slowest link, each class at the share of it that collectives reach."""
+        """(N,) bytes/s of the slowest link of a ring, at the efficiency of its medium."""
         slowest = np.full(len(self.size), np.inf)
         for at in self.reach:
             efficiency = network_efficiency if at.level.network else link_efficiency
@@ -237,11 +237,11 @@ class ReplicaGroups:
     """The ranks that hold the same parameters, and how hybrid sharding cuts them up."""
 
     every: Groups
-    """All of them: gradients are summed over these."""
+    """All ranks with the same parameters: gradients are summed over these."""
     shard: Groups
-    """Those that ZeRO shards over."""
+    """Ranks that ZeRO shards over."""
     copies: Groups
-    """Those that hold the same shard; of size 1 where ZeRO shards over all."""
+    """Ranks that hold the same shard; of size 1 where ZeRO shards over all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,7 +368,7 @@ def _groups(cluster: ClusterSpec, runs: Runs, world: Ints) -> Groups:
 
 
 def _meshed(level: Level, held: Ints) -> Share:
-    """Of a full mesh members have the links to one another; neighbours in a pipeline one link."""
+    """Bandwidth share in a full mesh: all links between members, one link between pipeline neighbours."""
     if not level.mesh or level.gpus is None:
         return AS_USUAL
     links = max(1, level.gpus - 1)

@@ -43,7 +43,7 @@ class BlockSeconds:
 
     forward: Array
     backward: Array
-    """Without any recomputation."""
+    """Backward pass without recomputation."""
     weight: Array
     """The part of `backward` towards the weights: products and gradient accumulation."""
     recomputed: Array
@@ -131,7 +131,7 @@ def _recomputed(
     selective = core if stack.drops & ATTEND_AGAIN else np.zeros(len(columns))
     if "block-attention" in stack.drops:
         selective = selective + scan
-    selective = selective + _moved_again(question, columns, device)
+    selective = selective + _repeated_traffic_seconds(question, columns, device)
     for share, gemm in redone[:-1] if stack.recompute_stops_early else redone:
         selective = selective + share * forward_seconds(local(gemm), device)
     full = forward
@@ -146,7 +146,7 @@ def _recomputed(
     return np.stack([np.zeros(len(columns)), selective, full], axis=-1)
 
 
-def _moved_again(question: Question, columns: LayoutColumns, device: Device) -> Array:
+def _repeated_traffic_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
     """(N,) seconds of memory-bound operators that selective recompute runs again; those of an attention submodule are
     left out."""
     drops = question.stack.drops - ATTEND_AGAIN

@@ -21,7 +21,7 @@ class Device:
     peak: float
     """FLOP/s of matrix products, by the datasheet."""
     sustained: float
-    """Share of it that the best products reach at full clocks."""
+    """Share of the peak that the best products reach at full clocks."""
     power_rate: float = math.inf
     """FLOP/s of products that the power limit pays for, whatever share of the peak their shape could reach."""
     memory_rate: float
@@ -84,7 +84,7 @@ def device_of(question: Question, *, wide: bool = False) -> Device:
 
 
 def _narrow_share(profile: HardwareProfile, precision: Precision) -> float:
-    """What products in fp8 or fp4 reach of their rate, relative to those of the profile's precision."""
+    """Efficiency of products in fp8 or fp4 relative to products in the profile's precision."""
     if precision not in NARROW or profile.fp8_gemm_efficiency is None:
         return 1.0
     return profile.fp8_gemm_efficiency / profile.gemm_efficiency

@@ -72,7 +72,7 @@ def index_seconds(question: Question, columns: LayoutColumns, device: Device) ->
 
 
 def _merging_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """What the steps of a ring found, put together: read, and what is there read and written."""
+    """Seconds to merge the results of the steps of a ring, forward and backward."""
     steps = np.where(attends_in_steps(question, columns), columns.cp, 0)
     width = device.element_bytes
     local = columns.tokens(question.training.sequence_length) / columns.tp / device.memory_rate

@@ -133,52 +133,58 @@ EAGER_CAST_BYTES = 2 * _FP32 + 1.0
 def forward_cast_seconds(
     inputs: Array, weights: Array, device: Device, *, matrices: float = 1.0, cast_by_norm: bool = False
 ) -> Array | float:
-    """(N,) seconds for the operands of a forward product, by their elements; so many matrices read the input.
+    """(N,) seconds to cast the operands of a forward product of `matrices` that read one input.
 
     A norm may hand over the input cast already.
     """
-    if not _casts(device):
+    if not _casts_operands(device):
         return 0.0
     if device.casts_apart:
-        return _of_input(inputs, matrices, device) + _apart(weights, matrices, device)
-    return 0.0 if cast_by_norm else _once(inputs, device)
+        return _input_cast_seconds(inputs, matrices, device) + _separate_cast_seconds(
+            weights, matrices, device
+        )
+    return 0.0 if cast_by_norm else _shared_cast_seconds(inputs, device)
 
 
 def backward_cast_seconds(
     inputs: Array, weights: Array, gradients: Array, device: Device, *, matrices: float = 1.0
 ) -> Array | float:
     """(N,) seconds for the operands of the two backward products, and for scaling their results."""
-    if not _casts(device):
+    if not _casts_operands(device):
         return 0.0
     if not device.casts_apart:
-        return _once(gradients, device)
-    towards_input = _apart(gradients, matrices, device) + _apart(weights, matrices, device, turned=True)
-    towards_weight = _apart(gradients, matrices, device, turned=True) + _of_input(
+        return _shared_cast_seconds(gradients, device)
+    towards_input = _separate_cast_seconds(gradients, matrices, device) + _separate_cast_seconds(
+        weights, matrices, device, turned=True
+    )
+    towards_weight = _separate_cast_seconds(gradients, matrices, device, turned=True) + _input_cast_seconds(
         inputs, matrices, device, turned=True
     )
-    scaling = _scaling(matrices * inputs, matrices, device) + _scaling(weights, matrices, device)
+    scaling = _scaling_seconds(matrices * inputs, matrices, device) + _scaling_seconds(
+        weights, matrices, device
+    )
     return towards_input + towards_weight + scaling
 
 
-def _casts(device: Device) -> bool:
+def _casts_operands(device: Device) -> bool:
     return device.operand_bytes != device.element_bytes
 
 
-def _once(elements: Array, device: Device) -> Array:
-    """What is new, for both its uses."""
+def _shared_cast_seconds(elements: Array, device: Device) -> Array:
+    """Seconds to cast one new operand for both products that use it."""
     read = 2 if device.operand_bytes < 1 else 1
     moved = elements * (read * device.element_bytes + 2 * device.operand_bytes)
     return device.profile.kernel_seconds + moved / device.memory_rate
 
 
-def _of_input(elements: Array, matrices: float, device: Device, *, turned: bool = False) -> Array:
+def _input_cast_seconds(elements: Array, matrices: float, device: Device, *, turned: bool = False) -> Array:
     """An input for each of the matrices that read it; a compiler sees that it is the same."""
     times = 1.0 if device.fuses else matrices
-    return _apart(times * elements, times, device, turned=turned)
+    return _separate_cast_seconds(times * elements, times, device, turned=turned)
 
 
-def _apart(elements: Array, casts: float, device: Device, *, turned: bool = False) -> Array:
-    """So many operands of so many elements together, each for one product."""
+def _separate_cast_seconds(elements: Array, casts: float, device: Device, *, turned: bool = False) -> Array:
+    """Seconds to cast `casts` operands with `elements` in total, each for one product."""
     wide, narrow = device.element_bytes, device.operand_bytes
     if device.fuses:
         kernels, moved = _COMPILED_KERNELS, 2 * wide + narrow
@@ -188,8 +194,8 @@ def _apart(elements: Array, casts: float, device: Device, *, turned: bool = Fals
     return casts * kernels * device.profile.kernel_seconds + elements * moved / device.memory_rate
 
 
-def _scaling(elements: Array, results: float, device: Device) -> Array:
-    """So many results of backward products, of so many elements together."""
+def _scaling_seconds(elements: Array, results: float, device: Device) -> Array:
+    """Seconds to scale `results` of backward products with `elements` in total."""
     kernels = 1 if device.fuses else 2
     moved = 2 * device.element_bytes + (0.0 if device.fuses else 2 * _FP32)
     return results * kernels * device.profile.kernel_seconds + elements * moved / device.memory_rate
@@ -198,7 +204,7 @@ def _scaling(elements: Array, results: float, device: Device) -> Array:
 def product_operators(
     model: TransformerSpec, *, joined: bool, tuning: TuningSpec | None = None
 ) -> tuple[Operator, ...]:
-    """The operators of a block that multiply matrices; `joined`, those of a parallel block as one where they can be.
+    """Operators of a block that multiply matrices; `joined` merges a parallel block's products where possible.
 
     A mixture, latent attention and matrices with adapters stay apart, as do inputs that two norms make.
     """
@@ -233,7 +239,7 @@ _EXPERT_BANDWIDTH = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalGemm:
-    """What one rank multiplies, for one microbatch: `batch` times (rows, inputs) × (inputs, outputs)."""
+    """Product of one rank and microbatch: `batch` times (rows, inputs) × (inputs, outputs)."""
 
     rows: Array
     inputs: Array
@@ -242,13 +248,13 @@ class LocalGemm:
     matrices: int
     """Joined in the outputs."""
     stored_bytes: float | None = None
-    """Of an element that is first made as wide as products read it."""
+    """Stored bytes of an element that is widened before the product."""
 
 
 def matrix_seconds(
     question: Question, columns: LayoutColumns, device: Device
 ) -> tuple[Array, Array, Array, Array]:
-    """Forward, backward, its wgrad part, and of that the part of column-parallel matrices, (N,) seconds each.
+    """(N,) seconds each: forward, backward, wgrad, and wgrad of column-parallel matrices.
 
     A mixture is averaged with the blocks of the model that are dense. Backward runs each GEMM twice, as dgrad and as
     wgrad.

@@ -102,7 +102,7 @@ def _curve(question: Question, operator: Operator) -> ElementwiseOperator | None
 
 
 def _biased(operators: Sequence[Operator]) -> Amount:
-    """What biases are added to; where ranks add up their parts, once they have."""
+    """Amounts of the tensors that biases are added to, after ranks have added up their parts."""
     terms: list[tuple[float, Amount]] = []
     for one in operators:
         if one.biased and one.returns is not None:
@@ -128,7 +128,7 @@ def gradients_met(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
 
 
 def _measured_as(activation: Activation) -> ElementwiseOperator:
-    """The name under which it was timed."""
+    """Name of the measured curve of an activation."""
     if activation == "quick-gelu":
         return "silu"
     return "gelu" if activation == "gelu-tanh" else activation

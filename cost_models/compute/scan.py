@@ -37,7 +37,7 @@ _FP32 = 4.0
 
 @dataclass(frozen=True, slots=True)
 class _Passes:
-    """Of one pass over a block: how often kernels read or write tensors of each size, and how many there are."""
+    """Kernels of one pass over a block: reads and writes of tensors of each size, and the number of kernels."""
 
     values: float
     """H·P numbers of a token."""
@@ -114,7 +114,7 @@ def scan_flops(mixer: Recurrence) -> float:
 
 
 def _bytes(mixer: Recurrence, passes: _Passes, element: float) -> float:
-    """That a token's part of a block moves."""
+    """Bytes that one token moves in a pass over a block."""
     rows = passes.values * mixer.value_size + passes.keys * mixer.key_size
     rows += passes.head_keys * mixer.heads * mixer.state_dim
     return (

@@ -73,7 +73,7 @@ def patch_bytes(question: Question) -> float:
 
 
 def chunked_loss_bytes(question: Question, hidden: Array) -> Array:
-    """What a loss in chunks holds while a chunk is at work, besides what it keeps.
+    """(N,) temporary bytes of a loss in chunks during one chunk, besides the bytes it keeps.
 
     It keeps the gradient of its hidden states, which takes the place of these once they are done with. Until then both
     are there, with the gradient of the output matrix in the type of the weights, and a chunk's logits and
@@ -114,8 +114,8 @@ keys by head, of a row of a chunk by head, of states, and of such a row for each
 what torch allocated for nine shapes of executor/models/mixing/recurrence.py each, within 5 %."""
 
 
-def read_once(question: Question, operator: Operator) -> Amount:
-    """What a short convolution reads, or a gate; what returned what a gate multiplies keeps it, or it is read, too."""
+def input_bytes(question: Question, operator: Operator) -> Amount:
+    """Bytes of the inputs of a short convolution or of a gate."""
     return {operator.reads.place: question.training.element_bytes * operator.inputs * operator.reads.width}
 
 
@@ -131,8 +131,8 @@ def plain_scan_bytes(question: Question) -> float:
     return _FP32 * sum(one * width for one, width in zip(each, widths, strict=True))
 
 
-def scanned(question: Question, scan: Operator) -> Amount:
-    """What a scan returns, its heads' numbers in fp32 and what it reads; states of chunks are made again.
+def scan_bytes(question: Question, scan: Operator) -> Amount:
+    """Bytes of a scan's outputs, its heads' numbers in fp32 and its inputs; states of chunks are recomputed.
 
     Where scans are plain products these make the convolution again, too, from the numbers as they came.
 
@@ -173,14 +173,14 @@ class ActivationBytes:
     log_probabilities: Array
     """Kept by the loss, in fp32; nothing of its size by one in chunks."""
     loss_gradients: Array
-    """Logits-shaped temporaries of the loss's backward pass at its widest moment; those of a loss in chunks."""
+    """Logits-shaped temporaries of the loss's backward pass at its peak, or temporaries of a loss in chunks."""
     logits: Array  # as the output product returns them, none by a loss in chunks
     released_logits: Array
-    """Those that were freed before, whose blocks nothing of the loss fits."""
+    """Logits freed before the loss, whose allocator blocks fit no tensor of the loss."""
 
 
 def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBytes:
-    """What one microbatch leaves behind in a block under each policy, in the embedding and in the head."""
+    """Bytes that one microbatch keeps in a block under each policy, in the embedding and in the head."""
     model, training, stack = question.model, question.training, question.stack
     element = training.element_bytes
     tokens = columns.tokens(training.sequence_length)
@@ -231,7 +231,9 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
     core = [(question.model.attention_share, _inside_core(question))]
     twice = _output_kept_twice(question, columns)
     discarded = [
-        (one.share, _read(question, one)) for one in operators if one.reads_output_of in stack.always_discards
+        (one.share, _kept_input(question, one))
+        for one in operators
+        if one.reads_output_of in stack.always_discards
     ]
     none = bytes_of([*((share, amount) for _, share, amount in kept), *core]) + twice
     none = none - bytes_of(discarded) if discarded else none
@@ -239,7 +241,7 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
     # of the way from a tower no policy drops anything
     full = entered + bytes_of((share, amount) for one, share, amount in kept if part_of(one) != "block")
     if "all-but-every-other-product" in stack.drops:
-        every_other = entered + bytes_of(_every_other(question, operators)) + bytes_of(core)
+        every_other = entered + bytes_of(_alternate_products(question, operators)) + bytes_of(core)
         return np.stack([none, np.minimum(none, every_other), full], axis=-1), mlp
     selective, mixture = none, question.model.moe_share
     # shares of the blocks where a submodule begins with the output of a norm, which the router keeps besides
@@ -255,15 +257,18 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
         redone = bytes_of((share, amount) for one, share, amount in kept if drop in one.redone_by)
         selective = selective - redone - twice * (drop == "block-attention") + begins[drop] * entered
     drops = stack.drops - set(stack.always_discards)
-    read = [(one.share, _read(question, one)) for one in operators if one.reads_output_of in drops]
+    read = [(one.share, _kept_input(question, one)) for one in operators if one.reads_output_of in drops]
     return np.stack([none, selective - bytes_of(read) if read else selective, full], axis=-1), mlp
 
 
-def _read(question: Question, operator: Operator) -> Amount:
-    """What an operator keeps of what it read."""
+def _kept_input(question: Question, operator: Operator) -> Amount:
+    """Bytes of its input that an operator keeps."""
     if operator.kind != "core":
         return _input(question, operator)
-    kept, own = _attended(question, operator), question.training.element_bytes * question.model.attended_size
+    kept, own = (
+        _core_tensors(question, operator),
+        question.training.element_bytes * question.model.attended_size,
+    )
     return {place: amount - own for place, amount in kept.items()}
 
 
@@ -287,14 +292,14 @@ def _input(question: Question, operator: Operator) -> Amount:
     return {reads.place: (training.operand_bytes if narrow else training.element_bytes) * reads.width}
 
 
-def _normed(question: Question, operator: Operator) -> Amount:
+def _norm_input(question: Question, operator: Operator) -> Amount:
     """A norm's input, once where another norm keeps it too."""
     shared = question.training.element_bytes if operator.shares_input else 0.0
     assert operator.norm is not None
     return {operator.reads.place: (norm_bytes(question, operator.norm) - shared) * operator.reads.width}
 
 
-def _attended(question: Question, core: Operator) -> Amount:
+def _core_tensors(question: Question, core: Operator) -> Amount:
     """Queries, keys, values and the core's output; an eager core has keys and values repeated to all query heads.
 
     Heads that are made again out of latents are not kept, their latents are.
@@ -316,7 +321,7 @@ def _kept_once(question: Question) -> float | None:
     return question.stack.fp8_core_bytes if question.training.narrow else None
 
 
-def _activated(question: Question, activation: Operator) -> Amount:
+def _activation_input(question: Question, activation: Operator) -> Amount:
     """What it reads and, with a gate written out, what it multiplies; what it returns the matrix down keeps."""
     training, stack = question.training, question.stack
     tensors = activation.inputs if stack.fused_elementwise else 2 * activation.inputs - 1
@@ -325,46 +330,46 @@ def _activated(question: Question, activation: Operator) -> Amount:
     return {activation.reads.place: element * tensors * activation.reads.width}
 
 
-def _gated(question: Question, gate: Operator) -> Amount:
+def _gate_input(question: Question, gate: Operator) -> Amount:
     """What the gate is multiplied with."""
     return {"stream": question.training.element_bytes * gate.reads.width}
 
 
-def _came_back(question: Question, routing: Operator) -> Amount:
+def _expert_results(question: Question, routing: Operator) -> Amount:
     """Copies of tokens out of the experts, whose weighted sum a token becomes; none where they were weighed before."""
     if question.stack.weighs_inside_experts:
         return {}
     return {routing.reads.place: question.training.element_bytes * routing.reads.width}
 
 
-def _turned(question: Question, rotary: Operator) -> Amount:
+def _rotary_tables(question: Question, rotary: Operator) -> Amount:
     """Cosines and sines of every token, where they were gathered; all heads read the same."""
     model, tables = question.model, 2 * question.stack.keeps_rotary_tables
     return {"whole": question.training.element_bytes * tables * model.turned_share * model.head_dim}
 
 
-def _masked(question: Question, dropout: Operator) -> Amount:
+def _dropout_mask(question: Question, dropout: Operator) -> Amount:
     return {dropout.reads.place: _MASK_BYTES * dropout.reads.width} if question.dropout > 0 else {}
 
 
 _KEPT: dict[Kind, Callable[[Question, Operator], Amount]] = {
     "gemm": _input,
-    "norm": _normed,
-    "core": _attended,
-    "activation": _activated,
-    "gate": _gated,
-    "modulation": _gated,
-    "routing": _came_back,
-    "rotary": _turned,
-    "dropout": _masked,
-    "convolution": read_once,
-    "scan": scanned,
-    "gating": read_once,
+    "norm": _norm_input,
+    "core": _core_tensors,
+    "activation": _activation_input,
+    "gate": _gate_input,
+    "modulation": _gate_input,
+    "routing": _expert_results,
+    "rotary": _rotary_tables,
+    "dropout": _dropout_mask,
+    "convolution": input_bytes,
+    "scan": scan_bytes,
+    "gating": input_bytes,
 }
 """Bytes that an operator keeps for its backward pass."""
 
 
-def _every_other(question: Question, operators: Sequence[Operator]) -> Iterator[tuple[float, Amount]]:
+def _alternate_products(question: Question, operators: Sequence[Operator]) -> Iterator[tuple[float, Amount]]:
     """What the first, third, … product returned, with the attention core's output.
 
     Of q, k, v, output, gate, up, down those are q, v, gate and down; with one matrix up the fifth is that one.

@@ -62,7 +62,7 @@ class StateBytes:
 
     @property
     def total(self) -> Array:
-        """What stays between steps, and the gradients."""
+        """Bytes that stay between steps, and the gradients."""
         return self.weights + self.gradients + self.optimizer
 
 

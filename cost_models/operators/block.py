@@ -50,7 +50,7 @@ from cost_models.specs.transformer import TransformerSpec
 _CACHED = 64
 """Models whose operators are kept, so that prices that ask many times do not make them anew."""
 _BEFORE, _AFTER = ("before", "around"), ("after", "around")
-"""Placements of norms with one before a half, and with one over what it found."""
+"""Placements that have a norm before a half, and placements that have one over its output."""
 
 
 @lru_cache(maxsize=_CACHED)
@@ -107,8 +107,8 @@ def _feeding(model: TransformerSpec) -> Iterator[Operator]:
 
 
 def _modulation(model: TransformerSpec, vectors: int, tokens: int) -> Iterator[Operator]:
-    """Of an image with so many tokens: SiLU and the matrix that makes shifts, scales and gates of both halves, whole on
-    every tensor rank."""
+    """Operators per image of `tokens` tokens: SiLU and the matrix that makes shifts, scales and gates of both halves,
+    whole on every tensor rank."""
     h = model.hidden_size
     yield Operator(
         name="modulation activation",
@@ -174,14 +174,14 @@ def embedding_weights(model: TransformerSpec) -> int:
 
 
 def patch_weights(tower: Tower) -> int:
-    """Of the matrix that makes tokens of patches, class token, learned positions and a norm before the first block."""
+    """Parameters of patch matrix, class token, learned positions and norm before the first block."""
     rows = tower.pixels + tower.patch_bias + tower.class_token + tower.tokens * (tower.positions == "learned")
     return tower.hidden_size * (rows + tower.norm_before * (1 + (tower.norm == "layernorm")))
 
 
 def transform_weights(model: TransformerSpec) -> int:
-    """Of the square matrix with its bias, and of the norm, that an encoder may have before the output matrix; of a
-    diffusion transformer of what shifts and scales there."""
+    """Parameters of the square matrix with its bias and of the norm that an encoder may have before the output matrix;
+    in a diffusion transformer, of the matrix that makes shifts and scales."""
     if model.diffusion is not None:
         return 2 * model.hidden_size * (model.hidden_size + 1)
     there = model.encoder is not None and model.encoder.head_transform
@@ -189,7 +189,7 @@ def transform_weights(model: TransformerSpec) -> int:
 
 
 def _added(model: TransformerSpec, half: Half, *, terms: int) -> tuple[Operator, ...]:
-    """What was found is dropped out and added to the residual stream; a parallel block adds both halves at once."""
+    """Dropout and addition to the residual stream; a parallel block adds both halves at once."""
     stream = Tensor(width=model.hidden_size, place="stream")
     summed = (
         Operator(name=f"{half} dropout", kind="dropout", half=half, reads=stream),
@@ -206,7 +206,7 @@ _WITH_THE_HEADS: frozenset[SelectiveDrops] = frozenset({"block-attention", "late
 
 
 def attention_operators(model: TransformerSpec) -> tuple[Operator, ...]:
-    """From the normed stream to what is added to it; without the norms over the stream."""
+    """Operators between the normed stream and the residual addition; without the norms over the stream."""
     projections = _projections if model.latent_attention is None else _latents
     out = Gemm(inputs=model.attended_size, outputs=(model.hidden_size,), split="rows")
     gated = model.attention_gate
@@ -362,7 +362,7 @@ _COMMON: dict[str, Any] = {"half": "attention", "redone_by": _WITH_ATTENTION}
 
 
 def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> Iterator[Operator]:
-    """From the normed stream to what is added to it; without the norms over the stream."""
+    """Operators between the normed stream and the residual addition; without the norms over the stream."""
     mixer = model.recurrence
     assert mixer is not None
     into = Gemm(
@@ -473,7 +473,7 @@ _WITH_THE_MLP: frozenset[SelectiveDrops] = frozenset({"dense-mlp"})
 
 
 def feed_forward_operators(model: TransformerSpec) -> tuple[Operator, ...]:
-    """From the normed stream to what is added to it; without the norms over the stream."""
+    """Operators between the normed stream and the residual addition; without the norms over the stream."""
     mixture, dense = model.moe_share, model.dense_share
     return (
         *(_mlp(model, "mlp", model.ffn_hidden_size, dense) if dense else ()),

@@ -1,4 +1,4 @@
-"""Where the loss is computed some tokens at a time: the one rule that prices and the executor both go by."""
+"""Rule that says which layouts compute the loss in chunks of tokens; prices and the executor share it."""
 
 from __future__ import annotations
 

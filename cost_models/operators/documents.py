@@ -44,11 +44,11 @@ class Attended(NamedTuple):
     """Keys of a query, the mean over blocks, and over tokens of whole sequences of a job."""
 
     computed: float
-    """Which a kernel works on, those of padding too."""
+    """Keys that a kernel works on, padding included."""
     useful: float
     """In the query's own document, the causal mask aside; none of padding."""
     masked: float
-    """The same below the causal mask."""
+    """Useful keys below the causal mask."""
 
 
 @lru_cache(maxsize=64)
@@ -77,15 +77,15 @@ def timed(question: Question) -> Question:
 
 
 def uneven_pieces(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) what the context rank with most attention has above the mean, as a share of it."""
+    """(N,) relative excess of attention work of the busiest context rank over the mean."""
     if not _differ(question):
         return np.zeros(len(columns))
     whole = context_ways(question, columns) == CONTEXTS.index("all-to-all")
-    return _each(_uneven, question, np.where(whole, 1, columns.cp), columns.mbs)
+    return _per_pair(_uneven, question, np.where(whole, 1, columns.cp), columns.mbs)
 
 
 def waiting(question: Question, columns: LayoutColumns, *, data_parallel: bool) -> Array:
-    """(N,) what the rank with most attention has above the mean, as a share of it.
+    """(N,) relative excess of attention work of the busiest rank over the mean.
 
     Ranks that ZeRO-3 makes meet in every microbatch count only where others hold the same parameters.
     """
@@ -96,7 +96,7 @@ def waiting(question: Question, columns: LayoutColumns, *, data_parallel: bool) 
         (columns.dp, columns.microbatches(question.training.global_batch) * columns.mbs),
         (np.minimum(np.maximum(gathered, columns.ep), columns.dp), columns.mbs),
     ]
-    slowest: Array = np.max([_each(_above_mean, question, *one) for one in meet], axis=0)
+    slowest: Array = np.max([_per_pair(_above_mean, question, *one) for one in meet], axis=0)
     return slowest
 
 
@@ -109,8 +109,8 @@ def _differ(question: Question) -> bool:
 _Excess = Callable[[TransformerSpec, LengthsSpec, int, int, int], float]
 
 
-def _each(excess: _Excess, question: Question, ranks: Ints, sequences: Ints) -> Array:
-    """(N,) values for so many ranks and sequences of each, every pair once."""
+def _per_pair(excess: _Excess, question: Question, ranks: Ints, sequences: Ints) -> Array:
+    """(N,) excess for pairs of ranks and sequences per rank; each distinct pair is computed once."""
     training = question.training
     assert training.lengths is not None
     pairs, which = np.unique(np.stack([ranks, sequences]), axis=1, return_inverse=True)
@@ -120,7 +120,7 @@ def _each(excess: _Excess, question: Question, ranks: Ints, sequences: Ints) -> 
 
 
 def _scores(keys: Callable[[int], float], length: Ints) -> Array:
-    """Tokens times their keys, of documents of some lengths, or of so many first tokens of one."""
+    """Token-key pairs of documents of these lengths, or of the first `length` tokens of one."""
     some, which = np.unique(length, return_inverse=True)
     each: Array = np.array([one * keys(one) if one else 0.0 for one in some.tolist()])
     return each[which].reshape(length.shape)
@@ -147,7 +147,7 @@ def _uneven(model: TransformerSpec, lengths: LengthsSpec, longest: int, cp: int,
 
 @lru_cache(maxsize=64)
 def _work(model: TransformerSpec, lengths: LengthsSpec, longest: int) -> tuple[Array, float]:
-    """Chances of a sequence's scores, in steps above the fewest that one has, and a step as a share of the mean."""
+    """Histogram of the scores of a sequence above their minimum, and the bin width relative to the mean."""
     drawn = sequences_of(lengths, longest)
     work_S = np.bincount(drawn.places, weights=_scores(model.unmasked, drawn.documents))
     work_S = work_S / work_S.mean()

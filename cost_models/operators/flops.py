@@ -54,7 +54,7 @@ class ForwardFlops:
     head: float
     """Output layer, with what an encoder has before it."""
     adapters: float
-    """Of the adapters of one block."""
+    """Adapters of one block."""
     projection: float
     """Joins a token's state with the next token before a block that predicts a further one."""
 
@@ -120,7 +120,7 @@ def index_width(model: TransformerSpec, sequence_length: int) -> int:
 
 
 def _of_a_sequence(model: TransformerSpec, training: TrainingSpec, tp: int) -> ForwardFlops:
-    """The same of a sequence of the job: of documents in it, each for itself, without padding."""
+    """Forward FLOPs of one sequence of the job: its documents attend separately, padding does not count."""
     length, useful = training.sequence_length, attended_keys(model, training).useful
     adapted = training.tuning if training.tuning and training.tuning.left is None else None
     one = forward_flops(model, length, tp, adapted)
@@ -176,7 +176,7 @@ def _spared(part: _Part) -> float:
 
 
 def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:
-    """As `model_flops`, without the scores that a causal mask or a window leaves out; the numerator of causal MFU."""
+    """Model FLOPs without the scores that a causal mask or a window leaves out; the numerator of causal MFU."""
     masked = 0.0
     for part in _parts(model, training, tp):
         keys, job = attended_keys(part.model, part.training), part.training

@@ -38,7 +38,7 @@ Kind = Literal[
     "modulation",
     StateKind,
 ]
-"""What an operator does. How it is timed and what it keeps is said by kind, where that is priced."""
+"""Kinds of operators. Pricing modules say for each kind its time and the bytes it keeps."""
 
 Place = Literal["stream", "entrance", "whole", "split", "sent", "copies", "expert"]
 """Of which tokens a rank has an activation, and how much of it (`tokens_on_rank` in numbers):
@@ -72,7 +72,7 @@ class Gemm:
 
     inputs: int
     outputs: tuple[int, ...]
-    """Of each matrix."""
+    """Output width of each matrix."""
     split: Literal["whole", "columns", "rows"]
     """What tensor ranks (of an expert its own) divide: nothing, the outputs, or the inputs."""
     routed: bool = False
@@ -80,15 +80,15 @@ class Gemm:
     router: bool = False
     """Scores experts: each tensor rank for its part of the tokens, and never in fp8."""
     from_latent: bool = False
-    """It makes the heads of latent attention."""
+    """Whether the product makes the heads of latent attention."""
     behind_norm: bool = False
-    """A norm hands over its input, already cast where it can."""
+    """Whether a norm produces the input, already cast where it can."""
     last: bool = False
     """The block ends with it: recomputation that stops early does without."""
     kept_share: float = 0.0
     """Share of it that need not run again where every other product is kept."""
     rows: float = 1.0
-    """Of its input, for each token."""
+    """Rows of the input for each token."""
     adapter: bool = False
     """Of low rank, beside a frozen matrix: never in fp8."""
     stored_bytes: float | None = None
@@ -121,18 +121,18 @@ class Operator:
     weights: Mapping[Held, float] = field(default_factory=dict)
     """Parameters of the whole model's block."""
     biased: bool = False
-    """A bias is added to what it returns."""
+    """Whether a bias is added to the output."""
     flops: float = 0.0
-    """Forward for each token, over all ranks; those of the attention core depend on the sequence (`flops`)."""
+    """Forward FLOPs of each token over all ranks; attention cores depend on the sequence (`flops`)."""
     norm: Norm | None = None
     inputs: int = 1
     """Tensors that are read, of so many numbers each: two of a gated activation, two or three of an addition."""
     shares_input: bool = False
-    """What it reads another operator keeps already."""
+    """Whether another operator already keeps the input."""
     shares_gradient: bool = False
-    """The gradient of what it returns is that of another operator too, which holds it."""
+    """Whether another operator holds the gradient of the output."""
     reads_core: bool = False
-    """It multiplies what the attention core returned."""
+    """Whether the input is the output of the attention core."""
     launched: bool = True
     """False: it rides with another operator of its kind, whose kernels are counted."""
     redone_by: frozenset[SelectiveDrops] = frozenset()
@@ -140,9 +140,9 @@ class Operator:
     reads_output_of: SelectiveDrops | None = None
     """The policy, one of `OUTPUTS`, that drops what it read: the output of what the policy runs again."""
     kept: Tensor | None = None
-    """What of its output a policy keeps that keeps every other product."""
+    """Part of the output that a policy keeps which keeps every other product."""
     trained: bool = True
-    """Its parameters have gradients and optimizer states."""
+    """Whether the parameters have gradients and optimizer states."""
     drops_input: bool = False
     """Its input is dropped out before: a copy of its own."""
 
@@ -159,7 +159,7 @@ def multiply(
     kept: int = 0,
     **more: Any,
 ) -> Operator:
-    """A matrix product with its bias; `experts` of them, of which a token passes through so many.
+    """A matrix product with its bias, once for each of `experts`; a token passes through `passed` of them.
 
     A bias is split with the outputs. Of what tensor ranks add up each of them has all, and adds it once.
     """
@@ -197,11 +197,11 @@ def _returned(gemm: Gemm) -> Place:
 
 Key = TypeVar("Key", Place, Held)
 Amount = Mapping[Place, float]
-"""So much for each token of a place."""
+"""Place → amount for each of its tokens."""
 
 
 def added(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Key, float]:
-    """The sum of some amounts by place, or of parameters by how ranks share them, each so many times."""
+    """Weighted sum of amounts by place, or of parameters by sharing."""
     total: dict[Key, float] = {}
     for times, amount in amounts:
         for key, value in amount.items():

@@ -39,7 +39,7 @@ _FP32 = 4.0
 _MASK = 1.0
 """Bytes of an element of a dropout mask."""
 _FORWARD_KERNELS, _BACKWARD_KERNELS = 3.0, 5.0
-"""Of a block's additions and dropouts."""
+"""Kernels of a block's additions and dropouts, forward and backward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class _Moved:
+class _PassBytes:
     """Bytes for each number of one input, forward and backward, and kernels a pass."""
 
     forward: float
@@ -67,7 +67,7 @@ def block_traffic(
     """Norms, residual additions, dropout, rotary and activation of one block, or of some of its operators."""
     every = job_operators(question.model, question.training.tuning)
     chosen = every if operators is None else operators
-    moved = [(one, _MOVED[one.kind](question, one)) for one in chosen if one.kind in _MOVED]
+    moved = [(one, _TRAFFIC[one.kind](question, one)) for one in chosen if one.kind in _TRAFFIC]
     forward = added((one.share * m.forward * _over(one).width, {_over(one).place: 1.0}) for one, m in moved)
     again = frozenset(question.stack.always_discards)
     behind = [(one, m.backward + m.forward * bool(again & one.redone_by)) for one, m in moved]
@@ -84,112 +84,112 @@ def block_traffic(
 
 
 def _over(operator: Operator) -> Tensor:
-    """What the bytes of an operator are counted in: of a product its output, where its bias is."""
+    """Tensor whose bytes an operator moves: the output of a product with a bias, else the input."""
     return operator.returns if operator.kind == "gemm" and operator.returns is not None else operator.reads
 
 
-def _bias(question: Question, product: Operator) -> _Moved:
+def _bias(question: Question, product: Operator) -> _PassBytes:
     """Added in place, unless what follows does it: only queries, keys and values go on as they are."""
     if not (product.biased and question.stack.separate_biases):
-        return _Moved(0.0, 0.0)
+        return _PassBytes(0.0, 0.0)
     element = question.training.element_bytes
     goes_on = product.half == "attention" and product.gemm is not None and product.gemm.split == "columns"
-    return _Moved(2 * element * goes_on, element, 1.0 if goes_on else 0.5)
+    return _PassBytes(2 * element * goes_on, element, 1.0 if goes_on else 0.5)
 
 
-def _around_core(question: Question, core: Operator) -> _Moved:
+def _around_core(question: Question, core: Operator) -> _PassBytes:
     """Copies of what the attention core reads and returns."""
     forward, backward = question.stack.attention_copies
     assert core.returns is not None
     passes = 2 * question.training.element_bytes * core.returns.width / core.reads.width
-    return _Moved(passes * forward, passes * backward, (forward + backward) / 2)
+    return _PassBytes(passes * forward, passes * backward, (forward + backward) / 2)
 
 
-def _norm(question: Question, norm: Operator) -> _Moved:
+def _norm(question: Question, norm: Operator) -> _PassBytes:
     """A fused one reads and writes once and its backward pass reads two and writes one.
 
     Written out in torch an RMS norm works in fp32: cast, square, mean, scale, cast back, weight (docs/decisions/0005).
     """
     element = question.training.element_bytes
     if question.stack.fused_norms or norm.norm == "layernorm":
-        moved = _Moved(2 * element, 3 * element, 1)
+        moved = _PassBytes(2 * element, 3 * element, 1)
         if question.stack.casts_norm_inputs:  # to fp32, and their gradients back
-            moved = _Moved(moved.forward + 2 * _FP32, moved.backward - element + 3 * _FP32, 2)
+            moved = _PassBytes(moved.forward + 2 * _FP32, moved.backward - element + 3 * _FP32, 2)
     else:
-        moved = _Moved(24 + 4 * element, 44 + 6 * element, 6)
+        moved = _PassBytes(24 + 4 * element, 44 + 6 * element, 6)
     if question.stack.recomputes_norms:
-        return _Moved(moved.forward, moved.forward + moved.backward, moved.kernels)
+        return _PassBytes(moved.forward, moved.forward + moved.backward, moved.kernels)
     return moved
 
 
-def _rotary(question: Question, turned: Operator) -> _Moved:
+def _rotary(question: Question, turned: Operator) -> _PassBytes:
     """Queries or keys; both are turned by the same kernels."""
     passes = _FUSED_ROTARY if question.stack.fused_elementwise else _EAGER_ROTARY
     moved = passes * question.training.element_bytes
-    return _Moved(moved, moved, min(passes * question.model.turned_share, _FUSED_ROTARY) / 2)
+    return _PassBytes(moved, moved, min(passes * question.model.turned_share, _FUSED_ROTARY) / 2)
 
 
-def _activation(question: Question, activation: Operator) -> _Moved:
+def _activation(question: Question, activation: Operator) -> _PassBytes:
     """A gate written out materialises its activation before the product."""
     element = question.training.element_bytes
     if activation.inputs == 1:
-        return _Moved(2 * element, 3 * element, 1)
+        return _PassBytes(2 * element, 3 * element, 1)
     if question.stack.fused_elementwise:
-        return _Moved(3 * element, 5 * element, 1)
-    return _Moved(5 * element, 9 * element, 2)
+        return _PassBytes(3 * element, 5 * element, 1)
+    return _PassBytes(5 * element, 9 * element, 2)
 
 
-def _residual(question: Question, sum_: Operator) -> _Moved:
-    """Reads all its terms and writes their sum, forward and on the gradients' way back."""
+def _residual(question: Question, sum_: Operator) -> _PassBytes:
+    """A residual addition reads all its terms and writes their sum, forward and for gradients."""
     moved = (sum_.inputs + 1) * question.training.element_bytes
-    return _Moved(moved, moved)
+    return _PassBytes(moved, moved)
 
 
-def _dropout(question: Question, dropout: Operator) -> _Moved:
-    """Forward in the kernel of what it drops where elementwise operators are fused, but for its mask."""
+def _dropout(question: Question, dropout: Operator) -> _PassBytes:
+    """Dropout is fused forward into the operator before it where the stack fuses, except for the mask."""
     if question.dropout == 0:
-        return _Moved(0.0, 0.0)
+        return _PassBytes(0.0, 0.0)
     passes = 2 * question.training.element_bytes
-    return _Moved((0.0 if question.stack.fused_elementwise else passes) + _MASK, passes + _MASK)
+    return _PassBytes((0.0 if question.stack.fused_elementwise else passes) + _MASK, passes + _MASK)
 
 
-def _adapter(question: Question, adapter: Operator) -> _Moved:
+def _adapter(question: Question, adapter: Operator) -> _PassBytes:
     """Scales what B returns and adds it to the matrix's; backward scales its gradient, and two meet at an input."""
     element = question.training.element_bytes
-    return _Moved(5 * element, 2 * element, 2) if adapter.inputs else _Moved(0.0, 3 * element, 0.5)
+    return _PassBytes(5 * element, 2 * element, 2) if adapter.inputs else _PassBytes(0.0, 3 * element, 0.5)
 
 
-def _modulation(question: Question, one: Operator) -> _Moved:
+def _modulation(question: Question, one: Operator) -> _PassBytes:
     """A fused product reads and writes once, as a gate does with the addition behind it; its backward pass reads two
     and writes one. Written out in torch product and sum do so each, and gradients of vectors are summed from a copy."""
     element, alone = question.training.element_bytes, one.inputs == 1
     if question.stack.fused_elementwise:
-        return _Moved((0 if alone else 2) * element, (3 - alone) * element, 1 - alone)
-    return _Moved(2 * one.inputs * element, (5 + one.inputs) * element, one.inputs)
+        return _PassBytes((0 if alone else 2) * element, (3 - alone) * element, 1 - alone)
+    return _PassBytes(2 * one.inputs * element, (5 + one.inputs) * element, one.inputs)
 
 
-def _convolution(question: Question, convolution: Operator) -> _Moved:
+def _convolution(question: Question, convolution: Operator) -> _PassBytes:
     """A kernel of its own, with the activation behind it (causal-conv1d 1.5), or that activation alone; before states
     that decay it runs again in the backward pass (mamba-ssm 2.2, `MambaSplitConv1dScanCombinedFn`)."""
     element, mixer = question.training.element_bytes, question.model.recurrence
     again = mixer is not None and mixer.scans and not mixer.delta
-    return _Moved(2 * element, (5 if again else 3) * element, 1)
+    return _PassBytes(2 * element, (5 if again else 3) * element, 1)
 
 
-def _gating(question: Question, gate: Operator) -> _Moved:
+def _gating(question: Question, gate: Operator) -> _PassBytes:
     """Norm and gate in one kernel, as mamba-ssm and flash-linear-attention have it; a gate alone as an activation.
     Mamba-1 gates in its scan; beside a short convolution alone two tensors are multiplied."""
     element, mixer = question.training.element_bytes, question.model.recurrence
     if mixer is not None and mixer.step_rank and gate.name == "gated norm":
-        return _Moved(0.0, 0.0)
+        return _PassBytes(0.0, 0.0)
     if question.stack.gates_in_scan and mixer is not None and not mixer.delta:
-        return _Moved(2 * element, 3 * element, 1)
+        return _PassBytes(2 * element, 3 * element, 1)
     if gate.name == "gated norm" or gate.inputs == 2 or question.stack.fused_elementwise:
-        return _Moved(3 * element, 5 * element, 1)
-    return _Moved(5 * element, 9 * element, 2)
+        return _PassBytes(3 * element, 5 * element, 1)
+    return _PassBytes(5 * element, 9 * element, 2)
 
 
-_MOVED: dict[Kind, Callable[[Question, Operator], _Moved]] = {
+_TRAFFIC: dict[Kind, Callable[[Question, Operator], _PassBytes]] = {
     "gemm": _bias,
     "core": _around_core,
     "norm": _norm,
@@ -276,7 +276,7 @@ def _bias_bytes(question: Question) -> tuple[float, float]:
 
 
 def destinations(model: TransformerSpec, parts: Ints) -> Array:
-    """(N,) parts that a token goes to, of so many into which the experts are cut in order: ranks, or nodes.
+    """(N,) expected number of `parts` (ranks or nodes, which hold experts in order) that a token reaches.
 
     Every choice of k experts is as likely as any other, where a token chooses groups first within those groups: with 8
     groups on 8 nodes of which it chooses 4 no token goes to more than 4 (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
@@ -303,7 +303,7 @@ def destinations(model: TransformerSpec, parts: Ints) -> Array:
 
 
 def _none_of(marked: Array, among: int, drawn: int) -> Array:
-    """(N,) probability that so many draws without replacement take none of the marked ones."""
+    """(N,) probability that `drawn` draws without replacement from `among` take no marked item."""
     none = np.ones(len(marked))
     for draw in range(drawn):
         none = none * np.maximum(0.0, among - marked - draw) / (among - draw)
@@ -311,6 +311,6 @@ def _none_of(marked: Array, among: int, drawn: int) -> Array:
 
 
 def _draws(taken: int, marked: Array, drawn: int, among: int) -> Array:
-    """(N,) probability that draws without replacement take exactly so many of the marked ones."""
+    """(N,) probability that draws without replacement take exactly `taken` marked items."""
     ways = np.array([comb(int(count), taken) * comb(among - int(count), drawn - taken) for count in marked])
     return np.asarray(ways / comb(among, drawn))

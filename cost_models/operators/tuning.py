@@ -58,7 +58,7 @@ _ALL = frozenset({*get_args(Matrix), *_EXPERTS})
 _GROUPS = {"all-linear": _ALL, "mlp": _MLP, "experts": _EXPERTS, "attention": _ALL - _MLP - _EXPERTS}
 
 Part = Literal["block", "experts", "embedding", "head"]
-"""Of a rank: its blocks without routed experts, those, and the ends of the model."""
+"""Parts of a rank's model: blocks without routed experts, routed experts, embedding, head."""
 ENDS: tuple[Part, ...] = ("embedding", "head")
 
 
@@ -92,13 +92,13 @@ def part_of(one: Operator) -> Left:
 
 def target_names(tuning: TuningSpec) -> frozenset[str]:
     """Usual names of the matrices that have adapters."""
-    return frozenset[str]().union(*(_named(target) for target in tuning.targets))
+    return frozenset[str]().union(*(_names_in_group(target) for target in tuning.targets))
 
 
 def missing_targets(model: TransformerSpec, targets: Iterable[str]) -> tuple[str, ...]:
     """Targets that name no matrix of the model."""
     there = frozenset(matrix_names(model))
-    return tuple(target for target in targets if not _named(target) & there)
+    return tuple(target for target in targets if not _names_in_group(target) & there)
 
 
 def matrix_names(model: TransformerSpec) -> tuple[str, ...]:
@@ -106,12 +106,12 @@ def matrix_names(model: TransformerSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for one in block_operators(model) for name in _matrices(one)))
 
 
-def _named(target: str) -> frozenset[str]:
+def _names_in_group(target: str) -> frozenset[str]:
     return _GROUPS.get(target, frozenset({target}))
 
 
 def _matrices(base: Operator) -> tuple[str, ...]:
-    """Of an operator, in the order of its outputs; none of what adapters are not put on."""
+    """Names of an operator's matrices in the order of its outputs; empty where adapters do not apply."""
     gemm = base.gemm
     if gemm is None or gemm.router:
         return ()
@@ -132,7 +132,7 @@ def _frozen(base: Operator, tuning: TuningSpec) -> Operator:
 def _adapter(
     model: TransformerSpec, tuning: TuningSpec, base: Operator, number: int, *, shares_input: bool
 ) -> Iterator[Operator]:
-    """A, B, and what adds their result to that of the matrix."""
+    """Adapter operators: A, B, and the additions of output and input gradient."""
     matrix = base.gemm
     assert matrix is not None
     common: dict[str, Any] = {"half": base.half, "share": base.share, "redone_by": base.redone_by}
@@ -171,16 +171,16 @@ def _adapter(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """Of each parameter that the model has on a rank."""
+    """Trained share and frozen bytes of each model parameter on a rank."""
 
     share: Array | float = 1.0
     """Parameters trained."""
     frozen: Array | float = 0.0
-    """Bytes of what is kept as it is."""
+    """Bytes of frozen weights."""
 
 
 WHOLE = Tuned()
-"""Of a job that trains every parameter."""
+"""Shares of a job that trains every parameter."""
 
 
 def tuned(question: Question, columns: LayoutColumns, part: Part) -> Tuned:
@@ -199,7 +199,7 @@ def tuned(question: Question, columns: LayoutColumns, part: Part) -> Tuned:
     if tuning.left is not None and not {"block", "tower", "projector"} & {*tuning.left}:
         return WHOLE
     degrees, which = (columns.tp, columns.ep, columns.etp), part == "experts"
-    trained, frozen = _held(question.model, tuning, element)
+    trained, frozen = _block_tuning_sizes(question.model, tuning, element)
     there = np.maximum(1.0, held_on_rank(block_weights(question.model), *degrees)[which])
     return Tuned(
         share=held_on_rank(trained, *degrees)[which] / there,
@@ -208,7 +208,7 @@ def tuned(question: Question, columns: LayoutColumns, part: Part) -> Tuned:
 
 
 def trained_weights(question: Question, columns: LayoutColumns, block: Array, experts: Array) -> Array:
-    """(N,) parameters that a rank trains of so many of a block and of its experts."""
+    """(N,) trained parameters of a rank, given its parameters of a block and of its experts."""
     own, routed = (tuned(question, columns, part).share for part in ("block", "experts"))
     return own * block + routed * experts
 
@@ -218,14 +218,14 @@ def summed_over_tensor_ranks(question: Question, columns: LayoutColumns) -> Arra
     tuning = question.training.tuning
     if tuning is None or tuning.left is not None:
         return np.zeros(len(columns))
-    trained, _ = _held(question.model, tuning, question.training.element_bytes)
+    trained, _ = _block_tuning_sizes(question.model, tuning, question.training.element_bytes)
     whole = trained.get("whole", 0.0) * (columns.tp > 1)
     return whole + trained.get("each expert", 0.0) / columns.ep * (columns.etp > 1)
 
 
 def trained_parameters(model: TransformerSpec, tuning: TuningSpec) -> int:
     """Parameters of all adapters of a model."""
-    return round(model.num_layers * sum(_held(model, tuning, 0.0)[0].values()))
+    return round(model.num_layers * sum(_block_tuning_sizes(model, tuning, 0.0)[0].values()))
 
 
 def unfrozen_parameters(model: TransformerSpec, training: TrainingSpec) -> int:
@@ -243,10 +243,10 @@ def unfrozen_parameters(model: TransformerSpec, training: TrainingSpec) -> int:
 
 
 @lru_cache(maxsize=_CACHED)
-def _held(
+def _block_tuning_sizes(
     model: TransformerSpec, tuning: TuningSpec, element: float
 ) -> tuple[dict[Held, float], dict[Held, float]]:
-    """Of a whole block by how ranks share them: parameters that are trained, and bytes of those that are not."""
+    """Trained parameters and frozen bytes of a block over all ranks, by sharing."""
     operators = job_operators(model, tuning)
     trained = added((one.share, one.weights) for one in operators if one.trained)
     frozen = added((one.share, _stored(one, element)) for one in operators if not one.trained)
@@ -254,7 +254,7 @@ def _held(
 
 
 def _stored(one: Operator, element: float) -> dict[Held, float]:
-    """Bytes of what is frozen of an operator: a matrix may be kept in fewer bits, a bias is not."""
+    """Frozen bytes of an operator by sharing: a matrix may be stored in fewer bits, a bias is not."""
     gemm = one.gemm
     if gemm is None or gemm.stored_bytes is None:
         return {held: element * count for held, count in one.weights.items()}

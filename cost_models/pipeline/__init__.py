@@ -1,1 +1,1 @@
-"""What a pipeline's ranks cost, and the step and the peak that follow: for one layout and for a million."""
+"""Costs of a pipeline's ranks, and its step time and peak memory: for one layout and for a million."""

@@ -34,7 +34,7 @@ def estimate(question: Question, layout: Layout) -> Estimate:
 
 
 def estimate_each(question: Question, layouts: Sequence[Layout]) -> list[Estimate]:
-    """The same of several layouts, in less time; equal ones are priced once.
+    """Estimates of several layouts, priced together; equal layouts are priced once.
 
     Raises:
         InputError: of one of them, as above.
@@ -95,7 +95,7 @@ def _estimated(question: Question, ranks: PricedRanks) -> Estimate:
 
 
 def trust_of(question: Question) -> Trust:
-    """What the hardware profile says of itself."""
+    """Trust in a prediction, from the error that the hardware profile has shown."""
     hardware = question.hardware
     stack = question.stack
     pairs = ((hardware.gpu, {question.cluster.gpu.name}), (hardware.stack, {stack.name, stack.family}))

@@ -1,4 +1,4 @@
-"""Which links each axis of a layout uses in a step, and how full they are.
+"""Links that each axis of a layout uses in a step, and how full they are.
 
 A link is full for the seconds that the step's bytes over it take at its nominal bandwidth. These come from the prices
 themselves: of a cluster on which every other link is free, without latency or start-up, at full efficiency.
@@ -23,7 +23,7 @@ AXES = ("tp", "cp", "ep", "pp", "dp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkUse:
-    """What an axis sends over the links of one level in a step, on the pipeline rank that sends most."""
+    """Bytes of an axis over the links of one level in a step, on the pipeline rank that sends most."""
 
     level: Level
     axis: str
@@ -54,7 +54,7 @@ def link_use(question: Question, estimate: Estimate) -> tuple[LinkUse, ...]:
 
 
 def crossing(question: Question, estimate: Estimate) -> Crossing | None:
-    """What goes over the farthest links; None where one network joins all nodes, or the GPUs are of several kinds."""
+    """Traffic over the farthest links; None where one network joins all nodes, or the GPUs are of several kinds."""
     if isinstance(question, MixedQuestion):
         return None
     levels = met_levels(question.cluster)

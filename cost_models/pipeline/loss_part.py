@@ -18,15 +18,15 @@ class LossPart:
     """The last of a model's parts, on one rank."""
 
     seconds: float
-    """Of a microbatch, forward and backward."""
+    """Seconds of a microbatch, forward and backward."""
     bytes: float
-    """Logits and what is made of them, where a loss in chunks holds the gradient of the output matrix besides."""
+    """Bytes of logits and their derivatives; a loss in chunks also holds the gradient of the output matrix."""
     chunk: int | None
     """Tokens whose logits exist at a time; None: those of a microbatch."""
 
 
 def loss_part(question: Question, layout: Layout) -> LossPart | None:
-    """What the step and the memory of the last stage have of it; None over several pools of GPUs."""
+    """Seconds and bytes of the loss on the last stage; None over several pools of GPUs."""
     if len(question.by_pool) > 1:
         return None
     columns = LayoutColumns.of([layout])

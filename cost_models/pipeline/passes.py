@@ -45,7 +45,7 @@ MOST_PASSES = 2.0
 """Of a block that a backward pass launches: its own, and the forward pass that full recompute repeats."""
 
 
-def _tensor_shown(pieces: Pieces, sent: Array, window: Array) -> Array:
+def _exposed_tensor_seconds(pieces: Pieces, sent: Array, window: Array) -> Array:
     """Like `sent`: the part of tensor-parallel communication that `window` seconds of products do not hide.
 
     Without `overlap=` it is the stack's share. A layout with `overlap=tp` hides it behind products in as many chunks as
@@ -73,8 +73,8 @@ def layer_forward(pieces: Pieces) -> Term:
     """One block forward: compute, exposed tensor-parallel and gather time, and launches that outlast the device."""
     block, tensor, context = pieces.block, pieces.tensor, pieces.context
     experts_shown = pieces.experts_shown
-    gather, gather_hidden = forward_shown(pieces)
-    tensor_shown = _tensor_shown(pieces, tensor.block_forward, block.matrices_forward)
+    gather, gather_hidden = exposed_gathers_forward(pieces)
+    tensor_shown = _exposed_tensor_seconds(pieces, tensor.block_forward, block.matrices_forward)
     exchanged = context.forward + experts_shown
     device_seconds = block.forward + tensor_shown + exchanged + gather
     return {
@@ -93,15 +93,17 @@ def layer_forward(pieces: Pieces) -> Term:
 
 
 def layer_backward(pieces: Pieces) -> Term:
-    """One block backward under each policy; what is recomputed repeats its communication too."""
+    """Seconds of one block backward under each policy; recomputation repeats its communication."""
     question, block, tensor, context = pieces.question, pieces.block, pieces.tensor, pieces.context
     recompute = block.recomputed
     repeated = tensor.block_recomputed
-    data_shown, data_hidden = backward_shown(pieces)
+    data_shown, data_hidden = exposed_gathers_backward(pieces)
     waited_for = tensor.block_backward + pieces.summed
     products = np.maximum(0.0, block.matrices_backward - tensor.block_regather - tensor.block_summed)
     window = products[:, None] + np.where(repeated > 0, block.matrices_forward[:, None], 0.0)
-    tensor_exposed = _tensor_shown(pieces, waited_for[:, None] + repeated, window) + pieces.regather[:, None]
+    tensor_exposed = (
+        _exposed_tensor_seconds(pieces, waited_for[:, None] + repeated, window) + pieces.regather[:, None]
+    )
     drops = question.stack.drops
     experts_again = float("experts" in drops)
     attends_again = np.array([0.0, float(bool(drops & ATTEND_AGAIN)), 1.0])
@@ -140,8 +142,8 @@ def halves(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
     weight, launches = pieces.block.weight, launch_seconds(pieces)
     device_seconds = total({part: value for part, value in backward.items() if part != "host"})
     of_input, of_weight = pieces.question.stack.split_backward_launches
-    first = _outlasting(pieces, of_input * launches[:, None], device_seconds - weight[:, None])
-    second = _outlasting(pieces, of_weight * launches, weight)
+    first = _host_outlasting_device(pieces, of_input * launches[:, None], device_seconds - weight[:, None])
+    second = _host_outlasting_device(pieces, of_weight * launches, weight)
     shared = backward["host"][:, 0] * weight / device_seconds[:, 0]
     always = is_scheduled(pieces.columns, ALWAYS_SPLIT)
     host = np.where(always[:, None], first + second[:, None], backward["host"])
@@ -152,7 +154,7 @@ def _host(pieces: Pieces, device_seconds: Array, *, passes: float | Array) -> Ar
     """Time the host needs to launch a block: in full on a CPU, what outlasts the device's work on a GPU."""
     per_pass = launch_seconds(pieces)
     launches: Array = per_pass * passes if isinstance(passes, float) else per_pass[:, None] * passes
-    return _outlasting(pieces, launches, device_seconds)
+    return _host_outlasting_device(pieces, launches, device_seconds)
 
 
 def launch_seconds(pieces: Pieces) -> Array:
@@ -193,7 +195,7 @@ def _each_expert(question: Question) -> float:
     return question.stack.expert_host_seconds + question.stack.expert_cast_host_seconds * narrow
 
 
-def _outlasting(pieces: Pieces, launches: Array, device_seconds: Array) -> Array:
+def _host_outlasting_device(pieces: Pieces, launches: Array, device_seconds: Array) -> Array:
     return np.maximum(0.0, launches - device_seconds) if pieces.device.launches_ahead else launches
 
 
@@ -239,62 +241,62 @@ def action_terms(pieces: Pieces) -> dict[str, Term]:
     }
 
 
-_Shown = tuple[Array, Array]
+_Exposed = tuple[Array, Array]
 """Seconds in sight, and seconds hidden."""
 _Run = tuple[int, bool]
 """The number of a matrix, and whether it is at work backward."""
 
 
-def forward_shown(pieces: Pieces) -> _Shown:
+def exposed_gathers_forward(pieces: Pieces) -> _Exposed:
     """(N,) each, of the gathers of a forward pass."""
     gather = pieces.links.block.gather
     if not pieces.question.stack.zero3_waits_for_device:
-        return _behind(pieces, gather, pieces.forward_window)
+        return _exposed_behind(pieces, gather, pieces.forward_window)
     gathers = gather * np.roll(_weights(pieces), -1, axis=0)
     seconds = _seconds(pieces, backward=False)
-    return _run_by_run(pieces, list(zip(gathers, gathers, seconds, strict=True)))
+    return _exposed_run_by_run(pieces, list(zip(gathers, gathers, seconds, strict=True)))
 
 
-def backward_shown(pieces: Pieces) -> _Shown:
+def exposed_gathers_backward(pieces: Pieces) -> _Exposed:
     """(N, P) each, of the gathers of a backward pass and of gradients reduced behind it."""
     data = pieces.links.block
     if pieces.question.stack.zero3_reuse_elements is None:
-        found = _behind(pieces, data.gather + data.backward_reduce, pieces.backward_window)
+        found = _exposed_behind(pieces, data.gather + data.backward_reduce, pieces.backward_window)
         shown, hidden = (one[:, None] * np.ones(len(RECOMPUTE_POLICIES)) for one in found)
         return shown, hidden
-    each = [_of_policy(pieces, number) for number in range(len(RECOMPUTE_POLICIES))]
+    each = [_policy_gathers(pieces, number) for number in range(len(RECOMPUTE_POLICIES))]
     shown, hidden = (np.stack(some, axis=-1) for some in zip(*each, strict=True))
     return shown, hidden
 
 
-def _of_policy(pieces: Pieces, policy: int) -> _Shown:
+def _policy_gathers(pieces: Pieces, policy: int) -> _Exposed:
     """(N,) each, where hooks of each matrix gather."""
     data, again = pieces.links.block, pieces.block.recomputed[:, policy]
     weights, runs = _weights(pieces), _runs(pieces, policy)
-    gathers = [data.gather * share for share in _gathered(pieces, runs, weights)]
+    gathers = [data.gather * share for share in _gathered_shares(pieces, runs, weights)]
     if not pieces.question.stack.zero3_waits_for_device:
-        moved = _added(gathers) + data.backward_reduce
-        return _behind(pieces, moved, pieces.backward_window + again)
+        moved = _ordered_sum(gathers) + data.backward_reduce
+        return _exposed_behind(pieces, moved, pieces.backward_window + again)
     behind = []
     for at, seconds in enumerate(_run_seconds(pieces, runs, again)):
         (before, reduces), gather = runs[at - 1], gathers[(at + 1) % len(runs)]
-        reduced = (data.backward_reduce * weights[before] + _slices(pieces)) * reduces
+        reduced = (data.backward_reduce * weights[before] + _slice_seconds(pieces)) * reduces
         behind.append((gather, gather + reduced, seconds))
-    return _run_by_run(pieces, behind)
+    return _exposed_run_by_run(pieces, behind)
 
 
-def _run_by_run(pieces: Pieces, runs: Sequence[tuple[Array, Array, Array]]) -> _Shown:
+def _exposed_run_by_run(pieces: Pieces, runs: Sequence[tuple[Array, Array, Array]]) -> _Exposed:
     """(N,) each, of runs: gather, all that moves, compute. Under ZeRO-3 alone each waits for its own."""
     gathers, moved, seconds = (np.stack(some) for some in zip(*runs, strict=True))
-    late = _slices(pieces) * (gathers > 0).sum(axis=0)
-    waited = [_behind(pieces, *run) for run in zip(moved, seconds, strict=True)]
-    each = _added(np.stack(one) for one in waited)
-    whole = _behind(pieces, _added(moved), _added(seconds))
+    late = _slice_seconds(pieces) * (gathers > 0).sum(axis=0)
+    waited = [_exposed_behind(pieces, *run) for run in zip(moved, seconds, strict=True)]
+    each = _ordered_sum(np.stack(one) for one in waited)
+    whole = _exposed_behind(pieces, _ordered_sum(moved), _ordered_sum(seconds))
     zero3 = pieces.columns.zero == 3
     return np.where(zero3, late + each[0], whole[0]), np.where(zero3, each[1], whole[1])
 
 
-def _added(arrays: Iterable[Array]) -> Array:
+def _ordered_sum(arrays: Iterable[Array]) -> Array:
     """Their sum, one after another, so that a layout costs the same bits alone and among others."""
     total: Array = reduce(np.add, arrays, np.zeros(1))
     return total
@@ -314,7 +316,7 @@ def _runs(pieces: Pieces, policy: int) -> list[_Run]:
     return runs
 
 
-def _gathered(pieces: Pieces, runs: Sequence[_Run], weights: Array) -> Iterator[Array]:
+def _gathered_shares(pieces: Pieces, runs: Sequence[_Run], weights: Array) -> Iterator[Array]:
     """(N,) for each run: the share of a block's weights that is gathered for it."""
     reach = pieces.question.stack.zero3_reuse_elements or 0
     held = pieces.counts.block + pieces.counts.experts
@@ -322,7 +324,7 @@ def _gathered(pieces: Pieces, runs: Sequence[_Run], weights: Array) -> Iterator[
         share = weights[matrix]
         if backward and (matrix, False) in runs:
             between = [weights[one] for one, _ in runs[runs.index((matrix, False)) + 1 : at]]
-            share = np.where(_added(between) * held < reach, 0.0, share)
+            share = np.where(_ordered_sum(between) * held < reach, 0.0, share)
         yield share
 
 
@@ -344,7 +346,7 @@ def _weights(pieces: Pieces) -> Array:
     columns = pieces.columns
     degrees = columns.tp, columns.ep, columns.etp
     each = np.stack([one.share * sum(held_on_rank(one.weights, *degrees)) for one in _matrices(pieces)])
-    shares: Array = each / _added(each)
+    shares: Array = each / _ordered_sum(each)
     return shares
 
 
@@ -363,20 +365,20 @@ def _seconds(pieces: Pieces, *, backward: bool) -> Array:
     window = pieces.backward_window if backward else pieces.forward_window
     readers = [number for number, one in enumerate(matrices) if one.reads_core]
     apart = core if readers else 0.0 * core
-    each: Array = products / _added(products) * every + _weights(pieces) * (window - every - apart)
+    each: Array = products / _ordered_sum(products) * every + _weights(pieces) * (window - every - apart)
     for reader in readers[:1]:
         each[reader if backward else reader - 1] += core
     return each
 
 
-def _slices(pieces: Pieces) -> Array:
+def _slice_seconds(pieces: Pieces) -> Array:
     """(N,) seconds in which the host cuts and copies a tensor, a slice a rank."""
     gathers = pieces.links.block.gather > 0
     return np.where(gathers, pieces.question.stack.zero3_slice_seconds * pieces.columns.shard, 0.0)
 
 
-def _behind(pieces: Pieces, communication: Array, window: Array) -> _Shown:
-    """(N,) each, of communication behind so many seconds of compute."""
+def _exposed_behind(pieces: Pieces, communication: Array, window: Array) -> _Exposed:
+    """(N,) exposed and hidden seconds of communication behind `window` seconds of compute."""
     streams = pieces.question.cluster.gpu.kind != "cpu"  # there `fully_shard` waits for every gather
     shown = exposed(communication, window, pieces.question.hardware, overlapped=streams)
     return shown, communication - shown

@@ -45,8 +45,8 @@ class RankMemory:
         }
         self._stages_RC = table.stages_of_rank
         self._last = int(table.rank_of_stage[-1])
-        self._live_RKC = _together(live_profiles(table))
-        self._pending_RKC = _together(pending_profiles(table)) if table.splits_backward else None
+        self._live_RKC = _stacked_moments(live_profiles(table))
+        self._pending_RKC = _stacked_moments(pending_profiles(table)) if table.splits_backward else None
 
     def peaks(self, blocks_SP: Ints) -> Array:
         """(..., R): bytes of each rank at its fullest moment."""
@@ -67,7 +67,7 @@ class RankMemory:
         x = self._x
         blocks_RCP = blocks_SP[..., self._stages_RC, :].astype(np.float64)
         blocks_RP = blocks_RCP.sum(axis=-2)
-        held_RQ = self._held(blocks_RP)
+        held_RQ = self._static_bytes(blocks_RP)
         update_RQ = held_RQ + x["rank_update"] + self._of_blocks("layer_update", blocks_RP)
         update_RQ[..., 0, :] += x["embedding_update"][0]
         update_RQ[..., self._last, :] += x["head_update"][self._last]
@@ -79,7 +79,7 @@ class RankMemory:
         return np.concatenate([training_RKQ, update_RQ[..., None, :]], axis=-2)
 
     def _of_blocks(self, name: str, blocks_RP: Array) -> Array:
-        """(..., R, Q) what some blocks have, each as many bytes, or by sort."""
+        """(..., R, Q) bytes of all blocks of each rank: the same for every block, or by sort."""
         each: Array = self._x[name]
         alike = each.ndim == 2
         had_RQ: Array = (
@@ -87,7 +87,7 @@ class RankMemory:
         )
         return had_RQ
 
-    def _held(self, blocks_RP: Array) -> Array:
+    def _static_bytes(self, blocks_RP: Array) -> Array:
         """(..., R, Q) bytes that are always there."""
         held_RQ: Array = self._x["static"] + self._of_blocks("layer_static", blocks_RP)
         held_RQ[..., 0, :] += self._x["embedding_static"][0]
@@ -110,7 +110,7 @@ class RankMemory:
         """(..., R): training bytes besides kept activations of blocks, if `policies` are in use; one chunk a rank."""
         used_RCP = np.zeros((len(self._live_RKC), 1, self._x["working"].shape[1]))
         used_RCP[..., policies] = 1.0
-        training_RKQ = self._held(layers_R[..., None].astype(np.float64))[..., None, :] + np.zeros(
+        training_RKQ = self._static_bytes(layers_R[..., None].astype(np.float64))[..., None, :] + np.zeros(
             (self._live_RKC.shape[1], 1)
         )
         self._keep_at_ends(training_RKQ)
@@ -148,7 +148,7 @@ def _largest(sets: Array) -> Array:
     return np.take_along_axis(sets, most, axis=-2)[..., 0, :]
 
 
-def _together(profiles: Sequence[Ints]) -> Array:
+def _stacked_moments(profiles: Sequence[Ints]) -> Array:
     """(R, K, C): the moments of all ranks; of ranks with fewer the last one again."""
     most = max(map(len, profiles))
     return np.stack(

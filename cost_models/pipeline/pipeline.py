@@ -53,7 +53,7 @@ class Pipeline:
 
     @cached_property
     def table(self) -> ActionTable:
-        """What every rank does, in order; of many microbatches a shortened table."""
+        """Actions of every rank, in order; a shortened table where microbatches are many."""
         return shortened(self.schedule, self.pp, self.vpp, self.microbatches, any_engine=self.any_engine)
 
     @cached_property
@@ -192,12 +192,12 @@ class Pipeline:
 
     @cached_property
     def overhead(self) -> float:
-        """What a step takes besides: the slowest rank's."""
+        """Fixed seconds of a step: the slowest rank's."""
         return float(self.costs.step_overhead.max())
 
     @cached_property
     def memory(self) -> RankMemory:
-        """What prices the memory of its ranks."""
+        """Memory model of the ranks."""
         return RankMemory(columns_of(self.costs), self.table)
 
     def rank_bytes(self, blocks_SP: Ints) -> Array:

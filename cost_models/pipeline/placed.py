@@ -57,7 +57,7 @@ class Placed:
     any_engine: bool
 
     def pipeline(self, costs: StageCosts) -> Pipeline:
-        """With what its ranks cost: one row, or one for each rank."""
+        """Pipeline with the costs of its ranks: one row, or one for each rank."""
         return Pipeline(
             costs=costs,
             pp=self.layout.pp,
@@ -69,7 +69,7 @@ class Placed:
 
 
 def place(layout: Layout, question: Question) -> Placed:
-    """A layout with its action table; blocks are spread evenly where the layout does not place them.
+    """Placed layout with its action table; blocks are spread evenly where the layout does not place them.
 
     On a cluster of several pools these follow one another as in the cluster where the layout does not say.
 
@@ -109,7 +109,7 @@ class PricedRanks:
     terms: Terms
     """One row, or one for each rank."""
     replicas: tuple[PoolReplicas, ...] = ()
-    """Where whole replicas lie in several pools: those of each; the rest is of the slowest of them."""
+    """Replicas of each pool, where whole replicas lie in several; other fields describe the slowest pool."""
 
     @property
     def limits(self) -> tuple[float, ...]:
@@ -166,7 +166,7 @@ def price_ranks(question: Question, layout: Layout) -> PricedRanks:
 
 
 def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[PricedRanks]:
-    """The same for several layouts, whose coefficients are computed together.
+    """Placed and priced ranks of several layouts, whose coefficients are computed together.
 
     Raises:
         InputError: of one of them, as above.
@@ -184,7 +184,7 @@ def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[P
 
 
 def _price_replicas(question: MixedQuestion, layout: Layout) -> PricedRanks:
-    """The pipeline of each pool's replicas with the most microbatches, of which the slowest sets the pace.
+    """Priced ranks of the slowest pool, with the replicas of every pool.
 
     Raises:
         InputError: the replicas do not fill the pools, or there are too few microbatches for all.
@@ -234,7 +234,7 @@ class PredictedSpan(NamedTuple):
     stage: int
     """Virtual stage of a pass, else -1."""
     microbatch: int
-    """Of a pass, else -1."""
+    """Microbatch of a pass, else -1."""
     start: float
     end: float
 

@@ -165,7 +165,7 @@ def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> RankTerms:
     The second value is what the peak of each rank's device may reach.
     """
     ranks = {name: _of_ranks([one[name] for one in terms.terms], rows, pool_R) for name in terms.terms[0]}
-    for name, (seconds_Rn, slowdown_Rn) in _handed_on(terms, rows, pool_R).items():
+    for name, (seconds_Rn, slowdown_Rn) in _transfer_terms(terms, rows, pool_R).items():
         seconds, noise = seconds_Rn.T.reshape(-1), (seconds_Rn * slowdown_Rn).T.reshape(-1)
         term = ranks[name]
         ranks[name] = {**term, "pp_comm": term["pp_comm"] + seconds, "jitter": term["jitter"] + noise}
@@ -173,14 +173,14 @@ def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> RankTerms:
 
 
 def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
-    """The same, parts added up."""
+    """Costs of the ranks: `rank_terms` summed over parts."""
     columns = {name: _on_ranks([getattr(one, name)[rows] for one in terms.costs], pool_R) for name in COLUMNS}
-    for name, (seconds_Rn, slowdown_Rn) in _handed_on(terms, rows, pool_R).items():
+    for name, (seconds_Rn, slowdown_Rn) in _transfer_terms(terms, rows, pool_R).items():
         columns[name] = columns[name] + (seconds_Rn * (1 + slowdown_Rn)).T.reshape(-1)
     return StageCosts(**columns, kinds=())
 
 
-def _handed_on(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tuple[Array, Array]]:
+def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tuple[Array, Array]]:
     """Coefficient → (R, n) seconds of transfers that it has in addition, and (R, n) what stragglers add as a share."""
     ranks, here_R1, next_R1 = len(pool_R), pool_R[:-1, None], pool_R[1:, None]
     delay_Bn = terms.transfers[here_R1, next_R1, rows]
@@ -204,7 +204,7 @@ def _handed_on(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tuple[Ar
 
 
 def _as_large_as_all(pool: Question, question: MixedQuestion) -> Question:
-    """The pool's question on as many nodes as the whole job has, so that its degrees find room.
+    """Question of a pool enlarged to as many nodes as the whole job has, so that its degrees fit.
 
     Groups of one rank stay as they are: each lies inside the pool, under its own leaf switches.
     """
@@ -224,7 +224,7 @@ def _as_large_as_all(pool: Question, question: MixedQuestion) -> Question:
 
 
 def _without_transfers(terms: Terms, pool: Question, columns: LayoutColumns) -> Terms:
-    """What a rank does alone: hands nothing on."""
+    """Terms without transfers to neighbours."""
     slowdown = jitter(pool, columns)
 
     def alone(term: Term) -> Term:
@@ -326,7 +326,7 @@ def replicas_in(question: MixedQuestion, layout: Layout) -> tuple[int, ...]:
 
 
 def in_pools(question: MixedQuestion, layout: Layout) -> Layout:
-    """The layout with as many replicas as there is room for, pools following one another as in the cluster."""
+    """Layout whose replicas fill the pools, in the cluster's order."""
     held = replicas_in(question, layout)
     pools = tuple(name for name, count in zip(question.names, held, strict=True) for _ in range(count))
     return layout.model_copy(update={"replicas": pools, "dp": len(pools)})
@@ -339,7 +339,7 @@ def fewest_microbatches(layout: Layout) -> int:
 
 
 def require_full_pools(question: MixedQuestion, layout: Layout) -> None:
-    """Nothing for replicas that fill the pools and all have a microbatch.
+    """Check that replicas fill the pools and all have a microbatch.
 
     Raises:
         InputError: they do not, or there are too few microbatches for all.
@@ -395,7 +395,7 @@ def among_replicas(pool: Question, question: MixedQuestion) -> Question:
 
 
 def with_microbatches(question: Question, layout: Layout, microbatches: int) -> Question:
-    """The question with the batch in which every replica of a layout takes so many."""
+    """Question whose global batch gives every replica of a layout `microbatches`."""
     batch = microbatches * layout.mbs * layout.dp
     return replace(question, training=question.training.model_copy(update={"global_batch": batch}))
 
@@ -407,7 +407,7 @@ def _slower(between: LinkSpec, inside: LinkSpec) -> LinkSpec:
 
 
 def _longest(terms: Sequence[Term]) -> Term:
-    """Of K terms the one that takes longest, layout by layout."""
+    """The longest of K terms, layout by layout."""
     which_N = np.stack([total(term) for term in terms]).argmax(axis=0)
     parts = dict.fromkeys(part for term in terms for part in term)
     none = np.zeros(len(which_N))
@@ -468,7 +468,7 @@ def shared(
 
 
 def _guess(ends: Sequence[Finish], replicas: Sequence[int], microbatches: int, least: int) -> list[int]:
-    """Where to begin: as if every microbatch took as long as the last of the mean number do."""
+    """Initial microbatches of each pool: as if every microbatch took as long as the last of the mean number."""
     mean = max(least, microbatches // sum(replicas))
     rates = [1 / max(1e-12, end(mean + 1) - end(mean)) for end in ends]
     starts = [end(mean) - mean / rate for end, rate in zip(ends, rates, strict=True)]

@@ -1,4 +1,4 @@
-"""What memory coefficients are put together from: states a parameter, parameters of a rank, activations it keeps.
+"""Parts of memory coefficients: states per parameter, parameters of a rank, activations that it keeps.
 
 Temporaries of a block at work: what it recomputes, gradients on their way, weights that it gathers.
 
@@ -45,16 +45,16 @@ from cost_models.specs.choices import OUTPUTS, RECOMPUTE_POLICIES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What memory coefficients are put together from."""
+    """Parts of the memory coefficients of N layouts."""
 
     question: Question
     columns: LayoutColumns
     states: StateBytes
-    """Of a parameter, as if all were on the device."""
+    """Bytes of states per parameter, as if all were on the device."""
     experts: StateBytes
-    """The same of routed experts."""
+    """States of routed experts."""
     ends: tuple[StateBytes, StateBytes]
-    """The same of embedding, and of head."""
+    """States of embedding, and of head."""
     counts: Parameters
     kept: ActivationBytes
     head: Array
@@ -63,21 +63,24 @@ class Sizes:
     """(N,) bytes per parameter of a block."""
 
     def held_block(self, states: StateBytes, experts: StateBytes) -> Term:
-        """What a block with such states occupies from step to step."""
+        """Persistent bytes of a block with these states."""
         own, routed = self.counts.block, self.counts.experts
-        return _joined(_held(states, own, self.fp8_copies), _held(experts, routed, self.fp8_copies))
+        dense = _persistent_bytes(states, own, self.fp8_copies)
+        return _summed_terms(dense, _persistent_bytes(experts, routed, self.fp8_copies))
 
     def updated_block(self, states: StateBytes, experts: StateBytes) -> Term:
-        """What the optimizer step of such a block holds besides."""
-        return _joined(self.updated(states, self.counts.block), self.updated(experts, self.counts.experts))
+        """Temporary bytes of the optimizer step of a block with these states."""
+        return _summed_terms(
+            self.updated(states, self.counts.block), self.updated(experts, self.counts.experts)
+        )
 
     def held_end(self, states: StateBytes, module_parameters: Array) -> Term:
-        """What embedding or head occupies from step to step; `fully_shard` keeps them gathered."""
+        """Persistent bytes of embedding or head; `fully_shard` keeps them gathered."""
         gathered = self.ends[0].gathered if self.question.stack.fully_shard else 0.0
-        return _held(states, module_parameters, gathered)
+        return _persistent_bytes(states, module_parameters, gathered)
 
     def updated(self, states: StateBytes, module_parameters: Array) -> Term:
-        """What the optimizer step of a module holds besides."""
+        """Temporary bytes of the optimizer step of a module."""
         return {
             "gradients": states.late_gradients * module_parameters,
             "working": states.update * module_parameters,
@@ -85,7 +88,7 @@ class Sizes:
 
 
 def sizes_of(question: Question, columns: LayoutColumns) -> Sizes:
-    """Of N layouts."""
+    """Parts of the memory coefficients of N layouts."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     states = state_bytes(question, columns)
     ends = (states, states)
@@ -118,13 +121,13 @@ def narrow_copies(question: Question) -> float:
     return question.stack.fp8_weight_bytes * training.operand_bytes
 
 
-def _joined(one: Term, other: Term) -> Term:
+def _summed_terms(one: Term, other: Term) -> Term:
     """Two terms of the same parts, added."""
     return {part: one[part] + other[part] for part in one}
 
 
-def _held(states: StateBytes, module_parameters: Array, gathered: Array | float) -> Term:
-    """What a module's parameters occupy from step to step, with the bytes a parameter that stay gathered."""
+def _persistent_bytes(states: StateBytes, module_parameters: Array, gathered: Array | float) -> Term:
+    """Persistent bytes of a module's parameters; `gathered` are the bytes per parameter that stay gathered."""
     return {
         "weights": (states.weights + gathered) * module_parameters,
         "gradients": states.gradients * module_parameters,
@@ -193,7 +196,7 @@ def working_bytes(sizes: Sizes) -> Array:
         matrix = np.maximum(matrix, stacked)
     new_gradient = np.zeros(len(columns)) if fuses_accumulation(question) else matrix
     if not training.trains("block"):
-        new_gradient = _widened(question, columns)
+        new_gradient = _largest_widened(question, columns)
     # with adapters in the MLP the gradient of what is inside comes from them besides, or is scaled for them
     operators = job_operators(model, training.tuning)
     adapts = any(one.half == "mlp" and one.gemm is not None and one.gemm.adapter for one in operators)
@@ -220,7 +223,7 @@ def working_bytes(sizes: Sizes) -> Array:
     return np.maximum(during, after)
 
 
-def _widened(question: Question, columns: LayoutColumns) -> Array:
+def _largest_widened(question: Question, columns: LayoutColumns) -> Array:
     """(N,) elements of the largest matrix that is made wide for a product, those of a rank's experts in one kernel
     together; nothing where frozen matrices are kept as wide. Gradients of adapters are too small to tell."""
     largest = np.zeros(len(columns))

@@ -1,4 +1,4 @@
-"""What a pipeline stage costs, as affine functions of the layers it holds: one record for one layout and for a million.
+"""Costs of a pipeline stage as affine functions of its layers: one record for one layout and for a million.
 
 Everything downstream (estimate, bounds, ILP, timeline) reads these columns and nothing else, so no second model can
 drift from the first. Shape legend: N layouts (rows), P recompute policies in the order of `RECOMPUTE_POLICIES`.
@@ -129,7 +129,7 @@ class StageCosts(StageSeconds):
         return len(self.layer_forward)
 
     def of_kinds(self, each: Iterable[Mapping[str, Array]], kinds: Kinds) -> StageCosts:
-        """With columns of blocks of each kind; those that it does not say are these for all."""
+        """Costs with block columns for each kind; columns that `each` lacks are the same for all kinds."""
         if kinds.number == 1:
             return self
         own = tuple({name: one.get(name, getattr(self, name)) for name in OF_BLOCKS} for one in each)
@@ -137,13 +137,13 @@ class StageCosts(StageSeconds):
         return replace(self, **mean, kinds=own)
 
     def rows(self, index: Ints | slice) -> StageCosts:
-        """The same columns for some of the layouts."""
+        """Costs of some of the layouts."""
         kinds = tuple({name: value[index] for name, value in one.items()} for one in self.kinds)
         return StageCosts(**{name: getattr(self, name)[index] for name in COLUMNS}, kinds=kinds)
 
     @property
     def each_kind(self) -> tuple[StageCosts, ...]:
-        """As if all blocks were of one kind, for each kind."""
+        """Costs if all blocks were of one kind, for each kind."""
         return tuple(replace(self, kinds=(), **own) for own in self.kinds) or (self,)
 
     @property
@@ -153,7 +153,7 @@ class StageCosts(StageSeconds):
 
     @property
     def lightest(self) -> StageCosts:
-        """As if every block had the least of any kind in each column: no block has less."""
+        """Costs whose block columns are the minimum over the kinds: a lower bound for every block."""
         return self._joined(lambda values: np.min(values, axis=0))
 
     def _joined(self, join: Callable[[list[Array]], Array]) -> StageCosts:
@@ -224,7 +224,7 @@ def costs_of(terms: Terms, limit: Array) -> StageCosts:
 
 
 def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
-    """The same with as few different rows as there are different prices of their stages.
+    """Columns reduced to the axes that stage prices depend on, so that few rows differ.
 
     Chunks and schedules make the pipeline; of the coefficients of one stage few know of them: a chunk is the part that
     data parallelism cannot hide.

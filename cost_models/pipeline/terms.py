@@ -73,7 +73,7 @@ def further_seconds(
     backward = gemm_seconds(rows, joined, width, device) + weight + _BACKWARD_PASSES * passes
     ways = {"forward": forward, "backward": backward, "weight": weight}
     changed = {
-        f"head_{way}": _added(
+        f"head_{way}": _term_sum(
             terms[f"head_{way}"],
             times,
             _unrecomputed(terms[f"layer_{way}"]),
@@ -83,28 +83,28 @@ def further_seconds(
         for way, seconds in ways.items()
     }
     for once in ("sync", "optimizer"):
-        head = _added(terms[f"head_{once}"], times, terms[f"layer_{once}"])
-        changed[f"head_{once}"] = _added(head, 1, _elsewhere(columns, terms[f"embedding_{once}"]))
+        head = _term_sum(terms[f"head_{once}"], times, terms[f"layer_{once}"])
+        changed[f"head_{once}"] = _term_sum(head, 1, _where_pipelined(columns, terms[f"embedding_{once}"]))
     return changed
 
 
 def further_bytes(question: Question, columns: LayoutColumns, terms: Terms) -> dict[str, Term]:
-    """The same of memory."""
+    """Memory coefficients that change with further predicted tokens."""
     times = question.model.further_tokens
     if not times:
         return {}
-    changed = {"head_moment": _added(terms["head_moment"], times, terms["head_moment"])}
+    changed = {"head_moment": _term_sum(terms["head_moment"], times, terms["head_moment"])}
     for kind in ("activation", "pending"):
         own, block = terms[f"head_{kind}"], _unrecomputed(terms[f"layer_{kind}"])
-        changed[f"head_{kind}"] = _added(own, times, own, block)
+        changed[f"head_{kind}"] = _term_sum(own, times, own, block)
     for kind in ("static", "update"):
-        head = _added(terms[f"head_{kind}"], times, terms[f"layer_{kind}"])
-        changed[f"head_{kind}"] = _added(head, 1, _elsewhere(columns, terms[f"embedding_{kind}"]))
+        head = _term_sum(terms[f"head_{kind}"], times, terms[f"layer_{kind}"])
+        changed[f"head_{kind}"] = _term_sum(head, 1, _where_pipelined(columns, terms[f"embedding_{kind}"]))
     return changed
 
 
-def _added(own: Term, times: int, *others: Term) -> Term:
-    """A term and so many times some others."""
+def _term_sum(own: Term, times: int, *others: Term) -> Term:
+    """A term plus `times` times each of the other terms."""
     total = dict(own)
     for other in others:
         for part, value in other.items():
@@ -117,7 +117,7 @@ def _unrecomputed(block: Term) -> Term:
     return {part: value[:, 0] if value.ndim > 1 else value for part, value in block.items()}
 
 
-def _elsewhere(columns: LayoutColumns, embedding: Term) -> Term:
+def _where_pipelined(columns: LayoutColumns, embedding: Term) -> Term:
     """The embedding's term where the head's rank would not hold it anyway."""
     return {
         part: np.where(columns.pp > 1, value, 0.0) for part, value in embedding.items() if part != "buffers"
@@ -198,7 +198,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     states, (first, last), counts = sizes.states, sizes.ends, sizes.counts
     kept, head = sizes.kept, sizes.head
     (pending, head_pending), boundaries = pending_bytes(question, columns), boundary_bytes(question, columns)
-    head_live, head_moment = _head(columns, kept)
+    head_live, head_moment = _head_bytes(columns, kept)
     if question.training.optimizer_in_backward:  # the output matrix has its gradient beside those of logits
         gradient = question.training.element_bytes * counts.head_matrix
         head_moment = head_moment + np.where(chunks_loss(question, columns), 0.0, gradient)
@@ -224,12 +224,10 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     }
     terms |= offload_bytes(sizes, terms)
     terms |= further_bytes(question, columns, terms)
-    terms |= {
-        name: terms[name] | {FRAGMENTATION: size} for name, size in _other_streams(sizes, terms).items()
-    }
+    terms |= {name: terms[name] | {FRAGMENTATION: size} for name, size in _stream_pools(sizes, terms).items()}
     held_back = terms["static"].get(FRAGMENTATION, 0.0) + held_back_bytes(question, columns)
     terms["static"] = terms["static"] | {FRAGMENTATION: held_back}
-    terms = _fragmented(terms, fragmentation(question), kept.released_logits)
+    terms = _with_fragmentation(terms, fragmentation(question), kept.released_logits)
     return terms | {"head_moment": _freed_by_loss(sizes, terms["head_moment"])}
 
 
@@ -245,14 +243,14 @@ def _freed_by_loss(sizes: Sizes, moment: Term) -> Term:
     return moment | {"weights": -freed, "working": np.maximum(moment["working"], again)}
 
 
-def _fragmented(terms: Terms, share: float, released: Array) -> Terms:
-    """The same with a share of everything that comes and goes beside it, and released logits beside the loss."""
+def _with_fragmentation(terms: Terms, share: float, released: Array) -> Terms:
+    """Terms with fragmentation: a share of all temporary tensors, and released logits beside the loss."""
     sizes = {name: share * total(terms[name]) for name in _MOVING}
     sizes["head_moment"] = sizes["head_moment"] + (released if share else 0.0)
     return terms | {name: terms[name] | {FRAGMENTATION: size} for name, size in sizes.items()}
 
 
-def _other_streams(sizes: Sizes, terms: Terms) -> dict[str, Array]:
+def _stream_pools(sizes: Sizes, terms: Terms) -> dict[str, Array]:
     """Memory of `fully_shard` that only its own streams may use again, as the allocator keeps pools by stream.
 
     Collectives gather into a buffer of the copy-in stream, for two blocks or for embedding and head, from which weights
@@ -280,7 +278,7 @@ def _other_streams(sizes: Sizes, terms: Terms) -> dict[str, Array]:
     }
 
 
-def _head(columns: LayoutColumns, kept: ActivationBytes) -> tuple[Array, Array]:
+def _head_bytes(columns: LayoutColumns, kept: ActivationBytes) -> tuple[Array, Array]:
     """(kept per live microbatch, held at once while the loss runs) of the last stage, (N,) each.
 
     Schedules that run backward at once have one microbatch in the head, which belongs to that moment. GPipe keeps them
@@ -321,12 +319,12 @@ def stage_terms(question: Question, columns: LayoutColumns, *, whole: bool = Tru
 def each_kind(
     question: Question, columns: LayoutColumns, price: Price, of_others: Price | None = None
 ) -> list[Terms]:
-    """The terms as if all blocks were of one kind, for each kind; they differ in those of blocks alone.
+    """Terms if all blocks were of one kind, for each kind; only terms of blocks differ.
 
     `of_others` prices all kinds but the last block's, of which terms of blocks count, and what a rank has besides.
     """
     if question.kinds.number == 1:
-        return [_as_run(own, price(own, columns)) for own in question.by_kind]
+        return [_zero_frozen_terms(own, price(own, columns)) for own in question.by_kind]
     # a block without experts does not depend on their degrees, but for updates by shares of the whole model
     alike = question.stack.update_group is None
     without = replace(columns, ep=np.ones_like(columns.ep), etp=columns.tp) if alike else columns
@@ -335,8 +333,8 @@ def each_kind(
     for kind, own in enumerate(question.by_kind):
         ends = kind == last or of_others is None or own.model.tower is not None
         price_of = partial(price if ends else of_others or price, own)
-        rows = _as_seen(question, own, columns if own.model.moe_share else without)
-        each.append(_as_run(own, over_distinct(rows, AXES, price_of)))
+        rows = _tower_batch_columns(question, own, columns if own.model.moe_share else without)
+        each.append(_zero_frozen_terms(own, over_distinct(rows, AXES, price_of)))
 
     def mean(name: str) -> Term:
         return _joined([one[name] for one in each], kinds.mean)
@@ -352,22 +350,23 @@ def each_kind(
     if not counted.any():
         return found
 
-    def unless_counted(both: list[Array]) -> Array:
+    def mean_where_counted(both: list[Array]) -> Array:
         return np.where(counted if both[0].ndim == 1 else counted[:, None], both[1], both[0])
 
     return [
-        one | {name: _joined([one[name], mean(name)], unless_counted) for name in own_names} for one in found
+        one | {name: _joined([one[name], mean(name)], mean_where_counted) for name in own_names}
+        for one in found
     ]
 
 
-def _as_seen(question: Question, own: Question, columns: LayoutColumns) -> LayoutColumns:
+def _tower_batch_columns(question: Question, own: Question, columns: LayoutColumns) -> LayoutColumns:
     """The layouts as blocks of one kind see them: to a vision tower every image is a sequence, which no rank splits."""
     if own.model.tower is None or own.model.tower.part != "tower":
         return columns
     return replace(columns, mbs=columns.mbs * (question.training.images or 1), sp=np.zeros_like(columns.sp))
 
 
-def _as_run(own: Question, terms: Terms) -> Terms:
+def _zero_frozen_terms(own: Question, terms: Terms) -> Terms:
     """Terms of blocks of one kind as a job runs them: forward alone where nothing before them is trained, and the first
     of a decoder behind a tower with the token embedding, which lies with it."""
     terms = dict(terms)
@@ -388,7 +387,7 @@ def _as_run(own: Question, terms: Terms) -> Terms:
 
 
 def terms_by_sort(each: Sequence[Terms]) -> Terms:
-    """Of blocks by sort, with an axis T in place of P where there are several kinds."""
+    """Terms of blocks by sort, with an axis T in place of P where there are several kinds."""
     if len(each) == 1:
         return each[0]
     return each[0] | {name: _joined([one[name] for one in each], by_sort) for name in OF_BLOCKS}
@@ -402,6 +401,6 @@ def by_sort(values: Sequence[Array]) -> Array:
 
 
 def _joined(terms: Sequence[Mapping[str, Array]], join: Callable[[list[Array]], Array]) -> Term:
-    """One term of several, part by part; a part that one of them lacks is zero there."""
+    """Terms joined into one, part by part; a missing part counts as zero."""
     known = {part: value for term in terms for part, value in term.items()}
     return {part: join([term.get(part, np.zeros_like(own)) for term in terms]) for part, own in known.items()}

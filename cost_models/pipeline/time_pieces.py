@@ -1,4 +1,4 @@
-"""What time coefficients are put together from: seconds of compute and of the communication of every axis.
+"""Parts of time coefficients: seconds of compute and of the communication of every axis.
 
 Time terms: seconds by the part of a step that a user sees, their sum, and what jitter adds to them.
 
@@ -96,11 +96,11 @@ def with_jitter(term: Term, slowdown: Array) -> Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """Where the ranks sit, and data-parallel seconds of each module."""
+    """Parallel groups, and data-parallel seconds of each module."""
 
     groups: MeshGroups
     block: DataSeconds
-    """Its experts over the ranks that hold the same."""
+    """Seconds of a block; its experts are over the ranks that hold the same experts."""
     embedding: DataSeconds
     head: DataSeconds
     norms: Array
@@ -109,7 +109,7 @@ class Links:
 
 @dataclass(frozen=True)
 class Pieces:
-    """What the coefficients of N layouts are put together from, each worked out when it is first asked for."""
+    """Parts of the time coefficients of N layouts, each computed on first use."""
 
     question: Question
     columns: LayoutColumns
@@ -125,7 +125,7 @@ class Pieces:
 
     @cached_property
     def links(self) -> Links:
-        """Everything that does not depend on the size of a microbatch and on what is done with it."""
+        """Groups and data-parallel seconds, which do not depend on the microbatch."""
         names = ("tp", "cp", "pp", "dp", "ep", "etp", "shard", "zero", "order")
         return over_distinct(self.columns, names, lambda rows: _links_of(replace(self, columns=rows)))
 
@@ -166,7 +166,7 @@ class Pieces:
 
     @cached_property
     def counts(self) -> Parameters:
-        """Of a rank."""
+        """Parameters of a rank."""
         x = self.columns
         return parameters(self.question.model, x.tp, ep=x.ep, etp=x.etp)
 
@@ -200,7 +200,7 @@ class Pieces:
 
     @property
     def experts_hidden(self) -> Array:
-        """(N,) seconds of it that lengthen nothing."""
+        """(N,) hidden seconds of the exchange with experts."""
         return np.maximum(0.0, self.experts - self.experts_shown)
 
     @cached_property

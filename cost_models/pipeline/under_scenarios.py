@@ -68,7 +68,7 @@ def seconds_under_scenarios(question: Question, layout: Layout) -> Array | None:
 
 
 def weighed_seconds(question: Question, layout: Layout) -> float | None:
-    """What the question's risk weighs of a step; None where it is the step on paper."""
+    """Seconds of a step weighed by the question's risk; None where it is the predicted step."""
     found = None if question.risk == "none" else seconds_under_scenarios(question, layout)
     return None if found is None else float(weigh(found, question.risk))
 

@@ -71,7 +71,7 @@ def _summed(pieces: Pieces) -> Term:
 
 
 def _sync_of_ends(pieces: Pieces) -> dict[str, Term]:
-    """Of embedding and head."""
+    """Gradient synchronisation of embedding and head."""
     links, head = pieces.links, pieces.links.head.step_reduce
     head_shown = _reduce_shown(pieces, head, pieces.ends.head_backward)
     tied = tied_reduce_seconds(pieces.question, pieces.columns, links.groups.pp)

@@ -48,7 +48,7 @@ def round_sizes(pp: Ints, microbatches: Ints) -> Ints:
 
 
 CACHED_TABLES = 1024
-"""Tables, and what is compiled from them, that stay in memory: a search returns to the same few shapes."""
+"""Action tables and timelines that stay cached: a search returns to the same few shapes."""
 
 
 Kind = Literal["F", "B", "I", "W"]
@@ -56,7 +56,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 FORWARD, BACKWARD, INPUT, WEIGHT = range(len(KINDS))
 """A kind's index into `KINDS`, which the columns of a table hold."""
 IDLE = len(KINDS)
-"""What fills the row of a rank that is done."""
+"""Entry that fills the row of a finished rank."""
 
 
 class Action(NamedTuple):
@@ -135,7 +135,7 @@ class ActionTable:
         return stages_of_ranks(self.pp, self.vpp, v_shaped=self.v_shaped)
 
     def actions(self, rank: int) -> tuple[Action, ...]:
-        """What one rank does, in order."""
+        """Actions of one rank, in order."""
         columns = (self.kind[rank], self.stage[rank], self.microbatch[rank])
         return tuple(
             Action(KINDS[kind], stage, microbatch)

@@ -1,4 +1,4 @@
-"""The pipeline schedules by name, and what is asked of one: whether it can run, its table, where its stages lie; and
+"""Registry of pipeline schedules: whether one can run, its table, where its stages lie; and
 which schedules have a trait, as sets of names and as masks of layouts.
 """
 
@@ -47,7 +47,7 @@ def schedule_named(name: str) -> PipelineSchedule:
 
 
 def legal(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
-    """None where PyTorch's engine can run the schedule, else a sentence that says what is wrong.
+    """Sentence that says why PyTorch's engine cannot run the schedule; None if it can.
 
     Raises:
         UnknownNameError: no such schedule.
@@ -127,7 +127,7 @@ SPLIT_BACKWARD = _with(lambda own: own.splits != "never")
 """Schedules that run the two halves of a backward pass, towards input and weights, at different times."""
 
 ALWAYS_SPLIT = _with(lambda own: own.splits == "always")
-"""Those of them that split every backward pass; DualPipeV does so in warm-up and cool-down only."""
+"""Schedules that split every backward pass; DualPipeV does so in warm-up and cool-down only."""
 
 KEEPS_ALL_LOGITS = _with(lambda own: own.keeps_all_logits)
 """Schedules that run something else between the forward and the backward pass of the head."""

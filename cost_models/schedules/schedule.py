@@ -1,4 +1,4 @@
-"""What a pipeline schedule is: its action table, what it forbids, and what is known of it without its table."""
+"""Definition of a pipeline schedule: its action table, its rules, and facts known without the table."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class PipelineSchedule:
     """One schedule; a file of this folder holds it as `SCHEDULE`."""
 
     name: str
-    """As layouts write it."""
+    """Name in the notation of layouts."""
     engine: str
     """The class of `torch.distributed.pipelining` that runs it."""
     table: Callable[[int, int, int], ActionTable]
     """(pp, vpp, microbatches) → what every rank does, in order."""
     objection: Objection | None = None
-    """What forbids it beside its chunks."""
+    """Rule that forbids the schedule, besides its chunks."""
     engine_objection: Objection | None = None
-    """What that class refuses beyond it, and engines of others run."""
+    """Further rule of PyTorch's class that other engines do not have."""
     chunks: tuple[int, int | None]
     """Fewest and most chunks of a rank; None: as many as there are blocks for."""
     live: Callable[[Ints, Ints, Ints, Ints, Ints], Ints]
@@ -41,7 +41,7 @@ class PipelineSchedule:
     v_shaped: bool = False
     """Whether stages go down the ranks and up again, two chunks a rank; else they go round them."""
     splits: Literal["never", "sometimes", "always"] = "never"
-    """Which backward passes run as two actions, towards the input and towards the weights."""
+    """Backward passes that run as two actions, towards the input and towards the weights."""
     keeps_all_logits: bool = False
     """Whether something else runs between the forward and the backward pass of the head."""
     steady: Literal["queue", "pairs"] | None = None
@@ -62,12 +62,12 @@ class PipelineSchedule:
         return self.chunks[1] != 1 and not self.v_shaped and self.splits == "never"
 
     def runs_chunks(self, vpp: int) -> bool:
-        """Whether it runs so many chunks a rank."""
+        """Whether the schedule runs `vpp` chunks a rank."""
         fewest, most = self.chunks
         return fewest <= vpp and (most is None or vpp <= most)
 
     def refused(self, pp: int, vpp: int, microbatches: int) -> str | None:
-        """What forbids the schedule there in any engine, as a sentence, or None."""
+        """Sentence that says why no engine can run the schedule; None if one can."""
         if min(pp, vpp, microbatches) < 1:
             return f"pp, vpp and microbatches start at one: pp{pp} vpp{vpp}, {microbatches} microbatches"
         if not self.runs_chunks(vpp):
@@ -91,7 +91,7 @@ class PipelineSchedule:
         return np.broadcast_to(self.live(*every), shape)
 
     def live_of_rank(self, pp: _Count, vpp: _Count, microbatches: _Count, rank: _Count) -> Ints:
-        """Those of all its chunks."""
+        """Live microbatches of a rank, summed over its chunks."""
         every = tuple(map(np.asarray, (pp, vpp, microbatches, rank)))
         if self.live_together is not None:
             return np.broadcast_to(

@@ -14,8 +14,8 @@ from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.operators.flops import model_flops, recomputed_flops
-from cost_models.operators.on_rank import tokens_on_rank
-from cost_models.operators.routing import routing_traffic
+from cost_models.operators.record import tokens_on_rank
+from cost_models.operators.traffic import routing_traffic
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cost_models.axes.layout import Layout
-from cost_models.communication.resharding import Kept, Moved
+from cost_models.communication.resharding import ReshardBytes, StoredTensor
 from cost_models.communication.resharding import reshard as moved
 from cost_models.errors import InputError
 from cost_models.memory.states import moment_bytes
@@ -32,7 +32,7 @@ class Resharded(AnswerBase):
     question: Question
     """Of the layout with more GPUs."""
     layouts: tuple[Layout, Layout]
-    moved: Moved
+    moved: ReshardBytes
     states: bool
 
     @property
@@ -95,9 +95,9 @@ def reshard(first: Plan, second: str | Path | AnyPlan, *, states: bool) -> Resha
         raise InputError(f"the plans are on different nodes: {here.name} and {there.name}", hint=hint)
     if states and training.tuning is not None:
         raise InputError("the first plan has states of adapters, not of the model", hint="leave out --states")
-    kept = [Kept(training.element_bytes, from_stage=3)]
+    kept = [StoredTensor(training.element_bytes, from_stage=3)]
     if states:
-        kept.append(Kept(STATE_BYTES[training.state_dtype] + moment_bytes(one), from_stage=1))
+        kept.append(StoredTensor(STATE_BYTES[training.state_dtype] + moment_bytes(one), from_stage=1))
     layouts = (plans[0].estimate.layout, plans[1].estimate.layout)
     return Resharded(
         question=max(one, two, key=lambda own: own.cluster.num_gpus),

@@ -9,7 +9,7 @@ import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.communication.resharding import Kept, Moved, reshard
+from cost_models.communication.resharding import ReshardBytes, StoredTensor, reshard
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.specs.training import TrainingSpec
@@ -113,8 +113,8 @@ def owners(
 
 
 def moved(
-    model: TransformerSpec, first: str, second: str, kept: tuple[Kept, ...]
-) -> tuple[Moved, np.ndarray]:
+    model: TransformerSpec, first: str, second: str, kept: tuple[StoredTensor, ...]
+) -> tuple[ReshardBytes, np.ndarray]:
     """What is priced, and (R, 4) elements there, needed, received by each rank and received by its node from others."""
     training = TrainingSpec(global_batch=16, sequence_length=32)
     question = complete_question(model, catalog.load_cluster("dgx-h100"), training, stack="meshwright")
@@ -139,8 +139,8 @@ def moved(
     return reshard(question, layouts[0], layouts[1], kept, PER_NODE), found
 
 
-WEIGHTS = (Kept(bytes_each=2.0, from_stage=3),)
-STATES = (*WEIGHTS, Kept(bytes_each=12.0, from_stage=1))
+WEIGHTS = (StoredTensor(bytes_each=2.0, from_stage=3),)
+STATES = (*WEIGHTS, StoredTensor(bytes_each=12.0, from_stage=1))
 
 
 @pytest.mark.parametrize("kept", [WEIGHTS, STATES])
@@ -154,7 +154,7 @@ STATES = (*WEIGHTS, Kept(bytes_each=12.0, from_stage=1))
         ("dp4 mbs1 zero3 layers=4", "tp2 dp8 mbs1 zero3 layers=4"),
     ],
 )
-def test_every_element_of_a_dense_model(first: str, second: str, kept: tuple[Kept, ...]) -> None:
+def test_every_element_of_a_dense_model(first: str, second: str, kept: tuple[StoredTensor, ...]) -> None:
     hold(*moved(TransformerSpec.model_validate(DENSE), first, second, kept))
 
 
@@ -169,7 +169,7 @@ def test_every_element_of_a_mixture(first: str, second: str) -> None:
     hold(*moved(TransformerSpec.model_validate(MIXTURE), first, second, STATES))
 
 
-def hold(found: Moved, counted: np.ndarray) -> None:
+def hold(found: ReshardBytes, counted: np.ndarray) -> None:
     there, needed, received, crossed = counted.T
     assert found.there == pytest.approx(there)
     assert found.needed == pytest.approx(needed)

@@ -13,7 +13,7 @@ from cost_models.files import catalog
 from cost_models.measured.calibration.families import predict_with
 from cost_models.measured.runs.shipped import timed_cases
 from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.passes import forward_shown
+from cost_models.pipeline.passes import exposed_gathers_forward
 from cost_models.pipeline.time_pieces import Pieces
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
@@ -42,10 +42,10 @@ def test_each_matrix_hides_the_gather_of_the_next_and_no_other() -> None:
     compute = np.array([3, 1, 4, 4]) / 12 * (window - core) + [core, 0, 0, 0]
     assert products > 0.8 * (window - core)
     wanted = 4 * 64 * SLICE + np.maximum(0, gather * np.array([1, 4, 4, 3]) / 12 - compute).sum()
-    shown, hidden = forward_shown(pieces)
+    shown, hidden = exposed_gathers_forward(pieces)
     assert shown[0] == pytest.approx(wanted, rel=0.05)
     assert shown[0] + hidden[0] == pytest.approx(gather + 4 * 64 * SLICE)
-    at_once, _ = forward_shown(Pieces(asked(zero3_waits_for_device=False), pieces.columns, True))
+    at_once, _ = exposed_gathers_forward(Pieces(asked(zero3_waits_for_device=False), pieces.columns, True))
     assert at_once[0] == pytest.approx(max(0.0, gather - window))
 
 
