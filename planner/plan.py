@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, PrivateAttr, Tag, model_validator
 
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.base import GpuCount, Spec
@@ -24,7 +25,7 @@ from cost_models.specs.pools import AnyCluster, MixedCluster
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.units import Bytes, Seconds
+from cost_models.units import Bytes, Seconds, counted
 from planner.certificate import Certificate
 from planner.objectives import Objective, ObjectiveName
 from planner.rules.legality import check
@@ -33,6 +34,8 @@ from planner.space.layouts import Restrictions, parse_restrictions
 PLAN_SCHEMA = 1
 _RENAMED = {"holes": "fragmentation"}
 """Parts of memory by the names that plan files of earlier versions have."""
+_LISTED_FACTS = 3
+"""Ignored facts of a stack that a note names."""
 
 LayoutText = Annotated[
     Layout,
@@ -58,6 +61,22 @@ class AnyPlan(Spec):
     """The kind of plan file."""
     schema_version: int = PLAN_SCHEMA
     meshwright_version: str
+    _ignored_facts: tuple[str, ...] = PrivateAttr(default=())
+
+    def without_facts(self, ignored: Iterable[str]) -> Self:
+        """The plan, whose notes name the facts of its file's stack that were ignored."""
+        self._ignored_facts = tuple(ignored)
+        return self
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes on the plan's file, a sentence each, without a full stop."""
+        if not (names := self._ignored_facts):
+            return ()
+        listed = ", ".join(names[:_LISTED_FACTS]) + ", ..." * (len(names) > _LISTED_FACTS)
+        return (
+            f"{counted(len(names), 'fact')} of the plan's software stack no longer in use, ignored: {listed}",
+        )
 
     @property
     def model_name(self) -> str:

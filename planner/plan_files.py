@@ -24,6 +24,7 @@ from cost_models.files.parsing import check_kind, validate
 from cost_models.files.reading import read_document
 from cost_models.files.whole import write_whole
 from cost_models.pipeline.estimating import estimate
+from cost_models.specs.stack import DROPPED_FACTS
 from planner.plan import PLAN_SCHEMA, AnyPlan, Plan, package_version
 
 P = TypeVar("P", bound=AnyPlan)
@@ -126,7 +127,12 @@ def _read_plan(document: Document, plan_type: type[P]) -> P:
     if isinstance(proof := document.value.get("certificate"), dict):
         read = {name: value for name, value in proof.items() if name not in UNWRITTEN}
         document = replace(document, value=document.value | {"certificate": read})
-    plan = validate(document, plan_type)
+    ignored: list[str] = []
+    if isinstance(facts := document.value.get("stack"), dict):
+        ignored = [name for name in facts if name in DROPPED_FACTS]
+        stack = {name: value for name, value in facts.items() if name not in DROPPED_FACTS}
+        document = replace(document, value=document.value | {"stack": stack})
+    plan = validate(document, plan_type).without_facts(ignored)
     try:
         plan.require_readable()
     except InputError as error:

@@ -18,6 +18,9 @@ VOCABULARY_UNIT = 128
 STORES_SCORES: frozenset[AttentionKernel] = frozenset({"unfused", "fused-softmax"})
 """Attention kernels that keep the s × s scores in memory."""
 
+DROPPED_FACTS = frozenset({"host_update_seconds", "offloads"})
+"""Facts of a stack in plan files of earlier versions that no price depends on any more."""
+
 
 class DriveUse(Spec):
     """How a stack keeps optimizer states on a drive (Rajbhandari et al. 2021, ZeRO-Infinity, section 5.1.2): a chunk is

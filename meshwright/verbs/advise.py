@@ -64,6 +64,7 @@ def advise_command(options: AdviseFlags, output: Output) -> None:
     problems.read(lambda: output.check_places(options.out))
     problems.require()
     assert loaded is not None
+    output.remark(loaded.notes)
     with searching(output, options.time_limit) as budget:
         answer = advise(loaded, options.layout, budget=budget)
     if options.out is not None:

@@ -137,7 +137,9 @@ def plan_command(options: PlanFlags, output: Output) -> None:
     problems.read(options.require_serving)
     if options.replay is not None:
         _require_nothing_else(options)
-    question = problems.read(lambda: _asked_again(options.replay) if options.replay else options.question())
+    question = problems.read(
+        lambda: _asked_again(options.replay, output) if options.replay else options.question()
+    )
     problems.read(lambda: output.check_places(options.out))
     problems.require()
     assert question is not None
@@ -155,11 +157,12 @@ def plan_command(options: PlanFlags, output: Output) -> None:
         output.end_interrupted("this is the best so far, and not proved")
 
 
-def _asked_again(replay: Path) -> PlanAsked:
+def _asked_again(replay: Path, output: Output) -> PlanAsked:
     """The question of a plan file. Raises InputError."""
     from planner.plan_files import load_any_plan
 
     plan = load_any_plan(replay)
+    output.remark(plan.notes)
     return verbs_of_plan(plan).ask_again(plan)
 
 

@@ -53,4 +53,4 @@ class RecommenderVerbs(Verbs[RecommenderPlan]):
         return f"{plan.model.name} on {plan.cluster.num_gpus} x {plan.cluster.gpu.name}"
 
     def notes(self, plan: RecommenderPlan) -> tuple[str, ...]:
-        return ()
+        return plan.notes

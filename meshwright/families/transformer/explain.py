@@ -181,7 +181,7 @@ def figures(plan: Plan) -> dict[str, Any]:
 
 def explain(plan: Plan) -> Explained:
     """What binds a plan, its rivals, and what would change it."""
-    notes = notes_of(plan.question, plan.restrictions.read)
+    notes = (*plan.notes, *notes_of(plan.question, plan.restrictions.read))
     explanation = explanation_of(plan, priced_again(plan))
     return Explained(question=plan.question, explanation=explanation, notes=notes, plan=plan)
 

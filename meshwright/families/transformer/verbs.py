@@ -72,4 +72,4 @@ class TransformerVerbs(Verbs[Plan]):
     def notes(self, plan: Plan) -> tuple[str, ...]:
         from planner.space.notes import notes_of
 
-        return notes_of(plan.question, plan.restrictions.read)
+        return (*plan.notes, *notes_of(plan.question, plan.restrictions.read))

@@ -50,6 +50,8 @@ def forecast_command(options: ForecastOptions, output: Output) -> None:
     from meshwright.verbs.forecast.reading import ask
     from planner.plan_files import load_plan
 
-    question = ask(replace(options, plan=load_plan(str(options.plan))))
+    plan = load_plan(str(options.plan))
+    output.remark(plan.notes)
+    question = ask(replace(options, plan=plan))
     output.assumed(question.assumptions)
     output.show(question.answer())

@@ -58,12 +58,14 @@ def run_command(options: RunFlags, output: Output) -> None:
     given = {**config, "dry_run": options.dry_run}
     require_options(verbs, "run", [name for name in _OF_FAMILIES if given[name]])
     running = verbs.running(loaded)
+    speaks = os.environ.get("RANK", "0") == "0"  # under torchrun every rank trains, and rank 0 tells of it
+    if speaks:
+        output.remark(loaded.notes)
     if options.dry_run:
         output.show(running.built(config))
         output.note(f"Next: meshwright run {options.plan}")
         return
     output.check_places()
-    speaks = os.environ.get("RANK", "0") == "0"  # under torchrun every rank trains, and rank 0 tells of it
     if speaks and (note := running.before(compiled=config["compile"])):
         output.note(note)
     told: list[int] = []

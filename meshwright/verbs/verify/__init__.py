@@ -87,6 +87,7 @@ def verify_command(options: VerifyOptions, output: Output) -> None:
         about = f"cache of {loaded.question.model.name}"
         answer = Verified(path=path, about=about, searched=True, checks=checks)
     else:
+        output.remark(loaded.notes)
         verbs = verbs_of_plan(loaded)
         figures = {} if loaded.problems() else verbs.figures(loaded)
         about = verbs.about(loaded)
