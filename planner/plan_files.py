@@ -114,6 +114,15 @@ def read_plan_in(document: Document) -> AnyPlan:
     return _read_plan(document, plan_type)
 
 
+def without_dropped_facts(fields: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The fields of a plan's file without facts of its stack that only earlier versions have; names of those facts."""
+    facts = fields.get("stack")
+    if not isinstance(facts, dict):
+        return fields, ()
+    ignored = tuple(name for name in facts if name in DROPPED_FACTS)
+    return fields | {"stack": {name: facts[name] for name in facts if name not in ignored}}, ignored
+
+
 def _read_plan(document: Document, plan_type: type[P]) -> P:
     check_kind(document, plan_type)
     written = document.value.get("schema_version")
@@ -127,12 +136,8 @@ def _read_plan(document: Document, plan_type: type[P]) -> P:
     if isinstance(proof := document.value.get("certificate"), dict):
         read = {name: value for name, value in proof.items() if name not in UNWRITTEN}
         document = replace(document, value=document.value | {"certificate": read})
-    ignored: list[str] = []
-    if isinstance(facts := document.value.get("stack"), dict):
-        ignored = [name for name in facts if name in DROPPED_FACTS]
-        stack = {name: value for name, value in facts.items() if name not in DROPPED_FACTS}
-        document = replace(document, value=document.value | {"stack": stack})
-    plan = validate(document, plan_type).without_facts(ignored)
+    fields, ignored = without_dropped_facts(document.value)
+    plan = validate(replace(document, value=fields), plan_type).without_facts(ignored)
     try:
         plan.require_readable()
     except InputError as error:

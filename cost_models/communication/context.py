@@ -74,7 +74,7 @@ def attended_width(question: Question) -> int:
     """Columns of the keys and values that attention is given, and context ranks exchange, of the whole model."""
     model = question.model
     width = model.kv_size + model.value_size
-    return width * model.num_heads // model.num_kv_heads if question.stack.repeats_keys_values else width
+    return width * model.num_heads // model.num_kv_heads if question.stack.torch_context_parallel else width
 
 
 def gathered_elements(question: Question, columns: LayoutColumns) -> Array:

@@ -65,7 +65,7 @@ def data_seconds(
     stack, profile = question.stack, question.hardware
     element = question.training.element_bytes
     weights = module_parameters * of.share * element
-    gradients = module_parameters * of.share * STATE_BYTES[stack.reduce_dtype or gradient_dtype(question)]
+    gradients = module_parameters * of.share * STATE_BYTES[gradient_dtype(question)]
     zero = columns.zero
     scatter = reduce_scatter_seconds(gradients, groups.shard, profile)
     if (groups.copies.size > 1).any():

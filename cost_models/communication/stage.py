@@ -72,7 +72,7 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     reduce = all_reduce_seconds(message, group, profile)
     gather = all_gather_seconds(message, group, profile)
     operand = gather
-    if question.stack.gathers_cast_operands and question.training.narrow:
+    if question.stack.transformer_engine and question.training.narrow:
         cast = message * question.training.operand_bytes / question.training.element_bytes
         operand = all_gather_seconds(cast, group, profile)
     scatter = reduce_scatter_seconds(message, group, profile)
@@ -97,8 +97,7 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     )  # what makes tokens of patches is whole
     keeps_gathered = question.stack.saves_gathered_activations
     none = np.zeros(len(columns))
-    stack = question.stack
-    behind = np.where(sp, stack.reduces_behind_weight_products, stack.all_reduces_behind_weight_products)
+    behind = question.stack.reduces_behind_weight_products
     summed = entered * np.where(sp, scatter, reduce)
     forward = np.where(sp, entered * operand + left * scatter, left * reduce) + inner
     last = times * np.where(sp, scatter, reduce)
@@ -132,9 +131,7 @@ def expert_seconds(question: Question, columns: LayoutColumns, groups: MeshGroup
     model, training, profile = question.model, question.training, question.hardware
     if not model.has_experts:
         return np.zeros(len(columns))
-    there = training.operand_bytes if question.stack.fp8_expert_dispatch else training.element_bytes
-    exchanged = _one_way(question, columns, groups, there)
-    exchanged = exchanged + _one_way(question, columns, groups, training.element_bytes)
+    exchanged = 2 * _one_way(question, columns, groups, training.element_bytes)
     copies = tokens_on_rank(question, columns, "sent") * model.hidden_size * training.element_bytes
     gathered = all_gather_seconds(columns.etp * copies, groups.etp, profile)
     scattered = reduce_scatter_seconds(columns.etp * copies, groups.etp, profile)

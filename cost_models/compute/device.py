@@ -78,7 +78,6 @@ def device_of(question: Question, *, wide: bool = False) -> Device:
         operand_bytes=training.element_bytes if wide else training.operand_bytes,
         casts_apart=question.stack.fp8_casts_apart,
         fuses=question.stack.fused_elementwise,
-        gemm_half=question.stack.narrow_gemm_half if precision in NARROW else None,
         launches_ahead=gpu.kind != "cpu" and not question.stack.launches_block,
     )
 

@@ -80,7 +80,7 @@ def scan_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     flops = tokens * scan_flops(mixer)
     seconds = []
     rates = (device.attention.forward, device.attention.backward / _BACKWARD_PRODUCTS)
-    gated = _GATED if question.stack.gates_in_scan and not mixer.delta else (0.0, 0.0)
+    gated = _GATED if question.stack.transformer_engine and not mixer.delta else (0.0, 0.0)
     for passes, rate, more in zip(_PASSES["delta" if mixer.delta else "decays"], rates, gated, strict=True):
         passes = replace(passes, values=passes.values + more)
         moved = tokens * _bytes(mixer, passes, question.training.element_bytes)

@@ -42,6 +42,8 @@ from cost_models.specs.model.transformer_shape import Norm
 from cost_models.specs.stack import STORES_SCORES
 
 _FP32 = 4.0
+_EAGER_NORM_ELEMENTS = 3
+"""Elements that an eager RMS norm in 16 bits keeps for each that it reads: an fp32 copy and the normalised input."""
 
 
 def head_vectors(question: Question) -> float:
@@ -96,7 +98,7 @@ def norm_bytes(question: Question, norm: Norm) -> float:
         return element
     if is_eager(question):
         return (1 + trains) * _FP32
-    return element if stack.fused_norms else (stack.eager_norm_bytes / 2 - (not trains)) * element
+    return element if stack.fused_norms else (_EAGER_NORM_ELEMENTS - (not trains)) * element
 
 
 def is_eager(question: Question) -> bool:
@@ -122,7 +124,9 @@ def input_bytes(question: Question, operator: Operator) -> Amount:
 def plain_scan_bytes(question: Question) -> float:
     """Bytes of a token that the backward pass of a scan holds, where scans are plain products; else 0."""
     model, mixer = question.model, question.model.recurrence
-    if mixer is None or not (question.stack.plain_scans and model.mixer_share("recurrence", "both")):
+    if mixer is None or not (
+        question.stack.eager_attention_and_norms and model.mixer_share("recurrence", "both")
+    ):
         return 0.0
     keys, rows = mixer.heads * mixer.state_dim, mixer.heads * mixer.chunk
     states = mixer.value_size * mixer.state_dim / mixer.chunk
@@ -144,7 +148,7 @@ def scan_bytes(question: Question, scan: Operator) -> Amount:
     """
     mixer, element = question.model.recurrence, question.training.element_bytes
     assert mixer is not None
-    if question.stack.plain_scans:
+    if question.stack.eager_attention_and_norms:
         return {"split": element * (mixer.value_size + mixer.heads * mixer.head_numbers + mixer.decay_size)}
     if mixer.kind == "mamba1":
         states = 2 * _FP32 * mixer.value_size * mixer.state_dim / mixer.chunk
@@ -192,7 +196,7 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     compiled = stack.fused_loss and stack.compiles_loss
     stored = _FP32 if stack.fp32_logits and not compiled else element
     # a compiled loss keeps logits and makes the probabilities again; a pipeline's stage keeps its output all step
-    split_copy = np.where(columns.tp > 1, stored, 0.0) if stack.split_loss_copies_logits else 0.0
+    split_copy = np.where(columns.tp > 1, stored, 0.0) if stack.fully_shard else 0.0
     gradients = 2 * stored + np.where(columns.pp > 1, element, 0.0) + split_copy
     if stack.fused_loss:  # the gradient takes the place of what was kept; only its copy in 16 bits is new
         gradients = np.where((stored > element) | compiled, element, 0.0)
@@ -284,8 +288,6 @@ def _input(question: Question, operator: Operator) -> Amount:
     if operator.drops_input:
         return {reads.place: (training.element_bytes + _MASK_BYTES) * reads.width}
     cast = question.stack.fp8_saves_inputs and training.narrow and not operator.gemm.adapter
-    if operator.reads_core and _kept_once(question) is not None:
-        return {}
     if operator.shares_input and not (cast and operator.reads_core):
         return {}
     narrow = cast and reads.place != "stream"
@@ -312,22 +314,13 @@ def _core_tensors(question: Question, core: Operator) -> Amount:
         read = 3 * model.query_size
     if question.stack.rotates_in_joint_tensor and model.num_kv_heads == model.num_heads:
         read += model.kv_size + model.value_size
-    element, once = question.training.element_bytes, _kept_once(question)
-    return {core.reads.place: element * read + (element if once is None else once) * model.attended_size}
-
-
-def _kept_once(question: Question) -> float | None:
-    """Bytes of an element of attention's output where one copy serves its core and the product behind it, else None."""
-    return question.stack.fp8_core_bytes if question.training.narrow else None
+    return {core.reads.place: question.training.element_bytes * (read + model.attended_size)}
 
 
 def _activation_input(question: Question, activation: Operator) -> Amount:
     """What it reads and, with a gate written out, what it multiplies; what it returns the matrix down keeps."""
-    training, stack = question.training, question.stack
-    tensors = activation.inputs if stack.fused_elementwise else 2 * activation.inputs - 1
-    narrow = stack.fp8_saves_activated and training.narrow and activation.reads.place == "expert"
-    element = training.operand_bytes if narrow else training.element_bytes
-    return {activation.reads.place: element * tensors * activation.reads.width}
+    tensors = activation.inputs if question.stack.fused_elementwise else 2 * activation.inputs - 1
+    return {activation.reads.place: question.training.element_bytes * tensors * activation.reads.width}
 
 
 def _gate_input(question: Question, gate: Operator) -> Amount:
@@ -342,12 +335,6 @@ def _expert_results(question: Question, routing: Operator) -> Amount:
     return {routing.reads.place: question.training.element_bytes * routing.reads.width}
 
 
-def _rotary_tables(question: Question, rotary: Operator) -> Amount:
-    """Cosines and sines of every token, where they were gathered; all heads read the same."""
-    model, tables = question.model, 2 * question.stack.keeps_rotary_tables
-    return {"whole": question.training.element_bytes * tables * model.turned_share * model.head_dim}
-
-
 def _dropout_mask(question: Question, dropout: Operator) -> Amount:
     return {dropout.reads.place: _MASK_BYTES * dropout.reads.width} if question.dropout > 0 else {}
 
@@ -360,7 +347,6 @@ _KEPT: dict[Kind, Callable[[Question, Operator], Amount]] = {
     "gate": _gate_input,
     "modulation": _gate_input,
     "routing": _expert_results,
-    "rotary": _rotary_tables,
     "dropout": _dropout_mask,
     "convolution": input_bytes,
     "scan": scan_bytes,
@@ -391,7 +377,7 @@ def _output_kept_twice(question: Question, columns: LayoutColumns) -> Array:
     flash = kernel not in STORES_SCORES and (kernel != "cudnn" or not question.cluster.gpu.prefers_cudnn)
     traded = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index("all-to-all"))
     twice = ((columns.mbs > 1) & (flash and question.stack.sequence_first)) | (
-        traded & question.stack.keeps_traded_output
+        traded & question.stack.saves_gathered_activations
     )
     cores = question.model.attention_share + (question.model.stacks is not None)
     width = question.training.element_bytes * question.model.attended_size * cores
@@ -436,7 +422,7 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
     piped, source = columns.pp > 1, question.model.source_share
     live = np.minimum(columns.pp * columns.vpp, columns.microbatches(question.training.global_batch))
     encoded = source / (1.0 + source) * tensor * live
-    if not question.stack.retains_boundary_tensors:
+    if not question.stack.torch_pipelining:
         none = np.zeros(len(columns))
         every = np.where(piped, 2 * tensor, 0.0) + encoded
         return BoundaryBytes(every_rank=every, first_rank=none, last_rank=none)

@@ -169,23 +169,18 @@ def _trained_bytes(question: Question, columns: LayoutColumns, part: Part, held:
     ranks = (columns.expert_shard if experts else columns.shard).astype(np.float64)
     sharded = _is_sharded(question, columns, ranks, experts)
     shard = {stage: np.where(columns.zero >= stage, ranks, 1.0) for stage in (1, 2)}
-    others = (columns.expert_replicas if experts else columns.replicas) > 1
-    bucketed = np.where(stack.reducer_buckets & (columns.zero == 0) & others, compute * mixed, 0.0)
-    copied = np.where((columns.zero == 1) & (ranks > 1), stack.gather_copies * compute, 0.0)
     each = reduces_every_microbatch(question, columns)
     gradient_shard = np.where(each, shard[2], 1.0)
     late = sharded & stack.fully_shard & (columns.microbatches(training.global_batch) == 1)
     weights, master, written, stored = _weights_and_master(question, columns, ranks, sharded)
     return StateBytes(
         weights=held.weights * weights,
-        gradients=held.gradients
-        * waits
-        * np.where(late, 0.0, (gradient + extra_gradient) / gradient_shard + bucketed),
+        gradients=held.gradients * waits * np.where(late, 0.0, (gradient + extra_gradient) / gradient_shard),
         optimizer=held.optimizer * (master + moments) / shard[1],
         gathered=np.where(sharded & (columns.zero == 3), compute, 0.0),
         scattering=np.where(sharded, gradient, 0.0),
         worked_on=np.where(master > 0, 0.0, written) / shard[1],
-        update=held.optimizer * waits * _temporary_bytes(question, columns, shard[1]) / shard[1] + copied,
+        update=held.optimizer * waits * _temporary_bytes(question, columns, shard[1]) / shard[1],
         updated=written / shard[1],
         stored=stored,
         late_gradients=held.gradients * waits * np.where(late, gradient / ranks, 0.0),

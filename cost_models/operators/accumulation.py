@@ -83,6 +83,4 @@ def fuses_accumulation(question: Question) -> bool:
 
 def accumulates_apart(question: Question) -> bool:
     """Whether gradients exist in the weight's type beside the tensor they are accumulated in."""
-    stack = question.stack
-    in_bf16 = question.training.precision == "bf16"
-    return stack.gradients_in_weight_dtype or (stack.bf16_accumulates_apart and in_bf16)
+    return question.stack.bf16_accumulates_apart and question.training.precision == "bf16"

@@ -113,12 +113,11 @@ def _norm(question: Question, norm: Operator) -> _PassBytes:
     element = question.training.element_bytes
     if question.stack.fused_norms or norm.norm == "layernorm":
         moved = _PassBytes(2 * element, 3 * element, 1)
-        if question.stack.casts_norm_inputs:  # to fp32, and their gradients back
-            moved = _PassBytes(moved.forward + 2 * _FP32, moved.backward - element + 3 * _FP32, 2)
+        if question.stack.casts_norm_inputs:  # to fp32, their gradients back, and all again
+            forward = moved.forward + 2 * _FP32
+            moved = _PassBytes(forward, forward + moved.backward - element + 3 * _FP32, 2)
     else:
         moved = _PassBytes(24 + 4 * element, 44 + 6 * element, 6)
-    if question.stack.recomputes_norms:
-        return _PassBytes(moved.forward, moved.forward + moved.backward, moved.kernels)
     return moved
 
 
@@ -182,7 +181,7 @@ def _gating(question: Question, gate: Operator) -> _PassBytes:
     element, mixer = question.training.element_bytes, question.model.recurrence
     if mixer is not None and mixer.step_rank and gate.name == "gated norm":
         return _PassBytes(0.0, 0.0)
-    if question.stack.gates_in_scan and mixer is not None and not mixer.delta:
+    if question.stack.transformer_engine and mixer is not None and not mixer.delta:
         return _PassBytes(2 * element, 3 * element, 1)
     if gate.name == "gated norm" or gate.inputs == 2 or question.stack.fused_elementwise:
         return _PassBytes(3 * element, 5 * element, 1)

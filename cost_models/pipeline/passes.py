@@ -41,6 +41,22 @@ from cost_models.question import Question
 from cost_models.schedules.registry import ALWAYS_SPLIT, is_scheduled
 from cost_models.specs.choices import ATTEND_AGAIN, RECOMPUTE_POLICIES
 
+_SPLIT_LAUNCHES = (1.1, 2.0)
+"""Launch time of dgrad and of wgrad in a split backward pass of PyTorch's, relative to a whole one: the graph is walked
+in Python, and each weight is a call of its own."""
+_ROUTING_HOST_SECONDS = 1.0e-3
+"""Host seconds to launch a block's router, permutations and exchange in one pass, beyond those of a dense block, where
+Megatron Core's host goes through the experts: at 30 us for each thing launched, as a dense block's 13 take 0.4 ms, some
+32 kernels (moe/router.py, token_dispatcher.py)."""
+_EXPERT_HOST_SECONDS = 3.0e-5
+"""Host seconds for each expert of the rank, the mean over both passes: two weights an expert, each with a hook of its
+own (distributed_data_parallel.py)."""
+_EXPERT_CAST_HOST_SECONDS = 1.1e-4
+"""Host seconds that come to it in fp8: a cast copy of each looked up, a tensor made for each of two cast operands."""
+SLICE_SECONDS = 7.8e-6
+"""Host seconds for each rank's slice of a matrix that is gathered or reduced as a list of slices (DeepSpeed v0.5,
+zero/partition_parameters.py, _allgather_param and _reduce_scatter_gradient): a loop over ranks cuts a slice, 2.8 us
+(timed with torch 2.11 on a CPU), and c10d copies it by a kernel of its own, 5 us (profile `datasheet-gpu`)."""
 MOST_PASSES = 2.0
 """Of a block that a backward pass launches: its own, and the forward pass that full recompute repeats."""
 
@@ -141,7 +157,7 @@ def halves(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
     """
     weight, launches = pieces.block.weight, launch_seconds(pieces)
     device_seconds = total({part: value for part, value in backward.items() if part != "host"})
-    of_input, of_weight = pieces.question.stack.split_backward_launches
+    of_input, of_weight = _SPLIT_LAUNCHES if pieces.question.stack.torch_pipelining else (1.0, 1.0)
     first = _host_outlasting_device(pieces, of_input * launches[:, None], device_seconds - weight[:, None])
     second = _host_outlasting_device(pieces, of_weight * launches, weight)
     shared = backward["host"][:, 0] * weight / device_seconds[:, 0]
@@ -167,11 +183,12 @@ def launch_seconds(pieces: Pieces) -> Array:
     question, model, stack = pieces.question, pieces.question.model, pieces.question.stack
     halves = (1.0 - model.mixer_share("none") + model.feed_forward_share) / 2
     dense: Array = halves * (profile.host_layer_seconds + split)
-    if not model.has_experts:
-        return dense + np.zeros(len(pieces.columns))
-    # what routing and experts add to a dense block; less than 0 where CUDA graphs replay more
-    routed = stack.routing_host_seconds + _each_expert(question) * model.num_experts / pieces.columns.ep
-    return dense + model.moe_share * ((1.0 - stack.captured_expert_launches) * (dense + routed) - dense)
+    if model.has_experts and stack.experts_in_one_kernel:  # CUDA graphs replay blocks with experts
+        return dense - model.moe_share * dense
+    if model.has_experts and stack.waits_for_expert_counts:
+        each = _expert_host_seconds(question) * model.num_experts / pieces.columns.ep
+        return dense + model.moe_share * (_ROUTING_HOST_SECONDS + each)
+    return dense + np.zeros(len(pieces.columns))
 
 
 def _first_of_experts(pieces: Pieces) -> Array:
@@ -184,15 +201,15 @@ def _first_of_experts(pieces: Pieces) -> Array:
     question, stack = pieces.question, pieces.question.stack
     if not (question.model.has_experts and stack.waits_for_expert_counts and pieces.device.launches_ahead):
         return pieces.none
-    eager = (1.0 - stack.captured_expert_launches) * (1.0 - stack.overlap_expert_exchange)
-    first = question.model.num_experts / pieces.columns.ep * _each_expert(question) / 2
+    eager = (1.0 - stack.experts_in_one_kernel) * (1.0 - stack.overlap_expert_exchange)
+    first = question.model.num_experts / pieces.columns.ep * _expert_host_seconds(question) / 2
     return question.model.moe_share * eager * first
 
 
-def _each_expert(question: Question) -> float:
+def _expert_host_seconds(question: Question) -> float:
     """Host seconds of an expert in one pass."""
     narrow = question.training.operand_bytes < question.training.element_bytes
-    return question.stack.expert_host_seconds + question.stack.expert_cast_host_seconds * narrow
+    return _EXPERT_HOST_SECONDS + _EXPERT_CAST_HOST_SECONDS * narrow
 
 
 def _host_outlasting_device(pieces: Pieces, launches: Array, device_seconds: Array) -> Array:
@@ -374,7 +391,7 @@ def _seconds(pieces: Pieces, *, backward: bool) -> Array:
 def _slice_seconds(pieces: Pieces) -> Array:
     """(N,) seconds in which the host cuts and copies a tensor, a slice a rank."""
     gathers = pieces.links.block.gather > 0
-    return np.where(gathers, pieces.question.stack.zero3_slice_seconds * pieces.columns.shard, 0.0)
+    return np.where(gathers, SLICE_SECONDS * pieces.columns.shard, 0.0)
 
 
 def _exposed_behind(pieces: Pieces, communication: Array, window: Array) -> _Exposed:

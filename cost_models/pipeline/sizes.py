@@ -108,6 +108,10 @@ def sizes_of(question: Question, columns: LayoutColumns) -> Sizes:
     )
 
 
+_NARROW_COPIES = 2.0
+"""Copies of a matrix in the type of its products that Transformer Engine keeps: one for each way it is read."""
+
+
 def narrow_copies(question: Question) -> float:
     """Bytes per parameter of a block of the copies that Transformer Engine casts once a step, one for each way that a
     product reads a matrix: a frozen one is read both ways, too, as its input wants a gradient (module/linear.py, 2.5).
@@ -118,7 +122,7 @@ def narrow_copies(question: Question) -> float:
     quantised = training.tuning is not None and training.tuning.base is not None
     if quantised or not training.narrow:
         return 0.0
-    return question.stack.fp8_weight_bytes * training.operand_bytes
+    return _NARROW_COPIES * question.stack.transformer_engine * training.operand_bytes
 
 
 def _summed_terms(one: Term, other: Term) -> Term:
@@ -185,7 +189,9 @@ def working_bytes(sizes: Sizes) -> Array:
     width: float = model.ffn_hidden_size if model.feed_forward_share else model.query_size
     if mixer is not None and model.mixer_share("recurrence", "both"):
         width = max(width, mixer.input_size)
-        scanned = 0.0 if question.stack.plain_scans else mixer.mixed_size + 4 * state_elements(mixer)
+        scanned = (
+            0.0 if question.stack.eager_attention_and_norms else mixer.mixed_size + 4 * state_elements(mixer)
+        )
     inner, copies = tokens * max(width, scanned) / columns.tp, np.zeros(len(columns))
     matrix = model.hidden_size * width / columns.tp
     if model.moe_share:

@@ -230,7 +230,7 @@ def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
     data parallelism cannot hide.
     """
     stack, vpp = question.stack, columns.vpp
-    if not stack.retains_boundary_tensors:
+    if not stack.torch_pipelining:
         always = stack.reduces_chunks_in_turn and stack.overlap_gradient_reduce
         vpp = np.where(is_overlapped(columns, "dp", default=always), vpp, 1)
     return replace(columns, vpp=vpp, schedule=_PRICED_AS[columns.schedule])

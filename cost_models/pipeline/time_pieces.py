@@ -33,6 +33,7 @@ from cost_models.operators.documents import waiting
 from cost_models.operators.parameters import Parameters, parameters
 from cost_models.operators.tuning import Part, tuned
 from cost_models.question import Question
+from cost_models.specs.stack import USER_BUFFERS
 
 Term = dict[str, Array]
 Terms = dict[str, Term]
@@ -185,18 +186,11 @@ class Pieces:
         """(N,) seconds by which the exchange with experts lengthens one pass of a block.
 
         What runs behind compute is that of another microbatch: forward behind backward and the other way round, so both
-        exchanges of a block hide behind both its passes. Compute is slower by the multiprocessors that it lends, or by
-        what any overlap costs where that is more; where they are kept for the exchange, products and attention always
-        are.
+        exchanges of a block hide behind both its passes. Compute is slower by what any overlap costs.
         """
-        stack, processors, x = self.question.stack, self.question.cluster.gpu.sm_count, self.block
-        hidden = np.minimum(stack.overlap_expert_exchange * self.experts, (x.forward + x.backward) / 2)
-        lent = min(processors, stack.expert_exchange_processors)
-        if stack.keeps_exchange_processors:
-            work = (x.matrices_forward + x.matrices_backward + x.core_forward + x.core_backward) / 2
-            slower = work * lent / max(1, processors - lent)
-            return self.experts - hidden + np.where(self.experts > 0, slower, 0.0)
-        return self.experts - (1.0 - max(lent / processors, self.question.hardware.overlap_slowdown)) * hidden
+        window = (self.block.forward + self.block.backward) / 2
+        hidden = np.minimum(self.question.stack.overlap_expert_exchange * self.experts, window)
+        return self.experts - (1.0 - self.question.hardware.overlap_slowdown) * hidden
 
     @property
     def experts_hidden(self) -> Array:
@@ -207,7 +201,8 @@ class Pieces:
     def hides_tensor_parallel(self) -> Bools:
         """(N,): the stack has kernels that send while they multiply, and memory that all of a tensor group reach: user
         buffers and symmetric memory are of one node."""
-        hides = self.question.training.precision in self.question.stack.overlaps_tensor_parallel_in
+        stack, precision = self.question.stack, self.question.training.precision
+        hides = precision in USER_BUFFERS or not stack.transformer_engine
         return hides & ~self.links.groups.tp.crosses_nodes
 
     @cached_property
@@ -227,12 +222,11 @@ class Pieces:
     @property
     def head_summed(self) -> Array:
         """(N,) seconds of the head's backward pass that wait for the same."""
-        stack, sp = self.question.stack, self.columns.sp == 1
-        behind = np.where(sp, stack.reduces_behind_weight_products, stack.all_reduces_behind_weight_products)
         hides = exposed(
             self.tensor.head_backward, self.ends.head_weight, self.question.hardware, overlapped=True
         )
-        return np.where(behind, hides, self.tensor.head_backward)
+        behind = self.question.stack.reduces_behind_weight_products
+        return hides if behind else self.tensor.head_backward
 
     @cached_property
     def forward_window(self) -> Array:

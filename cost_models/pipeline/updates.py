@@ -45,16 +45,13 @@ def sync(pieces: Pieces) -> dict[str, Term]:
 def _never_hidden(pieces: Pieces, reduce_shown: Array) -> Array:
     """(N,) seconds of a block beyond those in sight that `overlap=dp` cannot hide; 0 in layouts without it.
 
-    Nothing runs any more behind which the last part could be reduced, nor yet where the first is gathered. Those are
-    chunks of the model, half of which is hidden behind the loading of data, so that 1/(2·vpp) of all stays (Jiang et
-    al. 2024, section 3.2), or a block of all that a rank has.
+    Nothing runs any more behind which the last block could be reduced, nor yet where the first is gathered.
     """
     columns, block = pieces.columns, pieces.links.block
     named = columns.overlap_dp == 1
     if not named.any():
         return pieces.none
-    of_blocks = np.minimum(1.0, columns.pp / pieces.question.model.num_layers)
-    share = of_blocks if pieces.question.stack.overlaps_by_block else 1 / (2 * columns.vpp)
+    share = np.minimum(1.0, columns.pp / pieces.question.model.num_layers)
     shown = reduce_shown + gather_shown(pieces, block.step_gather, forward_window(pieces))
     kept = np.maximum(0.0, share * (block.step_reduce + block.step_gather) - shown)
     return np.where(named, kept, 0.0)

@@ -6,20 +6,43 @@ from typing import Literal
 
 from pydantic import Field
 
-from cost_models.base import Factor, LargeInt, Overhead, PositiveInt, Share, Spec
-from cost_models.specs.choices import DEFAULT_ORDER, Context, Order, Overlap, Schedule, SelectiveDrops
+from cost_models.base import Factor, LargeInt, Name, PositiveInt, Share, Spec
+from cost_models.specs.choices import (
+    DEFAULT_ORDER,
+    Context,
+    Degree,
+    Order,
+    Overlap,
+    Recompute,
+    Schedule,
+    SelectiveDrops,
+)
 from cost_models.specs.cluster import AttentionKernel, Precision
 from cost_models.specs.recommender.constants import RecommenderStack
-from cost_models.specs.stack_kernels import StackKernels
+from cost_models.specs.training import StateDtype
 from cost_models.units import Bytes
 
 VOCABULARY_UNIT = 128
 """Megatron-LM, megatron/training/arguments.py: `--make-vocab-size-divisible-by`."""
 STORES_SCORES: frozenset[AttentionKernel] = frozenset({"unfused", "fused-softmax"})
 """Attention kernels that keep the s × s scores in memory."""
+USER_BUFFERS: frozenset[Precision] = frozenset({"fp16", "bf16", "fp8"})
+"""Precisions of products inside which Transformer Engine hides tensor-parallel communication."""
 
-DROPPED_FACTS = frozenset({"host_update_seconds", "offloads"})
-"""Facts of a stack in plan files of earlier versions that no price depends on any more."""
+_DROPPED = """
+    all_reduces_behind_weight_products captured_expert_launches eager_norm_bytes expert_cast_host_seconds
+    expert_exchange_processors expert_host_seconds fp8_core_bytes fp8_expert_dispatch fp8_saves_activated
+    fp8_weight_bytes gates_in_scan gather_copies gathers_cast_operands
+    gradients_in_weight_dtype host_update_seconds keeps_exchange_processors keeps_rotary_tables
+    keeps_traded_output narrow_gemm_half norms_on_host offloads overlaps_by_block overlaps_tensor_parallel_in
+    plain_scans recomputes_norms reduce_dtype reducer_buckets repeats_keys_values
+    retains_boundary_tensors routing_host_seconds split_backward_launches split_loss_copies_logits
+    staging_buffers streamed_gradient_buffers sums_gradients_on_device usual_offload usually_interleaves
+    zero3_slice_seconds
+"""
+DROPPED_FACTS = frozenset(_DROPPED.split())
+"""Facts of a stack in plan files of earlier versions that no price depends on any more
+(docs/decisions/0075-facts-of-stacks.md)."""
 
 
 class DriveUse(Spec):
@@ -42,9 +65,83 @@ class DriveUse(Spec):
     """Chunks in which a rank's states of a block come at least; 0: chunks know no blocks."""
 
 
-class StackSpec(StackKernels):
+class StackSpec(Spec):
     """How one training stack executes a layout; constants that depend on the GPU are in `HardwareProfile`."""
 
+    kind: Literal["stack"] = "stack"
+    name: Name
+    family: Name | None = None
+    """Stack whose fitted profiles are also this one's: the same kernels and collectives under another recipe."""
+    last_month: str | None = Field(default=None, pattern=r"^20\d\d-(0[1-9]|1[0-2])$")
+    """Month (2024-07) of the last release that is so; runs of its family dated until then are read as its own."""
+    zero_stages: tuple[Literal[0, 1, 2, 3], ...] = Field(default=(0, 1, 2, 3), min_length=1)
+    """ZeRO stages that the stack can run (0 is needed where nothing is replicated)."""
+    usual_zero_stage: Literal[0, 1, 2, 3] = 0
+    """ZeRO stage of its users where they do not say."""
+    usual_degrees: tuple[Degree, ...] = ("tp", "pp", "ep")
+    """Degrees beside data parallelism that its users turn on as a matter of course; layouts with others are not called
+    ordinary."""
+    usual_recompute: Recompute | None = None
+    """Recompute policy of its users where they do not say; None: none with a flash kernel, all with stored scores."""
+    ends_count_as_blocks: bool = False
+    """Whether embedding and head may each take the place of a block of the first and the last stage."""
+    usually_splits_sequence: bool = False
+    """Whether its users split the sequence where they split tensors (`sp`) and its recipes interleave pipelines that
+    would idle too long, unless they say otherwise."""
+    usual_dropout: bool = False
+    """Whether its recipes drop hidden activations unless they say otherwise (GPT-era trainers: 0.1). Of Megatron Core
+    those that are in use switch its default of 0.1 off (examples/llama, examples/mixtral: `--hidden-dropout 0.0`)."""
+    places_blocks: Literal["evenly", "in-turn", "by-compute"] = "evenly"
+    """How blocks are placed on stages by default: as evenly as they divide, stages full in turn so that the last has
+    fewer, or up to equal shares of the matrix products of blocks and head."""
+    pads_vocabulary: bool = False
+    """Whether the vocabulary is padded to a multiple of `VOCABULARY_UNIT` × tp, unless the model says another unit."""
+    attention: AttentionKernel = "flash2"
+    """Attention kernel."""
+    native_attention: AttentionKernel = "unfused"
+    """Kernel of its attention in PyTorch's own operators: flash where it calls `scaled_dot_product_attention`."""
+    fused_elementwise: bool = True
+    """Whether bias, activation, dropout and residual additions run as one kernel each (or are compiled together)."""
+    compiled: bool = False
+    """Whether our executor compiles every block with `torch.compile`."""
+    compiles_loss: bool = False
+    """Whether runs that compile their blocks compile the loss too."""
+    loss_not_compiled: tuple[str, str] | None = None
+    """First and last month (2024-12) of releases that do not, all the same."""
+    fused_norms: bool = True
+    """Whether RMS norms are one kernel each way; layer norms are in every library."""
+    separate_biases: bool = False
+    """Whether kernels of their own add biases that no activation, dropout or addition takes with it (of queries, keys
+    and values), and sum the gradients of all biases; False: products do it."""
+    attention_copies: tuple[Factor, Factor] = (0.0, 0.0)
+    """Tensors of the attention output's size that are copied around its core, forward and backward: into the order that
+    its kernel wants and back, and gradients of queries, keys and values side by side."""
+    joins_parallel_products: bool = False
+    """Whether attention and MLP of a parallel block run their products side by side: as one into the block and as one
+    out of it."""
+    casts_norm_inputs: bool = False
+    """Whether fused norms read an fp32 copy of the residual stream, made by a kernel of its own, and always run again
+    in the backward pass instead of keeping what they return."""
+    always_discards: tuple[SelectiveDrops, ...] = ()
+    """Outputs of norms and experts' activations that no policy keeps: backward passes make them again."""
+    gradient_dtype: StateDtype = "fp32"
+    """Type in which gradients are accumulated and reduced, unless the training spec says."""
+    fp16_gradient_dtype: StateDtype | None = None
+    """The same in fp16, where the type need not hold more than fp16 does; None: the same. `bf16` means 16 bits."""
+    bf16_accumulates_apart: bool = False
+    """Whether bf16 (not fp16) gradients are accumulated and reduced in fp32, beside those in the weight's type."""
+    gradient_buffer: bool = False
+    """Whether ZeRO-0 and 1 add every microbatch's gradients into a buffer that lives from step to step."""
+    fused_gradient_accumulation: bool = False
+    """Whether wgrad GEMMs add into the accumulation buffer themselves."""
+    fused_accumulation_dtypes: tuple[StateDtype, ...] = ("fp32", "bf16")
+    """Types of accumulation buffers into which they can."""
+    master_weights: bool = True
+    """Whether the optimizer state has an fp32 copy of 16-bit weights; False: the weights themselves are of the states'
+    type."""
+    master_remainders: bool = False
+    """Whether the fp32 copy of bf16 weights is kept as the 16 bits that these lack (Megatron Core's precision-aware
+    optimizer, `store_param_remainders`)."""
     overlap_gradient_reduce: bool = False
     """Whether gradients of a layer are reduced while earlier layers still run backward."""
     reduces_chunks_in_turn: bool = False
@@ -55,27 +152,18 @@ class StackSpec(StackKernels):
     overlap_parameter_gather: bool = False
     """Whether ZeRO-1 and 2 gather updated weights behind the next forward pass."""
     overlap_tensor_parallel: Share = 0.0
-    """Share of tensor-parallel communication hidden inside GEMMs."""
-    overlaps_tensor_parallel_in: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
-    """Precisions of products that can hide it."""
+    """Share of tensor-parallel communication hidden inside GEMMs, by Transformer Engine in `USER_BUFFERS` alone."""
     overlaps: tuple[Overlap, ...] = ()
     """What a layout's `overlap` may ask for, beside what the stack always overlaps."""
-    overlaps_by_block: bool = False
-    """Whether `overlap=dp` reduces and gathers block by block, so that one is not hidden; False: chunk by chunk of the
-    model, as MegaScale does, where 1/(2·vpp) of it all is not."""
     reduces_behind_weight_products: bool = False
-    """Whether sequence parallelism scatters the gradients of a column-parallel input behind the products towards that
-    matrix's weights."""
-    all_reduces_behind_weight_products: bool = False
-    """The same without sequence parallelism, where they are all-reduced."""
-    gathers_cast_operands: bool = False
-    """Whether in fp8 and fp4 sequence parallelism gathers what a product multiplies as it was cast for it."""
+    """Whether the gradients of a column-parallel input are scattered (with sequence parallelism) or all-reduced behind
+    the products towards that matrix's weights."""
     schedules: tuple[Schedule, ...] = Field(default=("1f1b", "interleaved"), min_length=1)
     """Pipeline schedules that the stack has."""
-    split_backward_launches: tuple[Factor, Factor] = (1.0, 1.0)
-    """Launch time of dgrad and of wgrad in a split backward pass, relative to a whole one."""
     torch_pipelining: bool = False
-    """Whether pipelines run on `torch.distributed.pipelining`, under its rules."""
+    """Whether pipelines run on `torch.distributed.pipelining`, under its rules: gradients received from the next stage
+    (with several chunks a rank also what was sent) live until the step ends, and a split backward pass takes longer to
+    launch."""
     overlap_pipeline_sends: bool = True
     """Whether stage boundaries are sent without blocking the sender."""
     scatter_gather_pipeline_sends: bool = True
@@ -92,10 +180,7 @@ class StackSpec(StackKernels):
     torch_context_parallel: bool = False
     """Whether context ranks work as PyTorch's `context_parallel` has them: attention takes the keys and values of one
     rank at a time however they came, what the steps found is merged in fp32, operator by operator, and gradients of
-    keys and values go all the way round in fp32."""
-    repeats_keys_values: bool = False
-    """Whether grouped keys and values are repeated to all query heads before attention, and before context ranks
-    exchange them."""
+    keys and values go all the way round in fp32. Grouped keys and values are repeated to all query heads first."""
     expert_tensor_parallel: bool = True
     """Whether an expert may be split over other ranks than the rest of the model (etp other than tp)."""
     hybrid_shard: bool = True
@@ -104,31 +189,18 @@ class StackSpec(StackKernels):
     """What travels to experts: every copy of a token by itself (Megatron Core's `alltoall` dispatcher), or a token once
     to each rank that has experts for it, over the network once to each of their nodes (its `flex`: DeepEP, HybridEP).
     """
-    fp8_expert_dispatch: bool = False
-    """Whether in fp8 training tokens travel to experts in fp8, back always in 16 bits (DeepSeek-V3, section 3.3.2)."""
     overlap_expert_exchange: Share = 0.0
     """Share of the exchange with experts that runs behind the compute of another microbatch, as far as that lasts."""
-    expert_exchange_processors: int = Field(default=0, ge=0, le=1024)
-    """Multiprocessors that the exchange takes from compute while both run."""
-    keeps_exchange_processors: bool = False
-    """Whether products and attention never run on them, as their kernels are launched for the others alone; False: not
-    while tokens travel."""
     weighs_inside_experts: bool = False
     """Whether the weights of a token's experts are multiplied in before their second product, so that what
     came back is not kept (Megatron Core since 0.13); else the weighted sum keeps every copy."""
     experts_in_one_kernel: bool = False
     """Whether one kernel multiplies for all experts of a rank, so that an expert's weights come while it multiplies for
-    another; else each expert has kernels of its own."""
-    routing_host_seconds: Overhead = 0.0
-    """Host seconds to launch a block's router, permutations and exchange in one pass, beyond those of a dense block."""
-    expert_host_seconds: Overhead = 0.0
-    """The same for each expert of the rank, the mean over both passes; 0 where the host never goes through them."""
-    expert_cast_host_seconds: Overhead = 0.0
-    """What comes to it in fp8, where operands of every expert are cast apart."""
+    another, and CUDA graphs replay the launches of such blocks without the host; else each expert has kernels of its
+    own."""
     waits_for_expert_counts: bool = False
-    """Whether the host reads how many tokens came to each expert before it launches what works on them."""
-    captured_expert_launches: Share = 0.0
-    """Share of the launches of blocks with experts that CUDA graphs replay without the host."""
+    """Whether the host goes through the experts, and reads how many tokens came to each before it launches what
+    works on them."""
     zero3_gathers_every_microbatch: bool = True
     """Whether ZeRO-3 gathers weights again for each microbatch (reshard after forward)."""
     pipelines_keep_weights: bool = False
@@ -136,11 +208,8 @@ class StackSpec(StackKernels):
     zero3_collectives_per_block: PositiveInt = 1
     """Collectives in which ZeRO-3 gathers a block's weights: one for all, or one a parameter tensor."""
     zero3_waits_for_device: bool = False
-    """Whether ZeRO-3 gathers one matrix behind the one at work and waits for the device before the next; False: it
-    gathers further ahead."""
-    zero3_slice_seconds: Overhead = 0.0
-    """Where it waits, host seconds for each rank's slice of a matrix that is gathered or reduced as a list of slices.
-    """
+    """Whether ZeRO-3 gathers one matrix behind the one at work and waits for the device before the next, and
+    gathers and reduces a matrix as a list of slices, one a rank; False: it gathers further ahead."""
     zero3_reuse_elements: LargeInt | None = None
     """ZeRO-3 gathers in hooks of each matrix, so for what is recomputed too, and keeps what is used again before so
     many parameters have passed (DeepSpeed's `stage3_max_reuse_distance`); None: once for a block's backward pass."""
@@ -151,36 +220,23 @@ class StackSpec(StackKernels):
     its buffer in the type in which they are reduced, divided, copied back."""
     unsharded_gradients_until_sync: bool = False
     """Whether ZeRO-2 and 3 with accumulation keep full gradients until the last microbatch."""
-    retains_boundary_tensors: bool = False
-    """Whether gradients received from the next stage (with several chunks a rank also what was sent) live until the
-    step ends."""
     residencies: tuple[Literal["states", "parked", "streamed", "activations", "drive"], ...] = ()
     """What of its blocks the stack can keep in host memory, or on the host's drive: see `cost_models.axes.offload`."""
     drive: DriveUse = DriveUse()
     """How it keeps optimizer states on the host's drive, where it can."""
-    usual_offload: Literal["states", "streamed"] = "states"
-    """What its users keep in host memory where they say no more than that they offload."""
     offloads_ends: bool = False
     """Whether embedding and head live where the blocks do that no count names."""
     offloads_gradients: bool = False
     """Whether gradients of blocks whose states are on the host go there as they are made on a rank without replicas
-    too; with replicas they do from ZeRO-2 on, as they are reduced."""
+    too; with replicas they do from ZeRO-2 on, as they are reduced. They come up for those of another microbatch to be
+    added, and go down once more in fp32 for the update; else the CPU adds what comes down."""
     host_buffers: float = Field(default=1.0, ge=1.0, le=10.0, allow_inf_nan=False)
     """Host memory taken for each byte of states kept there: 1, and what flat copies and pinned buffers come to."""
-    staging_buffers: int = Field(default=0, ge=0, le=100)
-    """Buffers of a block's size in host memory through which gradients go down, where they do not lie there, and
-    updated 16-bit weights come up, under ZeRO-0 and 1."""
-    streamed_gradient_buffers: PositiveInt | None = None
-    """Gradients of streamed blocks on the device at a time under ZeRO-0 and 1, while blocks run backward; None: as many
-    as the ring has buffers, which each hold weights and gradients."""
     keeps_streamed_blocks: bool = False
-    """Whether under ZeRO-0 and 1 the blocks that a pass used last stay in the ring for the next pass, which starts on
-    them; False: all come for every pass."""
-    sums_gradients_on_device: bool = False
-    """Whether gradients in host memory come up for those of another microbatch to be added, and go down once more in
-    fp32 for the update; False: the CPU adds what comes down."""
-    norms_on_host: bool = False
-    """Whether under ZeRO-0 and 1 the CPU takes the norm of the gradients of streamed blocks with their update."""
+    """Whether under ZeRO-0 and 1 streamed blocks go as our executor has them: those that a pass used last stay in the
+    ring for the next pass, gradients have buffers of their own on the device, gradients and updated weights pass
+    through staging buffers in host memory, and the CPU takes norms with the update. False: all come for every pass, and
+    a buffer of the ring holds weights and gradients."""
     overlaps_host: bool = False
     """Whether transfers and CPU updates run behind forward and backward passes; False: after them."""
     unfused_update_bytes: Factor = 0.0
@@ -189,10 +245,6 @@ class StackSpec(StackKernels):
     lamb_update_bytes: Factor = 20.0
     """Bytes per parameter of its shard that LAMB moves beyond a fused AdamW: its way is written (4), weight and way are
     read for their norms (8) and again for the update (8), as in Apex's FusedLAMB (csrc/multi_tensor_lamb.cu)."""
-    gather_copies: Factor = 0.0
-    """Flat copies of a rank's weights that ZeRO-1 holds for a moment while it gathers those it updated."""
-    reducer_buckets: bool = False
-    """Whether without ZeRO gradients are held once more in the weight's type, in the buckets of PyTorch's DDP."""
     optimizer_temporary_bytes: Factor = 0.0
     """Bytes per parameter of the optimizer's shard that an update holds for a moment; 0 for a fused one."""
     update_group: LargeInt | None = None
@@ -219,13 +271,9 @@ class StackSpec(StackKernels):
     rotates_in_joint_tensor: bool = False
     """Whether, without grouped queries, attention keeps the joint tensor of queries, keys and values whole, as it reads
     views of it, beside new tensors for two of them: those turned, or the two that were not turned in place."""
-    keeps_rotary_tables: bool = False
-    """Whether a block keeps cosines and sines of every token, which all heads share, for queries and for keys."""
-    keeps_traded_output: bool = False
-    """Whether Ulysses all-to-alls keep the core's output both as the kernel made it and as it came back."""
     saves_gathered_activations: bool = False
     """Whether sequence parallelism keeps gathered inputs of column-parallel matrices (DTensor) instead of gathering
-    again."""
+    again, and Ulysses all-to-alls the core's output both as the kernel made it and as it came back."""
     selective_drops: SelectiveDrops | tuple[SelectiveDrops, ...] = "core"
     """What `recompute=selective` drops, one or several: the attention core, the attention submodule with its
     projections, the experts with their router and exchange (Megatron Core's `--recompute-modules moe`), everything but
@@ -238,16 +286,14 @@ class StackSpec(StackKernels):
     """Whether backward passes always make the heads of latent attention again, which nothing keeps (DeepSeek-V3)."""
     eager_attention_and_norms: bool = False
     """Where the GPU has no fused kernels (a CPU), RMS norms keep their normalised input, and grouped-query attention
-    keeps keys and values repeated to all query heads."""
-    plain_scans: bool = False
-    """Whether scans of recurrences are PyTorch's own products in fp32, which keep what they are given and run again."""
-    split_loss_copies_logits: bool = False
-    """Whether, with the vocabulary split over tp, the loss's backward pass holds one more tensor like the logits."""
+    keeps keys and values repeated to all query heads. On any, scans of recurrences are PyTorch's own products in fp32,
+    which keep what they are given and run again."""
     microbatches_per_stage_until: str | None = Field(default=None, pattern=r"20\d\d-\d\d")
     """Month until which a pipeline's batch was cut into as many microbatches as it has stages, by default."""
     fully_shard: bool = False
     """ZeRO-2 and 3 by PyTorch's `fully_shard`: ZeRO-2 holds its shard beside the weights it computes with; ZeRO-3 keeps
-    embedding and head gathered all step and fetches a block early; gradients are scattered after a block's backward."""
+    embedding and head gathered all step and fetches a block early; gradients are scattered after a block's backward.
+    Its vocabulary is split as DTensor does it: the loss's backward pass holds one more tensor like the logits."""
     loss_frees_ends: bool = Field(default=False, exclude_if=lambda frees: not frees)
     """Whether without a pipeline `fully_shard` lets go of embedding and head while the loss runs, under ZeRO-3."""
     fp8_saves_inputs: bool = False
@@ -255,8 +301,6 @@ class StackSpec(StackKernels):
     fp8_casts_apart: bool = False
     """Every product in fp8 casts both its operands, weights with them (torchao); False: what is new is cast once for
     all products that it enters, weights once a step."""
-    fp8_weight_bytes: Factor = 0.0
-    """Bytes per parameter of a block of fp8 weight copies that live from microbatch to microbatch."""
     fragmentation: float = Field(default=0.04, ge=0.0, lt=0.9)
     """Fragmentation: unusable bytes of the allocator's freed blocks for each byte of activations and temporaries."""
     records_streams: bool = False
@@ -276,7 +320,9 @@ class StackSpec(StackKernels):
     further_communicators: int = Field(default=0, ge=0, le=64)
     """Groups besides one for each axis, as of all ranks or of one copy of the model."""
     transformer_engine: bool = False
-    """Whether Transformer Engine runs the block; its GEMMs have a workspace of their own."""
+    """Whether Transformer Engine runs the block, as Megatron Core has it: its GEMMs have a workspace of their own; in
+    fp8 and fp4 it keeps two copies of each weight as cast, and gathers what a product multiplies so; the kernels that
+    scan decaying states multiply their gates in."""
     deterministic: bool = False
     """Whether GEMMs must be reproducible, for which the matrix library wants larger workspaces."""
     launches_block: bool = False

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cost_models.documents import Document
 from cost_models.errors import InputError, Problem
 from cost_models.families import family_of_plan_kind, part
 from cost_models.files.parsing import validate
@@ -17,6 +16,7 @@ from cost_models.units import MB
 from executor.axes.offload.reporting import DriveReport, HostReport
 from executor.measure.any_report import AnyReport
 from executor.measure.report import RankReport, RunReport
+from planner.plan_files import without_dropped_facts
 
 if TYPE_CHECKING:
     from executor.emulate.one_rank import EmulationReport
@@ -234,7 +234,11 @@ def read_any_report(path: Path) -> AnyReport:
     text = read_text(path, most_bytes=MAX_REPORT_BYTES)
     try:
         document = parse_json(text, source=str(path))
-        report_type: type[AnyReport] = part(family_of_plan_kind(_kind_of_plan(document)).report)
+        plan = document.value.get("plan") if isinstance(document.value, dict) else None
+        kind = plan.get("kind") if isinstance(plan, dict) else None
+        if isinstance(plan, dict):
+            document = replace(document, value=document.value | {"plan": without_dropped_facts(plan)[0]})
+        report_type: type[AnyReport] = part(family_of_plan_kind(kind).report)
         return validate(document, report_type)
     except InputError as error:
         problems = error.problems or (Problem("", error.headline),)
@@ -253,8 +257,3 @@ def read_report(path: Path) -> RunReport:
     if not isinstance(found, RunReport):
         raise InputError(f"`{path}` is of a run of another kind of model; a transformer's is needed here")
     return found
-
-
-def _kind_of_plan(document: Document) -> object:
-    plan = document.value.get("plan") if isinstance(document.value, dict) else None
-    return plan.get("kind") if isinstance(plan, dict) else None

@@ -30,8 +30,8 @@ _ABOUT_STACKS = {
         zero_stages schedules axis_orders context_kinds expert_tensor_parallel hybrid_shard residencies overlaps
     """,
     "what its users do unless they say otherwise; a plan says it": """
-        usual_zero_stage usual_degrees usual_recompute usually_interleaves ends_count_as_blocks usually_splits_sequence
-        usual_dropout usual_offload places_blocks microbatches_per_stage_until loss_not_compiled
+        usual_zero_stage usual_degrees usual_recompute ends_count_as_blocks usually_splits_sequence
+        usual_dropout places_blocks microbatches_per_stage_until loss_not_compiled
     """,
     "how well it is known": "memory_error mixture_memory_error",
     "how it runs recommenders": "recommender",

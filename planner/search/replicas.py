@@ -116,7 +116,7 @@ class ReplicaLeaf:
         key = (pool, microbatches)
         if key not in self._filled:
             costs = self.costs[pool]
-            if self.question.stack.retains_boundary_tensors:  # else bytes hang on those that are live alone
+            if self.question.stack.torch_pipelining:  # else bytes hang on those that are live alone
                 costs = replace(costs, **self._bytes(pool, microbatches), kinds=())
             limit = np.minimum(costs.memory_limit, self.max_memory)
             self._filled[key] = replace(
@@ -323,9 +323,7 @@ class ReplicaSpace:
         x, fits = self.columns, np.ones(len(self.columns), dtype=np.bool_)
         live = np.where(x.schedule == SCHEDULES.index("gpipe"), 1, x.pp)
         retained = np.zeros(len(x))
-        if (
-            self.question.stack.retains_boundary_tensors
-        ):  # those of the mean number of microbatches: some take fewer
+        if self.question.stack.torch_pipelining:  # those of the mean number of microbatches: some take fewer
             boundaries = boundary_bytes(self.question, x)
             retained = boundaries.every_rank + boundaries.first_rank
         for c in self.costs:

@@ -227,7 +227,7 @@ def _of_parameters(
     link = link_rate(question, columns)
     sharers = 1.0 if is_own_host(question.cluster) else _ranks_here(question, columns)
     each = update_seconds(question) * sharers
-    norms = question.stack.norms_on_host & (columns.zero < 2)
+    norms = question.stack.keeps_streamed_blocks & (columns.zero < 2)
     updated = (states + streamed * (1 + norms * NORM_BYTES / ADAM_BYTES)) / shard
     last = states * of_states.last_sum + streamed * of_streamed.last_sum
     return ChannelSeconds(

@@ -31,6 +31,10 @@ from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 from cost_models.specs.cluster import FULL
 
+STAGING_BUFFERS = 2
+"""Buffers of a block's size in host memory through which our executor's gradients go down, where they do not lie there,
+and updated 16-bit weights come up, under ZeRO-0 and 1 (executor/axes/offload/link.py)."""
+
 
 def host_bytes(
     question: Question, columns: LayoutColumns, recompute: Sequence[Recompute] | None = None
@@ -115,7 +119,7 @@ def _staging(question: Question, columns: LayoutColumns, blocks: Ints) -> Array:
         outgoing = np.maximum(outgoing, of_states * share)
     narrow = question.training.precision not in FULL
     each = FP32 * incoming + question.training.element_bytes * outgoing * narrow
-    return np.where(columns.zero < 2, question.stack.staging_buffers * each, 0.0)
+    return np.where(columns.zero < 2, STAGING_BUFFERS * question.stack.keeps_streamed_blocks * each, 0.0)
 
 
 def _activations(

@@ -49,6 +49,9 @@ from cost_models.question import Question
 TermOf = Callable[[StateBytes, StateBytes], Term]
 """From the states of a block's parameters, and of its routed experts, to a term."""
 
+_GRADIENT_BUFFERS = 2
+"""Gradients of streamed blocks on the device at a time, while blocks run backward in our executor: one goes down as the
+next is made (executor/axes/offload/streaming.py)."""
 PARKED_AT_ONCE = 2
 """Blocks whose parked states are on the device during the update: one is updated while the next arrives."""
 
@@ -140,14 +143,14 @@ class OnDevice:
 
         A CPU, which copies them itself, has let go of one before it makes the next.
         """
-        most = self._question.stack.streamed_gradient_buffers or 0
+        most = _GRADIENT_BUFFERS * self._question.stack.keeps_streamed_blocks
         at_once = np.minimum(1 if is_own_host(self._question.cluster) else most, self._blocks("streamed"))
         return np.where(self._gradients_apart, at_once * self._of_block("gradients"), 0.0)
 
     @property
     def _gradients_apart(self) -> Bools:
         """(N,): whether gradients of streamed blocks have buffers of their own."""
-        return (self._columns.zero < 2) & (self._question.stack.streamed_gradient_buffers is not None)
+        return (self._columns.zero < 2) & self._question.stack.keeps_streamed_blocks
 
     def update_buffers(self) -> Term:
         """States of parked blocks that are on the device during the update."""

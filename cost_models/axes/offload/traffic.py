@@ -67,7 +67,7 @@ def gradient_traffic(
     trips = np.where(every, columns.microbatches(question.training.global_batch), 1)
     in_full = updates_parameters(question, columns, experts=experts) | (question.training.precision in FULL)
     size = np.where(in_full, FP32, STATE_BYTES[gradient_dtype(question)])
-    if not stack.sums_gradients_on_device:
+    if not stack.offloads_gradients:
         return GradientTraffic(
             down=trips * size / shard, up=np.zeros(len(columns)), sums=(trips - 1) / shard, trips=trips
         )

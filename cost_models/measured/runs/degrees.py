@@ -134,7 +134,7 @@ def chunks_of(row: Row, model: TransformerSpec, stack: StackSpec, degrees: Degre
         return degrees.vp
     chunks = 1
     microbatches = _microbatches(row, degrees)
-    if stack.usually_interleaves and microbatches % degrees.pp == 0:
+    if stack.usually_splits_sequence and microbatches % degrees.pp == 0:
         possible = _possible_chunks(model.num_layers, degrees.pp, ends=stack.ends_count_as_blocks)
         idle = (degrees.pp - 1) / microbatches
         chunks = next((count for count in possible if idle / count <= _USUAL_BUBBLE), possible[-1])

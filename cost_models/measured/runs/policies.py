@@ -169,7 +169,7 @@ def offload_of(row: Row, stack: StackSpec, blocks: int, notes: Notes) -> tuple[O
     if "nvme" in words:
         notes.assume("NVMe as fast as host memory")
     whole = re.search(r"param|weight|model|nvme|infinity", words) or (
-        stack.usual_offload == "streamed" and not re.search("optim|state", words)
+        stack.residencies == ("streamed",) and not re.search("optim|state", words)
     )
     kept = "weights, gradients and optimizer states" if whole else "optimizer states"
     notes.assume(f"{kept} in host memory, updated by the CPU")

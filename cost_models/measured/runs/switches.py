@@ -125,8 +125,7 @@ def expert_changes(row: Row) -> dict[str, Any]:
     release = (int(container[1]), int(container[2])) if container else (0, 0)
     captured = _CAPTURED.search(f"{row.text('model_name')} on {row.text('gpu')}".lower())
     if release >= _WHOLE_STEP_GRAPHS and captured and _MICROSCALED.search(row.text("precision").lower()):
-        changes |= {"overlap_expert_exchange": 1.0, "captured_expert_launches": 1.0}
-        changes["experts_in_one_kernel"] = True
+        changes |= {"overlap_expert_exchange": 1.0, "experts_in_one_kernel": True}
     if dispatch := next((kind for pattern, kind in _DISPATCHERS if re.search(pattern, words)), None):
         changes["expert_dispatch"] = dispatch
         changes |= {"weighs_inside_experts": True} if dispatch == "tokens" else {}

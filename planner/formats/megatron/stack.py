@@ -12,7 +12,7 @@ from typing import Any
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_stack
 from cost_models.specs.choices import Overlap
-from cost_models.specs.stack import VOCABULARY_UNIT, StackSpec
+from cost_models.specs.stack import USER_BUFFERS, VOCABULARY_UNIT, StackSpec
 from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, says
 from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.megatron.layout import zero_of
@@ -43,7 +43,7 @@ def _overlaps(job: Job, axis: Overlap, *, always: bool) -> bool:
 def _overlap_tensor(job: Job) -> Word:
     layout, stack = job.layout, job.stack
     wanted = _overlaps(job, "tp", always=stack.overlap_tensor_parallel > 0)
-    wanted = wanted and job.training.precision in stack.overlaps_tensor_parallel_in
+    wanted = wanted and job.training.precision in USER_BUFFERS
     return says(tp_comm_overlap=True) if wanted and layout.tp > 1 and layout.sp else NOTHING
 
 

@@ -211,9 +211,9 @@ TARGET = Target(
         "stack.compiles_loss": lambda job: says(
             **{"compile.components": ["model", "loss"] if job.stack.compiles_loss else ["model"]}
         ),
-        "stack.captured_expert_launches": lambda job: (
+        "stack.experts_in_one_kernel": lambda job: (
             lacks("it captures no part of a step")
-            if job.stack.captured_expert_launches
+            if job.stack.experts_in_one_kernel
             else says(**{"training.disable_cuda_graphs": True})
         ),
         "stack.overlap_tensor_parallel": nothing,  # said with the layout's `overlap`

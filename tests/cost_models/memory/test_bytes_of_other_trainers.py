@@ -150,6 +150,6 @@ def test_a_block_keeps_what_autograd_counts(stack: str, block: Any) -> None:
     training = TrainingSpec(global_batch=B, sequence_length=S)
     question = complete_question(model, resolve_cluster("dgx-h100", 1), training, stack=stack)
     columns = LayoutColumns.of([Layout(mbs=B)])
-    # in fp32, one for each token and norm, which the model leaves out
-    roots = 0 if question.stack.fused_norms else 2 * 4 * S * B
-    assert kept_by(block, x, weights) - roots == activation_bytes(question, columns).block[0, 0]
+    # the model leaves out roots in fp32, one for each token and norm, and cosines and sines that were gathered
+    left_out = 0 if question.stack.fused_norms else 2 * 4 * S * B + 4 * 2 * S * B * HEAD
+    assert kept_by(block, x, weights) - left_out == activation_bytes(question, columns).block[0, 0]

@@ -99,12 +99,3 @@ def test_zero_3_of_deepspeed_updates_so_many_parameters_at_a_time() -> None:
         shard = parameters / ranks
         held = state_bytes(question, columns).update * parameters
         assert held == pytest.approx([6 * shard, 6 * min(shard, 1e9)])
-
-
-def test_nanotron_holds_gradients_in_buckets_or_copies_what_it_gathers() -> None:
-    """fp32 gradients, and 2 B in DDP's buckets without ZeRO; ZeRO-1 gathers 2 B a weight through two flat copies."""
-    held = states("nanotron", "bf16", stages=(0, 1))
-    assert held.gradients == pytest.approx((4 + 2, 4))
-    assert held.update == pytest.approx((0, 4))
-    alone = states("nanotron", "bf16", stages=(0,), ranks=1)
-    assert (alone.gradients[0], alone.update[0]) == (4, 0)

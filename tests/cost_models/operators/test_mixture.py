@@ -103,7 +103,7 @@ def test_a_mixture_of_one_is_a_dense_model() -> None:
     assert total_parameters(one) == total_parameters(dense) + one.num_layers * one.hidden_size
     x = columns("dp64 zero1", "tp2 dp32 zero1")
     # neither waits for its host, and nothing of dense tensor parallelism hides in products
-    bare = {"routing_host_seconds": 0.0, "expert_host_seconds": 0.0, "overlap_tensor_parallel": 0.0}
+    bare: dict[str, Any] = {"waits_for_expert_counts": False, "overlap_tensor_parallel": 0.0}
     bare |= {"experts_in_one_kernel": True}
     plain, routed = stage_costs(asked(dense, **bare), x), stage_costs(asked(one, **bare), x)
     np.testing.assert_allclose(routed.layer_static, plain.layer_static, rtol=1e-4)

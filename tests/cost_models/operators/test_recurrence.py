@@ -247,7 +247,7 @@ def test_gates_of_decaying_states_are_multiplied_in_the_scan_or_in_the_norm() ->
         asked("nemotron-h-8b", sequence=8192),
         LayoutColumns.of([parse_layout("tp1 dp64 mbs1")]),
     )
-    apart = replace(question, stack=question.stack.model_copy(update={"gates_in_scan": False}))
+    apart = replace(question, stack=question.stack.model_copy(update={"transformer_engine": False}))
     device, blocks = device_of(question), 8192 * 24 / 52
     inside, norm = (np.array(scan_seconds(one, columns, device))[:, 0] for one in (question, apart))
     assert (inside - norm) * device.memory_rate == pytest.approx(

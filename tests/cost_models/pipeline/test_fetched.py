@@ -12,13 +12,12 @@ from cost_models.axes.layout import parse_layout
 from cost_models.files import catalog
 from cost_models.measured.calibration.families import predict_with
 from cost_models.measured.runs.shipped import timed_cases
+from cost_models.pipeline import passes
 from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.passes import exposed_gathers_forward
+from cost_models.pipeline.passes import SLICE_SECONDS, exposed_gathers_forward
 from cost_models.pipeline.time_pieces import Pieces
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
-
-SLICE = 1e-5
 
 
 def asked(model: str = "gpt3-175b", gpus: int = 64, **facts: Any) -> Question:
@@ -35,16 +34,16 @@ def asked(model: str = "gpt3-175b", gpus: int = 64, **facts: Any) -> Question:
 
 def test_each_matrix_hides_the_gather_of_the_next_and_no_other() -> None:
     """Of 12 h² weights the four matrices have 3, 1, 4 and 4; what is gathered for the next outlasts some."""
-    question = asked(zero3_slice_seconds=SLICE)
+    question = asked()
     pieces = Pieces(question, LayoutColumns.of([parse_layout("dp64 zero3")]), True)
     gather, window = float(pieces.links.block.gather[0]), float(pieces.forward_window[0])
     products, core = float(pieces.block.matrices_forward[0]), float(pieces.block.core_forward[0])
     compute = np.array([3, 1, 4, 4]) / 12 * (window - core) + [core, 0, 0, 0]
     assert products > 0.8 * (window - core)
-    wanted = 4 * 64 * SLICE + np.maximum(0, gather * np.array([1, 4, 4, 3]) / 12 - compute).sum()
+    wanted = 4 * 64 * SLICE_SECONDS + np.maximum(0, gather * np.array([1, 4, 4, 3]) / 12 - compute).sum()
     shown, hidden = exposed_gathers_forward(pieces)
     assert shown[0] == pytest.approx(wanted, rel=0.05)
-    assert shown[0] + hidden[0] == pytest.approx(gather + 4 * 64 * SLICE)
+    assert shown[0] + hidden[0] == pytest.approx(gather + 4 * 64 * SLICE_SECONDS)
     at_once, _ = exposed_gathers_forward(Pieces(asked(zero3_waits_for_device=False), pieces.columns, True))
     assert at_once[0] == pytest.approx(max(0.0, gather - window))
 
@@ -80,10 +79,11 @@ def test_other_stages_wait_for_nothing_more(layout: str) -> None:
     assert waits == pytest.approx(does_not)
 
 
-def test_blocks_without_attention_hide_gathers_as_well() -> None:
+def test_blocks_without_attention_hide_gathers_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of Jamba's blocks one in eight has attention: the others' matrices are gathered behind all else that they run."""
     question = asked("jamba-52b")
     priced = estimate(question, parse_layout("dp64 zero3 recompute=full"))
-    free = estimate(asked("jamba-52b", zero3_slice_seconds=0.0), parse_layout("dp64 zero3 recompute=full"))
+    monkeypatch.setattr(passes, "SLICE_SECONDS", 0.0)
+    free = estimate(question, parse_layout("dp64 zero3 recompute=full"))
     assert priced.step_seconds > free.step_seconds
     assert free.hidden_comm["dp_comm"] > 0

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
-from cost_models.communication.data import data_seconds
-from cost_models.communication.topology import axis_groups
 from cost_models.files import catalog
 from cost_models.memory.states import state_bytes
 from cost_models.operators.accumulation import gradient_accumulation_bytes
@@ -45,7 +42,6 @@ def test_inputs_gradients_are_summed_behind_weights_gradients(sp: str) -> None:
             asked(
                 "megatron-2022",
                 reduces_behind_weight_products=way,
-                all_reduces_behind_weight_products=way,
             ),
             layout,
         )
@@ -82,14 +78,3 @@ def test_biases_and_copies_around_attention_take_passes() -> None:
     assert more.forward_bytes - less.forward_bytes == pytest.approx(numbers * element * (added + copied))
     summed, copied = (3 + 4) / 8 + 2, 2 * 4 / 8
     assert more.backward_bytes - less.backward_bytes == pytest.approx(numbers * element * (summed + copied))
-
-
-def test_gradients_may_travel_in_another_type_than_they_are_kept_in() -> None:
-    """Aleph Alpha's are kept in 16 bits and all-reduced in 32: twice the seconds, and no more memory."""
-    columns_, groups = columns("dp8"), axis_groups(asked("aleph-alpha").cluster, columns("dp8")).data
-    wide, narrow = (
-        data_seconds(asked("aleph-alpha", "bf16", **facts), columns_, groups, np.array([1e11])).step_reduce
-        for facts in ({}, {"reduce_dtype": None})
-    )
-    assert wide == pytest.approx(2 * narrow, rel=1e-3)
-    assert state_bytes(asked("aleph-alpha", "bf16"), columns_).gradients == 2.0

@@ -59,7 +59,7 @@ def test_many_rows_cost_what_each_costs_alone(model: str, stack: str) -> None:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_schedule_costs_what_the_one_it_is_priced_as_costs(schedule: str) -> None:
     asked = question("llama2-7b", "torchtitan")
-    retains: StackSpec = asked.stack.model_copy(update={"retains_boundary_tensors": False})
+    retains: StackSpec = asked.stack.model_copy(update={"torch_pipelining": False})
     free = replace(asked, stack=retains)
     for stack in (asked, free):
         rows = mixed_rows(stack).rows(slice(0, FEW))

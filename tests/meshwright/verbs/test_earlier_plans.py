@@ -35,7 +35,7 @@ def test_facts_that_are_no_longer_in_use_are_ignored_with_one_note(meshwright) -
 def test_a_fact_that_no_stack_has_is_refused_in_a_users_own_file(fact: str, tmp_path, meshwright) -> None:
     path = tmp_path / "stack.yaml"
     path.write_text(yaml.safe_dump(load_stack("fsdp").model_dump(mode="json") | {fact: True}))
-    words = "--gpus 8 --global-batch 8 --sequence 1024 --stack".split()
-    answer = meshwright("estimate", "gpt2-xl", "dgx-h100", "--layout", "dp8", *words, str(path))
+    job = ["--gpus", "8", "--global-batch", "8", "--sequence", "1024"]
+    answer = meshwright("estimate", "gpt2-xl", "dgx-h100", "--layout", "dp8", *job, "--stack", str(path))
     assert answer.code == 2
     assert f"unknown field `{fact}`" in answer.err

@@ -26,7 +26,7 @@ OPEN = parse_restrictions(allow=("overlap",))
 
 
 def random_question(rng: np.random.Generator) -> Question:
-    """A small question of a stack that overlaps some axes always, some when it is told to, block by block or not."""
+    """A small question of a stack that overlaps some axes always, some when it is told to."""
     worlds = ((2, 1), (2, 2), (4, 1))
     cluster = cluster_of(rng, *worlds[int(rng.integers(len(worlds)))])
     training = TrainingSpec(global_batch=int(rng.choice([2, 4])), sequence_length=int(rng.choice([64, 256])))
@@ -34,7 +34,6 @@ def random_question(rng: np.random.Generator) -> Question:
     question = complete_question(model, cluster, training, stack="megatron-core")
     facts = {
         "overlaps": tuple(axis for axis in OVERLAPS if rng.integers(3)),
-        "overlaps_by_block": bool(rng.integers(2)),
         "overlap_gradient_reduce": bool(rng.integers(2)),
         "overlap_parameter_gather": bool(rng.integers(2)),
         "overlap_pipeline_sends": bool(rng.integers(2)),

@@ -239,7 +239,7 @@ def test_buffers_that_gradients_pass_through_by_hand() -> None:
     """Of `states` two of a block in fp32 for gradients and two in 16 bits for weights; of streamed blocks the former,
     as there are several microbatches. Each host has 8 ranks."""
     ours, bare = asked(stack="meshwright"), asked(stack="meshwright")
-    bare = replace(bare, stack=bare.stack.model_copy(update={"staging_buffers": 0}))
+    bare = replace(bare, stack=bare.stack.model_copy(update={"keeps_streamed_blocks": False}))
     layouts = [
         Layout(dp=GPUS, zero=zero, offload=one) for one in (STATES, STREAMED, PARKED) for zero in (0, 1)
     ]

@@ -45,7 +45,6 @@ BRIDGE = "Megatron-Bridge, NeMo container {}"
             },
             {
                 "overlap_expert_exchange": 1.0,
-                "captured_expert_launches": 1.0,
                 "experts_in_one_kernel": True,
             },
         ),
