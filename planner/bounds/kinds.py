@@ -18,9 +18,8 @@ import numpy as np
 
 from cost_models.arrays import Array, Ints
 from cost_models.specs.model.kinds import Kinds
-from planner.placement.chunk_rows import ChunkRows
 from planner.placement.leaf import TOLERANCE
-from planner.placement.shared_shape import Group
+from planner.placement.rank_costs import RankCosts
 
 BOUNDLESS = 1e30
 """Bytes that stand for memory without a limit."""
@@ -50,14 +49,13 @@ def _runs(kinds: Kinds, pp: int, fewest_blocks: int, most_blocks: int) -> Ints:
     return runs
 
 
-def lightest_runs(group: Group, kinds: Kinds) -> Array:
+def lightest_runs(group: RankCosts, kinds: Kinds) -> Array:
     """Minimum seconds of one microbatch in B blocks of a rank, (N, R, B); infinite where no run of blocks fits."""
-    runs_KRBJ = _runs(kinds, group.pp, int(group.sizes[0]), int(group.sizes[-1])).astype(np.float64)
+    pp, _ = group.shape
+    runs_KRBJ = _runs(kinds, pp, int(group.sizes[0]), int(group.sizes[-1])).astype(np.float64)
     costs, live_NR = [kind.costs for kind in group.of_kinds], group.live[..., 0]
     slack_N = TOLERANCE * group.costs.memory_limit
-    room_NR = (
-        group.free_bytes - np.where(group.allowed, group.working, np.inf).min(axis=-1) + slack_N[:, None]
-    )
+    room_NR = group.free_bytes - group.least_working + slack_N[:, None]
     static = _of_runs(runs_KRBJ, [kind.layer_static[:, None] for kind in costs])
     activations = [np.where(group.allowed, kind.layer_activation, np.inf) for kind in costs]
     seconds = [kind.block_seconds for kind in group.of_kinds]
@@ -78,7 +76,7 @@ def lightest_runs(group: Group, kinds: Kinds) -> Array:
     return lightest
 
 
-def first_and_last(rows: ChunkRows, kinds: Kinds) -> tuple[Array, Array]:
+def first_and_last(rows: RankCosts, kinds: Kinds) -> tuple[Array, Array]:
     """Minimum seconds of a microbatch in the blocks of the first rank and of the last, (N,) each, where a rank has
     several chunks; infinite where the blocks do not fit on the first rank.
 
@@ -87,8 +85,8 @@ def first_and_last(rows: ChunkRows, kinds: Kinds) -> tuple[Array, Array]:
     concave in that, so no less than if some were live as often as the first chunk's and the others not at all.
     """
     by_kind = rows.of_kinds
-    most_live_N, _, all_live_N = rows.live
-    live_N = (rows.largest * all_live_N - rows.missing * most_live_N) / most_live_N
+    most_live_N, all_live_N = rows.live_on_first
+    live_N = (rows.largest_stage * all_live_N - rows.missing_blocks * most_live_N) / most_live_N
     seconds = [kind.block_seconds for kind in by_kind]
     fastest = [own.min(axis=1) for own in seconds]
     activations = [np.where(rows.allowed, kind.costs.layer_activation, np.inf) for kind in by_kind]
@@ -96,8 +94,8 @@ def first_and_last(rows: ChunkRows, kinds: Kinds) -> tuple[Array, Array]:
     def lightest(blocks_N: Array | Ints, of_kinds: list[Array]) -> Array:
         return _lightest(blocks_N, np.stack(of_kinds), kinds)
 
-    held_N = lightest(rows.blocks, [kind.costs.layer_static for kind in by_kind])
-    room_N = rows.free_bytes - rows.working - held_N + TOLERANCE * rows.costs.memory_limit
+    held_N = lightest(rows.fewest_on_rank, [kind.costs.layer_static for kind in by_kind])
+    room_N = rows.free_bytes[:, 0] - rows.least_working[:, 0] - held_N + TOLERANCE * rows.costs.memory_limit
     room_N = np.clip(room_N, -BOUNDLESS, BOUNDLESS)
     fits_N = most_live_N * lightest(live_N, [own.min(axis=1) for own in activations]) <= room_N
     longest_N = np.zeros(len(rows))
@@ -107,12 +105,13 @@ def first_and_last(rows: ChunkRows, kinds: Kinds) -> tuple[Array, Array]:
             for kind, block_seconds in zip(by_kind, seconds, strict=True)
         ]
         added = [own - least_N for own, least_N in zip(priced, fastest, strict=True)]
-        paid_N = lightest(rows.blocks, fastest) + lightest(live_N, added) - price_N / most_live_N * room_N
+        least_N = lightest(rows.fewest_on_rank, fastest)
+        paid_N = least_N + lightest(live_N, added) - price_N / most_live_N * room_N
         longest_N = np.maximum(longest_N, paid_N)
-    return np.where(fits_N, longest_N, np.inf), lightest(rows.blocks, fastest)
+    return np.where(fits_N, longest_N, np.inf), lightest(rows.fewest_on_rank, fastest)
 
 
-def paid_seconds(group: Group, blocks_CK: Ints, rank: int) -> Array:
+def paid_seconds(group: RankCosts, blocks_CK: Ints, rank: int) -> Array:
     """Minimum seconds of a microbatch in a rank's chunks, (N,), with (C, K) blocks of each kind; infinite where they do
     not fit. A chunk's blocks are live as often as the chunk is."""
     by_kind = group.of_kinds
@@ -121,8 +120,8 @@ def paid_seconds(group: Group, blocks_CK: Ints, rank: int) -> Array:
     static = sum(
         (count * rows.costs.layer_static for count, rows in zip(blocks_CK.sum(axis=0), by_kind, strict=True))
     )
-    working_N = np.where(group.allowed, group.working[:, rank], np.inf).min(axis=-1)
-    room_N = group.free_bytes[:, rank] - working_N - static + TOLERANCE * group.costs.memory_limit
+    room_N = group.free_bytes[:, rank] - group.least_working[:, rank] - static
+    room_N = room_N + TOLERANCE * group.costs.memory_limit
     room_N = np.clip(room_N, -BOUNDLESS, BOUNDLESS)
     present_kinds = [(chunk, kind) for chunk, kind in zip(*np.nonzero(blocks_CK), strict=True)]
     longest_N, needed_N = np.zeros((2, len(group.costs)))

@@ -10,7 +10,7 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.pipeline.stage_costs import StageCosts
-from planner.placement.shared_shape import count_fitting
+from planner.placement.rank_costs import count_fitting
 from planner.space.layouts import Space
 
 

@@ -17,11 +17,9 @@ from cost_models.schedules.registry import PLAIN, is_scheduled
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from cost_models.specs.model.kinds import Kinds
 from planner.bounds.boxes import least_costs
-from planner.bounds.chunks import quick_chunk_bounds
 from planner.bounds.step import quick_bounds
-from planner.placement.chunk_rows import ChunkRows
 from planner.placement.leaf import Leaf, priced
-from planner.placement.shared_shape import Group
+from planner.placement.rank_costs import RankCosts
 from planner.placement.weighed_leaf import WeighedLeaf
 from planner.space.counts import Boxes
 from planner.space.layouts import Space
@@ -83,34 +81,23 @@ class Pricing:
             if not self.allowed(schedule).any():
                 continue
             rows = np.flatnonzero(columns.schedule == schedule)
-            bound[rows] = quick_chunk_bounds(self._in_chunks(columns.rows(rows), costs.rows(rows)))
+            bound[rows] = quick_bounds(self.group(columns, costs, rows, one_shape=False))
         return bound
 
-    def _in_chunks(self, columns: LayoutColumns, costs: StageCosts) -> ChunkRows:
-        """Layouts of one schedule with several chunks a rank, for their quick bound."""
-        return ChunkRows(
-            costs=costs,
-            pp=columns.pp,
-            vpp=columns.vpp,
-            schedule=SCHEDULES[columns.schedule[0]],
+    def group(
+        self, columns: LayoutColumns, costs: StageCosts, rows: Ints, *, one_shape: bool = True
+    ) -> RankCosts:
+        """Rows of one schedule, for the bounds; of several pipeline shapes for their quick bound in chunks."""
+        columns = columns.rows(rows)
+        schedule = int(columns.schedule[0])
+        return RankCosts(
+            costs=costs.rows(rows),
+            pp=int(columns.pp[0]) if one_shape else columns.pp,
+            vpp=int(columns.vpp[0]) if one_shape else columns.vpp,
+            schedule=SCHEDULES[schedule],
             microbatches=columns.microbatches(self.question.training.global_batch),
             num_layers=self.question.model.num_layers,
-            allowed=self.allowed(int(columns.schedule[0])),
-            kinds=self._kinds,
-        )
-
-    def group(self, columns: LayoutColumns, costs: StageCosts, rows: Ints) -> Group:
-        """Rows of one pipeline shape, for the bounds."""
-        first = rows[0]
-        shape_columns = columns.rows(rows)
-        return Group(
-            costs=costs.rows(rows),
-            pp=int(columns.pp[first]),
-            vpp=int(columns.vpp[first]),
-            schedule=SCHEDULES[columns.schedule[first]],
-            microbatches=shape_columns.microbatches(self.question.training.global_batch),
-            num_layers=self.question.model.num_layers,
-            allowed=self.allowed(int(columns.schedule[first])),
+            allowed=self.allowed(schedule),
             uses_full_counts=self.uses_full_counts,
             kinds=self._kinds,
         )

@@ -57,22 +57,6 @@ def chunk_sizes(num_layers: int, stages: int, most_smaller: int = MOST_SMALLER) 
     return sizes_ZS[(sizes_ZS[:, 1:-1] > 0).all(axis=1)]
 
 
-def fewest_on_rank(num_layers: int, pp: Ints, vpp: Ints, ends: Ints) -> Ints:
-    """Minimum blocks of a rank over all covered sizes, (N,); one rank has at most `ends` of the pipeline's ends."""
-    size, larger = np.divmod(num_layers, pp * vpp)
-    fewest: Ints = np.where(larger > 0, vpp * (size + 1) - np.minimum(pp * vpp - larger, ends), vpp * size)
-    return fewest
-
-
-def fewest_before_last(num_layers: int, pp: Ints, vpp: Ints) -> Ints:
-    """Minimum blocks before the last rank's first stage over all covered sizes, (N,); only the very first stage may
-    have none."""
-    size, larger = np.divmod(num_layers, pp * vpp)
-    smaller = np.minimum(pp * vpp - larger, np.where(size == 0, 1, pp - 1))
-    fewest: Ints = (pp - 1) * (size + (larger > 0)) - np.where(larger > 0, smaller, 0)
-    return fewest
-
-
 def blocks_recomputed(allowed_P: Bools, sizes_CR: Ints, per_chunk: bool = False) -> Ints:
     """End of the blocks that recompute at least as much as each policy, (T, P), counted over a rank or, with
     `per_chunk`, over each chunk; policies are in order of rising recompute."""

@@ -20,7 +20,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES
-from planner.placement.shared_shape import Group
+from planner.placement.rank_costs import RankCosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ def balanced_prices(question: Question, columns: LayoutColumns) -> BalancedPrice
     size = np.full_like(seconds, np.inf)
     for number, (pp, vpp, schedule) in enumerate(distinct.tolist()):
         rows = np.flatnonzero(index.reshape(-1) == number)
-        group = Group(
+        group = RankCosts(
             costs=costs.rows(rows),
             pp=pp,
             vpp=vpp,
@@ -54,9 +54,9 @@ def balanced_prices(question: Question, columns: LayoutColumns) -> BalancedPrice
     return BalancedPrices(step_seconds=seconds, peak_bytes=size)
 
 
-def _step_seconds(group: Group) -> Array:
+def _step_seconds(group: RankCosts) -> Array:
     blocks = group.num_layers / group.pp
-    rank_NRP = group.fixed_seconds[..., None] + blocks * group.block_seconds[:, None, :]
+    rank_NRP = group.fixed_seconds[..., None] + blocks * group.by_rank(group.block_seconds)
     slowest_NP, all_NP = rank_NRP.max(axis=1), rank_NRP.sum(axis=1)
     fill_NP = np.where(np.isinf(slowest_NP), np.inf, all_NP - np.where(np.isinf(slowest_NP), 0.0, slowest_NP))
     tail_N = group.tail(np.full(len(group.costs), blocks))
@@ -66,7 +66,7 @@ def _step_seconds(group: Group) -> Array:
     return seconds
 
 
-def _peak_bytes(group: Group) -> Array:
+def _peak_bytes(group: RankCosts) -> Array:
     """Bytes of the fullest rank in training or in the optimizer step, (N, P)."""
     x, blocks = group.costs, group.num_layers / group.pp
     fixed_NR = x.memory_limit[:, None] - group.free_bytes

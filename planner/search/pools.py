@@ -22,11 +22,10 @@ from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.registry import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
-from planner.bounds import pools as bounds
 from planner.bounds.boxes import nothing_held, within_late_rules
-from planner.bounds.pools import ideal_bounds
+from planner.bounds.step import capacity_bounds, ideal_bounds, quick_bounds
 from planner.placement.leaf import Leaf
-from planner.placement.pool_shape import RankGroup
+from planner.placement.rank_costs import RankCosts
 from planner.rules.pools import fills_pools
 from planner.search.candidates import Tally
 from planner.search.replicas import count_replicas
@@ -36,6 +35,8 @@ from planner.space.nothing_fits import closest_first, least_share, nothing_fits,
 
 OPENED_TOGETHER = 2048
 """Rows that get a quick bound in one batch."""
+PRECISION = 1e-4
+"""Relative width of the interval that holds a capacity bound: finer than the bounds are tight."""
 
 
 @dataclass(kw_only=True)
@@ -85,12 +86,13 @@ class PoolCandidates:
             return costs
         return replace(costs, memory_limit=np.minimum(costs.memory_limit, self.max_memory))
 
-    def group(self, rows: Ints) -> RankGroup:
+    def group(self, rows: Ints) -> RankCosts:
         """Rows of one group with their costs, for the bounds."""
         first = rows[0]
-        return RankGroup(
+        return RankCosts(
             costs=self.rank_costs(rows),
             pp=int(self.columns.pp[first]),
+            vpp=1,
             schedule=SCHEDULES[self.columns.schedule[first]],
             microbatches=self.columns.rows(rows).microbatches(self.question.training.global_batch),
             num_layers=self.question.model.num_layers,
@@ -110,7 +112,7 @@ class PoolCandidates:
         batch = batch[self.ideal[batch] < threshold]
         self._closed = self._closed[len(batch) :]
         self._rows = np.concatenate([self._rows, batch])
-        return np.maximum(self._by_group(batch, bounds.quick_bounds), self.ideal[batch])
+        return np.maximum(self._by_group(batch, quick_bounds), self.ideal[batch])
 
     def open_all(self) -> None:
         """Open every row, in their own order."""
@@ -124,9 +126,9 @@ class PoolCandidates:
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
         """Finer lower bounds of open rows, seconds (N,); bounds above `cut_off` may be the cut-off."""
-        return self._by_group(self._rows[rows], lambda group: bounds.capacity_bounds(group, cut_off))
+        return self._by_group(self._rows[rows], lambda group: capacity_bounds(group, cut_off, PRECISION))
 
-    def _by_group(self, rows: Ints, bound: Callable[[RankGroup], Array]) -> Array:
+    def _by_group(self, rows: Ints, bound: Callable[[RankCosts], Array]) -> Array:
         values = np.empty(len(rows))
         order = np.argsort(self.key[rows], kind="stable")
         starts = np.flatnonzero(np.diff(self.key[rows][order], prepend=-1))

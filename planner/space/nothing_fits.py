@@ -21,7 +21,7 @@ from cost_models.risk import confident_share
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from cost_models.units import GIB, counted, format_bytes
 from planner.placement.leaf import Leaf
-from planner.placement.pool_shape import RankGroup
+from planner.placement.rank_costs import RankCosts
 from planner.rules.stack import question_objections
 from planner.space.layouts import Restrictions
 from planner.space.obstacles import obstacles
@@ -135,13 +135,13 @@ COMPARED_IN_POOLS = 48
 """Number of roughly closest layouts whose ranks are filled one by one."""
 
 
-def least_share(group: RankGroup) -> Array:
+def least_share(group: RankCosts) -> Array:
     """Minimum memory of a pipeline, as a share of its ranks' memory, (N,)."""
-    each_NR = group.of_ranks("layer_static")
-    kept_NRP = group.of_ranks("layer_activation")[..., group.allowed]
-    blocks_N = group.num_layers * (each_NR.min(axis=1) + kept_NRP.min(axis=(1, 2)))
-    fixed_N = group.with_ends("static", group.of_ranks("static")).sum(axis=1)
-    share_N: Array = (fixed_N + blocks_N) / group.of_ranks("memory_limit").sum(axis=1).clip(min=1.0)
+    x, by_rank = group.costs, group.by_rank
+    kept_NRP = by_rank(x.layer_activation)[..., group.allowed]
+    blocks_N = group.num_layers * (by_rank(x.layer_static).min(axis=1) + kept_NRP.min(axis=(1, 2)))
+    fixed_NR = group.with_ends(*map(by_rank, (x.static, x.embedding_static, x.head_static)))
+    share_N: Array = (fixed_NR.sum(axis=1) + blocks_N) / by_rank(x.memory_limit).sum(axis=1).clip(min=1.0)
     return share_N
 
 

@@ -18,11 +18,10 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.schedules.timeline import CriticalPath
-from planner.bounds.pools import leaf_sizes
 from planner.bounds.step import rank_sizes
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
+from planner.placement.rank_costs import RankCosts
 from planner.placement.recompute_mixes import fastest_mixes
-from planner.placement.shared_shape import group_of
 
 SAME_LINE = 1e-12
 """Relative distance within which passes count as on one straight line."""
@@ -150,7 +149,8 @@ def choices_of(leaf: Leaf, target: float = math.inf) -> Choices | None:
     low, high = leaf.sizes.start, leaf.sizes.stop - 1
     least_R, most_R = np.full(leaf.pp, low), np.full(leaf.pp, high)
     if math.isfinite(target):
-        least_R, most_R = _useful_sizes(leaf, target * (1 + TOLERANCE))
+        least_NR, most_NR = rank_sizes(RankCosts.of(leaf), np.array([target * (1 + TOLERANCE)]))
+        least_R, most_R = least_NR[0], most_NR[0]
     sizes = range(max(low, int(least_R.min())), min(high, int(most_R.max())) + 1)
     if not len(sizes):
         return None
@@ -163,14 +163,6 @@ def choices_of(leaf: Leaf, target: float = math.inf) -> Choices | None:
         useful=np.isfinite(seconds_BR).T,
     )
     return fitting.only((fitting.sizes >= least_R[:, None]) & (fitting.sizes <= most_R[:, None]))
-
-
-def _useful_sizes(leaf: Leaf, step_seconds: float) -> tuple[Ints, Ints]:
-    """Minimum and maximum blocks of each rank in a placement that takes at most `step_seconds`, (R,) each."""
-    if len(leaf.costs) > 1:
-        return leaf_sizes(leaf, step_seconds)
-    least_NR, most_NR = rank_sizes(group_of(leaf), np.array([step_seconds]))
-    return least_NR[0], most_NR[0]
 
 
 def all_ways(choices: Choices) -> Bools:

@@ -14,9 +14,8 @@ from cost_models.schedules.actions import ActionTable, live_profiles
 from cost_models.schedules.registry import REGISTRY, build, legal, rank_of_stage
 from cost_models.schedules.schedule import PipelineSchedule
 from planner.bounds.step import pipeline_seconds
-from planner.placement.chunk_rows import ChunkRows
 from planner.placement.chunks import covers
-from planner.placement.shared_shape import Group
+from planner.placement.rank_costs import RankCosts
 
 SCHEDULES = pytest.mark.parametrize("own", REGISTRY.values(), ids=REGISTRY)
 
@@ -136,7 +135,7 @@ def test_an_unknown_schedule_is_an_error_and_no_other_one() -> None:
         lambda: rank_of_stage("eager", 2, 1),
         lambda: pipeline_seconds("eager", 2, np.array([4]), ones, ones),
         lambda: rows.live,
-        lambda: ChunkRows.of(rows).live,
+        lambda: rows.live_on_first,
         lambda: covers("eager", 8, 10),
     ]
     for ask in asked:
@@ -144,9 +143,9 @@ def test_an_unknown_schedule_is_an_error_and_no_other_one() -> None:
             ask()
 
 
-def one_row(schedule: str) -> Group:
+def one_row(schedule: str) -> RankCosts:
     """One row that nothing is asked of but its shape."""
     ones = np.ones(1)
     costs = StageCosts(**dict.fromkeys(COLUMNS, ones))
     shape = {"pp": 2, "vpp": 2, "num_layers": 8, "allowed": np.ones(3, dtype=np.bool_)}
-    return Group(costs=costs, schedule=schedule, microbatches=np.array([4]), **shape)
+    return RankCosts(costs=costs, schedule=schedule, microbatches=np.array([4]), **shape)

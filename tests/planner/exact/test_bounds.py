@@ -10,6 +10,7 @@ import pytest
 from effort import number
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from several_pools import mixed_leaf
 from synthetic import costs_by_kind, exhaustive_best, random_costs, random_leaf
 
 from cost_models.schedules.actions import live_profiles
@@ -19,17 +20,25 @@ from planner.bounds.step import PRECISION, capacity_bounds, quick_bounds, rank_s
 from planner.exact.labels.paths import known_paths, longest_windows
 from planner.exact.labels.solving import place_by_labels
 from planner.placement.leaf import TOLERANCE, Leaf, priced
-from planner.placement.shared_shape import Group, group_of
+from planner.placement.rank_costs import RankCosts
 
 SEEDS = st.integers(min_value=0, max_value=10**6)
+BLOCKS = st.sampled_from(["one kind", "several kinds", "in full", "pools"])
 
 
-@given(SEEDS, st.booleans())
-@settings(max_examples=number(70, 200), deadline=None, derandomize=True)
-def test_no_placement_is_faster_than_the_bounds(seed: int, several: bool) -> None:
-    leaf = random_leaf(seed, several=several)
+def leaf_with(seed: int, blocks: str) -> Leaf:
+    """A random leaf of any schedule, or on several pools."""
+    if blocks == "pools":
+        return mixed_leaf(seed)
+    return random_leaf(seed, several=blocks == "several kinds", counted=blocks == "in full")
+
+
+@given(SEEDS, BLOCKS)
+@settings(max_examples=number(140, 800), deadline=None, derandomize=True)
+def test_no_placement_is_faster_than_the_bounds(seed: int, blocks: str) -> None:
+    leaf = leaf_with(seed, blocks)
     exact = exhaustive_best(leaf)
-    quick, capacity = quick_bounds(group_of(leaf))[0], capacity_bounds(group_of(leaf))[0]
+    quick, capacity = quick_bounds(RankCosts.of(leaf))[0], capacity_bounds(RankCosts.of(leaf))[0]
     assert quick <= capacity * (1 + TOLERANCE)
     assert capacity <= exact * (1 + TOLERANCE)
 
@@ -47,7 +56,7 @@ def test_nor_where_transfers_are_slow_and_the_head_is_large(
     leaf = replace(leaf, **few)
     x = replace(leaf.costs, p2p=leaf.costs.p2p + transfer, head_forward=leaf.costs.head_forward + head)
     leaf = replace(leaf, costs=x)
-    assert capacity_bounds(group_of(leaf))[0] <= exhaustive_best(leaf) * (1 + TOLERANCE)
+    assert capacity_bounds(RankCosts.of(leaf))[0] <= exhaustive_best(leaf) * (1 + TOLERANCE)
 
 
 def test_a_rank_between_the_ends_may_have_any_run_of_blocks() -> None:
@@ -73,7 +82,7 @@ def test_a_rank_between_the_ends_may_have_any_run_of_blocks() -> None:
         num_layers=10,
         allowed=np.array([True, False, False]),
     )
-    exact, bound = exhaustive_best(leaf), capacity_bounds(group_of(leaf))[0]
+    exact, bound = exhaustive_best(leaf), capacity_bounds(RankCosts.of(leaf))[0]
     assert exact == pytest.approx((40 + 2) * 6.0)
     assert 0.95 * exact < bound <= exact * (1 + TOLERANCE)
 
@@ -81,7 +90,7 @@ def test_a_rank_between_the_ends_may_have_any_run_of_blocks() -> None:
 @given(SEEDS, st.floats(min_value=0.8, max_value=1.2))
 @settings(max_examples=number(30, 60), deadline=None, derandomize=True)
 def test_a_capacity_bound_is_as_close_as_the_cut_off_asks(seed: int, share: float) -> None:
-    group = group_of(random_leaf(seed))
+    group = RankCosts.of(random_leaf(seed))
     whole = capacity_bounds(group)[0]
     cut_off = share * (whole if math.isfinite(whole) else 1.0)
     found = capacity_bounds(group, cut_off)[0]
@@ -89,13 +98,13 @@ def test_a_capacity_bound_is_as_close_as_the_cut_off_asks(seed: int, share: floa
     assert found >= min(whole, cut_off) * (1 - 2 * PRECISION)
 
 
-@given(SEEDS, st.booleans())
-@settings(max_examples=number(50, 140), deadline=None, derandomize=True)
-def test_the_best_placement_keeps_to_the_sizes_its_step_allows(seed: int, several: bool) -> None:
-    leaf = random_leaf(seed, several=several)
+@given(SEEDS, st.sampled_from(["one kind", "several kinds", "pools"]))
+@settings(max_examples=number(60, 200), deadline=None, derandomize=True)
+def test_the_best_placement_keeps_to_the_sizes_its_step_allows(seed: int, blocks: str) -> None:
+    leaf = leaf_with(seed, blocks)
     if not leaf.is_plain or math.isinf(exact := exhaustive_best(leaf)):
         return
-    least, most = rank_sizes(group_of(leaf), np.array([exact]))
+    least, most = rank_sizes(RankCosts.of(leaf), np.array([exact]))
     solution = place_by_labels(leaf)
     assert solution is not None
     assert solution.placement is not None
@@ -103,12 +112,16 @@ def test_the_best_placement_keeps_to_the_sizes_its_step_allows(seed: int, severa
     assert (most[0] >= solution.placement.layers).all()
 
 
-@pytest.mark.parametrize(("several", "gap"), [(False, 0.045), (True, 0.06)])
-def test_the_bounds_are_worth_having(several: bool, gap: float) -> None:
+@pytest.mark.parametrize(("blocks", "gap"), [("one kind", 0.045), ("several kinds", 0.06), ("pools", 0.05)])
+def test_the_bounds_are_worth_having(blocks: str, gap: float) -> None:
     """Of several kinds of blocks those of one chunk a rank; in chunks they are coarse."""
-    leaves = [random_leaf(seed, several=several, plain=several) for seed in range(60)]
+    several = blocks == "several kinds"
+    leaves = [
+        mixed_leaf(seed) if blocks == "pools" else random_leaf(seed, several=several, plain=several)
+        for seed in range(80 if blocks == "pools" else 60)
+    ]
     exact = np.array([exhaustive_best(leaf) for leaf in leaves])
-    bound = np.array([capacity_bounds(group_of(leaf))[0] for leaf in leaves])
+    bound = np.array([capacity_bounds(RankCosts.of(leaf))[0] for leaf in leaves])
     feasible = np.isfinite(exact)
     assert np.mean(1 - bound[feasible] / exact[feasible]) < gap
     assert np.isinf(bound[~feasible]).mean() > 0.5
@@ -118,7 +131,7 @@ def test_the_quick_bound_knows_how_many_blocks_uneven_stages_have() -> None:
     """Of 94 blocks on 8 ranks of 6 chunks a rank has 11 or 12, not 6 times the smallest stage."""
     leaf = random_leaf(7)
     group = replace(
-        group_of(leaf), pp=8, vpp=6, schedule="interleaved", microbatches=np.array([64]), num_layers=94
+        RankCosts.of(leaf), pp=8, vpp=6, schedule="interleaved", microbatches=np.array([64]), num_layers=94
     )
     roomy = replace(group, costs=replace(leaf.costs, memory_limit=np.array([1e6])))
     quick, patterns = quick_bounds(roomy)[0], capacity_bounds(roomy)[0]
@@ -154,7 +167,7 @@ def test_the_memory_bound_looks_at_a_moment_the_schedule_has(
     if legal(schedule, pp, vpp, m):
         return
     leaf = random_leaf(0)
-    group = Group(
+    group = RankCosts(
         costs=leaf.costs,
         pp=pp,
         vpp=vpp,
@@ -184,4 +197,4 @@ def test_a_layout_without_memory_has_no_finite_bound() -> None:
         num_layers=leaf.num_layers,
         allowed=leaf.allowed,
     )
-    assert math.isinf(capacity_bounds(group_of(starved))[0])
+    assert math.isinf(capacity_bounds(RankCosts.of(starved))[0])

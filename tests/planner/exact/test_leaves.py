@@ -25,7 +25,7 @@ from planner.exact.labels.solving import choices_in_time, place_by_labels
 from planner.placement.chunks import best_pattern
 from planner.placement.heuristics import good_placement
 from planner.placement.leaf import TOLERANCE, Leaf, Solution
-from planner.placement.shared_shape import group_of
+from planner.placement.rank_costs import RankCosts
 
 SEEDS = st.integers(min_value=0, max_value=10**6)
 
@@ -92,8 +92,8 @@ def test_the_best_number_of_blocks_in_full_is_the_best_of_all(seed: int, blocks:
         known = best_pattern(leaf)
         assert same(known[1] if known else math.inf, exact)
     if blocks != "pools":
-        assert capacity_bounds(group_of(leaf))[0] <= exact * (1 + TOLERANCE)
-        assert quick_bounds(group_of(leaf))[0] <= exact * (1 + TOLERANCE)
+        assert capacity_bounds(RankCosts.of(leaf))[0] <= exact * (1 + TOLERANCE)
+        assert quick_bounds(RankCosts.of(leaf))[0] <= exact * (1 + TOLERANCE)
     if math.isfinite(exact):
         record = solve_record([Survivor(leaf, None, ())], exact)
         assert (record.verdict, same(record.objective, exact)) == ("equal", True)

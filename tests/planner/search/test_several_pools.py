@@ -23,12 +23,10 @@ from cost_models.pipeline.pools import costs_of_ranks
 from cost_models.question import MixedQuestion
 from cost_models.specs.choices import SCHEDULES
 from cost_models.specs.training import TrainingSpec
-from planner.bounds.pools import capacity_bounds, leaf_sizes, quick_bounds
 from planner.exact.best_placement import best_placement
 from planner.explain.reasons import why_not
 from planner.placement.heuristics import good_placement
 from planner.placement.leaf import TOLERANCE, Leaf
-from planner.placement.pool_shape import RankGroup
 from planner.rules.legality import check
 from planner.search.given_layout import place_layout
 from planner.search.pools import orders_of, pool_candidates
@@ -37,27 +35,6 @@ from planner.search.search import search
 from planner.space.layouts import Restrictions, parse_restrictions
 
 SEEDS = st.integers(min_value=0, max_value=10**6)
-
-
-def group_of(leaf: Leaf) -> RankGroup:
-    return RankGroup(
-        costs=leaf.costs,
-        pp=leaf.pp,
-        schedule=leaf.schedule,
-        microbatches=np.array([leaf.microbatches]),
-        num_layers=leaf.num_layers,
-        allowed=leaf.allowed,
-    )
-
-
-@given(SEEDS)
-@settings(max_examples=number(20, 200), deadline=None, derandomize=True)
-def test_no_placement_is_faster_than_the_bounds(seed: int) -> None:
-    leaf = mixed_leaf(seed)
-    exact = exhaustive_best(leaf)
-    quick, capacity = quick_bounds(group_of(leaf))[0], capacity_bounds(group_of(leaf))[0]
-    assert quick <= exact * (1 + TOLERANCE)
-    assert capacity <= exact * (1 + TOLERANCE)
 
 
 @given(SEEDS)
@@ -70,18 +47,6 @@ def test_the_exact_placement_is_the_best_of_all(seed: int) -> None:
     assert solution.status == ("optimal" if math.isfinite(exact) else "infeasible")
     if solution.placement is not None:
         assert leaf.fits(solution.placement.table)
-        least, most = leaf_sizes(leaf, exact * (1 + TOLERANCE))
-        assert (least <= solution.placement.layers).all()
-        assert (most >= solution.placement.layers).all()
-
-
-def test_the_bounds_are_worth_having() -> None:
-    leaves = [mixed_leaf(seed) for seed in range(80)]
-    exact = np.array([exhaustive_best(leaf) for leaf in leaves])
-    bound = np.array([capacity_bounds(group_of(leaf))[0] for leaf in leaves])
-    feasible = np.isfinite(exact)
-    assert np.mean(1 - bound[feasible] / exact[feasible]) < 0.05
-    assert np.isinf(bound[~feasible]).mean() > 0.5
 
 
 def legal_layouts(question: MixedQuestion, zeros: tuple[int, ...], sps: tuple[bool, ...]) -> list[Layout]:

@@ -1,0 +1,405 @@
+"""Arrays from which lower bounds are computed: costs of layouts of one schedule, rank by rank.
+
+Ranks of a uniform cluster cost the same but for embedding and head, those in several pools differ. Bounds treat both
+alike: a value of a rank has shape (N, R), or (N, 1) where it is the same on all of them, and is never copied for that.
+
+Shape legend: N layouts, R ranks, C chunks of a rank, P policies, B numbers of blocks on a virtual stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, V_SHAPED, schedule_named
+from cost_models.schedules.schedule import PipelineSchedule
+from cost_models.specs.choices import Schedule
+from cost_models.specs.model.kinds import Kinds
+from planner.placement.leaf import TOLERANCE, Leaf, stage_sizes
+
+Column = TypeVar("Column", Array, Bools)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankCosts:
+    """Costs of layouts of one schedule.
+
+    Layouts of one shape (pp, vpp) have values of all their ranks. There are hundreds of shapes in a search, most with
+    few layouts, so layouts of several shapes are handled together where their first and last ranks suffice: then R = 2.
+    """
+
+    costs: StageCosts
+    """N rows, or where ranks differ N · R, the ranks of a layout side by side."""
+    pp: Ints | int
+    """One for all layouts, or (N,)."""
+    vpp: Ints | int
+    schedule: Schedule
+    microbatches: Ints
+    """(N,)"""
+    num_layers: int
+    allowed: Bools
+    """(P,)"""
+    kinds: Kinds | None = None
+    """Kinds of blocks; None for a single kind."""
+    uses_full_counts: bool = False
+    """See `Leaf.uses_full_counts`."""
+    most_blocks: int | None = None
+    """Maximum blocks of one virtual stage, if fewer than the search covers."""
+
+    @classmethod
+    def of(cls, leaf: Leaf) -> RankCosts:
+        """Costs of a single leaf."""
+        return cls(
+            costs=leaf.mean_costs or leaf.costs,
+            kinds=leaf.kinds,
+            pp=leaf.pp,
+            vpp=leaf.vpp,
+            schedule=leaf.schedule,
+            microbatches=np.array([leaf.microbatches]),
+            num_layers=leaf.num_layers,
+            allowed=leaf.allowed,
+            uses_full_counts=leaf.uses_full_counts,
+        )
+
+    def __len__(self) -> int:
+        return len(self.microbatches)
+
+    def rows(self, index: Ints | slice) -> RankCosts:
+        """Selected layouts of one shape."""
+        rows = np.arange(len(self))[index]
+        rank_rows = (rows[:, None] * self._width + np.arange(self._width)).reshape(-1)
+        return replace(self, costs=self.costs.rows(rank_rows), microbatches=self.microbatches[rows])
+
+    def limited_to(self, seconds: float) -> RankCosts:
+        """Costs with only those numbers of blocks that a rank can pass m times in `seconds` (one chunk a rank)."""
+        if np.isinf(seconds):
+            return self
+        held = seconds / (self.microbatches[:, None] * self.by_rank(self.least_block_seconds))
+        return replace(self, most_blocks=max(int(self.sizes[0]), int(held.max()) + 1))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """pp and vpp of layouts of one shape."""
+        assert isinstance(self.pp, int)
+        assert isinstance(self.vpp, int)
+        return self.pp, self.vpp
+
+    @property
+    def schedule_facts(self) -> PipelineSchedule:
+        """Properties of the schedule."""
+        return schedule_named(self.schedule)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every number of blocks on every stage is covered."""
+        return self.schedule in PLAIN
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether weight halves of backward passes run at other times than input halves."""
+        return self.schedule in SPLIT_BACKWARD
+
+    @property
+    def is_v_shaped(self) -> bool:
+        """Whether the first rank has the last stage too."""
+        return self.schedule in V_SHAPED
+
+    @property
+    def ranks_differ(self) -> bool:
+        """Whether ranks lie in several pools."""
+        return self._width > 1
+
+    @cached_property
+    def _width(self) -> int:
+        """Rows of costs of each layout."""
+        return len(self.costs) // max(1, len(self)) or 1
+
+    def by_rank(self, column: Column) -> Column:
+        """Column of the costs, (N, R or 1, ...)."""
+        values: Column = column.reshape(len(self), self._width, *column.shape[1:])
+        return values
+
+    def of_first_rank(self, column: Array) -> Array:
+        """Column of the costs on the first rank, (N, ...)."""
+        return column[:: self._width]
+
+    @cached_property
+    def ranks(self) -> Ints:
+        """All ranks of layouts of one shape, (1, R); of several shapes the first and the last of each, (N, 2)."""
+        if isinstance(self.pp, int):
+            return np.arange(self.pp)[None]
+        return np.stack([np.zeros_like(self.pp), self.pp - 1], axis=1)
+
+    def with_ends(self, base: Array, embedding: Array, head: Array) -> Array:
+        """Value of every rank plus those of the ranks with embedding and head, (N, R); all are (N, R or 1)."""
+        last = 0 if self.is_v_shaped else self.ranks[:, -1:]
+        sums: Array = (
+            base + np.where(self.ranks == 0, embedding, 0.0) + np.where(self.ranks == last, head, 0.0)
+        )
+        return sums
+
+    @cached_property
+    def lightest_costs(self) -> StageCosts:
+        """Costs if every block cost the least of any kind, which bounds each single block."""
+        return self.costs.lightest
+
+    @cached_property
+    def of_kinds(self) -> tuple[RankCosts, ...]:
+        """Costs with only the blocks of one kind, for each kind."""
+        if self.kinds is None:
+            return (self,)
+        costs_and_counts = zip(self.costs.each_kind, self.kinds.counts, strict=True)
+        return tuple(
+            replace(self, costs=costs, num_layers=count, kinds=None) for costs, count in costs_and_counts
+        )
+
+    def fullest_rank_value(self, value_of: Callable[[RankCosts], Array]) -> Array:
+        """Minimum total of `value_of` over the blocks of the fullest rank, (N,) or (N · R,) for each that it may be: an
+        even share of the blocks of any kind, or of all blocks."""
+        value_of_kinds = [(kind.num_layers, value_of(kind)) for kind in self.of_kinds]
+        shares = [-(-blocks // self.pp) * value for blocks, value in value_of_kinds]
+        if len(value_of_kinds) > 1:
+            shares.append(np.sum([blocks / self.pp * value for blocks, value in value_of_kinds], axis=0))
+        largest: Array = np.max(shares, axis=0)
+        return largest
+
+    def balanced(self, fixed_NR: Array, each_NR: Array) -> Array:
+        """Minimum value of the largest rank, (N,), where a block adds `each_NR`, if blocks could be cut."""
+        with_fewest_NR = fixed_NR + int(self.sizes[0]) * each_NR
+        together_N = balanced(self.num_layers, 1.0, fixed_NR, each_NR, axis=1)
+        largest_N: Array = np.maximum(with_fewest_NR.max(axis=1), together_N)
+        return largest_N
+
+    @cached_property
+    def block_seconds(self) -> Array:
+        """Seconds of forward plus backward of one block, (N, P) or (N · R, P); infinite under policies that are not
+        allowed."""
+        seconds = self.lightest_costs.layer_forward[:, None] + self.lightest_costs.layer_backward
+        return np.where(self.allowed, seconds, np.inf)
+
+    @cached_property
+    def least_block_seconds(self) -> Array:
+        """Seconds of one block under the fastest policy, (N,) or (N · R,)."""
+        fastest: Array = self.block_seconds.min(axis=1)
+        return fastest
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """Numbers of blocks that a virtual stage may hold, (B,)."""
+        low, high = stage_sizes(self.num_layers, *self.shape, self.schedule)
+        return np.arange(low, high + 1 if self.most_blocks is None else min(high, self.most_blocks) + 1)
+
+    @cached_property
+    def fixed_seconds(self) -> Array:
+        """Minimum seconds of forward plus backward of one microbatch on each rank without blocks, (N, R)."""
+        x = self.costs
+        return self.with_ends(
+            self.by_rank(self.vpp * (x.stage_forward + x.stage_backward)),
+            self.by_rank(x.embedding_forward + x.embedding_backward),
+            self.by_rank(x.head_forward + x.head_backward),
+        )
+
+    @cached_property
+    def delay(self) -> Array:
+        """Seconds of a transfer between neighbours, (N,)."""
+        return self.of_first_rank(self.costs.p2p)
+
+    @cached_property
+    def cycle_delay(self) -> Array:
+        """Seconds of one microbatch's transfers down the virtual stages and up again, (N,)."""
+        pp, vpp = self.shape
+        return 2 * (pp * vpp - 1) * self.delay * (pp > 1)
+
+    @cached_property
+    def optimizer_seconds(self) -> Array:
+        """Minimum seconds of the optimizer step of the slowest rank, (N,)."""
+        x = self.lightest_costs
+        fullest = self.fullest_rank_value(lambda kind: kind.costs.layer_optimizer)
+        longest: Array = self.by_rank(x.rank_optimizer + fullest).min(axis=1)
+        embedding, head = self.of_first_rank(x.embedding_optimizer), self.of_first_rank(x.head_optimizer)
+        longest = np.where(self.pp == 1, longest + embedding + head, longest)
+        if self.ranks_differ:
+            columns = x.rank_optimizer, x.embedding_optimizer, x.head_optimizer
+            fixed_NR = self.with_ends(*map(self.by_rank, columns))
+            longest = np.maximum(longest, self.balanced(fixed_NR, self.by_rank(x.layer_optimizer)))
+        return longest
+
+    def tail(self, first_blocks: Array | Ints | int) -> Array:
+        """Minimum seconds after the last backward pass, (N,), if rank 0 holds at least `first_blocks` (N,) blocks.
+
+        The synchronisation of rank 0, where all paths end, or of any where they do not, and the optimizer step.
+        """
+        x, first = self.lightest_costs, self.of_first_rank
+        sync = first(x.rank_sync) + first_blocks * first(x.layer_sync)
+        sync = sync + (0.0 if self.splits_backward else first(x.embedding_sync))
+        sync = np.where(self.pp == 1, sync + first(x.head_sync), sync)
+        seconds: Array = sync + self.optimizer_seconds + first(x.step_overhead)
+        return seconds
+
+    @cached_property
+    def least_tail(self) -> Array:
+        """`tail` with as few blocks on rank 0 as the search covers, seconds (N,)."""
+        return self.tail(int(self.sizes[0]) * self.vpp)
+
+    @cached_property
+    def live(self) -> Array:
+        """Live microbatches of each chunk at one moment of the schedule, (N, R, C), of layouts of several shapes of the
+        first chunk and the last, C = 2; the peak where a rank has one chunk."""
+        pp, vpp = (np.reshape(degree, (-1, 1, 1)) for degree in (self.pp, self.vpp))
+        chunk = (
+            np.arange(self.vpp) if isinstance(self.vpp, int) else np.concatenate([0 * vpp, vpp - 1], axis=2)
+        )
+        m_N11, rank = self.microbatches[:, None, None], self.ranks[..., None]
+        return self.schedule_facts.live_of_chunk(pp, vpp, m_N11, rank, chunk).astype(np.float64)
+
+    @cached_property
+    def live_on_first(self) -> tuple[Array, Ints]:
+        """Live microbatches of the first rank's first chunk, which has most, and of all its chunks, (N,) each."""
+        together = self.schedule_facts.live_of_rank(self.pp, self.vpp, self.microbatches, 0)
+        return self.live[:, 0, 0], together
+
+    @cached_property
+    def one_rank_has_both_ends(self) -> Bools:
+        """Whether embedding and head are both on the first rank, () or (N,)."""
+        return np.asarray(self.is_v_shaped | (np.asarray(self.pp) == 1))
+
+    @cached_property
+    def smallest_stage(self) -> Ints:
+        """Minimum blocks of a stage where stages are nearly equal, () or (N,)."""
+        return np.asarray(self.num_layers // (self.pp * self.vpp))
+
+    @cached_property
+    def smaller_stages(self) -> Ints:
+        """Number of stages at the ends with `smallest_stage` blocks where the others have one more; 0 where all are
+        equal."""
+        return np.asarray(-self.num_layers % (self.pp * self.vpp))
+
+    @cached_property
+    def largest_stage(self) -> Ints:
+        """Maximum blocks of a stage where stages are nearly equal."""
+        return self.smallest_stage + (self.smaller_stages > 0)
+
+    @cached_property
+    def missing_blocks(self) -> Ints:
+        """Maximum blocks that a rank with smaller stages lacks."""
+        missing: Ints = np.minimum(self.smaller_stages, 1 + self.one_rank_has_both_ends)
+        return missing
+
+    @cached_property
+    def fewest_on_rank(self) -> Ints:
+        """Minimum blocks of a rank where stages are nearly equal."""
+        return self.vpp * self.largest_stage - self.missing_blocks
+
+    @cached_property
+    def free_bytes(self) -> Array:
+        """Bytes left for blocks and their temporary sets during training, (N, R)."""
+        x = self.costs
+        embedding = self.by_rank(x.embedding_static) + self.live[..., 0] * self.by_rank(
+            x.embedding_activation
+        )
+        head = self.by_rank(x.head_static) + self.live[..., -1] * self.by_rank(x.head_activation)
+        return self.with_ends(self.by_rank(x.memory_limit - x.static), -embedding, -head)
+
+    @cached_property
+    def working(self) -> Array:
+        """Largest temporary set of a rank whose chunks follow one policy, bytes (N, R, P); with the loss on the last
+        rank."""
+        x = self.lightest_costs
+        head_moment = self.with_ends(np.zeros((1, 1)), np.zeros((1, 1)), self.by_rank(x.head_moment))
+        return np.maximum(self.by_rank(x.working), head_moment[..., None])
+
+    @cached_property
+    def least_working(self) -> Array:
+        """`working` under the policy that needs least, bytes (N, R)."""
+        smallest: Array = np.where(self.allowed, self.working, np.inf).min(axis=-1)
+        return smallest
+
+    @cached_property
+    def update_bytes(self) -> Array:
+        """Bytes left for blocks during the optimizer step, (N, R)."""
+        x = self.costs
+        return self.with_ends(
+            self.by_rank(x.memory_limit - x.static - x.rank_update),
+            -self.by_rank(x.embedding_static + x.embedding_update),
+            -self.by_rank(x.head_static + x.head_update),
+        )
+
+    @cached_property
+    def updatable(self) -> Array:
+        """Number of blocks whose optimizer step fits in memory, (N, R)."""
+        x = self.lightest_costs
+        return count_fitting(self.update_bytes, self.by_rank(x.layer_static + x.layer_update))
+
+    @cached_property
+    def blocks_that_fit(self) -> Array:
+        """Maximum blocks of a rank with one chunk under each policy, (N, R, P); −1 under policies not allowed."""
+        x, by_rank = self.lightest_costs, self.by_rank
+        kept_NRP = self.live * by_rank(x.layer_activation)
+        fit_NRP = count_fitting(
+            self.free_bytes[..., None] - self.working, by_rank(x.layer_static)[..., None] + kept_NRP
+        )
+        return np.where(self.allowed, np.minimum(fit_NRP, self.updatable[..., None]), -1.0)
+
+    @cached_property
+    def fit_at_full_speed(self) -> Array:
+        """Maximum blocks of a rank with one chunk under the fastest policy, (N, R)."""
+        is_fastest = self.block_seconds <= self.least_block_seconds[:, None] * (1 + TOLERANCE)
+        fit_NR: Array = np.where(self.by_rank(is_fastest), self.blocks_that_fit, -1.0).max(axis=-1)
+        return fit_NR
+
+    @cached_property
+    def least_work(self) -> Array:
+        """Minimum seconds of one microbatch over all ranks with one chunk, (N,): each kind of block has all memory."""
+        work_of_kinds = [kind.least_seconds_of_blocks for kind in self.of_kinds]
+        total: Array = sum(work_of_kinds[1:], start=work_of_kinds[0]) + self.fixed_seconds.sum(axis=1)
+        return total
+
+    @cached_property
+    def least_seconds_of_blocks(self) -> Array:
+        """Minimum seconds of all blocks of one kind, (N,).
+
+        No more blocks take at most some time than fit on all ranks under policies that take no longer.
+        """
+        block_seconds = self.by_rank(self.block_seconds)
+        order = np.argsort(block_seconds, axis=2, kind="stable")
+        held_NRP = np.take_along_axis(np.clip(self.blocks_that_fit, 0, self.num_layers), order, axis=2)
+        added = np.diff(np.maximum.accumulate(held_NRP, axis=2), axis=2, prepend=0.0)
+        if not self.ranks_differ:
+            added = added.sum(axis=1, keepdims=True)
+        seconds_NE = np.take_along_axis(block_seconds, order, axis=2).reshape(len(self), -1)
+        added_NE, order_NE = added.reshape(len(self), -1), np.argsort(seconds_NE, axis=1, kind="stable")
+        return cheapest_seconds(np.array(self.num_layers), seconds_NE, added_NE, order_NE)
+
+
+def cheapest_seconds(blocks_N: Ints, seconds_NE: Array, room_NE: Array, order_NE: Ints) -> Array:
+    """Minimum seconds of blocks, (N,), of which `room_NE` may take `seconds_NE` each, in the order of their seconds;
+    any number of the slowest."""
+    seconds_NE = np.take_along_axis(seconds_NE, order_NE, axis=1)
+    filled_NE = np.cumsum(np.take_along_axis(room_NE, order_NE, axis=1), axis=1)
+    filled_NE = np.minimum(filled_NE, blocks_N[..., None])
+    filled_NE[:, -1] = blocks_N
+    added_NE = np.diff(filled_NE, axis=1, prepend=0.0)
+    total: Array = (added_NE * np.where(np.isinf(seconds_NE), 0.0, seconds_NE)).sum(axis=1)
+    return total
+
+
+def balanced(num_layers: int, ranks: Array | Ints | float, fixed: Array, each: Array, axis: int) -> Array:
+    """Value of the largest of all ranks if blocks, which add `each`, could be cut so that all are as large; `ranks` are
+    alike. The largest of `fixed` where blocks add nothing somewhere."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        together = (num_layers + (ranks * fixed / each).sum(axis=axis)) / (ranks / each).sum(axis=axis)
+    largest: Array = np.where((each > 0).all(axis=axis), together, fixed.max(axis=axis))
+    return largest
+
+
+def count_fitting(available: Array, size: Array) -> Array:
+    """Number of times that `size` goes into `available`, rounded up where rounding errors could hide one."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        count = np.floor(available / size * (1 + np.copysign(TOLERANCE, available)))
+    return np.where(size > 0, count, np.where(available >= 0, np.inf, -1.0))
