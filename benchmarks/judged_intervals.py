@@ -1,4 +1,4 @@
-"""Fits the process of `cost_models/expected` to left-out sources, and judges its intervals (`fit_errors.py`)."""
+"""Fits the process of `cost_models/expected.py` to left-out sources, and judges its intervals (`fit_errors.py`)."""
 
 from __future__ import annotations
 
