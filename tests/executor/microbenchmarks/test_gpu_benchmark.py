@@ -48,7 +48,9 @@ def test_what_does_not_fit_is_left_out_and_said(tmp_path: Path) -> None:
     assert len(told) == 13
     assert told[-1].startswith("no figure: no run told the parts")
     assert told[0] == "calibration: left out, takes about 165 s, 0 s were left"
-    assert "- left out: calibration, takes about 165 s, 0 s were left" in (tmp_path / "results.md").read_text()
+    assert (
+        "- left out: calibration, takes about 165 s, 0 s were left" in (tmp_path / "results.md").read_text()
+    )
 
 
 @few(0)

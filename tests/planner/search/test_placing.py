@@ -52,9 +52,10 @@ def test_blocks_that_do_not_divide_are_placed_in_chunks(chunks: str) -> None:
     placed = place_layout(question, parse_layout(f"{chunks} dp1"))
     assert sum(placed.layers) == blocks
     assert max(placed.layers) - min(placed.layers) == 1
+    rising = sorted(placed.layers)
     seconds = [
         estimate(question, placed.model_copy(update={"layers": layers})).step_seconds
-        for layers in (placed.layers, sorted(placed.layers), sorted(placed.layers, reverse=True))
+        for layers in (placed.layers, tuple(rising), tuple(reversed(rising)))
     ]
     assert seconds[0] == min(seconds)
 
