@@ -30,8 +30,6 @@ class StreamedBlock(StatesOnHost):
         self._sent = self._down = HERE
         self._norms: list[Tensor] = []
         self._adding: Future[None] | None = None
-        self._written = False
-        """Whether the weights on the host are those of the update."""
         self._alone = dist.get_world_size(self.group) == 1 and self.copies is None
         for buffer in (self.weights, self.gradients):
             _free(buffer)
@@ -115,13 +113,10 @@ class StreamedBlock(StatesOnHost):
         if self._update is None:
             self._update = self.host.link.on_host(self._updated)
 
-    def finish_update(self) -> None:
-        super().finish_update()
-        self._written = False
-
     def spread(self) -> None:
-        """Write the share into the weights on the host, and gather everyone's there, by way of the device."""
-        if not self._written:
+        """Write the share into the weights on the host, unless an update did, and gather everyone's there, by way of
+        the device."""
+        if self._update is None:
             self._compute_on_host(self._write_weights)
         if self.shards == 1:
             return
@@ -141,7 +136,8 @@ class StreamedBlock(StatesOnHost):
         """Update the share, in the host's thread, which computes norms, too, as the update does not wait for them."""
         if self.host.at_once:
             self._take_norms()
-        self._await_gradients()
+        else:
+            self._await_gradients()
         self._step()
         self._write_weights()
 
@@ -160,7 +156,6 @@ class StreamedBlock(StatesOnHost):
         mine = self.host_weights[self._mine]
         if self.shard.dtype != mine.dtype:
             mine.copy_(self._updated_weights())
-        self._written = True
 
     def _await_gradients(self) -> None:
         """Wait until the averaged gradient of the share is on the host."""
