@@ -16,14 +16,13 @@ import numpy as np
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.curves import attention_head_seconds, curve_seconds
-from cost_models.operators.accumulation import added_share, gradient_dtype
+from cost_models.operators.accumulation import added_share, bytes_of_a_sum
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import head_rows, padded_vocabulary
 from cost_models.operators.record import Amount, Operator, Tensor, added, on_rank
 from cost_models.question import Question
 from cost_models.specs.hardware import ElementwiseOperator, HardwareProfile, OperatorCurve
 from cost_models.specs.model.transformer_shape import Activation
-from cost_models.specs.training import STATE_BYTES
 
 
 class Passes(NamedTuple):
@@ -146,8 +145,7 @@ def attention_core(question: Question, columns: LayoutColumns) -> Passes:
 def accumulation_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Array:
     """Seconds of adding gradients of `parameters` (N,) to those of earlier microbatches, mean over the microbatches of
     a step: as long as sums of activations that move as many bytes."""
-    element = question.training.element_bytes
-    moved = (element + 2 * STATE_BYTES[gradient_dtype(question)]) / (3 * element)
+    moved = bytes_of_a_sum(question) / (3 * question.training.element_bytes)
     added = [_Calls(operator="add", elements=moved * parameters)]
     return _seconds(question.hardware, added, backward=False) * added_share(question, columns)
 

@@ -18,8 +18,12 @@ def gradient_accumulation_bytes(question: Question, columns: LayoutColumns) -> A
     """
     if fuses_accumulation(question):
         return np.zeros(len(columns))
-    moved = question.training.element_bytes + 2 * STATE_BYTES[gradient_dtype(question)]
-    return moved * added_share(question, columns)
+    return bytes_of_a_sum(question) * added_share(question, columns)
+
+
+def bytes_of_a_sum(question: Question) -> float:
+    """Bytes per parameter of a kernel that reads a new gradient and the buffer and writes the buffer."""
+    return question.training.element_bytes + 2 * STATE_BYTES[gradient_dtype(question)]
 
 
 def copied_bytes(
