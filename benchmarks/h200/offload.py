@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 from measuring import initialise_on_device
 from prices import cluster_of
+from results import read_csv
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
@@ -74,7 +75,7 @@ def main() -> None:
     if asked.case:
         print(json.dumps(measure(asked.case, asked)))
         return
-    done = {row["case"] for row in _rows(asked.out)}
+    done = {row["case"] for row in read_csv(asked.out)}
     for case in cases():
         if case not in done:
             _append(asked.out, _in_a_process(case, asked))
@@ -213,13 +214,6 @@ def _in_a_process(case: str, asked: argparse.Namespace) -> dict[str, Any]:
         row["failure"] = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     print(case, row, flush=True)
     return {"case": case, **row}
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))
 
 
 def _append(path: Path, row: dict[str, Any]) -> None:

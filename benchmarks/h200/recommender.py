@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from prices import cluster_of
+from results import read_csv
 
 from cost_models.defaults import OWN_STACK
 from cost_models.files import catalog
@@ -68,7 +69,7 @@ def main() -> None:
 
 def go_on(asked: argparse.Namespace) -> None:
     """Run what is missing."""
-    done = {row["case"] for row in _rows(asked.out)}
+    done = {row["case"] for row in read_csv(asked.out)}
     for case in cases(dry=asked.dry):
         if case not in done:
             _append(asked.out, _in_a_process(case, asked))
@@ -78,7 +79,7 @@ def row(folder: Path, cluster: str, *, dry: bool) -> dict[str, Any]:
     """Run what is missing in a folder; the step of the middle batch as a row of results.csv. Raises RuntimeError."""
     asked = argparse.Namespace(out=folder / "recommender.csv", cluster=cluster, profile=None, dry=dry)
     go_on(asked)
-    found = _rows(asked.out)
+    found = read_csv(asked.out)
     if failed := [f"{one['case']}: {one['failure']}" for one in found if one["failure"]]:
         raise RuntimeError("; ".join(failed))
     of_case = {one["quantity"]: one for one in found if one["case"] == cases(dry=dry)[2]}
@@ -178,7 +179,7 @@ def question_of(case: str, asked: argparse.Namespace, known: TableRates | None) 
 
 def measured_rates(out: Path) -> TableRates | None:
     """The curves that `rates` wrote; None where it failed."""
-    rows = [row for row in _rows(out) if row["case"] == RATES and not row["failure"]]
+    rows = [row for row in read_csv(out) if row["case"] == RATES and not row["failure"]]
 
     def points(name: str) -> tuple[TablePoint, ...]:
         return tuple(
@@ -222,13 +223,6 @@ def _in_a_process(case: str, asked: argparse.Namespace) -> list[dict[str, Any]]:
         rows = [{"failure": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}]
     print(case, rows[-1], flush=True)
     return [{"case": case, **row} for row in rows]
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))
 
 
 def _append(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -165,16 +165,21 @@ def regret(sweep: Row, runs: dict[str, Row]) -> Row:
 
 def keep_kernels(folder: Path, run: str, kernels: Sequence[Row]) -> None:
     """Write the kernels of a run to kernels.csv, in place of what the file has of it."""
-    path, others = folder / _KERNELS, []
-    if path.exists():
-        with path.open(encoding="utf-8", newline="") as stream:
-            others = [row for row in csv.DictReader(stream) if row["run"] != run]
-    write_csv(path, [*others, *({"run": run} | row for row in kernels)])
+    others = [row for row in read_csv(folder / _KERNELS) if row["run"] != run]
+    write_csv(folder / _KERNELS, [*others, *({"run": run} | row for row in kernels)])
 
 
 def write_json(path: Path, value: Any) -> None:
     """Whole, or as it was."""
     write_whole(path, json.dumps(value, indent=1))
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """Rows of a file; none where there is no file."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
