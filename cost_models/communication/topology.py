@@ -12,12 +12,10 @@ rank, into runs of `shard` ranks. Where the pipeline lies between context and da
 Of the tp · cp · dp ranks of a stage, counted in order of rank, the experts of a mixture take their own: etp neighbours
 share an expert, ep groups of stride etp trade tokens, and what remains, of stride etp · ep, holds the same experts.
 
-How the members of a group of ranks spread over nodes: how many each node holds, how many nodes a group spans.
-
-A group is a run of ranks a stride apart, or equal runs an outer stride apart: where a pipeline sits between the axes of
-a stage (`tp-cp-pp-dp`), the ranks of one stage are such pieces, pp pieces apart.
-
-What N groups get of the links of a cluster that has a graph of them (`cost_models.fabric`).
+From these follow how many members of a group each node holds, how many nodes it spans, and what N groups get of the
+links of a cluster that has a graph of them (`cost_models.fabric`). A group is a run of ranks a stride apart, or equal
+runs an outer stride apart: where a pipeline sits between the axes of a stage (`tp-cp-pp-dp`), the ranks of one stage
+are such pieces, pp pieces apart.
 """
 
 from __future__ import annotations

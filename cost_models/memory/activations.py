@@ -10,16 +10,12 @@ For GPT in 16 bits with dropout these are Korthikanti et al. 2022, table 2, per 
 
 A flash kernel never stores the scores, so its "none" equals the paper's "selective" but for the log-sum-exp row.
 
-Bytes that embedding, final norm and a loss in chunks keep or hold, and those of a norm anywhere.
+Counted here, too, are what embedding, final norm, a loss in chunks and a recurrence keep, tensors of stage boundaries
+that a pipeline rank holds beyond the activations of its own blocks, and gradients that wait between the two halves of a
+backward pass for the products towards the weights.
 
-Bytes that the operators of a recurrence keep for their backward pass.
-
-Tensors of the stage boundaries that a pipeline rank holds beyond the activations of its own blocks.
-
-Gradients that wait between the two halves of a backward pass, for the products towards the weights.
-
-PyTorch keeps the gradient of the output of every operator that has a parameter: of each matrix product, and of each
-norm. What the products read on their other side is still live, as the whole graph is kept for the second half.
+Until that half runs PyTorch keeps the gradient of the output of every operator that has a parameter: of each matrix
+product, and of each norm. What the products read on their other side is still live, as the whole graph is kept.
 """
 
 from __future__ import annotations

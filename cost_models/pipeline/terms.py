@@ -1,20 +1,17 @@
-"""Every time coefficient of `StageCosts`, split into the parts a user sees.
+"""Every coefficient of `StageCosts`, of time (seconds) and of memory (bytes), split into the parts a user sees:
+`{part: value}`.
 
-What predicting further tokens adds to the head: blocks behind the last one, each with the head once more.
+Where a model predicts further tokens, each has a block of its own behind the last one, and the head once more. It
+reads the state that the head reads and the embedding of the next token, both normed, side by side through a matrix
+(2h, h), and ends in the same output matrix and a loss of its own (DeepSeek-V3, arXiv 2412.19437, section 2.2). All
+lie with the head; on a pipeline that rank holds the token embedding a second time, and its gradients are added to the
+first stage's (Megatron Core, `multi_token_prediction.py`). Being part of the head, these blocks recompute nothing.
+Left out: what the joining matrix itself keeps and is held by.
 
-Each further token has a block of its own. It reads the state that the head reads and the embedding of the next token,
-both normed, side by side through a matrix (2h, h), and ends in the same output matrix and a loss of its own
-(DeepSeek-V3, arXiv 2412.19437, section 2.2). All lie with the head; on a pipeline that rank holds the token embedding a
-second time, and its gradients are added to the first stage's (Megatron Core, `multi_token_prediction.py`). Being part
-of the head, these blocks recompute nothing. Left out: what the joining matrix itself keeps and is held by.
-
-Every memory coefficient of `StageCosts`, split into the parts a user sees: `{part: bytes}`.
-
-Coefficients of models whose blocks are of several kinds: of each kind, of the mean block, and by sort.
-
-A sort is a kind of block under a recompute policy; by sort coefficients price placements. What is no block's is that of
-the last block's kind (predicted further tokens have such blocks), and what a rank does or holds besides is the mean.
-Where blocks are offloaded by number, which ones they are is not told, so all blocks are priced as their mean.
+Models whose blocks are of several kinds have coefficients of each kind, of the mean block, and by sort. A sort is a
+kind of block under a recompute policy; by sort coefficients price placements. What is no block's is that of the last
+block's kind (predicted further tokens have such blocks), and what a rank does or holds besides is the mean. Where
+blocks are offloaded by number, which ones they are is not told, so all blocks are priced as their mean.
 
 Shape legend: N layouts, P recompute policies, K kinds, T = K·P sorts, kind by kind.
 """
