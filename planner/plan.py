@@ -29,7 +29,7 @@ from cost_models.units import Bytes, Seconds, counted
 from planner.certificate import Certificate
 from planner.objectives import Objective, ObjectiveName
 from planner.rules.legality import check
-from planner.space.layouts import Restrictions, parse_restrictions
+from planner.space.restrictions import Restrictions, parse_restrictions
 
 PLAN_SCHEMA = 1
 _RENAMED = {"holes": "fragmentation"}

@@ -38,11 +38,9 @@ from meshwright.render.explanation import saves_and_pays, unplaced
 from meshwright.terminal.formats import as_csv
 from planner.answers.recommend import recommend
 from planner.explain.compare import difference
-from planner.search.budget import Budget
-from planner.search.search import search
+from planner.search.search import Budget, search
 from planner.space.axes import divisors
-from planner.space.layouts import parse_restrictions
-from planner.space.restrictions import Restrictions
+from planner.space.restrictions import Restrictions, parse_restrictions
 
 HERE = Path(__file__).parent
 SOURCES = {

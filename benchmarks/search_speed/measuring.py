@@ -15,7 +15,8 @@ from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.question import MixedQuestion, Question
 from planner.certificate import Certificate
 from planner.search.search import search
-from planner.space.layouts import legal_space, parse_restrictions
+from planner.space.restrictions import parse_restrictions
+from planner.space.space import legal_space
 
 REPEATS = 5
 PRICED = 1_000_000

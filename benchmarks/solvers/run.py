@@ -20,10 +20,9 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from planner.certificate import Proof
-from planner.search.result import SearchResult
+from planner.search.branching import SearchResult
 from planner.search.search import search
-from planner.space.restriction_words import parse_restrictions
-from planner.space.restrictions import Restrictions
+from planner.space.restrictions import Restrictions, parse_restrictions
 
 RESULTS = Path(__file__).parent / "results.csv"
 REPEATS = 3

@@ -35,7 +35,7 @@ from planner.answers.optimum import answered_question
 from planner.objectives import Objective
 from planner.plan import Plan
 from planner.plan_files import plan_text, priced_again
-from planner.search.budget import Budget
+from planner.search.search import Budget
 
 SEARCH_SECONDS = 20.0
 """Time limit of the searches of one answer; what is found until then is shown with its gap."""

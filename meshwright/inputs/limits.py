@@ -10,8 +10,7 @@ from cost_models.risk import confident_share
 from cost_models.units import parse_bytes
 from meshwright.inputs.options import Limits
 from meshwright.inputs.problems import Problems
-from planner.space.layouts import parse_restrictions
-from planner.space.restrictions import Restrictions
+from planner.space.restrictions import Restrictions, parse_restrictions
 
 
 def restrictions_of(limits: Limits, trainer: str | None = None) -> Restrictions:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cost_models.specs.recommender.training import RecommenderTraining
     from cost_models.specs.training import TrainingSpec
     from cost_models.specs.transformer import TransformerSpec
-    from planner.search.budget import Budget
+    from planner.search.search import Budget
 
 TIME_LIMIT = 60.0
 """Seconds after which a search of the command line ends with the gap it has proven, so that no question hangs."""
@@ -276,7 +276,7 @@ class Searching:
     @property
     def spending(self) -> Budget:
         """The budget, or one of `time_limit` seconds whose best is kept on Ctrl-C."""
-        from planner.search.budget import Budget
+        from planner.search.search import Budget
 
         return self.budget or Budget(time_limit=self.time_limit, keep_on_interrupt=True)
 

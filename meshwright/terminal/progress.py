@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from planner.search.budget import Budget
+    from planner.search.search import Budget
 
 PATIENCE_SECONDS = 1.0
 """Whatever is done sooner shows no progress."""
@@ -119,7 +119,7 @@ def searching(
     output: Output, time_limit: float | None, *, doing: str = "", keep: bool = True
 ) -> Iterator[Budget]:
     """A budget for searches that tell how far they are; with `keep`, Ctrl-C leaves the best found so far."""
-    from planner.search.budget import Budget
+    from planner.search.search import Budget
 
     with progress(output) as reporter:
         if doing:

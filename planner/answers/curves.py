@@ -21,13 +21,13 @@ from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.links import LinkLevels
 from cost_models.specs.stack import STORES_SCORES
 from cost_models.units import counted, format_bandwidth
-from planner.search.budget import Budget
 from planner.search.pools import count_layouts
-from planner.search.scaling import KINDS, Row, scaling_rows
+from planner.search.search import KINDS, Budget, Row, scaling_rows
 from planner.space.axes import divisors
-from planner.space.gpu_counts import require_possible, resized
-from planner.space.layouts import Restrictions, legal_space
 from planner.space.limits import left_out
+from planner.space.restrictions import Restrictions
+from planner.space.sizes import require_possible, resized
+from planner.space.space import legal_space
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -35,13 +35,12 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.units import format_bytes
 from planner.answers.optimum import just_below, least_memory, paddings
 from planner.objectives import Objective
-from planner.placement.even_prices import BalancedPrices, balanced_prices
 from planner.placement.leaf import TOLERANCE
-from planner.search.budget import Budget
-from planner.search.result import SearchResult
-from planner.space.gpu_counts import resized
-from planner.space.plain_layouts import cloud
+from planner.search.branching import SearchResult
+from planner.search.search import Budget
+from planner.space.clouds import BalancedPrices, balanced_prices, cloud
 from planner.space.restrictions import Restrictions
+from planner.space.sizes import resized
 
 if TYPE_CHECKING:
     import pandas as pd

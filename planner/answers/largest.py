@@ -22,11 +22,11 @@ from cost_models.axes.layout import RESIDENCIES, Offload
 from cost_models.errors import InfeasibleError
 from cost_models.question import Question
 from planner.answers.optimum import where_least
-from planner.search.budget import Budget
-from planner.search.result import SearchResult
-from planner.space.cores import ONE_CHUNK
-from planner.space.families import Family
+from planner.search.branching import SearchResult
+from planner.search.search import Budget
 from planner.space.restrictions import Restrictions
+from planner.space.sizes import Family
+from planner.space.space import ONE_CHUNK
 
 FASTEST_SECONDS = 10.0
 """Seconds for the fastest layout of a largest size; then the best so far stands."""

@@ -16,7 +16,7 @@ from cost_models.units import counted
 from planner.answers.optimum import LATE_HINT, PROVEN, Optimum, no_plan_words, optimise
 from planner.objectives import DAY, Measure, Objective
 from planner.plan import Plan, PlanOffer
-from planner.search.budget import Budget
+from planner.search.search import Budget
 from planner.space.restrictions import Restrictions
 
 

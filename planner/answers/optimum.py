@@ -29,12 +29,12 @@ from planner.certificate import Certificate, Effort
 from planner.objectives import Objective
 from planner.placement.leaf import TOLERANCE
 from planner.plan import Plan, PlanObjective
-from planner.search.budget import Budget
+from planner.search.branching import SearchResult, by_speed
 from planner.search.pools import count_layouts
-from planner.search.result import SearchResult, by_speed
-from planner.space.gpu_counts import resized
+from planner.search.search import Budget
 from planner.space.limits import tried_tensor_degrees
 from planner.space.restrictions import Restrictions
+from planner.space.sizes import resized
 
 PROVEN = 2e-9
 """A gap no larger than this is rounding: the least peak is known to a billionth."""

@@ -32,11 +32,9 @@ from planner.answers.ordinary_layouts import Step, classical_layout, is_allowed,
 from planner.certificate import Certificate
 from planner.formats.trainers import refusals
 from planner.plan import PlanChoice, PlanRecommendation, PlanRestrictions
-from planner.search.branching import TIE_TOLERANCE, BranchAndBound
-from planner.search.budget import Budget
+from planner.search.branching import TIE_TOLERANCE, BranchAndBound, SearchResult
 from planner.search.opening import UniformCandidates, count_below, nearest_below
-from planner.search.result import SearchResult
-from planner.search.search import close_proof
+from planner.search.search import Budget, close_proof
 from planner.space.restrictions import Restrictions
 
 LEAST_MEAN_GAIN = 1e-3

@@ -34,11 +34,10 @@ from cost_models.specs.pools import MixedCluster
 from cost_models.specs.transformer import TransformerSpec
 from planner.answers.optimum import where_least
 from planner.formats.trainers import TRAINERS
-from planner.search.budget import Budget
+from planner.search.search import Budget
 from planner.space.axes import CLOSED
-from planner.space.gpu_counts import on_whole_nodes, possible, resized
-from planner.space.layouts import parse_restrictions
-from planner.space.restrictions import Restrictions
+from planner.space.restrictions import Restrictions, parse_restrictions
+from planner.space.sizes import on_whole_nodes, possible, resized
 
 SECONDS = 4.0
 """Time limit of all changes together, seconds."""

@@ -8,14 +8,10 @@ from collections.abc import Sequence
 
 from cost_models.schedules.timeline import CriticalPath
 from planner.exact.counts import best_of_numbers
-from planner.exact.ilp.cutting import minimum
-from planner.exact.ilp.program import Program, stage_columns
-from planner.exact.ilp.solvers import SolverName, available_solver
-from planner.exact.labels.choices import choices_of
-from planner.exact.labels.paths import known_paths
-from planner.exact.labels.solving import place_by_labels, place_weighed
-from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, proven
-from planner.placement.weighed_leaf import WeighedLeaf
+from planner.exact.labels import choices_of, known_paths, place_by_labels, place_weighed
+from planner.exact.program import Program, minimum, stage_columns
+from planner.exact.solvers import SolverName, available_solver
+from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, WeighedLeaf, proven
 
 
 def best_placement(

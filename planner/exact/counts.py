@@ -16,11 +16,10 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.schedules.timeline import CriticalPath
-from planner.bounds.step import bounds_by_ranks
-from planner.placement.heuristics import good_placement
+from planner.bounds.steps import bounds_by_ranks
 from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, proven
+from planner.placement.mixes import counted_mixes, good_placement
 from planner.placement.rank_costs import RankCosts
-from planner.placement.recompute_mixes import counted_mixes
 
 MOST_TRIED = 3
 """Numbers for which a good placement is sought: the best number has nearly always one of the lowest bounds."""

@@ -33,15 +33,15 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import FULL
 from planner.explain.compare import gain
-from planner.placement.chunks import covers
-from planner.placement.even_prices import balanced_prices
+from planner.placement.patterns import covers
 from planner.rules.legality import check
-from planner.search.budget import Budget
+from planner.search.branching import SearchResult
 from planner.search.given_layout import place_layout
-from planner.search.result import SearchResult
+from planner.search.search import Budget
 from planner.space.axes import VALUES, Mesh, divisors
-from planner.space.gpu_counts import on_whole_nodes, possible, resized
+from planner.space.clouds import balanced_prices
 from planner.space.restrictions import Restrictions, satisfies
+from planner.space.sizes import on_whole_nodes, possible, resized
 
 Trouble = Literal["a flag", "re-sharding"]
 """How much trouble a change is. `a flag`: each rank keeps its share of the model, so a job continues under another

@@ -26,7 +26,7 @@ from planner.search.given_layout import place_layout
 from planner.search.search import SearchSettings, search_on
 from planner.space.limits import left_out
 from planner.space.restrictions import Restrictions, satisfies
-from planner.space.shared import shared_spaces
+from planner.space.space import shared_spaces
 
 UNLIMITED = Change("device memory", 1e6)
 """The change to a question where nothing fails to fit."""

@@ -18,11 +18,12 @@ from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion, Question, each_pool, mixed_question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.hardware import CurvePoint
-from planner.bounds.relaxed import best_known_bounds, ideal_seconds, known_infeasible
+from planner.bounds.cores import best_known_bounds, ideal_seconds, known_infeasible
 from planner.plan_cache import PlanCache, Searched
-from planner.search.budget import Budget
-from planner.space.layouts import Restrictions, Space, legal_space
+from planner.search.search import Budget
 from planner.space.limits import tensor_degrees
+from planner.space.restrictions import Restrictions
+from planner.space.space import Space, legal_space
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -242,7 +243,7 @@ QUANTITIES: dict[str, Callable[[Question, float], Question | None]] = {
 }
 """Quantities of a cluster's pools that a factor scales."""
 _INSIDE_NODES = ("compute efficiency", "intra-node bandwidth")
-"""Those that ideal bounds of cores (`planner.bounds.relaxed`) depend on; others are links, where a tensor group
+"""Those that ideal bounds of cores (`planner.bounds.cores`) depend on; others are links, where a tensor group
 crosses nodes."""
 _BETWEEN_POOLS = "bandwidth between pools"
 

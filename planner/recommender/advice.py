@@ -18,8 +18,8 @@ from cost_models.specs.recommender.sharding import Placed, Sharding
 from planner.recommender.answer import ShardingAnswer
 from planner.recommender.planning import best_sharding
 from planner.recommender.restrictions import ShardingRestrictions
-from planner.search.budget import Budget
-from planner.space.gpu_counts import on_whole_nodes, possible, resized
+from planner.search.search import Budget
+from planner.space.sizes import on_whole_nodes, possible, resized
 
 CHANGES = 3
 """Most changes on a path."""

@@ -12,15 +12,14 @@ from cost_models.recommender.estimating import estimate
 from cost_models.recommender.priced import PricedOptions
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.units import counted
-from planner.exact.ilp.solvers import Interrupt, SolverName, available_solver, interruptible
+from planner.exact.solvers import Interrupt, SolverName, available_solver, interruptible
 from planner.recommender.answer import ShardingAnswer, ShardingCertificate, loads_of, sharding_of
 from planner.recommender.restrictions import ShardingRestrictions, covered_options
 from planner.recommender.search.posing import pose
 from planner.recommender.search.problem import Objective, Problem
 from planner.recommender.search.searching import PROVEN, Progress, Search, run
-from planner.search.budget import Budget
-from planner.search.scaling import Row, scaling_rows
-from planner.space.gpu_counts import on_whole_nodes, require_possible, resized
+from planner.search.search import Budget, Row, scaling_rows
+from planner.space.sizes import on_whole_nodes, require_possible, resized
 
 if TYPE_CHECKING:
     import pandas as pd

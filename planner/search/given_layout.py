@@ -18,9 +18,9 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.registry import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.exact.best_placement import best_placement
-from planner.placement.chunks import chunk_sizes
-from planner.placement.heuristics import good_placement
 from planner.placement.leaf import Leaf, Placement, priced
+from planner.placement.mixes import good_placement
+from planner.placement.patterns import chunk_sizes
 from planner.rules.legality import require_legal
 from planner.search.pools import orders_of
 

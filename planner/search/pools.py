@@ -23,15 +23,16 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.registry import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from planner.bounds.boxes import nothing_held, within_late_rules
-from planner.bounds.step import capacity_bounds, ideal_bounds, quick_bounds
+from planner.bounds.steps import capacity_bounds, ideal_bounds, quick_bounds
 from planner.placement.leaf import Leaf
 from planner.placement.rank_costs import RankCosts
 from planner.rules.pools import fills_pools
 from planner.search.candidates import Tally
 from planner.search.replicas import count_replicas
-from planner.space.layouts import Restrictions, legal_space
 from planner.space.limits import limits_in_words
-from planner.space.nothing_fits import closest_first, least_share, nothing_fits, nothing_legal
+from planner.space.obstacles import closest_first, least_share, nothing_fits, nothing_legal
+from planner.space.restrictions import Restrictions
+from planner.space.space import legal_space
 
 OPENED_TOGETHER = 2048
 """Rows that get a quick bound in one batch."""

@@ -6,7 +6,7 @@ they must beat; both together are one answer with one certificate. Replicas each
 
 All replicas have the same blocks on the same stages, so that gradients of a stage are summed over ranks that hold it.
 Covered are stages as equal as the blocks allow, smaller ones at the ends, of which every one recomputes so many blocks
-in full and so many selectively (`planner.placement.chunks`). Each placement has shares of microbatches of its own.
+in full and so many selectively (`planner.placement.patterns`). Each placement has shares of microbatches of its own.
 
 The bound adds up rates. A replica of pool k that takes n microbatches ends after e_k + n b_k at least, b_k its busiest
 stage's seconds of one. In t seconds it takes (t - e_k) / b_k of them at most, and all replicas, c_k in pool k, have M:
@@ -51,14 +51,14 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute, 
 from cost_models.units import format_bytes
 from planner.bounds.boxes import within_late_rules
 from planner.certificate import Certificate
-from planner.placement.chunks import every_placement
 from planner.placement.leaf import TOLERANCE, Placement, gap_of
+from planner.placement.patterns import every_placement
 from planner.rules.pools import ONCE_A_STEP, holds_replicas
+from planner.search.branching import SearchResult, by_speed
 from planner.search.candidates import joined
-from planner.search.result import SearchResult, by_speed
-from planner.space.layouts import legal_space
 from planner.space.limits import limits_in_words
 from planner.space.restrictions import Restrictions
+from planner.space.space import legal_space
 
 REPLICAS = "replicas"
 """What `--allow` opens."""
@@ -173,7 +173,7 @@ def summed_rates(
 
 def start_up(schedule: Schedule, pp: Ints | int, cycle: Array, busiest: Array) -> Array:
     """Seconds that a plain pipeline takes beside its microbatches on the busiest rank, at least: the paths (queue) and
-    (both) of `planner.bounds.step`."""
+    (both) of `planner.bounds.steps`."""
     pairs = schedule_named(schedule).steady == "pairs"
     missed = (pp + 1) / 2 if pairs else 1
     return np.maximum(0.0, cycle - missed * busiest)

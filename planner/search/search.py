@@ -1,35 +1,166 @@
-"""The exact search: bound every legal layout from below, place the promising ones, stop when nothing else can win.
+"""One search made of several: the same question under one recompute policy at a time.
+
+The exact search: bound every legal layout from below, place the promising ones, stop when nothing else can win.
 
 Layouts are visited best bound first (`planner.search.branching`). When no bound is left below the k-th best, the k
 best are proven: over all layouts, and over all placements of each.
+
+Time budget that several searches of one answer share; a limit or Ctrl-C ends it.
+
+Scaling curves of both families: their points, each searched once within a shared budget.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from cost_models.errors import InfeasibleError, NothingPlacedError
+import numpy as np
+
+from cost_models.errors import InfeasibleError, NothingPlacedError, RunError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import MixedQuestion, Question
-from planner.certificate import PROOFS, Effort
-from planner.exact.ilp.solvers import SolverName
-from planner.placement.leaf import Placement
-from planner.search.branching import BranchAndBound, Progress
-from planner.search.by_program import ProgramSearch, require_searched
-from planner.search.by_recompute import search_each_policy
+from cost_models.recommender.question import RecommenderQuestion
+from cost_models.units import counted
+from planner.certificate import PROOFS, Certificate, Effort
+from planner.exact.solvers import SolverName
+from planner.placement.leaf import Placement, gap_of
+from planner.search.branching import (
+    TIE_TOLERANCE,
+    BranchAndBound,
+    Progress,
+    SearchResult,
+    by_speed,
+    out_of_own_time,
+    out_of_time,
+    placement_abandoned,
+)
 from planner.search.candidates import Candidates
 from planner.search.opening import UniformCandidates
 from planner.search.pools import count_layouts, pool_candidates
+from planner.search.program import ProgramSearch, require_searched
 from planner.search.replicas import asks_for_replicas, search_beside_stages
-from planner.search.result import SearchResult, by_speed, out_of_time, placement_abandoned
-from planner.space.layouts import Restrictions, Space
-from planner.space.nothing_fits import nothing_legal
-from planner.space.shared import shared_spaces
+from planner.space.obstacles import nothing_legal
+from planner.space.restrictions import Restrictions
+from planner.space.sizes import possible
+from planner.space.space import Space, SpaceCache, shared_spaces
+
+Search = Callable[[Restrictions, float | None, float], SearchResult]
+"""Called with restrictions, a time limit in seconds (None: no limit) and the step seconds to beat."""
+
+
+def search_each_policy(
+    search: Search,
+    question: Question,
+    parts: Sequence[Restrictions],
+    top: int,
+    time_limit: float | None,
+    cut_off: float = math.inf,
+) -> SearchResult:
+    """Best layouts over all `parts`, each of which restricts the question to one recompute policy. A layout counts
+    once, under its fastest policy.
+
+    Each part is searched only for layouts that may be among the best of the parts before it.
+
+    Raises:
+        InfeasibleError: nothing fits under any of them.
+        NothingPlacedError: nothing was placed under any of them, and not all were ruled out.
+    """
+    start = time.monotonic()
+    layouts = [count_layouts(question, limits) for limits in parts]
+    answers: list[SearchResult] = []
+    spaces: list[str] = []
+    ranked: list[Estimate] = []
+    left_open = 0
+    nothing: InfeasibleError | NothingPlacedError = InfeasibleError("nothing was asked")
+    for at, limits in enumerate(parts):
+        if answers and answers[-1].interrupted:
+            left_open += layouts[at]
+            continue
+        seconds_left = None if time_limit is None else max(0.001, time_limit - (time.monotonic() - start))
+        share = None if seconds_left is None else seconds_left / (len(parts) - at)
+        try:
+            answers.append(search(limits, share, cut_off))
+            spaces.append(answers[-1].certificate.space)
+            ranked = _each_layout_once([*ranked, *answers[-1].estimates])[:top]
+            if len(ranked) == top:
+                cut_off = min(cut_off, ranked[-1].compared_seconds * (1 + TIE_TOLERANCE))
+        except InfeasibleError as error:
+            nothing = nothing if left_open else error
+            spaces += [error.space] * bool(error.space)
+        except NothingPlacedError as error:
+            nothing = error
+            spaces.append(error.space)
+            left_open += layouts[at]
+    if not answers:
+        raise nothing
+    interrupted = answers[-1].interrupted
+    answers.sort(key=lambda result: result.certificate.bound)  # the best one's program settles
+    return SearchResult(
+        estimates=tuple(ranked),
+        certificate=_combined_certificate(
+            answers,
+            ranked,
+            layouts=max(layouts),
+            space=" | ".join(dict.fromkeys(spaces)),
+            left_open=left_open,
+            seconds=time.monotonic() - start,
+        ),
+        interrupted=interrupted,
+        searches=tuple(one for result in answers for one in result.searches),
+    )
+
+
+def _each_layout_once(estimates: Sequence[Estimate]) -> list[Estimate]:
+    """Fastest estimate of each layout over recompute policies and placements, best first."""
+    fastest: dict[str, Estimate] = {}
+    for plan in sorted(estimates, key=by_speed):
+        fastest.setdefault(str(plan.layout.model_copy(update={"layers": (), "recompute": ("none",)})), plan)
+    return list(fastest.values())
+
+
+def _combined_certificate(
+    answers: Sequence[SearchResult],
+    ranked: Sequence[Estimate],
+    *,
+    layouts: int,
+    space: str,
+    left_open: int,
+    seconds: float,
+) -> Certificate:
+    """Certificate over all policies, which counts a layout once: undecided if any policy leaves it undecided, solved if
+    some policy solves it, infeasible only if it is infeasible under all.
+
+    `layouts` is the number under the policy with most, which includes those of all others; `left_open` were not
+    searched under their policy.
+    """
+    proofs = [result.certificate for result in answers]
+    bound = 0.0 if left_open else min(proof.bound for proof in proofs)
+    undecided = min(layouts, sum(proof.undecided for proof in proofs) + left_open)
+    infeasible = max(0, layouts - left_open - sum(proof.layouts - proof.infeasible for proof in proofs))
+    searches = [search for result in answers for search in result.searches]
+    names = [search.names(search.rows.decided & np.isfinite(search.rows.bound)) for search in searches]
+    solved = len(set().union(*names)) or max(proof.solved for proof in proofs)
+    decided = layouts - undecided - infeasible
+    return proofs[0].model_copy(
+        update={
+            "space": space,
+            "layouts": layouts,
+            "infeasible": infeasible,
+            "pruned": max(0, decided - solved),
+            "solved": min(solved, decided),
+            "undecided": undecided,
+            "bound": bound,
+            "gap": gap_of(ranked[0].compared_seconds, bound) if ranked else 1.0,
+            "seconds": seconds,
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +200,8 @@ def search(
     """The `top` fastest layouts of a question.
 
     `time_limit` is in seconds. When it runs out, or on Ctrl-C with `keep_on_interrupt`, the best so far comes back with
-    its proven gap. `solver` closes the proof (`planner.exact.ilp.record`); HiGHS if installed. With
-    `proof="ilp"` one integer program over all layouts answers instead (`planner.search.by_program`).
+    its proven gap. `solver` closes the proof (`planner.exact.program`); HiGHS if installed. With
+    `proof="ilp"` one integer program over all layouts answers instead (`planner.search.program`).
 
     Raises:
         InfeasibleError: nothing fits, with the layout that comes closest.
@@ -203,3 +334,222 @@ def _candidates(question: Question, limits: Restrictions, space: Space | None) -
 def _estimate(candidates: Candidates, row: int, placement: Placement) -> Estimate:
     priced = estimate(candidates.question, placement.on(candidates.layout(row)))
     return priced.within(candidates.max_memory)
+
+
+OnStatus = Callable[[str], None]
+"""Called with a few words on the search that is running."""
+
+
+MAX_PROVEN = 2
+"""Maximum number of cached answers: each holds as much memory as its search."""
+
+
+class Proven(NamedTuple):
+    """A proved answer and its query."""
+
+    query: tuple[Question, Restrictions, int, float, Effort]
+    """Question, restrictions, number of layouts, seconds to beat and effort."""
+    result: SearchResult
+
+
+@dataclass(slots=True, kw_only=True)
+class Budget:
+    """Time and settings for all searches of one answer; once `ended`, no more are started."""
+
+    time_limit: float | None = None
+    """Seconds for all searches together; None: no limit."""
+    on_progress: Progress | None = None
+    on_status: OnStatus | None = None
+    keep_on_interrupt: bool = False
+    solver: SolverName | None = None
+    """Solver of the integer program that closes proofs; None: the default."""
+    proof: Effort = "search"
+    """Method of proof, and how far the searches go."""
+    spaces: SpaceCache = field(default_factory=SpaceCache, repr=False, compare=False)
+    """SpaceCache that the searches share."""
+    proven: list[Proven] = field(default_factory=list, repr=False, compare=False)
+    """Cache of the last proved answers."""
+    start: float = field(default_factory=lambda: time.monotonic())  # looked up when called, as tests slow it
+    ended: bool = False
+    """True once time ran out or the user interrupted."""
+    interrupted: bool = False
+    failure: RunError | None = None
+    """Error of the last search that found nothing; None without such a search, or if only nothing fits."""
+    searches: int = 0
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds left; infinite without a limit."""
+        return math.inf if self.time_limit is None else self.time_limit - (time.monotonic() - self.start)
+
+    def tell(self, doing: str) -> None:
+        """Report the current activity to `on_status`."""
+        if self.on_status is not None:
+            self.on_status(doing)
+
+    def share(self, parts: int) -> Budget:
+        """Budget for one of `parts` parts of the answer, with an even share of the time left."""
+        limit = None if self.time_limit is None else self.seconds_left / parts
+        return replace(self, time_limit=limit, start=time.monotonic(), ended=False, failure=None, searches=0)
+
+    @property
+    def seconds_spent(self) -> float:
+        """Seconds since this budget was started."""
+        return time.monotonic() - self.start
+
+    def search(
+        self,
+        question: Question,
+        restrictions: Restrictions,
+        *,
+        top: int = 1,
+        seconds: float = math.inf,
+        must_beat_seconds: float = math.inf,
+        closes_with_ilp: bool = True,
+        effort: Effort | None = None,
+    ) -> SearchResult | None:
+        """Best layouts of a question; None if the search ended before it had any.
+
+        `seconds` limits this search alone and does not end the budget. The answer holds only layouts faster than
+        `must_beat_seconds`, and may be empty. With `closes_with_ilp` an integer program closes the proof.
+        `effort` overrides the budget's `proof`.
+
+        Raises:
+            InfeasibleError: nothing fits, which is proven.
+            KeyboardInterrupt: before anything was found, unless interrupts are kept.
+        """
+        if self.ended or self.seconds_left <= 0:
+            self.ended = True
+            return None
+        proof = effort or self.proof
+        query = (question, restrictions, top, must_beat_seconds, proof)
+        closes_with_ilp = closes_with_ilp and proof in PROOFS
+        if cached := next((answer.result for answer in self.proven if answer.query == query), None):
+            needs_ilp = closes_with_ilp and not cached.certificate.settled
+            return close_proof(cached, self.solver) if needs_ilp else cached
+        limit, start = min(self.seconds_left, seconds), time.monotonic()
+        self.searches += 1
+        result: SearchResult | None = None
+        try:
+            with self.spaces.shared():
+                settings = SearchSettings(
+                    top=top,
+                    must_beat_seconds=must_beat_seconds,
+                    time_limit=None if math.isinf(limit) else limit,
+                    on_progress=self.on_progress,
+                    keep_on_interrupt=self.keep_on_interrupt,
+                    closes_with_ilp=closes_with_ilp,
+                    solver=self.solver,
+                    proof=proof,
+                )
+                result = search_on(settings, question, restrictions)
+        except RunError as error:
+            self.failure = error
+        except KeyboardInterrupt:
+            if not self.keep_on_interrupt:
+                raise
+            self.interrupted = True
+        self.interrupted = self.interrupted or (result is not None and result.interrupted)
+        proven = result is not None and not result.certificate.undecided
+        if proven and result is not None and not result.interrupted:
+            self.proven[MAX_PROVEN - 1 :] = []
+            self.proven.insert(0, Proven(query, result))
+        by_choice = limit < self.seconds_left and time.monotonic() - start >= limit
+        self.ended = self.interrupted or (not proven and self.seconds_left <= 0)
+        if by_choice and isinstance(self.failure, NothingPlacedError) and result is None:
+            self.failure = out_of_own_time(seconds)
+        return result
+
+    def faster_than(
+        self,
+        must_beat_seconds: float,
+        question: Question,
+        restrictions: Restrictions,
+        *,
+        seconds: float = math.inf,
+        space: Space | None = None,
+    ) -> Estimate | None:
+        """Fastest layout that beats `must_beat_seconds` (`planner.search.search.faster_than`), searched for at most
+        `seconds`; None if none was found.
+
+        Raises:
+            InfeasibleError: nothing fits, which is proven.
+            KeyboardInterrupt: unless interrupts are kept.
+        """
+        limit = min(self.seconds_left, seconds)
+        if self.ended or limit <= 0:
+            self.ended = True
+            return None
+        self.searches += 1
+        try:
+            with self.spaces.shared():
+                time_limit = None if math.isinf(limit) else limit
+                return faster_than(
+                    must_beat_seconds, question, restrictions, time_limit=time_limit, space=space
+                )
+        except KeyboardInterrupt:
+            if not self.keep_on_interrupt:
+                raise
+            self.interrupted = self.ended = True
+            return None
+
+    @property
+    def why_ended(self) -> str:
+        """Reason why the searches ended early, in words."""
+        return "interrupted" if self.interrupted else "time ran out"
+
+    def nothing_found(self) -> RunError:
+        """The error to raise where searches ended before there was any plan.
+
+        Raises:
+            KeyboardInterrupt: the user ended it.
+        """
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return self.failure or out_of_time()
+
+
+KINDS = ("strong", "weak")
+"""Kinds of scaling: `strong` keeps the global batch, `weak` grows it with the GPUs."""
+Row = dict[str, object]
+
+
+def scaling_rows(
+    question: Question | RecommenderQuestion,
+    gpu_counts: Sequence[int],
+    kinds: Sequence[str],
+    budget: Budget,
+    row_at: Callable[[int, int], Row | None],
+) -> list[Row]:
+    """Rows of the points (kind, GPUs, global batch) from `row_at(gpus, global batch)`, called once for each pair.
+
+    Points on which nothing fits, and those for which `row_at` returns None, are left out.
+    """
+    cluster_gpus, batch = question.cluster.num_gpus, question.training.global_batch
+    points = [
+        (kind, gpus, batch if kind == "strong" else batch * gpus // cluster_gpus)
+        for kind in kinds
+        for gpus in gpu_counts
+    ]
+    if isinstance(question, RecommenderQuestion):  # GPUs have equal parts of the batch
+        points = [point for point in points if not point[2] % point[1]]
+    points = [point for point in points if point[2]]
+    rows: dict[tuple[int, int], Row] = {}
+    for number, (kind, gpus, samples) in enumerate(points, start=1):
+        budget.tell(f"{kind} scaling, {counted(gpus, 'GPU')} ({number} of {len(points)})")
+        if (gpus, samples) in rows:
+            continue
+        try:
+            row = row_at(gpus, samples)
+        except InfeasibleError:
+            continue
+        if row is not None:
+            rows[gpus, samples] = row
+    return [{"kind": kind, **rows[key]} for kind, *rest in points if (key := (rest[0], rest[1])) in rows]
+
+
+def doublings(question: Question | RecommenderQuestion) -> list[int]:
+    """Numbers of GPUs for a curve: from an eighth of the cluster to four times the cluster, in whole nodes."""
+    gpus = question.cluster.num_gpus
+    counts = [gpus // 8, gpus // 4, gpus // 2, gpus, 2 * gpus, 4 * gpus]
+    return sorted({count for count in counts if count > 0 and possible(count, question.cluster)})

@@ -1,6 +1,6 @@
 """How a search treats each axis of layouts: the values it tries in a mesh, what depends on it, and why it is closed.
 
-An axis that is in none of these tables stays as if no layout named it; `planner.space.cores` chooses the degrees of the
+An axis that is in none of these tables stays as if no layout named it; `planner.space.space` chooses the degrees of the
 mesh, microbatch sizes, ZeRO stages, shard groups and schedules.
 """
 

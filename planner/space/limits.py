@@ -22,7 +22,7 @@ from cost_models.communication.levels import levels_of
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS, SCHEDULES
 from cost_models.specs.cluster import ClusterSpec
-from planner.placement.chunks import covers
+from planner.placement.patterns import covers
 from planner.rules.legality import overflows_hosts
 from planner.space.axes import CLOSED, countable, divisors
 from planner.space.restrictions import Restrictions

@@ -1,28 +1,44 @@
-"""Obstacles: rules that the closest layouts break where restrictions leave no legal layout."""
+"""Obstacles: rules that the closest layouts break where restrictions leave no legal layout.
+
+Errors when nothing fits: the closest layout, what fills its memory, and where it overflows in pools.
+
+What a question says that its answer passes over in silence: lengths that divide badly or that the model cannot read,
+windows and a memory limit that limit nothing.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 
 import numpy as np
 
-from cost_models.arrays import Bools
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import COLUMNS, USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import ZERO_STAGES, Layout
-from cost_models.axes.pipeline import goes_with
+from cost_models.axes.pipeline import even_layers, goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.rule import Rule, Words, refuses, rule_when
 from cost_models.axes.words import MAX_STAGES
-from cost_models.errors import either
+from cost_models.defaults import OWN_STACKS
+from cost_models.errors import DoesNotFitError, InfeasibleError, Problem, either
+from cost_models.estimate import Estimate
+from cost_models.memory.device import memory_limit
+from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import MixedQuestion, Question
-from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
-from cost_models.units import counted
+from cost_models.risk import confident_share
+from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES, Recompute
+from cost_models.units import GIB, counted, format_bytes, format_count, grouped
 from planner.formats.trainers import trainer_named
+from planner.placement.leaf import Leaf
+from planner.placement.rank_costs import RankCosts
 from planner.rules.legality import RULES, SCHEDULE_RULE
 from planner.rules.pools import fills_pools, pool_objections
-from planner.space.axes import divisors
+from planner.rules.stack import question_objections
+from planner.space.axes import CLOSED, divisors
 from planner.space.limits import beyond_limits, tensor_degrees
 from planner.space.restrictions import Restrictions, with_context_ways
 
@@ -196,3 +212,261 @@ def _meshes(
     meshes = product(tp, values("cp", divisors(gpus)), values("pp", divisors(gpus)))
     dividing = [mesh for mesh in meshes if gpus % math.prod(mesh) == 0]
     return dividing or list(product(tp, values("cp", [1]), values("pp", [1])))
+
+
+COMPARED = 4
+"""Number of roughly closest layouts that are priced in full."""
+
+
+def explain_infeasible(
+    question: Question, columns: LayoutColumns, costs: StageCosts, policies: Sequence[Recompute]
+) -> DoesNotFitError:
+    """The error to raise when no placement of any layout fits."""
+    closest = _closest(question, columns, costs, policies)
+    limit = float(costs.memory_limit.max())
+    states = _model_states(columns, costs, question.model.num_layers)
+    gpus = question.cluster.num_gpus
+    needed = math.ceil(states / limit) if limit else 0
+    share = confident_share(question.confidence, question.memory_error)
+    sure = f" with {100 * question.confidence:.4g} %" * (share < 1)
+    if needed > gpus:
+        hint = f"model states alone fill {counted(needed, 'GPU')} of this size"
+    else:
+        enough = limit + closest.peak_bytes - closest.memory_limit
+        hint = f"{format_bytes(enough / share)} a GPU would do; or use more GPUs, or shorter sequences"
+    return DoesNotFitError(
+        f"no layout of {question.model.name} fits {format_bytes(limit / share)} x {counted(gpus, 'GPU')}{sure}",
+        problems=_closest_in_words(closest, limit),
+        hint=hint,
+        state_bytes=states,
+        least_bytes=closest.peak_bytes,
+        closest=closest,
+    )
+
+
+def _closest_in_words(closest: Estimate, limit: float) -> list[Problem]:
+    """Two lines: the layout, and the contents of its fullest rank as in `explain`, with the limit that communicators
+    leave."""
+    rank = closest.fullest_rank
+    layout = closest.layout.model_copy(update={"layers": ()})
+    of = f" of {closest.limit_words}" if closest.memory_limit < limit else ""
+    parts = " + ".join(f"{name} {value / GIB:.1f}" for name, value in closest.rank_memory[rank] if value)
+    return [
+        Problem("closest", layout.brief),
+        Problem("needs", f"{format_bytes(closest.peak_bytes)}{of} on pipeline rank {rank} = {parts}"),
+    ]
+
+
+def _closest(
+    question: Question, columns: LayoutColumns, costs: StageCosts, policies: Sequence[Recompute]
+) -> Estimate:
+    """Estimate of the layout whose fullest rank overflows least, evenly placed under the leanest policy."""
+    rough_NP = _rough_peak(columns, costs, question.model.num_layers)
+    schedule_policies = [set(policies) & set(allowed_recompute(schedule)) for schedule in SCHEDULES]
+    allowed = np.array([[policy in names for policy in RECOMPUTE_POLICIES] for names in schedule_policies])
+    rough_NP = np.where(allowed[columns.schedule], rough_NP, np.inf)
+    rows = np.argsort(rough_NP.min(axis=1), kind="stable")[:COMPARED].tolist()
+    lightest = [RECOMPUTE_POLICIES[int(policy)] for policy in rough_NP[rows].argmin(axis=1)]
+    priced = [
+        estimate(question, _even(columns.layout(row), policy, question.model.num_layers))
+        for row, policy in zip(rows, lightest, strict=True)
+    ]
+    return min(priced, key=lambda plan: (plan.peak_bytes - plan.memory_limit, str(plan.layout)))
+
+
+def _rough_peak(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> Array:
+    """Bytes of a rank with an even share of blocks and one live microbatch per rank, without the ends, (N, P)."""
+    blocks: Ints = -(-num_layers // columns.pp)
+    static = costs.static + blocks * costs.layer_static
+    live = columns.pp
+    activations: Array = blocks[:, None] * live[:, None] * costs.layer_activation
+    return static[:, None] + np.maximum(activations + costs.working, (blocks * costs.layer_update)[:, None])
+
+
+def _even(layout: Layout, policy: Recompute, num_layers: int) -> Layout:
+    layers = even_layers(num_layers, layout.num_stages)
+    return layout.model_copy(update={"layers": layers, "recompute": (policy,)})
+
+
+def _model_states(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> float:
+    """Minimum bytes of weights, gradients and optimizer states over all GPUs together, of any layout."""
+    ends = costs.embedding_static + costs.head_static
+    one_pipeline = columns.pp * costs.static + num_layers * costs.layer_static + ends
+    total: Array = columns.tp * columns.replicas * one_pipeline
+    return float(total.min())
+
+
+def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
+    """Error that says whether stack, question or restrictions leave no legal layout."""
+    if refused := question_objections(question):
+        problems = [Problem("", words.what) for words in refused[1:]]
+        return InfeasibleError(refused[0].what, problems=problems, hint=refused[0].hint)
+    place = f"on {counted(question.cluster.num_gpus, 'GPU')}"
+    if isinstance(question, MixedQuestion):
+        place = f"on the pools of `{question.mixed.name}`"
+    message = f"no layout of {question.model.name} {place} is legal with global batch"
+    message += f" {question.training.global_batch:,}"
+    hint = "try a global batch that more GPUs divide"
+    in_the_way = obstacles(question, Restrictions())
+    if limits.flags and not in_the_way:
+        in_the_way = obstacles(question, limits)
+        message += f" under {' '.join(limits.flags)}"
+        hint = "loosen --fix and --forbid" + ", or plan without --for" * (limits.trainer is not None)
+    return InfeasibleError(
+        message,
+        problems=[Problem("", words.what) for words in in_the_way],
+        hint=next((words.hint for words in in_the_way if words.hint), hint),
+    )
+
+
+COMPARED_IN_POOLS = 48
+"""Number of roughly closest layouts whose ranks are filled one by one."""
+
+
+def least_share(group: RankCosts) -> Array:
+    """Minimum memory of a pipeline, as a share of its ranks' memory, (N,)."""
+    x, by_rank = group.costs, group.by_rank
+    kept_NRP = by_rank(x.layer_activation)[..., group.allowed]
+    blocks_N = group.num_layers * (by_rank(x.layer_static).min(axis=1) + kept_NRP.min(axis=(1, 2)))
+    fixed_NR = group.with_ends(*map(by_rank, (x.static, x.embedding_static, x.head_static)))
+    share_N: Array = (fixed_NR.sum(axis=1) + blocks_N) / by_rank(x.memory_limit).sum(axis=1).clip(min=1.0)
+    return share_N
+
+
+def closest_first(fullness_N: Array) -> Sequence[int]:
+    """At most `COMPARED_IN_POOLS` rows that come closest to fitting: smallest share of memory first."""
+    rows: list[int] = np.argsort(fullness_N, kind="stable")[:COMPARED_IN_POOLS].tolist()
+    return rows
+
+
+def nothing_fits(
+    question: MixedQuestion,
+    rows: Iterable[int],
+    leaf_of: Callable[[int], Leaf],
+    layout_of: Callable[[int], Layout],
+    max_memory: float | None,
+) -> DoesNotFitError:
+    """The error to raise when no placement of any layout fits."""
+    filled = {row: evenly_full(leaf_of(row)) for row in rows}
+    row = min(filled, key=lambda index: filled[index][1])
+    leaf = leaf_of(row)
+    weakest = RECOMPUTE_POLICIES[int(np.flatnonzero(leaf.allowed)[-1])]
+    layout = layout_of(row).model_copy(update={"layers": filled[row][0], "recompute": (weakest,)})
+    closest = estimate(question, layout).within(max_memory)
+    rank, mixed = closest.fullest_rank, question.mixed
+    return DoesNotFitError(
+        f"no layout of {question.model.name} fits the {mixed.num_gpus:,} GPUs of `{mixed.name}`; the closest,"
+        f" {closest.layout.brief}, needs {format_bytes(closest.peak_bytes)} of"
+        f" {closest.limit_words} on pipeline rank {rank}, in pool `{closest.layout.pools[rank]}`",
+        hint="use more GPUs, or shorter sequences",
+        closest=closest,
+    )
+
+
+def evenly_full(leaf: Leaf) -> tuple[tuple[int, ...], float]:
+    """Blocks of each rank, all under the strongest recompute, each added where most room is left; and the fullest
+    share."""
+    policy = int(np.flatnonzero(leaf.allowed)[-1])
+    blocks_RP = leaf.no_blocks
+    blocks_RP[:, policy] = 1
+    one_R, limit_R = leaf.rank_bytes(blocks_RP), leaf.memory_limit.clip(min=1.0)
+    blocks_RP[:, policy] = 2
+    each_R = (leaf.rank_bytes(blocks_RP) - one_R) / limit_R
+    full_R, layers_R = one_R / limit_R, np.ones(leaf.pp, dtype=np.int64)
+    for _ in range(leaf.num_layers - leaf.pp):
+        rank = int(np.argmin(full_R + each_R))
+        layers_R[rank] += 1
+        full_R[rank] += each_R[rank]
+    return tuple(layers_R.tolist()), float(full_R.max())
+
+
+_FP8_ROWS = 16
+"""Tokens of which a gradient in fp8 takes whole multiples: 16 bytes at one an element."""
+
+
+def notes_of(question: Question, restrictions: Restrictions | None = None) -> tuple[str, ...]:
+    """Notes on the question, a sentence each, without a full stop."""
+    limit = None if restrictions is None else restrictions.max_memory
+    found = [
+        _learned_positions(question),
+        _sequence(question),
+        _windows(question),
+        _memory(question, limit),
+        _risk(question),
+        *_unopened(question, restrictions),
+    ]
+    return tuple(note for note in found if note)
+
+
+def _learned_positions(question: Question) -> str:
+    model, length = question.model, question.training.sequence_length
+    if model.positions != "learned" or length <= model.longest_sequence or question.stack.name in OWN_STACKS:
+        return ""  # our own executor refuses it
+    extra = format_count(float((length - model.longest_sequence) * model.hidden_size))
+    return (
+        f"{model.name} has {grouped(model.longest_sequence)} learned positions; sequences of {grouped(length)} tokens"
+        f" need a longer table, whose {extra} more parameters are not priced"
+    )
+
+
+def _sequence(question: Question) -> str:
+    """Note on the sequence length: tensor ranks share it under `sp`, context ranks always; fp8 sums whole sixteens."""
+    model, length = question.model, question.training.sequence_length
+    degrees = [
+        degree
+        for degree in divisors(question.cluster.gpus_per_node)[1:]
+        if model.num_heads % degree == 0 and model.num_kv_heads % degree == 0
+    ]
+    unshared = [str(degree) for degree in degrees if length % degree]
+    fp8 = question.training.precision == "fp8" and length % _FP8_ROWS != 0
+    if not unshared and not fp8:
+        return ""
+    unit = math.lcm(*degrees, 2) * 2 if not fp8 else math.lcm(*degrees, _FP8_ROWS)
+    better = max(unit, round(length / unit) * unit)
+    note = f"sequences of {grouped(length)} tokens"
+    if unshared:
+        note += f" cannot be shared by {either(unshared)} ranks, so layouts in which they are (`sp`, `cp`) are left out"
+    if fp8:
+        note += " and" * bool(unshared) + " make gradients in fp8 slow, which sum whole sixteens"
+    return f"{note}; {grouped(better)} tokens do better"
+
+
+def _windows(question: Question) -> str:
+    window, length = question.model.attention_window, question.training.sequence_length
+    if window is None or window < length:
+        return ""
+    return f"windows of {grouped(window)} tokens hide nothing of sequences of {grouped(length)}"
+
+
+def _risk(question: Question) -> str:
+    """Note on risk without scenarios."""
+    if question.risk == "none" or scenarios_of(question):
+        return ""
+    owner = "several pools have" if len(question.by_pool) > 1 else f"profile {question.hardware.name} has"
+    return f"{owner} no scenarios, so `--risk {question.risk}` minimises the step on paper"
+
+
+def _unopened(question: Question, restrictions: Restrictions | None) -> Iterator[str]:
+    """Notes on axes that `--allow` names without anything to try, each with its reason."""
+    if restrictions is None:
+        return
+    for name in CLOSED:
+        if name in restrictions.allowed and (words := CLOSED[name](question, restrictions.trainer)):
+            yield f"--allow {name} opens nothing: {words}"
+
+
+def _memory(question: Question, limit: float | None) -> str:
+    """Note on a memory limit above what a plan may fill: a single GPU, without communicators, has most."""
+    if limit is None:
+        return ""
+    pools = question.by_pool
+    single_gpu = LayoutColumns.of([Layout()])
+    share = confident_share(
+        question.confidence, question.memory_error
+    )  # of what was asked for, as of what there is
+    limits = {pool.cluster.gpu.name: float(memory_limit(pool, single_gpu)[0]) / share for pool in pools}
+    limit /= share
+    if limit <= max(limits.values()):
+        return ""
+    fill = " and ".join(f"{format_bytes(own)} of `{name}`" for name, own in limits.items())
+    return f"--max-memory {format_bytes(limit)} limits nothing: a plan may fill {fill} at most"

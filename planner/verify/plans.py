@@ -25,14 +25,13 @@ from planner.answers.optimum import PROVEN, Optimum, answered_question, optimise
 from planner.answers.recommend import recommend
 from planner.certificate import Certificate
 from planner.objectives import Objective
-from planner.placement.even_prices import balanced_prices
 from planner.plan import Plan, PlanObjective, PlanRestrictions, Prediction, package_version
 from planner.plan_files import priced_again, priced_within_restrictions
-from planner.search.budget import Budget
-from planner.search.result import SearchResult
-from planner.space.gpu_counts import resized
-from planner.space.plain_layouts import cloud
+from planner.search.branching import SearchResult
+from planner.search.search import Budget
+from planner.space.clouds import balanced_prices, cloud
 from planner.space.restrictions import satisfies
+from planner.space.sizes import resized
 from planner.verify.checks import TOLERANCE, Check, check_equal
 
 MAX_TRIED = 40

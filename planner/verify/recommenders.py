@@ -13,7 +13,7 @@ from cost_models.errors import InfeasibleError
 from cost_models.recommender.priced import PricedOptions
 from cost_models.specs.recommender.sharding import Sharding
 from cost_models.units import format_bytes
-from planner.exact.ilp.solvers import Interrupt, SolverName, solve
+from planner.exact.solvers import Interrupt, SolverName, solve
 from planner.recommender.answer import ShardingCertificate, rows_of
 from planner.recommender.planning import covered
 from planner.recommender.restrictions import ShardingRestrictions

@@ -17,7 +17,8 @@ from cost_models.files.catalog import load_stack
 from cost_models.schedules.registry import SPLIT_BACKWARD
 from planner.rules.legality import objections
 from planner.rules.stack import RUNNABLE
-from planner.space.layouts import enumerate_layouts, parse_restrictions
+from planner.space.restrictions import parse_restrictions
+from planner.space.space import enumerate_layouts
 
 OFFLOADS = (
     "",

@@ -17,7 +17,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.specs.cluster import Precision
 from cost_models.specs.training import TrainingSpec
 from planner.search.search import search
-from planner.space.layouts import parse_restrictions
+from planner.space.restrictions import parse_restrictions
 
 ANSWERS = Path(__file__).with_name("answers.json")
 QUESTIONS: dict[str, dict[str, Any]] = {

@@ -11,7 +11,8 @@ from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from planner.space.layouts import Restrictions, enumerate_layouts, parse_restrictions
+from planner.space.restrictions import Restrictions, parse_restrictions
+from planner.space.space import enumerate_layouts
 
 FEW = ("vpp=1", "mbs=1", "zero=1", "schedule=1f1b", "pp=1,2")
 """Axes fixed so that everything can be priced."""

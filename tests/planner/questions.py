@@ -26,8 +26,7 @@ from cost_models.specs.training import Reference, TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.specs.tuning import TuningSpec
 from planner.formats.trainers import rows_for
-from planner.space.layouts import parse_restrictions
-from planner.space.restrictions import Restrictions
+from planner.space.restrictions import Restrictions, parse_restrictions
 
 NUMBERS = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "zero", "shard")
 NAMES = {"schedule": SCHEDULES, "order": ORDERS, "context": CONTEXTS}

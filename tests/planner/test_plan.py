@@ -14,7 +14,7 @@ from planner.certificate import Certificate
 from planner.plan import Plan, PlanRestrictions, make_plan
 from planner.plan_files import UNWRITTEN, load_plan, plan_text, save_plan
 from planner.search.search import search
-from planner.space.layouts import parse_restrictions
+from planner.space.restrictions import parse_restrictions
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from cost_models.defaults import complete_question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from planner.space.layouts import parse_restrictions
+from planner.space.restrictions import parse_restrictions
 
 
 @cache

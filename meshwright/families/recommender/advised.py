@@ -17,7 +17,7 @@ from meshwright.verbs.contract.answer import WithPlan
 from planner.answers.optimum import PROVEN
 from planner.recommender.advice import WORTH, OtherSharding, ShardingAdvice, ShardingChange, advise_sharding
 from planner.recommender.plan import RecommenderPlan, ShardingLimits, make_recommender_plan
-from planner.search.budget import Budget
+from planner.search.search import Budget
 
 _NAMED = 3
 """Tables of a change that are named."""

@@ -30,7 +30,7 @@ from planner.recommender.plan import RecommenderPlan, ShardingLimits
 from planner.recommender.planning import plan_sharding
 from planner.recommender.restrictions import ShardingRestrictions, covered_options
 from planner.recommender.search.problem import OBJECTIVES, Objective
-from planner.search.budget import Budget
+from planner.search.search import Budget
 
 MOST_PROBLEMS = 5
 """Tables that are named of those that cannot be held as said."""

@@ -26,7 +26,7 @@ from planner.recommender.answer import rows_of
 from planner.recommender.plan import RecommenderPlan, ShardingPrediction
 from planner.recommender.restrictions import covered_options
 from planner.recommender.search.posing import limited
-from planner.search.budget import Budget
+from planner.search.search import Budget
 from planner.verify.checks import Check, check_equal
 from planner.verify.recommenders import verify_sharding
 

@@ -25,7 +25,7 @@ from meshwright.verbs.plan import PlanOptions
 from planner.formats.torchrec import import_sharding
 from planner.recommender.plan import RecommenderPlan
 from planner.recommender.search.searching import PROVEN
-from planner.search.budget import Budget
+from planner.search.search import Budget
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -19,8 +19,8 @@ from meshwright.render.goals import sizes_text
 from meshwright.verbs.plot.requests import PictureRequest, scaling_kinds
 from meshwright.verbs.report.requests import PageRequest, pictures
 from planner.recommender.plan import RecommenderPlan
-from planner.search.scaling import doublings
-from planner.space.gpu_counts import on_whole_nodes, parse_sizes, possible
+from planner.search.search import doublings
+from planner.space.sizes import on_whole_nodes, parse_sizes, possible
 
 
 def draw(kind: str, question: RecommenderQuestion, sharding: Sharding) -> Drawing:

@@ -22,7 +22,7 @@ from planner.explain.advice import advise as advice_of
 from planner.explain.what_if import NEGLIGIBLE_GAIN
 from planner.formats.registry import switch_words
 from planner.plan import Plan, make_plan
-from planner.search.budget import Budget
+from planner.search.search import Budget
 from planner.space.restrictions import Restrictions
 
 

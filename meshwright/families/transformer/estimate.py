@@ -33,8 +33,8 @@ from planner.explain.completion import CompletedLayout, complete_layout
 from planner.explain.reasons import explain, why_not
 from planner.objectives import Objective
 from planner.plan import Plan, make_plan
-from planner.search.budget import Budget
-from planner.space.notes import notes_of
+from planner.search.search import Budget
+from planner.space.obstacles import notes_of
 from planner.space.restrictions import Restrictions
 
 

@@ -29,7 +29,7 @@ from planner.explain.reasons import why_not as reason_against
 from planner.explain.what_if import same_degrees
 from planner.plan import Plan
 from planner.plan_files import priced_again
-from planner.space.notes import notes_of
+from planner.space.obstacles import notes_of
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

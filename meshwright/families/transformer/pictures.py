@@ -27,8 +27,8 @@ from planner.objectives import Objective
 from planner.plan import Plan
 from planner.plan_cache import PlanCache
 from planner.plan_files import priced_again
-from planner.search.budget import Budget
-from planner.space.gpu_counts import parse_sizes
+from planner.search.search import Budget
+from planner.space.sizes import parse_sizes
 
 MOST_POINTS = 1000
 """Points of a frontier that can be asked for by number."""

@@ -70,6 +70,6 @@ class TransformerVerbs(Verbs[Plan]):
         return f"{plan.model.name} on {gpus_in_words(plan.question)}"
 
     def notes(self, plan: Plan) -> tuple[str, ...]:
-        from planner.space.notes import notes_of
+        from planner.space.obstacles import notes_of
 
         return (*plan.notes, *notes_of(plan.question, plan.restrictions.read))

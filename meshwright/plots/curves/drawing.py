@@ -18,8 +18,7 @@ from meshwright.render.goals import sizes_text
 from planner.answers.curves import scaling_frame
 from planner.answers.frontier import POINTS, exact_frontier, frontier_frame, pareto_frame
 from planner.objectives import Objective
-from planner.search.budget import Budget
-from planner.search.scaling import KINDS, doublings
+from planner.search.search import KINDS, Budget, doublings
 from planner.space.restrictions import Restrictions
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from meshwright.verbs.report.requests import PageRequest
     from meshwright.verbs.serve import ServeOptions
     from planner.plan import AnyPlan
-    from planner.search.budget import Budget
+    from planner.search.search import Budget
     from planner.verify.checks import Check
 
 P = TypeVar("P", bound="AnyPlan", contravariant=True)

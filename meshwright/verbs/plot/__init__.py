@@ -15,7 +15,7 @@ from meshwright.verbs.contract.command import command
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output
     from meshwright.verbs.plot.drawing import Plotted
-    from planner.search.budget import Budget
+    from planner.search.search import Budget
 
 PLOTS = (
     "frontier",

@@ -26,8 +26,8 @@ from meshwright.verbs.plot import CURVE_SECONDS, PlotOptions
 from meshwright.verbs.plot.requests import PictureRequest
 from planner.plan import Plan
 from planner.plan_files import load_any_plan, load_plan, priced_again
-from planner.search.budget import Budget
-from planner.space.notes import notes_of
+from planner.search.search import Budget
+from planner.space.obstacles import notes_of
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 

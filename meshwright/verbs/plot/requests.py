@@ -11,8 +11,7 @@ from cost_models.errors import InputError
 from meshwright.render.words import sentence_list
 from meshwright.verbs.plot import PlotOptions
 from planner.plan import AnyPlan
-from planner.search.budget import Budget
-from planner.search.scaling import KINDS
+from planner.search.search import KINDS, Budget
 
 P = TypeVar("P", bound=AnyPlan)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from meshwright.terminal.output import Output
     from meshwright.verbs.report.writing import Reported
     from planner.plan import AnyPlan
-    from planner.search.budget import Budget
+    from planner.search.search import Budget
 
 PAGE_SECONDS = 60.0
 """Time limit of all searches of a page, unless the user says otherwise."""

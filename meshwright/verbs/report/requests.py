@@ -13,7 +13,7 @@ from meshwright.render.facts import Fact
 from meshwright.verbs.plot import PlotOptions
 from meshwright.verbs.plot.requests import PictureRequest
 from planner.plan import AnyPlan
-from planner.search.budget import Budget
+from planner.search.search import Budget
 
 USUAL_NAME = "plan.yaml"
 _POINTS = "8"

@@ -23,7 +23,7 @@ from meshwright.verbs.report import PAGE_SECONDS, ReportOptions
 from meshwright.verbs.report.requests import USUAL_NAME, PageRequest
 from planner.plan import AnyPlan, Plan, package_version
 from planner.plan_files import plan_text
-from planner.search.budget import Budget
+from planner.search.search import Budget
 
 
 def write_page(options: ReportOptions) -> Reported:

@@ -15,7 +15,7 @@ from meshwright.verbs.contract.family import require_options, verbs_of_plan
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output
     from planner.plan import AnyPlan
-    from planner.search.budget import Budget
+    from planner.search.search import Budget
     from planner.serving.serving_plan import ServingPlan
     from planner.verify.checks import Check
 
@@ -37,7 +37,7 @@ class VerifyOptions(Proving):
 @as_keywords(VerifyOptions)
 def verify(options: VerifyOptions) -> tuple[Check, ...]:
     """Check a plan or a plan file; it is true where every check passed. Raises InputError: not a plan file."""
-    from planner.search.budget import Budget
+    from planner.search.search import Budget
 
     plan = options.plan
     loaded = _read(plan) if isinstance(plan, (str, Path)) else plan

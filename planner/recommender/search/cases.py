@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cost_models.arrays import Array, Ints
-from planner.exact.ilp.solvers import Interrupt, SolverName, bounds_with_variable, solve
+from planner.exact.solvers import Interrupt, SolverName, bounds_with_variable, solve
 from planner.recommender.search.ilp.options import OptionsProgram
 from planner.recommender.search.ilp.places import PlacesProgram
 from planner.recommender.search.problem import Problem

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cost_models.arrays import Ints
-from planner.exact.ilp.solvers import Interrupt, SolverName, solve
+from planner.exact.solvers import Interrupt, SolverName, solve
 from planner.recommender.search.cases import ROUNDED, Case, Cases, does_most
 from planner.recommender.search.ilp.places import PlacesProgram
 from planner.recommender.search.nothing_fits import no_room_for_all

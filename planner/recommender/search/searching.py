@@ -9,7 +9,7 @@ import numpy as np
 
 from cost_models.arrays import Array, Ints
 from cost_models.errors import RunError
-from planner.exact.ilp.solvers import solve
+from planner.exact.solvers import solve
 from planner.recommender.search.cases import ROUNDED
 from planner.recommender.search.ilp.options import OptionsProgram
 from planner.recommender.search.local_search import improve

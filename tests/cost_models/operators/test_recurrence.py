@@ -30,7 +30,7 @@ from cost_models.specs.model.kinds import kinds_of
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.rules.legality import check
-from planner.space.gpu_counts import resized
+from planner.space.sizes import resized
 
 LENGTH = 64
 MAMBA = Recurrence(kind="mamba2", heads=8, head_dim=16, groups=2, state_dim=32, chunk=16)

@@ -19,8 +19,8 @@ from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
-from planner.space.layouts import enumerate_layouts
 from planner.space.restrictions import Restrictions
+from planner.space.space import enumerate_layouts
 
 ROWS = 3000
 FEW = 40

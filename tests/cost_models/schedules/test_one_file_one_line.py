@@ -49,7 +49,7 @@ from cost_models.schedules.actions import live_profiles
 from cost_models.schedules.registry import build, legal, schedule_named
 from cost_models.specs.training import TrainingSpec
 from planner.search.search import search
-from planner.space.restriction_words import parse_restrictions
+from planner.space.restrictions import parse_restrictions
 
 stack = catalog.load_stack("meshwright")
 stack = stack.model_copy(update={"schedules": (*stack.schedules, "breadth-first")})

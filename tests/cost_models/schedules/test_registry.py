@@ -13,8 +13,8 @@ from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.schedules.actions import ActionTable, live_profiles
 from cost_models.schedules.registry import REGISTRY, build, legal, rank_of_stage
 from cost_models.schedules.schedule import PipelineSchedule
-from planner.bounds.step import pipeline_seconds
-from planner.placement.chunks import covers
+from planner.bounds.steps import pipeline_seconds
+from planner.placement.patterns import covers
 from planner.placement.rank_costs import RankCosts
 
 SCHEDULES = pytest.mark.parametrize("own", REGISTRY.values(), ids=REGISTRY)

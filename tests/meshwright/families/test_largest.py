@@ -15,8 +15,8 @@ import meshwright as mw
 from cost_models.errors import InfeasibleError, InputError
 from planner.plan_files import load_plan
 from planner.search.search import search
-from planner.space.families import LADDERS, Family, family_named
-from planner.space.restriction_words import parse_restrictions
+from planner.space.restrictions import parse_restrictions
+from planner.space.sizes import LADDERS, Family, family_named
 
 ONE_H200 = {"gpus": 1, "stack": "meshwright", "host_memory": "128GiB"}
 FLAGS = ("--gpus", "1", "--stack", "meshwright", "--host-memory", "128GiB")

@@ -29,7 +29,7 @@ from meshwright.verbs.plan import PlanOptions
 from meshwright.verbs.plot.requests import PictureRequest
 from planner.plan import AnyPlan, package_version
 from planner.plan_files import save_plan
-from planner.search.budget import Budget
+from planner.search.search import Budget
 
 
 class Matrix(Spec):

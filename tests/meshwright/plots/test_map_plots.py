@@ -21,9 +21,8 @@ from meshwright.plots.parts.style import TIME_COLOURS
 from meshwright.verbs.plot import PlotOptions, plot
 from meshwright.verbs.plot.requests import PictureRequest
 from planner.answers.curves import heatmap_frame
-from planner.search.budget import Budget
-from planner.search.search import search
-from planner.space.layouts import parse_restrictions
+from planner.search.search import Budget, search
+from planner.space.restrictions import parse_restrictions
 
 
 @cache

@@ -23,11 +23,10 @@ from planner.explain.compare import compare, difference
 from planner.explain.completion import complete_layout
 from planner.explain.reasons import binding_constraint, closest_rival, ties, why_not
 from planner.explain.what_if import CHANGES, sensitivities
-from planner.placement.even_prices import balanced_prices
 from planner.search.given_layout import place_layout
-from planner.search.scaling import doublings
-from planner.search.search import search
-from planner.space.layouts import Restrictions, parse_restrictions
+from planner.search.search import doublings, search
+from planner.space.clouds import balanced_prices
+from planner.space.restrictions import Restrictions, parse_restrictions
 
 SECONDS = 20.0
 

@@ -137,7 +137,7 @@ def test_interrupting_before_anything_is_known(meshwright, monkeypatch: pytest.M
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("planner.search.budget.search_on", interrupted)
+    monkeypatch.setattr("planner.search.search.search_on", interrupted)
     answer = meshwright("plan", *ASKED)
     assert (answer.code, answer.out) == (130, "")
     assert answer.err.startswith(f"{PADDED}error: interrupted")

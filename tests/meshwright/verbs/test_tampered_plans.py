@@ -20,7 +20,7 @@ from cost_models.errors import InputError
 from meshwright.cli.frame import main
 from meshwright.verbs.contract.family import verbs_of_plan
 from meshwright.verbs.verify import _read, verify
-from planner.search.budget import Budget
+from planner.search.search import Budget
 from planner.serving.serving_plan import ServingPlan
 from planner.verify.checks import Check
 

@@ -13,14 +13,14 @@ from small import small_question
 
 from planner.answers.curves import heatmap_frame
 from planner.search.search import search
-from planner.space import layouts
-from planner.space.layouts import parse_restrictions
+from planner.space import space
+from planner.space.restrictions import parse_restrictions
 
 
 def test_layouts_are_enumerated_once_for_all_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     question, limits = small_question(4, "220 MiB"), parse_restrictions(forbid=["zero3"])
-    enumerated = Mock(wraps=layouts._legal_space)
-    monkeypatch.setattr(layouts, "_legal_space", enumerated)
+    enumerated = Mock(wraps=space._legal_space)
+    monkeypatch.setattr(space, "_legal_space", enumerated)
     cells = heatmap_frame(question, restrictions=limits)
     assert enumerated.call_count == 1
     found = cells[cells["reason"] == ""]

@@ -22,8 +22,7 @@ from planner.answers.recommend import (
 )
 from planner.plan import Plan, make_plan
 from planner.plan_files import load_plan, save_plan
-from planner.search.budget import Budget
-from planner.search.search import search
+from planner.search.search import Budget, search
 from planner.space.restrictions import Restrictions
 from planner.verify.plans import verify
 

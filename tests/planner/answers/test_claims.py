@@ -22,12 +22,10 @@ from cost_models.specs.transformer import TransformerSpec
 from planner.answers import largest, remedies
 from planner.answers.largest import largest_sizes
 from planner.search import opening
-from planner.search.budget import Budget
-from planner.space.families import WAYS, Family, family_named
-from planner.space.gpu_counts import resized
-from planner.space.layouts import enumerate_layouts
-from planner.space.restriction_words import parse_restrictions
-from planner.space.restrictions import Restrictions
+from planner.search.search import Budget
+from planner.space.restrictions import Restrictions, parse_restrictions
+from planner.space.sizes import WAYS, Family, family_named, resized
+from planner.space.space import enumerate_layouts
 
 STACKS = ("meshwright", "fsdp", "megatron-core", "deepspeed", "torchtune")
 LIMITS = ("", "", "", "mbs=1", "recompute=full", "recompute=none", "mbs>=2", "zero=1", "tp=1", "cp>=2")

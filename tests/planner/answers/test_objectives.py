@@ -21,11 +21,10 @@ from planner.answers.optimum import answered_question, optimise
 from planner.objectives import Objective, training_steps
 from planner.plan import make_plan
 from planner.plan_files import load_plan, save_plan
-from planner.search import budget as budgets
-from planner.search.budget import Budget
-from planner.search.search import search, search_on
-from planner.space.gpu_counts import resized
-from planner.space.layouts import parse_restrictions
+from planner.search import search as search_module
+from planner.search.search import Budget, search, search_on
+from planner.space.restrictions import parse_restrictions
+from planner.space.sizes import resized
 
 SIZES = (1, 2, 4)
 PLAIN = Objective()
@@ -149,7 +148,7 @@ def interrupt_after(searches: int, monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
         return search_on(*args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(budgets, "search_on", interrupted)
+    monkeypatch.setattr(search_module, "search_on", interrupted)
 
 
 @pytest.mark.parametrize("name", ["gpu-hours", "memory", "mfu"])
@@ -178,7 +177,7 @@ def test_what_ended_the_searches_is_told_as_it_was(roomy: Question, monkeypatch:
     def disagrees(*args: object, **kwargs: object) -> object:
         raise RunError("one of them is wrong")
 
-    monkeypatch.setattr(budgets, "search_on", disagrees)
+    monkeypatch.setattr(search_module, "search_on", disagrees)
     with pytest.raises(RunError, match="one of them is wrong"):
         optimise(roomy, Objective(name="gpu-hours"), sizes=SIZES)
 
@@ -191,7 +190,7 @@ def test_a_search_that_proved_nothing_leaves_the_answer_open(
     """As where a recompute policy of a trainer had no time."""
     whole = search(roomy)
     proof = whole.certificate.model_copy(update={"undecided": 1, "bound": 0.0, "gap": 1.0})
-    monkeypatch.setattr(budgets, "search_on", lambda *_, **__: replace(whole, certificate=proof))
+    monkeypatch.setattr(search_module, "search_on", lambda *_, **__: replace(whole, certificate=proof))
     failures = None if operations is None else load_operations(operations)
     objective = Objective(name=name, operations=failures)  # type: ignore[arg-type]
     found = optimise(roomy, objective)
@@ -208,7 +207,7 @@ def test_plans_that_miss_the_deadline_are_not_called_none(
     """Where the search ended before it could rule out faster ones."""
     whole = search(roomy)
     proof = whole.certificate.model_copy(update={"undecided": 1, "bound": 1e-6})
-    monkeypatch.setattr(budgets, "search_on", lambda *_, **__: replace(whole, certificate=proof))
+    monkeypatch.setattr(search_module, "search_on", lambda *_, **__: replace(whole, certificate=proof))
     days = PLAIN.training_seconds(roomy, whole.best.step_seconds)
     with pytest.raises(
         RunError, match=r"no plan found meets the deadline of .*: the fastest takes .*"

@@ -14,8 +14,8 @@ from planner.answers.offers import Offer, Ranking, offers_of, rank_offers
 from planner.answers.optimum import Optimum, optimise
 from planner.objectives import Objective
 from planner.plan import make_plan
-from planner.search import budget as budgets
-from planner.search.budget import Budget
+from planner.search import search as search_module
+from planner.search.search import Budget
 from planner.verify.plans import verify
 
 COST = Objective(name="cost")
@@ -141,7 +141,7 @@ def test_what_ended_the_searches_of_all_is_told_as_it_was(monkeypatch: pytest.Mo
     def disagrees(*args: object, **kwargs: object) -> object:
         raise RunError("one of them is wrong")
 
-    monkeypatch.setattr(budgets, "search_on", disagrees)
+    monkeypatch.setattr(search_module, "search_on", disagrees)
     with pytest.raises(RunError, match="one of them is wrong"):
         ranked(COST)
 

@@ -15,10 +15,9 @@ from planner.answers import frontier
 from planner.answers.frontier import exact_frontier, frontier_frame, pareto_frame
 from planner.answers.optimum import optimise
 from planner.objectives import Objective
-from planner.search.budget import Budget
-from planner.search.search import search
-from planner.space.gpu_counts import resized
-from planner.space.layouts import Restrictions, parse_restrictions
+from planner.search.search import Budget, search
+from planner.space.restrictions import Restrictions, parse_restrictions
+from planner.space.sizes import resized
 
 TIME, MEMORY, HOURS = Objective(name="time"), Objective(name="memory"), Objective(name="gpu-hours")
 

@@ -26,10 +26,8 @@ from planner.answers.ordinary_layouts import Step, classical_layout, steps
 from planner.answers.recommend import Recommendation, recommend, within_error
 from planner.formats.registry import exporter_of
 from planner.plan import make_plan
-from planner.search.budget import Budget
-from planner.search.search import search
-from planner.space.layouts import parse_restrictions
-from planner.space.restrictions import Restrictions
+from planner.search.search import Budget, search
+from planner.space.restrictions import Restrictions, parse_restrictions
 
 
 def gpt3(gpus: int = 1024) -> Question:

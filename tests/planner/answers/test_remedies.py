@@ -16,9 +16,8 @@ from cost_models.specs.training import TrainingSpec
 from planner.answers import remedies
 from planner.answers.remedies import larger_hosts, with_remedies
 from planner.search.search import search
-from planner.space.gpu_counts import resized
-from planner.space.layouts import parse_restrictions
-from planner.space.restrictions import Restrictions
+from planner.space.restrictions import Restrictions, parse_restrictions
+from planner.space.sizes import resized
 
 
 @pytest.fixture(autouse=True)

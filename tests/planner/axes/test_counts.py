@@ -20,7 +20,7 @@ from cost_models.pipeline.under_scenarios import weighed_costs
 from planner.bounds.boxes import least_costs
 from planner.search.opening import UniformCandidates
 from planner.space.counts import Boxes, with_counts
-from planner.space.layouts import legal_space
+from planner.space.space import legal_space
 
 COMPARED = 500
 """Boxes that are compared with all that they hold, and halved, each time."""

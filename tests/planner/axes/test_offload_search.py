@@ -25,9 +25,8 @@ from cost_models.specs.training import TrainingSpec
 from planner.answers import remedies
 from planner.answers.remedies import with_remedies
 from planner.search.search import search
-from planner.space.layouts import enumerate_layouts
-from planner.space.restriction_words import parse_restrictions
-from planner.space.restrictions import Restrictions
+from planner.space.restrictions import Restrictions, parse_restrictions
+from planner.space.space import enumerate_layouts
 
 OPEN = parse_restrictions(allow=("offload",))
 EVERY_RESIDENCY = ("states", "parked", "streamed", "activations")

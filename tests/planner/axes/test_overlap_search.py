@@ -18,9 +18,8 @@ from cost_models.question import Question
 from cost_models.specs.choices import OVERLAPS
 from cost_models.specs.training import TrainingSpec
 from planner.search.search import search
-from planner.space.layouts import enumerate_layouts
-from planner.space.restriction_words import parse_restrictions
-from planner.space.restrictions import Restrictions
+from planner.space.restrictions import Restrictions, parse_restrictions
+from planner.space.space import enumerate_layouts
 
 OPEN = parse_restrictions(allow=("overlap",))
 

@@ -25,7 +25,7 @@ from planner.rules.legality import check
 from planner.search.pools import count_layouts
 from planner.search.replicas import ReplicaSpace, leaf_of, place_replicas, replica_layouts, search_replicas
 from planner.search.search import search
-from planner.space.layouts import parse_restrictions
+from planner.space.restrictions import parse_restrictions
 
 ALLOWED = ("replicas",)
 

@@ -164,14 +164,14 @@ from executor.emulate.alone import alone
 from executor.engine.engine import Engine
 from executor.run_config import EngineOptions
 from meshwright.render.estimates import estimate_text
-from planner.bounds.relaxed import ideal_seconds
+from planner.bounds.cores import ideal_seconds
 from planner.rules.legality import check
-from planner.space.layouts import legal_space
-from planner.space.notes import notes_of
+from planner.space.space import legal_space
+from planner.space.obstacles import notes_of
 from planner.search.search import search
-from planner.space.layouts import enumerate_layouts
+from planner.space.space import enumerate_layouts
 from planner.space.obstacles import obstacles
-from planner.space.restriction_words import parse_restrictions
+from planner.space.restrictions import parse_restrictions
 
 def refused(make):
     try:

@@ -17,11 +17,12 @@ from cost_models.pipeline.link_use import crossing
 from cost_models.question import Question
 from cost_models.specs.links import BuildingsSpec, LinkSpec
 from cost_models.specs.training import TrainingSpec
-from planner.bounds.relaxed import relaxed_bounds
+from planner.bounds.cores import relaxed_bounds
 from planner.placement.leaf import TOLERANCE
 from planner.search.opening import UniformCandidates
 from planner.search.search import search
-from planner.space.layouts import Restrictions, legal_space, parse_restrictions
+from planner.space.restrictions import Restrictions, parse_restrictions
+from planner.space.space import legal_space
 
 BASES = number(4, 48)
 QUERIES = number(8, 600)

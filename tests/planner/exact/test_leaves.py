@@ -15,16 +15,15 @@ from several_pools import mixed_leaf
 from synthetic import exhaustive_best, random_costs, random_leaf
 
 from cost_models.errors import RunError
-from planner.bounds.step import capacity_bounds, quick_bounds
+from planner.bounds.steps import capacity_bounds, quick_bounds
+from planner.exact import labels
 from planner.exact.best_placement import best_placement, place_by_ilp
 from planner.exact.counts import good_of_numbers
-from planner.exact.ilp.record import Survivor, solve_record
-from planner.exact.labels import solving
-from planner.exact.labels.label_pass import undominated
-from planner.exact.labels.solving import choices_in_time, place_by_labels
-from planner.placement.chunks import best_pattern
-from planner.placement.heuristics import good_placement
+from planner.exact.labels import choices_in_time, place_by_labels, undominated
+from planner.exact.program import Survivor, solve_record
 from planner.placement.leaf import TOLERANCE, Leaf, Solution
+from planner.placement.mixes import good_placement
+from planner.placement.patterns import best_pattern
 from planner.placement.rank_costs import RankCosts
 
 SEEDS = st.integers(min_value=0, max_value=10**6)
@@ -143,7 +142,7 @@ def test_what_labels_leave_holds_every_placement_in_time(seed: int) -> None:
 def test_an_uneven_deep_pipeline_needs_few_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     roomy = replace(random_costs(np.random.default_rng(5)), memory_limit=np.full(1, np.inf))
     leaf = replace(uneven_leaf(pp=25, layers=126, microbatches=100, policies=1), costs=roomy)
-    monkeypatch.setattr(solving, "MOST_LABELS", 64)
+    monkeypatch.setattr(labels, "MOST_LABELS", 64)
     solution = place_by_labels(leaf, incumbent=good_placement(leaf))
     assert solution is not None
     assert solution.status == "optimal"
@@ -152,7 +151,7 @@ def test_an_uneven_deep_pipeline_needs_few_labels(monkeypatch: pytest.MonkeyPatc
 def test_the_integer_program_takes_over_where_labels_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     leaf = uneven_leaf()
     exact = best_placement(leaf).objective
-    monkeypatch.setattr(solving, "MOST_LABELS", 0)
+    monkeypatch.setattr(labels, "MOST_LABELS", 0)
     assert place_by_labels(leaf) is None
     assert same(best_placement(leaf).objective, exact)
 

@@ -12,12 +12,12 @@ from questions import base
 from cost_models.axes.columns import LayoutColumns
 from cost_models.pipeline.stage_costs import COLUMNS, stage_costs
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from planner.bounds.pricing import Pricing, groups_of
-from planner.bounds.relaxed import ideal_seconds, relaxed_bounds
-from planner.bounds.step import capacity_bounds
+from planner.bounds.cores import ideal_seconds, relaxed_bounds
+from planner.bounds.steps import capacity_bounds
 from planner.placement.leaf import TOLERANCE
-from planner.search.opening import UniformCandidates
-from planner.space.layouts import Restrictions, legal_space
+from planner.search.opening import Pricing, UniformCandidates, groups_of
+from planner.space.restrictions import Restrictions
+from planner.space.space import legal_space
 
 BASES = 24
 

@@ -21,17 +21,15 @@ from cost_models.errors import InfeasibleError, InputError, NothingPlacedError
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.training import TrainingSpec
-from planner.bounds.pricing import Pricing
 from planner.certificate import Proof
 from planner.placement.leaf import TOLERANCE
 from planner.plan import make_plan
-from planner.search import by_program
-from planner.search.budget import Budget
+from planner.search import program
+from planner.search.branching import SearchResult
+from planner.search.opening import Pricing
 from planner.search.pools import count_layouts
-from planner.search.result import SearchResult
-from planner.search.search import search
-from planner.space.restriction_words import parse_restrictions
-from planner.space.restrictions import Restrictions
+from planner.search.search import Budget, search
+from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.verify.plans import verify
 
 QUESTIONS = number(10, 500)
@@ -157,7 +155,7 @@ def _answers(question: Question, limits: Restrictions) -> tuple[SearchResult, Se
 
 def test_questions_that_the_program_does_not_take_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     question = small_question()
-    monkeypatch.setattr(by_program, "MOST_LAYOUTS", 100)
+    monkeypatch.setattr(program, "MOST_LAYOUTS", 100)
     with pytest.raises(InputError, match="up to 100 layouts; this one has 259") as caught:
         search(question, proof="ilp")
     assert "--fix an axis" in caught.value.hint

@@ -26,12 +26,10 @@ from planner.explain.advice import (
 )
 from planner.explain.reasons import satisfies
 from planner.rules.legality import check
-from planner.search.budget import Budget
 from planner.search.given_layout import place_layout
-from planner.search.search import search
-from planner.space.gpu_counts import on_whole_nodes, resized
-from planner.space.layouts import parse_restrictions
-from planner.space.restrictions import Restrictions
+from planner.search.search import Budget, search
+from planner.space.restrictions import Restrictions, parse_restrictions
+from planner.space.sizes import on_whole_nodes, resized
 
 
 def advised(question: Question, layout: str, restrictions: Restrictions | None = None) -> Advice:

@@ -17,11 +17,12 @@ from cost_models.files.models import resolve_model
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from planner.bounds.relaxed import ideal_seconds, relaxed_bounds
+from planner.bounds.cores import ideal_seconds, relaxed_bounds
 from planner.explain.what_if import CHANGES, QUANTITIES, Change, faster_under, seconds_to_beat
 from planner.search.given_layout import place_layout
 from planner.search.search import faster_than, search
-from planner.space.layouts import Restrictions, Space, legal_space
+from planner.space.restrictions import Restrictions
+from planner.space.space import Space, legal_space
 
 FREE = Restrictions()
 EVERY_CHANGE = [

@@ -17,7 +17,8 @@ from cost_models.question import Question
 from meshwright.verbs.export import export
 from planner.formats.trainers import TRAINERS, refusals, require_own_stack, rows_for, trainer_named
 from planner.rules.legality import check
-from planner.space.layouts import enumerate_layouts, parse_restrictions
+from planner.space.restrictions import parse_restrictions
+from planner.space.space import enumerate_layouts
 
 EXPERTS = MODEL.model_copy(
     update={"num_experts": 8, "experts_per_token": 2, "moe_ffn_hidden_size": 512, "ffn_hidden_size": 2048}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shardings import least_of_all, random_prices
 
 from cost_models.errors import DoesNotFitError, RunError
-from planner.exact.ilp.solvers import Interrupt, solve
+from planner.exact.solvers import Interrupt, solve
 from planner.recommender.planning import plan_sharding
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.recommender.search import proving

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shardings import least_of_all, random_prices
 
 from cost_models.errors import DoesNotFitError
-from planner.exact.ilp.solvers import Interrupt, SolverName
+from planner.exact.solvers import Interrupt, SolverName
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.recommender.search.cases import Case, Cases
 from planner.recommender.search.posing import pose

@@ -18,9 +18,10 @@ from cost_models.files.catalog import load_stack
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
 from cost_models.specs.training import TrainingSpec
-from planner.placement.chunks import covers
+from planner.placement.patterns import covers
 from planner.rules.legality import check, legal_rows, require_legal
-from planner.space.layouts import Restrictions, enumerate_layouts, parse_restrictions
+from planner.space.restrictions import Restrictions, parse_restrictions
+from planner.space.space import enumerate_layouts
 
 TRAINING = TrainingSpec(global_batch=8, sequence_length=256)
 

@@ -14,7 +14,7 @@ from cost_models.pipeline.estimating import estimate
 from planner.placement.leaf import TOLERANCE
 from planner.search.given_layout import place_layout
 from planner.search.search import search
-from planner.space.layouts import parse_restrictions
+from planner.space.restrictions import parse_restrictions
 
 
 def test_place_finds_what_search_finds() -> None:

@@ -20,15 +20,22 @@ from cost_models.errors import InfeasibleError, NothingPlacedError, RunError
 from cost_models.operators.chunked_loss import chunks_loss
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
-from planner.exact.ilp.solvers import SolverName
-from planner.exact.labels import solving
+from planner.exact import labels
+from planner.exact.solvers import SolverName
 from planner.placement.leaf import TOLERANCE, Solution
 from planner.search import branching
 from planner.search import search as search_module
-from planner.search.by_recompute import search_each_policy
-from planner.search.result import SearchResult, by_speed
-from planner.search.search import SearchSettings, close_proof, faster_than, search, search_on
-from planner.space.layouts import Restrictions, legal_space, parse_restrictions
+from planner.search.branching import SearchResult, by_speed
+from planner.search.search import (
+    SearchSettings,
+    close_proof,
+    faster_than,
+    search,
+    search_each_policy,
+    search_on,
+)
+from planner.space.restrictions import Restrictions, parse_restrictions
+from planner.space.space import legal_space
 
 QUESTIONS = [
     {"gpus": 4, "memory": "1 GiB"},
@@ -174,7 +181,7 @@ def test_out_of_time_it_returns_the_best_so_far_with_its_gap(
     """On a clock that ticks whenever it is read, so that time runs out everywhere."""
     ticks = count()
     clock = SimpleNamespace(monotonic=lambda: float(next(ticks)))
-    for module in (search_module, branching, solving):
+    for module in (search_module, branching, labels):
         monkeypatch.setattr(module, "time", clock)
     exact, unfinished = brute_force(question), 0
     for limit in (5, 8, 13, 21, 34, 55, 89, 144, 233):

@@ -25,14 +25,14 @@ from cost_models.specs.choices import SCHEDULES
 from cost_models.specs.training import TrainingSpec
 from planner.exact.best_placement import best_placement
 from planner.explain.reasons import why_not
-from planner.placement.heuristics import good_placement
 from planner.placement.leaf import TOLERANCE, Leaf
+from planner.placement.mixes import good_placement
 from planner.rules.legality import check
+from planner.search.branching import SearchResult
 from planner.search.given_layout import place_layout
 from planner.search.pools import orders_of, pool_candidates
-from planner.search.result import SearchResult
 from planner.search.search import search
-from planner.space.layouts import Restrictions, parse_restrictions
+from planner.space.restrictions import Restrictions, parse_restrictions
 
 SEEDS = st.integers(min_value=0, max_value=10**6)
 

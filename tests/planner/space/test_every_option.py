@@ -19,14 +19,13 @@ from planner.answers.recommend import within_error
 from planner.formats.trainers import TRAINERS
 from planner.objectives import Objective
 from planner.rules.legality import check
-from planner.search.budget import Budget
 from planner.search.pools import count_layouts
 from planner.search.replicas import replica_layouts
-from planner.search.search import search
-from planner.space.gpu_counts import plain_layouts
-from planner.space.layouts import enumerate_layouts, parse_restrictions
+from planner.search.search import Budget, search
 from planner.space.limits import tried_tensor_degrees
-from planner.space.restrictions import Restrictions
+from planner.space.restrictions import Restrictions, parse_restrictions
+from planner.space.sizes import plain_layouts
+from planner.space.space import enumerate_layouts
 
 
 def fast_network() -> Question:

@@ -13,7 +13,7 @@ from cost_models.question import Question
 from cost_models.units import GIB
 from planner.rules.legality import check
 from planner.rules.stack import question_objections
-from planner.space.notes import notes_of
+from planner.space.obstacles import notes_of
 from planner.space.restrictions import Restrictions
 
 

@@ -12,9 +12,9 @@ from small import every_axis, small_question
 
 from cost_models.errors import InfeasibleError, InputError
 from planner.search.search import search
-from planner.space.layouts import legal_space, parse_restrictions
-from planner.space.nothing_fits import nothing_legal
-from planner.space.obstacles import obstacles
+from planner.space.obstacles import nothing_legal, obstacles
+from planner.space.restrictions import parse_restrictions
+from planner.space.space import legal_space
 
 QUESTION = small_question(8)
 

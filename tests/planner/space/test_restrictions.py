@@ -16,8 +16,8 @@ from cost_models.axes.order import first_same
 from cost_models.errors import InputError
 from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
 from planner.rules.legality import check
-from planner.space.layouts import enumerate_layouts, parse_restrictions
-from planner.space.restrictions import Restrictions, allowed_rows, with_context_ways
+from planner.space.restrictions import Restrictions, allowed_rows, parse_restrictions, with_context_ways
+from planner.space.space import enumerate_layouts
 
 NUMBERS = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "shard")
 COMPARISONS = {

@@ -9,12 +9,11 @@ import pytest
 from small import small_question
 
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from planner.bounds import relaxed
-from planner.bounds.relaxed import relaxed_bounds
-from planner.search.budget import Budget
-from planner.search.search import search
-from planner.space.layouts import Restrictions, legal_space, parse_restrictions
-from planner.space.shared import SpaceCache
+from planner.bounds import cores as cores_module
+from planner.bounds.cores import relaxed_bounds
+from planner.search.search import Budget, search
+from planner.space.restrictions import Restrictions, parse_restrictions
+from planner.space.space import SpaceCache, legal_space
 
 
 def test_a_space_is_shared_whatever_the_limit_of_memory() -> None:
@@ -89,8 +88,8 @@ def test_cores_priced_under_some_policies_are_not_priced_again_under_others(
     whole = np.array([True] * len(RECOMPUTE_POLICIES))
     space, cores, priced = legal_space(small_question(), Restrictions()), np.arange(20), []
     first = relaxed_bounds(space, cores, whole, None)
-    times = relaxed.times_of_kinds
-    monkeypatch.setattr(relaxed, "times_of_kinds", lambda *a, **k: priced.append(a) or times(*a, **k))
+    times = cores_module.times_of_kinds
+    monkeypatch.setattr(cores_module, "times_of_kinds", lambda *a, **k: priced.append(a) or times(*a, **k))
     for policy in range(len(RECOMPUTE_POLICIES)):
         alone = np.arange(len(RECOMPUTE_POLICIES)) == policy
         bounds = relaxed_bounds(space, cores, alone, None)

@@ -12,7 +12,7 @@ from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
-from planner.space.gpu_counts import parse_sizes, plain_layouts, resized
+from planner.space.sizes import parse_sizes, plain_layouts, resized
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.search.search import search
 from planner.space.limits import tensor_degrees
-from planner.space.restriction_words import parse_restrictions
+from planner.space.restrictions import parse_restrictions
 
 GPT = TransformerSpec(name="gpt-162b", num_layers=32, hidden_size=20480, num_heads=128, vocab_size=51200)
 """The model of section 5.4.1 of Narayanan et al. 2021, which compares degrees of tensor and pipeline parallelism."""

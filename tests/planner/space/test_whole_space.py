@@ -44,12 +44,11 @@ from planner.formats.trainers import TRAINERS
 from planner.objectives import Objective
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
 from planner.rules.legality import check
-from planner.search.budget import Budget
 from planner.search.pools import count_layouts, pool_candidates
 from planner.search.replicas import leaf_of, replica_layouts
-from planner.search.search import search
-from planner.space.layouts import enumerate_layouts, legal_space, parse_restrictions
-from planner.space.restrictions import Restrictions
+from planner.search.search import Budget, search
+from planner.space.restrictions import Restrictions, parse_restrictions
+from planner.space.space import enumerate_layouts, legal_space
 
 QUESTIONS = int(os.environ.get("QUESTIONS", number(60, 2000)))
 FIRST = int(os.environ.get("FIRST", 0))

@@ -17,12 +17,11 @@ from cost_models.question import Question
 from planner.answers.optimum import optimise
 from planner.objectives import Objective
 from planner.plan import Plan, make_plan
-from planner.search import budget as budgets
-from planner.search.budget import Budget
+from planner.search import search as search_module
+from planner.search.branching import SearchResult
 from planner.search.given_layout import place_layout
-from planner.search.result import SearchResult
-from planner.search.search import SearchSettings, search, search_on
-from planner.space.layouts import Restrictions, parse_restrictions
+from planner.search.search import Budget, SearchSettings, search, search_on
+from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.verify.checks import Check
 from planner.verify.plans import verify
 
@@ -74,7 +73,7 @@ def cut_short(monkeypatch: pytest.MonkeyPatch, fits: Callable[[int, Question], b
             raise RunError("time ran out")
         return search_on(terms, question, limits)
 
-    monkeypatch.setattr(budgets, "search_on", limited)
+    monkeypatch.setattr(search_module, "search_on", limited)
 
 
 def test_the_least_peak_so_far_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:

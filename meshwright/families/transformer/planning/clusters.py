@@ -21,9 +21,9 @@ from planner.answers.offers import Offer, offers_of, rank_offers
 from planner.certificate import Proof
 from planner.objectives import Objective
 from planner.plan import Plan
-from planner.search.budget import Budget
-from planner.space.gpu_counts import SIZES_HINT, parse_sizes
+from planner.search.search import Budget
 from planner.space.restrictions import Restrictions
+from planner.space.sizes import SIZES_HINT, parse_sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,10 @@ from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import question_of, single_count, whole_cluster
 from meshwright.verbs.largest import LargestOptions
 from planner.answers.largest import largest_sizes
-from planner.search.budget import Budget
-from planner.space.families import LADDERS, WAYS, By, Family, family_named
-from planner.space.notes import notes_of
+from planner.search.search import Budget
+from planner.space.obstacles import notes_of
 from planner.space.restrictions import Restrictions
+from planner.space.sizes import LADDERS, WAYS, By, Family, family_named
 
 USUAL_SEQUENCE = 2048
 USUAL_BATCH = 8

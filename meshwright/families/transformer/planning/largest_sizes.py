@@ -22,8 +22,8 @@ from planner.answers.largest import LargestSize
 from planner.answers.optimum import PROVEN
 from planner.plan import Plan, make_plan
 from planner.plan_files import save_plan
-from planner.space.families import SEQUENCE_STEP, Family
 from planner.space.restrictions import Restrictions
+from planner.space.sizes import SEQUENCE_STEP, Family
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -40,9 +40,9 @@ from planner.formats.registry import exporter_of
 from planner.plan import Plan, make_plan
 from planner.plan_cache import PlanCache
 from planner.plan_files import priced_again, save_plan
-from planner.search.budget import Budget
-from planner.search.result import SearchResult
-from planner.space.notes import notes_of
+from planner.search.branching import SearchResult
+from planner.search.search import Budget
+from planner.space.obstacles import notes_of
 from planner.space.restrictions import Restrictions
 
 if TYPE_CHECKING:

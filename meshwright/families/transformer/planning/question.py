@@ -19,15 +19,15 @@ from meshwright.inputs.questions import cluster_of, in_words, questions_of, sing
 from meshwright.verbs.plan import PlanOptions
 from planner.certificate import Proof
 from planner.objectives import Objective
-from planner.space.gpu_counts import SIZES_HINT, parse_sizes
-from planner.space.notes import notes_of
+from planner.space.obstacles import notes_of
 from planner.space.restrictions import Restrictions
+from planner.space.sizes import SIZES_HINT, parse_sizes
 
 if TYPE_CHECKING:
     from meshwright.families.transformer.planning.clusters import ClustersQuestion
     from meshwright.families.transformer.planning.planned import Planned
     from planner.plan import Plan
-    from planner.search.budget import Budget
+    from planner.search.search import Budget
 
 TOP = 5
 """Plans ranked unless the user says otherwise."""

@@ -23,7 +23,7 @@ from meshwright.verbs.contract.answer import WithPlan
 from planner.answers.offers import OfferAnswer, Ranking
 from planner.answers.optimum import PROVEN
 from planner.plan import Plan, make_plan
-from planner.space.notes import notes_of
+from planner.space.obstacles import notes_of
 from planner.space.restrictions import Restrictions
 
 if TYPE_CHECKING:

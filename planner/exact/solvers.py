@@ -120,7 +120,7 @@ def bounds_with_variable(
 def _highs(limit: float | None, gap: float, stop: Interrupt, watch: Watch | None) -> pulp.LpSolver:
     import highspy
 
-    from planner.exact.ilp.highs import SilentHiGHS
+    from planner.exact.highs import SilentHiGHS
 
     def on_callback(kind: Any, message: str, out: Any, into: Any, data: Any) -> None:
         enough = False

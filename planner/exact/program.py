@@ -13,27 +13,41 @@
                  the step no shorter than each known path of the layout, the optimizer step no shorter than any rank's
 
 The step time of a placement is the longest path through its timeline. The program knows some paths, so its optimum is a
-lower bound; `planner.exact.ilp.cutting` adds those it lacks. A layout that is not chosen has no blocks, so its M and U
+lower bound; `planner.exact.program` adds those it lacks. A layout that is not chosen has no blocks, so its M and U
 are 0, and the relaxed program is no weaker than the weakest relaxed layout (Balas 1985, the hull of a union).
+
+Cutting planes: solve with the paths known so far, let the timeline price the solution, add the paths that were
+missing.
+
+The program knows some paths, so its optimum is a lower bound; the timeline prices the solution exactly and, where it
+takes longer, its critical path is one row more (Benders 1962). There are finitely many placements, so this ends, with
+program and timeline in agreement.
+
+Program of record: an integer program that chooses among the layouts left by the bounds, and places them.
+
+The other layouts have bounds above its optimum, so it is the optimum over all; agreement with the search is the
+certificate.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pulp
 
 from cost_models.arrays import Array, Bools, Ints
+from cost_models.errors import RunError
 from cost_models.schedules.timeline import CriticalPath
-from planner.exact.ilp.solvers import Interrupt, Solved, SolverName, solve
-from planner.exact.labels.choices import Choices
-from planner.exact.labels.paths import longest_windows
-from planner.placement.chunks import chunk_patterns
+from planner.exact.counts import numbers_of
+from planner.exact.labels import Choices, choices_in_time, known_paths, longest_windows
+from planner.exact.solvers import Interrupt, Solved, SolverName, available_solver, solve
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
+from planner.placement.patterns import chunk_patterns
 
 CUTS_PER_ROUND = 64
 """Maximum number of paths added as rows in one round: enough to save rounds, few enough to stay small."""
@@ -261,3 +275,149 @@ def path_lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Arr
         + np.array([path.p2p_count for path in paths]) * leaf.cost("p2p")
         + leaf.once_a_step("sync", blocks)[..., [path.rank for path in paths]]
     )
+
+
+Verdict = Literal["proven", "nothing", "stopped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minimum:
+    """Result of a minimisation; `bound` holds whatever the verdict.
+
+    `proven`: nothing takes less than `bound`; `nothing`: infeasible; `stopped`: out of time.
+    """
+
+    verdict: Verdict
+    fastest: tuple[Leaf, Placement, float] | None
+    """Layout, placement and exact step seconds of the fastest solution."""
+    bound: float
+    rounds: int
+    paths: tuple[CriticalPath, ...]
+    """Critical paths found during the solve."""
+
+
+def minimum(
+    program: Program, solver: SolverName, *, known_seconds: float = math.inf, time_limit: float | None = None
+) -> Minimum:
+    """Minimum step time of a program; stops early once nothing can beat `known_seconds`."""
+    start = time.monotonic()
+    best: tuple[Leaf, Placement, float] | None = None
+    bound, rounds = 0.0, 0
+    critical: list[CriticalPath] = []
+
+    def answer(verdict: Verdict) -> Minimum:
+        return Minimum(verdict=verdict, fastest=best, bound=bound, rounds=rounds, paths=tuple(critical))
+
+    while True:
+        seconds_left = None if time_limit is None else time_limit - (time.monotonic() - start)
+        if seconds_left is not None and seconds_left <= 0:
+            return answer("stopped")
+        solved = program.solve(solver, seconds=math.inf if seconds_left is None else seconds_left)
+        rounds += 1
+        if solved.verdict == "infeasible":
+            return answer("nothing" if best is None else "proven")
+        if solved.verdict == "stopped":
+            return answer("stopped")
+        choice = program.choices[program.chosen_layout]
+        placement = choice.placement()
+        seconds = choice.leaf.price(placement)
+        if best is None or seconds < best[2]:
+            best = choice.leaf, placement, seconds
+        bound = max(bound, program.modelled_seconds(choice, placement) if choice.paths else 0.0)
+        if min(best[2], known_seconds) <= bound * (1 + TOLERANCE):
+            return answer("proven")
+        critical.append(choice.leaf.critical_path(placement.table))
+        for path in [critical[-1], *choice.violated_paths(placement)]:
+            program.step_is_no_shorter_than_path(choice, path)
+
+
+RecordVerdict = Literal["equal", "stopped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Result of the program of record."""
+
+    solver: SolverName
+    layouts: int
+    """Number of layouts in the program."""
+    columns: int
+    objective: float
+    """Optimum in seconds; a lower bound if the solver was stopped."""
+    verdict: RecordVerdict
+
+
+class Survivor(NamedTuple):
+    """A layout left by the bounds, with its incumbent and known paths."""
+
+    leaf: Leaf
+    placement: Placement | None
+    """Best placement known; None if none is."""
+    met_paths: Sequence[CriticalPath]
+    """Known critical paths of pipelines of this shape."""
+
+
+def solve_record(
+    survivors: Sequence[Survivor],
+    best_seconds: float,
+    *,
+    time_limit: float | None = None,
+    solver: SolverName | None = None,
+) -> Record:
+    """Solve the program over the surviving layouts and compare its optimum with the search's `best_seconds`.
+
+    Raises:
+        RunError: they differ, so search and program cannot both be right.
+    """
+    name, target = solver or available_solver(), best_seconds * (1 + TOLERANCE)
+    columns = [(survivor, _columns(survivor, target)) for survivor in survivors]
+    fitting = [(survivor, table) for survivor, table in columns if table is not None]
+    program = Program([0.0] * len(fitting), target)
+    for number, (survivor, table) in enumerate(fitting):
+        _add_paths(program, program.place(number, survivor.leaf, table), survivor)
+    program.problem += (program.step <= 1.0), "no_worse_than_known"
+    result = minimum(program, name, time_limit=time_limit)
+    if result.verdict == "nothing":
+        raise _disagreement("nothing as good", best_seconds)
+    agrees = math.isclose(result.bound, best_seconds, rel_tol=10 * TOLERANCE)
+    if result.verdict == "proven" and not agrees:
+        raise _disagreement(f"{result.bound:.9g} s", best_seconds)
+    return Record(
+        solver=name,
+        layouts=len(survivors),
+        columns=sum(len(choice.x) for choice in program.choices.values()),
+        objective=result.bound,
+        verdict="equal" if result.verdict == "proven" else "stopped",
+    )
+
+
+def _columns(survivor: Survivor, target: float) -> Columns | None:
+    """Columns of a layout that may meet `target` seconds; None if no step does."""
+    if not survivor.leaf.is_plain:
+        return pattern_columns(survivor.leaf, target)
+    tables = [
+        stage_columns(choices)
+        for _, numbered_leaf in numbers_of(survivor.leaf, target * (1 + TOLERANCE))
+        if (choices := choices_in_time(numbered_leaf, target, survivor.met_paths)) is not None
+    ]
+    return Columns.joined(tables) if tables else None
+
+
+def _add_paths(program: Program, choice: Choice, survivor: Survivor) -> None:
+    """Add the known paths of a layout as rows."""
+    leaf = survivor.leaf
+    paths = [*(known_paths(leaf) if leaf.is_plain else ()), *survivor.met_paths]
+    if survivor.placement is not None:
+        paths.append(leaf.critical_path(survivor.placement.table))
+    elif not leaf.is_plain:
+        blocks = choice.columns.blocks
+        paths.append(leaf.critical_path(blocks[np.argmin(leaf.busy_seconds(blocks))]))
+    for path in paths:
+        program.step_is_no_shorter_than_path(choice, path)
+
+
+def _disagreement(claim: str, best_seconds: float) -> RunError:
+    message = (
+        f"the integer program finds {claim} where the search finds {best_seconds:.9g} s: one of them is wrong"
+    )
+    return RunError(message, hint="please report the question")

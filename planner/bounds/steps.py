@@ -1,0 +1,659 @@
+"""Lower bounds on the step time of every placement of a layout, for many layouts at once.
+
+`quick_bounds` shares the work evenly and costs microseconds a layout; `capacity_bounds` asks for the shortest step in
+which the ranks, each with whole blocks and its own memory, can hold all blocks. Both are admissible: no placement the
+search covers is faster (tests compare them with exhaustive search). Interleaved layouts have their own bound.
+
+Shape legend: N layouts of one (pp, vpp, schedule), R ranks, P policies, B counts of blocks on a rank.
+
+Paths through a pipeline (T_r: forward plus backward of rank r for one microbatch; c: transfer delay; M: end of the
+last action on rank 0; W' = Σ T + 2 (p − 1) c: one microbatch down and up again; w = p − r):
+
+(busy)   M ≥ Σ_{i<r} T_i + 2 r c + m T_r
+         Any schedule: rank r does all its work between the ways of its first and its last microbatch.
+(queue)  M ≥ W' + (m − 1) T_r
+         GPipe: all microbatches queue at rank r, forward and backward.
+(again)  M ≥ W' + Σ_{i≥r} T_i + 2 (w − 1) c + (m − w − 1) T_r
+         1F1B, m > w: the first one down and up to r, pairs on rank r, the last one from r down and up.
+(both)   2 M ≥ 2 W' + (2m − w − 1) T_r
+         1F1B: the sum of (busy) and (again).
+(loops)  M ≥ J W' + ((m − 1) mod p) T_r,  J = ⌊(m − 1) / p⌋ + 1
+         1F1B, m > p: a round trip for every p microbatches, the rest as pairs on rank r.
+
+Layouts whose placements are patterns are bounded by the least work of a pattern that fits, on the decisive ranks.
+
+    M ≥ Σ_{i<r} (T_i of chunk 0 + 2 c) + m Σ_chunks T_r        (busy), for every rank r
+
+Where backward passes are split, weight halves may run while the last microbatch is on its way up, and T_i is a forward
+pass only. The sum is taken on the first rank, which waits for none, on the last, which waits for all, and on the last
+of the fullest. The quick bound does without patterns: on the first rank, what does not fit without recompute is paid
+for at the best rate of any policy.
+
+Shape legend: N layouts of one (pp, vpp, schedule), for the quick bound of one schedule, R ranks, C chunks of a rank, T
+patterns of one choice of sizes, P policies.
+
+Where blocks are of several kinds, a rank takes at least the seconds of the lightest run of neighbouring blocks that it
+may have.
+
+Of a run so many blocks are of each kind; each may follow any recompute policy that leaves room for all. For every price
+of a byte the sum over blocks of seconds and priced bytes at their least, less the price of the room, bounds the seconds
+of a run (Lagrange); the prices at which a block of some kind would change its policy bound it tightest.
+
+Shape legend: N layouts, R ranks, each one stage, B counts of blocks on a rank, J runs of as many blocks, K kinds, P
+recompute policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, reduce
+from itertools import combinations, permutations
+
+import numpy as np
+
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.columns import LayoutColumns
+from cost_models.pipeline.pools import PoolTerms
+from cost_models.schedules.registry import PLAIN, is_scheduled, schedule_named, stages_of_rank
+from cost_models.specs.choices import Schedule
+from cost_models.specs.model.kinds import Kinds
+from planner.placement.leaf import TOLERANCE
+from planner.placement.patterns import blocks_of_chunks, blocks_recomputed, chunk_sizes
+from planner.placement.rank_costs import RankCosts, balanced, cheapest_seconds
+
+PRECISION = 1e-5
+"""Relative width of the interval that holds a capacity bound: finer than the bounds are tight."""
+ROUNDS, ROUNDS_IN_POOLS = 3, 2
+"""Times the limits of ranks are sharpened by one another's: a third time costs more in pools than it rules out."""
+TABLE_ENTRIES = 4_000_000
+"""Layouts × ranks × counts of blocks handled at once: bounds memory."""
+
+
+def quick_bounds(group: RankCosts) -> Array:
+    """Quick bound of the step, seconds (N,): work shared evenly, memory met on average; infinite where nothing can
+    fit."""
+    if not group.is_plain:
+        return quick_chunk_bounds(group)
+    (pp, _), work = group.shape, group.least_work
+    fullest = group.by_rank(group.fullest_rank_value(lambda kind: kind.least_block_seconds))
+    busiest = np.maximum(work / pp, (group.fixed_seconds + fullest).min(axis=1))
+    if group.ranks_differ:
+        each_NR = group.by_rank(group.least_block_seconds)
+        busiest = np.maximum(busiest, group.balanced(group.fixed_seconds, each_NR))
+    cycle = work + group.cycle_delay
+    pipeline = pipeline_seconds(group.schedule, pp, group.microbatches, cycle, busiest)
+    return np.where(_may_fit(group), pipeline + group.least_tail, np.inf)
+
+
+def pipeline_seconds(
+    schedule: Schedule, pp: Ints | int, microbatches: Ints, cycle: Array, busiest: Array
+) -> Array:
+    """End of the last action on rank 0, seconds (N,), if some rank takes `busiest` seconds for one microbatch, which
+    takes `cycle` seconds down and up again."""
+    m, steady = microbatches, schedule_named(schedule).steady
+    if steady == "queue":
+        return cycle + (m - 1) * busiest
+    if steady is None:
+        return np.maximum(m * busiest, cycle)
+    loops, remainder = np.divmod(m - 1, pp)
+    seconds = np.maximum(m * busiest, cycle + (2 * m - pp - 1) / 2 * busiest)
+    return np.where(loops >= 1, np.maximum(seconds, (loops + 1) * cycle + remainder * busiest), seconds)
+
+
+def capacity_bounds(group: RankCosts, cut_off: float = np.inf, precision: float = PRECISION) -> Array:
+    """Shortest step in which whole blocks all find a place, seconds (N,); infinite where they do not.
+
+    At most `cut_off` seconds: slower layouts get the cut-off. `precision` is relative.
+    """
+    if not group.is_plain:
+        return chunk_bounds(group)
+    step = max(1, TABLE_ENTRIES // (group.shape[0] * len(group.limited_to(cut_off).sizes)))
+    starts = range(0, len(group), step)
+    parts = [
+        bounds_by_ranks(group.rows(slice(start, start + step)), cut_off, _rank_seconds, precision)
+        for start in starts
+    ]
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _may_fit(group: RankCosts) -> Bools:
+    """Whether every rank holds a block, and all ranks together the model, (N,)."""
+    fit_NR = np.minimum(group.blocks_that_fit.max(axis=-1), group.sizes[-1])
+    may: Bools = (fit_NR >= group.sizes[0]).all(axis=1) & (fit_NR.sum(axis=1) >= group.num_layers)
+    for kind in group.of_kinds if group.kinds else ():
+        fit_of_kind_NR = np.clip(kind.blocks_that_fit.max(axis=-1), 0, kind.num_layers)
+        may &= fit_of_kind_NR.sum(axis=1) >= kind.num_layers
+    return may
+
+
+def bounds_by_ranks(
+    group: RankCosts, cut_off: float, rank_seconds: Callable[[RankCosts], Array], precision: float
+) -> Array:
+    """Minimum step time at which the ranks can hold all blocks, seconds (N,), by bisection from the quick bound.
+
+    `rank_seconds` (N, R, B) of a group are those of one microbatch on a rank with each of its sizes, at least.
+    """
+    quick, work, group = quick_bounds(group), group.least_work, group.limited_to(cut_off)
+    seconds_NRB = rank_seconds(group)
+    lower = np.where(np.isfinite(quick), quick, 0.0)
+    slowest = np.where(np.isfinite(seconds_NRB), seconds_NRB, 0.0).max(axis=(1, 2))
+    rounds = 2 * (group.microbatches + group.shape[0])
+    upper = lower + rounds * (slowest + group.cycle_delay) + group.tail(int(group.sizes[-1]))
+    ceiling = upper if np.isinf(cut_off) else np.full(len(upper), cut_off)
+
+    def enough(step: Array) -> Bools:
+        _, most_NR = _rank_sizes(group, seconds_NRB, step, work)
+        holds_model: Bools = most_NR.all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers)
+        return holds_model
+
+    possible = np.isfinite(quick) & enough(ceiling)
+    bound = np.where(possible, quick, np.maximum(quick, cut_off))
+    upper = ceiling
+    while (upper - lower > precision * lower)[possible].any():
+        middle = (lower + upper) / 2
+        reached = enough(middle)
+        upper, lower = np.where(reached, middle, upper), np.where(reached, lower, middle)
+    return np.where(possible, lower, bound)
+
+
+def _rank_seconds(group: RankCosts) -> Array:
+    """Minimum seconds of one microbatch on a rank with B blocks, (N, R, B); infinite where they do not fit."""
+    if group.kinds is not None:
+        return lightest_runs(group, group.kinds) + group.fixed_seconds[..., None]
+    fit_NRP = group.blocks_that_fit
+    best = np.full((len(group), group.shape[0], len(group.sizes)), np.inf)
+    policies = np.flatnonzero(group.allowed).tolist()
+    for policy in policies:
+        seconds = group.by_rank(group.block_seconds)[..., policy, None] * group.sizes
+        fits_NRB = group.sizes <= fit_NRP[..., policy, None]
+        np.minimum(best, np.where(fits_NRB, seconds, np.inf), out=best)
+    for first, second in combinations(policies, 2):
+        np.minimum(best, _mixed_seconds(group, first, second), out=best)
+    return np.where(group.sizes <= group.updatable[..., None], best, np.inf) + group.fixed_seconds[..., None]
+
+
+def _mixed_seconds(group: RankCosts, first: int, second: int) -> Array:
+    """Minimum seconds of blocks under two policies, in any fraction that fits, (N, R, B); infinite where none does.
+
+    Least over three policies is least over two of them: there are two conditions, the number of blocks and memory.
+    """
+    x, by_rank, live_NR = group.costs, group.by_rank, group.live[..., 0]
+    room_NR = group.free_bytes - np.minimum(group.working[..., first], group.working[..., second])
+    room_NRB = room_NR[..., None] - by_rank(x.layer_static)[..., None] * group.sizes
+    room_NRB = room_NRB + TOLERANCE * by_rank(x.memory_limit)[..., None]
+    kept = [live_NR[..., None] * by_rank(x.layer_activation)[..., policy, None] for policy in (first, second)]
+    seconds = [by_rank(group.block_seconds)[..., policy, None] for policy in (first, second)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        at_border = (room_NRB - group.sizes * kept[1]) / (kept[0] - kept[1])
+    at_border = np.where(np.isfinite(at_border), at_border, 0.0)  # where both keep as much there is no border
+    best = np.full(room_NRB.shape, np.inf)
+    for first_NRB in (np.zeros_like(room_NRB), group.sizes + np.zeros_like(room_NRB), at_border):
+        second_NRB = group.sizes - first_NRB
+        possible = (first_NRB >= 0) & (second_NRB >= 0)
+        possible &= first_NRB * kept[0] + second_NRB * kept[1] <= room_NRB + TOLERANCE * np.abs(room_NRB)
+        spent = first_NRB * seconds[0] + second_NRB * seconds[1]
+        best = np.where(possible & (spent < best), spent, best)
+    return best
+
+
+def rank_sizes(group: RankCosts, step: Array) -> tuple[Ints, Ints]:
+    """(N, R) fewest and most blocks of each rank in any placement that takes no longer than `step` (N,) seconds.
+
+    Where there is no such placement, some rank's most is zero, or the sum of all of them less than the model.
+    """
+    group = group.limited_to(float(step.max(initial=0.0)))
+    return _rank_sizes(group, _rank_seconds(group), step, group.least_work)
+
+
+def _rank_sizes(group: RankCosts, seconds_NRB: Array, step: Array, work: Array) -> tuple[Ints, Ints]:
+    """Minimum and maximum blocks of each rank, (N, R), for a step of `step` seconds; uses lower bounds of work and
+    tail.
+
+    Where the ranks have little to spare, each must hold the blocks that the others cannot, which raises both, and none
+    takes longer than with its most blocks; so a further round is tighter, and each alone is admissible.
+    """
+    low, high, tail = group.sizes[0], group.sizes[-1], group.least_tail
+    shortest_NR = seconds_NRB.min(axis=2)
+    # where a rank holds nothing, its count says so
+    shortest_NR = np.where(np.isfinite(shortest_NR), shortest_NR, 0.0)
+    longest_NR = np.repeat((step / group.microbatches)[:, None], group.shape[0], axis=1)
+    each_NR = group.by_rank(group.least_block_seconds)
+    order_NR = np.argsort(each_NR, axis=1, kind="stable")
+    for remaining in reversed(range(ROUNDS_IN_POOLS if group.ranks_differ else ROUNDS)):
+        limit_NR = (1 + TOLERANCE) * rank_limits(
+            group.schedule,
+            pipeline_N=step - tail,
+            microbatches_N=group.microbatches,
+            delay_N=group.delay,
+            work_N=work,
+            least_NR=shortest_NR,
+            longest_NR=longest_NR,
+        )
+        count_NR = (seconds_NRB <= limit_NR[..., None]).sum(axis=2)
+        most_NR = np.where(count_NR > 0, low + count_NR - 1, 0)
+        spare_N = most_NR.sum(axis=1) - group.num_layers
+        least_NR = np.clip(most_NR - spare_N[:, None], low, high)
+        if remaining:
+            needed_NR = np.take_along_axis(seconds_NRB, (least_NR - low)[..., None], axis=2)[..., 0]
+            needed_N = np.where(np.isfinite(needed_NR), needed_NR, 0.0).sum(axis=1)
+            rest_N = np.clip(group.num_layers - least_NR.sum(axis=1), 0, None)
+            if group.ranks_differ:
+                rest_seconds = cheapest_seconds(
+                    rest_N, each_NR, np.maximum(most_NR - least_NR, 0.0), order_NR
+                )
+            else:
+                rest_seconds = rest_N * each_NR[:, 0]
+            work = np.maximum(work, needed_N + rest_seconds)
+            tail = group.tail(least_NR[:, 0].astype(np.float64))
+            longest_NR = limit_NR
+            if group.kinds is None:  # of several kinds, other runs of as many blocks may take longer
+                fullest_NR = np.maximum(count_NR - 1, 0)
+                full_NR = np.take_along_axis(seconds_NRB, fullest_NR[..., None], axis=2)[..., 0]
+                # of two policies in fractions, which `seconds_NRB` allows, less may fit than of the faster one alone
+                has_room = group.sizes[fullest_NR] <= group.fit_at_full_speed
+                longest_NR = np.where(has_room, np.minimum(limit_NR, full_NR), limit_NR)
+    return least_NR, most_NR
+
+
+def rank_limits(
+    schedule: Schedule,
+    *,
+    pipeline_N: Array,
+    microbatches_N: Ints,
+    delay_N: Array,
+    work_N: Array,
+    least_NR: Array,
+    longest_NR: Array,
+) -> Array:
+    """Maximum seconds per microbatch of each rank for a pipeline that ends in time, (N, R): the paths above, turned
+    round.
+
+    Ranks take `least_NR` to `longest_NR` seconds for one microbatch, all together at least `work_N`. Sums over other
+    ranks are what all work leaves, with at most `longest_NR` on every rank that does not matter.
+    """
+    pp = least_NR.shape[1]
+    rank_R, c = np.arange(pp), delay_N[:, None]
+    M, m, W = pipeline_N[:, None], microbatches_N[:, None], work_N[:, None]
+    before_NR = np.cumsum(least_NR, axis=1) - least_NR
+    limits = [(M - before_NR - 2 * rank_R * c) / m]
+    upto_NR = np.cumsum(longest_NR, axis=1) - longest_NR
+    after_NR = longest_NR.sum(axis=1, keepdims=True) - longest_NR - upto_NR
+    cycle = W + 2 * (pp - 1) * c
+    with np.errstate(divide="ignore", invalid="ignore"):
+        limits.append((M - 2 * rank_R * c - W + after_NR) / (m - 1))
+        steady = schedule_named(schedule).steady
+        if steady == "queue":
+            limits.append((M - cycle) / (m - 1))
+        elif steady == "pairs" and pp > 1:
+            window_R = pp - rank_R
+            limits.append(2 * (M - cycle) / (2 * m - window_R - 1))
+            least_from_NR = np.cumsum(least_NR[:, ::-1], axis=1)[:, ::-1]
+            round_trip = np.maximum(W - upto_NR, least_from_NR) + 2 * (window_R - 1) * c
+            limits.append(np.where(m > window_R + 1, (M - cycle - round_trip) / (m - window_R - 1), np.inf))
+            loops, remainder = np.divmod(m - 1, pp)
+            slack = M - (loops + 1) * cycle
+            limits.append(np.where((loops >= 1) & (remainder > 0), slack / remainder, np.inf))
+            limits.append(np.where((loops >= 1) & (slack < 0), -1.0, np.inf))
+    tightest: Array = np.where(m == 1, limits[0], reduce(np.fmin, limits))
+    return tightest
+
+
+def ideal_bounds(
+    terms: PoolTerms,
+    columns: LayoutColumns,
+    ranks_KN: Ints,
+    *,
+    global_batch: int,
+    num_layers: int,
+    allowed: Bools,
+    max_memory: float | None,
+) -> Array:
+    """First bound of the step on K pools in any order, seconds (N,); infinite where all memory together does not hold
+    the model.
+
+    The ranks of a pool count as one: blocks in fractions, as many on each rank as finish together, memory of all ranks
+    in one heap.
+    """
+    pools = terms.costs
+
+    def of_pools(name: str) -> Array:
+        return np.stack([np.broadcast_to(getattr(pool, name), ranks_KN.shape[1:]) for pool in pools])
+
+    block = [
+        np.where(allowed, pool.layer_backward, np.inf).min(axis=1) + pool.layer_forward for pool in pools
+    ]
+    block_KN, fixed_KN = np.stack(block), of_pools("stage_forward") + of_pools("stage_backward")
+    busiest = balanced(num_layers, ranks_KN, fixed_KN, block_KN, axis=0)
+    work = (ranks_KN * fixed_KN).sum(axis=0) + num_layers * block_KN.min(axis=0)
+    m, pp = columns.microbatches(global_batch), columns.pp
+    pipeline = np.zeros(len(columns))
+    for name in PLAIN:
+        plain_seconds = pipeline_seconds(name, pp, m, work, busiest)
+        pipeline = np.where(is_scheduled(columns, (name,)), plain_seconds, pipeline)
+    sync = (of_pools("rank_sync") + of_pools("layer_sync")).min(axis=0)
+    update = balanced(num_layers, ranks_KN, of_pools("rank_optimizer"), of_pools("layer_optimizer"), axis=0)
+    bound: Array = pipeline + sync + update + of_pools("step_overhead").max(axis=0)
+    activation = np.stack([np.where(allowed, pool.layer_activation, np.inf).min(axis=1) for pool in pools])
+    blocks = num_layers * (of_pools("layer_static") + activation).min(axis=0)
+    ends = (of_pools("embedding_static") + of_pools("head_static")).min(axis=0)
+    limit_KN = of_pools("memory_limit")
+    if max_memory is not None:
+        limit_KN = np.minimum(limit_KN, max_memory)
+    room = (ranks_KN * (limit_KN - of_pools("static"))).sum(axis=0)
+    return np.where(blocks + np.minimum(ends, 0.0) <= room, bound, np.inf)
+
+
+def quick_chunk_bounds(rows: RankCosts) -> Array:
+    """Quick bound of the step, seconds (N,); infinite where nothing fits on the first rank."""
+    m_N, fixed_NR, x = rows.microbatches, rows.fixed_seconds, rows.costs
+    first_N, last_N = first_and_last(rows, rows.kinds) if rows.kinds else _first_and_last(rows)
+    first_N, last_N = m_N * (fixed_NR[:, 0] + first_N), _wait(rows) + m_N * (fixed_NR[:, -1] + last_N)
+    fullest_N = m_N * (
+        rows.vpp * (x.stage_forward + x.stage_backward)
+        + rows.fullest_rank_value(lambda kind: kind.least_block_seconds)
+    )
+    longest_N: Array = np.max([first_N, last_N, fullest_N, _round_trip_bounds(rows)], axis=0)
+    return longest_N + rows.tail(rows.fewest_on_rank)
+
+
+def _first_and_last(rows: RankCosts) -> tuple[Array, Array]:
+    """Minimum seconds of a microbatch in the blocks of the first rank and of the last, (N,) each; infinite where the
+    blocks do not fit on the first rank."""
+    x, (most_live_N, all_live_N) = rows.costs, rows.live_on_first
+    seconds_NP, least_N = rows.block_seconds, rows.block_seconds.min(axis=1)
+    fastest_N1 = seconds_NP.argmin(axis=1)[:, None]
+    kept_N1 = np.take_along_axis(x.layer_activation, fastest_N1, axis=1)
+    live_N = rows.largest_stage * all_live_N - rows.missing_blocks * most_live_N
+    room_N = rows.free_bytes[:, 0] - rows.least_working[:, 0] - rows.fewest_on_rank * x.layer_static
+    short_N = live_N * kept_N1[:, 0] - room_N - TOLERANCE * x.memory_limit
+    saved_NP, longer_NP = kept_N1 - x.layer_activation, seconds_NP - least_N[:, None]
+    saved_NP = np.where(rows.allowed, saved_NP, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate_N = np.where(saved_NP > 0, longer_NP / saved_NP, np.inf).min(axis=1) / most_live_N
+        recompute_N = np.where(short_N > 0, short_N * rate_N, 0.0)
+    fits_N = (short_N <= live_N * saved_NP.max(axis=1)) & (rows.fewest_on_rank <= rows.updatable[:, 0])
+    work_N = rows.fewest_on_rank * least_N
+    shared_N = recompute_N - np.where(
+        rows.smaller_stages > 0, np.where(rows.allowed, longer_NP, 0.0).max(axis=1), 0.0
+    )
+    return np.where(fits_N, work_N + recompute_N, np.inf), work_N + np.maximum(shared_N, 0.0)
+
+
+def _round_trip_bounds(rows: RankCosts) -> Array:
+    """Seconds of one microbatch down all stages and up again, plus the first stage's passes of all others, (N,)."""
+    x, layers, stages = rows.costs, rows.num_layers, rows.pp * rows.vpp
+    forward = layers * x.layer_forward + stages * x.stage_forward + x.embedding_forward + x.head_forward
+    block_N = np.where(rows.allowed, x.layer_backward, np.inf).min(axis=1)
+    backward = layers * block_N + stages * x.stage_backward + x.head_backward
+    first_N, last_N = (
+        rows.lightest_costs.layer_forward,
+        np.where(rows.allowed, rows.lightest_costs.layer_backward, np.inf).min(axis=1),
+    )
+    other_passes = np.maximum(
+        x.stage_forward + rows.smallest_stage * first_N, x.stage_backward + rows.smallest_stage * last_N
+    )
+    if rows.splits_backward:
+        backward = backward - layers * x.layer_weight - x.head_weight
+        other_passes = x.stage_forward + rows.smallest_stage * first_N
+    crossings = stages - 1 - rows.is_v_shaped
+    total: Array = forward + backward + 2 * crossings * x.p2p + (rows.microbatches - 1) * other_passes
+    return total
+
+
+def _wait(rows: RankCosts) -> Array:
+    """Minimum seconds that the last rank waits before its first action, (N,): a pass of every rank before it."""
+    x, passes = rows.lightest_costs, rows.costs.stage_forward + rows.costs.p2p
+    block = x.layer_forward
+    if not rows.splits_backward:
+        passes, block = passes + x.stage_backward + x.p2p, rows.block_seconds.min(axis=1)
+    # stages before the last rank's first one; only the very first may have no block
+    smaller = np.minimum(rows.smaller_stages, np.where(rows.smallest_stage == 0, 1, rows.pp - 1))
+    return (rows.pp - 1) * passes + ((rows.pp - 1) * rows.largest_stage - smaller) * block
+
+
+def chunk_bounds(group: RankCosts) -> Array:
+    """Bound of the step over all patterns, seconds (N,); infinite where no pattern fits."""
+    if group.kinds is not None:
+        return _bounds_of_kinds(group, group.kinds)
+    (pp, vpp), least_N = group.shape, np.full(len(group), np.inf)
+    stage_of_RC = stages_of_rank(group.schedule, pp, vpp)
+    for sizes_S in chunk_sizes(group.num_layers, pp * vpp):
+        sizes_CR = sizes_S[stage_of_RC.T]
+        fitting = np.flatnonzero(_sizes_may_fit(group, sizes_CR))
+        if not len(fitting):
+            continue
+        ends_TP = blocks_recomputed(group.allowed, sizes_CR, group.uses_full_counts)
+        step = max(1, TABLE_ENTRIES // (len(ends_TP) * vpp))
+        for start in range(0, len(fitting), step):
+            batch = fitting[start : start + step]
+            bound = _chunk_bounds(group.rows(batch), sizes_CR, ends_TP)
+            least_N[batch] = np.minimum(least_N[batch], bound)
+    return least_N
+
+
+def _bounds_of_kinds(group: RankCosts, kinds: Kinds) -> Array:
+    """Bound of the step with several kinds of blocks, seconds (N,). Sizes say which blocks lie on which rank. On the
+    first rank and on the rank with most work, what does not fit is paid for at a price of a byte, at which every block
+    follows the policy that is cheapest for it (Lagrange; `planner.bounds.steps`)."""
+    pp, vpp = group.shape
+    stage_of_RC = stages_of_rank(group.schedule, pp, vpp)
+    least_KN = np.stack([kind.least_block_seconds for kind in group.of_kinds])
+    least_N = np.full(len(group), np.inf)
+    for sizes_S in chunk_sizes(group.num_layers, pp * vpp):
+        blocks_RCK = kinds.in_sorts(sizes_S[:, None])[stage_of_RC]
+        work_RN = blocks_RCK.sum(axis=1) @ least_KN + group.fixed_seconds.T
+        longest_N = work_RN.max(axis=0)
+        for rank in sorted({0, int(work_RN.mean(axis=1).argmax())}):
+            paid_N = paid_seconds(group, blocks_RCK[rank], rank)
+            longest_N = np.maximum(longest_N, group.fixed_seconds[:, rank] + paid_N)
+        least_N = np.minimum(least_N, longest_N)
+    longest: Array = np.maximum(
+        quick_chunk_bounds(group), group.microbatches * least_N + group.tail(group.fewest_on_rank)
+    )
+    return longest
+
+
+def _sizes_may_fit(group: RankCosts, sizes_CR: Ints) -> Bools:
+    """Layouts with memory for these sizes if every block keeps as little as any policy does, (N,). A cheap filter:
+    patterns are hundreds of thousands where blocks are hundreds."""
+    x = group.costs
+    least_N = np.where(group.allowed, x.layer_activation, np.inf).min(axis=1)
+    may = np.ones(len(x), dtype=np.bool_)
+    for rank, sizes_C in enumerate(sizes_CR.T):
+        kept_N = least_N * (group.live[:, rank] @ sizes_C.astype(np.float64))
+        held_N = sizes_C.sum() * x.layer_static
+        may &= (
+            kept_N + group.least_working[:, rank] + held_N
+            <= group.free_bytes[:, rank] + TOLERANCE * x.memory_limit
+        )
+    return may
+
+
+def _chunk_bounds(group: RankCosts, sizes_CR: Ints, ends_TP: Ints) -> Array:
+    """Bound of the step for one choice of sizes, seconds (N,)."""
+    x, count_R = group.costs, sizes_CR.sum(axis=0)
+    seconds_NP = np.where(group.allowed, group.block_seconds, 0.0)
+    stage_N1 = (x.stage_forward + x.stage_backward)[:, None]
+    step_N1, way_NP = stage_N1 + 2 * x.p2p[:, None], seconds_NP
+    if group.splits_backward:
+        step_N1 = (x.stage_forward + x.p2p)[:, None]
+        way_NP = np.repeat(x.layer_forward[:, None], seconds_NP.shape[1], axis=1)
+    first_RTP = np.stack(
+        [blocks_of_chunks(ends_TP, sizes_C, group.uses_full_counts)[:, 0] for sizes_C in sizes_CR.T]
+    )
+    fits_NT = np.ones((len(x), len(ends_TP)), dtype=np.bool_)
+    longest_NT = np.zeros(fits_NT.shape)
+    pp, _ = group.shape
+    fullest = int(pp - 1 - np.argmax(count_R[::-1]))
+    for rank in sorted({0, fullest, pp - 1}):
+        blocks_TCP = blocks_of_chunks(ends_TP, sizes_CR[:, rank], group.uses_full_counts)
+        fits_NT &= _fits(group, blocks_TCP, rank)
+        waits_NT = way_NP @ first_RTP[:rank].sum(axis=0).T + rank * step_N1
+        work_NT = group.fixed_seconds[:, rank, None] + seconds_NP @ blocks_TCP.sum(axis=1).T
+        longest_NT = np.maximum(longest_NT, waits_NT + group.microbatches[:, None] * work_NT)
+    longest_NT = np.maximum(longest_NT, _round_trip_bounds(group)[:, None])
+    least_N: Array = np.where(fits_NT, longest_NT, np.inf).min(axis=1)
+    return least_N + group.tail(int(count_R.min() if group.splits_backward else count_R[0]))
+
+
+def _fits(group: RankCosts, blocks_TCP: Ints, rank: int) -> Bools:
+    """Patterns that fit on a rank at one moment, (N, T)."""
+    x, blocks = group.costs, int(blocks_TCP[0].sum())
+    used_TP: Bools = np.asarray(blocks_TCP.any(axis=1))
+    working_NT = np.zeros((len(x), len(blocks_TCP)))
+    kept_NT = np.zeros(working_NT.shape)
+    for policy in np.flatnonzero(group.allowed).tolist():
+        needed_NT = np.where(used_TP[:, policy], group.working[:, rank, policy, None], 0.0)
+        working_NT = np.maximum(working_NT, needed_NT)
+        held_NT = group.live[:, rank] @ blocks_TCP[..., policy].T.astype(np.float64)
+        kept_NT += x.layer_activation[:, policy, None] * held_NT
+    free_N = group.free_bytes[:, rank] - blocks * x.layer_static + TOLERANCE * x.memory_limit
+    updatable_N = group.updatable[:, rank] >= blocks
+    fits: Bools = (kept_NT + working_NT <= free_N[:, None]) & updatable_N[:, None]
+    return fits
+
+
+BOUNDLESS = 1e30
+"""Bytes that stand for memory without a limit."""
+
+
+@lru_cache(maxsize=256)
+def _runs(kinds: Kinds, pp: int, fewest_blocks: int, most_blocks: int) -> Ints:
+    """Blocks of each kind in every run of `fewest_blocks` to `most_blocks` blocks that a rank may have, (K, R, B, J);
+    ranks and counts with fewer runs repeat a run.
+
+    All ranks have at least `fewest_blocks` blocks, so blocks lie before and behind a run. Where a run leaves none for
+    the other ranks, any run stands for it.
+    """
+    last = len(kinds.of_block)
+    runs_of_size: dict[tuple[int, int], Ints] = {}
+    for rank in range(pp):
+        for size in range(fewest_blocks, most_blocks + 1):
+            end = last - (pp - 1 - rank) * fewest_blocks if rank < pp - 1 else last
+            begin = np.arange(rank * fewest_blocks, max(rank * fewest_blocks, end - size) + 1)
+            begin = begin[:1] if rank == 0 else begin[-1:] if rank == pp - 1 else begin
+            upto = np.minimum(begin + size, last)
+            runs_of_size[rank, size] = np.unique((kinds.before[:, upto] - kinds.before[:, begin]).T, axis=0)
+    widest = max(map(len, runs_of_size.values()))
+    runs = np.empty((kinds.number, pp, most_blocks - fewest_blocks + 1, widest), dtype=np.int64)
+    for (rank, size), counts in runs_of_size.items():
+        runs[:, rank, size - fewest_blocks] = counts[np.arange(widest) % len(counts)].T
+    return runs
+
+
+def lightest_runs(group: RankCosts, kinds: Kinds) -> Array:
+    """Minimum seconds of one microbatch in B blocks of a rank, (N, R, B); infinite where no run of blocks fits."""
+    pp, _ = group.shape
+    runs_KRBJ = _runs(kinds, pp, int(group.sizes[0]), int(group.sizes[-1])).astype(np.float64)
+    costs, live_NR = [kind.costs for kind in group.of_kinds], group.live[..., 0]
+    slack_N = TOLERANCE * group.costs.memory_limit
+    room_NR = group.free_bytes - group.least_working + slack_N[:, None]
+    static = _of_runs(runs_KRBJ, [kind.layer_static[:, None] for kind in costs])
+    activations = [np.where(group.allowed, kind.layer_activation, np.inf) for kind in costs]
+    seconds = [kind.block_seconds for kind in group.of_kinds]
+    least_bytes = _of_runs(runs_KRBJ, [bytes_NP.min(axis=1)[:, None] * live_NR for bytes_NP in activations])
+    free_NR = group.update_bytes + slack_N[:, None]
+    updated = _of_runs(runs_KRBJ, [(kind.layer_static + kind.layer_update)[:, None] for kind in costs])
+    room_NRBJ = np.clip(room_NR[..., None, None] - static, -BOUNDLESS, BOUNDLESS)
+    fits = (least_bytes <= room_NRBJ) & (updated <= free_NR[..., None, None])
+    longest = np.zeros(fits.shape)
+    for price in _prices(activations, seconds):
+        priced = [
+            (block_seconds + price[:, None] * kind.costs.layer_activation).min(axis=1)[:, None]
+            for kind, block_seconds in zip(group.of_kinds, seconds, strict=True)
+        ]
+        paid = _of_runs(runs_KRBJ, priced) - (price[:, None] / live_NR)[..., None, None] * room_NRBJ
+        np.maximum(longest, paid, out=longest)
+    lightest: Array = np.where(fits, longest, np.inf).min(axis=-1)
+    return lightest
+
+
+def first_and_last(rows: RankCosts, kinds: Kinds) -> tuple[Array, Array]:
+    """Minimum seconds of a microbatch in the blocks of the first rank and of the last, (N,) each, where a rank has
+    several chunks; infinite where the blocks do not fit on the first rank.
+
+    Whichever blocks a rank has, they take no less than as many of those that take least. A block is live as often as
+    the first chunk's at most, all together as often as chunks are, at least; at a price of a byte what a block takes is
+    concave in that, so no less than if some were live as often as the first chunk's and the others not at all.
+    """
+    by_kind = rows.of_kinds
+    most_live_N, all_live_N = rows.live_on_first
+    live_N = (rows.largest_stage * all_live_N - rows.missing_blocks * most_live_N) / most_live_N
+    seconds = [kind.block_seconds for kind in by_kind]
+    fastest = [own.min(axis=1) for own in seconds]
+    activations = [np.where(rows.allowed, kind.costs.layer_activation, np.inf) for kind in by_kind]
+
+    def lightest(blocks_N: Array | Ints, of_kinds: list[Array]) -> Array:
+        return _lightest(blocks_N, np.stack(of_kinds), kinds)
+
+    held_N = lightest(rows.fewest_on_rank, [kind.costs.layer_static for kind in by_kind])
+    room_N = rows.free_bytes[:, 0] - rows.least_working[:, 0] - held_N + TOLERANCE * rows.costs.memory_limit
+    room_N = np.clip(room_N, -BOUNDLESS, BOUNDLESS)
+    fits_N = most_live_N * lightest(live_N, [own.min(axis=1) for own in activations]) <= room_N
+    longest_N = np.zeros(len(rows))
+    for price_N in _prices(activations, seconds):
+        priced = [
+            (block_seconds + price_N[:, None] * kind.costs.layer_activation).min(axis=1)
+            for kind, block_seconds in zip(by_kind, seconds, strict=True)
+        ]
+        added = [own - least_N for own, least_N in zip(priced, fastest, strict=True)]
+        least_N = lightest(rows.fewest_on_rank, fastest)
+        paid_N = least_N + lightest(live_N, added) - price_N / most_live_N * room_N
+        longest_N = np.maximum(longest_N, paid_N)
+    return np.where(fits_N, longest_N, np.inf), lightest(rows.fewest_on_rank, fastest)
+
+
+def paid_seconds(group: RankCosts, blocks_CK: Ints, rank: int) -> Array:
+    """Minimum seconds of a microbatch in a rank's chunks, (N,), with (C, K) blocks of each kind; infinite where they do
+    not fit. A chunk's blocks are live as often as the chunk is."""
+    by_kind = group.of_kinds
+    live_NC = group.live[:, rank].reshape(len(group.costs), -1)
+    activations = [np.where(group.allowed, rows.costs.layer_activation, np.inf) for rows in by_kind]
+    static = sum(
+        (count * rows.costs.layer_static for count, rows in zip(blocks_CK.sum(axis=0), by_kind, strict=True))
+    )
+    room_N = group.free_bytes[:, rank] - group.least_working[:, rank] - static
+    room_N = room_N + TOLERANCE * group.costs.memory_limit
+    room_N = np.clip(room_N, -BOUNDLESS, BOUNDLESS)
+    present_kinds = [(chunk, kind) for chunk, kind in zip(*np.nonzero(blocks_CK), strict=True)]
+    longest_N, needed_N = np.zeros((2, len(group.costs)))
+    for chunk, kind in present_kinds:
+        needed_N = needed_N + blocks_CK[chunk, kind] * live_NC[:, chunk] * activations[kind].min(axis=1)
+    for price_N in _prices(activations, [rows.block_seconds for rows in by_kind]):
+        paid_N = -price_N * room_N
+        for chunk, kind in present_kinds:
+            dear_NP = (price_N * live_NC[:, chunk])[:, None] * by_kind[kind].costs.layer_activation
+            cheapest_N = np.where(group.allowed, by_kind[kind].block_seconds + dear_NP, np.inf).min(axis=1)
+            paid_N = paid_N + blocks_CK[chunk, kind] * cheapest_N
+        longest_N = np.maximum(longest_N, paid_N)
+    least_N: Array = np.where(needed_N <= room_N, longest_N, np.inf)
+    return least_N
+
+
+def _lightest(blocks_N: Array | Ints, each_KN: Array, kinds: Kinds) -> Array:
+    """Minimum sum over `blocks_N` blocks, (N,): blocks of the cheapest kinds first, as many as the model has of
+    each."""
+    order_KN = np.argsort(each_KN, axis=0, kind="stable")
+    there_KN = np.cumsum(np.array(kinds.counts)[order_KN], axis=0)
+    taken_KN = np.diff(np.minimum(there_KN, blocks_N), axis=0, prepend=0.0)
+    total: Array = (taken_KN * np.take_along_axis(each_KN, order_KN, axis=0)).sum(axis=0)
+    return total
+
+
+def _of_runs(runs_KRBJ: Array, value_of_kinds: list[Array]) -> Array:
+    """Sum over the blocks of every run, (N, R, B, J), of a value per kind, (N, R) or (N, 1)."""
+    sums = [value[..., None, None] * runs for value, runs in zip(value_of_kinds, runs_KRBJ, strict=True)]
+    total: Array = sum(sums[1:], start=sums[0])
+    return total
+
+
+def _prices(activations: list[Array], seconds: list[Array]) -> list[Array]:
+    """Prices of a byte of one microbatch, (N,) each: zero, and each price at which a block of some kind changes its
+    policy."""
+    prices = [np.zeros(len(activations[0]))]
+    for bytes_NP, seconds_NP in zip(activations, seconds, strict=True):
+        for quick, slow in permutations(np.flatnonzero(np.isfinite(bytes_NP).all(axis=0)).tolist(), 2):
+            saved, longer = bytes_NP[:, quick] - bytes_NP[:, slow], seconds_NP[:, slow] - seconds_NP[:, quick]
+            useful = (saved > 0) & (longer > 0)
+            prices.append(np.where(useful, longer / np.where(useful, saved, 1.0), 0.0))
+    return prices

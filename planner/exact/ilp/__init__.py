@@ -1,1 +1,0 @@
-"""Integer programs: the only folder of placement that imports PuLP."""

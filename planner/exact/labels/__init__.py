@@ -1,1 +1,0 @@
-"""Label setting: the best placement of a plain pipeline, by labels passed from rank to rank."""

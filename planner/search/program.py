@@ -1,0 +1,587 @@
+"""Relaxed bounds of all layouts of one pipeline at once: the program's coefficients of layouts without placements.
+
+Every path through the timeline bounds the step from below, and so does the mean of several paths. The timeline itself
+finds them, with one rank slowed at a time, so no schedule needs a formula of its own. Blocks lie where they add least
+to the path, in fractions, under the recompute policies for which all ranks together have memory.
+
+Shape legend: N layouts of one pipeline, S virtual stages, P recompute policies.
+
+Columns of one layout for the integer program: placements of its stages that fit within memory and a target time.
+
+Shape legend: J columns, K ways to split blocks among policies, Q paths, S virtual stages, P recompute policies.
+
+Solving a question by one integer program: the second proof, which shares no step with branch and bound.
+
+The program has a binary for every layout at its relaxed bound (`planner.exact.whole`). Where the solver chooses one
+without placements, those with the least bounds get theirs as columns; where it chooses a placement, the timeline prices
+it and its critical path is one row more (Benders 1962). Every optimum bounds all layouts, so a placement that takes no
+longer is the best, with proof; the next best is found without that layout.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import permutations, product
+
+import numpy as np
+
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.recompute import first_in_full
+from cost_models.errors import InputError
+from cost_models.pipeline.under_scenarios import scenarios_of
+from cost_models.schedules.timeline import CriticalPath
+from planner.certificate import Certificate, Effort
+from planner.exact.counts import good_of_numbers
+from planner.exact.program import Choice, Columns, Program, path_lengths
+from planner.exact.solvers import SolverName, available_solver
+from planner.placement.leaf import TOLERANCE, Leaf, Placement, gap_of
+from planner.placement.mixes import every_mix
+from planner.placement.patterns import chunk_patterns
+from planner.search.branching import Progress
+from planner.search.candidates import Candidates
+
+SLOWED = 1.05
+"""Factor by which one rank is slowed to find the path through it."""
+HANDED_OVER = 1e-3
+"""Delay between ranks while paths are sought, in forward passes."""
+
+
+def paths_through(leaf: Leaf) -> list[CriticalPath]:
+    """Critical paths of a pipeline with one rank slowed: every rank in turn, or three where stages are nearly equal."""
+    paths = []
+    for rank in range(leaf.pp) if leaf.is_plain else sorted({0, leaf.pp // 2, leaf.pp - 1}):
+        forward_S = np.where(leaf.rank_of_stage == rank, SLOWED, 1.0)
+        halves = (forward_S, forward_S) if leaf.splits_backward else (2 * forward_S, 0 * forward_S)
+        tail_R = HANDED_OVER * np.arange(leaf.pp)[::-1]
+        paths.append(leaf.timeline.critical_path(forward_S, halves[0], HANDED_OVER, tail_R, halves[1]))
+    return paths
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """Layouts of one pipeline, before placement."""
+
+    leaves: Sequence[Leaf]
+
+    def seconds(self, paths: Sequence[CriticalPath]) -> Array:
+        """Lower bound of each layout over its placements, seconds (N,); infinite where none fits."""
+        means = (paths, *((path,) for path in paths))
+        longest_N: Array = np.max([self._length(mean) for mean in means], axis=0)
+        updated = self._by_stage("layer_optimizer")
+        if updated.ndim > 2:  # by sort: the fullest rank has as many blocks, of whatever kind
+            updated = updated.min(axis=-1)
+        optimizer_N = self._by_stage("rank_optimizer") + self._most_even * updated
+        follows_N = self._by_stage("rank_sync").min(axis=1) + optimizer_N.min(axis=1)
+        overhead_N = np.array([leaf.overhead for leaf in self.leaves])
+        step_N: Array = (longest_N + follows_N + overhead_N) * (1 - TOLERANCE)
+        return step_N
+
+    @cached_property
+    def _most_even(self) -> int:
+        """Minimum blocks of the fullest rank."""
+        return -(-self.leaves[0].num_layers // self.leaves[0].pp)
+
+    @cached_property
+    def _columns(self) -> dict[str, Array]:
+        return {}
+
+    def _by_stage(self, name: str) -> Array:
+        """One column of the costs on every stage, (N, S) or (N, S, P)."""
+        if name not in self._columns:
+            self._columns[name] = np.stack([leaf.by_stage(name) for leaf in self.leaves])
+        return self._columns[name]
+
+    def _length(self, paths: Sequence[CriticalPath]) -> Array:
+        """Minimum mean length of the paths, seconds (N,)."""
+        forward_S = np.mean([path.forward_counts for path in paths], axis=0)
+        backward_S = np.mean([np.minimum(path.backward_counts, path.weight_counts) for path in paths], axis=0)
+        fixed_NS = forward_S * self._by_stage("stage_forward") + backward_S * self._by_stage("stage_backward")
+        for name, stage in (("embedding", 0), ("head", -1)):
+            ends_NS = forward_S * self._by_stage(f"{name}_forward") + backward_S * self._by_stage(
+                f"{name}_backward"
+            )
+            fixed_NS[:, stage] += ends_NS[:, stage]
+        forward = self._by_stage("layer_forward")
+        block_NSP = forward_S[:, None] * (forward if forward.ndim > 2 else forward[..., None])
+        block_NSP = block_NSP + backward_S[:, None] * self._by_stage("layer_backward")
+        delay_N = np.mean([path.p2p_count for path in paths]) * self._by_stage("p2p")[:, 0]
+        total_N: Array = fixed_NS.sum(axis=1) + delay_N + self._blocks(block_NSP)
+        return total_N
+
+    def _blocks(self, block_NSP: Array) -> Array:
+        """Minimum seconds of all blocks, (N,): every stage has its fewest, the rest lie on the cheapest stage, and
+        recompute is where it adds least."""
+        first = self.leaves[0]
+        if first.kinds is not None:  # blocks of each kind lie where they add least, under the fastest policy
+            shape = (*block_NSP.shape[:2], first.kinds.number, len(first.allowed))
+            least_NK = np.where(first.allowed, block_NSP.reshape(shape), np.inf).min(axis=(1, 3))
+            total_N: Array = least_NK @ np.array(first.kinds.counts)
+            return total_N
+        blocks, low = first.num_layers, first.sizes.start
+        least_NS = np.where(first.allowed, block_NSP, np.inf).min(axis=2)
+        fastest_N = low * least_NS.sum(axis=1) + (blocks - low * first.num_stages) * least_NS.min(axis=1)
+        more_NP = (block_NSP - least_NS[..., None]).min(axis=1)
+        return self._mixed(fastest_N[:, None] / blocks + more_NP)
+
+    def _mixed(self, price_NP: Array) -> Array:
+        """Minimum seconds of all blocks, (N,), policies mixed in any fraction for which all ranks together have
+        memory."""
+        blocks, policies = self.leaves[0].num_layers, np.flatnonzero(self.leaves[0].allowed).tolist()
+        kept_NP, room_N = self._memory
+        best_N = np.full(len(self.leaves), np.inf)
+        for policy in policies:
+            fits_N = blocks * kept_NP[:, policy] <= room_N
+            best_N = np.where(fits_N, np.minimum(best_N, blocks * price_NP[:, policy]), best_N)
+        for little, much in permutations(policies, 2):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                more_N = (room_N - blocks * kept_NP[:, little]) / (kept_NP[:, much] - kept_NP[:, little])
+                mixed_N = blocks * price_NP[:, little] + more_N * (price_NP[:, much] - price_NP[:, little])
+            useful_N = (kept_NP[:, much] > kept_NP[:, little]) & (more_N >= 0) & (more_N <= blocks)
+            best_N = np.where(useful_N, np.minimum(best_N, mixed_N), best_N)
+        return best_N
+
+    @cached_property
+    def _memory(self) -> tuple[Array, Array]:
+        """Minimum bytes of a block, (N, P), and bytes free on all ranks, (N,), both for one live microbatch.
+
+        Only where a rank has one chunk: with several it depends on the chunk how many microbatches of a block are live.
+        """
+        first, number = self.leaves[0], len(self.leaves)
+        if not first.is_plain:
+            return np.zeros((number, len(first.allowed))), np.zeros(number)
+        live_R = first.memory.most_live
+        besides_NR = np.stack([_bytes_besides_blocks(leaf) for leaf in self.leaves])
+        limit_NR = np.stack([leaf.memory_limit for leaf in self.leaves])
+        kept_NRP = self._by_stage("layer_activation") + (self._by_stage("layer_static") / live_R)[..., None]
+        room_NR = (limit_NR * (1 + TOLERANCE) - besides_NR) / live_R
+        return kept_NRP.min(axis=1), room_NR.sum(axis=1)
+
+
+def _bytes_besides_blocks(leaf: Leaf) -> Array:
+    """Bytes of each rank without its blocks, (R,), under the policy with the smallest temporary set."""
+    no_blocks: Ints = np.zeros(leaf.pp, dtype=np.int64)
+    policies = np.flatnonzero(leaf.allowed).tolist()
+    least_R: Array = np.min([leaf.memory.besides_blocks(no_blocks, [policy]) for policy in policies], axis=0)
+    return least_R
+
+
+PRECISION = 1e-3
+"""Relative precision of the shortest step that has columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Columns of a layout, with the seconds that each adds to the paths."""
+
+    leaf: Leaf
+    columns: Columns
+    fixed: Array
+    """Seconds of the paths without blocks, (Q,)."""
+    column_seconds: Array
+    """Seconds that a column adds to each path, (J, Q)."""
+    tail_seconds: Array
+    """Minimum seconds after the paths, (J,)."""
+
+    @classmethod
+    def of(cls, leaf: Leaf, columns: Columns, paths: Sequence[CriticalPath]) -> Timed:
+        """Time the columns of a layout on the paths of its pipeline."""
+        fixed_Q = path_lengths(leaf, paths, leaf.no_blocks)
+        own_JQ = path_lengths(leaf, paths, columns.blocks) - fixed_Q
+        optimizer_J: Array = leaf.once_a_step("optimizer", columns.blocks).max(axis=-1)
+        return cls(leaf, columns, fixed_Q, own_JQ, optimizer_J + leaf.overhead)
+
+    def limited_to(self, target: float) -> Timed | None:
+        """Columns that a step of `target` seconds may contain; None if no placement is so fast."""
+        timed, mask = self, self._in_time(target)
+        while mask.any() and not mask.all():
+            timed = timed.only(mask)
+            mask = timed._in_time(target)
+        return timed if mask.any() and timed._hold_the_model() else None
+
+    def only(self, mask: Bools) -> Timed:
+        """Columns selected by a mask."""
+        return Timed(
+            self.leaf, self.columns.only(mask), self.fixed, self.column_seconds[mask], self.tail_seconds[mask]
+        )
+
+    def lower_bound(self, low: float, high: float) -> float:
+        """Lower bound of the step between `low` and `high`, by bisection: no shorter step has columns for the whole
+        model."""
+        if self.limited_to(high) is None:
+            return high
+        while high > low * (1 + PRECISION):
+            middle = (low + high) / 2
+            if self.limited_to(middle) is None:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _in_time(self, target: float) -> Bools:
+        """Columns whose paths stay within `target` if all other stages are as fast as possible, (J,)."""
+        own_JQ, stage_J = self.column_seconds, self.columns.stage
+        others_JQ: Array = np.zeros_like(own_JQ)
+        if self.leaf.is_plain:
+            least_SQ = np.stack(
+                [own_JQ[stage_J == s].min(axis=0, initial=np.inf) for s in range(self.leaf.pp)]
+            )
+            blocks_J1 = self.columns.blocks.sum(axis=(1, 2))[:, None]
+            rest_JQ = (self.leaf.num_layers - blocks_J1) * (own_JQ / blocks_J1).min(axis=0)
+            others_JQ = np.maximum(least_SQ.sum(axis=0) - least_SQ[stage_J], rest_JQ)
+        length_J = (self.fixed + own_JQ + others_JQ).max(axis=1) + self.tail_seconds
+        in_time: Bools = length_J <= target * (1 + TOLERANCE)
+        return in_time
+
+    def _hold_the_model(self) -> bool:
+        """Whether the stages can hold exactly the model's blocks."""
+        if not self.leaf.is_plain:
+            return True
+        blocks_J, stage_J = self.columns.blocks.sum(axis=(1, 2)), self.columns.stage
+        sizes = [blocks_J[stage_J == stage].tolist() for stage in range(self.leaf.pp)]
+        return all(sizes) and sum(map(min, sizes)) <= self.leaf.num_layers <= sum(map(max, sizes))
+
+
+def fitting_columns(leaf: Leaf, paths: Sequence[CriticalPath], target: float) -> Timed | None:
+    """Columns of a layout that fit and that a step of `target` seconds may contain; None if there are none."""
+    if leaf.is_plain:
+        columns = _stages(leaf, target)
+        return Timed.of(leaf, columns, paths).limited_to(target) if columns is not None else None
+    patterns = chunk_patterns(leaf)
+    timed = Timed.of(leaf, Columns(patterns, np.full(len(patterns), -1)), paths).limited_to(target)
+    fits: Bools = leaf.fits(timed.columns.blocks) if timed is not None else np.zeros(0, dtype=np.bool_)
+    return timed.only(fits) if timed is not None and fits.any() else None
+
+
+def balanced(leaf: Leaf, columns: Columns) -> Placement | None:
+    """First placement, which balances the slowest stage; a good placement, if any is known, for several kinds of
+    blocks, whose stages must join, and for numbers recomputed in full."""
+    if leaf.is_plain and (leaf.kinds is not None or leaf.uses_full_counts):
+        placement, _ = good_of_numbers(leaf, math.inf)
+        return placement[0] if placement else None
+    seconds_J = (leaf.forward(columns.blocks) + leaf.backward(columns.blocks)).max(axis=-1)
+    if not leaf.is_plain:
+        return Placement.of(columns.blocks[seconds_J.argmin()])
+    blocks_J = columns.blocks.sum(axis=(1, 2))
+    of_stage = [np.flatnonzero(columns.stage == stage).tolist() for stage in range(leaf.pp)]
+    picks = [own.pop(0) for own in of_stage]
+    while blocks_J[picks].sum() < leaf.num_layers:
+        stage = min((s for s in range(leaf.pp) if of_stage[s]), key=lambda s: seconds_J[of_stage[s][0]])
+        picks[stage] = of_stage[stage].pop(0)
+    return Placement.of(columns.blocks[picks].sum(axis=0))
+
+
+def _stages(leaf: Leaf, target: float) -> Columns | None:
+    """Columns with the fastest mix of recompute policies that fits, for each stage, block count and class of start; or
+    a column for every number of blocks recomputed in full."""
+    nothing = leaf.no_blocks
+    fixed_S = leaf.forward(nothing) + leaf.backward(nothing)
+    allowed = np.tile(leaf.allowed, nothing.shape[1] // len(leaf.allowed))
+    forward = leaf.by_stage("layer_forward")
+    each_SP = (forward if forward.ndim == 2 else forward[:, None]) + leaf.by_stage("layer_backward")
+    block_seconds = np.where(allowed, each_SP, np.inf).min()
+    blocks, stages, starts, numbers = [], [], [], []
+    number_K = np.arange(leaf.sizes.stop)
+    for size, start in product(leaf.sizes, range(leaf.classes)):
+        if (
+            leaf.microbatches * (fixed_S.min() + size * block_seconds) > target
+            or start + size > leaf.num_layers
+        ):
+            continue
+        all_K = np.full(len(number_K), size)
+        mixes = first_in_full(all_K, number_K) if leaf.uses_full_counts else every_mix(size, leaf.allowed)
+        mixes_KP = leaf.in_sorts(mixes[:, None], np.array([start]))[:, 0]
+        blocks_KSP = np.repeat(mixes_KP[:, None], leaf.pp, axis=1)
+        fits_KS = leaf.rank_bytes(blocks_KSP) <= leaf.memory_limit
+        seconds_KS = np.where(fits_KS, leaf.backward(blocks_KSP), np.inf)
+        for stage in np.flatnonzero(fits_KS.any(axis=0)).tolist():
+            if start and not stage:
+                continue
+            fastest = [int(seconds_KS[:, stage].argmin())]
+            for mix in np.flatnonzero(fits_KS[:, stage]).tolist() if leaf.uses_full_counts else fastest:
+                blocks_SP = nothing.copy()
+                blocks_SP[stage] = mixes_KP[mix]
+                blocks.append(blocks_SP)
+                stages.append(stage)
+                starts.append(start)
+                numbers.append(mix)
+    classes = np.array(starts) if leaf.kinds is not None else None
+    counts = np.array(numbers) if leaf.uses_full_counts else None
+    return Columns(np.stack(blocks), np.array(stages), classes, counts) if blocks else None
+
+
+MOST_LAYOUTS = 20_000
+"""Maximum number of layouts in one program."""
+FIRST_SHARPENED, MOST_SHARPENED = 16, 256
+"""Layouts that get columns in one round: few at first, doubling every time."""
+PLACEMENT_BATCH = 4
+"""Layouts that get placements in one round."""
+
+Pipeline = tuple[str, int, int, int]
+"""Schedule, pp, vpp and microbatches, which decide the paths."""
+
+
+class ProgramSearch:
+    """State of one solve: bound, incumbent and proof of every layout; layouts with equal costs count as one."""
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        top: int,
+        start: float,
+        time_limit: float | None,
+        on_progress: Progress | None,
+    ) -> None:
+        _require_solvable(candidates)
+        self.candidates, self.top, self._start = candidates, top, start
+        self._time_limit, self._on_progress = time_limit, on_progress
+        self.best: dict[int, tuple[Placement, float]] = {}
+        """Layout → the best placement known and its step time."""
+        self._leaves: list[Leaf] = []
+        self._rows: list[list[int]] = []
+        """Candidates that each layout represents: their costs are equal."""
+        self._paths: dict[Pipeline, list[CriticalPath]] = {}
+        self._bound: Array = np.empty(0)
+        """Proven lower bound of each layout, seconds; infinite where none of its placements fits."""
+        self._sharpened = np.empty(0, dtype=np.bool_)
+        """Layouts whose bound takes their columns into account, (N,)."""
+        self._columns: dict[int, Timed] = {}
+        self._proofs: set[int] = set()
+        """Layouts whose best placement is proven to be the next best of all."""
+        self._lower_bound = 0.0
+        """Lower bound in seconds on all layouts that are not proven yet."""
+        self._batch = FIRST_SHARPENED
+        self._ended = False
+
+    abandoned = 0
+    """Number of layouts left undecided with time to spare."""
+
+    @property
+    def kth_seconds(self) -> float:
+        """Step seconds to beat: the k-th best known, infinite while fewer are known."""
+        times = sorted(seconds for _, seconds in self.best.values())
+        return times[self.top - 1] if len(times) >= self.top else math.inf
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether some layout may still be better than the k best."""
+        return not self._ended
+
+    def leaders(self) -> list[tuple[int, Placement]]:
+        """Candidates and placements of the k best and of all that tie; equal layouts under their shortest name."""
+        worst = self.kth_seconds * (1 + TOLERANCE)
+        return [
+            (self._shortest_name(number), placement)
+            for number, (placement, seconds) in self.best.items()
+            if seconds <= worst
+        ]
+
+    def _shortest_name(self, number: int) -> int:
+        names = {row: str(self.candidates.layout(row)) for row in self._rows[number]}
+        return min(names, key=lambda row: (len(names[row]), names[row]))
+
+    def run(self, _: Effort = "ilp") -> None:
+        """Relax all layouts, then let the solver choose until the k best are proven or time runs out."""
+        self._gather()
+        self._relax()
+        if self._seconds_left() <= 0:
+            return
+        scale = float(np.min(self._bound, initial=math.inf))
+        if math.isinf(scale):
+            self._ended = True
+            return
+        program = Program(np.where(np.isinf(self._bound), scale, self._bound).tolist(), scale)
+        self._sharpen(program)
+        while self._seconds_left() > 0 and not self._ended:
+            self._round(program, available_solver())
+            self._report()
+
+    def close_proof(self, solver: SolverName | None = None) -> None:
+        """Do nothing: the program has decided already."""
+
+    def _gather(self) -> None:
+        """Price every layout; layouts with equal costs become one."""
+        self.candidates.open_all()
+        numbers: dict[bytes, int] = {}
+        for row in range(len(self.candidates)):
+            leaf = self.candidates.leaf(row)
+            number = numbers.setdefault(leaf.key, len(self._leaves))
+            if number == len(self._leaves):
+                self._leaves.append(leaf)
+                self._rows.append([])
+            self._rows[number].append(row)
+
+    def _relax(self) -> None:
+        """Compute the relaxed bound of every layout, one pipeline at a time."""
+        self._bound = np.zeros(len(self._leaves))
+        self._sharpened = np.zeros(len(self._leaves), dtype=np.bool_)
+        groups: dict[tuple[Pipeline, int, bytes], list[int]] = {}
+        for number, leaf in enumerate(self._leaves):
+            groups.setdefault((_pipeline(leaf), leaf.least_blocks, leaf.allowed.tobytes()), []).append(number)
+        for (pipeline, _, _), numbers in groups.items():
+            if self._seconds_left() <= 0:
+                return
+            leaves = [self._leaves[number] for number in numbers]
+            if pipeline not in self._paths:
+                self._paths[pipeline] = paths_through(leaves[0])
+            self._bound[numbers] = Relaxation(leaves).seconds(self._paths[pipeline])
+
+    def _round(self, program: Program, solver: SolverName) -> None:
+        """Solve the program once, and add the columns, placements or paths that its solution lacks."""
+        may = self._open_layouts()
+        for number in np.flatnonzero(~may).tolist():
+            program.leave_out(number)
+        if len(self._proofs) >= self.top or not may.any():
+            self._ended = True
+            return
+        solved = program.solve(solver, self._seconds_left())
+        self._lower_bound = max(self._lower_bound, solved.bound)
+        is_beaten = self._lower_bound >= self.kth_seconds * (1 - TOLERANCE)
+        self._ended = is_beaten or solved.verdict == "infeasible"
+        if solved.verdict == "stopped" or self._ended:
+            return
+        number = program.chosen_layout
+        choice = program.choices.get(number)
+        if choice is None:
+            (self._place if self._sharpened[number] else self._sharpen)(program)
+            return
+        placement = choice.placement()
+        self._record_placement(number, placement)
+        self._lower_bound = max(self._lower_bound, program.modelled_seconds(choice, placement))
+        if self.best[number][1] <= self._lower_bound * (1 + TOLERANCE):
+            self._proofs.add(number)
+        else:
+            self._cut(program, choice, placement)
+
+    def _open_layouts(self) -> Bools:
+        """Layouts that are not proven and may be among the k best, (N,)."""
+        may: Bools = self._bound < self.kth_seconds * (1 - TOLERANCE)
+        may[list(self._proofs)] = False
+        return may
+
+    def _sharpen(self, program: Program) -> None:
+        """Write the columns of the layouts with the least bounds that have none yet, and raise their bounds."""
+        coarse = np.flatnonzero(self._open_layouts() & ~self._sharpened)
+        for number in coarse[np.argsort(self._bound[coarse], kind="stable")][: self._batch].tolist():
+            if self._seconds_left() <= 0:
+                return
+            leaf, target = self._leaves[number], self.kth_seconds
+            paths = self._paths[_pipeline(leaf)]
+            self._sharpened[number] = True
+            timed = fitting_columns(leaf, paths, target)
+            if timed is None:
+                self._bound[number] = max(self._bound[number], target)
+                continue
+            self._columns[number] = timed
+            if (first := balanced(leaf, timed.columns)) is None:
+                continue
+            self._record_placement(number, first)
+            high = min(self.kth_seconds, self.best[number][1])
+            self._bound[number] = timed.lower_bound(self._bound[number], high)
+            program.bound(number, self._bound[number])
+        self._batch = min(2 * self._batch, MOST_SHARPENED)
+
+    def _place(self, program: Program) -> None:
+        """Add the placements of the layouts with columns and the least bounds."""
+        may = self._open_layouts()
+        closed = [number for number in self._columns if may[number] and number not in program.choices]
+        for number in sorted(closed, key=lambda layout: float(self._bound[layout]))[:PLACEMENT_BATCH]:
+            leaf = self._leaves[number]
+            paths = self._paths[_pipeline(leaf)]
+            timed = self._columns[number].limited_to(self.kth_seconds)
+            if timed is None:
+                self._bound[number] = max(self._bound[number], self.kth_seconds)
+                continue
+            choice = program.place(number, leaf, timed.columns)
+            for path in paths:
+                program.step_is_no_shorter_than_path(choice, path)
+
+    def _record_placement(self, number: int, placement: Placement) -> None:
+        """Price a placement on the timeline; it becomes the incumbent if it is the layout's best."""
+        seconds = self._leaves[number].price(placement)
+        if number not in self.best or seconds < self.best[number][1]:
+            self.best[number] = (placement, seconds)
+
+    def _cut(self, program: Program, choice: Choice, placement: Placement) -> None:
+        """Add the critical path of a placement to all layouts of its pipeline."""
+        pipeline = _pipeline(choice.leaf)
+        path = choice.leaf.critical_path(placement.table)
+        self._paths[pipeline].append(path)
+        for peer in program.choices.values():
+            if _pipeline(peer.leaf) == pipeline:
+                program.step_is_no_shorter_than_path(peer, path)
+
+    def _seconds_left(self) -> float:
+        return math.inf if self._time_limit is None else self._time_limit - (time.monotonic() - self._start)
+
+    def _best_seconds(self) -> float:
+        return min((seconds for _, seconds in self.best.values()), default=math.inf)
+
+    def _proven_bound(self) -> float:
+        """Lower bound in seconds on every layout."""
+        if self._ended or self._proofs:
+            return self._best_seconds()
+        return min(max(self._lower_bound, float(self._bound.min(initial=math.inf))), self._best_seconds())
+
+    def _count(self, layouts: Bools) -> int:
+        return sum(len(self._rows[number]) for number in np.flatnonzero(layouts).tolist())
+
+    def _report(self) -> None:
+        if self._on_progress is not None:
+            total, undecided = len(self.candidates), 0 if self._ended else self._count(self._open_layouts())
+            self._on_progress(total - undecided, total, self._best_seconds(), self._proven_bound())
+
+    def certificate(self) -> Certificate:
+        """Certificate: numbers of layouts by decision, proven bound and gap."""
+        infeasible = np.isinf(self._bound)
+        solved = np.zeros(len(self._bound), dtype=np.bool_)
+        solved[[*self._proofs, *(n for n, (_, own) in self.best.items() if own <= self.kth_seconds)]] = True
+        solved &= self._ended
+        undecided = self._open_layouts() & ~infeasible & (not self._ended)
+        best, bound = self._best_seconds(), self._proven_bound()
+        return Certificate(
+            top=self.top,
+            space=self.candidates.in_words(),
+            layouts=len(self.candidates),
+            infeasible=self._count(infeasible),
+            pruned=self._count(~infeasible & ~solved & ~undecided),
+            solved=self._count(solved),
+            undecided=self._count(undecided),
+            bound=bound,
+            gap=gap_of(best, bound) if math.isfinite(best) else 1.0,
+            proved_by="ilp",
+            seconds=time.monotonic() - self._start,
+        )
+
+
+def _pipeline(leaf: Leaf) -> Pipeline:
+    return leaf.schedule, leaf.pp, leaf.vpp, leaf.microbatches
+
+
+def require_searched(proof: Effort) -> None:
+    """Require that the search proves the answer of whole replicas in pools.
+
+    Raises:
+        InputError: the integer program should prove it.
+    """
+    if proof == "ilp":
+        raise InputError(
+            "--solver ilp knows no replicas in pools", hint="leave out --allow replicas or --solver"
+        )
+
+
+def _require_solvable(candidates: Candidates) -> None:
+    """Require that the program takes the question. Raises InputError: too many layouts, or scenarios."""
+    if (layouts := len(candidates)) > MOST_LAYOUTS:
+        raise InputError(
+            f"--solver ilp takes questions of up to {MOST_LAYOUTS:,} layouts; this one has {layouts:,}",
+            hint="--fix an axis, such as --fix tp=8, or leave out --solver",
+        )
+    if scenarios_of(candidates.question):
+        raise InputError(
+            "--solver ilp minimises the step on paper, without scenarios",
+            hint="--risk none, or leave out --solver",
+        )

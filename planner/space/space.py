@@ -1,0 +1,585 @@
+"""Cores of layouts: every mesh of the GPUs with the other axes that the search tries, before rules apply; and the ZeRO
+stages, shard groups and shapes of a core, computed once for each family of cores that share them.
+
+All legal layouts of a model on a cluster, within what the user fixed or forbade, in three factors.
+
+    core      all other axes: tp pp cp dp ep etp mbs sp, the order of the axes, the way of context parallelism ...
+    variant   zero and shard
+    shape     vpp and schedule
+
+A layout is one of each. Which variants are legal with a core depends on its axes that touch `states` alone, which
+shapes on those that touch `pipeline`, its number of microbatches and the ZeRO stage (the rules are asked once for each
+such case), so layouts are counted without being written out, and the search writes out those it needs.
+
+Cache of spaces that the searches of one answer share: many search the same layouts under another memory limit or
+other recompute policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import chain, pairwise, product
+from typing import Any
+
+import numpy as np
+
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.columns import COLUMNS, LayoutColumns, first_of_each
+from cost_models.axes.layout import AXES, ZERO_STAGES
+from cost_models.axes.pipeline import ENDS, goes_with
+from cost_models.axes.recompute import allowed_recompute
+from cost_models.pipeline.under_scenarios import scenarios_of
+from cost_models.question import Question
+from cost_models.risk import EVEN
+from cost_models.schedules.registry import SPLIT_BACKWARD
+from cost_models.specs.choices import SCHEDULES
+from planner.placement.patterns import covers
+from planner.rules.legality import LATE_RULES, SIZED_RULES, legal_rows
+from planner.space.axes import CLOSED, VALUES, Mesh, columns_that_affect, divisors
+from planner.space.counts import Boxes, counted_columns, speaks_of_counts, with_counts
+from planner.space.limits import needless_rows, tried_tensor_degrees
+from planner.space.restrictions import Restrictions, allowed_rows
+
+ONE_CHUNK = SCHEDULES.index("1f1b")
+"""The shape that stands for all others where shapes do not matter."""
+_COLUMNS = (*Mesh._fields, *chain.from_iterable(AXES[name].columns(name) for name in VALUES))
+
+
+class _Options:
+    """Values of axes that the restrictions leave to the search, cached."""
+
+    def __init__(self, question: Question, restrictions: Restrictions) -> None:
+        self._question, self._restrictions = question, restrictions
+        self._permitted: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+
+    def permitted(self, axis: str, values: Sequence[int]) -> list[int]:
+        """Values of a column that the restrictions permit."""
+        key = (axis, tuple(values))
+        if key not in self._permitted:
+            numbers = np.array(values, dtype=np.int64)
+            self._permitted[key] = numbers[self._restrictions.permits(axis, numbers)].tolist()
+        return self._permitted[key]
+
+    def inside(self, name: str, mesh: Mesh) -> list[tuple[int, ...]]:
+        """Values of an axis's columns in a mesh.
+
+        An axis of several columns, one whose values may mean the same and one that may say nothing are left to the
+        restrictions on whole layouts.
+        """
+        if name in CLOSED and not self._restrictions.opens(name):
+            return [tuple(word.simplest for _, word in AXES[name].columns(name).values())]
+        values = VALUES[name](self._question, mesh)
+        if name not in COLUMNS or name in ("order", "context"):
+            return [value if isinstance(value, tuple) else (value,) for value in values]
+        numbers = {value for value in values if not isinstance(value, tuple)}
+        requested = self._restrictions.only.get(name, frozenset())
+        return [(value,) for value in self.permitted(name, sorted(numbers | requested))]
+
+
+def candidate_cores(question: Question, restrictions: Restrictions) -> LayoutColumns:
+    """Cores of mbs1 from the divisors of GPUs, batch and experts; every legal one is among them."""
+    options = _Options(question, restrictions)
+    blocks = [np.empty((0, len(_COLUMNS)), dtype=np.int64)]
+    for mesh in _meshes(question, restrictions, options):
+        rows = product([mesh], *(options.inside(name, mesh) for name in VALUES))
+        numbers = list(chain.from_iterable(chain.from_iterable(rows)))
+        blocks.append(np.array(numbers, dtype=np.int64).reshape(-1, len(_COLUMNS)))
+    table = np.ascontiguousarray(np.concatenate(blocks).T)
+    tried = dict(zip(_COLUMNS, table, strict=True))
+
+    def everywhere(value: int) -> Ints:
+        return np.broadcast_to(np.int64(value), table.shape[1:])
+
+    simplest = {name: everywhere(word.simplest) for name, word in COLUMNS.items()}
+    cores = LayoutColumns(**simplest | {"schedule": everywhere(ONE_CHUNK)} | tried)
+    return replace(cores, shard=cores.replicas)
+
+
+def _meshes(question: Question, restrictions: Restrictions, options: _Options) -> Iterator[Mesh]:
+    """Permitted meshes that batch, sequence and number of blocks allow."""
+    cluster = question.cluster
+    for tp in tried_tensor_degrees(question, restrictions):
+        for cp in options.permitted("cp", divisors(cluster.num_gpus // tp)):
+            if question.training.sequence_length % cp or (cp > 1 and not question.stack.context_kinds):
+                continue
+            for pp in options.permitted("pp", divisors(cluster.num_gpus // (tp * cp))):
+                dp = cluster.num_gpus // (tp * cp * pp)
+                room = pp <= question.model.num_layers and question.training.global_batch % dp == 0
+                if room and options.permitted("dp", [dp]):
+                    yield Mesh(tp, pp, cp, dp)
+
+
+def microbatch_sizes(
+    question: Question, restrictions: Restrictions, cores: LayoutColumns
+) -> tuple[Ints, LayoutColumns]:
+    """Index of the core, (N,), and the core itself with every legal microbatch size that divides its share of the
+    batch."""
+    of_degree = {}
+    for dp in np.unique(cores.dp).tolist():
+        sizes = np.array(divisors(question.training.global_batch // dp), dtype=np.int64)
+        sizes = sizes[restrictions.permits("mbs", sizes)]
+        of_degree[dp] = np.union1d(sizes[:1], sizes[-1:]) if restrictions.extreme_mbs else sizes
+    sizes_of_core = [of_degree[dp] for dp in cores.dp.tolist()]
+    core = np.repeat(np.arange(len(cores)), [len(sizes) for sizes in sizes_of_core])
+    sized = replace(cores.rows(core), mbs=np.concatenate([np.empty(0, dtype=np.int64), *sizes_of_core]))
+    legal = np.flatnonzero(~np.any([rule.broken(question, sized) for rule in SIZED_RULES], axis=0))
+    return core[legal], sized.rows(legal)
+
+
+ROWS_TOGETHER = 200_000
+"""Rows that rules check at once: bounds memory."""
+
+
+def families_of(cores: LayoutColumns, core: Ints, sized: LayoutColumns) -> tuple[LayoutColumns, Ints]:
+    """One layout of every family, and (N,) the family of (N,) `sized` cores with their microbatch sizes, where
+    these matter, as host memory may hold the activations; `core` says which of the cores each is."""
+    if not (cores.offload_activations > 0).any():
+        first, family = first_of_each([getattr(cores, name) for name in columns_that_affect("states")])
+        return cores.rows(first), family[core]
+    columns = [getattr(sized, name) for name in columns_that_affect("states")]
+    first, family = first_of_each([*columns, np.where(sized.offload_activations > 0, sized.mbs, 0)])
+    return sized.rows(first), family
+
+
+def variants_of(
+    question: Question, restrictions: Restrictions, families: LayoutColumns, fullest: LayoutColumns
+) -> tuple[Ints, ...]:
+    """Legal variants of each family, (V, 2) each; redundant variants are left out if they are redundant even in
+    `fullest`, the families with their highest counts of blocks."""
+    family: list[int] = []
+    zero: list[int] = []
+    shard: list[int] = []
+    for index, replicas in enumerate(families.replicas.tolist()):
+        groups = divisors(replicas)[1:] if question.stack.hybrid_shard else [replicas]
+        for stage in question.stack.zero_stages:
+            groups_of = groups if stage else [replicas]
+            family += [index] * len(groups_of)
+            zero += [stage] * len(groups_of)
+            shard += groups_of
+    rows = families.rows(np.array(family, dtype=np.int64))
+    variants = {"zero": np.array(zero, dtype=np.int64), "shard": np.array(shard, dtype=np.int64)}
+    full = replace(fullest.rows(np.array(family, dtype=np.int64)), **variants)
+    rows = replace(rows, **variants)
+    allowed = legal_unscheduled(question, restrictions, rows)
+    allowed &= ~needless_rows(question, restrictions, full)
+    legal = np.flatnonzero(allowed)
+    table = np.stack([rows.zero, rows.shard], axis=1)[legal]
+    borders = np.searchsorted(np.array(family, dtype=np.int64)[legal], np.arange(1, len(families)))
+    return tuple(np.split(table, borders)) if len(families) else ()
+
+
+def legal_unscheduled(question: Question, restrictions: Restrictions, rows: LayoutColumns) -> Bools:
+    """Rows that satisfy restrictions and rules, (N,), except rules on the schedule and on the microbatch size."""
+    legal = allowed_rows(question, restrictions, rows)
+    remaining = np.flatnonzero(legal)
+    legal[remaining] = legal_rows(question, rows.rows(remaining), shaped=False, hosts=False)
+    return legal
+
+
+def legal_at_any_stage(question: Question, restrictions: Restrictions, cores: LayoutColumns) -> Bools:
+    """Cores that are legal with some ZeRO stage over all ranks, (N,)."""
+    legal = np.zeros(len(cores), dtype=np.bool_)
+    for start in range(0, len(cores), ROWS_TOGETHER):
+        batch = np.arange(start, min(start + ROWS_TOGETHER, len(cores)))
+        for zero in question.stack.zero_stages:
+            remaining = batch[~legal[batch]]
+            rows = replace(cores.rows(remaining), zero=np.full(len(remaining), zero))
+            legal[remaining] = legal_unscheduled(question, restrictions, rows)
+    return legal
+
+
+def shapes_of(
+    question: Question, restrictions: Restrictions, pipelines: LayoutColumns, variants: list[Ints]
+) -> tuple[tuple[Ints, ...], ...]:
+    """Legal shapes of each pipeline, (K, 2) for each ZeRO stage of its first core."""
+    model, policies = question.model, set(restrictions.recompute(question))
+    runs = [schedule for schedule in question.stack.schedules if policies & set(allowed_recompute(schedule))]
+    pipeline, stage, shape, shard = [], [], [], []
+    for index, pp in enumerate(pipelines.pp.tolist()):
+        pairs = [(1, ONE_CHUNK)]
+        if pp > 1:
+            chunks = range(1, (model.num_layers + ENDS) // pp + 1)
+            pairs = [
+                (vpp, SCHEDULES.index(schedule))
+                for schedule in runs
+                for vpp in chunks
+                if goes_with(schedule, vpp) and covers(schedule, model.num_layers, pp * vpp)
+            ]
+        for zero in range(ZERO_STAGES):
+            groups = variants[index][variants[index][:, 0] == zero, 1]
+            group = int(groups[0]) if len(groups) else int(pipelines.replicas[index])
+            pipeline += [index] * len(pairs)
+            stage += [zero] * len(pairs)
+            shard += [group] * len(pairs)
+            shape += pairs
+    rows = replace(
+        pipelines.rows(np.array(pipeline, dtype=np.int64)),
+        zero=np.array(stage, dtype=np.int64),
+        shard=np.array(shard, dtype=np.int64),
+        vpp=np.array([vpp for vpp, _ in shape], dtype=np.int64),
+        schedule=np.array([schedule for _, schedule in shape], dtype=np.int64),
+    )
+    legal = allowed_rows(question, restrictions, rows)
+    remaining = np.flatnonzero(legal)
+    legal[remaining] = legal_rows(question, rows.rows(remaining), hosts=False)
+    table = np.array(shape, dtype=np.int64).reshape(-1, 2)
+    of_pipeline, of_stage = np.array(pipeline, dtype=np.int64), rows.zero
+    borders = np.searchsorted(
+        of_pipeline * ZERO_STAGES + of_stage, np.arange(len(pipelines) * ZERO_STAGES + 1)
+    )
+    legal_K = [table[begin:end][legal[begin:end]] for begin, end in pairwise(borders.tolist())]
+    return tuple(
+        tuple(legal_K[index * ZERO_STAGES : (index + 1) * ZERO_STAGES]) for index in range(len(pipelines))
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """Cores with their variants and shapes."""
+
+    question: Question
+    cores: LayoutColumns
+    """Cores as layouts with shape 1f1b, zero0 and one shard group."""
+    family: Ints
+    """Index into `variants`, (N,)."""
+    variants: tuple[Ints, ...]
+    """ZeRO stage and shard of each family, (V, 2) each."""
+    pipeline: Ints
+    """Index into `shapes`, (N,)."""
+    shapes: tuple[tuple[Ints, ...], ...]
+    """vpp and schedule of each pipeline, (K, 2) for each ZeRO stage."""
+    counts: Boxes
+    """Counts of blocks that each core stands for, (N,); the core itself has the least."""
+
+    def __len__(self) -> int:
+        """Number of layouts."""
+        return int(self.sizes.sum())
+
+    @cached_property
+    def _stages(self) -> Ints:
+        """Number of variants of each family with each ZeRO stage, (F, Z)."""
+        counts = [np.bincount(own[:, 0], minlength=ZERO_STAGES) for own in self.variants]
+        return np.array(counts, dtype=np.int64).reshape(-1, ZERO_STAGES)
+
+    @cached_property
+    def _shapes(self) -> Ints:
+        """Number of shapes of each pipeline with each ZeRO stage, (K, Z)."""
+        counts = [[len(own) for own in of_stage] for of_stage in self.shapes]
+        return np.array(counts, dtype=np.int64).reshape(-1, ZERO_STAGES)
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """Number of layouts of each core, (N,)."""
+        counts = np.zeros(len(self.cores), dtype=np.int64)
+        for zero in np.flatnonzero(self._stages.any(axis=0) & self._shapes.any(axis=0)).tolist():
+            counts += self._stages[:, zero][self.family] * self._shapes[:, zero][self.pipeline]
+        return counts * self.counts.layouts
+
+    def with_rates(self, question: Question) -> Space:
+        """Space of a question that differs only in rates and memory sizes, which no rule of legality reads."""
+        space = replace(self, question=question)
+        vars(space).update(
+            {name: getattr(self, name) for name in ("sizes", "microbatches", "may_start_empty")}
+        )
+        return space
+
+    def with_confidence(self, question: Question) -> Space:
+        """Space of a question that differs only in confidence of fitting; bounds in seconds are shared."""
+        space = self.with_rates(question)
+        vars(space).update({name: getattr(self, name) for name in ("bound_cache", "priced_cache")})
+        if question.confidence >= self.question.confidence:
+            vars(space)["infeasible_cores"] = self.infeasible_cores
+        return space
+
+    @cached_property
+    def bound_cache(self) -> dict[tuple[str, bytes], Array]:
+        """Cache (name, policies) → bounds of the cores, (N,) (`planner.bounds`)."""
+        return {}
+
+    @cached_property
+    def priced_cache(self) -> dict[Any, Any]:
+        """Cache of priced cores for any recompute policies (`planner.bounds.cores`)."""
+        return {}
+
+    @cached_property
+    def infeasible_cores(self) -> dict[tuple[bytes, float], Bools]:
+        """Cache (recompute policies, memory limit) → cores known not to fit, (N,) (`planner.bounds`)."""
+        return {}
+
+    def of_cores(self, mask: Bools) -> Space:
+        """Space of selected cores."""
+        index = np.flatnonzero(mask)
+        return self._with_cores(self.cores.rows(index), index, self.counts.rows(index))
+
+    def _without_empty_cores(self) -> Space:
+        filled = self.sizes > 0
+        return self if filled.all() else self.of_cores(filled)
+
+    def _with_cores(self, cores: LayoutColumns, index: Ints, counts: Boxes) -> Space:
+        """Space of new cores, which have the families and pipelines of the cores at `index`."""
+        return replace(
+            self, cores=cores, family=self.family[index], pipeline=self.pipeline[index], counts=counts
+        )
+
+    @cached_property
+    def expanded_counts(self) -> Space:
+        """Space with a core for every combination of counts."""
+        if self.counts.is_single.all():
+            return self
+        core, counts = self.counts.singles()
+        cores = with_counts(self.cores.rows(core), counts)
+        return self._with_cores(cores, core, Boxes(counts, counts, self.counts.room[core]))
+
+    @cached_property
+    def microbatches(self) -> Ints:
+        """Number of microbatches of each core, (N,)."""
+        return self.cores.microbatches(self.question.training.global_batch)
+
+    @cached_property
+    def may_start_empty(self) -> Bools:
+        """Whether some shape of a core has more stages than blocks, (N,)."""
+        most_K = [
+            max((int(own[:, 0].max()) for own in of_stage if len(own)), default=1) for of_stage in self.shapes
+        ]
+        most_chunks = np.array(most_K, dtype=np.int64)[self.pipeline]
+        return self.cores.pp * most_chunks > self.question.model.num_layers
+
+    @cached_property
+    def in_scenarios(self) -> tuple[Space, ...]:
+        """Space of the question in each weighed scenario; empty without scenarios."""
+        return tuple(replace(self, question=one) for one in scenarios_of(self.question))
+
+    @cached_property
+    def splits_backward(self) -> bool:
+        """Whether some schedule of the space splits backward passes."""
+        schedules_used = {int(index) for by_stage in self.shapes for own in by_stage for index in own[:, 1]}
+        return any(SCHEDULES[index] in SPLIT_BACKWARD for index in schedules_used)
+
+    def zero_stages_of(self, cores: Ints) -> list[tuple[int, Bools]]:
+        """Pairs of ZeRO stage and cores that have a variant of the stage, (N,); stages without cores are left out."""
+        own_NZ = self._stages[self.family[cores]] > 0
+        return [(zero, own_NZ[:, zero]) for zero in range(ZERO_STAGES) if own_NZ[:, zero].any()]
+
+    def rows(self, core: Ints, choice: Ints) -> LayoutColumns:
+        """Layouts of cores (N,) at their least counts, with (N, 4) zero, shard, vpp and schedule."""
+        zero, shard, vpp, schedule = choice.T
+        return replace(self.cores.rows(core), zero=zero, shard=shard, vpp=vpp, schedule=schedule)
+
+    def smallest_rows(self) -> tuple[Ints, LayoutColumns]:
+        """Index of the core, (N,), and a layout of every core and ZeRO stage with the least memory: sharded over all
+        ranks, at the least counts.
+
+        In 1f1b, or where a pipeline cannot run that (it has few microbatches, or was fixed) in its first shape.
+        """
+        simplest = np.zeros((len(self.shapes), ZERO_STAGES, 2), dtype=np.int64)
+        for index, of_stage in enumerate(self.shapes):
+            for zero, own in enumerate(of_stage):
+                if len(own):
+                    simplest[index, zero] = min(
+                        own.tolist(), key=lambda shape: (shape[1] != ONE_CHUNK, shape)
+                    )
+        all_cores = np.arange(len(self.cores))
+        stages = [(stage, np.flatnonzero(has)) for stage, has in self.zero_stages_of(all_cores)]
+        core = np.concatenate([own for _, own in stages])
+        zero_N = np.repeat([stage for stage, _ in stages], [len(own) for _, own in stages])
+        shape = simplest[self.pipeline[core], zero_N]
+        choice = np.column_stack([zero_N, self.cores.replicas[core], shape])
+        possible = shape[:, 0] > 0
+        return core[possible], self.rows(core[possible], choice[possible])
+
+    def all_rows(self) -> LayoutColumns:
+        """Every layout written out."""
+        space = self.expanded_counts
+        return space.rows_of(np.arange(len(space.cores)))
+
+    def rows_of(self, cores: Ints) -> LayoutColumns:
+        """Every layout of the cores, at their least counts."""
+        return self.rows(*self.choices_of(cores))
+
+    def choices_of(self, cores: Ints) -> tuple[Ints, Ints]:
+        """Core (N,) and zero, shard, vpp and schedule (N, 4) of every layout of the cores, core by core; cores of one
+        kind have the same variants and shapes."""
+        kinds = np.stack([self.family[cores], self.pipeline[cores]], axis=1)
+        _, first, kind = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
+        tables = [self._table(int(core)) for core in cores[first].tolist()]
+        sizes = np.array([len(table) for table in tables], dtype=np.int64)
+        size_N = sizes[kind.reshape(-1)]
+        start = np.cumsum(sizes) - sizes
+        written = np.concatenate([np.empty((0, 4), dtype=np.int64), *tables])
+        offset_N = np.arange(size_N.sum()) - np.repeat(np.cumsum(size_N) - size_N, size_N)
+        return np.repeat(cores, size_N), written[np.repeat(start[kind.reshape(-1)], size_N) + offset_N]
+
+    def _table(self, core: int) -> Ints:
+        """zero, shard, vpp and schedule of each layout of a core, (K, 4)."""
+        shapes = self.shapes[int(self.pipeline[core])]
+        rows = [
+            np.concatenate([np.broadcast_to(own, shapes[own[0]].shape), shapes[own[0]]], axis=1)
+            for own in self.variants[int(self.family[core])]
+        ]
+        return np.concatenate([np.empty((0, 4), dtype=np.int64), *rows])
+
+
+def legal_space(question: Question, restrictions: Restrictions) -> Space:
+    """Space of all layouts that satisfy the rules of `planner.rules.legality` and the restrictions; rules that need
+    prices are applied when layouts are priced."""
+    return shared(question, restrictions, _legal_space)
+
+
+def _legal_space(question: Question, restrictions: Restrictions) -> Space:
+    core_limits = restrictions.without(("zero", "shard", "vpp", "schedule", "mbs"))
+    cores = candidate_cores(question, restrictions)
+    counts = Boxes.from_minimum(question, cores)
+    if speaks_of_counts(restrictions.named_axes):
+        of_box, single = counts.singles()
+        cores, counts = with_counts(cores.rows(of_box), single), Boxes(single, single, counts.room[of_box])
+    legal = np.flatnonzero(legal_at_any_stage(question, core_limits, cores))
+    cores, counts = cores.rows(legal), counts.rows(legal)
+    narrow = restrictions.without(("vpp", "schedule", "mbs"))
+    core, sized = microbatch_sizes(question, restrictions, cores)
+    families, family = families_of(cores, core, sized)
+    spoken = speaks_of_counts(restrictions.named_axes)
+    most_counts = Boxes.of(families).most if spoken else Boxes.from_minimum(question, families).most
+    variants = variants_of(question, narrow, families, with_counts(families, most_counts))
+    cores, counts = sized, counts.rows(core)
+    stages = np.array([np.bincount(keys[:, 0], minlength=ZERO_STAGES) > 0 for keys in variants])
+    stages = stages.reshape(-1, ZERO_STAGES) @ (1 << np.arange(ZERO_STAGES))
+    microbatches = cores.microbatches(question.training.global_batch)
+    keys = [getattr(cores, name) for name in columns_that_affect("pipeline") if not speaks_of_counts({name})]
+    keys += [offloaded > 0 for offloaded in counted_columns(cores)]  # how many decides no shape
+    first, pipeline = first_of_each([*keys, microbatches, stages[family]])
+    of_first = [variants[index] for index in family[first].tolist()]
+    return Space(
+        question=question,
+        cores=cores,
+        family=family,
+        variants=variants,
+        pipeline=pipeline,
+        shapes=shapes_of(question, restrictions, cores.rows(first), of_first),
+        counts=counts,
+    )._without_empty_cores()
+
+
+def enumerate_layouts(question: Question, restrictions: Restrictions) -> LayoutColumns:
+    """All legal layouts that late rules allow, written out: for small questions."""
+    rows = legal_space(question, restrictions).all_rows()
+    is_covered = ~needless_rows(question, restrictions, rows)
+    for rule in LATE_RULES:
+        is_covered &= ~rule.broken(question, rows)
+    return rows.rows(np.flatnonzero(is_covered))
+
+
+_DEGREES = ("tp", "pp")
+"""Degrees whose restriction only selects cores of the unrestricted space."""
+_MOST_CORES = 1_000_000
+"""Maximum cores of the cached spaces, latest first: each takes some 200 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SpaceKey:
+    """Cache key: the parts of a query that decide which layouts are legal."""
+
+    question: Question
+    restrictions: Restrictions
+    schedules: frozenset[str]
+    """Schedules that run under some permitted recompute policy."""
+
+    @classmethod
+    def of(cls, question: Question, restrictions: Restrictions) -> _SpaceKey:
+        """Key of a query, without memory limit and confidence of fitting, which no rule of legality reads."""
+        policies = set(restrictions.recompute(question))
+        runs = (name for name in question.stack.schedules if policies & set(allowed_recompute(name)))
+        free = replace(restrictions, max_memory=None, confidence=None, forbidden_recompute=frozenset())
+        return cls(replace(question, confidence=EVEN), free, frozenset(runs))
+
+    def includes(self, narrower: _SpaceKey) -> bool:
+        """Whether every layout of a narrower space is in this space."""
+        matches = self.question == narrower.question and self.schedules >= narrower.schedules
+        return matches and self.restrictions.contains(narrower.restrictions)
+
+
+class SpaceCache:
+    """Latest spaces, with the cached bounds of their cores."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[_SpaceKey, Space]] = []
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Context in which `legal_space` uses this cache."""
+        token = _SHARED.set(self)
+        try:
+            yield
+        finally:
+            _SHARED.reset(token)
+
+    def of(
+        self, question: Question, restrictions: Restrictions, make: Callable[[Question, Restrictions], Space]
+    ) -> Space:
+        """Space of a question: cached, selected from the space of all degrees, or new."""
+        key = _SpaceKey.of(question, restrictions)
+        space = next((cached for known, cached in self._entries if known == key), None)
+        all_degrees = replace(key, restrictions=key.restrictions.without(_DEGREES))
+        wider = next((cached for known, cached in self._entries if known == all_degrees), None)
+        if space is None and wider is not None:
+            values = {name: getattr(wider.cores, name) for name in _DEGREES}
+            if all(
+                restrictions.only.get(name, frozenset()) <= {*tried.tolist()}
+                for name, tried in values.items()
+            ):  # tensor ranks over nodes are there where they are asked for alone
+                masks = [restrictions.permits(name, tried) for name, tried in values.items()]
+                return wider.of_cores(np.logical_and.reduce(masks)).with_confidence(question)
+        if space is None:
+            space = make(question, restrictions)
+            wider = next((cached for known, cached in self._entries if known.includes(key)), None)
+            if wider is not None:
+                _copy_known_bounds(space, wider)
+        elif space.question != question:
+            space = space.with_confidence(question)
+        entries, cores = [(key, space)], len(space.cores)
+        for entry in self._entries:
+            if entry[0] != key:
+                cores += len(entry[1].cores)
+                entries += [entry] * (cores <= _MOST_CORES)
+        self._entries = entries
+        return space
+
+
+def _copy_known_bounds(space: Space, wider: Space) -> None:
+    """Copy the cached bounds of a wider space: they hold for fewer variants, too."""
+    if not (space.counts.is_single.all() and wider.counts.is_single.all()):
+        return
+    columns = [
+        np.concatenate([getattr(part.cores, column.name) for part in (wider, space)])
+        for column in fields(space.cores)
+    ]
+    (_, kind), num_wider = first_of_each(columns), len(wider.cores)
+    place = np.full(int(kind.max(initial=-1)) + 1, -1)
+    place[kind[:num_wider]] = np.arange(num_wider)
+    at = place[kind[num_wider:]]
+    if (at < 0).any():
+        return
+    for target, source in ((space.priced_cache, wider.priced_cache), (space.bound_cache, wider.bound_cache)):
+        target |= {key: values[at] for key, values in source.items() if isinstance(values, np.ndarray)}
+    if "ideal" in wider.priced_cache:
+        ranks, costs, kinds = wider.priced_cache["ideal"]
+        space.priced_cache["ideal"] = ranks, costs, kinds[at]
+
+
+_SHARED: ContextVar[SpaceCache | None] = ContextVar("_SHARED", default=None)
+
+
+def shared_spaces() -> SpaceCache:
+    """Cache of the current context, or a new cache."""
+    return _SHARED.get() or SpaceCache()
+
+
+def shared(
+    question: Question, restrictions: Restrictions, make: Callable[[Question, Restrictions], Space]
+) -> Space:
+    """Space of a question, cached if the context shares spaces."""
+    spaces = _SHARED.get()
+    return make(question, restrictions) if spaces is None else spaces.of(question, restrictions, make)
