@@ -20,10 +20,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from cost_models.curves import attention_head_seconds, curve_seconds
 from cost_models.files.catalog import load_profile
 from cost_models.files.whole import write_whole
-from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.hardware import HardwareProfile, attention_head_seconds, curve_seconds
 from meshwright.terminal.formats import as_csv
 
 _BLOCKS, _REPEATS, _WARM_UP = 3, 12, 3

@@ -8,11 +8,10 @@ from cost_models.files.catalog import load_recommender
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate
 from cost_models.recommender.question import complete_recommender
-from cost_models.specs.model.blocks import LatentAttention
 from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.training import TrainingSpec
-from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.transformer import LatentAttention, TransformerSpec
 from planner.plan import Plan, make_plan
 from planner.recommender.plan import RecommenderPlan, make_recommender_plan
 

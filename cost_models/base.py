@@ -27,6 +27,8 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 """A factor: bytes per element, or how often something is kept or done."""
 
+LISTED = Field(strict=False)
+"""A tuple that may be given as a list: filled-in defaults are lists, which strict validation would refuse."""
 Efficiency = Field(ge=1e-6, le=1.5, allow_inf_nan=False)
 """A share of a rate, as fits find it: from next to nothing to above 1, where a datasheet says too little."""
 
@@ -42,7 +44,7 @@ else:
             try:
                 return super().__call__(*args, **fields)
             except ValidationError as error:
-                from cost_models.spec_problems import spec_error
+                from cost_models.documents import spec_error
 
                 raise spec_error(error, cls) from None
 

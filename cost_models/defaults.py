@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from cost_models.compute.device import require_rate
-from cost_models.curves import measured_cluster
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL
 from cost_models.question import MixedQuestion, Question, mixed_question, require_tiles
-from cost_models.specs.cluster import ClusterSpec, GpuSpec, Precision
-from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.pools import MixedCluster
+from cost_models.specs.cluster import ClusterSpec, GpuSpec, LinkSpec, MixedCluster, Precision
+from cost_models.specs.hardware import CollectiveCurve, CurvePoint, HardwareProfile
 from cost_models.specs.stack import VOCABULARY_UNIT, StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
@@ -216,3 +214,35 @@ def nearest_profile(
         if nearest := next(filter(suits, fitted), None):
             return nearest
     return catalog.load_profile("datasheet-gpu" if accelerator else "datasheet-cpu")
+
+
+def measured_cluster(profile: HardwareProfile, base: ClusterSpec) -> ClusterSpec:
+    """`base` with the peak, bandwidth and links of the profile, where it has measured them.
+
+    The peak of a CPU is then the best fp32 product seen with all processes running, so MFU is relative to
+    that and the GPU's `source` says so.
+    """
+    gpu = base.gpu
+    if profile.measured_peak and profile.measured_bandwidth:
+        gpu = gpu.model_copy(
+            update={
+                "peak": dict.fromkeys(gpu.peak, profile.measured_peak),
+                "memory_bandwidth": profile.measured_bandwidth,
+                "source": f"no datasheet: peak is the best matrix rate seen ({profile.source})",
+            }
+        )
+    links = base.links
+    if link := _measured_link(profile.collectives, links.intra_node):
+        links = links.with_intra_node(link)
+    return base.model_copy(update={"gpu": gpu, "links": links})
+
+
+def _measured_link(collectives: Sequence[CollectiveCurve], link: LinkSpec) -> LinkSpec | None:
+    """The link of a measured point-to-point curve: rate of its largest message, latency of its smallest."""
+    for curve in collectives:
+        if curve.operation == "p2p":
+            largest: CurvePoint = max(curve.points, key=lambda point: point.size)
+            smallest: CurvePoint = min(curve.points, key=lambda point: point.size)
+            rate = largest.size / largest.seconds
+            return link.model_copy(update={"bandwidth": rate, "latency": smallest.seconds})
+    return None

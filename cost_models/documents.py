@@ -1,12 +1,18 @@
-"""Parsed files: plain values, and where in the file each was written."""
+"""Parsed files: plain values, where in the file each was written, and what validation finds wrong with them, in the
+user's words: one sentence for each place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
-from cost_models.errors import Problem
+from pydantic import BaseModel, RootModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from cost_models.errors import MOST_PROBLEMS, InputError, MeshwrightError, Problem, did_you_mean
+from cost_models.units import counted
 
 Key = tuple[str | int, ...]
 """Place of a value in a document: field names and list positions from the root."""
@@ -55,3 +61,127 @@ def printable(text: str, limit: int | None = 300) -> str:
     if not clean.isprintable():
         clean = "".join(char if char.isprintable() else "?" for char in clean)
     return clean if limit is None or len(text) <= limit else clean[:limit] + "…"
+
+
+def spec_error(error: ValidationError, spec_type: type[BaseModel] = BaseModel) -> InputError:
+    """An InputError with every problem of a spec made in Python; with its type, misspelt names get suggestions."""
+    told, _ = spec_problems(error, spec_type, most=None)
+    problems = [Problem(show_key(key), what) for key, what in told.items()]
+    return InputError(f"{counted(len(problems), 'problem')} in {error.title}", problems=problems)
+
+
+def spec_problems(
+    error: ValidationError,
+    spec_type: type[BaseModel],
+    *,
+    known: Container[Key] = (),
+    order: Callable[[Key], int] = lambda key: 0,
+    most: int | None = MOST_PROBLEMS,
+) -> tuple[dict[Key, str], int]:
+    """(place → sentence, number of further places): what is wrong with a spec, for the first places in `order`.
+
+    Places that are `known` to be wrong, or lie in one that is, are left out.
+    """
+    found: dict[Key, ErrorDetails] = {}
+    for details in error.errors(include_url=False):
+        key: Key = tuple(part for part in details["loc"] if not str(part).startswith("["))
+        if not _follows(details) and not any(one in known or one in found for one in (key[:1], key)):
+            found[key] = details
+    first = sorted(found, key=order)[:most]
+    told = {key: printable(_sentence(spec_type, key, found[key])) for key in first}
+    return told, len(found) - len(told)
+
+
+def _follows(details: ErrorDetails) -> bool:
+    """Whether an error only repeats others, as a list that is too short because its items are wrong."""
+    return details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"]
+
+
+def _sentence(spec_type: type[BaseModel], key: Key, details: ErrorDetails) -> str:
+    """One error as a sentence without full stop."""
+    name, given = show_key(key[-1:]), details["input"]
+    context = details.get("ctx", {})
+    match details["type"]:
+        case "missing":
+            return f"required field `{name}` is missing"
+        case "extra_forbidden":
+            return f"unknown field `{name}`{did_you_mean(name, _field_names(spec_type, key[:-1]))}"
+        case "greater_than" if not context["gt"]:
+            return f"must be above zero, not {_show(given)}"
+        case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal" as kind:
+            limit = next(iter(context.values()))
+            return f"must be {_COMPARISONS[kind]} {limit:g}, not {_show(given)}"
+        case "literal_error":
+            words = [word.strip(" '") for word in context["expected"].replace(" or ", ", ").split(",")]
+            listed = ", ".join(f"`{word}`" for word in words)
+            return f"{_show(given)} is not one of {listed}{did_you_mean(str(given), words)}"
+        case "string_pattern_mismatch":
+            return f"{_show(given)} is not a name: letters, digits, spaces and `._+/-`, 100 at most"
+        case "too_short":
+            return f"lists {len(given)}; at least {context['min_length']} is needed"
+        case "value_error":
+            cause = context.get("error")
+            if isinstance(cause, MeshwrightError):
+                return "; ".join([cause.headline, *map(str, cause.problems)])
+            return str(cause)
+        case kind if kind in _NOUNS:
+            return f"{_show(given)} is not {_NOUNS[kind]}"
+        case _:
+            return f"{details['msg'][:1].lower()}{details['msg'][1:]}"
+
+
+_COMPARISONS = {
+    "greater_than": "above",
+    "greater_than_equal": "at least",
+    "less_than": "below",
+    "less_than_equal": "at most",
+}
+_NOUNS = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a whole number of sensible size",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "`true` or `false`",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "dict_type": "a group of `field: value` pairs",
+    "model_type": "a group of `field: value` pairs",
+    "model_attributes_type": "a group of `field: value` pairs",
+}
+
+
+def _show(value: Any) -> str:
+    """A value as the user wrote it, between backticks and cut to a readable length."""
+    if isinstance(value, dict | list):
+        return "this group" if isinstance(value, dict) else "this list"
+    words = {None: "nothing", True: "`true`", False: "`false`"}
+    if value is None or isinstance(value, bool):
+        return words[value]
+    return f"`{printable(str(value), limit=60)}`"
+
+
+def _field_names(spec_type: type[BaseModel], key: Key) -> list[str]:
+    """Names of the fields that may stand at `key`; empty where the place is not a spec."""
+    if not key:
+        return list(spec_type.model_fields)
+    part, rest = key[0], key[1:]
+    if part not in spec_type.model_fields:
+        return []
+    in_list = bool(rest) and isinstance(rest[0], int)
+    while rest and isinstance(rest[0], int):
+        rest = rest[1:]
+    inner = _inner_specs(spec_type.model_fields[str(part)].annotation)
+    lists = [one for one in inner if issubclass(one, RootModel)]
+    if in_list and lists:
+        inner = _inner_specs(lists[0].model_fields["root"].annotation)
+    return _field_names(inner[0], rest) if inner else []
+
+
+def _inner_specs(annotation: Any) -> list[type[BaseModel]]:
+    """The specs inside `X`, `X | None`, `tuple[X, ...]`; a list of specs that has a name of its own is one of them."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [spec for inner in get_args(annotation) for spec in _inner_specs(inner)]

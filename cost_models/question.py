@@ -9,10 +9,9 @@ from typing import Any, Self
 from cost_models.errors import InputError
 from cost_models.risk import EVEN, Risk
 from cost_models.specs.choices import Recompute
-from cost_models.specs.cluster import ClusterSpec, GpuSpec
+from cost_models.specs.cluster import ClusterSpec, GpuSpec, MixedCluster
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.model.kinds import Kinds, kinds_in, of_each_kind
-from cost_models.specs.pools import MixedCluster
+from cost_models.specs.kinds import Kinds, kinds_in, of_each_kind
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec

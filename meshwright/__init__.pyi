@@ -9,8 +9,8 @@ from cost_models.errors import MeshwrightError as MeshwrightError
 from cost_models.errors import RunError as RunError
 from cost_models.estimate import Estimate as Estimate
 from cost_models.specs.cluster import ClusterSpec as ClusterSpec
+from cost_models.specs.cluster import MixedCluster as MixedCluster
 from cost_models.specs.hardware import HardwareProfile as HardwareProfile
-from cost_models.specs.pools import MixedCluster as MixedCluster
 from cost_models.specs.recommender.model import RecommenderSpec as RecommenderSpec
 from cost_models.specs.recommender.training import RecommenderTraining as RecommenderTraining
 from cost_models.specs.training import TrainingSpec as TrainingSpec
@@ -68,8 +68,8 @@ from meshwright.verbs.validate import validate_recommenders as validate_recommen
 from meshwright.verbs.validate.validated import Validated as Validated
 from meshwright.verbs.verify import verify as verify
 from planner.plan import Plan as Plan
-from planner.plan_files import load_plan as load_plan
-from planner.plan_files import save_plan as save_plan
-from planner.verify.checks import Check as Check
+from planner.plan import load_plan as load_plan
+from planner.plan import save_plan as save_plan
+from planner.verify import Check as Check
 
 __all__: list[str]

@@ -1,33 +1,62 @@
-"""A plan: everything needed to run a layout, to check its prediction and to ask the same question again.
+"""Plans: everything needed to run a layout, to check its prediction and to ask the same question again; their files,
+and the cache of layouts that searches about them found.
 
 `AnyPlan` is what plans of all families share; `Plan` is that of a transformer, with the records that its file holds.
+
+Plan files are YAML of one schema version; reading one runs no code (safe YAML, then strict validation), and checks its
+layout. The same query gives the same bytes, so a plan file holds no date and no duration of the search. A saved plan is
+priced under the memory limit of its question, and under that which it was held to.
+
+The cache is for the verbs that ask next: its layouts are priced then, not searched again. A file of JSON for each plan
+lies in the user's cache folder (`$XDG_CACHE_HOME/meshwright`, else `~/.cache/meshwright`), named by a digest of the
+question, its restrictions, the layout, and this version with its code and data. It is safe to delete; one that is
+missing, spoilt or of another version is as good as none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Any, Literal, Self
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
 
+import yaml
 from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, PrivateAttr, Tag, model_validator
 
+import cost_models
+import planner
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.base import GpuCount, Spec
-from cost_models.errors import Problem
+from cost_models.documents import Document
+from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
+from cost_models.families import family_of_plan_kind, part
+from cost_models.files.parsing import check_kind, validate
+from cost_models.files.reading import read_document
+from cost_models.files.whole import write_whole
+from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question, parts_of, question_of_parts
 from cost_models.risk import EVEN, MOST_CONFIDENT, Risk
-from cost_models.specs.cluster import ClusterSpec, GpuSpec, Precision
+from cost_models.specs.cluster import (
+    AnyCluster,
+    ClusterSpec,
+    GpuSpec,
+    MixedCluster,
+    OperationsSpec,
+    Precision,
+)
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.operations import OperationsSpec
-from cost_models.specs.pools import AnyCluster, MixedCluster
-from cost_models.specs.stack import StackSpec
+from cost_models.specs.stack import DROPPED_FACTS, StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import Bytes, Seconds, counted
-from planner.certificate import Certificate
-from planner.objectives import Objective, ObjectiveName
+from planner.objectives import Certificate, Objective, ObjectiveName
 from planner.rules.legality import check
 from planner.space.restrictions import Restrictions, parse_restrictions
 
@@ -397,3 +426,206 @@ def make_plan(
         certificate=certificate,
         **{name: getattr(question, name) for name in same},
     )
+
+
+P = TypeVar("P", bound=AnyPlan)
+
+UNWRITTEN = {
+    *("top", "infeasible", "pruned", "solved", "undecided", "settled", "proved_by", "seconds"),
+    *("method", "solver"),
+}
+"""What a certificate says of how it was come by: of no plan file, and passed over in those of earlier versions."""
+
+_HEADER = """\
+# A Meshwright plan: inputs, layout, prediction and proof.
+#   meshwright explain PLAN    why this layout
+#   meshwright run PLAN        train it, and compare
+"""
+
+
+def plan_text(plan: AnyPlan) -> str:
+    """A plan as the YAML of its file."""
+    fields = plan.model_dump(mode="json", exclude={"certificate": UNWRITTEN})
+    predicted = fields.get("prediction", {})
+    for tier in ("host", "drive"):
+        if predicted.get(f"{tier}_bytes") is None:  # nothing lies there, so nothing is said of it
+            for name in (f"{tier}_bytes", f"{tier}_limit"):
+                predicted.pop(name, None)
+    return plan_yaml(_HEADER, fields)
+
+
+def save_plan(plan: AnyPlan, path: str | Path) -> None:
+    """Write a plan file whole or not at all. Raises InputError: the place cannot be written to."""
+    write_plan(path, plan_text(plan))
+
+
+def plan_yaml(header: str, fields: Mapping[str, Any]) -> str:
+    """The text of a plan file: comments, then the fields, ended by YAML's end-of-document mark."""
+    return header + yaml.safe_dump(
+        dict(fields), sort_keys=False, explicit_end=True, allow_unicode=True, width=120
+    )
+
+
+def write_plan(path: str | Path, text: str) -> None:
+    """Write a plan file whole or not at all. Raises InputError where the place cannot be written to."""
+    try:
+        write_whole(Path(path), text)
+    except OSError as error:
+        raise InputError(f"cannot write `{path}`: {(error.strerror or str(error)).lower()}") from None
+
+
+def require_ended(document: Document) -> None:
+    """Raises InputError where the file of a plan lacks the mark of its end, as one that was cut short does."""
+    if not document.ended:
+        raise InputError(f"`{document.source}` is cut short: it does not end with `...`", hint="plan again")
+
+
+def load_any_plan(path: str | Path) -> AnyPlan:
+    """Read a plan file of whichever family; its layout is checked against its own model, cluster and training.
+
+    Raises:
+        InputError: missing, no plan, of another schema version, cut short, or inconsistent; all problems at once.
+    """
+    document = read_document(path)
+    return _checked(document, read_plan_in(document))
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read a plan file of a transformer as `load_any_plan` does, and raises as that."""
+    document = read_document(path)
+    return _checked(document, _read_plan(document, Plan))
+
+
+def _checked(document: Document, plan: P) -> P:
+    """The plan, checked for problems on its own cluster. Raises InputError."""
+    if problems := plan.problems():
+        where, headline = document.where(("layout",)), f"the layout of `{document.source}` cannot run"
+        raise InputError(headline, problems=[Problem(where, problem.what) for problem in problems])
+    return plan
+
+
+def read_plan_in(document: Document) -> AnyPlan:
+    """The plan of whichever family in a file that was read; its layout is not checked.
+
+    Raises:
+        InputError: no plan, of another schema version or cut short; all problems at once.
+    """
+    kind = document.value.get("kind") if isinstance(document.value, dict) else None
+    plan_type: type[AnyPlan] = part(family_of_plan_kind(kind).plan)  # of an unknown kind it reports the error
+    return _read_plan(document, plan_type)
+
+
+def without_dropped_facts(fields: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The fields of a plan's file without facts of its stack that only earlier versions have; names of those facts."""
+    facts = fields.get("stack")
+    if not isinstance(facts, dict):
+        return fields, ()
+    ignored = tuple(name for name in facts if name in DROPPED_FACTS)
+    return fields | {"stack": {name: facts[name] for name in facts if name not in ignored}}, ignored
+
+
+def _read_plan(document: Document, plan_type: type[P]) -> P:
+    check_kind(document, plan_type)
+    written = document.value.get("schema_version")
+    if written != PLAN_SCHEMA:
+        what = "does not say its schema_version" if written is None else f"has schema_version {written!r:.20}"
+        raise InputError(
+            f"`{document.source}` {what}; this Meshwright ({package_version()}) reads {PLAN_SCHEMA}",
+            hint="plan again with this version, or use the one that wrote the file",
+        )
+    require_ended(document)
+    if isinstance(proof := document.value.get("certificate"), dict):
+        read = {name: value for name, value in proof.items() if name not in UNWRITTEN}
+        document = replace(document, value=document.value | {"certificate": read})
+    fields, ignored = without_dropped_facts(document.value)
+    plan = validate(replace(document, value=fields), plan_type).without_facts(ignored)
+    try:
+        plan.require_readable()
+    except InputError as error:
+        where = document.where(("restrictions",))
+        problems = [Problem(where, str(problem)) for problem in error.problems]
+        raise InputError(error.headline, problems=problems) from None
+    return plan
+
+
+def priced_again(plan: Plan, layout: Layout | None = None) -> Estimate:
+    """The estimate of the plan's layout, or of another, for its question, under the memory limit that was asked for."""
+    return estimate(plan.question, layout or plan.layout).within(plan.user_restrictions.max_memory)
+
+
+def priced_within_restrictions(plan: Plan) -> Estimate:
+    """The same under the limit of what it was chosen from: a recommended layout must fit with a higher confidence."""
+    limits = plan.restrictions.read
+    return estimate(limits.apply_confidence(plan.question), plan.layout).within(limits.max_memory)
+
+
+MAX_FILES = 500
+"""Most files in the folder; those written last stay."""
+_QUESTION = {"model", "cluster", "training", "stack", "hardware", "restrictions", "objective", "layout"}
+_QUESTION |= {"confidence", "risk"}
+"""Fields of a plan that its rivals and what-ifs depend on."""
+
+Searched = tuple[Sequence[Layout], bool]
+"""Layouts, and whether the search ended by itself: what time cut short is not stored."""
+
+
+class PlanCache:
+    """Stored layouts of one plan, by the name of their search."""
+
+    def __init__(self, plan: Plan) -> None:
+        folder, self._layouts = cache_folder(), dict[str, tuple[Layout, ...]]()
+        question = plan.model_dump_json(include=_QUESTION)
+        digest = hashlib.sha256(f"{_version()}\n{question}".encode()).hexdigest()[:32]
+        self._path = None if folder is None else folder / f"{digest}.json"
+        if self._path is not None:
+            with suppress(OSError, ValueError, AttributeError, TypeError, RecursionError, InputError):
+                stored = json.loads(self._path.read_text(encoding="utf-8"))
+                read = {str(name): tuple(map(parse_layout, texts)) for name, texts in stored.items()}
+                layouts = [layout for each in read.values() for layout in each]
+                if not any(check(plan.question, layout, hosts=False) for layout in layouts):
+                    self._layouts = read
+
+    def layouts(self, name: str, search: Callable[[], Searched]) -> tuple[Layout, ...]:
+        """The layouts under a name; where there are none, those that `search` finds, stored if they are proved."""
+        if name not in self._layouts:
+            layouts, proved = search()
+            if not proved:
+                return tuple(layouts)
+            self.store(name, layouts)
+        return self._layouts[name]
+
+    def store(self, name: str, layouts: Iterable[Layout]) -> None:
+        """Store layouts that were found, if files can be written, and remove the oldest files beyond `MAX_FILES`."""
+        self._layouts[name] = tuple(layouts)
+        if self._path is not None:
+            text = json.dumps({name: [*map(str, own)] for name, own in self._layouts.items()}, indent=1)
+            with suppress(OSError):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(self._path, text)
+                files = sorted((entry.stat().st_mtime, entry.path) for entry in os.scandir(self._path.parent))
+                for _, path in files[: max(0, len(files) - MAX_FILES)]:
+                    Path(path).unlink(missing_ok=True)
+
+
+def cache_folder() -> Path | None:
+    """Folder of the cache; None where the user has no home."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "meshwright"
+    except RuntimeError:
+        return None
+
+
+@cache
+def _version() -> str:
+    """This version, and when its files were last changed."""
+    folders = [place for package in (cost_models, planner) for place in package.__path__]
+    lines = [package_version()]
+    while folders:
+        with suppress(OSError):
+            for entry in os.scandir(folders.pop()):
+                if entry.is_dir():
+                    folders += [entry.path] * (entry.name != "__pycache__")
+                else:
+                    status = entry.stat()
+                    lines.append(f"{entry.path} {status.st_size} {status.st_mtime_ns}")
+    return "\n".join(sorted(lines))

@@ -30,8 +30,7 @@ from executor.launch.environment import worker_environment
 from executor.launch.launch import run_plan
 from executor.run_config import RunConfig
 from meshwright.terminal.formats import as_csv
-from planner.plan import Plan, make_plan
-from planner.plan_files import save_plan
+from planner.plan import Plan, make_plan, save_plan
 
 SMALL = {
     "tp2 mbs4": (0,),

@@ -31,7 +31,7 @@ from cost_models.files.whole import write_whole
 from executor.faults.heartbeat import read_sign, read_signs
 from executor.launch.record import read_progress
 from meshwright.terminal.formats import as_csv
-from planner.plan_files import save_plan
+from planner.plan import save_plan
 
 STEPS, EVERY, LATEST = 120, 10, 90
 WAIT_SECONDS, HEAD_START_SECONDS = 60, 1.0

@@ -13,7 +13,7 @@ from cases import Case
 from cost_models.errors import InfeasibleError, RunError
 from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.question import MixedQuestion, Question
-from planner.certificate import Certificate
+from planner.objectives import Certificate
 from planner.search.search import search
 from planner.space.restrictions import parse_restrictions
 from planner.space.space import legal_space

@@ -19,7 +19,7 @@ from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
-from planner.certificate import Proof
+from planner.objectives import Proof
 from planner.search.branching import SearchResult
 from planner.search.search import search
 from planner.space.restrictions import Restrictions, parse_restrictions

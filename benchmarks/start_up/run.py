@@ -16,7 +16,7 @@ from pathlib import Path
 from cost_models.reliability.job import start_up
 from executor.measure.any_report import load_any_report
 from executor.starting import StartReport
-from planner.plan_files import load_plan
+from planner.plan import load_plan
 
 HERE = Path(__file__).parent
 LAYOUTS = ("dp2 mbs1 zero1", "tp2 dp2 mbs1 zero1", "tp2 pp2 dp2 mbs1 zero1")

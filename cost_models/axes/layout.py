@@ -27,10 +27,9 @@ from cost_models.axes.words import (
     Word,
 )
 from cost_models.base import MAX_GPUS, POOL_NAME, GpuCount, PositiveInt, Spec
-from cost_models.documents import printable, show_key
+from cost_models.documents import printable, show_key, spec_problems
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.schedules.registry import REGISTRY
-from cost_models.spec_problems import spec_problems
 from cost_models.specs.choices import (
     CONTEXTS,
     DEFAULT_ORDER,

@@ -30,8 +30,7 @@ import numpy.typing as npt
 
 from cost_models.arrays import Array
 from cost_models.communication.topology import Groups, Reach
-from cost_models.curves import curve_seconds
-from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.hardware import HardwareProfile, curve_seconds
 
 Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "p2p"]
 

@@ -17,8 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cost_models.specs.cluster import ClusterSpec
-from cost_models.specs.links import LevelSpec, LinkLevels, LinkSpec
+from cost_models.specs.cluster import ClusterSpec, LevelSpec, LinkLevels, LinkSpec
 
 if TYPE_CHECKING:
     import networkx

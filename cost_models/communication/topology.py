@@ -31,8 +31,7 @@ from cost_models.axes.order import ranks_inside
 from cost_models.communication.levels import Level, levels_of, link_level
 from cost_models.errors import InputError
 from cost_models.fabric.shares import AS_USUAL, Share, shares
-from cost_models.specs.cluster import ClusterSpec
-from cost_models.specs.links import LinkSpec
+from cost_models.specs.cluster import ClusterSpec, LinkSpec
 
 if TYPE_CHECKING:
     from cost_models.fabric.fabric import Fabric

@@ -62,9 +62,8 @@ from cost_models.operators.accumulation import fuses_accumulation, gradient_dtyp
 from cost_models.operators.record import Gemm, Operator, tokens_on_rank
 from cost_models.operators.tuning import job_operators
 from cost_models.question import Question
-from cost_models.specs.training import STATE_BYTES
+from cost_models.specs.training import STATE_BYTES, TuningSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.specs.tuning import TuningSpec
 
 
 def gemm_seconds(

@@ -15,14 +15,19 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
-from cost_models.curves import attention_head_seconds, curve_seconds
 from cost_models.operators.accumulation import added_share, bytes_of_a_sum
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import head_rows, padded_vocabulary
 from cost_models.operators.record import Amount, Operator, Tensor, added, on_rank
 from cost_models.question import Question
-from cost_models.specs.hardware import ElementwiseOperator, HardwareProfile, OperatorCurve
-from cost_models.specs.model.transformer_shape import Activation
+from cost_models.specs.hardware import (
+    ElementwiseOperator,
+    HardwareProfile,
+    OperatorCurve,
+    attention_head_seconds,
+    curve_seconds,
+)
+from cost_models.specs.transformer import Activation
 
 
 class Passes(NamedTuple):

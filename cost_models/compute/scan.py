@@ -29,7 +29,7 @@ from cost_models.compute.device import Device
 from cost_models.operators.block import state_products
 from cost_models.operators.record import tokens_on_rank
 from cost_models.question import Question
-from cost_models.specs.model.blocks import Recurrence
+from cost_models.specs.transformer import Recurrence
 
 _BACKWARD_PRODUCTS = 3.0
 _FP32 = 4.0

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cost_models.arrays import Array, Ints
+from cost_models.specs.choices import LinkKind
 from cost_models.specs.graph import Link, natural
-from cost_models.specs.links import LinkKind
 from cost_models.units import counted, format_bandwidth
 
 Number = TypeVar("Number", int, float)

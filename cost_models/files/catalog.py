@@ -18,9 +18,8 @@ from cost_models.files.local import LOCAL, gpu_machine, installed_gpus, this_mac
 from cost_models.files.parsing import load_spec, validate
 from cost_models.files.reading import is_file
 from cost_models.files.yaml_text import parse_yaml
-from cost_models.specs.cluster import ClusterSpec, GpuSpec
+from cost_models.specs.cluster import ClusterSpec, GpuSpec, OperationsSpec
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.operations import OperationsSpec
 from cost_models.specs.recommender.constants import EmbeddingProfile
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.stack import StackSpec

@@ -17,8 +17,7 @@ from cost_models.files.local import LOCAL
 from cost_models.files.names import TEMPLATE, known_cluster, names_a_file, unknown_cluster
 from cost_models.files.parsing import load_job, validate
 from cost_models.files.reading import is_file, read_document
-from cost_models.specs.cluster import ClusterSpec
-from cost_models.specs.pools import MAX_POOLS, MixedCluster
+from cost_models.specs.cluster import MAX_POOLS, ClusterSpec, MixedCluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.units import counted, grouped
 

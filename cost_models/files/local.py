@@ -12,8 +12,7 @@ from pathlib import Path
 import psutil
 
 from cost_models.errors import InputError
-from cost_models.specs.cluster import LEAST_MEMORY, ClusterSpec, GpuSpec
-from cost_models.specs.links import Links
+from cost_models.specs.cluster import LEAST_MEMORY, ClusterSpec, GpuSpec, Links
 from cost_models.units import format_bytes
 
 LOCAL = "local"

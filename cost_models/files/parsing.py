@@ -17,23 +17,19 @@ import yaml
 from pydantic import ValidationError
 
 from cost_models.base import Spec
-from cost_models.documents import Document, Key, printable
+from cost_models.documents import Document, Key, printable, spec_problems
 from cost_models.errors import InputError, MeshwrightError, Problem, UnknownNameError
 from cost_models.families import FAMILIES
 from cost_models.files.reading import read_document
 from cost_models.files.whole import write_whole
 from cost_models.files.yaml_text import parse_yaml
-from cost_models.spec_problems import spec_problems
-from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.cluster import ClusterSpec, MixedCluster, OperationsSpec
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.model.filling import DERIVED_FIELDS
-from cost_models.specs.operations import OperationsSpec
-from cost_models.specs.pools import MixedCluster
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
-from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.transformer import DERIVED_FIELDS, TransformerSpec
 from cost_models.units import counted
 
 S = TypeVar("S", bound=Spec)

@@ -18,7 +18,7 @@ from cost_models.hugging_face.families import HYBRIDS, Family, Noted, table, unr
 from cost_models.hugging_face.rotary import as_before_five, unscaled
 from cost_models.hugging_face.towers import tower_fields
 from cost_models.hugging_face.windows import Config, in_turns
-from cost_models.specs.model.blocks import Rotary
+from cost_models.specs.transformer import Rotary
 
 _DROPOUT_KEYS = (
     "resid_pdrop",

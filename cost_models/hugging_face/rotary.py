@@ -11,7 +11,7 @@ from typing import Any
 
 from cost_models.documents import printable
 from cost_models.hugging_face.windows import Config, Derived, shortest_round
-from cost_models.specs.model.blocks import Rotary
+from cost_models.specs.transformer import Rotary
 
 _USUAL_BASE = Rotary().base
 SCALED = {

@@ -10,8 +10,7 @@ from cost_models.errors import InputError
 from cost_models.hugging_face.config import ACTIVATIONS, read_config
 from cost_models.hugging_face.families import Family, table
 from cost_models.hugging_face.rotary import SCALED
-from cost_models.specs.model.blocks import Encoder, Rotary
-from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.transformer import Encoder, Rotary, TransformerSpec
 
 _FREE = frozenset({"name", "source", "vocab_multiple", "load_balance", "changed"})
 """Fields that no config states, or that weights do not depend on."""

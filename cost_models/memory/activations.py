@@ -34,8 +34,8 @@ from cost_models.operators.tuning import job_operators, part_of
 from cost_models.question import Question
 from cost_models.schedules.registry import ALWAYS_SPLIT, is_scheduled
 from cost_models.specs.choices import CONTEXTS, SelectiveDrops
-from cost_models.specs.model.transformer_shape import Norm
 from cost_models.specs.stack import STORES_SCORES
+from cost_models.specs.transformer import Norm
 
 _FP32 = 4.0
 _EAGER_NORM_ELEMENTS = 3

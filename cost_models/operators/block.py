@@ -41,11 +41,9 @@ from typing import Any, Literal
 
 from cost_models.operators.record import Gemm, Half, Held, Operator, Place, Tensor, multiply
 from cost_models.specs.choices import OUTPUTS, SelectiveDrops
-from cost_models.specs.model.blocks import Indexer, Recurrence
-from cost_models.specs.model.kinds import kinds_of
-from cost_models.specs.model.tower import Tower
+from cost_models.specs.kinds import kinds_of
 from cost_models.specs.stack import StackSpec
-from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.transformer import Indexer, Recurrence, Tower, TransformerSpec
 
 _CACHED = 64
 """Models whose operators are kept, so that prices that ask many times do not make them anew."""

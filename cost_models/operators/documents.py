@@ -28,9 +28,8 @@ from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns, context_ways
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS
-from cost_models.specs.lengths import LengthsSpec, sequences_of
 from cost_models.specs.stack import STORES_SCORES
-from cost_models.specs.training import TrainingSpec
+from cost_models.specs.training import LengthsSpec, TrainingSpec, sequences_of
 from cost_models.specs.transformer import TransformerSpec
 
 _BINS = 256

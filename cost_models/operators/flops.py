@@ -34,11 +34,9 @@ from cost_models.operators.documents import attended_keys
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.operators.tuning import job_operators
 from cost_models.specs.choices import ATTEND_AGAIN, CORE, RECOMPUTE_POLICIES, Recompute, SelectiveDrops
-from cost_models.specs.model.kinds import kinds_in, of_each_kind
-from cost_models.specs.model.parts import frozen_parts
-from cost_models.specs.training import TrainingSpec
+from cost_models.specs.kinds import frozen_parts, kinds_in, of_each_kind
+from cost_models.specs.training import TrainingSpec, TuningSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.specs.tuning import TuningSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from cost_models.operators.block import (
     transform_weights,
 )
 from cost_models.operators.record import Held, added, held_on_rank
-from cost_models.specs.model.parts import decoder_of, tower_of
+from cost_models.specs.kinds import decoder_of, tower_of
 from cost_models.specs.transformer import TransformerSpec
 
 

@@ -21,7 +21,7 @@ from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.question import Question
 from cost_models.specs.choices import SelectiveDrops
-from cost_models.specs.model.transformer_shape import Norm
+from cost_models.specs.transformer import Norm
 
 StateKind = Literal["convolution", "scan", "gating"]
 Kind = Literal[

@@ -25,11 +25,9 @@ from cost_models.operators.block import TOWER_NORM, block_operators, patch_weigh
 from cost_models.operators.parameters import block_weights, parameters
 from cost_models.operators.record import Gemm, Held, Operator, Tensor, added, held_on_rank, multiply
 from cost_models.question import Question
-from cost_models.specs.model.kinds import kinds_in, of_each_kind
-from cost_models.specs.model.parts import decoder_of, frozen_parts
-from cost_models.specs.training import TrainingSpec
+from cost_models.specs.kinds import decoder_of, frozen_parts, kinds_in, of_each_kind
+from cost_models.specs.training import Left, Matrix, TrainingSpec, TuningSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.specs.tuning import Left, Matrix, TuningSpec
 
 _CACHED = 64
 _NAMES: Mapping[str, tuple[str, ...]] = {

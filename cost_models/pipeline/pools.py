@@ -54,7 +54,7 @@ from cost_models.pipeline.time_pieces import Term, Terms, jitter, total, with_ji
 from cost_models.pipeline.updates import tied_reduce_seconds
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.registry import legal
-from cost_models.specs.links import BuildingsSpec, LevelSpec, LinkLevels, LinkSpec
+from cost_models.specs.cluster import BuildingsSpec, LevelSpec, LinkLevels, LinkSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

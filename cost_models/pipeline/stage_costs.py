@@ -63,7 +63,7 @@ from cost_models.pipeline.terms import (
 from cost_models.pipeline.time_pieces import Terms, total
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.registry import REGISTRY
-from cost_models.specs.model.kinds import Kinds
+from cost_models.specs.kinds import Kinds
 
 
 @dataclass(frozen=True, kw_only=True)

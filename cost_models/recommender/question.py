@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cost_models.curves import measured_cluster
-from cost_models.defaults import chosen_profile, chosen_stack
+from cost_models.defaults import chosen_profile, chosen_stack, measured_cluster
 from cost_models.errors import InputError
 from cost_models.files.catalog import embedding_profile_of
-from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.cluster import ClusterSpec, MixedCluster
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.pools import MixedCluster
 from cost_models.specs.recommender.constants import EmbeddingProfile, RecommenderStack
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import RecommenderTraining

@@ -17,7 +17,7 @@ from cost_models.errors import InfeasibleError, InputError, Problem
 from cost_models.estimate import Breakdown
 from cost_models.reliability.job import Job
 from cost_models.reliability.segments import Segment, Waiting, best_work, truncated, waiting
-from cost_models.specs.operations import OperationsSpec
+from cost_models.specs.cluster import OperationsSpec
 from cost_models.units import format_bandwidth, format_bytes, format_seconds
 
 LEAST_GOODPUT = 1e-3

@@ -17,7 +17,7 @@ from cost_models.arrays import Array, Ints
 from cost_models.errors import InfeasibleError
 from cost_models.reliability.forecast import Forecast, forecast, with_every
 from cost_models.reliability.segments import truncated
-from cost_models.specs.operations import OperationsSpec
+from cost_models.specs.cluster import OperationsSpec
 from cost_models.units import grouped
 
 RUNS = 10_000

@@ -23,6 +23,9 @@ ORDERS: tuple[Order, ...] = get_args(Order)
 """Mesh axes from neighbouring ranks outwards, Megatron's default first."""
 DEFAULT_ORDER: Order = ORDERS[0]
 
+LinkKind = Literal["nvlink", "nvswitch", "pcie", "infiniband", "roce", "ethernet", "xgmi", "shared-memory"]
+"""Kinds of links between GPUs."""
+
 Degree = Literal["tp", "pp", "cp", "ep"]
 Overlap = Literal["tp", "pp", "dp"]
 OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)

@@ -1,28 +1,259 @@
-"""Specs of GPUs, links and clusters: the hardware as its datasheet has it."""
+"""Clusters: GPUs as their datasheets have them, the links between them, pools of several kinds, and operations.
+
+GPUs reach one another by `Links`, one kind inside a node and one between nodes, or by `LinkLevels`, level by level from
+the GPUs outwards. A cluster of several pools, each of one GPU with a network of its own, is a file of the same kind,
+with `pools:` in place of `gpu:`:
+
+    pools:
+      - {name: old, gpu: a100-sxm-80gb, gpus_per_node: 8, nodes: 64, links: {...}}
+      - {name: new, gpu: h100-sxm, gpus_per_node: 8, nodes: 64, links: {...}}
+    between: {kind: infiniband, bandwidth: 200 Gb/s, latency: 8 us}
+
+Operations say how often a cluster fails, how soon a job is back, and where its checkpoints go.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from itertools import pairwise
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Discriminator, Field, RootModel, Tag, model_validator
 
-from cost_models.base import GpuCount, Name, PositiveInt, Spec
+from cost_models.base import MAX_GPUS, POOL_NAME, GpuCount, Name, PositiveInt, Share, Spec
 from cost_models.errors import first_of
+from cost_models.specs.choices import LinkKind
 from cost_models.specs.graph import MOST_LINES, device_kind, node_of, read_lines
-from cost_models.specs.links import AnyLinks, BuildingsSpec, LinkLevels, Links, LinkSpec, Rate
 from cost_models.units import (
     MIB,
+    Bandwidth,
     Bytes,
     FlopRate,
+    Seconds,
     counted,
     format_bandwidth,
     grouped,
+    parse_bandwidth,
     parse_bytes,
     parse_flop_rate,
+    parse_seconds,
     within,
 )
+
+Rate = Annotated[Bandwidth, within(parse_bandwidth, "1 KB/s", "100000 TB/s")]
+Latency = Annotated[Seconds, within(parse_seconds, "0.001 ns", "10 s")]
+
+MOST_LEVELS = 16
+"""Levels of links: with two domains in each of more, there are fewer GPUs on earth."""
+_NVLINK = ("nvlink", "nvswitch")
+
+
+class LinkSpec(Spec):
+    """One kind of link."""
+
+    kind: LinkKind
+    bandwidth: Rate
+    """Bandwidth per GPU, bytes/s, one direction."""
+    latency: Latency
+    """Seconds until the first byte arrives, over one hop."""
+    mesh: bool = False
+    """Whether the bandwidth is the sum of one link to each of the others, so that some of them have only the links to
+    one another: two of eight GPUs a seventh of it."""
+
+    def faster(self, factor: float) -> Self:
+        """The link with `factor` times the bandwidth."""
+        return self.model_copy(update={"bandwidth": self.bandwidth * factor})
+
+
+class Links(Spec):
+    """The links between GPUs: one kind inside a node, one between nodes."""
+
+    intra_node: LinkSpec
+    """Link between GPUs of one node."""
+    inter_node: LinkSpec | None = None
+    """Link between nodes, per GPU. Needed for more than one node."""
+
+    @property
+    def farthest(self) -> LinkSpec | None:
+        """The link between nodes that are farthest apart."""
+        return self.inter_node
+
+    def with_intra_node(self, link: LinkSpec) -> Links:
+        """The links with another one inside a node."""
+        return self.model_copy(update={"intra_node": link})
+
+    def with_inter_node(self, link: LinkSpec) -> Links:
+        """The links with another one between nodes."""
+        return self.model_copy(update={"inter_node": link})
+
+    def faster(self, *, intra_node: float = 1.0, inter_node: float = 1.0) -> Links:
+        """The links with their bandwidths multiplied by factors."""
+        between = self.inter_node and self.inter_node.faster(inter_node)
+        return self.model_copy(
+            update={"intra_node": self.intra_node.faster(intra_node), "inter_node": between}
+        )
+
+
+class BuildingsSpec(Spec):
+    """Several buildings of one network each, and the links between them."""
+
+    nodes: GpuCount
+    """Nodes of one building."""
+    link: LinkSpec
+    """Link between buildings: what one GPU has out of its building while all GPUs of that send."""
+
+
+class LevelSpec(LinkSpec):
+    """One level of links: it joins the domains of the level inside it (the innermost: GPUs) to domains of its own."""
+
+    name: Name
+    """Name of the level: pair, socket, tray, node, rack, leaf, spine, building ..."""
+    gpus: GpuCount | None = None
+    """GPUs of one domain, for levels inside a node."""
+    nodes: GpuCount | None = None
+    """Nodes of one domain; 1 is the node itself. The last level joins all and may leave it out."""
+    sharers: GpuCount | None = None
+    """GPUs that share one adapter, where the medium changes. Default: one adapter per GPU."""
+
+    @property
+    def link(self) -> LinkSpec:
+        """The link alone."""
+        return LinkSpec.model_construct(**{name: getattr(self, name) for name in LinkSpec.model_fields})
+
+
+class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
+    """Any number of levels, from the GPUs outwards.
+
+    Levels of one medium are a tree, and who goes farther passes the nearer ones; where the medium changes (NVLink pairs
+    on PCIe, a node's NVSwitch and its network) a GPU has another way out.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    root: Annotated[tuple[LevelSpec, ...], Field(strict=False, min_length=1, max_length=MOST_LEVELS)]
+
+    @model_validator(mode="after")
+    def _levels_nest(self) -> LinkLevels:
+        if problems := list(dict.fromkeys(self._problems())):
+            raise ValueError("; ".join(problems))
+        return self
+
+    @property
+    def inside(self) -> tuple[LevelSpec, ...]:
+        """Levels inside a node, the node's own included."""
+        return tuple(level for level in self.root if level.gpus is not None or level.nodes == 1)
+
+    @property
+    def network(self) -> tuple[LevelSpec, ...]:
+        """Levels between nodes."""
+        return self.root[len(self.inside) :]
+
+    @property
+    def intra_node(self) -> LinkSpec:
+        """The link between GPUs of one node that share no level inside it."""
+        return self.inside[-1].link
+
+    @property
+    def inter_node(self) -> LinkSpec | None:
+        """The link between the nearest nodes; None on a single node."""
+        return self.network[0].link if self.network else None
+
+    @property
+    def farthest(self) -> LinkSpec | None:
+        """The link between nodes that are farthest apart; None on a single node."""
+        return self.network[-1].link if self.network else None
+
+    def with_intra_node(self, link: LinkSpec) -> LinkLevels:
+        """The levels with one link between all GPUs of a node."""
+        node = self.inside[-1].model_copy(update=dict(link) | {"sharers": None})
+        return LinkLevels((node, *self.network))
+
+    def with_inter_node(self, link: LinkSpec) -> LinkLevels:
+        """The levels with one link between all nodes."""
+        return LinkLevels((*self.inside, LevelSpec.model_construct(**dict(link), name="network")))
+
+    def faster(self, *, intra_node: float = 1.0, inter_node: float = 1.0) -> LinkLevels:
+        """The levels with bandwidths inside a node, and between nodes, multiplied by factors."""
+        inside = [level.faster(intra_node) for level in self.inside]
+        return LinkLevels.model_construct((*inside, *(level.faster(inter_node) for level in self.network)))
+
+    def under(self, nodes: int) -> LinkLevels:
+        """As if all nodes were under the switches that so many of them are under."""
+        enough = next(
+            (at for at, level in enumerate(self.network) if nodes <= (level.nodes or nodes)),
+            len(self.network) - 1,
+        )
+        last = [level.model_copy(update={"nodes": None}) for level in self.network[enough : enough + 1]]
+        return LinkLevels((*self.inside, *self.network[:enough], *last))
+
+    def opens(self, at: int) -> bool:
+        """Whether the GPUs are plugged into this level, not the switches of the level inside it."""
+        return at == 0 or self._medium(at) != self._medium(at - 1)
+
+    def _medium(self, at: int) -> str:
+        kind = self.root[at].kind
+        return "network" if at >= len(self.inside) else "nvlink" if kind in _NVLINK else kind
+
+    def _problems(self) -> Iterator[str]:
+        """Whatever contradicts itself, in words."""
+        names = [level.name for level in self.root]
+        for name in names:
+            if names.count(name) > 1:
+                yield f"two levels are called `{name}`"
+        if [level.nodes for level in self.root].count(1) != 1:
+            yield "one level is the node: it has `nodes: 1`"
+            return
+        for level in self.root:
+            if level.gpus is not None and level.nodes is not None:
+                yield f"level `{level.name}` has `gpus` and `nodes`: inside a node it has `gpus`, else `nodes`"
+        for at, (inner, outer) in enumerate(pairwise(self.root)):
+            yield from _nesting(inner, outer)
+            if not self.opens(at + 1) and outer.bandwidth > inner.bandwidth:
+                yield (
+                    f"level `{outer.name}` has more bandwidth a GPU, {format_bandwidth(outer.bandwidth)}, than "
+                    f"`{inner.name}`, {format_bandwidth(inner.bandwidth)}, which its bytes pass"
+                )
+        for at, level in enumerate(self.root):
+            if level.sharers is not None and (at == 0 or not self.opens(at)):
+                why = (
+                    "every GPU has a link of its own"
+                    if at == 0
+                    else "all GPUs below share the links of switches"
+                )
+                yield f"level `{level.name}` has `sharers`, and {why}: leave it out"
+            elif level.sharers and (inner := self.root[at - 1]).gpus and inner.gpus % level.sharers:
+                yield (
+                    f"`sharers` {level.sharers} of level `{level.name}` do not divide a `{inner.name}` of "
+                    f"{inner.gpus} GPUs"
+                )
+
+
+def _nesting(inner: LevelSpec, outer: LevelSpec) -> Iterator[str]:
+    """What is wrong with the sizes of two neighbouring levels."""
+    if inner.gpus is None and inner.nodes is None:
+        yield f"level `{inner.name}` has no size; only the last, which joins all, may leave it out"
+    elif outer.gpus is not None and inner.gpus is None:
+        yield f"level `{outer.name}` is inside the node and stands after `{inner.name}`: begin at the GPUs"
+    else:
+        for size, unit in (("gpus", "GPUs"), ("nodes", "nodes")):
+            few, many = getattr(inner, size), getattr(outer, size)
+            if few is not None and many is not None and (many <= few or many % few):
+                yield (
+                    f"level `{outer.name}` of {many} {unit} does not hold several whole levels `{inner.name}` of {few}"
+                )
+
+
+def _form(value: Any) -> str:
+    return "[levels]" if isinstance(value, list | tuple | LinkLevels) else "[links]"
+
+
+AnyLinks = Annotated[
+    Annotated[Links, Tag("[links]")] | Annotated[LinkLevels, Tag("[levels]")], Discriminator(_form)
+]
+"""`intra_node` and `inter_node`, or a list of levels."""
+
 
 Precision = Literal["bf16", "fp16", "fp32", "tf32", "fp8", "fp4"]
 NARROW: tuple[Precision, ...] = ("fp8", "fp4")
@@ -248,3 +479,133 @@ class ClusterSpec(Spec):
     def num_gpus(self) -> int:
         """Number of GPUs."""
         return self.nodes * self.gpus_per_node
+
+
+MAX_POOLS = 4
+"""Most pools of a cluster: a pipeline may pass through them in any order, 24 for four."""
+
+
+class MixedCluster(Spec):
+    """Pools of different GPUs that train one model together."""
+
+    kind: Literal["cluster"] = "cluster"
+    name: Name = "custom"
+    pools: tuple[ClusterSpec, ...]
+    """The pools: clusters of one GPU, each with a `name` of its own that layouts use: letters, digits and `._-`."""
+    between: LinkSpec | None = None
+    """Link between GPUs of different pools, per GPU. Default: the slowest of the pools' `links.inter_node`."""
+    source: str = ""
+
+    @model_validator(mode="after")
+    def _pools_are_told_apart(self) -> MixedCluster:
+        names = [pool.name for pool in self.pools]
+        if not 2 <= len(names) <= MAX_POOLS:
+            raise ValueError(f"`pools` lists {len(names)}; a cluster of several has 2 to {MAX_POOLS}")
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two pools are called `{repeated[0]}`; give each a `name` of its own")
+        if odd := [name for name in names if not re.fullmatch(POOL_NAME, name)]:
+            raise ValueError(f"`{odd[0]}` is no name of a pool: letters, digits and `._-`, 50 at most")
+        if drawn := [pool.name for pool in self.pools if pool.graph]:
+            raise ValueError(f"pool `{drawn[0]}` has a `graph`; links of pools are levels, so leave it out")
+        if self.num_gpus > MAX_GPUS:
+            raise ValueError(f"{self.num_gpus:,} GPUs are more than there are; {MAX_GPUS:,} are the most")
+        if self.between is None and any(pool.links.inter_node is None for pool in self.pools):
+            raise ValueError(
+                "not every pool has `links.inter_node`, so `between` must say how pools are linked"
+            )
+        return self
+
+    @property
+    def num_gpus(self) -> int:
+        """Number of GPUs of all pools."""
+        return sum(pool.num_gpus for pool in self.pools)
+
+    @property
+    def link(self) -> LinkSpec:
+        """The link between two pools: as given, else least bandwidth and greatest latency of their networks."""
+        if self.between is not None:
+            return self.between
+        networks = [link for pool in self.pools if (link := pool.farthest_link) is not None]
+        narrow = min(networks, key=lambda link: link.bandwidth)
+        return narrow.model_copy(update={"latency": max(link.latency for link in networks)})
+
+    @property
+    def as_one(self) -> ClusterSpec:
+        """A single cluster with the limits common to all pools: for legality rules only, never for prices.
+
+        Its node size is the largest that divides the node sizes of all pools; its GPU is the one with the least memory.
+        """
+        together = math.gcd(*(pool.gpus_per_node for pool in self.pools))
+        smallest = min(self.pools, key=lambda pool: pool.gpu.memory)
+        return ClusterSpec(
+            name=self.name,
+            gpu=smallest.gpu,
+            gpus_per_node=together,
+            nodes=self.num_gpus // together,
+            links=Links(intra_node=smallest.links.intra_node, inter_node=self.link),
+            memory_reserve=smallest.memory_reserve,
+            source=self.source,
+        )
+
+
+def _which(value: Any) -> str:
+    mixed = "pools" in value if isinstance(value, dict) else isinstance(value, MixedCluster)
+    return "[pools]" if mixed else "[cluster]"
+
+
+AnyCluster = Annotated[
+    Annotated[ClusterSpec, Tag("[cluster]")] | Annotated[MixedCluster, Tag("[pools]")], Discriminator(_which)
+]
+"""A cluster of one GPU, or of several pools where it has the field `pools`."""
+
+
+_Wait = Annotated[Seconds, within(parse_seconds, "1 ns", "1000 d")]
+Between = Annotated[Seconds, within(parse_seconds, "1 s", "1000000000 h")]
+
+
+class Maintenance(Spec):
+    """Planned stops of the whole job, which saves first."""
+
+    every: _Wait
+    """Time from one to the next."""
+    takes: _Wait
+
+    @model_validator(mode="after")
+    def _leaves_time(self) -> Maintenance:
+        if self.takes >= self.every:
+            raise ValueError("`takes` is not shorter than `every`: no time is left to train")
+        return self
+
+
+class OperationsSpec(Spec):
+    """How a cluster is run: failures, restarts, storage, spares, slow hosts."""
+
+    kind: Literal["operations"] = "operations"
+    name: Name = "custom"
+    mtbf: Between
+    """GPU-hours from one failure that ends the job to the next: that of n GPUs is an n-th of it."""
+    detection: _Wait
+    """From a failure until the job is known to be dead."""
+    restart: _Wait
+    """From there until its first step, the reading of the checkpoint left out."""
+    pause: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 0.0
+    """Seconds that a checkpoint stops training for besides the copying of bytes: planning, synchronisation."""
+    storage_write: Rate
+    """Bandwidth at which the whole job writes checkpoints, bytes/s."""
+    storage_read: Rate | None = None
+    """Bandwidth at which it reads them; None: as it writes."""
+    host_copy: Rate | None = None
+    """Bandwidth at which each GPU's share of a checkpoint is copied to its host, while it waits; None: the GPU's link
+    to host memory."""
+    asynchronous: bool = True
+    """Whether training goes on while the host writes to storage."""
+    spares: Annotated[int, Field(ge=0, le=10**6)] | None = None
+    """Nodes that stand by; None: there is always one."""
+    repair: _Wait = 86400.0
+    """Time until a node that failed is back."""
+    maintenance: Maintenance | None = None
+    slow_hosts: Share = 0.0
+    """Share of nodes that are slow for good: found once and replaced, or kept."""
+    slowness: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.0
+    """By how much a step with such a node takes longer."""
+    source: str = ""

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple, TypeVar, get_args
 
 from cost_models.documents import printable
 from cost_models.errors import Problem, did_you_mean
-from cost_models.specs.links import LinkKind
+from cost_models.specs.choices import LinkKind
 from cost_models.units import parse_bandwidth, parse_seconds
 
 T = TypeVar("T")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field, model_validator
 
+from cost_models.arrays import Array
 from cost_models.base import MAX_GPUS, Efficiency, GpuCount, Name, Overhead, PositiveInt, Share, Spec
-from cost_models.specs.cluster import AttentionKernel, Peak
-from cost_models.specs.links import Rate
+from cost_models.specs.cluster import AttentionKernel, Peak, Rate
 from cost_models.specs.recommender.constants import TableRates
 
 
@@ -81,24 +83,68 @@ class AttentionCurve(Spec):
     backward: tuple[CurvePoint, ...] = Field(min_length=2)
 
 
-Factor = Field(gt=0, default=1.0, allow_inf_nan=False)
+def curve_seconds(points: Sequence[CurvePoint], size: Array) -> Array:
+    """Seconds at each `size` (any shape); zero where there are no points or the size is zero.
+
+    Between points the curve is straight in log-log. Below the smallest size it keeps that point's seconds
+    (start-up); above the largest it keeps that point's rate (seconds grow with size).
+    """
+    sizes = np.asarray(size, dtype=np.float64)
+    if not points:
+        return np.zeros(sizes.shape)
+    ordered = sorted(points, key=lambda point: point.size)
+    known_sizes = np.array([point.size for point in ordered])
+    known_seconds = np.array([point.seconds for point in ordered])
+    positive = np.maximum(sizes, np.finfo(np.float64).tiny)
+    seconds = np.exp(np.interp(np.log(positive), np.log(known_sizes), np.log(known_seconds)))
+    beyond = np.maximum(positive / known_sizes[-1], 1.0)
+    return np.where(sizes > 0, seconds * beyond, 0.0)
+
+
+def attention_head_seconds(
+    curves: Sequence[AttentionCurve], sequence: Array, head_dim: int
+) -> tuple[Array, Array]:
+    """(forward, backward) seconds of one head of one sequence at each sequence length.
+
+    Sequence lengths outside the measured ones scale with their square. Between measured head widths seconds
+    are interpolated linearly; outside them they scale with the width.
+    """
+    ordered = sorted(curves, key=lambda curve: curve.head_dim)
+    lengths = np.asarray(sequence, dtype=np.float64)
+    forward = np.stack([_quadratic_ends(curve.forward, lengths) for curve in ordered])
+    backward = np.stack([_quadratic_ends(curve.backward, lengths) for curve in ordered])
+    widths = np.array([curve.head_dim for curve in ordered], dtype=np.float64)
+    inside = float(np.clip(head_dim, widths[0], widths[-1]))
+    weights = np.array([np.interp(inside, widths, row) for row in np.eye(len(widths))])
+    scale = head_dim / inside
+    return scale * np.tensordot(weights, forward, axes=1), scale * np.tensordot(weights, backward, axes=1)
+
+
+def _quadratic_ends(points: Sequence[CurvePoint], lengths: Array) -> Array:
+    """Seconds on the curve between its points; outside them proportional to the length squared."""
+    sizes = [point.size for point in points]
+    inside = np.clip(lengths, min(sizes), max(sizes))
+    return curve_seconds(points, inside) * (lengths / inside) ** 2
+
+
+_MovedBy = Field(gt=0, default=1.0, allow_inf_nan=False)
 
 
 class Moved(Spec):
     """Factors by which runs moved the seconds of microbenchmarks; 1: not at all."""
 
-    compute: float = Factor
+    compute: float = _MovedBy
     """Factor of operators: GEMMs, attention, element-wise."""
-    host: float = Factor
+    host: float = _MovedBy
     """Factor of the host time of blocks."""
-    action_host: float = Factor
-    tensor_parallel_host: float = Factor
-    sequence_parallel_host: float = Factor
-    sharded_host: float = Factor
-    step: float = Factor
+    action_host: float = _MovedBy
+    tensor_parallel_host: float = _MovedBy
+    sequence_parallel_host: float = _MovedBy
+    sharded_host: float = _MovedBy
+    step: float = _MovedBy
     """Factor of the fixed time of a step."""
-    optimizer: float = Factor
-    collectives: float = Factor
+    optimizer: float = _MovedBy
+    collectives: float = _MovedBy
 
 
 class TimedRuns(Spec):

@@ -1,19 +1,223 @@
-"""Training jobs: batch, sequence, precision and optimizer, apart from the layout."""
+"""Training jobs, apart from the layout: batch, sequence, precision and optimizer, adapters, and lengths of documents.
+
+Adapters (LoRA): y = x·W + s · x·A·B with A (in, r) and B (r, out), of which A and B are trained (Hu et al. 2021, arXiv
+2106.09685). The scale s costs nothing. W may be kept in fewer bits and made 16 bits wide before each product (Dettmers
+et al. 2023, QLoRA, arXiv 2305.14314).
+
+Sequences of documents of unlike length:
+
+    pack     several documents a sequence, each attending to itself alone, none cut: the longest first, each into the
+             sequence that it fills best (best fit decreasing)
+    pad      one a sequence, which is computed to its end
+    bucket   one a sequence, in microbatches of documents of like length, which are as long as those
+
+Lengths are drawn evenly: as many documents of a distribution's every quantile.
+"""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+from functools import lru_cache
+from math import log
+from statistics import NormalDist
 from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+import numpy as np
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from cost_models.base import GpuCount, LargeInt, PositiveInt, Spec
+from cost_models.arrays import Ints
+from cost_models.base import LISTED, GpuCount, LargeInt, PositiveInt, Spec
 from cost_models.documents import printable
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 from cost_models.specs.cluster import FULL, NARROW, Precision
-from cost_models.specs.lengths import LengthsSpec, Sequences, sequences_of
-from cost_models.specs.tuning import Left, TuningSpec
 from cost_models.units import LARGEST
+
+Base = Literal["int8", "nf4"]
+"""Types of fewer bits in which frozen matrices are kept.
+
+    int8   a byte, and for each row of a matrix a scale in fp32 (Dettmers et al. 2022, LLM.int8(), section 3.1)
+    nf4    half a byte; for each block of 64 a scale of a byte, and for 256 of these one in fp32 (QLoRA, section 3)
+"""
+Group = Literal["attention", "mlp", "experts", "all-linear"]
+StateMatrix = Literal["in_proj", "out_proj"]
+Matrix = Literal["q", "k", "v", "o", "gate", "up", "down", "q_a", "q_b", "kv_a", "kv_b", StateMatrix]
+Target = Literal[Group, Matrix]
+"""A matrix of a block by its usual name, or several: `all-linear` are all but router and output matrix."""
+Left = Literal["still", "block", "tower", "projector", "embedding", "head", "head matrix"]
+NF4_BLOCK = 64
+"""Elements that share a scale; a block lies on one rank."""
+NF4_GROUP = 256
+"""Scales that share one in fp32."""
+_FP32 = 4.0
+USUAL_RANK = 16
+USUAL_TARGETS: tuple[Target, ...] = ("all-linear",)
+
+
+class TuningSpec(Spec):
+    """Adapters of low rank, and the frozen model that they adapt."""
+
+    rank: PositiveInt = USUAL_RANK
+    """Columns of A and rows of B, r."""
+    targets: tuple[Target, ...] = Field(default=USUAL_TARGETS, min_length=1)
+    """Matrices that have an adapter."""
+    base: Base | None = None
+    """Type in which the frozen matrices of blocks are kept; None: in that of training."""
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0, allow_inf_nan=False)
+    """Probability of dropping an adapter's input; above 0 it keeps a copy of its own with a mask."""
+
+    alpha: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, exclude_if=lambda alpha: alpha is None
+    )
+    """What adapters return is multiplied by alpha / rank; None: by one. No price depends on it."""
+
+    left: tuple[Left, ...] | None = Field(default=None, exclude_if=lambda left: left is None)
+    """Of blocks of one kind alone, in a job that freezes parts (`cost_models.specs.kinds`): what is not trained,
+    and `still` where nothing before them is either; there are no adapters. None: all but adapters."""
+
+    @model_validator(mode="after")
+    def _of_adapters(self) -> TuningSpec:
+        if self.left is not None:
+            raise ValueError("left follows from `freeze` of the job")
+        return self
+
+    @property
+    def scale(self) -> float:
+        """Factor on what adapters return."""
+        return 1.0 if self.alpha is None else self.alpha / self.rank
+
+    @property
+    def task(self) -> Literal["lora", "qlora"]:
+        """What people call it."""
+        return "lora" if self.base is None else "qlora"
+
+    def __str__(self) -> str:
+        return f"{self.task} of rank {self.rank}"
+
+    def stored_bytes(self, inputs: int) -> float | None:
+        """Bytes of an element of a frozen matrix with so many `inputs` a row; None: as many as in training."""
+        match self.base:
+            case "int8":
+                return 1.0 + _FP32 / inputs
+            case "nf4":
+                return 0.5 + (1.0 + _FP32 / NF4_GROUP) / NF4_BLOCK
+        return None
+
+
+LEFT = TuningSpec().model_copy(update={"targets": ()})
+"""Without adapters, for parts that are `left` as they are."""
+
+
+Packing = Literal["pack", "pad", "bucket"]
+MOST_DOCUMENTS = 1024
+"""Lengths that a file is brought down to: means of as many equal groups of its sorted lengths."""
+_DRAWN, _MOST_DRAWN = 2048, 32_768
+_SEQUENCES = 256
+"""Sequences that are packed at least, where that takes no more documents than are drawn at most."""
+
+
+class LengthsSpec(Spec):
+    """How long documents are, and what is made of them."""
+
+    packing: Packing = "pack"
+    """How sequences are made of documents."""
+    lognormal: (
+        tuple[
+            Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)],
+            Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)],
+        ]
+        | None
+    ) = Field(default=None, strict=False)
+    """Mean of the lengths in tokens, and standard deviation of their logarithms; longer ones than a sequence are
+    cut to it."""
+    documents: Annotated[tuple[LargeInt, ...], LISTED] = ()
+    """Lengths in tokens, each as frequent as every other."""
+
+    def __str__(self) -> str:
+        return {
+            "pack": "packed into sequences of",
+            "pad": "each padded to",
+            "bucket": "in microbatches of like length up to",
+        }[self.packing]
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """What a job computes, drawn once; D documents, S sequences."""
+
+    documents: Ints
+    """(D,) tokens of each, in the order in which they lie in sequences."""
+    places: Ints
+    """(D,) the sequence that each lies in."""
+
+    @property
+    def number(self) -> int:
+        """Sequences, S."""
+        return int(self.places[-1]) + 1
+
+    @property
+    def counted(self) -> float:
+        """Tokens of documents in a sequence, on average: what is trained on."""
+        return float(self.documents.sum()) / self.number
+
+    @property
+    def mean(self) -> float:
+        """Tokens of a document."""
+        return float(self.documents.mean())
+
+
+@lru_cache(maxsize=64)
+def sequences_of(lengths: LengthsSpec, longest: int) -> Sequences:
+    """Sequences of at most `longest` tokens."""
+    length_D = _drawn(lengths, longest)
+    if lengths.packing != "pack":
+        return Sequences(length_D, np.arange(len(length_D)))
+    packed = _best_fit(length_D, longest)
+    np.random.default_rng(0).shuffle(packed)
+    of_D = np.repeat(np.arange(len(packed)), [len(one) for one in packed])
+    return Sequences(np.concatenate(packed), of_D)
+
+
+def share_cut(lengths: LengthsSpec, longest: int) -> float:
+    """Share of the documents of a distribution that are longer than a sequence."""
+    mean, sigma = lengths.lognormal or (1.0, 0.0)
+    return 1.0 - NormalDist(log(mean) - sigma**2 / 2, sigma).cdf(log(longest)) if sigma else 0.0
+
+
+def brought_down(lengths: list[int]) -> tuple[int, ...]:
+    """At most as many lengths as a job keeps, of the same mean."""
+    if len(lengths) <= MOST_DOCUMENTS:
+        return tuple(lengths)
+    groups = np.array_split(np.sort(np.array(lengths)), MOST_DOCUMENTS)
+    return tuple(max(1, round(float(one.mean()))) for one in groups)
+
+
+def _drawn(lengths: LengthsSpec, longest: int) -> Ints:
+    """(D,) lengths; of documents that are given each as often as every other."""
+    if lengths.lognormal is None:
+        given = np.array(lengths.documents or (longest,), dtype=np.int64)
+        return np.tile(given, -(-_DRAWN // len(given)))
+    mean, sigma = lengths.lognormal
+    wanted = int(np.clip(_SEQUENCES * longest / mean, _DRAWN, _MOST_DRAWN))
+    normal = [NormalDist().inv_cdf((one + 0.5) / wanted) for one in range(wanted)]
+    drawn = mean * np.exp(np.minimum(sigma * np.array(normal) - sigma**2 / 2, log(longest)))
+    return np.clip(np.rint(drawn), 1, longest).astype(np.int64)
+
+
+def _best_fit(length_D: Ints, longest: int) -> list[list[int]]:
+    """Documents of each sequence."""
+    found: list[list[int]] = []
+    room: list[tuple[int, int]] = []  # left of a sequence, and its number
+    for length in sorted(length_D.tolist(), reverse=True):
+        place = bisect_left(room, (length, -1))
+        left, number = room.pop(place) if place < len(room) else (longest, len(found))
+        if number == len(found):
+            found.append([])
+        found[number].append(length)
+        insort(room, (left - length, number))
+    return found
+
 
 StateDtype = Literal["fp32", "bf16"]
 Reference = Literal["resident", "host", "computed"]

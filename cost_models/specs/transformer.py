@@ -1,14 +1,783 @@
-"""The spec of a transformer, its fields checked against one another."""
+"""Transformers: parts of their blocks that are not plain (latent attention, recurrences, rotary positions, groups of
+experts), vision towers, diffusion, and the spec of a model, its fields checked against one another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
+from typing import Annotated, Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from cost_models.specs.model.blocks import ExpertGroups
-from cost_models.specs.model.transformer_shape import TransformerShape
+from cost_models.base import LISTED, MAX_LAYERS, LargeInt, Name, PositiveInt, Share, Spec
+
+Scale = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
+"""A factor above zero."""
+
+
+class Indexer(Spec):
+    """Scores all tokens before a query; attention sees the best `attention_window` (DeepSeek-V3.2, arXiv 2512.02556,
+    section 2.1)."""
+
+    heads: PositiveInt
+    """Heads of queries, made from the queries' latent; all share one key of a token."""
+    head_dim: PositiveInt
+    """Width of a query and of a key."""
+
+    @property
+    def width(self) -> int:
+        """Numbers that a token has: queries, their weights and a key."""
+        return self.heads * (self.head_dim + 1) + self.head_dim
+
+
+class LatentAttention(Spec):
+    """Multi-head latent attention: queries, keys and values come from narrow latents (DeepSeek-V2, arXiv 2405.04434,
+    2.1)."""
+
+    kv_rank: PositiveInt
+    """Width of the latent of keys and values."""
+    query_rank: PositiveInt | None = None
+    """Width of the latent of queries; None: queries are made without one."""
+    position_dim: PositiveInt
+    """Part of `head_dim` that carries rotary positions; all heads share one such key."""
+    value_dim: PositiveInt
+    """Width of a value head."""
+    indexer: Indexer | None = None
+    """Picks which tokens a query attends to (`window_kind` picked); None: there is none."""
+
+
+RecurrenceKind = Literal["mamba1", "mamba2", "gated-delta", "kimi-delta", "lightning", "convolution"]
+
+
+class Recurrence(Spec):
+    """A mixer of tokens whose heads carry a state of fixed size (`state_dim` × `head_dim`) from token to token, where
+    attention keeps the keys and values of all of them."""
+
+    kind: RecurrenceKind
+    """How a token changes the state: it decays and a product of key and value is added (mamba1, by channel:
+    Gu and Dao 2023, arXiv 2312.00752; mamba2: Dao and Gu 2024, arXiv 2405.21060; lightning, by fixed decays: Qin et al.
+    2024, arXiv 2401.04658), or what the state says of the key is replaced (gated-delta: Yang et al.
+    2024, arXiv 2412.06464; kimi-delta, where each number of a key decays by its own rate: Kimi team 2025, arXiv
+    2510.26692). convolution: the state is the last products of key and value (LFM2, arXiv 2511.23404)."""
+    heads: PositiveInt
+    """Heads with a state each; of mamba1 and convolution channels."""
+    head_dim: PositiveInt
+    """Width of a head's values. Default: 1 of channels."""
+    groups: PositiveInt
+    """Heads of keys and queries (Mamba: of B and C), each shared by as many heads. Default: `heads`; mamba1: 1."""
+    state_dim: PositiveInt
+    """Width of a key and of a query. Default of convolution: 1."""
+    step_rank: PositiveInt | None = None
+    """Width of the latent that mamba1 makes step sizes from."""
+    latent_norms: bool = False
+    """Whether that latent, keys and queries are normed, with gains (Jamba)."""
+    conv_width: Annotated[int, Field(ge=0, le=1024)] = 4
+    """Tokens that the short convolution over queries, keys and values reaches; 0: there is none."""
+    conv_bias: bool = False
+    """Whether that convolution has biases."""
+    bias: bool = False
+    """Whether the projections into and out of the mixer have biases."""
+    least_step: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    """Least step size of a head (Nemotron-H)."""
+    output_norm: bool = True
+    """Whether what the heads return is normed before it is gated."""
+    gate_rank: PositiveInt | None = None
+    """Width of the latents that the output's gates, and the decays of keys, are made from; None: made without."""
+    chunk: PositiveInt = 64
+    """Tokens that kernels work on at once."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_defaults(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or "heads" not in data:
+            return data
+        kind, heads = data.get("kind"), {"groups": data["heads"]}
+        plain = {"head_dim": 1, "output_norm": False}
+        channels = {
+            "mamba1": {**plain, "groups": 1, "chunk": 2048},
+            "convolution": {**plain, **heads, "state_dim": 1},
+        }
+        return {**channels.get(str(kind), heads), **data}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Recurrence:
+        if self.heads % self.groups:
+            raise ValueError(f"heads {self.heads} is not a multiple of groups {self.groups}")
+        one = {"mamba1": (self.head_dim, self.groups), "convolution": (self.head_dim, self.state_dim)}
+        if one.get(self.kind, (1, 1)) != (1, 1) or (self.kind == "convolution" and self.groups != self.heads):
+            raise ValueError(f"heads of {self.kind} are channels: leave out head_dim and groups")
+        if (self.kind == "mamba1") != (self.step_rank is not None):
+            raise ValueError("step_rank is for mamba1, which needs it")
+        if self.kind == "kimi-delta" and self.gate_rank is None:
+            raise ValueError("kimi-delta needs gate_rank")
+        return self
+
+    def __str__(self) -> str:
+        if self.kind == "convolution":
+            return f"{self.called} over {self.conv_width} tokens"
+        if self.kind == "mamba1":
+            return f"{self.called}, {self.heads} channels of {self.state_dim}"
+        return f"{self.called}, {self.heads} heads of {self.state_dim} x {self.head_dim}"
+
+    @property
+    def called(self) -> str:
+        """What people call it."""
+        return {
+            "mamba1": "selective state spaces (Mamba)",
+            "convolution": "short convolutions",
+            "mamba2": "state spaces (Mamba-2)",
+            "gated-delta": "gated delta nets",
+            "kimi-delta": "Kimi delta attention",
+            "lightning": "lightning attention",
+        }[self.kind]
+
+    @property
+    def runs(self) -> bool:
+        """Whether the executor has a module for it."""
+        return self.kind in ("mamba2", "gated-delta", "kimi-delta")
+
+    @property
+    def delta(self) -> bool:
+        """Whether what the state says of a key is replaced."""
+        return self.kind in ("gated-delta", "kimi-delta")
+
+    @property
+    def scans(self) -> bool:
+        """Whether a kernel goes through the tokens with states that products of key and value are added to."""
+        return self.kind != "convolution"
+
+    @property
+    def split_units(self) -> int:
+        """What ranks deal out: groups with their heads, or channels where all share one key."""
+        return self.heads if self.kind == "mamba1" else self.groups
+
+    @property
+    def key_size(self) -> int:
+        """Width of all keys together."""
+        return self.groups * self.state_dim
+
+    @property
+    def value_size(self) -> int:
+        """Width of all values together, and of what the heads return."""
+        return self.heads * self.head_dim
+
+    @property
+    def mixed_size(self) -> int:
+        """Width of queries, keys and values together; of mamba1 of values, as the others are made from them."""
+        return self.value_size + 2 * self.key_size * (self.kind != "mamba1")
+
+    @property
+    def decay_size(self) -> int:
+        """Width of decays that are made from a latent, one for each number of a key."""
+        return self.heads * self.state_dim if self.gate_rank else 0
+
+    @property
+    def selected_size(self) -> int:
+        """Width of what mamba1 makes of all channels together: step sizes' latent, a key and a query."""
+        return self.step_rank + 2 * self.key_size if self.step_rank else 0
+
+    @property
+    def convolved_size(self) -> int:
+        """Width of what the short convolution goes over."""
+        return self.mixed_size if self.scans else self.value_size
+
+    @property
+    def head_numbers(self) -> int:
+        """Numbers that a head has of each token besides: a step size, or a decay and a strength."""
+        return {"mamba2": 1, "gated-delta": 2, "kimi-delta": 1}.get(self.kind, 0)
+
+    @property
+    def input_size(self) -> int:
+        """Width of what the mixer makes of the residual stream: that, the output's gate, and those numbers."""
+        gate = 0 if self.gate_rank or not self.scans else self.value_size
+        return self.mixed_size + gate + self.heads * self.head_numbers
+
+
+class Encoder(Spec):
+    """What makes a model an encoder: tokens attend to those on both sides, and it is trained to guess some that are
+    masked (BERT: Devlin et al. 2018, arXiv 1810.04805)."""
+
+    masked: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.15
+    """Share of a sequence's tokens that are masked; the loss is of these alone."""
+    mask_token: Annotated[int, Field(ge=0)] | None = None
+    """The token that stands for a masked one. Default: the last of the vocabulary."""
+    token_types: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Rows of a table of types of tokens, of which each token is of the first; 0: there is none."""
+    first_position: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Row of the learned positions that a sequence's first token has (RoBERTa: 2)."""
+    head_transform: bool = True
+    """Whether a square matrix, the activation and a norm lie before the output matrix."""
+
+    def masked_of(self, sequence_length: int) -> int:
+        """Tokens of a sequence that are masked."""
+        return max(1, round(self.masked * sequence_length))
+
+
+class Stacks(Spec):
+    """What makes a model an encoder-decoder (T5: Raffel et al. 2019, arXiv 1910.10683): its first blocks encode one
+    sequence; the others decode another, and attend besides to what the last of the first returns."""
+
+    encoder_layers: Annotated[int, Field(ge=0)]
+    """Blocks of the encoder; those behind are the decoder's."""
+    position_buckets: Annotated[int, Field(ge=0, le=10**6)] = 0
+    """Rows of a table of biases on scores by distance, with a column for each head, one in each stack; 0: none."""
+    farthest: Annotated[int, Field(gt=0, le=10**6)] = 128
+    """Distance from which on all are in one bucket; buckets widen towards it."""
+    source_share: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Of a decoder's blocks alone (`cost_models.specs.kinds`): tokens of the encoder for each of the decoder."""
+
+
+class RotaryScaling(Spec):
+    """Scaling of rotary positions, for sequences longer than those a model was first trained on."""
+
+    kind: Literal["linear", "llama3"]
+    """linear: every frequency is divided by `factor` (Chen et al. 2023); llama3: only the low ones."""
+    factor: Scale
+    """Factor by which frequencies are divided."""
+    first_positions: LargeInt = 8192
+    """Longest sequence of the first training; for llama3."""
+    low_turns: Scale = 1.0
+    """llama3: what turns fewer times than this over `first_positions` is slowed by the whole factor."""
+    high_turns: Scale = 4.0
+    """llama3: what turns more often than this is not slowed; between the two it is slowed in part."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> RotaryScaling:
+        if self.low_turns > self.high_turns:
+            raise ValueError(f"low_turns {self.low_turns:g} is above high_turns {self.high_turns:g}")
+        return self
+
+
+class Rotary(Spec):
+    """Rotary positions of queries and keys (Su et al. 2021)."""
+
+    base: Scale = 10_000.0
+    """Base of the frequencies: the slowest takes nearly 2 pi times so many tokens for a turn."""
+    windowed_base: Scale | None = None
+    """Base in blocks with a window, never scaled; None: as in the others (Gemma 3 has another)."""
+    dim: PositiveInt | None = None
+    """Numbers of a head that are turned, the first ones; None: all."""
+    pattern: Annotated[tuple[bool, ...], LISTED] = ()
+    """Which blocks have rotary positions, from the first on and repeated. Default: all."""
+    scaling: RotaryScaling | None = None
+    """Scaling for longer sequences; None: none."""
+
+
+class ExpertGroups(Spec):
+    """Groups of experts, consecutive and equally large; a token chooses some groups before it chooses experts."""
+
+    count: PositiveInt
+    """Number of groups."""
+    per_token: PositiveInt
+    """Groups that a token's experts may come from."""
+    scored_by: Literal["best", "two best"] = "best"
+    """Score of a group: that of its best expert (DeepSeek-V2), or the sum of its two best (DeepSeek-V3)."""
+
+
+def share_of(pattern: Sequence[bool], layers: int) -> float:
+    """Share of the blocks that have what a pattern says, repeated from the first on; no pattern: 1."""
+    if not pattern:
+        return 1.0
+    rounds, rest = divmod(layers, len(pattern))
+    return (rounds * sum(pattern) + sum(pattern[:rest])) / layers
+
+
+class Diffusion(Spec):
+    """What makes an encoder a diffusion transformer (DiT: Peebles and Xie 2022, arXiv 2212.09748): its tokens are
+    patches of a noisy latent image, and a vector made of its time step and class shifts, scales and gates both halves
+    of every block (adaLN-Zero, section 3.2). Norms have no parameters; rows of the vocabulary are classes."""
+
+    latent: PositiveInt = 32
+    """Numbers of a side of a latent image, each of 8 pixels; the job's sequence is its patches."""
+    patch: PositiveInt = 2
+    """Numbers of a side of a patch."""
+    channels: PositiveInt = 4
+    """Channels of a latent image."""
+    frequencies: PositiveInt = 256
+    """Width of the sines and cosines of a time step, which two matrices make a vector of."""
+
+    @property
+    def tokens(self) -> int:
+        """Patches of an image."""
+        return int((self.latent // self.patch) ** 2)
+
+    @property
+    def pixels(self) -> int:
+        """Numbers of a patch."""
+        return int(self.channels * self.patch**2)
+
+    def entrance_weights(self, hidden_size: int) -> int:
+        """Parameters of the matrices that make tokens of patches and a vector of a time step, with their biases."""
+        return int((self.pixels + self.frequencies + hidden_size + 3) * hidden_size)
+
+    def entrance_flops(self, hidden_size: int) -> float:
+        """Forward and backward FLOPs of those for an image; nothing wants gradients of what enters the first two."""
+        first = 2 * (self.tokens * self.pixels + self.frequencies)
+        return 2.0 * hidden_size * (first + 3 * hidden_size)
+
+
+Part = Literal["", "tower", "joint"]
+
+
+class Tower(Spec):
+    """A vision transformer (ViT: Dosovitskiy et al. 2020, arXiv 2010.11929) whose tokens, projected to the decoder's
+    width, take places of a decoder's sequence (LLaVA: Liu et al. 2023, arXiv 2304.08485)."""
+
+    layers: Annotated[int, Field(gt=0, lt=MAX_LAYERS)]
+    """Its blocks, the first of the model's `num_layers`."""
+    hidden_size: PositiveInt
+    """Width of its residual stream."""
+    num_heads: PositiveInt
+    """Heads of its attention, in which every token of an image attends to all of them."""
+    head_dim: PositiveInt
+    """Width of a head. Default: hidden_size / num_heads."""
+    ffn_hidden_size: PositiveInt
+    """Inner width of its MLP. Default: 4 × hidden_size."""
+    gated_mlp: bool = False
+    """Whether its MLP has three matrices."""
+    activation: Literal["gelu", "gelu-tanh", "quick-gelu", "silu", "relu"] = "gelu"
+    """Non-linearity of its MLP."""
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    """Normalisation before both halves of a block."""
+    norm_epsilon: Scale = 1e-5
+    """Epsilon that norms add to a variance."""
+    bias: bool = True
+    """Whether the matrices of its blocks have biases."""
+    positions: Literal["learned", "rotary"] = "learned"
+    """How positions enter: a learned table, or rotary over rows and columns of patches (Qwen2-VL)."""
+    image: PositiveInt = 224
+    """Pixels of a side of an image; those beyond its last whole patch are not read."""
+    patch: PositiveInt = 14
+    """Pixels of a side of a patch."""
+    channels: PositiveInt = 3
+    """Numbers of a pixel."""
+    frames: PositiveInt = 1
+    """Frames that a patch spans; an image is as many alike (Qwen2-VL: 2)."""
+    class_token: bool = False
+    """Whether a learned token stands before an image's patches; the decoder does not read it."""
+    patch_bias: bool = True
+    """Whether the matrix that makes tokens of patches has a bias."""
+    norm_before: bool = False
+    """Whether a norm lies before the first block (CLIP)."""
+    norm_after: bool = False
+    """Whether a norm lies behind the last block."""
+    merge: PositiveInt = 1
+    """So many rows and columns of patches are put side by side into one token (Qwen2-VL: 2)."""
+    projector_norm: bool = False
+    """Whether the projector begins with a norm."""
+    projector_hidden_size: Annotated[int, Field(ge=0, le=10**6)] = 0
+    """Inner width of a projector of two matrices; 0: it is one."""
+    projector_activation: Literal["gelu", "gelu-tanh", "quick-gelu", "silu", "relu"] = "gelu"
+    """Non-linearity between two matrices."""
+    projector_bias: bool = True
+    """Whether the projector's matrices have biases."""
+    part: Part = Field(default="", exclude_if=lambda part: not part)
+    """Of one kind of blocks alone (`cost_models.specs.kinds`): the tower's own, or the decoder's first."""
+    share: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(default=0.0, exclude_if=lambda x: not x)
+    """Of the decoder's first block alone: tokens that the projector makes for each token of a sequence."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_defaults(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        width, heads = data.get("hidden_size"), data.get("num_heads")
+        if not (isinstance(width, int) and isinstance(heads, int) and width > 0 and heads > 0):
+            return {"head_dim": 1, "ffn_hidden_size": 1} | data  # those two are refused anyway
+        dim = width / heads if width % heads else width // heads
+        return {"head_dim": dim, "ffn_hidden_size": 4 * width} | data
+
+    @model_validator(mode="after")
+    def _cut_evenly(self) -> Tower:
+        if self.image < self.patch:
+            raise ValueError(f"image {self.image} is smaller than patch {self.patch}")
+        if self.image // self.patch % self.merge:
+            raise ValueError(
+                f"{self.image // self.patch} patches of a row are not a multiple of merge {self.merge}"
+            )
+        if self.positions == "rotary" and self.head_dim % 4:
+            raise ValueError(
+                f"rotary positions over rows and columns need quarters of head_dim {self.head_dim}"
+            )
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.layers} blocks of width {self.hidden_size}"
+
+    @property
+    def priced_alone(self) -> dict[str, bool]:
+        """What the executor has no module for, in words, and whether this tower has it."""
+        return {
+            "rotary positions of patches": self.positions == "rotary",
+            "patches of several frames": self.frames > 1,
+        }
+
+    @property
+    def patches(self) -> int:
+        """Of an image."""
+        return int((self.image // self.patch) ** 2)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of an image in its blocks."""
+        return self.patches + self.class_token
+
+    @property
+    def features(self) -> int:
+        """Tokens of an image that the decoder reads."""
+        return int(self.patches // self.merge**2)
+
+    @property
+    def pixels(self) -> int:
+        """Numbers of a patch."""
+        return int(self.channels * self.frames * self.patch**2)
+
+    @property
+    def projector_inputs(self) -> int:
+        """Numbers of a token that the projector reads."""
+        return int(self.hidden_size * self.merge**2)
+
+
+DERIVED_FIELDS = ("num_kv_heads", "head_dim", "ffn_hidden_size")
+"""Fields that a file may leave out, because they follow from `num_heads` and `hidden_size`."""
+
+
+def filled_in(data: dict[str, Any]) -> dict[str, Any]:
+    """The fields with those that follow; wrong types are left to the checks of fields."""
+    heads, hidden = data.get("num_heads"), data.get("hidden_size")
+    filled = _of_diffusion(data) | data
+    if isinstance(heads, int) and isinstance(hidden, int) and heads > 0 and hidden > 0:
+        filled.setdefault("num_kv_heads", heads)
+        # a fraction is left for the field check, which says `head_dim: `12.8` is not a whole number`
+        filled.setdefault("head_dim", hidden / heads if hidden % heads else hidden // heads)
+        filled.setdefault("ffn_hidden_size", 4 * hidden)
+        if filled.get("num_experts"):
+            filled.setdefault("moe_ffn_hidden_size", filled["ffn_hidden_size"])
+            named = filled.get("moe_layers")
+            count = len(named) if isinstance(named, list | tuple) else 0
+            filled.setdefault("num_moe_layers", count or _decoder_layers(data))
+    else:  # those two are refused anyway: stand-ins, so that what follows from them is not reported too
+        for name in DERIVED_FIELDS:
+            filled.setdefault(name, 1)
+    if filled.get("recurrence") is not None:
+        filled["mixers"] = filled.get("mixers") or ("recurrence",)
+    if "attention_bias" in filled:
+        filled.setdefault("attention_output_bias", filled["attention_bias"])
+    return filled
+
+
+def _of_diffusion(data: dict[str, Any]) -> dict[str, Any]:
+    """Of a diffusion transformer: 1,000 classes and one for none, noise and its variance for each number of a patch."""
+    if data.get("diffusion") is None:
+        return {}
+    plain = {
+        "vocab_size": 1001,
+        "outputs": 1,
+        "positions": "none",
+        "tied_embeddings": False,
+        "head_bias": True,
+    }
+    plain |= {"activation": "gelu-tanh", "norm_epsilon": 1e-6}
+    with suppress(ValidationError):  # which the check of the field reports
+        plain["outputs"] = 2 * Diffusion.model_validate(data["diffusion"]).pixels
+    return plain | {"encoder": {"masked": 1.0, "head_transform": False}}
+
+
+def _decoder_layers(data: dict[str, Any]) -> Any:
+    """Blocks behind a vision tower's."""
+    layers, tower = data.get("num_layers"), data.get("tower")
+    own = tower.get("layers") if isinstance(tower, dict) else getattr(tower, "layers", 0)
+    return layers - own if isinstance(layers, int) and isinstance(own, int) and own < layers else layers
+
+
+Activation = Literal["gelu", "gelu-tanh", "silu", "relu", "squared-relu", "quick-gelu"]
+Norm = Literal["layernorm", "rmsnorm"]
+NormPlacement = Literal["before", "after", "around", "after-sum"]
+Positions = Literal["learned", "rotary", "alibi", "none"]
+Mixer = Literal["attention", "recurrence", "both", "none"]
+
+
+class TransformerShape(Spec):
+    """A transformer of one stack of blocks, dense or MoE: a decoder, or with `encoder` an encoder.
+
+    Defaults that depend on other fields are filled in on construction; each block is priced as what it is
+    (`cost_models.specs.kinds`).
+    """
+
+    kind: Literal["transformer"] = "transformer"
+    name: Name = "custom"
+    """Catalogue name, or a name for reports."""
+    num_layers: Annotated[int, Field(gt=0, le=MAX_LAYERS)]
+    """Transformer blocks, l."""
+    hidden_size: PositiveInt
+    """Width of the residual stream, h."""
+    num_heads: PositiveInt
+    """Query heads, a."""
+    num_kv_heads: PositiveInt
+    """Key/value heads; fewer than `num_heads` make grouped-query attention. Default: `num_heads`."""
+    head_dim: PositiveInt
+    """Width of one head. Default: hidden_size / num_heads."""
+    ffn_hidden_size: LargeInt
+    """Inner width of the MLP. Default: 4 × hidden_size."""
+    vocab_size: LargeInt
+    """Entries of the vocabulary before padding, V."""
+    gated_mlp: bool = False
+    """True: three matrices (SwiGLU, GeGLU); False: two."""
+    activation: Activation = "gelu"
+    """Non-linearity of the MLP."""
+    norm: Norm = "layernorm"
+    """Normalisation of a block's two halves and at the end."""
+    norm_placement: NormPlacement = "before"
+    """Where norms lie: before each half, after it (OLMo 2), both (Gemma 2), or over sums (BERT), none at the end."""
+    norm_bias: bool = True
+    """Whether a layer norm has a bias beside its gains."""
+    norm_epsilon: Scale = 1e-5
+    """Epsilon that norms add to a variance."""
+    embedding_norm: bool = False
+    """Whether a norm follows the embedding (BLOOM)."""
+    positions: Positions = "learned"
+    """How positions enter: a learned table, rotary, ALiBi, or not at all."""
+    max_positions: LargeInt = 2048
+    """Rows of the learned position table; the longest sequence for the others."""
+    tied_embeddings: bool = True
+    """Whether the output head shares the token embedding's weight."""
+    head_bias: bool = False
+    """Whether the output head has a bias."""
+    embedding_scale: Scale = 1.0
+    """Factor on embedded tokens (Gemma: √h)."""
+    logit_scale: Scale = 1.0
+    """Factor on the logits (Cohere)."""
+    residual_scale: Scale = 1.0
+    """Factor on what each half of a block adds to the residual stream (Granite)."""
+    attention_bias: bool = True
+    """Whether the query/key/value projections have biases."""
+    attention_output_bias: bool = True
+    """Whether the attention's output projection has a bias. Default: as `attention_bias`."""
+    mlp_bias: bool = True
+    """Whether the MLP's matrices have biases."""
+    qk_norm: bool = False
+    """Whether each query and key head has a norm (Qwen3)."""
+    qk_norm_over: Literal["head", "all"] = "head"
+    """What such a norm is taken over, and has gains for: a head, or all heads (OLMo 2)."""
+    attention_sinks: bool = False
+    """Whether each head's softmax has one more score that leads nowhere (gpt-oss); counted, not trained here."""
+    attention_scale: Scale | None = None
+    """Factor on attention scores; None: 1/√head_dim."""
+    rotary: Rotary | None = None
+    """Rotary positions; None: whole heads in every block, base 10,000."""
+    parallel_block: bool = False
+    """Whether attention and MLP read the stream side by side and are added to it at once (GPT-J, PaLM, MegaScale)."""
+    parallel_norms: Literal[1, 2] = 1
+    """Norms of a parallel block: one for both halves (GPT-J), or one for each (GPT-NeoX)."""
+    attention_window: LargeInt | None = None
+    """Most tokens that a query attends to, itself included; None: all before it."""
+    window_kind: Literal["sliding", "chunked", "picked"] = "sliding"
+    """Which tokens a window has: the last (sliding), those of the query's chunk (chunked; Llama 4), or an indexer's."""
+    window_pattern: Annotated[tuple[Literal["window", "full"], ...], LISTED] = ()
+    """Which blocks have the window, from the first on and repeated, like [window, full] (Gemma 2). Default: all."""
+    attention_gate: bool = False
+    """Whether each number that attention returns is multiplied by a gate of its own (Qwen3-Next)."""
+    recurrence: Recurrence | None = None
+    """The mixer of blocks that `mixers` names; None: all have attention."""
+    mixers: Annotated[tuple[Mixer, ...], LISTED] = ()
+    """What mixes tokens in which blocks, repeated; both: side by side (Falcon-H1). Default: a recurrence, if any."""
+    separate_halves: bool = False
+    """Whether a block is one half alone: its mixer, or where that is none its MLP or mixture (Nemotron-H)."""
+    num_experts: Annotated[int, Field(ge=0, le=10**5)] = 0
+    """Routed experts of a MoE block, E; 0: a dense model."""
+    experts_per_token: Annotated[int, Field(ge=0, le=10**5)] = 0
+    """Routed experts that a token passes through, k."""
+    moe_ffn_hidden_size: Annotated[int, Field(ge=0, le=10**7)] = 0
+    """Inner width of one expert. Default: `ffn_hidden_size`."""
+    shared_expert_ffn_hidden_size: Annotated[int, Field(ge=0, le=10**7)] = 0
+    """Inner width of the shared experts, which every token passes through, all together; 0: none."""
+    num_moe_layers: Annotated[int, Field(ge=0, le=MAX_LAYERS)] = 0
+    """MoE blocks, the last ones of the model unless `moe_layers` names them. Default: all."""
+    moe_layers: Annotated[tuple[int, ...], LISTED] = ()
+    """Which blocks are MoE, counted from 0, where they are not the last ones (Llama 4 Maverick: every second)."""
+    router_bias: bool = False
+    """Whether a router's scores have biases."""
+    routing_bias: bool = False
+    """Whether scores have biases where experts are chosen, which stay as they are loaded (arXiv 2412.19437, 2.1.2)."""
+    expert_groups: ExpertGroups | None = None
+    """Groups of experts that a token chooses first; None: it chooses among all experts."""
+    router_scores: Literal["softmax", "sigmoid"] = "softmax"
+    """How a router scores experts: against one another (softmax) or each by itself (sigmoid; DeepSeek-V3)."""
+    normalized_routing: bool = True
+    """Whether the weights of a token's chosen experts are scaled to sum to one."""
+    routing_scale: Scale = 1.0
+    """Factor on those weights."""
+    shared_expert_gate: bool = False
+    """Whether a gate weighs the shared experts' output for each token (Qwen2 MoE)."""
+    load_balance: Share = 0.01
+    """Coefficient of the load-balance loss; 0: none. Default: Fedus et al. 2021, Switch Transformers, section 2.2."""
+    latent_attention: LatentAttention | None = None
+    """Latent queries, keys and values; None: they are projected from the residual stream."""
+    encoder: Encoder | None = Field(default=None, exclude_if=lambda encoder: encoder is None)
+    """Makes the model an encoder; None: it is a decoder, which predicts next tokens."""
+    stacks: Stacks | None = Field(default=None, exclude_if=lambda stacks: stacks is None)
+    """Makes the model an encoder-decoder; None: it is one stack."""
+    diffusion: Diffusion | None = Field(default=None, exclude_if=lambda diffusion: diffusion is None)
+    """Makes an encoder a diffusion transformer, over patches of noisy images; other fields may then be left out."""
+    tower: Tower | None = Field(default=None, exclude_if=lambda tower: tower is None)
+    """A vision tower before a decoder, of which all other fields tell; `num_layers` counts both."""
+    further_tokens: Annotated[int, Field(ge=0, le=16)] = 0
+    """Tokens predicted beyond the next, each by one more block behind the last, projection and head (DeepSeek-V3)."""
+    outputs: PositiveInt | None = Field(default=None, exclude_if=lambda outputs: outputs is None)
+    """Numbers that the head returns of a token, as a reward model's one; None: a logit of each vocabulary entry."""
+    vocab_multiple: PositiveInt = 1
+    """The vocabulary is padded to a multiple of this × tp (Megatron: 128)."""
+    left_out: Annotated[tuple[str, ...], LISTED] = ()
+    """What the model's blocks do besides, a few words each: not priced, and the executor trains no such model."""
+    changed: Annotated[tuple[str, ...], LISTED] = ()
+    """What `--allow` changed of the model that has this name, in its words (`cost_models.specs.changes`)."""
+    source: str = ""
+    """Where the shape was read."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_defaults(cls, data: Any) -> Any:
+        return filled_in(data) if isinstance(data, dict) else data
+
+    @property
+    def untrained(self) -> tuple[str, ...]:
+        """What the model computes that the executor's blocks do not, a few words each."""
+        return self.left_out + self.priced_alone
+
+    @property
+    def priced_alone(self) -> tuple[str, ...]:
+        """The part of that which prices count."""
+        head, sinks = None if self.diffusion else self.outputs, self.attention_sinks
+        found: dict[str, Any] = {"attention sinks": sinks, "heads of rewards": head}
+        found |= {"modulated blocks": self.diffusion, "prediction of further tokens": self.further_tokens}
+        found |= {"indexers": self.window_kind == "picked"} | (self.tower.priced_alone if self.tower else {})
+        found["gates on latent attention"] = self.attention_gate and self.latent_attention is not None
+        found |= {self.recurrence.called: not self.recurrence.runs} if self.recurrence else {}
+        return tuple(name for name, there in found.items() if there)
+
+    @property
+    def ends_in_norm(self) -> bool:
+        """Whether a norm lies between the last block and the head."""
+        return self.norm_placement != "after-sum"
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of the longest sequence that has learned positions."""
+        return self.max_positions - (self.encoder.first_position if self.encoder else 0)
+
+    @property
+    def query_size(self) -> int:
+        """Width of all query heads together."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        """Width of all key heads together."""
+        return self.num_kv_heads * self.head_dim
+
+    @property
+    def turned_share(self) -> float:
+        """Share of all heads' numbers that have rotary positions, the mean over the blocks."""
+        if self.positions != "rotary":
+            return 0.0
+        rotary = self.rotary or Rotary()
+        turned = (rotary.dim or self.head_dim) / self.head_dim
+        return turned * share_of(rotary.pattern, self.num_layers)
+
+    def window_of(self, layer: int) -> int | None:
+        """The window of a block, counted from 0; None: it attends to all tokens."""
+        pattern = self.window_pattern
+        return None if pattern and pattern[layer % len(pattern)] == "full" else self.attention_window
+
+    def attended(self, sequence_length: int) -> float:
+        """Keys that a query of a long sequence attends to, the causal mask aside; the mean over the blocks."""
+        windowed = min(sequence_length, self.attention_window or sequence_length)
+        return self._over_blocks(sequence_length, windowed) + self.source_share * sequence_length
+
+    def unmasked(self, sequence_length: int) -> float:
+        """Keys that a query attends to, the mean over queries and blocks: without a window half, in an encoder all."""
+        whole, window = sequence_length / 2, min(sequence_length, self.attention_window or sequence_length)
+        if self.encoder:
+            return sequence_length
+        seen = window * (1 - window / sequence_length / 2)
+        if self.window_kind == "chunked":
+            chunks, rest = divmod(sequence_length, window)
+            seen = (chunks * window**2 + rest**2) / sequence_length / 2
+        return self._over_blocks(whole, seen) + self.source_share * sequence_length
+
+    @property
+    def source_share(self) -> float:
+        """Tokens of an encoder, which blocks attend to, for each of theirs."""
+        return self.stacks.source_share if self.stacks else 0.0
+
+    def _over_blocks(self, full: float, windowed: float) -> float:
+        """The mean over the blocks of a value with a window and one without."""
+        return self.windowed_share * windowed + (1 - self.windowed_share) * full
+
+    @property
+    def windowed_share(self) -> float:
+        """Share of the blocks that have a window."""
+        windowed = [kind == "window" for kind in self.window_pattern]
+        return share_of(windowed, self.num_layers) if self.attention_window else 0.0
+
+    def encodes(self, layer: int) -> bool:
+        """Whether tokens of a block, counted from 0, attend to those on both sides: an encoder's."""
+        return self.encoder is not None or (self.stacks is not None and layer < self.stacks.encoder_layers)
+
+    def mixer_of(self, layer: int) -> Mixer:
+        """What mixes tokens in a block, counted from 0."""
+        return self.mixers[layer % len(self.mixers)] if self.mixers else "attention"
+
+    def mixer_share(self, *mixers: Mixer) -> float:
+        """Share of the blocks that mix tokens in one of these ways."""
+        return share_of([one in mixers for one in self.mixers or ("attention",)], self.num_layers)
+
+    @property
+    def attention_share(self) -> float:
+        """Share of the blocks that have attention."""
+        return self.mixer_share("attention", "both")
+
+    @property
+    def feed_forward_share(self) -> float:
+        """Share of the blocks that have an MLP or a mixture."""
+        return self.mixer_share("none") if self.separate_halves else 1.0
+
+    @property
+    def dense_share(self) -> float:
+        """Share of the blocks that have an MLP and no experts."""
+        return max(0.0, self.feed_forward_share - self.moe_share)
+
+    @property
+    def value_size(self) -> int:
+        """Width of all value heads together; that of the keys except in latent attention."""
+        return self.num_kv_heads * self._value_dim
+
+    @property
+    def attended_size(self) -> int:
+        """Width that attention hands to its output projection; that of the queries except in latent attention."""
+        return self.num_heads * self._value_dim
+
+    @property
+    def _value_dim(self) -> int:
+        return self.latent_attention.value_dim if self.latent_attention else self.head_dim
+
+    @property
+    def moe_share(self) -> float:
+        """Share of the blocks that are MoE; 0 for a dense model."""
+        return self.num_moe_layers / self.num_layers
+
+    def is_mixture(self, layer: int) -> bool:
+        """Whether a block, counted from 0, is MoE."""
+        halved = self.separate_halves and self.mixer_of(layer) != "none"
+        last = not halved and self.has_experts and layer >= self.num_layers - self.num_moe_layers
+        return layer in self.moe_layers if self.moe_layers else last
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether the model is MoE."""
+        return self.num_experts > 0
 
 
 def contradiction(model: TransformerShape) -> str:

@@ -27,7 +27,7 @@ from torch.distributed.pipelining.schedules import (
 from cost_models.axes.layout import Layout
 from cost_models.schedules.actions import ActionTable
 from cost_models.schedules.registry import build, schedule_named, stages_of_rank
-from cost_models.specs.model.parts import frozen_parts
+from cost_models.specs.kinds import frozen_parts
 from executor.axes.axis import Axis, Gradient, Rank
 from executor.axes.overlap import posts_ahead
 from executor.mesh import local, make_groups, rank_places, with_values

@@ -22,9 +22,8 @@ from torch import Tensor
 
 from cost_models.arrays import Ints
 from cost_models.errors import InputError
-from cost_models.specs.model.blocks import Encoder
-from cost_models.specs.model.tower import Tower
 from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import Encoder, Tower
 from executor.data.tokens import open_tokens, require_a_sequence
 from executor.run_config import NO_TARGET, RANDOM, TEXT
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from cost_models.errors import InputError, Problem
 from cost_models.operators.tuning import target_names
-from cost_models.specs.tuning import TuningSpec
+from cost_models.specs.training import TuningSpec
 from executor.boxes import Box
 from executor.hugging_face.names import Names, Part, Source, parts_of
 from executor.models.tuning.adapters import ENDING, MATRICES

@@ -15,8 +15,7 @@ from executor.launch.torchrun import run_ranks, stopped
 from executor.measure.any_report import AnyReport, load_any_report
 from executor.requirements import cuda_devices, require_host, require_torch, require_world
 from executor.run_config import REPORT, Backend, RunConfig, require_descent, require_places
-from planner.plan import AnyPlan
-from planner.plan_files import load_any_plan, save_plan
+from planner.plan import AnyPlan, load_any_plan, save_plan
 
 
 def run_plan(

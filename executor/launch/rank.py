@@ -35,8 +35,7 @@ from executor.requirements import require_world
 from executor.run_config import REPORT, RunConfig
 from executor.starting import StartClock, began, timing_groups
 from executor.steps import Stopped
-from planner.plan import AnyPlan
-from planner.plan_files import load_any_plan
+from planner.plan import AnyPlan, load_any_plan
 
 _LONGEST_GRACE = 10.0
 """Seconds that the first rank to find that it hangs gives the others to say where they are."""

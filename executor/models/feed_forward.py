@@ -11,8 +11,7 @@ from functools import partial
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from cost_models.specs.model.transformer_shape import Activation
-from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.transformer import Activation, TransformerSpec
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,

@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cost_models.specs.model.blocks import ExpertGroups
-from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.transformer import ExpertGroups, TransformerSpec
 
 
 def choose_experts(

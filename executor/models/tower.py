@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from cost_models.specs.model.tower import Tower
+from cost_models.specs.transformer import Tower
 from executor.models.feed_forward import ACTIVATIONS
 
 

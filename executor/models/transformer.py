@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from cost_models.specs.model.parts import decoder_of, tower_of
+from cost_models.specs.kinds import decoder_of, tower_of
 from cost_models.specs.transformer import TransformerSpec
 from executor.models.chunked_loss import ChunkOfLogits, chunked_loss
 from executor.models.copies import COPY, EMBEDDING

@@ -144,7 +144,7 @@ def _refused_value(error: Any) -> str:
     """ "--gpus: `1.5` is not a whole number", where typer had pydantic read a value; nothing where it had not."""
     from pydantic import BaseModel, ValidationError
 
-    from cost_models.spec_problems import spec_problems
+    from cost_models.documents import spec_problems
 
     if not isinstance(error.__cause__, ValidationError):
         return ""
@@ -164,7 +164,7 @@ def _worded(error: Exception) -> MeshwrightError | None:
         from pydantic import ValidationError
 
         if isinstance(error, ValidationError):
-            from cost_models.spec_problems import spec_error
+            from cost_models.documents import spec_error
 
             return spec_error(error)
     return None

@@ -33,8 +33,7 @@ from meshwright.verbs.forecast.reading import ask as ask_forecast
 from meshwright.verbs.report.requests import USUAL_NAME
 from planner.answers.optimum import answered_question
 from planner.objectives import Objective
-from planner.plan import Plan
-from planner.plan_files import plan_text, priced_again
+from planner.plan import Plan, plan_text, priced_again
 from planner.search.search import Budget
 
 SEARCH_SECONDS = 20.0

@@ -10,16 +10,14 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
-from cost_models.documents import printable
+from cost_models.documents import printable, spec_error
 from cost_models.errors import InputError, Problem, UnknownNameError
 from cost_models.files import catalog
 from cost_models.files.amounts import read_tokens
 from cost_models.files.loading import sized
 from cost_models.files.models import resolve_model
 from cost_models.question import Question
-from cost_models.spec_problems import spec_error
-from cost_models.specs.cluster import ClusterSpec, DeviceMemory, Precision
-from cost_models.specs.links import Rate
+from cost_models.specs.cluster import ClusterSpec, DeviceMemory, Precision, Rate
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import format_bandwidth, format_bytes, grouped

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
 from cost_models.flags import part_of
-from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.cluster import ClusterSpec, MixedCluster, OperationsSpec
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.operations import OperationsSpec
-from cost_models.specs.pools import MixedCluster
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec

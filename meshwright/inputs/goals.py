@@ -13,8 +13,7 @@ from cost_models.question import Question
 from cost_models.risk import RISKS, Risk
 from cost_models.units import format_count, grouped
 from meshwright.inputs.options import Amount, Goal
-from planner.certificate import PROOFS, Proof
-from planner.objectives import OBJECTIVES, Objective
+from planner.objectives import OBJECTIVES, PROOFS, Objective, Proof
 
 Pick = Literal["recommended", "fastest"]
 """Which layout a plan is: the one to run, or the fastest on paper."""

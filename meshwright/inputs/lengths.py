@@ -9,8 +9,7 @@ from typing import get_args
 from cost_models.documents import printable
 from cost_models.errors import MOST_PROBLEMS, InputError, Problem
 from cost_models.files.reading import read_text
-from cost_models.specs.lengths import LengthsSpec, Packing, brought_down, share_cut
-from cost_models.specs.training import TrainingSpec
+from cost_models.specs.training import LengthsSpec, Packing, TrainingSpec, brought_down, share_cut
 from cost_models.units import grouped
 from meshwright.inputs.goals import one_of
 from meshwright.inputs.options import Job

@@ -13,14 +13,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cost_models.documents import Document
-    from cost_models.specs.cluster import ClusterSpec
+    from cost_models.specs.cluster import ClusterSpec, MixedCluster, OperationsSpec
     from cost_models.specs.hardware import HardwareProfile
-    from cost_models.specs.lengths import LengthsSpec
-    from cost_models.specs.operations import OperationsSpec
-    from cost_models.specs.pools import MixedCluster
     from cost_models.specs.recommender.model import RecommenderSpec
     from cost_models.specs.recommender.training import RecommenderTraining
-    from cost_models.specs.training import TrainingSpec
+    from cost_models.specs.training import LengthsSpec, TrainingSpec
     from cost_models.specs.transformer import TransformerSpec
     from planner.search.search import Budget
 

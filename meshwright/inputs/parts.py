@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from cost_models.errors import InputError, Problem
-from cost_models.specs.model.parts import frozen_parts
+from cost_models.specs.kinds import frozen_parts
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 

@@ -8,8 +8,7 @@ from typing import Protocol
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import InputError
 from cost_models.files.reading import is_file, is_pipe
-from planner.plan import AnyPlan, Plan
-from planner.plan_files import load_any_plan
+from planner.plan import AnyPlan, Plan, load_any_plan
 
 
 class HasPlan(Protocol):

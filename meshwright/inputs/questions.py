@@ -17,8 +17,7 @@ from cost_models.files.names import known_cluster, known_model
 from cost_models.question import Question
 from cost_models.risk import EVEN, MOST_CONFIDENT, least_chance
 from cost_models.specs.changes import changed
-from cost_models.specs.cluster import LEAST_MEMORY, ClusterSpec, Precision
-from cost_models.specs.pools import MixedCluster
+from cost_models.specs.cluster import LEAST_MEMORY, ClusterSpec, MixedCluster, Precision
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.stack import StackSpec

@@ -8,9 +8,17 @@ from typing import Any, cast, get_args
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.operators.tuning import matrix_names, missing_targets
-from cost_models.specs.training import Reference, TrainingSpec
+from cost_models.specs.training import (
+    USUAL_RANK,
+    USUAL_TARGETS,
+    Base,
+    Group,
+    Matrix,
+    Reference,
+    TrainingSpec,
+    TuningSpec,
+)
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.specs.tuning import USUAL_RANK, USUAL_TARGETS, Base, Group, Matrix, TuningSpec
 from meshwright.inputs.options import Job
 
 _TASKS = ("full", "lora", "qlora", "dpo", "reward")

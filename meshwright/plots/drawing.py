@@ -10,8 +10,7 @@ from cost_models.memory.device import usable_host_memory
 from cost_models.pipeline.link_use import link_use
 from cost_models.question import Question
 from cost_models.reliability.forecast import Forecast
-from cost_models.specs.cluster import ClusterSpec
-from cost_models.specs.pools import MixedCluster
+from cost_models.specs.cluster import ClusterSpec, MixedCluster
 from cost_models.units import counted, format_seconds
 from meshwright.plots.drawn import Drawing
 from meshwright.plots.subjects import require_one_kind, several_kinds, subject_of

@@ -17,7 +17,7 @@ from cost_models.risk import least_chance
 from cost_models.specs.changes import changes_of
 from meshwright.records import fields_of
 from planner.answers.optimum import Optimum
-from planner.explain.completion import CompletedLayout
+from planner.explain.reasons import CompletedLayout
 
 _RATES = ("mfu", "hfu", "causal_mfu", "tokens_per_second")
 _FITTING = ("microbatches", "peak_bytes", "memory_limit", "fits", "fits_probability", "verdict", "bound_by")

@@ -16,7 +16,7 @@ from cost_models.units import MB
 from executor.axes.offload.reporting import DriveReport, HostReport
 from executor.measure.any_report import AnyReport
 from executor.measure.report import RankReport, RunReport
-from planner.plan_files import without_dropped_facts
+from planner.plan import without_dropped_facts
 
 if TYPE_CHECKING:
     from executor.emulate.one_rank import EmulationReport

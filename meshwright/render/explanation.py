@@ -27,8 +27,7 @@ from meshwright.render.words import (
     wrapped,
 )
 from planner.explain.compare import difference
-from planner.explain.completion import CompletedLayout
-from planner.explain.reasons import BindingConstraint, Explanation, WhyNot
+from planner.explain.reasons import BindingConstraint, CompletedLayout, Explanation, WhyNot
 from planner.explain.what_if import Sensitivity, same_degrees
 from planner.objectives import ObjectiveName
 from planner.plan import Plan

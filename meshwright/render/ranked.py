@@ -21,7 +21,7 @@ from meshwright.render.goals import (
 from meshwright.render.tables import Table, table
 from meshwright.render.words import part_label, percent, sentence_list, wrapped
 from planner.answers.optimum import Optimum
-from planner.certificate import Certificate
+from planner.objectives import Certificate
 
 
 def question_header(question: Question, trust: Trust, *, subject: str = "") -> str:

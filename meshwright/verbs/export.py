@@ -43,8 +43,7 @@ def export(options: ExportOptions) -> Exported:
         InfeasibleError: the trainer refuses the layout, or has no words for some of the plan.
     """
     from planner.formats.registry import exporter_named
-    from planner.plan import AnyPlan
-    from planner.plan_files import load_any_plan
+    from planner.plan import AnyPlan, load_any_plan
 
     exporter, plan = exporter_named(options.to), options.plan
     read = plan if isinstance(plan, AnyPlan) else load_any_plan(plan)

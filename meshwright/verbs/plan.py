@@ -24,8 +24,7 @@ from meshwright.verbs.plan_cache import CacheFlags, answer_serving
 
 if TYPE_CHECKING:
     from cost_models.documents import Document
-    from cost_models.specs.cluster import ClusterSpec
-    from cost_models.specs.pools import MixedCluster
+    from cost_models.specs.cluster import ClusterSpec, MixedCluster
     from cost_models.specs.recommender.model import RecommenderSpec
     from cost_models.specs.recommender.training import RecommenderTraining
     from cost_models.specs.training import TrainingSpec
@@ -159,7 +158,7 @@ def plan_command(options: PlanFlags, output: Output) -> None:
 
 def _asked_again(replay: Path, output: Output) -> PlanAsked:
     """The question of a plan file. Raises InputError."""
-    from planner.plan_files import load_any_plan
+    from planner.plan import load_any_plan
 
     plan = load_any_plan(replay)
     output.remark(plan.notes)

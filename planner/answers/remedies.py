@@ -29,8 +29,7 @@ from cost_models.operators.accumulation import gradient_dtype
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import EVEN, confident_share
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from cost_models.specs.cluster import FULL, ClusterSpec
-from cost_models.specs.pools import MixedCluster
+from cost_models.specs.cluster import FULL, ClusterSpec, MixedCluster
 from cost_models.specs.transformer import TransformerSpec
 from planner.answers.optimum import where_least
 from planner.formats.trainers import TRAINERS

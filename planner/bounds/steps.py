@@ -56,7 +56,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.pipeline.pools import PoolTerms
 from cost_models.schedules.registry import PLAIN, is_scheduled, schedule_named, stages_of_rank
 from cost_models.specs.choices import Schedule
-from cost_models.specs.model.kinds import Kinds
+from cost_models.specs.kinds import Kinds
 from planner.placement.leaf import TOLERANCE
 from planner.placement.patterns import blocks_of_chunks, blocks_recomputed, chunk_sizes
 from planner.placement.rank_costs import RankCosts, balanced, cheapest_seconds

@@ -19,7 +19,7 @@ from cost_models.question import MixedQuestion, Question, each_pool, mixed_quest
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.hardware import CurvePoint
 from planner.bounds.cores import best_known_bounds, ideal_seconds, known_infeasible
-from planner.plan_cache import PlanCache, Searched
+from planner.plan import PlanCache, Searched
 from planner.search.search import Budget
 from planner.space.limits import tensor_degrees
 from planner.space.restrictions import Restrictions

@@ -28,7 +28,7 @@ from cost_models.risk import Risk, slowest, weigh
 from cost_models.schedules.registry import PLAIN, schedule_named
 from cost_models.schedules.timeline import CriticalPath
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Schedule
-from cost_models.specs.model.kinds import Kinds
+from cost_models.specs.kinds import Kinds
 
 TOLERANCE = 1e-9
 """Relative: two step times closer than this are the same, as rounding in sums of a million durations allows."""

@@ -28,7 +28,7 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.recompute import blocks_by_policy, first_in_full, named_blocks
-from cost_models.specs.model.kinds import Kinds
+from cost_models.specs.kinds import Kinds
 from planner.placement.leaf import Leaf, Placement
 
 _AT_ONCE = 250_000

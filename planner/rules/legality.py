@@ -27,8 +27,8 @@ from cost_models.memory.device import usable_drive, usable_host_memory
 from cost_models.question import Question
 from cost_models.schedules.registry import is_scheduled, legal, rank_of_stage
 from cost_models.specs.choices import CONTEXTS, SCHEDULES, Recompute
+from cost_models.specs.training import NF4_BLOCK
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.specs.tuning import NF4_BLOCK
 from cost_models.units import counted, format_bytes
 from planner.formats.trainers import refusals
 from planner.rules.pools import pool_objections, with_mean_batch

@@ -26,8 +26,7 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, is_scheduled
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, Overlap
 from cost_models.specs.stack import StackSpec
-from cost_models.specs.training import TrainingSpec
-from cost_models.specs.tuning import NF4_BLOCK
+from cost_models.specs.training import NF4_BLOCK, TrainingSpec
 from planner.rules.pools import holds_replicas
 
 Degree = TypeVar("Degree", int, Ints)

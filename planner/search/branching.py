@@ -24,11 +24,11 @@ from cost_models.risk import weighed_of
 from cost_models.schedules.timeline import CriticalPath
 from cost_models.specs.choices import Schedule
 from cost_models.units import counted, format_seconds
-from planner.certificate import Certificate, Effort, Settled
 from planner.exact.best_placement import best_placement
 from planner.exact.counts import good_of_numbers
 from planner.exact.program import Survivor, solve_record
 from planner.exact.solvers import SolverName
+from planner.objectives import Certificate, Effort, Settled
 from planner.placement.leaf import TOLERANCE, Placement, gap_of
 from planner.placement.patterns import best_pattern
 from planner.search.candidates import Candidates, Rows, lowest

@@ -30,7 +30,7 @@ from cost_models.pipeline.under_scenarios import costs_under_scenarios
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN, is_scheduled
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
-from cost_models.specs.model.kinds import Kinds
+from cost_models.specs.kinds import Kinds
 from planner.bounds.boxes import least_costs, most_held, nothing_held
 from planner.bounds.cores import best_known_bounds, relaxed_bounds
 from planner.bounds.steps import capacity_bounds, quick_bounds

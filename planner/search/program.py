@@ -34,10 +34,10 @@ from cost_models.axes.recompute import first_in_full
 from cost_models.errors import InputError
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.schedules.timeline import CriticalPath
-from planner.certificate import Certificate, Effort
 from planner.exact.counts import good_of_numbers
 from planner.exact.program import Choice, Columns, Program, path_lengths
 from planner.exact.solvers import SolverName, available_solver
+from planner.objectives import Certificate, Effort
 from planner.placement.leaf import TOLERANCE, Leaf, Placement, gap_of
 from planner.placement.mixes import every_mix
 from planner.placement.patterns import chunk_patterns

@@ -50,7 +50,7 @@ from cost_models.schedules.registry import PLAIN, schedule_named
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute, Schedule
 from cost_models.units import format_bytes
 from planner.bounds.boxes import within_late_rules
-from planner.certificate import Certificate
+from planner.objectives import Certificate
 from planner.placement.leaf import TOLERANCE, Placement, gap_of
 from planner.placement.patterns import every_placement
 from planner.rules.pools import ONCE_A_STEP, holds_replicas

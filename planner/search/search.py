@@ -28,8 +28,8 @@ from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import MixedQuestion, Question
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.units import counted
-from planner.certificate import PROOFS, Certificate, Effort
 from planner.exact.solvers import SolverName
+from planner.objectives import PROOFS, Certificate, Effort
 from planner.placement.leaf import Placement, gap_of
 from planner.search.branching import (
     TIE_TOLERANCE,

@@ -10,8 +10,7 @@ from pydantic import Field
 
 from cost_models.arrays import Array
 from cost_models.base import Overhead, Spec
-from cost_models.curves import measured_cluster
-from cost_models.defaults import chosen_profile, chosen_stack
+from cost_models.defaults import chosen_profile, chosen_stack, measured_cluster
 from cost_models.documents import Document
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.catalog import embedding_profile_of
@@ -28,7 +27,7 @@ from cost_models.specs.recommender.constants import EmbeddingProfile, ServedPoin
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import ELEMENT_BYTES, TableDtype
 from cost_models.units import format_bytes
-from planner.plan_files import plan_yaml, require_ended, write_plan
+from planner.plan import plan_yaml, require_ended, write_plan
 from planner.serving.knapsack import Filling, filling_order
 
 WORKSPACE = 1.0e9

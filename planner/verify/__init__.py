@@ -1,1 +1,66 @@
-"""Verification of plan files: prices and proof are computed again."""
+"""Checks of a plan file: their verdicts, and the comparison of what it claims with what is computed again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cost_models.documents import printable
+from cost_models.units import counted
+
+TOLERANCE = 1e-9
+"""Relative difference of two prices that counts as rounding."""
+_MAX_NAMED = 3
+"""Most differences named in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The verdict on one claim of a plan file."""
+
+    name: str
+    passed: bool | None
+    """Whether the claim holds; None: it could not be decided."""
+    what: str
+    """What was found, in words."""
+
+
+def check_equal(name: str, claimed: Mapping[str, Any], right: Mapping[str, Any]) -> Check:
+    """Check that all that fields claim is right: numbers up to rounding, where one that is not there is 0."""
+    claims, values = dict(_leaves(claimed)), dict(_leaves(right))
+    wrong = [
+        f"`{place}` says {_words(claims.get(place))}, computed again it is {_words(values.get(place))}"
+        for place in {**values, **claims}
+        if not _equal(claims.get(place), values.get(place))
+    ]
+    if not wrong:
+        return Check(name, True, f"{counted(len(values), 'value')} computed again, equal to {TOLERANCE:g}")
+    more = f", and {len(wrong) - _MAX_NAMED} more" if len(wrong) > _MAX_NAMED else ""
+    return Check(name, False, "; ".join(wrong[:_MAX_NAMED]) + more)
+
+
+def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """The single values of fields, each with its place, `rank_memory.0.weights`, and how many a list has."""
+    if isinstance(value, (list, tuple)):
+        yield f"{place}.entries", len(value)
+        value = dict(enumerate(value))
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{place}.{name}" if place else str(name))
+    else:
+        yield place, value
+
+
+def _equal(claimed: Any, right: Any) -> bool:
+    numbers = [0.0 if value is None else value for value in (claimed, right)]
+    if any(isinstance(number, (bool, str)) for number in numbers):
+        return bool(claimed == right)
+    return math.isclose(*numbers, rel_tol=TOLERANCE, abs_tol=TOLERANCE * 1e-3)
+
+
+def _words(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    return f"{value:.6g}" if isinstance(value, float) else printable(str(value), 60)

@@ -20,19 +20,24 @@ from cost_models.question import MixedQuestion
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.units import counted, format_bytes, format_seconds
 from planner.answers.frontier import evenly_spread
-from planner.answers.offers import offers_of, rank_offers
-from planner.answers.optimum import PROVEN, Optimum, answered_question, optimise
+from planner.answers.optimum import PROVEN, Optimum, answered_question, offers_of, optimise, rank_offers
 from planner.answers.recommend import recommend
-from planner.certificate import Certificate
-from planner.objectives import Objective
-from planner.plan import Plan, PlanObjective, PlanRestrictions, Prediction, package_version
-from planner.plan_files import priced_again, priced_within_restrictions
+from planner.objectives import Certificate, Objective
+from planner.plan import (
+    Plan,
+    PlanObjective,
+    PlanRestrictions,
+    Prediction,
+    package_version,
+    priced_again,
+    priced_within_restrictions,
+)
 from planner.search.branching import SearchResult
 from planner.search.search import Budget
 from planner.space.clouds import balanced_prices, cloud
 from planner.space.restrictions import satisfies
 from planner.space.sizes import resized
-from planner.verify.checks import TOLERANCE, Check, check_equal
+from planner.verify import TOLERANCE, Check, check_equal
 
 MAX_TRIED = 40
 """Number of evenly placed layouts, by their quick price the fastest, that are priced in full against the plan."""

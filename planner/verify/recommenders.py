@@ -24,7 +24,7 @@ from planner.recommender.search.problem import Problem
 from planner.recommender.search.searching import FLAT_CLASSES, Search
 from planner.serving.knapsack import filling_order
 from planner.serving.serving_plan import ServingPlan, require_host
-from planner.verify.checks import TOLERANCE, Check, check_equal
+from planner.verify import TOLERANCE, Check, check_equal
 
 _SOLVER: SolverName = "cbc"
 """Not the usual one."""

@@ -7,9 +7,8 @@ from itertools import product
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.communication.topology import Groups, axis_groups
-from cost_models.specs.cluster import ClusterSpec, GpuSpec
+from cost_models.specs.cluster import ClusterSpec, GpuSpec, Links, LinkSpec
 from cost_models.specs.hardware import CollectiveCurve, HardwareProfile
-from cost_models.specs.links import Links, LinkSpec
 
 GPU = GpuSpec(
     name="test",

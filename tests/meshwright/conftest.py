@@ -11,14 +11,13 @@ from command_line import ASKED, QUICK
 from cost_models.axes.layout import parse_layout
 from cost_models.estimate import Breakdown, Estimate, Trust
 from cost_models.question import Question
-from cost_models.specs.cluster import ClusterSpec, GpuSpec
+from cost_models.specs.cluster import ClusterSpec, GpuSpec, Links, LinkSpec
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.links import Links, LinkSpec
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from meshwright.cli.frame import main
-from planner.certificate import Certificate
+from planner.objectives import Certificate
 
 GIB = 2.0**30
 

@@ -19,12 +19,9 @@ from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
 from cost_models.defaults import complete_question
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES
-from cost_models.specs.cluster import ClusterSpec, GpuSpec
-from cost_models.specs.lengths import LengthsSpec, Packing
-from cost_models.specs.links import BuildingsSpec, Links, LinkSpec
-from cost_models.specs.training import Reference, TrainingSpec
+from cost_models.specs.cluster import BuildingsSpec, ClusterSpec, GpuSpec, Links, LinkSpec
+from cost_models.specs.training import LengthsSpec, Packing, Reference, TrainingSpec, TuningSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.specs.tuning import TuningSpec
 from planner.formats.trainers import rows_for
 from planner.space.restrictions import Restrictions, parse_restrictions
 

@@ -12,9 +12,7 @@ from synthetic import POLICIES, random_costs
 from cost_models.defaults import complete_question
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.question import MixedQuestion
-from cost_models.specs.cluster import ClusterSpec
-from cost_models.specs.links import LinkSpec
-from cost_models.specs.pools import MixedCluster
+from cost_models.specs.cluster import ClusterSpec, LinkSpec, MixedCluster
 from cost_models.specs.training import TrainingSpec
 from planner.placement.leaf import Leaf
 

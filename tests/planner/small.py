@@ -7,8 +7,7 @@ from typing import Any
 
 from cost_models.defaults import complete_question
 from cost_models.question import Question
-from cost_models.specs.cluster import ClusterSpec, GpuSpec
-from cost_models.specs.links import Links, LinkSpec
+from cost_models.specs.cluster import ClusterSpec, GpuSpec, Links, LinkSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 

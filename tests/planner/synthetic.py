@@ -11,7 +11,7 @@ from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.pipeline.terms import OF_BLOCKS
 from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, stages_of_rank
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from cost_models.specs.model.kinds import Kinds
+from cost_models.specs.kinds import Kinds
 from planner.placement.leaf import Leaf, priced
 
 POLICIES = len(RECOMPUTE_POLICIES)

@@ -10,9 +10,8 @@ import yaml
 from small import small_question
 
 from cost_models.errors import InputError
-from planner.certificate import Certificate
-from planner.plan import Plan, PlanRestrictions, make_plan
-from planner.plan_files import UNWRITTEN, load_plan, plan_text, save_plan
+from planner.objectives import Certificate
+from planner.plan import UNWRITTEN, Plan, PlanRestrictions, load_plan, make_plan, plan_text, save_plan
 from planner.search.search import search
 from planner.space.restrictions import parse_restrictions
 

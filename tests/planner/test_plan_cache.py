@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 from small import small_question
 
-from planner import plan_cache as module
+from planner import plan as module
 from planner.explain import reasons
 from planner.explain.reasons import Explanation, explain
-from planner.plan import Plan, make_plan
-from planner.plan_cache import PlanCache, Searched, cache_folder
-from planner.plan_files import priced_again
+from planner.plan import Plan, PlanCache, Searched, cache_folder, make_plan, priced_again
 from planner.search.search import search
 
 

@@ -20,7 +20,6 @@ from typing import Any, get_args
 
 import numpy as np
 
-from cost_models.curves import attention_head_seconds, curve_seconds
 from cost_models.measured.calibration.measurements import Measurement, select
 from cost_models.recommender.caching import POLICIES
 from cost_models.recommender.prices.lookup import change_bytes, lookup_bytes, sum_bytes
@@ -34,6 +33,8 @@ from cost_models.specs.hardware import (
     HostRates,
     HostUpdate,
     OperatorCurve,
+    attention_head_seconds,
+    curve_seconds,
 )
 from cost_models.specs.recommender.constants import ServedPoint, TablePoint, TableRates
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from cost_models.axes.layout import Layout
 from cost_models.axes.pipeline import even_layers, layers_in_turn, layers_up_to_shares
 from cost_models.defaults import complete_question
+from cost_models.documents import spec_error
 from cost_models.errors import InputError
 from cost_models.measured.runs.degrees import MAX_ACTIONS, Degrees, check_counts, chunks_of, degrees_of
 from cost_models.measured.runs.hardware import cluster_of, gpu_of
@@ -34,7 +35,6 @@ from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.pipeline.estimating import estimate_each
 from cost_models.question import Question
-from cost_models.spec_problems import spec_error
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.stack import StackSpec

@@ -12,8 +12,7 @@ from typing import Any
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL
 from cost_models.measured.runs.rows import Notes, Row, meaning
-from cost_models.specs.cluster import ClusterSpec, GpuSpec
-from cost_models.specs.links import Links, LinkSpec
+from cost_models.specs.cluster import ClusterSpec, GpuSpec, Links, LinkSpec
 from cost_models.units import GIB
 
 _MEMORY = re.compile(r"(?<![\d.])(\d{2,3})\s*gi?b\b(?!\s*/\s*s)", re.IGNORECASE)

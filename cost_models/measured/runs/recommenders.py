@@ -20,8 +20,7 @@ from cost_models.files import catalog
 from cost_models.files.yaml_text import parse_yaml
 from cost_models.measured.runs.rows import parse_table, read_table
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.specs.cluster import ClusterSpec
-from cost_models.specs.links import Links
+from cost_models.specs.cluster import ClusterSpec, Links
 from cost_models.specs.recommender.sharding import Sharding, parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from cost_models.specs.model.blocks import Stacks
-from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.transformer import Stacks, TransformerSpec
 from executor.mesh import local
 from executor.models.mixing.kernels import Meeting, WrittenOut, kernel_for
 

@@ -14,8 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from cost_models.specs.model.blocks import Rotary, RotaryScaling
-from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.transformer import Rotary, RotaryScaling, TransformerSpec
 
 Position = TypeVar("Position", int, Tensor)
 Places = tuple[range, ...]

@@ -26,8 +26,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial
 
-from cost_models.specs.model.blocks import Recurrence
-from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.transformer import Recurrence, TransformerSpec
 from executor.again import made_again
 
 _LENGTH_EPSILON = 1e-6

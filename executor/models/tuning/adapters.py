@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from cost_models.operators.tuning import target_names
-from cost_models.specs.tuning import TuningSpec
+from cost_models.specs.training import TuningSpec
 from executor.models.transformer import Block, Transformer
 
 ENDING = "_adapter"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from cost_models.specs.model.parts import Frozen, frozen_parts
+from cost_models.specs.kinds import Frozen, frozen_parts
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from executor.models.tuning.adapters import is_adapter

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Shard
 
-from cost_models.specs.tuning import NF4_BLOCK, NF4_GROUP, Base
+from cost_models.specs.training import NF4_BLOCK, NF4_GROUP, Base
 from executor.mesh import local, with_values
 from executor.models.initial import has_values
 from executor.models.shards import product_of_shards

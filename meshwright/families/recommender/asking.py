@@ -12,8 +12,7 @@ from cost_models.files.recommenders import resolve_recommender, resolve_recommen
 from cost_models.memory.device import is_own_host
 from cost_models.recommender.estimating import estimate
 from cost_models.recommender.question import RecommenderQuestion, complete_recommender
-from cost_models.specs.cluster import ClusterSpec
-from cost_models.specs.pools import MixedCluster
+from cost_models.specs.cluster import ClusterSpec, MixedCluster
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.sharding import Sharding, parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining

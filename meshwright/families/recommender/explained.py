@@ -27,7 +27,7 @@ from planner.recommender.plan import RecommenderPlan, ShardingPrediction
 from planner.recommender.restrictions import covered_options
 from planner.recommender.search.posing import limited
 from planner.search.search import Budget
-from planner.verify.checks import Check, check_equal
+from planner.verify import Check, check_equal
 from planner.verify.recommenders import verify_sharding
 
 _DRIFT = 1e-6

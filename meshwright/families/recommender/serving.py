@@ -11,7 +11,7 @@ from cost_models.errors import InputError, Problem
 from cost_models.files.models import read_once
 from cost_models.files.recommenders import resolve_recommender
 from cost_models.recommender.caching import POLICIES
-from cost_models.specs.pools import MixedCluster
+from cost_models.specs.cluster import MixedCluster
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from cost_models.specs.recommender.training import ELEMENT_BYTES
 from cost_models.units import parse_bandwidth, parse_bytes

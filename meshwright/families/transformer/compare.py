@@ -25,10 +25,9 @@ from meshwright.render.words import NEGLIGIBLE_SHARE, change, change_words, part
 from meshwright.verbs.contract.answer import AnswerBase
 from planner.explain.compare import Difference, Line, differences, same_work
 from planner.explain.compare import compare as lines_of
-from planner.explain.completion import CompletedLayout, complete_layout
+from planner.explain.reasons import CompletedLayout, complete_layout
 from planner.formats.trainers import trainer_named
-from planner.plan import AnyPlan, Plan
-from planner.plan_files import priced_again
+from planner.plan import AnyPlan, Plan, priced_again
 from planner.rules.legality import require_legal
 
 

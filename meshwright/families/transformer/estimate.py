@@ -29,8 +29,7 @@ from meshwright.render.tables import Table
 from meshwright.render.words import wrapped
 from meshwright.verbs.contract.answer import WithPlan
 from meshwright.verbs.estimate import EstimateOptions
-from planner.explain.completion import CompletedLayout, complete_layout
-from planner.explain.reasons import explain, why_not
+from planner.explain.reasons import CompletedLayout, complete_layout, explain, why_not
 from planner.objectives import Objective
 from planner.plan import Plan, make_plan
 from planner.search.search import Budget

@@ -27,8 +27,7 @@ from planner.explain.reasons import Explanation, WhyNot
 from planner.explain.reasons import explain as explanation_of
 from planner.explain.reasons import why_not as reason_against
 from planner.explain.what_if import same_degrees
-from planner.plan import Plan
-from planner.plan_files import priced_again
+from planner.plan import Plan, priced_again
 from planner.space.obstacles import notes_of
 
 

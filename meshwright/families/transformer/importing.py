@@ -13,7 +13,7 @@ from cost_models.files.amounts import read_sequence
 from cost_models.files.models import LoadedModel, resolve_model
 from cost_models.files.reading import read_document, read_text
 from cost_models.question import Question
-from cost_models.specs.pools import MixedCluster
+from cost_models.specs.cluster import MixedCluster
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.transformer import TransformerSpec
 from meshwright.families.transformer.estimate import EstimateQuestion

@@ -19,14 +19,11 @@ from meshwright.render.words import sentence_list
 from meshwright.verbs.plot import PlotOptions
 from meshwright.verbs.plot.requests import STACKED, PictureRequest, scaling_kinds
 from planner.answers.frontier import POINTS
-from planner.answers.offers import Offer, offers_of, rank_offers
-from planner.answers.optimum import answered_question
+from planner.answers.optimum import Offer, answered_question, offers_of, rank_offers
 from planner.explain.compare import differences
 from planner.explain.reasons import RIVALS, search_rivals
 from planner.objectives import Objective
-from planner.plan import Plan
-from planner.plan_cache import PlanCache
-from planner.plan_files import priced_again
+from planner.plan import Plan, PlanCache, priced_again
 from planner.search.search import Budget
 from planner.space.sizes import parse_sizes
 

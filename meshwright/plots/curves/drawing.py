@@ -15,8 +15,7 @@ from meshwright.plots.drawing import draw_memory, draw_time, draw_timeline, draw
 from meshwright.plots.drawn import Drawing
 from meshwright.plots.subjects import require_one_kind, subject_of
 from meshwright.render.goals import sizes_text
-from planner.answers.curves import scaling_frame
-from planner.answers.frontier import POINTS, exact_frontier, frontier_frame, pareto_frame
+from planner.answers.frontier import POINTS, exact_frontier, frontier_frame, pareto_frame, scaling_frame
 from planner.objectives import Objective
 from planner.search.search import KINDS, Budget, doublings
 from planner.space.restrictions import Restrictions
@@ -143,7 +142,7 @@ def draw_ladder(question: Question, estimate: Estimate, allow: Sequence[str] = (
         InputError: a cluster of several pools, or words of `allow` that mean nothing here.
     """
     from meshwright.plots.curves.ladder import ladder
-    from planner.answers.curves import ladder_frame
+    from planner.answers.frontier import ladder_frame
 
     require_one_kind(question, "ladder")
     frame = ladder_frame(question, estimate, allow)
@@ -162,7 +161,7 @@ def draw_heatmap(
         InputError: a cluster of several pools.
     """
     from meshwright.plots.curves.heatmap import heatmap
-    from planner.answers.curves import heatmap_frame
+    from planner.answers.frontier import heatmap_frame
 
     require_one_kind(question, "heatmap")
     frame = heatmap_frame(question, estimate, restrictions, budget)
@@ -193,7 +192,7 @@ def draw_far_links(
         InfeasibleError: nothing fits.
     """
     from meshwright.plots.curves.far_links import far_links
-    from planner.answers.curves import far_links_frame
+    from planner.answers.frontier import far_links_frame
 
     require_one_kind(question, "far-links")
     levels = met_levels(question.cluster)

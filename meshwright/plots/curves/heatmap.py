@@ -15,7 +15,7 @@ from meshwright.plots.parts import style
 from meshwright.plots.parts.style import Frame
 from meshwright.plots.parts.text import fitted
 from meshwright.render.words import percent, sentence_list
-from planner.answers.curves import REASON_SEPARATOR
+from planner.answers.frontier import REASON_SEPARATOR
 
 _COLOURS = "cividis"
 """Evenly rising lightness, and the same to most eyes (Nunez, Anderton & Renslow 2018)."""

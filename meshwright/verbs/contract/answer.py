@@ -59,6 +59,6 @@ class WithPlan(AnswerBase):
 
     def save(self, path: str | Path) -> None:
         """Write the plan."""
-        from planner.plan_files import save_plan
+        from planner.plan import save_plan
 
         save_plan(self.plan, Path(path))

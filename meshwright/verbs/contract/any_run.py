@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from cost_models.errors import InputError
 from cost_models.reliability.segments import Segment
-from cost_models.specs.operations import OperationsSpec
+from cost_models.specs.cluster import OperationsSpec
 from cost_models.units import counted, format_bytes, format_seconds
 from executor.measure.any_report import AnyReport, save_report
 from executor.measure.operations import PARTS, OperationsReport

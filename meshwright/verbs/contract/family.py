@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from meshwright.verbs.serve import ServeOptions
     from planner.plan import AnyPlan
     from planner.search.search import Budget
-    from planner.verify.checks import Check
+    from planner.verify import Check
 
 P = TypeVar("P", bound="AnyPlan", contravariant=True)
 

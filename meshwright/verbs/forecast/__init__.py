@@ -48,7 +48,7 @@ def forecast(options: ForecastOptions) -> Forecasted:
 def forecast_command(options: ForecastOptions, output: Output) -> None:
     """Say when training ends with failures, and how often to save."""
     from meshwright.verbs.forecast.reading import ask
-    from planner.plan_files import load_plan
+    from planner.plan import load_plan
 
     plan = load_plan(str(options.plan))
     output.remark(plan.notes)

@@ -15,7 +15,7 @@ from cost_models.files.amounts import read_price, read_tokens
 from cost_models.question import Question
 from cost_models.reliability.forecast import forecast as forecast_of
 from cost_models.reliability.job import Job, job_of
-from cost_models.specs.operations import OperationsSpec
+from cost_models.specs.cluster import OperationsSpec
 from meshwright.inputs.operations import USUAL, operations_of
 from meshwright.inputs.options import Operations
 from meshwright.inputs.plans import plan_of
@@ -25,8 +25,7 @@ from meshwright.verbs.contract.any_run import operations_spec
 from meshwright.verbs.forecast import ForecastOptions
 from meshwright.verbs.forecast.forecasted import Forecasted
 from planner.objectives import Objective
-from planner.plan import AnyPlan, Plan
-from planner.plan_files import priced_again
+from planner.plan import AnyPlan, Plan, priced_again
 
 T = TypeVar("T")
 

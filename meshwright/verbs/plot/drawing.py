@@ -24,8 +24,7 @@ from meshwright.verbs.contract.family import verbs_of_plan
 from meshwright.verbs.forecast import forecast
 from meshwright.verbs.plot import CURVE_SECONDS, PlotOptions
 from meshwright.verbs.plot.requests import PictureRequest
-from planner.plan import Plan
-from planner.plan_files import load_any_plan, load_plan, priced_again
+from planner.plan import Plan, load_any_plan, load_plan, priced_again
 from planner.search.search import Budget
 from planner.space.obstacles import notes_of
 

@@ -21,8 +21,7 @@ from meshwright.verbs.forecast import ForecastOptions
 from meshwright.verbs.forecast.reading import ask
 from meshwright.verbs.report import PAGE_SECONDS, ReportOptions
 from meshwright.verbs.report.requests import USUAL_NAME, PageRequest
-from planner.plan import AnyPlan, Plan, package_version
-from planner.plan_files import plan_text
+from planner.plan import AnyPlan, Plan, package_version, plan_text
 from planner.search.search import Budget
 
 

@@ -50,7 +50,7 @@ class RunFlags:
 def run_command(options: RunFlags, output: Output) -> None:
     """Train with a plan here and set measured beside predicted."""
     from meshwright.verbs.run.training import run
-    from planner.plan_files import load_any_plan
+    from planner.plan import load_any_plan
 
     config = dict(options.config)
     loaded = load_any_plan(options.plan)

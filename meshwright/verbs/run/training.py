@@ -13,7 +13,7 @@ from meshwright.verbs.contract.answers import RunAnswer
 from meshwright.verbs.contract.family import verbs_of_plan
 
 if TYPE_CHECKING:
-    from cost_models.specs.operations import OperationsSpec
+    from cost_models.specs.cluster import OperationsSpec
     from executor.launch.follower import OnNote, OnStep
     from meshwright.inputs.plans import HasPlan
     from planner.plan import AnyPlan

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from planner.plan import AnyPlan
     from planner.search.search import Budget
     from planner.serving.serving_plan import ServingPlan
-    from planner.verify.checks import Check
+    from planner.verify import Check
 
 VERIFY_SECONDS = 600.0
 """A proof is done again from its beginning, so it may take as long as the user lets a search take, and more."""
@@ -47,7 +47,7 @@ def verify(options: VerifyOptions) -> tuple[Check, ...]:
 def _read(path: str | Path) -> AnyPlan | ServingPlan:
     """The plan in a file, of a cache too. Raises InputError: not a plan file."""
     from cost_models.files.reading import read_document
-    from planner.plan_files import read_plan_in
+    from planner.plan import read_plan_in
     from planner.serving.serving_plan import serving_plan_in
 
     document = read_document(path)

@@ -11,7 +11,7 @@ from cost_models.units import counted
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
 from meshwright.verbs.contract.answer import AnswerBase
-from planner.verify.checks import Check
+from planner.verify import Check
 
 _VERDICTS = {True: "pass", False: "FAIL", None: "open"}
 

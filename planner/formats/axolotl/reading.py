@@ -12,9 +12,8 @@ from typing import Any
 
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_stack
-from cost_models.specs.training import TrainingSpec
+from cost_models.specs.training import TrainingSpec, TuningSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.specs.tuning import TuningSpec
 from planner.formats import fsdp2
 from planner.formats.axolotl.writing import PATHS
 from planner.formats.deepspeed.reading import read_deepspeed

@@ -11,8 +11,7 @@ from typing import Any
 
 from cost_models.base import MAX_LAYERS
 from cost_models.errors import InputError, Problem
-from cost_models.specs.model.blocks import Rotary
-from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.transformer import Rotary, TransformerSpec
 from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, only, otherwise, says
 from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.megatron.experts import EXPERTS, experts_of

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.words import EVERY, MAX_STAGES
+from cost_models.documents import spec_error
 from cost_models.errors import InputError
 from cost_models.schedules.registry import REGISTRY, schedule_named
-from cost_models.spec_problems import spec_error
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats.reading.settings import Settings
 from planner.formats.torchtitan.recipes import Recipe

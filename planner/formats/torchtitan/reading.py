@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from cost_models.axes.layout import Layout
+from cost_models.documents import spec_error
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
-from cost_models.spec_problems import spec_error
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec

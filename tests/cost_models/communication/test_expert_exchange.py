@@ -26,8 +26,8 @@ from cost_models.pipeline.passes import launch_seconds, layer_backward, layer_fo
 from cost_models.pipeline.time_pieces import Pieces
 from cost_models.question import Question
 from cost_models.specs.choices import SelectiveDrops
-from cost_models.specs.model.blocks import ExpertGroups
 from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import ExpertGroups
 
 SEQUENCE = 4096
 

@@ -14,7 +14,7 @@ from configs import CONFIGS, PARAMETERS, load
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
 from cost_models.operators.parameters import total_parameters
-from cost_models.specs.model.blocks import Rotary
+from cost_models.specs.transformer import Rotary
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

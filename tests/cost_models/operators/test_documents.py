@@ -17,8 +17,7 @@ from cost_models.operators.documents import attended_keys, uneven_pieces, waitin
 from cost_models.operators.flops import causal_flops, model_flops
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
-from cost_models.specs.lengths import LengthsSpec, sequences_of
-from cost_models.specs.training import TrainingSpec
+from cost_models.specs.training import LengthsSpec, TrainingSpec, sequences_of
 
 LONG = 1024
 

@@ -25,10 +25,9 @@ from cost_models.operators.flops import causal_flops, forward_flops, model_flops
 from cost_models.operators.parameters import parameters, total_parameters
 from cost_models.operators.traffic import block_traffic
 from cost_models.question import Question
-from cost_models.specs.model.blocks import Recurrence
-from cost_models.specs.model.kinds import kinds_of
+from cost_models.specs.kinds import kinds_of
 from cost_models.specs.training import TrainingSpec
-from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.transformer import Recurrence, TransformerSpec
 from planner.rules.legality import check
 from planner.space.sizes import resized
 

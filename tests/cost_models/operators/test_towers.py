@@ -20,10 +20,9 @@ from cost_models.operators.flops import model_flops
 from cost_models.operators.parameters import block_weights, total_parameters
 from cost_models.operators.record import handed_on
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, stage_costs
-from cost_models.specs.model.parts import decoder_of, frozen_parts, tower_of
-from cost_models.specs.model.tower import Tower
+from cost_models.specs.kinds import decoder_of, frozen_parts, tower_of
 from cost_models.specs.training import TrainingSpec
-from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.transformer import Tower, TransformerSpec
 
 TEXT = {"hidden_size": 512, "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 4}
 TEXT |= {"intermediate_size": 1024, "vocab_size": 1000}

@@ -21,9 +21,8 @@ from cost_models.operators.tuning import missing_targets, trained_parameters
 from cost_models.pipeline.terms import memory_terms, time_terms
 from cost_models.pipeline.time_pieces import Pieces
 from cost_models.question import Question
-from cost_models.specs.training import TrainingSpec
+from cost_models.specs.training import TrainingSpec, TuningSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.specs.tuning import TuningSpec
 
 SMALL = TransformerSpec(
     name="small",

@@ -17,7 +17,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.operators.parameters import parameters, total_parameters
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
-from cost_models.specs.model.parts import decoder_of
+from cost_models.specs.kinds import decoder_of
 from cost_models.specs.training import TrainingSpec
 
 GPUS, BATCH, BLOCKS = 64, 64, 32  # llama2-7b: 32 blocks, 32 heads

@@ -16,7 +16,7 @@ from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.pools import pool_terms, rank_terms, ranks_in
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, costs_of, stage_costs
 from cost_models.question import MixedQuestion, Question
-from cost_models.specs.links import LinkSpec
+from cost_models.specs.cluster import LinkSpec
 from cost_models.specs.training import TrainingSpec
 
 TRAINING = TrainingSpec(global_batch=256, sequence_length=2048)

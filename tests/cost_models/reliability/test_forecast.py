@@ -13,7 +13,7 @@ from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.catalog import load_operations, names
 from cost_models.reliability.forecast import forecast, with_every
 from cost_models.reliability.outlook import RUNS, changes_of, draw_ends, draw_ends_of
-from cost_models.specs.operations import OperationsSpec
+from cost_models.specs.cluster import OperationsSpec
 
 
 def operations(**fields: Any) -> OperationsSpec:

@@ -11,7 +11,7 @@ from cost_models.axes.recompute import blocks_by_policy, policy_of_blocks
 from cost_models.files.models import resolve_model
 from cost_models.operators.parameters import total_parameters
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from cost_models.specs.model.kinds import Kinds, kinds_of
+from cost_models.specs.kinds import Kinds, kinds_of
 
 LISTS = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 

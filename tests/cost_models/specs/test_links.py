@@ -10,8 +10,7 @@ from cost_models.communication.levels import levels_of
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.specs.cluster import ClusterSpec
-from cost_models.specs.links import LinkLevels, Links, LinkSpec
+from cost_models.specs.cluster import ClusterSpec, LinkLevels, Links, LinkSpec
 
 HEAD = "kind: cluster\nname: mine\ngpu: a40\ngpus_per_node: 8\nnodes: {nodes}\nlinks:\n"
 PAIR = "  - {name: pair, gpus: 2, kind: nvlink, bandwidth: 56.25 GB/s, latency: 3 us}\n"

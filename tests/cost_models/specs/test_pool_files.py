@@ -15,9 +15,7 @@ from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.files.parsing import json_schema
 from cost_models.question import MixedQuestion, each_pool, parts_of, question_of_parts
-from cost_models.specs.cluster import ClusterSpec
-from cost_models.specs.links import LinkSpec
-from cost_models.specs.pools import MixedCluster
+from cost_models.specs.cluster import ClusterSpec, LinkSpec, MixedCluster
 from cost_models.specs.training import TrainingSpec
 
 TRAINING = TrainingSpec(global_batch=64, sequence_length=2048)

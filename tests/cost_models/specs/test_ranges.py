@@ -14,9 +14,8 @@ from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.files.parsing import parse_spec
-from cost_models.specs.cluster import ClusterSpec, GpuSpec
+from cost_models.specs.cluster import ClusterSpec, GpuSpec, LinkSpec
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.links import LinkSpec
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 

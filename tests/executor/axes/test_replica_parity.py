@@ -15,7 +15,7 @@ from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import MixedQuestion, mixed_question
-from cost_models.specs.pools import MixedCluster
+from cost_models.specs.cluster import MixedCluster
 from executor.axes.replicas import share_of
 from executor.doctor.examine import assumptions_of
 from planner.plan import Plan, make_plan

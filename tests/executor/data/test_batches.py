@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from cost_models.errors import InputError
-from cost_models.specs.model.blocks import Encoder
 from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import Encoder
 from executor.data.batches import Batches, text_tokens
 from executor.data.tokens import TokenHeader, write_header
 from executor.run_config import NO_TARGET

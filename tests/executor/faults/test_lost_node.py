@@ -24,7 +24,7 @@ from executor.faults.heartbeat import LAUNCH, Heartbeat, read_signs
 from executor.launch.launch import run_plan
 from executor.launch.nodes import Launch, Nodes
 from executor.run_config import RunConfig
-from planner.plan_files import save_plan
+from planner.plan import save_plan
 
 PATIENCE_SECONDS = 120.0
 GONE = "RuntimeError: Connection closed by peer"

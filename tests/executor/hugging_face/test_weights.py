@@ -26,7 +26,7 @@ from executor.hugging_face import writing
 from executor.hugging_face.reading import Folder, FromTensors
 from executor.hugging_face.writing import require_writable, save_weights
 from executor.run_config import EngineOptions
-from planner.plan_files import save_plan
+from planner.plan import save_plan
 
 TOLERANCE = 1e-5
 

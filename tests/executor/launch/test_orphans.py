@@ -17,7 +17,7 @@ from training import plan_for
 from cost_models.errors import RunError
 from executor.launch.launch import run_plan
 from executor.run_config import RunConfig
-from planner.plan_files import save_plan
+from planner.plan import save_plan
 
 LAUNCHER = """
 import sys

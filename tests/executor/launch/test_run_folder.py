@@ -27,8 +27,7 @@ from executor.launch.record import process_began, read_progress
 from executor.measure.any_report import save_report
 from executor.measure.report import RunReport, load_report
 from executor.run_config import STOP, RunConfig
-from planner.plan import Plan
-from planner.plan_files import save_plan
+from planner.plan import Plan, save_plan
 
 FIRST_START_FAILS = """
 import os, sys

@@ -15,8 +15,7 @@ from training import GPT, LATENT, LLAMA, MOE, SHARED
 
 from cost_models.operators.flops import forward_flops
 from cost_models.operators.parameters import padded_vocabulary, total_parameters
-from cost_models.specs.model.blocks import RotaryScaling
-from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.transformer import RotaryScaling, TransformerSpec
 from executor.engine.engine import loss
 from executor.models.experts import MoE
 from executor.models.mixing.positions import slowed

@@ -15,8 +15,7 @@ import pytest
 from command_line import ASKED, BIG
 
 from cost_models.specs.cluster import Precision
-from cost_models.specs.lengths import Packing
-from cost_models.specs.training import OptimizerName, Reference, StateDtype
+from cost_models.specs.training import OptimizerName, Packing, Reference, StateDtype
 from meshwright.cli.frame import VERBS, main
 
 

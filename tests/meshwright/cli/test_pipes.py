@@ -16,7 +16,7 @@ from calling import Answer
 from command_line import ASKED
 
 from cost_models.files import reading as pipes
-from planner.plan_files import load_plan
+from planner.plan import load_plan
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from meshwright.render.words import change_words, percent
 from meshwright.verbs.forecast import ForecastOptions
 from meshwright.verbs.plot import PlotOptions
 from meshwright.verbs.report import ReportOptions
-from planner.certificate import Certificate
+from planner.objectives import Certificate
 
 
 def test_the_catalogue_alone_lists_its_kinds(meshwright) -> None:

@@ -22,8 +22,7 @@ from executor.measure.trace import save_trace
 from executor.run_config import STOPPED
 from meshwright.plots.parts.style import save
 from meshwright.terminal.output import Output
-from planner.plan import Plan
-from planner.plan_files import save_plan
+from planner.plan import Plan, save_plan
 
 OLD = "the old one\n"
 LIMIT_BYTES = 8

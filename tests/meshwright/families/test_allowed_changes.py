@@ -10,7 +10,7 @@ import pytest
 import meshwright as mw
 from cost_models.errors import InputError
 from meshwright.render.goals import count_sentence, flops_counted
-from planner.plan_files import load_plan
+from planner.plan import load_plan
 from planner.space.obstacles import notes_of
 
 JOB: dict[str, Any] = {"gpus": 2, "global_batch": 8, "sequence": 64, "precision": "fp32", "top": 1}

@@ -9,7 +9,7 @@ import pytest
 
 from cost_models.errors import InputError
 from meshwright import estimate, plan, run
-from planner.plan_files import load_plan, plan_text
+from planner.plan import load_plan, plan_text
 
 JOB: dict[str, Any] = {"global_batch": 8, "sequence": 2048, "stack": "meshwright"}
 LAYOUT = "mbs1 zero0 recompute=full offload=states/drive"

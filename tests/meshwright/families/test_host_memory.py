@@ -11,7 +11,7 @@ from cost_models.errors import InputError
 from cost_models.memory.device import USABLE
 from executor.transformer.training import require_trainable
 from meshwright import estimate, explain, plan
-from planner.plan_files import load_plan, plan_text
+from planner.plan import load_plan, plan_text
 
 JOB: dict[str, Any] = {"gpus": 1, "global_batch": 8, "sequence": 2048}
 FLAGS = ("--gpus", "1", "--global-batch", "8", "--sequence", "2048")

@@ -13,7 +13,7 @@ from effort import few, first_of, some_of
 
 import meshwright as mw
 from cost_models.errors import InfeasibleError, InputError
-from planner.plan_files import load_plan
+from planner.plan import load_plan
 from planner.search.search import search
 from planner.space.restrictions import parse_restrictions
 from planner.space.sizes import LADDERS, Family, family_named

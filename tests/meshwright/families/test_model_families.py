@@ -14,8 +14,7 @@ from executor.measure.any_report import AnyReport
 from meshwright.cli.commands import typer_function
 from meshwright.cli.frame import VERBS
 from meshwright.verbs.contract.family import Verbs, require_options, require_verb, verbs_of_plan
-from planner.plan import AnyPlan
-from planner.plan_files import load_any_plan
+from planner.plan import AnyPlan, load_any_plan
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())

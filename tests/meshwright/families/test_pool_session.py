@@ -15,7 +15,7 @@ from effort import some_of
 import meshwright as mw
 from cost_models.files.loading import resolve_cluster
 from meshwright.cli.frame import main
-from planner.plan_files import load_plan
+from planner.plan import load_plan
 
 ASKED = ("gpt2-xl", "dgx-a100-80gb:8+dgx-h100:8", "--global-batch", "256", "--sequence", "1024")
 

@@ -27,8 +27,7 @@ from meshwright.verbs.contract.family import Verbs
 from meshwright.verbs.estimate import EstimateOptions
 from meshwright.verbs.plan import PlanOptions
 from meshwright.verbs.plot.requests import PictureRequest
-from planner.plan import AnyPlan, package_version
-from planner.plan_files import save_plan
+from planner.plan import AnyPlan, package_version, save_plan
 from planner.search.search import Budget
 
 

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from cost_models.files import catalog
-from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.cluster import ClusterSpec, MixedCluster
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.pools import MixedCluster
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec

@@ -23,7 +23,7 @@ from executor.measure.any_report import Course, Environment, save_report
 from executor.measure.report import PhaseReport, RankReport, make_report
 from meshwright.records.frames import accuracy_frame
 from meshwright.terminal.formats import as_json
-from planner.plan_files import load_plan
+from planner.plan import load_plan
 
 CELLS = st.one_of(
     st.sampled_from(

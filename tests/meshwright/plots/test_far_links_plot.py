@@ -10,7 +10,7 @@ from effort import few
 import meshwright as mw
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_cluster
-from cost_models.specs.links import BuildingsSpec, LinkSpec
+from cost_models.specs.cluster import BuildingsSpec, LinkSpec
 from meshwright.verbs.plot import plot
 
 TRAINING = mw.TrainingSpec(global_batch=64, sequence_length=1024)

@@ -20,7 +20,7 @@ from meshwright.plots.drawn import Drawing
 from meshwright.plots.parts.style import TIME_COLOURS
 from meshwright.verbs.plot import PlotOptions, plot
 from meshwright.verbs.plot.requests import PictureRequest
-from planner.answers.curves import heatmap_frame
+from planner.answers.frontier import heatmap_frame
 from planner.search.search import Budget, search
 from planner.space.restrictions import parse_restrictions
 
@@ -77,7 +77,7 @@ def test_pairs_near_the_plan_are_searched_first(monkeypatch: pytest.MonkeyPatch)
         order.append((tp, pp))
         return {"mfu": 0.5, "reason": ""}
 
-    monkeypatch.setattr("planner.answers.curves._cell", cell)
+    monkeypatch.setattr("planner.answers.frontier._cell", cell)
     frame = heatmap_frame(planned().question, estimate(planned().question, planned().layout))
     own = frame[frame["chosen"]].iloc[0]
     assert order[0] == (own["tp"], own["pp"])
@@ -188,7 +188,7 @@ def test_stacked_bars_are_the_gpu_time_of_a_step() -> None:
 
 
 def test_the_verb_draws_them(tmp_path: Path, meshwright) -> None:  # type: ignore[no-untyped-def]
-    from planner.plan_files import save_plan
+    from planner.plan import save_plan
 
     save_plan(planned(), tmp_path / "plan.yaml")
     answer = meshwright("plot", "tornado", str(tmp_path / "plan.yaml"), "-o", str(tmp_path / "t.svg"))

@@ -10,7 +10,7 @@ from command_line import SHOP
 from cost_models.recommender.estimating import estimate
 from cost_models.recommender.priced import STAGES
 from meshwright.verbs.plot import PlotOptions, plot
-from planner.plan_files import load_any_plan
+from planner.plan import load_any_plan
 
 LAYOUT = "table:0=column2@0,3/host table:1=hot(0.1)+whole@2 table:2=row table:3=copy"
 

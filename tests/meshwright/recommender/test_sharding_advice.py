@@ -11,7 +11,7 @@ from command_line import SHOP
 import meshwright as mw
 from cost_models.errors import RunError
 from cost_models.recommender.estimating import estimate
-from planner.plan_files import load_any_plan
+from planner.plan import load_any_plan
 from planner.recommender import planning
 from planner.recommender.advice import WORTH
 

@@ -17,11 +17,9 @@ from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.risk import FITTING
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from planner.answers.curves import scaling_frame
-from planner.answers.frontier import frontier_frame, pareto_rows
+from planner.answers.frontier import frontier_frame, pareto_rows, scaling_frame
 from planner.explain.compare import compare, difference
-from planner.explain.completion import complete_layout
-from planner.explain.reasons import binding_constraint, closest_rival, ties, why_not
+from planner.explain.reasons import binding_constraint, closest_rival, complete_layout, ties, why_not
 from planner.explain.what_if import CHANGES, sensitivities
 from planner.search.given_layout import place_layout
 from planner.search.search import doublings, search

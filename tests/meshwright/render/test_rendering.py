@@ -39,9 +39,9 @@ from meshwright.render.words import (
     wrapped,
 )
 from meshwright.terminal.formats import as_csv, as_json
-from planner.certificate import Certificate, Settled
 from planner.explain.compare import compare
 from planner.explain.reasons import BindingConstraint
+from planner.objectives import Certificate, Settled
 from planner.plan import make_plan
 
 GIB = 2.0**30

@@ -12,7 +12,7 @@ from command_line import ASKED
 from effort import few
 
 import meshwright as mw
-from planner.plan_files import load_plan
+from planner.plan import load_plan
 
 LAYOUT = "tp2 dp4 mbs1 zero1 sp recompute=full"
 

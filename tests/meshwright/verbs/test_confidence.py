@@ -18,7 +18,7 @@ from cost_models.question import Question
 from cost_models.risk import confident_share
 from cost_models.specs.training import TrainingSpec
 from meshwright.render.estimates import estimate_text
-from planner.plan_files import load_plan
+from planner.plan import load_plan
 from planner.search.search import search
 
 FULL = ("llama2-7b", "dgx-a100-80gb", "--gpus", "8", "--global-batch", "64", "--sequence", "4096")

@@ -19,10 +19,9 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.operators.parameters import total_parameters
 from cost_models.pipeline.sizes import sizes_of
 from cost_models.specs.stack import StackSpec
-from cost_models.specs.training import TrainingSpec
-from cost_models.specs.tuning import TuningSpec
+from cost_models.specs.training import TrainingSpec, TuningSpec
 from meshwright.render.goals import tuning_sentence
-from planner.plan_files import load_any_plan
+from planner.plan import load_any_plan
 
 ASKED = ("llama3-8b", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--sequence", "2048")
 QUICK = ("--fix", "tp=1", "--fix", "pp=1", "--fix", "cp=1", "--fix", "mbs=1", "--top", "1")

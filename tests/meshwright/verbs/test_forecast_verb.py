@@ -12,7 +12,7 @@ from cost_models.files.catalog import load_operations
 from meshwright import Forecasted, InputError, estimate, forecast
 from meshwright.verbs.forecast.reading import steps_between_checkpoints
 from meshwright.verbs.plot import PlotOptions, plot
-from planner.plan_files import load_plan
+from planner.plan import load_plan
 
 
 @pytest.fixture(scope="module")

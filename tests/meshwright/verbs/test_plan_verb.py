@@ -15,7 +15,7 @@ import meshwright as mw
 from cost_models.errors import DoesNotFitError
 from cost_models.risk import FITTING
 from cost_models.units import format_bytes
-from planner.plan_files import load_plan
+from planner.plan import load_plan
 
 PADDED = (
     "assumed: vocabulary of 50,257 padded to 50,304, with tp to a multiple of 128 x tp, as software stack "

@@ -10,7 +10,7 @@ from calling import told
 
 import meshwright as mw
 from cost_models.errors import InputError
-from planner.plan_files import load_plan
+from planner.plan import load_plan
 
 ASKED = ("gpt2-small", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--sequence", "1024")
 

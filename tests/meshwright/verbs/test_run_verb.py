@@ -22,7 +22,7 @@ from executor.measure.report import (
 from executor.run_config import Rate, RunConfig, Saving
 from meshwright.records.runs import comparison, time_parts
 from meshwright.render.measured import run_text
-from planner.plan_files import load_plan
+from planner.plan import load_plan
 
 
 @pytest.fixture

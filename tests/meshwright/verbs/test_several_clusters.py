@@ -9,7 +9,7 @@ import pytest
 from effort import few
 
 import meshwright as mw
-from planner.plan_files import load_plan
+from planner.plan import load_plan
 
 CLUSTERS = "dgx-a100-80gb,dgx-h100"
 ASKED = ("plan", "gpt2-small", CLUSTERS, "--global-batch", "64", "--sequence", "1024")

@@ -22,7 +22,7 @@ from meshwright.verbs.contract.family import verbs_of_plan
 from meshwright.verbs.verify import _read, verify
 from planner.search.search import Budget
 from planner.serving.serving_plan import ServingPlan
-from planner.verify.checks import Check
+from planner.verify import Check
 
 PLANNED = {
     "transformer": "gpt2-tiny dgx-a100-80gb --gpus 2 --global-batch 8 --sequence 64 --fix tp=1 --fix pp=1",

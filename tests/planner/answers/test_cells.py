@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from small import small_question
 
-from planner.answers.curves import heatmap_frame
+from planner.answers.frontier import heatmap_frame
 from planner.search.search import search
 from planner.space import space
 from planner.space.restrictions import parse_restrictions

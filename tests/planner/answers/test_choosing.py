@@ -20,8 +20,7 @@ from planner.answers.recommend import (
     recommend,
     share_compared,
 )
-from planner.plan import Plan, make_plan
-from planner.plan_files import load_plan, save_plan
+from planner.plan import Plan, load_plan, make_plan, save_plan
 from planner.search.search import Budget, search
 from planner.space.restrictions import Restrictions
 from planner.verify.plans import verify

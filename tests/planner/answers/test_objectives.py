@@ -15,12 +15,11 @@ from cost_models.files.catalog import load_operations
 from cost_models.question import Question
 from cost_models.reliability.forecast import forecast
 from cost_models.reliability.job import job_of
-from cost_models.specs.operations import OperationsSpec
+from cost_models.specs.cluster import OperationsSpec
 from cost_models.units import format_days
 from planner.answers.optimum import answered_question, optimise
 from planner.objectives import Objective, training_steps
-from planner.plan import make_plan
-from planner.plan_files import load_plan, save_plan
+from planner.plan import load_plan, make_plan, save_plan
 from planner.search import search as search_module
 from planner.search.search import Budget, search, search_on
 from planner.space.restrictions import parse_restrictions

@@ -10,8 +10,7 @@ from small import small_question
 
 from cost_models.errors import InfeasibleError, RunError
 from cost_models.question import Question
-from planner.answers.offers import Offer, Ranking, offers_of, rank_offers
-from planner.answers.optimum import Optimum, optimise
+from planner.answers.optimum import Offer, Optimum, Ranking, offers_of, optimise, rank_offers
 from planner.objectives import Objective
 from planner.plan import make_plan
 from planner.search import search as search_module

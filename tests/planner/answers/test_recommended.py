@@ -22,8 +22,7 @@ from cost_models.specs.hardware import Scenarios
 from cost_models.specs.training import TrainingSpec
 from cost_models.uncertainty import CLEAR, chance_of_gain, pair_error_of
 from planner.answers import recommend as module
-from planner.answers.ordinary_layouts import Step, classical_layout, steps
-from planner.answers.recommend import Recommendation, recommend, within_error
+from planner.answers.recommend import Recommendation, Step, classical_layout, recommend, steps, within_error
 from planner.formats.registry import exporter_of
 from planner.plan import make_plan
 from planner.search.search import Budget, search

@@ -17,8 +17,7 @@ from cost_models.memory.device import USABLE
 from cost_models.memory.device import USABLE as USABLE_OF_DRIVE
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question, mixed_question
-from cost_models.specs.cluster import DriveSpec
-from cost_models.specs.pools import MixedCluster
+from cost_models.specs.cluster import DriveSpec, MixedCluster
 from planner.rules.legality import check, require_legal
 
 WHOLE = Layout(dp=4, zero=0, offload=Offload(states=EVERY))

@@ -15,7 +15,7 @@ from synthetic import costs_by_kind, exhaustive_best, random_costs, random_leaf
 
 from cost_models.schedules.actions import live_profiles
 from cost_models.schedules.registry import build, legal
-from cost_models.specs.model.kinds import Kinds
+from cost_models.specs.kinds import Kinds
 from planner.bounds.steps import PRECISION, capacity_bounds, quick_bounds, rank_sizes
 from planner.exact.labels import known_paths, longest_windows, place_by_labels
 from planner.placement.leaf import TOLERANCE, Leaf, priced

@@ -15,7 +15,7 @@ from cost_models.files.catalog import load_cluster, load_model
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.link_use import crossing
 from cost_models.question import Question
-from cost_models.specs.links import BuildingsSpec, LinkSpec
+from cost_models.specs.cluster import BuildingsSpec, LinkSpec
 from cost_models.specs.training import TrainingSpec
 from planner.bounds.cores import relaxed_bounds
 from planner.placement.leaf import TOLERANCE

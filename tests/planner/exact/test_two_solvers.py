@@ -21,7 +21,7 @@ from cost_models.errors import InfeasibleError, InputError, NothingPlacedError
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.training import TrainingSpec
-from planner.certificate import Proof
+from planner.objectives import Proof
 from planner.placement.leaf import TOLERANCE
 from planner.plan import make_plan
 from planner.search import program

@@ -24,8 +24,7 @@ from planner.formats.exporter import Job, nested, settings_of
 from planner.formats.reading.settings import Beside, Reading
 from planner.formats.registry import reader_of
 from planner.formats.trainers import refusals
-from planner.plan import make_plan
-from planner.plan_files import load_any_plan
+from planner.plan import load_any_plan, make_plan
 
 BASE = {"train_batch_size": 32, "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
 

@@ -12,14 +12,14 @@ from calling import told
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
-from cost_models.specs.tuning import TuningSpec
+from cost_models.specs.training import TuningSpec
 from planner.formats.accelerate.reading import read_accelerate
 from planner.formats.axolotl.reading import read_axolotl
 from planner.formats.exporter import nested
 from planner.formats.reading.settings import Beside, Reading, said_beside
 from planner.formats.registry import reader_of
 from planner.formats.table import table_of
-from planner.plan_files import load_any_plan
+from planner.plan import load_any_plan
 
 FSDP = {"distributed_type": "FSDP", "num_processes": 8, "fsdp_config": {"fsdp_version": 2}}
 AXOLOTL = {

@@ -22,8 +22,7 @@ from meshwright.verbs.export import export
 from planner.formats.reading.settings import Reading
 from planner.formats.torchtitan.reading import read_torchtitan
 from planner.formats.torchtitan.recipes import read_recipe
-from planner.plan import make_plan
-from planner.plan_files import load_any_plan
+from planner.plan import load_any_plan, make_plan
 
 
 def read(text: str, gpus: int | None = 8, *, also: str = "", name: str = "recipe.py") -> Reading:

@@ -28,8 +28,7 @@ from meshwright.verbs.export import export
 from planner.formats.exporter import ABOUT_STACKS, Job, every_field, settings_of
 from planner.formats.registry import EXPORTERS
 from planner.formats.trainers import TRAINERS, refusals
-from planner.plan import Plan, make_plan
-from planner.plan_files import save_plan
+from planner.plan import Plan, make_plan, save_plan
 
 
 def plan_of(target: str, layout: str) -> Plan:

@@ -12,7 +12,7 @@ from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError
 from cost_models.question import Question
-from cost_models.specs.links import Links, LinkSpec
+from cost_models.specs.cluster import Links, LinkSpec
 from cost_models.specs.training import TrainingSpec
 from planner.answers.optimum import optimise, paddings
 from planner.answers.recommend import within_error

@@ -33,12 +33,9 @@ from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.pools import costs_of_ranks
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from cost_models.specs.cluster import ClusterSpec, DriveSpec, GpuSpec
-from cost_models.specs.lengths import LengthsSpec
-from cost_models.specs.links import Links, LinkSpec
-from cost_models.specs.training import TrainingSpec
+from cost_models.specs.cluster import ClusterSpec, DriveSpec, GpuSpec, Links, LinkSpec
+from cost_models.specs.training import LengthsSpec, TrainingSpec, TuningSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.specs.tuning import TuningSpec
 from planner.answers.optimum import optimise
 from planner.formats.trainers import TRAINERS
 from planner.objectives import Objective

@@ -22,7 +22,7 @@ from planner.search.branching import SearchResult
 from planner.search.given_layout import place_layout
 from planner.search.search import Budget, SearchSettings, search, search_on
 from planner.space.restrictions import Restrictions, parse_restrictions
-from planner.verify.checks import Check
+from planner.verify import Check
 from planner.verify.plans import verify
 
 LIMITS = parse_restrictions(["vpp=1"], ["zero=3"])

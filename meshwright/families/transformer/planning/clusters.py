@@ -17,9 +17,8 @@ from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import cluster_of, in_words, questions_of
 from meshwright.render.words import sentence_list
 from meshwright.verbs.plan import PlanOptions
-from planner.answers.offers import Offer, offers_of, rank_offers
-from planner.certificate import Proof
-from planner.objectives import Objective
+from planner.answers.optimum import Offer, offers_of, rank_offers
+from planner.objectives import Objective, Proof
 from planner.plan import Plan
 from planner.search.search import Budget
 from planner.space.restrictions import Restrictions

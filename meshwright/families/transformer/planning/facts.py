@@ -20,8 +20,8 @@ from meshwright.render.ranked import proof_words
 from meshwright.render.words import NEGLIGIBLE_SHARE, change, percent
 from planner.answers.optimum import Optimum
 from planner.answers.recommend import Recommendation
-from planner.certificate import Certificate
 from planner.explain.compare import difference
+from planner.objectives import Certificate
 from planner.plan import Plan
 
 _ONE_LINE = 67

@@ -20,8 +20,7 @@ from meshwright.render.words import percent, sentence_list, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
 from planner.answers.largest import LargestSize
 from planner.answers.optimum import PROVEN
-from planner.plan import Plan, make_plan
-from planner.plan_files import save_plan
+from planner.plan import Plan, make_plan, save_plan
 from planner.space.restrictions import Restrictions
 from planner.space.sizes import SEQUENCE_STEP, Family
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from cost_models.defaults import OWN_STACKS
 from cost_models.units import counted
-from planner.certificate import Certificate
 from planner.formats.trainers import trainers_of
+from planner.objectives import Certificate
 from planner.plan import Plan
 
 _ODD_FACTOR = 7

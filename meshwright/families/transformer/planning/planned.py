@@ -34,12 +34,10 @@ from meshwright.verbs.contract.answer import AnswerBase
 from planner.answers.frontier import POINTS, exact_frontier, pareto_frame
 from planner.answers.optimum import PROVEN, Optimum
 from planner.answers.recommend import Recommendation
-from planner.certificate import Certificate
 from planner.explain.reasons import RIVALS, explain, why_not
 from planner.formats.registry import exporter_of
-from planner.plan import Plan, make_plan
-from planner.plan_cache import PlanCache
-from planner.plan_files import priced_again, save_plan
+from planner.objectives import Certificate
+from planner.plan import Plan, PlanCache, make_plan, priced_again, save_plan
 from planner.search.branching import SearchResult
 from planner.search.search import Budget
 from planner.space.obstacles import notes_of

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
 from cost_models.question import Question
-from cost_models.specs.cluster import ClusterSpec, Precision
-from cost_models.specs.pools import MixedCluster
+from cost_models.specs.cluster import ClusterSpec, MixedCluster, Precision
 from meshwright.inputs.goals import Pick, objective_of, pick_of, proof_of, risk_of, tokens_of
 from meshwright.inputs.limits import confident, restrictions_of
 from meshwright.inputs.options import Request
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import cluster_of, in_words, questions_of, single_count, whole_cluster
 from meshwright.verbs.plan import PlanOptions
-from planner.certificate import Proof
-from planner.objectives import Objective
+from planner.objectives import Objective, Proof
 from planner.space.obstacles import notes_of
 from planner.space.restrictions import Restrictions
 from planner.space.sizes import SIZES_HINT, parse_sizes

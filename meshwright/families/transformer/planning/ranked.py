@@ -20,8 +20,7 @@ from meshwright.render.facts import facts_text
 from meshwright.render.tables import Table
 from meshwright.render.words import NOT_PROVED
 from meshwright.verbs.contract.answer import WithPlan
-from planner.answers.offers import OfferAnswer, Ranking
-from planner.answers.optimum import PROVEN
+from planner.answers.optimum import PROVEN, OfferAnswer, Ranking
 from planner.plan import Plan, make_plan
 from planner.space.obstacles import notes_of
 from planner.space.restrictions import Restrictions

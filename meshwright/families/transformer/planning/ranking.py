@@ -14,8 +14,7 @@ from meshwright.render.facts import Fact
 from meshwright.render.goals import changes_sentence, value_text
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change, money, percent, sentence_list, wrapped
-from planner.answers.offers import OfferAnswer, Ranking
-from planner.answers.optimum import PROVEN
+from planner.answers.optimum import PROVEN, OfferAnswer, Ranking
 from planner.objectives import DAY
 
 _POINTS = 2

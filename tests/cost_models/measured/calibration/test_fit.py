@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cost_models.curves import attention_head_seconds, curve_seconds, measured_cluster
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
@@ -18,7 +17,12 @@ from cost_models.measured.calibration.microbenchmark_fit import (
     OPTIMIZER_BYTES,
     fit_microbenchmarks,
 )
-from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.hardware import (
+    HardwareProfile,
+    attention_head_seconds,
+    curve_seconds,
+    measured_cluster,
+)
 
 PEAK, START_UP = 1e11, 4e-6
 EFFICIENCY, OPERANDS, BANDWIDTH, OPTIMIZER_EFFICIENCY = 0.85, 1.5e10, 2e10, 0.6

@@ -15,8 +15,7 @@ from trainer_logs import WORK, megatron, torchtitan
 
 import meshwright as mw
 from executor.measure.report import load_report
-from planner.plan import Plan
-from planner.plan_files import load_plan
+from planner.plan import Plan, load_plan
 
 SECONDS = [2.0, *[0.1, 0.1005, 0.0995] * 20]
 Write = Callable[..., str]

@@ -10,7 +10,7 @@ from played_jobs import FAULTS, Fault, plan_of, play
 
 from cost_models.pipeline.placed import pass_spans
 from meshwright.families.transformer.measured import measure
-from planner.plan_files import save_plan
+from planner.plan import save_plan
 
 
 @pytest.mark.parametrize("layout", ["pp4 dp2 mbs2 zero1", "tp2 pp4 mbs1", "pp2 vpp2 tp2 dp2 mbs2 zero1"])
