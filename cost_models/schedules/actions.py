@@ -1,21 +1,16 @@
-"""The action table: what every pipeline rank does, in which order.
+"""Action tables: what every pipeline rank does, in which order, and what it keeps between actions.
 
-A schedule is a function that returns such a table; the timeline, the memory model, the Gantt chart and the
-executor all read it, so what is costed is what runs.
+A schedule (`registry`) makes such a table; the timeline, the memory model, the Gantt chart and the executor all read
+it, so what is costed is what runs. Kinds: F forward; B backward; I and W are the halves of a backward pass that is
+split, towards the input (the stage before waits for it) and towards the weights (nobody does). A rank with fewer
+actions than others idles at the end of its row.
 
-Kinds: F forward; B backward; I and W are the halves of a backward pass that is split, towards the input (the
-stage before waits for it) and towards the weights (nobody does). A rank with fewer actions than others idles at
-the end of its row.
+Tables are written in one of two ways. Where stages go round the ranks, microbatches pass through the chunks in rounds
+and one number, the warm-up of each rank, says the order (`table_in_rounds`). Where stages make a V, every rank has a
+list of phases (`table_of_phases`), of rows (kind, chunk, microbatch, overlapped with its neighbour).
 
-Shape legend: R pipeline ranks, V chunks of one rank, S virtual stages, U units of one rank (vpp · microbatches;
-a unit is one microbatch on one chunk), A actions of the longest rank.
-
-Schedules whose stages make a V are written down phase by phase: A actions of a rank; a row has the four columns kind,
-chunk, microbatch, overlapped with its neighbour.
-
-What a rank keeps between actions: microbatches whose backward pass is still to come, whole or in part.
-
-Shape legend: R pipeline ranks, V chunks of one rank, A actions of a rank, K moments that can be its peak.
+Shape legend: R pipeline ranks, V chunks of one rank, S virtual stages, U units of one rank (vpp · microbatches; a unit
+is one microbatch on one chunk), A actions of the longest rank, K moments that can be a rank's peak.
 """
 
 from __future__ import annotations
@@ -144,39 +139,58 @@ class ActionTable:
         )
 
 
-def table_of_units(
-    schedule: str, *, pp: int, vpp: int, warm_up_R: Ints, chunk_U: Ints, microbatch_U: Ints
+def table_in_rounds(
+    schedule: str,
+    pp: int,
+    vpp: int,
+    microbatches: int,
+    *,
+    warm_up_R: Ints,
+    round_size: int,
+    splits_backward: bool = False,
 ) -> ActionTable:
-    """Each rank runs `warm_up` forwards, then one forward and one backward in turn, then the backwards left.
+    """The table of a schedule whose microbatches pass chunk after chunk in rounds, backward on the chunks in reverse.
 
-    Unit i runs forward on chunk `chunk_U[i]`, and backward i on the chunks in reverse. GPipe, 1F1B and interleaved
-    1F1B differ in the warm-up and in the order of the units only. Forward i is
-    therefore the rank's action max(i, 2i − warm_up), and backward i its action min(warm_up + 2i + 1, U + i).
+    Each rank runs `warm_up` forwards, at most all of its U, then one forward and one backward in turn, then the
+    backwards left: backward j follows min(warm_up + j + 1, U) forwards. Where backward is split, rank r follows each
+    input half from the r-th on by the oldest weight half, so that weight half k follows input half k + r, or everything
+    else where there is none.
     """
-    units = len(chunk_U)
-    i_U = np.arange(units)
-    warm_up_R1 = warm_up_R[:, None]
-    forward_RU = np.maximum(i_U, 2 * i_U - warm_up_R1)
-    backward_RU = np.minimum(warm_up_R1 + 2 * i_U + 1, units + i_U)
+    units = microbatches * vpp
+    unit_U, rank_R1 = np.arange(units), np.arange(pp)[:, None]
+    chunk_U = unit_U // round_size % vpp
+    microbatch_U = unit_U // (round_size * vpp) * round_size + unit_U % round_size
+    warm_up_R1 = np.minimum(warm_up_R, units)[:, None]
 
-    def interleave(forward_U: Ints, backward_U: Ints) -> Ints:
-        column_RA = np.empty((pp, 2 * units), dtype=np.int64)
-        np.put_along_axis(column_RA, forward_RU, np.broadcast_to(forward_U, (pp, units)), axis=1)
-        np.put_along_axis(column_RA, backward_RU, np.broadcast_to(backward_U, (pp, units)), axis=1)
-        column_RA.flags.writeable = False
-        return column_RA
+    def with_weight_halves(backward_RU: Ints) -> Ints:
+        """Actions in which a rank does so many backward passes."""
+        return backward_RU + np.maximum(0, backward_RU - rank_R1) if splits_backward else backward_RU
 
-    rank_R1 = np.arange(pp)[:, None]
-    stage_RA = interleave(chunk_U * pp, (vpp - 1 - chunk_U) * pp) + rank_R1
-    stage_RA.flags.writeable = False
+    def place_of_backward(unit_RU: Ints) -> Ints:
+        place_RU: Ints = np.minimum(warm_up_R1 + unit_RU + 1, units) + with_weight_halves(unit_RU)
+        return place_RU
+
+    places = [unit_U + with_weight_halves(np.maximum(0, unit_U - warm_up_R1)), place_of_backward(unit_U)]
+    kinds, chunks = [FORWARD, BACKWARD], [chunk_U, vpp - 1 - chunk_U]
+    if splits_backward:
+        later_RU = unit_U + rank_R1
+        places.append(np.where(later_RU < units, place_of_backward(later_RU) + 1, 2 * units + unit_U))
+        kinds, chunks = [FORWARD, INPUT, WEIGHT], [*chunks, chunks[1]]
+    columns = np.empty((3, pp, len(kinds) * units), dtype=np.int64)
+    for place_RU, kind, own_U in zip(places, kinds, chunks, strict=True):
+        values = np.broadcast_arrays(kind, own_U * pp + rank_R1, microbatch_U)
+        for column_RA, value_RU in zip(columns, values, strict=True):
+            np.put_along_axis(column_RA, place_RU, value_RU, axis=1)
+    kind_RA, stage_RA, microbatch_RA = _frozen(columns)
     return ActionTable(
         schedule=schedule,
         pp=pp,
         vpp=vpp,
-        microbatches=units // vpp,
-        kind=interleave(np.full_like(i_U, FORWARD), np.full_like(i_U, BACKWARD)),
+        microbatches=microbatches,
+        kind=kind_RA,
         stage=stage_RA,
-        microbatch=interleave(microbatch_U, microbatch_U),
+        microbatch=microbatch_RA,
+        splits_backward=splits_backward,
     )
 
 
@@ -215,9 +229,8 @@ def table_of_phases(
     for rank, row_A4 in enumerate(rows):
         columns[:, rank, : len(row_A4)] = row_A4.T
         columns[CHUNK, rank, : len(row_A4)] = stages[rank, row_A4[:, CHUNK]]
-    columns.flags.writeable = False
+    _frozen(columns)
     overlapped = columns[OVERLAPPED].astype(np.bool_)
-    overlapped.flags.writeable = False
     return ActionTable(
         schedule=schedule,
         pp=pp,

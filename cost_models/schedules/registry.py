@@ -1,42 +1,304 @@
-"""Registry of pipeline schedules: whether one can run, its table, where its stages lie; and
-which schedules have a trait, as sets of names and as masks of layouts.
+"""The pipeline schedules: action tables, rules, and facts known without a table.
+
+    gpipe        all forwards, then all backwards, in the order of the microbatches (Huang et al. 2019)
+    1f1b         after a short warm-up each rank alternates one forward and one backward (Narayanan et al. 2021)
+    interleaved  1F1B with v chunks a rank, a bubble v times shorter (Narayanan et al. 2021, section 2.2)
+    zero-bubble  ZB-H1, also called ZB1P: 1F1B whose weight halves fill the bubble (Qi et al. 2023, arXiv 2401.10241,
+                 section 3); with several chunks a rank its interleaved form, one schedule in PyTorch
+    zbv          ZB-V: two chunks a rank in a V, no bubble where F, I and W take equally long (section 6 there)
+    dualpipev    DualPipeV: two chunks a rank in a V, forward and backward passes in pairs (DeepSeek-AI 2025, DualPipe)
+
+Tables are those that the class of `torch.distributed.pipelining` named by `engine` executes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from importlib import import_module
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from cost_models.arrays import Bools, Ints
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.schedules.actions import (
+    BACKWARD,
     CACHED_TABLES,
+    FORWARD,
+    INPUT,
+    KIND,
+    OVERLAPPED,
+    WEIGHT,
     ActionTable,
+    overlap,
     ranks_of_stages,
+    repeat,
     round_sizes,
     stages_of_ranks,
+    table_in_rounds,
+    table_of_phases,
 )
-from cost_models.schedules.schedule import PipelineSchedule
 
-_FILES = {
-    "gpipe": "gpipe",
-    "1f1b": "one_f_one_b",
-    "interleaved": "interleaved",
-    "zero-bubble": "zero_bubble",
-    "zbv": "zbv",
-    "dualpipev": "dualpipev",
-}
-"""Every schedule and the file of this folder that holds it as `SCHEDULE`: a line here registers one."""
+_Count = npt.ArrayLike
 
-REGISTRY: dict[str, PipelineSchedule] = {
-    name: import_module(f"cost_models.schedules.{file}").SCHEDULE for name, file in _FILES.items()
-}
-"""The schedules, in the order in which columns of layouts number them."""
+Objection = Callable[[int, int, int], str | None]
+"""(pp, vpp, microbatches), all at least one → what forbids the schedule there, as a sentence, or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSchedule:
+    """One schedule: either `warm_up`, and stages go round the ranks, or `phases`, and they make a V."""
+
+    name: str
+    """Name in the notation of layouts."""
+    engine: str
+    """The class of `torch.distributed.pipelining` that runs it."""
+    warm_up: Callable[[Ints, Ints, Ints, Ints], Ints] | None = None
+    """(pp, vpp, microbatches, rank) → forwards of a rank before its first pair of forward and backward, elementwise; a
+    rank has no more forwards than units."""
+    round_sizes: Callable[[Ints, Ints], Ints] = field(default=round_sizes)
+    """(pp, microbatches) → microbatches that pass through the chunks together, elementwise."""
+    phases: Callable[[int, int, int], list[Ints]] | None = None
+    """(pp, rank, microbatches) → what a rank does, phase by phase; stages go down the ranks and up again."""
+    objection: Objection | None = None
+    """Rule that forbids the schedule, besides its chunks."""
+    engine_objection: Objection | None = None
+    """Further rule of PyTorch's class that other engines do not have."""
+    chunks: tuple[int, int | None]
+    """Fewest and most chunks of a rank; None: as many as there are blocks for."""
+    splits: Literal["never", "sometimes", "always"] = "never"
+    """Backward passes that run as two actions, towards the input and towards the weights."""
+    keeps_all_logits: bool = False
+    """Whether something else runs between the forward and the backward pass of the head."""
+    steady: Literal["queue", "pairs"] | None = None
+    """Of one chunk a rank and whole backward passes, which paths run through the table (`planner`'s bounds).
+
+    `queue`: all forwards, then all backwards. `pairs`: backward j runs just before forward j + pp − r on rank r. None:
+    bounds assume nothing but that a rank does one thing at a time.
+    """
+
+    @property
+    def v_shaped(self) -> bool:
+        """Whether stages go down the ranks and up again, two chunks a rank; else they go round them."""
+        return self.phases is not None
+
+    @property
+    def is_plain(self) -> bool:
+        """One chunk a rank, and whole backward passes."""
+        return self.chunks == (1, 1) and self.splits == "never"
+
+    @property
+    def goes_round(self) -> bool:
+        """Several chunks a rank whose stages go round the ranks, and whole backward passes."""
+        return self.chunks[1] != 1 and not self.v_shaped and self.splits == "never"
+
+    def runs_chunks(self, vpp: int) -> bool:
+        """Whether the schedule runs `vpp` chunks a rank."""
+        fewest, most = self.chunks
+        return fewest <= vpp and (most is None or vpp <= most)
+
+    def refused(self, pp: int, vpp: int, microbatches: int) -> str | None:
+        """Sentence that says why no engine can run the schedule; None if one can."""
+        if min(pp, vpp, microbatches) < 1:
+            return f"pp, vpp and microbatches start at one: pp{pp} vpp{vpp}, {microbatches} microbatches"
+        if not self.runs_chunks(vpp):
+            fewest, most = self.chunks
+            number = ("one chunk", "two chunks")[fewest - 1]
+            if most is None:
+                return f"{self.name} needs at least {number} per pipeline rank: vpp{fewest} or more"
+            return f"{self.name} runs {number} per pipeline rank, not vpp{vpp}"
+        return self.objection and self.objection(pp, vpp, microbatches)
+
+    def table(self, pp: int, vpp: int, microbatches: int) -> ActionTable:
+        """What every rank does, in order."""
+        if self.phases is not None:
+            phases = [self.phases(pp, rank, microbatches) for rank in range(pp)]
+            return table_of_phases(self.name, pp=pp, microbatches=microbatches, ranks=phases)
+        assert self.warm_up is not None
+        ranks, chunks, m = (np.asarray(number) for number in (pp, vpp, microbatches))
+        return table_in_rounds(
+            self.name,
+            pp,
+            vpp,
+            microbatches,
+            warm_up_R=np.broadcast_to(self.warm_up(ranks, chunks, m, np.arange(pp)), pp),
+            round_size=int(self.round_sizes(ranks, m)),
+            splits_backward=self.splits == "always",
+        )
+
+    def live_of_chunk(
+        self, pp: _Count, vpp: _Count, microbatches: _Count, rank: _Count, chunk: _Count
+    ) -> Ints:
+        """Microbatches of a chunk that are live at one moment of its rank's steps, the same for all its chunks.
+
+        What a rank must hold at its peak it must hold at that moment, which with one chunk a rank is the peak, so that
+        bounds need no table. Any shapes that broadcast. In rounds that is when the rank has run `live_of_rank` forwards
+        and released nothing: those of whole rounds live on every chunk, those of the last round on the first chunks. In
+        a V it is before the first backward pass: forwards of the first chunk until the first microbatch has gone down
+        to the turn and come up again, and one of the second chunk for each rank that it met on the way up.
+        """
+        ranks, vpps, m, at, chunks = (np.asarray(x) for x in (pp, vpp, microbatches, rank, chunk))
+        if self.v_shaped:
+            live = np.minimum(m, np.where(chunks == 0, 2 * ranks - 1 - at, 1 + at))
+        else:
+            size = self.round_sizes(ranks, m)
+            rounds, rest = np.divmod(self.live_of_rank(ranks, vpps, m, at), size * vpps)
+            live = rounds * size + np.clip(rest - chunks * size, 0, size)
+        return np.broadcast_to(live, np.broadcast(ranks, vpps, m, at, chunks).shape)
+
+    def live_of_rank(self, pp: _Count, vpp: _Count, microbatches: _Count, rank: _Count) -> Ints:
+        """Live microbatches of a rank, summed over its chunks.
+
+        In rounds the warm-up and one more; where backward is split rank r runs r more until its first weight half.
+        """
+        ranks, vpps, m, at = (np.asarray(x) for x in (pp, vpp, microbatches, rank))
+        if self.warm_up is None:
+            both: Ints = self.live_of_chunk(ranks, vpps, m, at, 0) + self.live_of_chunk(ranks, vpps, m, at, 1)
+            return both
+        later = at if self.splits == "always" else 0
+        live = np.minimum(self.warm_up(ranks, vpps, m, at) + 1 + later, m * vpps)
+        return np.broadcast_to(live, np.broadcast(ranks, vpps, m, at).shape)
+
+
+def _equal_rounds(schedule: str) -> Objection:
+    """Rule that microbatches pass through the chunks in equal rounds of about pp.
+
+    This is the rule of `torch.distributed.pipelining` 2.13; Megatron-LM is stricter and wants a multiple of pp.
+    """
+
+    def objection(pp: int, vpp: int, microbatches: int) -> str | None:
+        number = max(1, microbatches // pp)
+        if microbatches % number:
+            return f"{microbatches} microbatches do not make {number} equal rounds of {schedule} on pp{pp}"
+        return None
+
+    return objection
+
+
+def _a_microbatch_each(schedule: str, things: str) -> Objection:
+    """Rule that there are at least as many microbatches as stages."""
+
+    def objection(pp: int, vpp: int, microbatches: int) -> str | None:
+        if microbatches < pp * vpp:
+            least = f"pp{pp}" if vpp == 1 else f"{pp * vpp}"
+            return f"{schedule} needs at least as many microbatches as {things}: {microbatches} < {least}"
+        return None
+
+    return objection
+
+
+def _zbv_phases(pp: int, r: int, m: int) -> list[Ints]:
+    """Two warm-ups, the first backward passes of the second chunk, the steady rounds, and the cool-down.
+
+    Laid out for at least 2 · pp − 1 microbatches; with fewer the others are left out of the table.
+    """
+    n = max(2 * pp - 1, m)
+    stable = n - pp
+    return [
+        repeat(2 * (pp - r) - 1, (FORWARD, 0, 0)),
+        repeat(r, (FORWARD, 1, 0), (FORWARD, 0, 2 * (pp - r) - 1)),
+        repeat(pp - r, (FORWARD, 1, r), (INPUT, 1, 0), (WEIGHT, 1, 0)),
+        repeat(
+            stable,
+            (FORWARD, 0, 2 * pp - 1 - r),
+            (INPUT, 0, 0),
+            (WEIGHT, 0, 0),
+            (FORWARD, 1, pp),
+            (INPUT, 1, pp - r),
+            (WEIGHT, 1, pp - r),
+        ),
+        repeat(r, (INPUT, 0, stable), (INPUT, 1, n - r)),
+        repeat(pp - r, (INPUT, 0, stable + r), (WEIGHT, 0, stable)),
+        repeat(r, (WEIGHT, 1, n - r)),
+        repeat(r, (WEIGHT, 0, n - r)),
+    ]
+
+
+def _dualpipev_phases(pp: int, r: int, m: int) -> list[Ints]:
+    """Rank r, with `after` ranks below it in the V: warm-up, pairs, then what is left of the backward passes.
+
+    PyTorch's engine runs the two of a pair one after the other, so nothing of them overlaps on the device; it sends
+    what both made when both are done. The second half of the backward passes left is split; their weight halves wait in
+    a queue and fill the last gaps.
+    """
+    after, pairs = pp - 1 - r, m - 2 * pp + r + 1
+    forwards = [
+        repeat(2 * after, (FORWARD, 0, 0)),
+        repeat(r + 1, (FORWARD, 0, 2 * after), (FORWARD, 1, 0)),
+        repeat(after, (INPUT, 1, 0), (WEIGHT, 1, 0), (FORWARD, 1, r + 1)),
+    ]
+    down, up = ((FORWARD, 0, pp + after), (BACKWARD, 1, after)), ((FORWARD, 1, pp), (BACKWARD, 0, 0))
+    steady = overlap(repeat(pairs, *down, *up), (0,), 1)
+    if r == pp - 1:  # the turn of the V takes its first pair apart
+        steady[:2, OVERLAPPED] = 0
+    last_forwards = repeat(
+        after, (BACKWARD, 1, after + pairs), (FORWARD, 1, pp + pairs), (BACKWARD, 0, pairs)
+    )
+    alternating = repeat(r + 1, (BACKWARD, 1, 2 * after + pairs), (BACKWARD, 0, after + pairs))
+    alternating[r + 1 :, KIND] = INPUT
+    last_inputs = repeat(after, (INPUT, 0, pp + pairs))
+    weights = np.concatenate([alternating[r + 1 :], last_inputs])
+    weights[:, KIND] = WEIGHT
+    in_turn = np.stack([weights[:after], last_inputs], axis=1).reshape(-1, 4)
+    last_forwards = overlap(last_forwards, (1, 2), 3)
+    return [*forwards, steady, last_forwards, alternating, in_turn, weights[after:]]
+
+
+_SCHEDULES = (
+    PipelineSchedule(
+        name="gpipe",
+        engine="ScheduleGPipe",
+        warm_up=lambda pp, vpp, m, rank: m,
+        chunks=(1, 1),
+        keeps_all_logits=True,
+        steady="queue",
+    ),
+    PipelineSchedule(
+        name="1f1b",
+        engine="Schedule1F1B",
+        warm_up=lambda pp, vpp, m, rank: pp - 1 - rank,
+        # others run fewer microbatches than ranks
+        engine_objection=_a_microbatch_each("1f1b", "pipeline ranks"),
+        chunks=(1, 1),
+        steady="pairs",
+    ),
+    PipelineSchedule(
+        name="interleaved",
+        engine="ScheduleInterleaved1F1B",
+        warm_up=lambda pp, vpp, m, rank: (vpp - 1) * round_sizes(pp, m) + 2 * (pp - 1 - rank),
+        objection=_equal_rounds("interleaved"),
+        chunks=(2, None),
+    ),
+    PipelineSchedule(
+        name="zero-bubble",
+        engine="ScheduleInterleavedZeroBubble",
+        warm_up=lambda pp, vpp, m, rank: (vpp - 1) * round_sizes(pp, m) + pp - 1 - rank,
+        objection=_equal_rounds("zero-bubble"),
+        chunks=(1, None),
+        splits="always",
+    ),
+    PipelineSchedule(
+        name="zbv",
+        engine="ScheduleZBVZeroBubble",
+        phases=_zbv_phases,
+        chunks=(2, 2),
+        splits="always",
+    ),
+    PipelineSchedule(
+        name="dualpipev",
+        engine="ScheduleDualPipeV",
+        phases=_dualpipev_phases,
+        objection=_a_microbatch_each("dualpipev", "stages"),
+        chunks=(2, 2),
+        splits="sometimes",
+        keeps_all_logits=True,
+    ),
+)
+
+REGISTRY: dict[str, PipelineSchedule] = {schedule.name: schedule for schedule in _SCHEDULES}
+"""The schedules, in the order in which columns of layouts number them: a record in `_SCHEDULES` registers one."""
 
 
 def schedule_named(name: str) -> PipelineSchedule:

@@ -17,8 +17,7 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, V_SHAPED, schedule_named
-from cost_models.schedules.schedule import PipelineSchedule
+from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, V_SHAPED, PipelineSchedule, schedule_named
 from cost_models.specs.choices import Schedule
 from cost_models.specs.kinds import Kinds
 from planner.placement.leaf import TOLERANCE, Leaf, stage_sizes

@@ -21,13 +21,13 @@ def _block(page: str, language: str) -> str:
 def test_the_schedule_of_the_guide_is_gpipe_by_another_name() -> None:
     held: dict[str, Any] = {}
     exec(_block("adding-a-schedule.md", "python"), held)
-    own, gpipe = held["SCHEDULE"], REGISTRY["gpipe"]
+    own, gpipe = held["ALL_FIRST"], REGISTRY["gpipe"]
     assert own.refused(2, 2, 4) == "all-first runs one chunk per pipeline rank, not vpp2"
     assert own.refused(2, 1, 4) is None
     ours, its = own.table(3, 1, 5), gpipe.table(3, 1, 5)
     for part in ("kind", "stage", "microbatch"):
         assert np.array_equal(getattr(ours, part), getattr(its, part))
-    assert own.live(3, 1, 5, 0, 0) == gpipe.live(3, 1, 5, 0, 0)
+    assert own.live_of_chunk(3, 1, 5, 0, 0) == gpipe.live_of_chunk(3, 1, 5, 0, 0)
 
 
 def test_the_gpu_of_the_guide_is_a_gpu() -> None:

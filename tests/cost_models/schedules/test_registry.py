@@ -11,8 +11,7 @@ import pytest
 from cost_models.errors import UnknownNameError
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.schedules.actions import ActionTable, live_profiles
-from cost_models.schedules.registry import REGISTRY, build, legal, rank_of_stage
-from cost_models.schedules.schedule import PipelineSchedule
+from cost_models.schedules.registry import REGISTRY, PipelineSchedule, build, legal, rank_of_stage
 from planner.bounds.steps import pipeline_seconds
 from planner.placement.patterns import covers
 from planner.placement.rank_costs import RankCosts

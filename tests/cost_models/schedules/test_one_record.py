@@ -1,4 +1,4 @@
-"""A schedule is one file and one line: a toy one, put beside the others in a copy of the folder, is planned for."""
+"""A schedule is one record: a toy one, put beside the others in a copy of the folder, is planned for."""
 
 from __future__ import annotations
 
@@ -6,38 +6,16 @@ from pathlib import Path
 
 from toy_folder import answer_with, copied
 
-FILE = '''
-"""Breadth-first: every chunk runs all microbatches before the next chunk begins (Lamy-Poirier 2023)."""
-
-import numpy as np
-
-from cost_models.schedules.actions import table_of_units
-from cost_models.schedules.schedule import PipelineSchedule
-
-
-def _table(pp, vpp, microbatches):
-    unit_U = np.arange(microbatches * vpp)
-    chunk_U = unit_U // microbatches
-    return table_of_units(
-        "breadth-first",
-        pp=pp,
-        vpp=vpp,
-        warm_up_R=np.full(pp, len(unit_U)),
-        chunk_U=chunk_U,
-        microbatch_U=unit_U % microbatches,
-    )
-
-
-SCHEDULE = PipelineSchedule(
-    name="breadth-first",
-    engine="ScheduleInterleaved1F1B",
-    table=_table,
-    chunks=(2, None),
-    live=lambda pp, vpp, m, rank, chunk: m,
-    keeps_all_logits=True,
-)
-'''
-LINE = '    "breadth-first": "breadth_first",\n'
+RECORD = """
+    PipelineSchedule(  # every chunk runs all microbatches before the next chunk begins (Lamy-Poirier 2023)
+        name="breadth-first",
+        engine="ScheduleInterleaved1F1B",
+        warm_up=lambda pp, vpp, m, rank: m * vpp,
+        round_sizes=lambda pp, m: m,
+        chunks=(2, None),
+        keeps_all_logits=True,
+    ),
+"""
 ASKED = """
 import json
 import numpy as np
@@ -72,14 +50,13 @@ print(json.dumps({
 """
 
 
-def test_a_toy_schedule_is_one_file_and_one_line(tmp_path: Path) -> None:
-    """All but the folder of schedules is the real thing; of that, one file is added and one line of one file."""
+def test_a_toy_schedule_is_one_record(tmp_path: Path) -> None:
+    """All but the folder of schedules is the real thing; of that, one file has one record more."""
     folder = copied("schedules", tmp_path)
-    (folder / "breadth_first.py").write_text(FILE, encoding="utf-8")
     registry = (folder / "registry.py").read_text("utf-8")
-    last = '    "dualpipev": "dualpipev",\n'
-    assert registry.count(last) == 1
-    (folder / "registry.py").write_text(registry.replace(last, last + LINE), encoding="utf-8")
+    end = ")\n\nREGISTRY: "
+    assert registry.count(end) == 1
+    (folder / "registry.py").write_text(registry.replace(end, RECORD.lstrip("\n") + end), encoding="utf-8")
     told = answer_with(tmp_path, ASKED)
     assert told["refused"] == "breadth-first needs at least two chunks per pipeline rank: vpp2 or more"
     assert told["actions"] == "F" * 24 + "B" * 24
