@@ -27,16 +27,14 @@ from cost_models.estimate import Breakdown, PoolReplicas
 from cost_models.pipeline.peak import RankMemory, parts_of
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.pools import (
-    among_replicas,
+    replica_memory,
     replica_terms,
     require_full_pools,
     shares,
     terms_of_each,
-    with_microbatches,
     with_pools,
 )
 from cost_models.pipeline.stage_costs import StageCosts, costs_of
-from cost_models.pipeline.terms import memory_terms
 from cost_models.pipeline.time_pieces import HIDDEN_PARTS, TIME_PARTS, Terms
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.actions import IDLE, KINDS, ActionTable
@@ -191,17 +189,19 @@ def _price_replicas(question: MixedQuestion, layout: Layout) -> PricedRanks:
     """
     require_full_pools(question, layout)
     placed = place(layout, question)
-    layout, columns = placed.layout, LayoutColumns.of([placed.layout])
-    terms = replica_terms(question, columns)
+    layout = placed.layout
+    terms = replica_terms(question, LayoutColumns.of([layout]))
     taken = shares(question, layout, [placed.pipeline(own.costs) for own in terms], placed.blocks)
     pools: list[PricedRanks] = []
-    for pool, own, microbatches in zip(question.pools, terms, taken, strict=True):
+    for pool, (own, microbatches) in enumerate(zip(terms, taken, strict=True)):
         most = max(microbatches)
-        memories = memory_terms(with_microbatches(among_replicas(pool, question), layout, most), columns)
         table = shortened(layout.schedule, layout.pp, layout.vpp, most, any_engine=placed.any_engine)
-        there = replace(placed, table=table)
-        pipeline = there.pipeline(costs_of(own.terms | memories, own.limit))
-        pools.append(PricedRanks(placed=there, pipeline=pipeline, terms=own.terms | memories))
+        there, all_terms = (
+            replace(placed, table=table),
+            own.terms | replica_memory(question, pool, layout, most),
+        )
+        pipeline = there.pipeline(costs_of(all_terms, own.limit))
+        pools.append(PricedRanks(placed=there, pipeline=pipeline, terms=all_terms))
     seconds = [float(one.pipeline.step_seconds(placed.blocks)) for one in pools]
     replicas = tuple(
         PoolReplicas(

@@ -37,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +50,7 @@ from cost_models.errors import InputError
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, costs_of, stage_costs
-from cost_models.pipeline.terms import stage_terms, terms_by_kind, terms_by_sort
+from cost_models.pipeline.terms import memory_terms, stage_terms, terms_by_kind, terms_by_sort
 from cost_models.pipeline.time_pieces import Term, Terms, jitter, total, with_jitter
 from cost_models.pipeline.updates import tied_reduce_seconds
 from cost_models.question import MixedQuestion, Question
@@ -319,8 +320,8 @@ def replica_terms(question: MixedQuestion, columns: LayoutColumns) -> tuple[Repl
     )
 
 
-def replicas_in(question: MixedQuestion, layout: Layout) -> tuple[int, ...]:
-    """Replicas that each pool holds, all of its GPUs in use."""
+def replicas_in(question: MixedQuestion, layout: Layout | LayoutColumns) -> tuple[Any, ...]:
+    """Replicas of a layout, or (N,) of each of N layouts, that each pool holds, all of its GPUs in use."""
     size = layout.tp * layout.cp * layout.pp
     return tuple(pool.cluster.num_gpus // size for pool in question.pools)
 
@@ -398,6 +399,12 @@ def with_microbatches(question: Question, layout: Layout, microbatches: int) -> 
     """Question whose global batch gives every replica of a layout `microbatches`."""
     batch = microbatches * layout.mbs * layout.dp
     return replace(question, training=question.training.model_copy(update={"global_batch": batch}))
+
+
+def replica_memory(question: MixedQuestion, pool: int, layout: Layout, microbatches: int) -> Terms:
+    """Terms of memory of a replica in one pool that takes so many microbatches."""
+    inside = among_replicas(question.pools[pool], question)
+    return memory_terms(with_microbatches(inside, layout, microbatches), LayoutColumns.of([layout]))
 
 
 def _slower(between: LinkSpec, inside: LinkSpec) -> LinkSpec:

@@ -52,14 +52,12 @@ from itertools import combinations, permutations
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.axes.columns import LayoutColumns
-from cost_models.pipeline.pools import PoolTerms
-from cost_models.schedules.registry import PLAIN, is_scheduled, schedule_named, stages_of_rank
+from cost_models.schedules.registry import schedule_named, stages_of_rank
 from cost_models.specs.choices import Schedule
 from cost_models.specs.kinds import Kinds
 from planner.placement.leaf import TOLERANCE
 from planner.placement.patterns import blocks_of_chunks, blocks_recomputed, chunk_sizes
-from planner.placement.rank_costs import RankCosts, balanced, cheapest_seconds
+from planner.placement.rank_costs import RankCosts, cheapest_seconds
 
 PRECISION = 1e-5
 """Relative width of the interval that holds a capacity bound: finer than the bounds are tight."""
@@ -296,51 +294,6 @@ def rank_limits(
             limits.append(np.where((loops >= 1) & (slack < 0), -1.0, np.inf))
     tightest: Array = np.where(m == 1, limits[0], reduce(np.fmin, limits))
     return tightest
-
-
-def ideal_bounds(
-    terms: PoolTerms,
-    columns: LayoutColumns,
-    ranks_KN: Ints,
-    *,
-    global_batch: int,
-    num_layers: int,
-    allowed: Bools,
-    max_memory: float | None,
-) -> Array:
-    """First bound of the step on K pools in any order, seconds (N,); infinite where all memory together does not hold
-    the model.
-
-    The ranks of a pool count as one: blocks in fractions, as many on each rank as finish together, memory of all ranks
-    in one heap.
-    """
-    pools = terms.costs
-
-    def of_pools(name: str) -> Array:
-        return np.stack([np.broadcast_to(getattr(pool, name), ranks_KN.shape[1:]) for pool in pools])
-
-    block = [
-        np.where(allowed, pool.layer_backward, np.inf).min(axis=1) + pool.layer_forward for pool in pools
-    ]
-    block_KN, fixed_KN = np.stack(block), of_pools("stage_forward") + of_pools("stage_backward")
-    busiest = balanced(num_layers, ranks_KN, fixed_KN, block_KN, axis=0)
-    work = (ranks_KN * fixed_KN).sum(axis=0) + num_layers * block_KN.min(axis=0)
-    m, pp = columns.microbatches(global_batch), columns.pp
-    pipeline = np.zeros(len(columns))
-    for name in PLAIN:
-        plain_seconds = pipeline_seconds(name, pp, m, work, busiest)
-        pipeline = np.where(is_scheduled(columns, (name,)), plain_seconds, pipeline)
-    sync = (of_pools("rank_sync") + of_pools("layer_sync")).min(axis=0)
-    update = balanced(num_layers, ranks_KN, of_pools("rank_optimizer"), of_pools("layer_optimizer"), axis=0)
-    bound: Array = pipeline + sync + update + of_pools("step_overhead").max(axis=0)
-    activation = np.stack([np.where(allowed, pool.layer_activation, np.inf).min(axis=1) for pool in pools])
-    blocks = num_layers * (of_pools("layer_static") + activation).min(axis=0)
-    ends = (of_pools("embedding_static") + of_pools("head_static")).min(axis=0)
-    limit_KN = of_pools("memory_limit")
-    if max_memory is not None:
-        limit_KN = np.minimum(limit_KN, max_memory)
-    room = (ranks_KN * (limit_KN - of_pools("static"))).sum(axis=0)
-    return np.where(blocks + np.minimum(ends, 0.0) <= room, bound, np.inf)
 
 
 def quick_chunk_bounds(rows: RankCosts) -> Array:

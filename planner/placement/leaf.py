@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -90,6 +90,8 @@ class Placement:
 class Leaf(Pipeline):
     """One layout before placement; costs in seconds and bytes; block costs by kind and policy."""
 
+    has_replicas: ClassVar[bool] = False
+    """Whether whole replicas lie in several pools, each with a share of the microbatches of its own."""
     num_layers: int
     allowed: Bools
     """(P,): the policies the blocks may use."""

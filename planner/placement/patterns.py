@@ -111,19 +111,12 @@ def _patterns(
     return patterns
 
 
-def every_placement(num_layers: int, stage_of_CR: Ints, allowed: Bools) -> Ints:
-    """Placements of stages `stage_of_CR`, however many stages are a block smaller, (Z·T, S, P)."""
-    shape, stage_of = stage_of_CR.shape, stage_of_CR.astype(np.int64).tobytes()
-    return _patterns(num_layers, shape, tuple(allowed.tolist()), stage_of, stage_of_CR.size, False)
-
-
 def chunk_patterns(leaf: Leaf) -> Ints:
-    """Every placement that the search covers for a leaf with several chunks a rank, (Z·T, S, P)."""
+    """Every placement that the search covers for a leaf with several chunks a rank, (Z·T, S, P); for replicas however
+    many stages are a block smaller."""
     allowed, shape = tuple(leaf.allowed.tolist()), (leaf.vpp, leaf.pp)
-    stage_of = leaf.stage_of.astype(np.int64)
-    patterns = _patterns(
-        leaf.num_layers, shape, allowed, stage_of.tobytes(), MOST_SMALLER, leaf.uses_full_counts
-    )
+    stage_of, smaller = leaf.stage_of.astype(np.int64), leaf.pp if leaf.has_replicas else MOST_SMALLER
+    patterns = _patterns(leaf.num_layers, shape, allowed, stage_of.tobytes(), smaller, leaf.uses_full_counts)
     if leaf.least_blocks:
         blocks_R = patterns.sum(axis=-1)[:, stage_of].sum(axis=1)
         has_least: Bools = (blocks_R >= leaf.least_blocks).all(axis=1)
@@ -132,7 +125,7 @@ def chunk_patterns(leaf: Leaf) -> Ints:
 
 
 def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, float] | None:
-    """Best covered placement of a leaf with several chunks a rank, and its step seconds.
+    """Best covered placement of a leaf with several chunks a rank, or of replicas, and its step seconds.
 
     None where no placement fits or takes less than `cut_off` seconds. Patterns are timed in the order of their work. A
     rank is never idle less than the way to and from it, so once work and way alone take longer than the best, so do all
@@ -145,10 +138,12 @@ def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, floa
     fitting = leaf.fits(patterns)
     patterns, busy = patterns[fitting], busy[fitting]
     order = np.argsort(busy, kind="stable")
-    order = order[_undominated(leaf, patterns[order])]
+    together = 1
+    if not leaf.has_replicas:  # whose shares of the microbatches decide what fits
+        order, together = order[_undominated(leaf, patterns[order])], TIMED_TOGETHER
     best: tuple[Placement, float] | None = None
-    for start in range(0, len(order), TIMED_TOGETHER):
-        batch = order[start : start + TIMED_TOGETHER]
+    for start in range(0, len(order), together):
+        batch = order[start : start + together]
         batch = batch[busy[batch] < min(cut_off, best[1] if best else math.inf) * (1 - TOLERANCE)]
         if not len(batch):
             break

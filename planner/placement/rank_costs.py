@@ -66,6 +66,21 @@ class RankCosts:
             uses_full_counts=leaf.uses_full_counts,
         )
 
+    @property
+    def leaf(self) -> Leaf:
+        """The leaf of a single layout of one kind of blocks."""
+        pp, vpp = self.shape
+        return Leaf(
+            costs=self.costs,
+            pp=pp,
+            vpp=vpp,
+            schedule=self.schedule,
+            microbatches=int(self.microbatches[0]),
+            num_layers=self.num_layers,
+            allowed=self.allowed,
+            uses_full_counts=self.uses_full_counts,
+        )
+
     def __len__(self) -> int:
         return len(self.microbatches)
 

@@ -189,23 +189,25 @@ class BranchAndBound:
         """Let one integer program choose among the layouts that neither bounds nor label setting discard.
 
         Layouts that differ only in name count as one. Does nothing if the search is unfinished, if nothing found beats
-        the cut-off, or if more than `MAX_ILP_LAYOUTS` layouts are left.
+        the cut-off, if more than `MAX_ILP_LAYOUTS` layouts are left, or if the best has replicas in several pools: the
+        program has no shares of microbatches.
         """
         worst = self._best_seconds() * (1 + TOLERANCE)
         if (
             self.is_unfinished
             or not self.best
             or self._best_seconds() > self._cut_off
-            or scenarios_of(self.candidates.question)
+            or scenarios_of(self.candidates.question)  # the program has none
+            or self.candidates.leaf(min(self.best, key=lambda row: self.best[row][1])).has_replicas
         ):
-            return  # the program has no scenarios
+            return
         self._refine(np.flatnonzero((self.rows.first_bound <= worst) & ~self.rows.refined))
         rows = np.flatnonzero((self.rows.first_bound <= worst) & ~self._beaten(worst)).tolist()
         beaten = {self.candidates.leaf(row).key for row in np.flatnonzero(self._beaten(worst)).tolist()}
         leaves: dict[bytes, Survivor] = {}
         for row in rows:
             leaf = self.candidates.leaf(row)
-            if leaf.key in beaten:
+            if leaf.key in beaten or leaf.has_replicas:
                 continue
             incumbent = self.best.get(row)
             paths = self._paths.get((leaf.schedule, leaf.pp, leaf.microbatches), [])

@@ -1,13 +1,14 @@
-"""Candidates of a question on several pools: all legal layouts in every order of the pools, with their costs.
+"""Candidates of a question on several pools: layouts whose stages lie in the pools, in every order of these, and where
+`--allow replicas` asks for them layouts of whole replicas.
 
-The search treats them as it does those of one kind of GPU (`planner.search.candidates`).
+The search treats them as it does those of one kind of GPU (`planner.search.candidates`), but opens them all at once.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import permutations
 from math import factorial
 
@@ -17,220 +18,169 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.errors import InfeasibleError
-from cost_models.pipeline.pools import PoolTerms, pool_terms, rank_costs, ranks_in
-from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.pools import pool_terms, rank_costs, ranks_in
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.registry import PLAIN
-from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
+from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES
 from planner.bounds.boxes import nothing_held, within_late_rules
-from planner.bounds.steps import capacity_bounds, ideal_bounds, quick_bounds
+from planner.bounds.steps import capacity_bounds, quick_bounds
 from planner.placement.leaf import Leaf
 from planner.placement.rank_costs import RankCosts
 from planner.rules.pools import fills_pools
 from planner.search.candidates import Tally
-from planner.search.replicas import count_replicas
+from planner.search.replicas import ReplicaSpace, replica_layouts
 from planner.space.limits import limits_in_words
 from planner.space.obstacles import closest_first, least_share, nothing_fits, nothing_legal
 from planner.space.restrictions import Restrictions
 from planner.space.space import legal_space
 
-OPENED_TOGETHER = 2048
-"""Rows that get a quick bound in one batch."""
 PRECISION = 1e-4
 """Relative width of the interval that holds a capacity bound: finer than the bounds are tight."""
 
 
-@dataclass(kw_only=True)
 class PoolCandidates:
-    """The candidates of a question on several pools: a row for each legal layout in each order of the pools."""
+    """Rows: each layout of `stages` in the first order of the pools, in the second and so on; then each of
+    `replicas`."""
 
-    question: MixedQuestion
-    columns: LayoutColumns
-    terms: PoolTerms
-    """Cost terms of the layouts, whatever the order of the pools."""
-    base: Ints
-    """(N,) index into `terms`: the layout of each row."""
-    order: Ints
-    """(N,) index into `orders`: the order of the pools of each row."""
-    orders: tuple[tuple[int, ...], ...]
-    """Every order in which a pipeline may pass through the pools."""
-    ranks: Ints
-    """(K, N) number of pipeline ranks in each pool."""
-    policies: tuple[Recompute, ...]
-    uses_full_counts: bool
-    max_memory: float | None
-    key: Ints
-    """(N,) group of each row; rows of one group share schedule, pp and order."""
-    ideal: Array
-    """(N,) first lower bound of each row, seconds."""
-
-    def __post_init__(self) -> None:
-        self._closed = np.argsort(self.ideal, kind="stable")
-        """Rows that are not written out, least bound first."""
-        self._rows = np.empty(0, dtype=np.int64)
-        """Rows that are written out, in the order of opening: the search counts them in this order."""
-
-    @property
-    def allowed(self) -> Bools:
-        """Recompute policies that the search may use, (P,)."""
-        return np.array([policy in self.policies for policy in RECOMPUTE_POLICIES])
-
-    def pool_of_rank(self, row: int) -> Ints:
-        """Pool of each pipeline rank of a row, (R,)."""
-        order = self.orders[self.order[row]]
-        return np.repeat(order, [self.ranks[k, row] for k in order])
-
-    def rank_costs(self, rows: Ints) -> StageCosts:
-        """Costs of rows of one group, one for each of their pipeline ranks."""
-        costs = rank_costs(self.terms, self.base[rows], self.pool_of_rank(int(rows[0])))
-        if self.max_memory is None:
-            return costs
-        return replace(costs, memory_limit=np.minimum(costs.memory_limit, self.max_memory))
-
-    def group(self, rows: Ints) -> RankCosts:
-        """Rows of one group with their costs, for the bounds."""
-        first = rows[0]
-        return RankCosts(
-            costs=self.rank_costs(rows),
-            pp=int(self.columns.pp[first]),
-            vpp=1,
-            schedule=SCHEDULES[self.columns.schedule[first]],
-            microbatches=self.columns.rows(rows).microbatches(self.question.training.global_batch),
-            num_layers=self.question.model.num_layers,
-            allowed=self.allowed,
-        )
+    def __init__(
+        self, question: MixedQuestion, limits: Restrictions, stages: LayoutColumns, replicas: LayoutColumns
+    ) -> None:
+        self.question, self.max_memory = question, limits.max_memory
+        self._policies, self._stages = limits.recompute(question), stages
+        self._uses_full_counts = limits.counts_blocks(question)
+        self._replicas = ReplicaSpace(question, replicas, self._policies, self.max_memory)
+        self._orders = tuple(permutations(range(len(question.pools))))
+        self._num_stages = len(stages) * len(self._orders)
+        self._is_open = False
+        if len(stages):
+            terms, limit = (
+                pool_terms(question, stages),
+                math.inf if self.max_memory is None else self.max_memory,
+            )
+            limited = (
+                replace(costs, memory_limit=np.minimum(costs.memory_limit, limit)) for costs in terms.costs
+            )
+            self._terms = replace(terms, costs=tuple(limited))
+            self._ranks = ranks_in(question, stages)
 
     def __len__(self) -> int:
-        return len(self.columns)
+        return self._num_stages + len(self._replicas.columns)
 
     def least_closed(self) -> float:
-        """Minimum first bound of the closed rows, seconds; infinite where none is left."""
-        return float(self.ideal[self._closed[0]]) if len(self._closed) else math.inf
+        """Lowest bound of the closed rows, seconds: none is known until all are opened."""
+        return math.inf if self._is_open else 0.0
 
     def open(self, threshold: float) -> Array:
-        """Open up to `OPENED_TOGETHER` rows, lowest bound first; returns the quick bounds, seconds (N,)."""
-        batch = self._closed[:OPENED_TOGETHER]
-        batch = batch[self.ideal[batch] < threshold]
-        self._closed = self._closed[len(batch) :]
-        self._rows = np.concatenate([self._rows, batch])
-        return np.maximum(self._by_group(batch, quick_bounds), self.ideal[batch])
+        """Open every row; returns the quick bounds, seconds (N,)."""
+        self.open_all()
+        stages = self._by_group(np.arange(self._num_stages), quick_bounds)
+        return np.concatenate([stages, self._replicas.bounds()])
 
     def open_all(self) -> None:
-        """Open every row, in their own order."""
-        self._closed, self._rows = self._closed[:0], np.arange(len(self))
+        """Open every row."""
+        self._is_open = True
 
     def tally(self, threshold: float) -> Tally:
-        """Count the closed rows; bounds of `threshold` seconds or more mean pruned."""
-        closed_bounds = self.ideal[self._closed]
-        undecided, infeasible = int((closed_bounds < threshold).sum()), int(np.isinf(closed_bounds).sum())
-        return Tally(infeasible, len(closed_bounds) - undecided - infeasible, undecided)
+        """Count the closed rows: all are undecided."""
+        return Tally(0, 0, 0 if self._is_open else len(self))
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
-        """Finer lower bounds of open rows, seconds (N,); bounds above `cut_off` may be the cut-off."""
-        return self._by_group(self._rows[rows], lambda group: capacity_bounds(group, cut_off, PRECISION))
-
-    def _by_group(self, rows: Ints, bound: Callable[[RankCosts], Array]) -> Array:
-        values = np.empty(len(rows))
-        order = np.argsort(self.key[rows], kind="stable")
-        starts = np.flatnonzero(np.diff(self.key[rows][order], prepend=-1))
-        for members in np.split(order, starts[1:]) if len(rows) else ():
-            values[members] = bound(self.group(rows[members]))
-        return values
+        """Finer lower bounds of rows, seconds (N,), zero for replicas; bounds above `cut_off` may be the cut-off."""
+        bounds, in_stages = np.zeros(len(rows)), rows < self._num_stages
+        bounds[in_stages] = self._by_group(
+            rows[in_stages], lambda group: capacity_bounds(group, cut_off, PRECISION)
+        )
+        return bounds
 
     def leaf(self, row: int) -> Leaf:
-        """One open row with its costs, ready to be placed."""
-        return self._leaf(int(self._rows[row]))
+        """One row with its costs, ready to be placed."""
+        if row >= self._num_stages:
+            return self._replicas.leaf(row - self._num_stages)
+        return self._group(np.array([row])).leaf
 
     def layout(self, row: int) -> Layout:
-        """The layout of one open row, without a placement."""
-        return self._layout(int(self._rows[row]))
+        """The layout of one row, without a placement."""
+        if row >= self._num_stages:
+            return self._replicas.layout(row - self._num_stages)
+        pools = tuple(self.question.names[pool] for pool in self._pool_of_rank(row).tolist())
+        return self._stages.layout(row % len(self._stages)).model_copy(update={"pools": pools})
 
-    def _leaf(self, row: int) -> Leaf:
-        return Leaf(
-            costs=self.rank_costs(np.array([row])),
-            pp=int(self.columns.pp[row]),
+    def _pool_of_rank(self, row: int) -> Ints:
+        """Pool of each pipeline rank of a row, (R,)."""
+        order, layout = divmod(row, len(self._stages))
+        return np.repeat(self._orders[order], self._ranks[list(self._orders[order]), layout])
+
+    def _group(self, rows: Ints) -> RankCosts:
+        """Rows of one schedule, pp and order with their costs, for the bounds."""
+        layouts = rows % len(self._stages)
+        columns = self._stages.rows(layouts)
+        return RankCosts(
+            costs=rank_costs(self._terms, layouts, self._pool_of_rank(int(rows[0]))),
+            pp=int(columns.pp[0]),
             vpp=1,
-            schedule=SCHEDULES[self.columns.schedule[row]],
-            microbatches=int(self.columns.microbatches(self.question.training.global_batch)[row]),
+            schedule=SCHEDULES[columns.schedule[0]],
+            microbatches=columns.microbatches(self.question.training.global_batch),
             num_layers=self.question.model.num_layers,
-            allowed=self.allowed,
-            uses_full_counts=self.uses_full_counts,
+            allowed=np.array([policy in self._policies for policy in RECOMPUTE_POLICIES]),
+            uses_full_counts=self._uses_full_counts,
         )
 
-    def _layout(self, row: int) -> Layout:
-        names = self.question.names
-        pools = tuple(names[k] for k in self.pool_of_rank(row).tolist())
-        return self.columns.layout(row).model_copy(update={"pools": pools})
+    def _by_group(self, rows: Ints, bound: Callable[[RankCosts], Array]) -> Array:
+        """`bound` of each row, seconds (N,), computed for groups of one schedule, pp and order."""
+        values = np.empty(len(rows))
+        order, layout = np.divmod(rows, max(1, len(self._stages)))
+        key = np.stack([self._stages.schedule[layout], self._stages.pp[layout], order], axis=1)
+        group = np.unique(key, axis=0, return_inverse=True)[1].reshape(-1)
+        by_group = np.argsort(group, kind="stable")
+        for members in np.split(by_group, np.flatnonzero(np.diff(group[by_group])) + 1) if len(rows) else ():
+            values[members] = bound(self._group(rows[members]))
+        return values
 
     def in_words(self) -> str:
         """Description of what the search covers."""
         plain = ", ".join(name for name in self.question.stack.schedules if name in PLAIN)
         sizes = " + ".join(f"{p.cluster.num_gpus} x {p.cluster.gpu.name}" for p in self.question.pools)
-        return (
+        stages = (
             "all legal tp x pp x cp x dp x ep x etp x mbs x ZeRO x shard groups x sequence parallelism x schedule"
             f" ({plain}) on {sizes}, every pipeline rank in one pool, the pools in every order, within limits:"
             f" {limits_in_words(self.question, Restrictions())};"
-            f" recompute {' / '.join(self.policies)}; every number of blocks and every policy on each stage"
+            f" recompute {' / '.join(self._policies)}; every number of blocks and every policy on each stage"
         )
+        parts = [stages] * bool(self._num_stages) + [self._replicas.in_words()] * bool(
+            len(self._replicas.columns)
+        )
+        return " | ".join(parts)
 
     def nothing_fits(self) -> InfeasibleError:
         """The error to raise when no placement of any layout fits, with the layout that comes closest."""
-        share_N = self._by_group(np.arange(len(self)), least_share)
-        rows = closest_first(share_N)
-        return nothing_fits(self.question, rows, self._leaf, self._layout, self.max_memory)
+        if not self._num_stages:
+            return self._replicas.nothing_fits()
+        share_N = self._by_group(np.arange(self._num_stages), least_share)
+        return nothing_fits(self.question, closest_first(share_N), self.leaf, self.layout, self.max_memory)
 
 
 def pool_candidates(question: MixedQuestion, limits: Restrictions) -> PoolCandidates:
-    """Enumerate and bound every layout; raises InfeasibleError where none is legal."""
-    policies = limits.recompute(question)
-    columns, has_room = _layouts(question, limits)
-    if not len(columns):
+    """Enumerate and price every layout; raises InfeasibleError where none is legal."""
+    limits.recompute(question)
+    stages, has_room = _stage_layouts(question, limits)
+    replicas = replica_layouts(question, limits)
+    if not len(stages) and not len(replicas):
         raise nothing_legal(question, limits)
-    if not has_room.any():
-        raise nothing_held(question, columns)
-    columns = columns.rows(np.flatnonzero(has_room))
-    orders = tuple(permutations(range(len(question.pools))))
-    base = np.tile(np.arange(len(columns)), len(orders))
-    order = np.repeat(np.arange(len(orders)), len(columns))
-    all_columns = columns.rows(base)
-    terms, ranks = pool_terms(question, columns), ranks_in(question, columns)
-    allowed = np.array([policy in policies for policy in RECOMPUTE_POLICIES])
-    ideal = ideal_bounds(
-        terms,
-        columns,
-        ranks,
-        global_batch=question.training.global_batch,
-        num_layers=question.model.num_layers,
-        allowed=allowed,
-        max_memory=limits.max_memory,
-    )
-    return PoolCandidates(
-        question=question,
-        columns=all_columns,
-        terms=terms,
-        base=base,
-        order=order,
-        orders=orders,
-        ranks=ranks[:, base],
-        policies=policies,
-        uses_full_counts=limits.counts_blocks(question),
-        max_memory=limits.max_memory,
-        key=np.unique(
-            np.stack([all_columns.schedule, all_columns.pp, order], axis=1), axis=0, return_inverse=True
-        )[1].reshape(-1),
-        ideal=ideal[base],
-    )
+    if not has_room.any() and not len(replicas):
+        raise nothing_held(question, stages)
+    return PoolCandidates(question, limits, stages.rows(np.flatnonzero(has_room)), replicas)
 
 
 def count_layouts(question: Question, limits: Restrictions) -> int:
     """Number of layouts that the search covers; every order of several pools counts separately."""
     if not isinstance(question, MixedQuestion):
         return len(legal_space(question, limits))
-    _, has_room = _layouts(question, limits)
-    return int(has_room.sum()) * factorial(len(question.pools)) + count_replicas(question, limits)
+    _, has_room = _stage_layouts(question, limits)
+    orders = factorial(len(question.pools))
+    return int(has_room.sum()) * orders + len(replica_layouts(question, limits))
 
 
-def _layouts(question: MixedQuestion, limits: Restrictions) -> tuple[LayoutColumns, Bools]:
+def _stage_layouts(question: MixedQuestion, limits: Restrictions) -> tuple[LayoutColumns, Bools]:
     """Legal layouts with one stage a rank whose pipeline ranks fill the pools, and whether late rules allow them,
     (N,)."""
     plain = {SCHEDULES.index(name) for name in PLAIN}

@@ -1,8 +1,7 @@
-"""Whole replicas in several pools, searched exactly: every legal layout, best bound first, until none can be better.
+"""Whole replicas in several pools: every legal layout with a lower bound, and one layout before placement.
 
-They are searched where `--allow replicas` asks for them, after the layouts whose stages lie in the pools, whose times
-they must beat; both together are one answer with one certificate. Replicas each lie in one pool and meet once a step
-(`planner.rules.pools`).
+They are searched where `--allow replicas` asks for them, together with the layouts whose stages lie in the pools
+(`planner.search.pools`). Replicas each lie in one pool and meet once a step (`planner.rules.pools`).
 
 All replicas have the same blocks on the same stages, so that gradients of a stage are summed over ranks that hold it.
 Covered are stages as equal as the blocks allow, smaller ones at the ends, of which every one recomputes so many blocks
@@ -13,16 +12,16 @@ stage's seconds of one. In t seconds it takes (t - e_k) / b_k of them at most, a
 
     t >= (M + sum c_k e_k / b_k) / sum c_k / b_k        and, as each takes some,    t >= e_k + n_least b_k
 
-Shape legend: Z placements, S stages, P recompute policies, K pools.
+Shape legend: Z placements, S stages, P recompute policies, K pools, N layouts.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -30,82 +29,74 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import MOST_REPLICAS, Layout
 from cost_models.axes.pipeline import even_layers
-from cost_models.errors import DoesNotFitError, InfeasibleError, RunError
-from cost_models.estimate import Estimate, fullest_pool, fullness
+from cost_models.errors import DoesNotFitError
+from cost_models.estimate import fullest_pool, fullness
 from cost_models.memory.activations import boundary_bytes
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.pools import (
-    among_replicas,
+    counted_replicas,
     fewest_microbatches,
     in_pools,
+    replica_memory,
     replica_terms,
+    replicas_in,
     shares,
-    with_microbatches,
 )
 from cost_models.pipeline.stage_costs import StageCosts, add_up
-from cost_models.pipeline.terms import memory_terms
 from cost_models.question import MixedQuestion, Question
-from cost_models.schedules.registry import PLAIN, schedule_named
-from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute, Schedule
+from cost_models.schedules.registry import PLAIN
+from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from cost_models.units import format_bytes
 from planner.bounds.boxes import within_late_rules
-from planner.objectives import Certificate
-from planner.placement.leaf import TOLERANCE, Placement, gap_of
-from planner.placement.patterns import every_placement
+from planner.bounds.steps import pipeline_seconds
+from planner.placement.leaf import Leaf
+from planner.placement.rank_costs import RankCosts
 from planner.rules.pools import ONCE_A_STEP, holds_replicas
-from planner.search.branching import SearchResult, by_speed
 from planner.search.candidates import joined
+from planner.search.opening import groups_of
 from planner.space.limits import limits_in_words
 from planner.space.restrictions import Restrictions
 from planner.space.space import legal_space
 
 REPLICAS = "replicas"
-"""What `--allow` opens."""
+"""The axis that `--allow` opens."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplicaLeaf:
-    """One layout, its coefficients in each pool, and what may be chosen on it."""
+class ReplicaLeaf(Leaf):
+    """One layout of whole replicas before placement; `costs` are those of the first pool, at the mean number of
+    microbatches, and `microbatches` is the minimum of each replica."""
 
+    has_replicas: ClassVar[bool] = True
     question: MixedQuestion
     layout: Layout
-    costs: tuple[StageCosts, ...]
-    """(K,) of one row each, at the mean number of microbatches."""
-    allowed: Bools
-    """(P,): recompute policies that the blocks may use."""
-    max_memory: float = math.inf
-    """Bytes that a plan may fill of each device."""
+    pool_costs: tuple[StageCosts, ...]
+    """(K,) of one row each."""
 
     @cached_property
-    def replicas(self) -> tuple[int, ...]:
-        """(K,) replicas of each pool."""
-        return tuple(self.layout.replicas.count(name) for name in self.question.names)
+    def key(self) -> bytes:
+        return str(self.layout).encode()
+
+    @property
+    def is_plain(self) -> bool:
+        return False
 
     @cached_property
-    def least(self) -> int:
-        """Microbatches that each replica takes at least."""
-        return fewest_microbatches(self.layout)
-
-    @cached_property
-    def _pipelines(self) -> tuple[Pipeline, ...]:
+    def pipelines(self) -> tuple[Pipeline, ...]:
+        """(K,): a replica of each pool with the minimum number of microbatches."""
+        any_engine = not self.question.stack.torch_pipelining
         return tuple(
             Pipeline(
-                costs=own,
-                pp=self.layout.pp,
-                vpp=self.layout.vpp,
-                schedule=self.layout.schedule,
-                microbatches=self.least,
-                any_engine=not self.question.stack.torch_pipelining,
+                costs=costs,
+                pp=self.pp,
+                vpp=1,
+                schedule=self.schedule,
+                microbatches=self.microbatches,
+                any_engine=any_engine,
             )
-            for own in self.costs
+            for costs in self.pool_costs
         )
-
-    @cached_property
-    def placements(self) -> Ints:
-        """(Z, S, P): every placement the search covers."""
-        stage_of = self._pipelines[0].stage_of
-        return every_placement(self.question.model.num_layers, stage_of, self.allowed)
 
     @cached_property
     def _filled(self) -> dict[tuple[int, int], Pipeline]:
@@ -115,46 +106,50 @@ class ReplicaLeaf:
         """The pipeline of a replica that takes so many microbatches, with the memory that these need."""
         key = (pool, microbatches)
         if key not in self._filled:
-            costs = self.costs[pool]
+            costs = self.pool_costs[pool]
             if self.question.stack.torch_pipelining:  # else bytes hang on those that are live alone
-                costs = replace(costs, **self._bytes(pool, microbatches), kinds=())
-            limit = np.minimum(costs.memory_limit, self.max_memory)
-            self._filled[key] = replace(
-                self._pipelines[pool], costs=replace(costs, memory_limit=limit), microbatches=microbatches
-            )
+                memory = replica_memory(self.question, pool, self.layout, microbatches)
+                costs = replace(costs, **add_up(memory), kinds=())
+            self._filled[key] = replace(self.pipelines[pool], costs=costs, microbatches=microbatches)
         return self._filled[key]
 
-    def _bytes(self, pool: int, microbatches: int) -> dict[str, Array]:
-        """Bytes of one replica by memory term, if it takes so many microbatches."""
-        asked = with_microbatches(
-            among_replicas(self.question.pools[pool], self.question), self.layout, microbatches
-        )
-        memories = memory_terms(asked, LayoutColumns.of([self.layout]))
-        return add_up(memories)
+    def fits(self, blocks_SP: Ints) -> Bools:
+        """(...,): whether every rank stays within its memory limit if no replica takes more microbatches than it
+        must."""
+        least = [self._with(pool, self.microbatches) for pool in range(len(self.pipelines))]
+        fits: Bools = np.all([_fits(pipeline, blocks_SP) for pipeline in least], axis=0)
+        return fits
 
-    def may_fit(self, blocks_ZSP: Ints) -> Bools:
-        """(Z,): placements that fit if no replica takes more microbatches than it must."""
-        fits = [self._fits(self._with(pool, self.least), blocks_ZSP) for pool in range(len(self._pipelines))]
-        every: Bools = np.all(fits, axis=0)
-        return every
-
-    @staticmethod
-    def _fits(pipeline: Pipeline, blocks_ZSP: Ints) -> Bools:
-        within_ZR: Bools = pipeline.rank_bytes(blocks_ZSP) <= pipeline.by_rank("memory_limit")
-        return np.asarray(within_ZR.all(axis=-1))
-
-    def bounds(self, blocks_ZSP: Ints) -> Array:
+    def busy_seconds(self, blocks_SP: Ints) -> Array:
         """(Z,) seconds: no shares of the microbatches let a step end sooner."""
-        ends, busiest = zip(*(_affine(one, blocks_ZSP) for one in self._pipelines), strict=True)
+        ends, busiest = np.empty((2, len(self.pipelines), len(blocks_SP)))
+        for k, pipeline in enumerate(self.pipelines):
+            each_ZS = pipeline.forward(blocks_SP) + pipeline.backward(blocks_SP)
+            busiest[k] = each_ZS.max(axis=-1)
+            cycle = each_ZS.sum(axis=-1) + 2 * (self.pp - 1) * pipeline.cost("p2p")
+            sync = pipeline.once_a_step("sync", blocks_SP)[..., 0] + pipeline.overhead
+            tail = sync + pipeline.once_a_step("optimizer", blocks_SP).max(axis=-1)
+            ends[k] = _start_up(self, cycle, busiest[k]) + tail
         together = self.question.training.global_batch // self.layout.mbs
-        return summed_rates(np.stack(ends), np.stack(busiest), self.replicas, together, self.least)
+        replicas = counted_replicas(self.question, self.layout)
+        return summed_rates(ends, busiest, replicas, together, self.microbatches)
 
-    def price(self, blocks_SP: Ints) -> tuple[float, bool]:
-        """Seconds of a step under one placement, at its best shares, and whether every device holds it then."""
-        taken = shares(self.question, self.layout, self._pipelines, blocks_SP)
-        pipelines = [self._with(pool, max(own)) for pool, own in enumerate(taken)]
-        seconds = max(float(one.step_seconds(blocks_SP)) for one in pipelines)
-        return seconds, all(bool(self._fits(one, blocks_SP[None])[0]) for one in pipelines)
+    def step_seconds(self, blocks_SP: Ints) -> Array:
+        """(Z,) seconds of a step at the best shares of the microbatches; infinite where some device does not hold
+        its share."""
+        return np.array([self._seconds(blocks) for blocks in blocks_SP])
+
+    def _seconds(self, blocks_SP: Ints) -> float:
+        taken = shares(self.question, self.layout, self.pipelines, blocks_SP)
+        pipelines = [self._with(pool, max(microbatches)) for pool, microbatches in enumerate(taken)]
+        if not all(_fits(pipeline, blocks_SP) for pipeline in pipelines):
+            return math.inf
+        return max(float(pipeline.step_seconds(blocks_SP)) for pipeline in pipelines)
+
+
+def _fits(pipeline: Pipeline, blocks_SP: Ints) -> Bools:
+    within_R: Bools = pipeline.rank_bytes(blocks_SP) <= pipeline.by_rank("memory_limit")
+    return np.asarray(within_R.all(axis=-1))
 
 
 def summed_rates(
@@ -171,39 +166,10 @@ def summed_rates(
     return np.maximum(even, alone)
 
 
-def start_up(schedule: Schedule, pp: Ints | int, cycle: Array, busiest: Array) -> Array:
-    """Seconds that a plain pipeline takes beside its microbatches on the busiest rank, at least: the paths (queue) and
-    (both) of `planner.bounds.steps`."""
-    pairs = schedule_named(schedule).steady == "pairs"
-    missed = (pp + 1) / 2 if pairs else 1
-    return np.maximum(0.0, cycle - missed * busiest)
-
-
-def _affine(pipeline: Pipeline, blocks_ZSP: Ints) -> tuple[Array, Array]:
-    """(Z,) seconds that every step takes and (Z,) seconds more for each microbatch, at least."""
-    each_ZS = pipeline.forward(blocks_ZSP) + pipeline.backward(blocks_ZSP)
-    busiest = each_ZS.max(axis=-1)
-    cycle = each_ZS.sum(axis=-1) + 2 * (pipeline.pp - 1) * pipeline.cost("p2p")
-    tail = pipeline.once_a_step("sync", blocks_ZSP)[..., 0] + pipeline.overhead
-    tail = tail + pipeline.once_a_step("optimizer", blocks_ZSP).max(axis=-1)
-    return start_up(pipeline.schedule, pipeline.pp, cycle, busiest) + tail, busiest
-
-
-def place_replicas(leaf: ReplicaLeaf, cut_off: float = math.inf) -> tuple[Placement, float] | None:
-    """The best of all covered placements with its step time; None where none fits, or none takes less than `cut_off`
-    seconds. They are priced in the order of their bounds until none that is left can be better."""
-    placements = leaf.placements
-    placements = placements[leaf.may_fit(placements)] if len(placements) else placements
-    bounds = leaf.bounds(placements) if len(placements) else np.empty(0)
-    best: tuple[Placement, float] | None = None
-    for index in np.argsort(bounds, kind="stable").tolist():
-        least = min(cut_off, best[1] if best else math.inf)
-        if bounds[index] >= least * (1 - TOLERANCE):
-            break
-        seconds, fits = leaf.price(placements[index])
-        if fits and seconds < least * (1 - TOLERANCE):
-            best = Placement.of(placements[index]), seconds
-    return best
+def _start_up(pipeline: Leaf | RankCosts, cycle: Array, busiest: Array) -> Array:
+    """Seconds that a plain pipeline takes besides its microbatches on the busiest rank, at least, (N,)."""
+    none = np.zeros(1, dtype=np.int64)
+    return np.maximum(0.0, pipeline_seconds(pipeline.schedule, pipeline.pp, none, cycle, busiest))
 
 
 def asks_for_replicas(question: Question, limits: Restrictions) -> bool:
@@ -212,24 +178,27 @@ def asks_for_replicas(question: Question, limits: Restrictions) -> bool:
 
 
 def replica_layouts(question: MixedQuestion, limits: Restrictions) -> LayoutColumns:
-    """Every legal layout whose replicas each lie in one pool, at its mean number of microbatches.
+    """Every legal layout whose replicas each lie in one pool, at its mean number of microbatches; none unless the
+    restrictions allow them.
 
     Rules that know one number of microbatches are asked with a batch that all replicas divide.
     """
     gpus, batch = question.mixed.num_gpus, question.training.global_batch
     together = math.gcd(*(pool.cluster.num_gpus for pool in question.pools))
-    found = [LayoutColumns.of([Layout()]).rows(np.empty(0, dtype=np.int64))]
-    for size in (size for size in range(1, together + 1) if together % size == 0):
+    tables = [LayoutColumns.of([Layout()]).rows(np.empty(0, dtype=np.int64))]
+    for size in range(1, together + 1) if asks_for_replicas(question, limits) else ():
         dp = gpus // size
+        within = _within(limits, dp)
+        if within is None or together % size or batch < dp or dp > MOST_REPLICAS:
+            continue
         training = question.training
         if not training.optimizer_in_backward:  # which leaves each replica one microbatch
             training = training.model_copy(update={"global_batch": batch * dp})
-        within = _within(limits, dp)
-        if within is None or batch < dp or dp > MOST_REPLICAS:
-            continue
         columns = legal_space(replace(question, training=training), within).all_rows()
-        found.append(columns.rows(np.flatnonzero(_may_run(question, columns))))
-    return joined(found)
+        enough = batch // columns.mbs >= _least(columns) * columns.dp
+        runs = holds_replicas(question, columns) & (columns.pp <= question.model.num_layers) & enough
+        tables.append(columns.rows(np.flatnonzero(runs & within_late_rules(question, columns))))
+    return joined(tables)
 
 
 def _within(limits: Restrictions, dp: int) -> Restrictions | None:
@@ -246,298 +215,118 @@ def _within(limits: Restrictions, dp: int) -> Restrictions | None:
     return replace(limits, only=limits.only | only, allowed=limits.allowed & {"overlap"})
 
 
-def _may_run(question: MixedQuestion, columns: LayoutColumns) -> Bools:
-    """(N,): layouts of whole replicas in pools, with blocks for every stage and microbatches for every replica."""
-    together = question.training.global_batch // columns.mbs
-    blocks = columns.pp <= question.model.num_layers
-    enough = together >= _least(columns) * columns.dp
-    return holds_replicas(question, columns) & blocks & enough & within_late_rules(question, columns)
-
-
 def _least(columns: LayoutColumns) -> Ints:
     """(N,) microbatches that a replica takes at least: see `fewest_microbatches`."""
     needs = np.array([name in PLAIN and name != "gpipe" for name in SCHEDULES])
     return np.where(needs[columns.schedule], columns.pp, 1)
 
 
-def count_replicas(question: Question, limits: Restrictions) -> int:
-    """How many such layouts a search covers."""
-    if not (isinstance(question, MixedQuestion) and asks_for_replicas(question, limits)):
-        return 0
-    return len(replica_layouts(question, limits))
+COMPARED = 4
+"""Number of layouts, those with the smallest parts of the model on a GPU, that are priced when nothing fits."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReplicaSpace:
-    """The layouts with what they cost in each pool."""
+    """Layouts of whole replicas with their costs in each pool."""
 
-    question: MixedQuestion
-    columns: LayoutColumns
-    costs: tuple[StageCosts, ...]
-    policies: tuple[Recompute, ...]
-    max_memory: float
+    def __init__(
+        self,
+        question: MixedQuestion,
+        columns: LayoutColumns,
+        policies: Sequence[Recompute],
+        max_memory: float | None = None,
+    ) -> None:
+        self.question, self.columns, self.policies = question, columns, policies
+        self.allowed = np.array([policy in policies for policy in RECOMPUTE_POLICIES])
+        self._max_memory = max_memory
+        limit = math.inf if max_memory is None else max_memory
+        priced = [terms.costs for terms in replica_terms(question, columns)] if len(columns) else []
+        self.costs = tuple(
+            replace(costs, memory_limit=np.minimum(costs.memory_limit, limit)) for costs in priced
+        )
 
-    @property
-    def allowed(self) -> Bools:
-        """(P,)."""
-        return np.array([policy in self.policies for policy in RECOMPUTE_POLICIES])
+    def layout(self, row: int) -> Layout:
+        """The layout of one row, its replicas in the pools, without a placement."""
+        return in_pools(self.question, self.columns.layout(row))
 
     def leaf(self, row: int) -> ReplicaLeaf:
         """One layout with its costs, ready to be placed."""
+        layout = self.layout(row)
+        costs = tuple(pool.rows(slice(row, row + 1)) for pool in self.costs)
         return ReplicaLeaf(
             question=self.question,
-            layout=in_pools(self.question, self.columns.layout(row)),
-            costs=tuple(own.rows(np.array([row])) for own in self.costs),
+            layout=layout,
+            costs=costs[0],
+            pool_costs=costs,
+            pp=layout.pp,
+            vpp=1,
+            schedule=layout.schedule,
+            microbatches=fewest_microbatches(layout),
+            num_layers=self.question.model.num_layers,
             allowed=self.allowed,
-            max_memory=self.max_memory,
         )
 
     def bounds(self) -> Array:
-        """(N,) seconds that no placement of a layout undercuts: blocks as even as they divide, the fastest policy."""
+        """(N,) seconds that no placement of a layout undercuts: blocks as even as they divide, the fastest policy;
+        infinite where some rank does not hold the fewest blocks of a stage."""
         x, blocks = self.columns, self.question.model.num_layers
-        ends, busiest = np.empty((2, len(self.costs), len(x)))
-        fewest, most = blocks // x.pp, -(-blocks // x.pp)
-        pools: Ints = np.array([pool.cluster.num_gpus for pool in self.question.pools])
-        for k, c in enumerate(self.costs):
-            each = c.layer_forward + np.where(self.allowed, c.layer_backward, np.inf).min(axis=1)
-            stage = c.stage_forward + c.stage_backward
-            first, last = c.embedding_forward + c.embedding_backward, c.head_forward + c.head_backward
-            heavier = np.where(x.pp == 1, first + last, np.maximum(first, last))
-            busiest[k] = stage + np.maximum(most * each, fewest * each + heavier)
-            work = x.pp * stage + blocks * each + first + last
-            cycle = work + 2 * (x.pp - 1) * c.p2p
-            sync = c.rank_sync + fewest * c.layer_sync + c.embedding_sync
-            tail = sync + c.rank_optimizer + most * c.layer_optimizer + c.step_overhead
-            begin = np.empty(len(x))
-            for name in PLAIN:
-                rows = x.schedule == SCHEDULES.index(name)
-                begin[rows] = start_up(name, x.pp[rows], cycle[rows], busiest[k, rows])
-            ends[k] = begin + tail
-        replicas = pools[:, None] // (x.tp * x.cp * x.pp)
-        together = self.question.training.global_batch // x.mbs
-        seconds = summed_rates(ends, busiest, replicas, together, _least(x))
-        return np.where(self._may_fit(fewest), seconds, np.inf)
-
-    def _may_fit(self, fewest_N: Ints) -> Bools:
-        """(N,): whether every pool's first rank holds the fewest blocks that a stage has, recomputing most."""
-        x, fits = self.columns, np.ones(len(self.columns), dtype=np.bool_)
-        live = np.where(x.schedule == SCHEDULES.index("gpipe"), 1, x.pp)
+        seconds = np.empty(len(x))
         retained = np.zeros(len(x))
         if self.question.stack.torch_pipelining:  # those of the mean number of microbatches: some take fewer
             boundaries = boundary_bytes(self.question, x)
             retained = boundaries.every_rank + boundaries.first_rank
-        for c in self.costs:
-            kept = np.where(self.allowed, c.layer_activation, np.inf).min(axis=1)
-            working = np.where(self.allowed, c.working, np.inf).min(axis=1)
-            static = c.static + c.embedding_static - retained
-            first = static + fewest_N * (c.layer_static + live * kept) + working
-            fits &= first <= (1 + TOLERANCE) * np.minimum(c.memory_limit, self.max_memory)
-        return fits
+        for rows in groups_of(x):
+            columns, pp = x.rows(rows), int(x.pp[rows[0]])
+            fewest, most = blocks // pp, -(-blocks // pp)
+            ends, busiest = np.empty((2, len(self.costs), len(rows)))
+            fits = np.ones(len(rows), dtype=np.bool_)
+            for k, costs in enumerate(self.costs):
+                pool = RankCosts(
+                    costs=replace(costs, static=costs.static - retained).rows(rows),
+                    pp=pp,
+                    vpp=1,
+                    schedule=SCHEDULES[columns.schedule[0]],
+                    microbatches=_least(columns),
+                    num_layers=blocks,
+                    allowed=self.allowed,
+                )
+                each_N1, fixed_NR = pool.least_block_seconds[:, None], pool.fixed_seconds
+                rank_NR = np.maximum(
+                    fixed_NR.min(axis=1, keepdims=True) + most * each_N1, fixed_NR + fewest * each_N1
+                )
+                busiest[k] = rank_NR.max(axis=1)
+                cycle = fixed_NR.sum(axis=1) + blocks * each_N1[:, 0] + pool.cycle_delay
+                ends[k] = _start_up(pool, cycle, busiest[k]) + pool.tail(fewest)
+                fits &= (pool.blocks_that_fit.max(axis=-1) >= fewest).all(axis=1)
+            replicas = np.stack(replicas_in(self.question, columns))
+            together = self.question.training.global_batch // columns.mbs
+            bound = summed_rates(ends, busiest, replicas, together, _least(columns))
+            seconds[rows] = np.where(fits, bound, np.inf)
+        return seconds
 
+    def in_words(self) -> str:
+        """Description of the layouts."""
+        plain = ", ".join(name for name in self.question.stack.schedules if name in PLAIN)
+        return (
+            "whole replicas in every pool: all legal tp x pp x cp x ep x etp x mbs x"
+            f" zero0-{ONCE_A_STEP} x shard groups x sequence parallelism x schedule ({plain}), microbatches shared at"
+            f" best; stages as equal as the blocks allow, recompute {' / '.join(self.policies)} of so many blocks of"
+            f" every stage; {limits_in_words(self.question, Restrictions())}"
+        )
 
-COMPARED = 4
-"""Layouts, those with the smallest parts of the model on a GPU, that are priced when nothing fits."""
-
-
-def nothing_holds_replicas(question: MixedQuestion, limits: Restrictions) -> DoesNotFitError:
-    """The error to raise when no placement of any layout fits, with the one that comes closest."""
-    columns = replica_layouts(question, limits)
-    weakest = limits.recompute(question)[-1]
-    smallest = np.lexsort((-columns.zero, columns.mbs, -columns.tp * columns.cp * columns.pp))[:COMPARED]
-    priced = []
-    for row in smallest.tolist():
-        layout = in_pools(question, columns.layout(row))
-        layers = even_layers(question.model.num_layers, layout.pp)
-        even = layout.model_copy(update={"layers": layers, "recompute": (weakest,)})
-        priced.append(estimate(question, even).within(limits.max_memory))
-    closest = min(priced, key=lambda one: fullness(one.peak_bytes, one.memory_limit))
-    where = fullest_pool(closest.replicas).pool
-    return DoesNotFitError(
-        f"no replicas of {question.model.name} fit the pools of `{question.mixed.name}`; the closest,"
-        f" {closest.layout.brief}, needs {format_bytes(closest.peak_bytes)} of"
-        f" {closest.limit_words} on pipeline rank {closest.fullest_rank}, in pool `{where}`",
-        hint="use larger replicas, or shorter sequences",
-    )
-
-
-def leaf_of(
-    question: MixedQuestion, layout: Layout, allowed: Bools, max_memory: float = math.inf
-) -> ReplicaLeaf:
-    """One layout, its replicas in the pools, ready to be placed."""
-    return ReplicaLeaf(
-        question=question,
-        layout=in_pools(question, layout),
-        costs=tuple(own.costs for own in replica_terms(question, LayoutColumns.of([layout]))),
-        allowed=allowed,
-        max_memory=max_memory,
-    )
-
-
-def in_words(question: MixedQuestion, policies: Sequence[Recompute]) -> str:
-    """What the search covers, in words."""
-    plain = ", ".join(name for name in question.stack.schedules if name in PLAIN)
-    return (
-        f"whole replicas in every pool: all legal tp x pp x cp x ep x etp x mbs x zero0-{ONCE_A_STEP} x shard groups x"
-        f" sequence parallelism x schedule ({plain}), microbatches shared at best; stages as equal as the blocks allow,"
-        f" recompute {' / '.join(policies)} of so many blocks of every stage;"
-        f" {limits_in_words(question, Restrictions())}"
-    )
-
-
-Stages = Callable[[Restrictions, float | None], SearchResult]
-"""Searches the layouts whose stages lie in the pools, in the seconds given."""
-Progress = Callable[[int, int, float, float], None]
-
-
-def search_replicas(
-    question: MixedQuestion,
-    limits: Restrictions,
-    *,
-    top: int,
-    to_beat: Sequence[float] = (),
-    time_limit: float | None = None,
-    on_progress: Progress | None = None,
-    keep_on_interrupt: bool = False,
-) -> SearchResult:
-    """The `top` fastest of them that are faster than the `top`-th of `to_beat`, perhaps none, and the proof; its bound
-    is infinite where nothing fits."""
-    start = time.monotonic()
-    space = _space(question, limits)
-    columns = space.columns
-    bounds = space.bounds() if len(columns) else np.empty(0)
-    best: dict[int, tuple[Placement, float]] = {}
-    infeasible = decided = 0
-    interrupted, order = False, np.argsort(bounds, kind="stable")
-
-    def kth() -> float:
-        times = sorted([*to_beat, *(seconds for _, seconds in best.values())])
-        return times[top - 1] if len(times) >= top else math.inf
-
-    try:
-        for row in order.tolist():
-            out_of_time = time_limit is not None and time.monotonic() - start > time_limit
-            if bounds[row] >= kth() * (1 - TOLERANCE) or out_of_time:
-                break
-            found = place_replicas(space.leaf(row), kth())
-            decided += 1
-            if found is not None:
-                best[row] = found
-            infeasible += found is None and math.isinf(kth())
-            if on_progress is not None:
-                on_progress(decided, len(columns), kth(), float(bounds[row]))
-    except KeyboardInterrupt:
-        if not (keep_on_interrupt and (best or to_beat)):
-            raise
-        interrupted = True
-    priced = [_priced(space, row, placement) for row, (placement, _) in best.items()]
-    ranked = sorted(priced, key=by_speed)[:top]
-    left, worst = bounds[order[decided:]], kth()
-    never, undecided = int(np.isinf(left).sum()), int((left < worst * (1 - TOLERANCE)).sum())
-    certificate = Certificate(
-        top=top,
-        space=in_words(question, space.policies),
-        layouts=len(columns),
-        infeasible=infeasible + never,
-        pruned=len(left) - never - undecided,
-        solved=decided - infeasible,
-        undecided=undecided,
-        bound=min([worst, *left[:1].tolist(), *(one.step_seconds for one in ranked[:1])]),
-        gap=0.0,
-        seconds=time.monotonic() - start,
-    )
-    return SearchResult(estimates=tuple(ranked), certificate=certificate, interrupted=interrupted)
-
-
-def _space(question: MixedQuestion, limits: Restrictions) -> ReplicaSpace:
-    columns = replica_layouts(question, limits)
-    return ReplicaSpace(
-        question=question,
-        columns=columns,
-        costs=tuple(own.costs for own in replica_terms(question, columns)) if len(columns) else (),
-        policies=limits.recompute(question),
-        max_memory=math.inf if limits.max_memory is None else limits.max_memory,
-    )
-
-
-def _priced(space: ReplicaSpace, row: int, placement: Placement) -> Estimate:
-    layout = in_pools(space.question, space.columns.layout(row))
-    update = {"layers": placement.layers, "recompute": placement.recompute}
-    priced = estimate(space.question, Layout(**layout.model_copy(update=update).model_dump()))
-    return priced.within(space.max_memory)
-
-
-def search_beside_stages(
-    stages: Stages,
-    question: MixedQuestion,
-    limits: Restrictions,
-    *,
-    top: int,
-    time_limit: float | None,
-    on_progress: Progress | None,
-    keep_on_interrupt: bool,
-) -> SearchResult:
-    """The best layouts of both kinds.
-
-    Raises:
-        InfeasibleError: nothing fits, nor would whole replicas.
-        RunError: time ran out before anything was placed.
-    """
-    start = time.monotonic()
-    nothing: InfeasibleError | RunError | None = None
-    first: SearchResult | None = None
-    try:
-        first = stages(replace(limits, allowed=limits.allowed - {REPLICAS}), time_limit and time_limit / 2)
-    except (InfeasibleError, RunError) as error:
-        nothing = error
-    if first is not None and first.interrupted:
-        return _together(first, None, count_replicas(question, limits), top)
-    found = search_replicas(
-        question,
-        limits,
-        top=top,
-        to_beat=[one.compared_seconds for one in first.estimates] if first else (),
-        time_limit=None if time_limit is None else max(0.0, time_limit - (time.monotonic() - start)),
-        on_progress=on_progress,
-        keep_on_interrupt=keep_on_interrupt,
-    )
-    if first is not None:
-        return _together(first, found, 0, top)
-    assert nothing is not None
-    if (
-        not found.estimates
-        and found.certificate.layouts
-        and not isinstance(nothing, DoesNotFitError | RunError)
-    ):
-        raise nothing_holds_replicas(question, limits)  # though no stages could lie there
-    if not found.estimates:
-        raise nothing
-    unanswered = isinstance(nothing, RunError)
-    proof = found.certificate
-    update = {"bound": 0.0 if unanswered else proof.bound}
-    best = found.estimates[0].compared_seconds
-    update["gap"] = gap_of(best, update["bound"])
-    return replace(found, certificate=proof.model_copy(update=update))
-
-
-def _together(first: SearchResult, second: SearchResult | None, unasked: int, top: int) -> SearchResult:
-    """One answer of both; of `unasked` layouts nothing is known."""
-    results = [one for one in (first, second) if one is not None]
-    estimates = sorted((one for result in results for one in result.estimates), key=by_speed)[:top]
-    proofs = [one.certificate for one in results]
-    bound = 0.0 if unasked else min(one.bound for one in proofs)
-    counts = ("layouts", "infeasible", "pruned", "solved", "undecided", "seconds")
-    sums = {name: sum(getattr(one, name) for one in proofs) for name in counts}
-    best = estimates[0]
-    merged = sums | {
-        "space": " | ".join(one.space for one in proofs),
-        "layouts": sums["layouts"] + unasked,
-        "undecided": sums["undecided"] + unasked,
-        "bound": bound,
-        "gap": gap_of(best.compared_seconds, bound),
-        "settled": None if best.replicas else first.certificate.settled,
-    }
-    return SearchResult(
-        estimates=tuple(estimates),
-        certificate=first.certificate.model_copy(update=merged),
-        interrupted=any(one.interrupted for one in results),
-    )
+    def nothing_fits(self) -> DoesNotFitError:
+        """The error to raise when no placement of any layout fits, with the one that comes closest."""
+        question, columns = self.question, self.columns
+        smallest = np.lexsort((-columns.zero, columns.mbs, -columns.tp * columns.cp * columns.pp))[:COMPARED]
+        priced = []
+        for layout in map(self.layout, smallest.tolist()):
+            layers = even_layers(question.model.num_layers, layout.pp)
+            even = layout.model_copy(update={"layers": layers, "recompute": (self.policies[-1],)})
+            priced.append(estimate(question, even).within(self._max_memory))
+        closest = min(priced, key=lambda one: fullness(one.peak_bytes, one.memory_limit))
+        where = fullest_pool(closest.replicas).pool
+        return DoesNotFitError(
+            f"no replicas of {question.model.name} fit the pools of `{question.mixed.name}`; the closest,"
+            f" {closest.layout.brief}, needs {format_bytes(closest.peak_bytes)} of"
+            f" {closest.limit_words} on pipeline rank {closest.fullest_rank}, in pool `{where}`",
+            hint="use larger replicas, or shorter sequences",
+        )

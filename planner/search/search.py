@@ -45,7 +45,7 @@ from planner.search.candidates import Candidates
 from planner.search.opening import UniformCandidates
 from planner.search.pools import count_layouts, pool_candidates
 from planner.search.program import ProgramSearch, require_searched
-from planner.search.replicas import asks_for_replicas, search_beside_stages
+from planner.search.replicas import asks_for_replicas
 from planner.space.obstacles import nothing_legal
 from planner.space.restrictions import Restrictions
 from planner.space.sizes import possible
@@ -231,17 +231,8 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
             replace(settings, time_limit=seconds, must_beat_seconds=cut_off), question, part_limits
         )
 
-    if isinstance(question, MixedQuestion) and asks_for_replicas(question, limits):
+    if asks_for_replicas(question, limits):
         require_searched(settings.proof)
-        return search_beside_stages(
-            part,
-            question,
-            limits,
-            top=settings.top,
-            time_limit=settings.time_limit,
-            on_progress=settings.on_progress,
-            keep_on_interrupt=settings.keep_on_interrupt,
-        )
     if parts := limits.by_recompute(question):
         try:
             with shared_spaces().shared():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from itertools import product
 
 import numpy as np
@@ -15,17 +16,19 @@ from several_pools import mixed_question, pool
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.errors import InfeasibleError, InputError
+from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.pools import in_pools, replica_terms
+from cost_models.pipeline.pools import in_pools
 from cost_models.question import MixedQuestion
-from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.explain.reasons import why_not
 from planner.placement.leaf import TOLERANCE, Placement
+from planner.placement.patterns import best_pattern, chunk_patterns
 from planner.rules.legality import check
-from planner.search.pools import count_layouts
-from planner.search.replicas import ReplicaSpace, leaf_of, place_replicas, replica_layouts, search_replicas
+from planner.search.branching import BranchAndBound
+from planner.search.pools import PoolCandidates, count_layouts
+from planner.search.replicas import ReplicaLeaf, ReplicaSpace, replica_layouts
 from planner.search.search import search
-from planner.space.restrictions import parse_restrictions
+from planner.space.restrictions import Restrictions, parse_restrictions
 
 ALLOWED = ("replicas",)
 
@@ -52,11 +55,33 @@ def legal_layouts(question: MixedQuestion, zeros: tuple[int, ...], sps: tuple[bo
     return found
 
 
+def leaf_of(question: MixedQuestion, layout: Layout) -> ReplicaLeaf:
+    """One layout with its costs."""
+    return ReplicaSpace(question, LayoutColumns.of([layout]), question.training.recompute).leaf(0)
+
+
+def search_replicas(question: MixedQuestion, limits: Restrictions, *, top: int) -> BranchAndBound:
+    """A finished search of replicas alone."""
+    replicas = replica_layouts(question, limits)
+    candidates = PoolCandidates(question, limits, replicas.rows(np.empty(0, dtype=np.int64)), replicas)
+    finished = BranchAndBound(candidates, top, time.monotonic(), None, None)
+    finished.run()
+    return finished
+
+
+def estimates(finished: BranchAndBound) -> list[Estimate]:
+    """The best layouts of a search, fastest first."""
+    placed = [
+        placement.on(finished.candidates.layout(row))
+        for row, (placement, _) in sorted(finished.best.items(), key=lambda item: item[1][1])
+    ]
+    return [estimate(finished.candidates.question, layout) for layout in placed[: finished.top]]
+
+
 def prices(question: MixedQuestion, layout: Layout) -> list[tuple[float, bool]]:
     """What every covered placement of a layout takes, and whether it fits, each priced in full."""
-    allowed = np.array([policy in question.training.recompute for policy in RECOMPUTE_POLICIES])
     found = []
-    for blocks in leaf_of(question, layout, allowed).placements:
+    for blocks in chunk_patterns(leaf_of(question, layout)):
         placement = Placement.of(blocks)
         update = {"layers": placement.layers, "recompute": placement.recompute}
         priced = estimate(question, layout.model_copy(update=update))
@@ -108,11 +133,11 @@ def test_search_is_brute_force(
     every = [min((s for s, fits in prices(question, one) if fits), default=math.inf) for one in layouts]
     exact = sorted(seconds for seconds in every if math.isfinite(seconds))[:3]
     found = search_replicas(question, within, top=3)
-    assert [one.step_seconds for one in found.estimates] == pytest.approx(exact, rel=10 * TOLERANCE)
-    proof = found.certificate
+    assert [one.step_seconds for one in estimates(found)] == pytest.approx(exact, rel=10 * TOLERANCE)
+    proof = found.certificate()
     assert (proof.layouts, proof.undecided) == (len(layouts), 0)
     assert proof.layouts == proof.infeasible + proof.pruned + proof.solved
-    for one in found.estimates:
+    for one in estimates(found):
         assert one.fits
         assert estimate(question, parse_layout(str(one.layout))).step_seconds == one.step_seconds
 
@@ -121,27 +146,21 @@ def test_search_is_brute_force(
 def test_no_bound_is_above_a_price(stack: str) -> None:
     question = asked((2, 4), [1.0, 2.3], ["300 MiB"] * 2, layers=5, batch=12, stack=stack)
     columns = replica_layouts(question, parse_restrictions(["cp=1"], allow=ALLOWED))
-    space = ReplicaSpace(
-        question=question,
-        columns=columns,
-        costs=tuple(own.costs for own in replica_terms(question, columns)),
-        policies=("none", "full"),
-        max_memory=math.inf,
-    )
+    space = ReplicaSpace(question, columns, ("none", "full"))
     bounds = space.bounds()
     gaps = []
     for row in range(0, len(columns), 3):
         leaf = space.leaf(row)
         every = prices(question, leaf.layout)
         fitting = [seconds for seconds, fits in every if fits]
-        own = leaf.bounds(leaf.placements)
+        own = leaf.busy_seconds(chunk_patterns(leaf))
         assert all(least <= s * (1 + TOLERANCE) for least, (s, _) in zip(own, every, strict=True))
-        may = leaf.may_fit(leaf.placements)
+        may = leaf.fits(chunk_patterns(leaf))
         assert all(maybe for maybe, (_, fits) in zip(may, every, strict=True) if fits)
         if fitting:
             assert bounds[row] <= min(fitting) * (1 + TOLERANCE)
             gaps.append(1 - bounds[row] / min(fitting))
-            placed = place_replicas(leaf)
+            placed = best_pattern(leaf)
             assert placed is not None
             assert placed[1] == pytest.approx(min(fitting), rel=10 * TOLERANCE)
     assert np.mean(gaps) < 0.15  # worth having
@@ -153,7 +172,7 @@ def test_a_pool_that_holds_its_own_share_only_is_not_ruled_out() -> None:
     training = {"global_batch": 512, "sequence_length": 512, "recompute": ("full",)}
     question = mixed_question(*pools, stack="meshwright", **training)
     only = ["pp=2", "tp=1", "mbs=1", "zero=1", "sp=0", "schedule=1f1b"]
-    (best,) = search_replicas(question, parse_restrictions(only, allow=ALLOWED), top=1).estimates
+    (best,) = estimates(search_replicas(question, parse_restrictions(only, allow=ALLOWED), top=1))
     assert best.fits
     fast, slow = (one.microbatches[0] for one in best.replicas)
     assert slow < best.layout.microbatches(512) < fast
@@ -164,12 +183,12 @@ def test_stages_and_replicas_compete_in_one_answer() -> None:
     stages = search(question, top=3)
     both = search(question, top=3, restrictions=parse_restrictions(allow=ALLOWED))
     alone = search_replicas(question, parse_restrictions(allow=ALLOWED), top=3)
-    every = sorted([one.step_seconds for result in (stages, alone) for one in result.estimates])
+    every = sorted(one.step_seconds for one in (*stages.estimates, *estimates(alone)))
     assert [one.step_seconds for one in both.estimates] == pytest.approx(every[:3])
     assert both.best.replicas
     proof = both.certificate
     assert (proof.gap, proof.undecided, proof.settled) == (0, 0, None)
-    assert proof.layouts == stages.certificate.layouts + alone.certificate.layouts
+    assert proof.layouts == stages.certificate.layouts + len(alone.candidates)
     assert proof.layouts == count_layouts(question, parse_restrictions(allow=ALLOWED))
     assert "whole replicas in every pool" in proof.space
     assert stages.best.step_seconds == search(question, top=1).best.step_seconds

@@ -21,7 +21,6 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.pools import costs_of_ranks
 from cost_models.question import MixedQuestion
-from cost_models.specs.choices import SCHEDULES
 from cost_models.specs.training import TrainingSpec
 from planner.exact.best_placement import best_placement
 from planner.explain.reasons import why_not
@@ -203,10 +202,11 @@ def test_blocks_lie_in_proportion_to_speed() -> None:
 def test_every_order_of_the_pools_is_covered() -> None:
     question = mixed_question(*(pool(name, gpus=1) for name in "abc"), recompute=("none",))
     space = pool_candidates(question, Restrictions())
-    orders = {space.layout(row).pools for row in range(len(space.open(math.inf)))}
+    layouts = [space.layout(row) for row in range(len(space.open(math.inf)))]
+    orders = {layout.pools for layout in layouts}
     assert len(orders) == 6
     assert "every order" in space.in_words()
-    assert set(space.columns.schedule.tolist()) == {SCHEDULES.index("1f1b")}
+    assert {layout.schedule for layout in layouts} == {"1f1b"}
 
 
 def test_restrictions_and_the_memory_asked_for_hold() -> None:

@@ -24,6 +24,7 @@ from several_pools import mixed_question, pool
 from small import every_axis
 from synthetic import exhaustive_best
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question
@@ -40,9 +41,10 @@ from planner.answers.optimum import optimise
 from planner.formats.trainers import TRAINERS
 from planner.objectives import Objective
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
+from planner.placement.patterns import chunk_patterns
 from planner.rules.legality import check
 from planner.search.pools import count_layouts, pool_candidates
-from planner.search.replicas import leaf_of, replica_layouts
+from planner.search.replicas import ReplicaSpace, replica_layouts
 from planner.search.search import Budget, search
 from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.space.space import enumerate_layouts, legal_space
@@ -431,7 +433,9 @@ def replica_prices(
 ) -> list[float]:
     """Seconds of every covered placement that fits."""
     found = []
-    for blocks in leaf_of(question, layout, allowed).placements:
+    policies = [policy for policy, may in zip(RECOMPUTE_POLICIES, allowed, strict=True) if may]
+    leaf = ReplicaSpace(question, LayoutColumns.of([layout]), policies).leaf(0)
+    for blocks in chunk_patterns(leaf):
         placement = Placement.of(blocks)
         update = {"layers": placement.layers, "recompute": placement.recompute}
         priced = estimate(question, layout.model_copy(update=update))
