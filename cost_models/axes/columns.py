@@ -130,6 +130,11 @@ class _Columns:
         copies: Ints = np.gcd(same, self.replicas // self.shard)
         return same // copies
 
+    def shards(self, *, experts: bool, zero: int = 0) -> Ints:
+        """(N,) ranks that share a parameter, of routed experts or of everything else, from ZeRO stage `zero` on; below
+        it 1."""
+        return np.where(self.zero >= zero, self.expert_shard if experts else self.shard, 1)
+
     @property
     def ranks(self) -> Ints:
         """(N,) GPUs the layout occupies."""

@@ -26,8 +26,8 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns, over_distinct
-from cost_models.axes.offload import named_blocks
 from cost_models.axes.offload.price import offload_bytes, offload_seconds
+from cost_models.axes.offload.residency import named_blocks
 from cost_models.compute.device import Device
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.memory.activations import ActivationBytes, boundary_bytes, pending_bytes

@@ -22,7 +22,7 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns, first_of_each
-from cost_models.axes.offload import offloads
+from cost_models.axes.offload.residency import offloads
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, add_up
 from cost_models.pipeline.terms import each_kind, memory_terms, times_of_kinds

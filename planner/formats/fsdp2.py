@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cost_models.axes.layout import Layout, Offload
-from cost_models.axes.offload import offloads
+from cost_models.axes.offload.residency import offloads
 from cost_models.axes.recompute import policies_in
 from cost_models.axes.rule import Rule, refuses
 from cost_models.axes.words import EVERY

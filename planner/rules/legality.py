@@ -14,10 +14,9 @@ import numpy as np
 from cost_models.arrays import Bools, Ints, multiplied
 from cost_models.axes.columns import LayoutColumns, context_ways
 from cost_models.axes.layout import USUAL_RING, Layout
-from cost_models.axes.offload import named_blocks as offloaded_by_number
-from cost_models.axes.offload import offloads
-from cost_models.axes.offload.hosts import host_bytes
-from cost_models.axes.offload.traffic import drive_bytes
+from cost_models.axes.offload.hosts import drive_bytes, host_bytes
+from cost_models.axes.offload.residency import named_blocks as offloaded_by_number
+from cost_models.axes.offload.residency import offloads
 from cost_models.axes.pipeline import ENDS
 from cost_models.axes.recompute import allowed_recompute, named_blocks, policies_in
 from cost_models.axes.rule import Rule, Words, dividing, refuses, rule_when

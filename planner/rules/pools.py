@@ -10,7 +10,7 @@ import numpy as np
 from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.offload import offloads
+from cost_models.axes.offload.residency import offloads
 from cost_models.axes.order import OUTERMOST_REPLICAS, ranks_inside
 from cost_models.axes.rule import Words
 from cost_models.pipeline.pools import fewest_microbatches, ranks_in, replicas_in, with_microbatches

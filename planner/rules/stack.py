@@ -14,7 +14,7 @@ import numpy as np
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns, context_ways
 from cost_models.axes.layout import Layout, Offload
-from cost_models.axes.offload import offloads
+from cost_models.axes.offload.residency import offloads
 from cost_models.axes.order import same_seats_of
 from cost_models.axes.rule import Rule, Words, refuses, rule_when
 from cost_models.defaults import OWN_COMPILED, OWN_STACK, OWN_STACKS

@@ -14,7 +14,7 @@ import numpy as np
 from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import AXES, USUAL_RING, Layout
-from cost_models.axes.offload import named_blocks, offloads
+from cost_models.axes.offload.residency import named_blocks, offloads
 from cost_models.axes.pipeline import ENDS
 from cost_models.axes.rule import Rule, refuses
 from cost_models.axes.words import EVERY

@@ -10,26 +10,21 @@ and only what is offloaded is updated there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
 from cost_models.axes.offload.channels import (
     CHANNELS,
     Channel,
     ChannelSeconds,
     channel_seconds,
-    left_in_sight,
+    exposed_seconds,
     link_rate,
+    weight_traffic,
 )
-from cost_models.axes.offload.residency import held
-from cost_models.axes.offload.traffic import weight_traffic
+from cost_models.axes.offload.residency import STREAMED, block_parameters, blocks_with
 from cost_models.estimate import Estimate
-from cost_models.operators.parameters import parameters
 from cost_models.pipeline.time_pieces import Pieces
 from cost_models.question import Question
 
@@ -76,38 +71,55 @@ class HostWindows:
 
 def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
     """The channels of a placed layout; None of one that keeps nothing in host memory, or that lies over pools."""
-    layout = estimate.layout
+    layout, batches = estimate.layout, estimate.microbatches
     if not any(layout.offload) or len(question.by_pool) > 1:
         return None
     columns = LayoutColumns.of([layout])
-    block = Pieces(question, columns).block
-    forward = float(block.forward[0])
-    blocks = question.model.num_layers / layout.pp
-    batches = estimate.microbatches
+    block, blocks = Pieces(question, columns).block, question.model.num_layers / layout.pp
     passes = blocks * batches * (block.forward + block.backward)
-    hidden = question.hardware.host_overlap * float(passes[0])
+    forward, hidden = float(block.forward[0]), question.hardware.host_overlap * float(passes[0])
     channels = channel_seconds(question, columns)
-    down, up, update = channels.down + channels.park, channels.up + channels.back, channels.update
-    late = float(channels.of_late_update(overlaps=question.stack.drive.overlaps)[0])
+    late = float(channels.updating(channels.late_update, overlaps=question.stack.drive.overlaps)[0])
 
-    def seen(own: ChannelSeconds) -> float:
-        return float(left_in_sight(question, own, passes, np.array([batches]))[0])
+    def exposed(own: ChannelSeconds) -> float:
+        return float(exposed_seconds(question, columns, passes, own)[0])
 
-    exposed = seen(channels)
-    streamed = float(held(columns, "streamed", np.array([blocks]))[0])
-    tokens = _tokens(question, layout)
-    transfer = _transfer(question, columns, batches) if streamed else None
+    binding: Binding = "nothing"
+    if (waits := exposed(channels)) > WORTH_NAMING * estimate.step_seconds:
+        slower = {
+            name: channels._replace(**{own: 1.1 * getattr(channels, own) for own in busy})
+            for name, busy in CHANNELS.items()
+        }
+        costliest = max(CHANNELS, key=lambda name: exposed(slower[name]))
+        binding = costliest
+    else:
+        tiers: list[tuple[Binding, float, float | None]] = [
+            ("host memory", estimate.host_bytes, estimate.host_limit),
+            ("drive", estimate.drive_bytes, estimate.drive_limit),
+            ("device memory", estimate.peak_bytes, estimate.memory_limit),
+        ]
+        full = (name for name, size, limit in tiers if limit is not None and size > FULL * limit)
+        binding = next(full, binding)
+    streamed = float(blocks_with(question, columns, STREAMED)[0])
+    transfer: float | None = None
+    if streamed:  # a step has two passes of every microbatch
+        sizes = [
+            size * weight_traffic(question, columns, experts=experts)
+            for experts, size in block_parameters(question, columns)
+        ]
+        transfer = float((sum(sizes) / link_rate(question, columns))[0]) / (2 * batches)
+    tokens = layout.mbs * question.training.sequence_length / layout.cp
     hides = question.stack.overlaps_host and late > 0 and hidden > 0
     return HostWindows(
-        down=float(down[0]),
-        up=float(up[0]),
-        update=float(update[0]),
+        down=float((channels.down + channels.park)[0]),
+        up=float((channels.up + channels.back)[0]),
+        update=float(channels.update[0]),
         read=float(channels.read[0]),
         write=float(channels.write[0]),
         hidden=hidden,
         late_hidden=hidden / batches,
-        exposed=exposed,
-        binding=_binding(estimate, channels, seen),
+        exposed=waits,
+        binding=binding,
         transfer=transfer,
         forward=forward,
         ring=None
@@ -134,31 +146,3 @@ def smallest_ring(forward: float, transfer: float, streamed: int, before: int) -
         else:
             return ring
     return None
-
-
-def _transfer(question: Question, columns: LayoutColumns, batches: int) -> float:
-    """Seconds in which one block's weights come up, once; a step has two passes of every microbatch."""
-    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    size = counts.block * weight_traffic(question, columns, experts=False)
-    if question.model.has_experts:
-        size = size + counts.experts * weight_traffic(question, columns, experts=True)
-    return float((size / link_rate(question, columns))[0]) / (2 * batches)
-
-
-def _tokens(question: Question, layout: Layout) -> float:
-    return layout.mbs * question.training.sequence_length / layout.cp
-
-
-def _binding(
-    estimate: Estimate, channels: ChannelSeconds, seen: Callable[[ChannelSeconds], float]
-) -> Binding:
-    """The channel whose being slower would cost most; where little is seen of any the tier that is full."""
-    if seen(channels) > WORTH_NAMING * estimate.step_seconds:
-        return max(CHANNELS, key=lambda name: seen(channels.slower(name, 1.1)))
-    tiers: list[tuple[Binding, float, float | None]] = [
-        ("host memory", estimate.host_bytes, estimate.host_limit),
-        ("drive", estimate.drive_bytes, estimate.drive_limit),
-        ("device memory", estimate.peak_bytes, estimate.memory_limit),
-    ]
-    full = (name for name, size, limit in tiers if limit is not None and size > FULL * limit)
-    return next(full, "nothing")

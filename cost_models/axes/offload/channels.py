@@ -1,6 +1,7 @@
-"""Seconds that a rank's channels to host memory and drive are busy in a step, and what of them outlasts its passes.
+"""Bytes that offloaded blocks move in a step, seconds that a rank's channels to host memory and drive are busy with
+them, and what of these outlasts its passes.
 
-    down      gradients, as `axes.offload.traffic` counts them
+    down      gradients, after every microbatch that reduces them
     up        weights of streamed blocks for every pass, and gradients that the device adds to
     update    the CPU's optimizer step of every parameter that it owns: u seconds a parameter of the whole host, and so
               much for each block
@@ -25,31 +26,43 @@ ways at once.
 whatever its placement. u = 28 B / (memory bandwidth · share) is the traffic of Adam (Ren et al. 2021, ZeRO-Offload,
 section 5.1: it reads weight, gradient and moments and writes three of them in fp32), ω a constant of the profile.
 Sun et al. 2022 (STRONGHOLD, section III) and Rajbhandari et al. 2021 (ZeRO-Infinity, section 5) describe the streams.
+
+Weights of streamed blocks come up as they are kept, for the forward and for the backward pass of every microbatch, but
+for those that stayed in the ring: `fully_shard` casts what it has fetched
+(torch/distributed/fsdp/_fully_shard/_fsdp_param.py, all_gather_inputs), and so does FSDP 1
+(torch/distributed/fsdp/_flat_param.py, _use_low_precision_shard); with a master copy 16 bits come.
+
+The CPU adds gradients to those before (`_fsdp_collectives.py`, foreach_reduce: in the parameter's type), or the device
+does: DeepSpeed brings what was there up, and sends the sum in fp32 once more when the last has come (zero/stage3.py,
+partition_grads; under ZeRO-1 and 2 stage_1_and_2.py, copy_grads_in_partition, whose only microbatch goes down in fp32
+at once).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
 from functools import reduce
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from cost_models.arrays import Array, Ints
+from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import RESIDENCIES, UPDATED_BY_CPU
-from cost_models.axes.offload.residency import held, parameters_by_residency
-from cost_models.axes.offload.traffic import (
-    ADDED_BYTES,
-    drive_step_bytes,
-    gradient_traffic,
-    stays_in_ring,
-    weight_traffic,
+from cost_models.axes.offload.hosts import FP32, drive_step_bytes, ranks_on_host
+from cost_models.axes.offload.residency import (
+    STATES,
+    STREAMED,
+    blocks_with,
+    gradients_leave,
+    rank_parameters,
 )
 from cost_models.memory.device import is_own_host
-from cost_models.memory.states import state_bytes
+from cost_models.memory.states import state_bytes, updates_parameters
+from cost_models.operators.accumulation import gradient_dtype
 from cost_models.question import Question
+from cost_models.specs.cluster import FULL
+from cost_models.specs.training import STATE_BYTES
 
 Channel = Literal["host link down", "host link up", "CPU update", "drive read", "drive write"]
 CHANNELS: dict[Channel, tuple[str, ...]] = {
@@ -59,12 +72,14 @@ CHANNELS: dict[Channel, tuple[str, ...]] = {
     "drive read": ("read",),
     "drive write": ("write",),
 }
-"""What of `ChannelSeconds` each is busy with."""
+"""Fields of `ChannelSeconds` that each channel is busy with."""
 
 ADAM_BYTES = 28.0
 """Bytes of host memory that the update of a parameter in fp32 moves."""
 NORM_BYTES = 4.0
 """That the norm of a gradient in fp32 reads."""
+ADDED_BYTES = 12.0
+"""That adding two gradients moves: both are read, one is written."""
 ADAM_BANDWIDTH = 0.43
 """Share of a host's memory bandwidth that it reaches: 0.257 ns a parameter on a DGX-2, whose two sockets have 256 GB/s
 (Ren et al. 2021, table 4: 2.57 s for 10 B parameters)."""
@@ -72,58 +87,53 @@ UNKNOWN_UPDATE = 2.57e-10
 """Seconds per parameter on a host whose bandwidth nobody says: the same."""
 
 
-def _nothing() -> Array:
-    return np.zeros(1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelSeconds:
-    """Busy seconds of a rank's channels in a step, (N,) each."""
+class GradientTraffic(NamedTuple):
+    """Bytes that the gradient of a parameter of a rank's whole model moves in a step, (N,) each."""
 
     down: Array
     up: Array
-    update: Array
-    back: Array
-    park: Array
-    late_down: Array
-    """What of `down` waits for the last microbatch."""
-    late_update: Array
-    """The same of `update`."""
-    read: Array = field(default_factory=_nothing)
-    write: Array = field(default_factory=_nothing)
+    sums: Array
+    """Times that the CPU adds a gradient to those of earlier microbatches."""
+    trips: Array
+    """Times that it goes down."""
 
-    def of_update(self, *, overlaps: bool) -> Array:
-        """(N,) of the CPU's update with what it takes from the drive and back: beside one another, or in turn."""
-        return self._with_drive(self.update, overlaps=overlaps)
 
-    def of_late_update(self, *, overlaps: bool) -> Array:
-        """(N,) the same of what waits for the last microbatch."""
-        return self._with_drive(self.late_update, overlaps=overlaps)
+def gradient_traffic(
+    question: Question, columns: LayoutColumns, residency: str, *, experts: bool
+) -> GradientTraffic:
+    """Traffic of the gradients of a block with `states` or `streamed`."""
+    stack, none = question.stack, np.zeros(len(columns))
+    shard = columns.shards(experts=experts, zero=1 if residency == STATES else 2)
+    waits = stack.unsharded_gradients_until_sync & (columns.zero >= 2)
+    every = ~waits & ((residency == STREAMED) | gradients_leave(question, columns))
+    trips = np.where(every, columns.microbatches(question.training.global_batch), 1)
+    in_full = updates_parameters(question, columns, experts=experts) | (question.training.precision in FULL)
+    size = np.where(in_full, FP32, STATE_BYTES[gradient_dtype(question)])
+    if not stack.offloads_gradients:
+        return GradientTraffic(trips * size / shard, none, (trips - 1) / shard, trips)
+    at_once = (columns.zero < 3) & (trips == 1)
+    fetched = np.where(columns.zero == 3, trips, trips - 1)
+    down = (np.where(at_once, 0, trips * size) + FP32) / shard
+    return GradientTraffic(down, fetched * size / shard, none, trips)
 
-    @property
-    def copies(self) -> Array:
-        """(N,) of all that goes either way."""
-        return self.down + self.up + self.back + self.park
 
-    def _with_drive(self, update: Array, *, overlaps: bool) -> Array:
-        drive = self.read + self.write
-        return np.maximum(update, drive) if overlaps else update + drive
+def weight_traffic(question: Question, columns: LayoutColumns, *, experts: bool) -> Array:
+    """(N,) bytes that come up for every parameter of a rank's streamed blocks in a step, of which none stays."""
+    passes = 2 * columns.microbatches(question.training.global_batch)
+    return passes * state_bytes(question, columns, experts=experts).stored
 
-    def longest(self, *, overlaps: bool) -> Array:
-        """(N,) of the busiest one."""
-        link: Array = np.maximum(self.down + self.park, self.up + self.back)
-        return np.maximum(link, self.of_update(overlaps=overlaps))
 
-    def slower(self, channel: Channel, times: float) -> ChannelSeconds:
-        """The same with one channel so many times slower."""
-        return replace(self, **{name: times * getattr(self, name) for name in CHANNELS[channel]})
+def ring_share(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) share of a step's passes through a rank's streamed blocks whose weights are there from the pass before.
 
-    @classmethod
-    def least(cls, some: Sequence[ChannelSeconds]) -> ChannelSeconds:
-        """The least seconds of each channel over several records."""
-        return cls(
-            **{own.name: reduce(np.minimum, [getattr(one, own.name) for one in some]) for own in fields(cls)}
-        )
+    Passes of a rank with one stage go back and forth (`residency.turns_of_rank`): each but the step's first begins on
+    the blocks that the ring holds.
+    """
+    stays = question.stack.keeps_streamed_blocks & (columns.zero < 2) & (columns.vpp == 1)
+    passes = 2 * columns.microbatches(question.training.global_batch)
+    streamed = blocks_with(question, columns, STREAMED)
+    share = np.minimum(columns.ring, streamed) / np.maximum(streamed, 1.0) * (passes - 1) / passes
+    return np.where(stays, share, 0.0)
 
 
 def update_seconds(question: Question) -> float:
@@ -139,126 +149,107 @@ def update_seconds(question: Question) -> float:
 def link_rate(question: Question, columns: LayoutColumns) -> Array:
     """(N,) bytes/s that a GPU has of its link to host memory, each way while both carry; a CPU is its own host, and
     copies one after the other."""
-    cluster = question.cluster
-    if (measured := question.hardware.host_rates) is not None:
-        here = _ranks_here(question, columns)
-        at = np.searchsorted([one.ranks for one in measured.copies], here).clip(max=len(measured.copies) - 1)
-        own = [
-            2 / (1 / one.down + 1 / one.up) if is_own_host(cluster) else one.both for one in measured.copies
-        ]
-        found: Array = np.array(own)[at]
-        return found
-    sharers = np.minimum(cluster.gpus_per_host_link, columns.ranks)
-    rate: Array = (cluster.gpu.host_bandwidth or np.inf) / sharers
-    return rate
+    cluster, measured = question.cluster, question.hardware.host_rates
+    if measured is None:
+        sharers = np.minimum(cluster.gpus_per_host_link, columns.ranks)
+        rate: Array = (cluster.gpu.host_bandwidth or np.inf) / sharers
+        return rate
+    copies = measured.copies
+    rates = [2 / (1 / one.down + 1 / one.up) if is_own_host(cluster) else one.both for one in copies]
+    at = np.searchsorted([one.ranks for one in copies], ranks_on_host(question, columns))
+    return np.asarray(np.array(rates)[at.clip(max=len(copies) - 1)])
 
 
-def _ranks_here(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) ranks that share a host."""
-    return np.minimum(columns.ranks, question.cluster.gpus_per_node).astype(float)
+class ChannelSeconds(NamedTuple):
+    """Busy seconds of a rank's channels in a step, (N,) each."""
+
+    down: Array
+    up: Array
+    update: Array
+    back: Array
+    park: Array
+    late_down: Array
+    """Part of `down` that waits for the last microbatch."""
+    late_update: Array
+    """The same of `update`."""
+    read: Array
+    write: Array
+
+    def updating(self, update: Array, *, overlaps: bool) -> Array:
+        """(N,) of the CPU's update with what it takes from the drive and back: beside one another, or in turn."""
+        drive = self.read + self.write
+        return np.maximum(update, drive) if overlaps else update + drive
+
+    def longest(self, *, overlaps: bool) -> Array:
+        """(N,) of the busiest one."""
+        link: Array = np.maximum(self.down + self.park, self.up + self.back)
+        return np.maximum(link, self.updating(self.update, overlaps=overlaps))
+
+    @property
+    def copies(self) -> Array:
+        """(N,) of all that goes either way."""
+        return self.down + self.up + self.back + self.park
 
 
-def channel_seconds(question: Question, columns: LayoutColumns) -> ChannelSeconds:
-    """What the blocks of a rank, spread evenly, move and have updated."""
-    total = _of_blocks(question, columns, RESIDENCIES)
+def channel_seconds(
+    question: Question, columns: LayoutColumns, residencies: Sequence[str] = RESIDENCIES
+) -> ChannelSeconds:
+    """Busy seconds of the channels of a rank whose blocks are spread evenly, of those with some residencies; those of
+    the drive are always of all."""
+    none = np.zeros(len(columns))
+    here, link = ranks_on_host(question, columns), link_rate(question, columns)
+    each = update_seconds(question) * (1.0 if is_own_host(question.cluster) else here)
+    comes = 1.0 - ring_share(question, columns)
+    norms = question.stack.keeps_streamed_blocks & (columns.zero < 2)
+    total = ChannelSeconds(*[none] * len(ChannelSeconds._fields))
+    for experts, parameters_of in rank_parameters(question, columns):
+        states, parked, streamed = (parameters_of[part] * (part in residencies) for part in RESIDENCIES)
+        shard = columns.shards(experts=experts, zero=1)
+        optimizer = state_bytes(question, columns, experts=experts).optimizer
+        own, flow = (gradient_traffic(question, columns, part, experts=experts) for part in UPDATED_BY_CPU)
+        weights = streamed * comes * weight_traffic(question, columns, experts=experts)
+        updated = (states + streamed * (1 + norms * NORM_BYTES / ADAM_BYTES)) / shard
+        sums = states * own.sums + streamed * flow.sums
+        last_sums = sum(
+            size * (one.sums / np.maximum(one.trips - 1, 1))
+            for size, one in ((states, own), (streamed, flow))
+        )
+        back = states * question.training.element_bytes / shard + parked * optimizer
+        part = ChannelSeconds(
+            down=(states * own.down + streamed * flow.down) / link,
+            up=(states * own.up + streamed * flow.up + weights) / link,
+            update=(updated + sums * ADDED_BYTES / ADAM_BYTES) * each,
+            back=back / link,
+            park=parked * optimizer / link,
+            late_down=(states * own.down / own.trips + streamed * flow.down / flow.trips) / link,
+            late_update=(updated + last_sums * ADDED_BYTES / ADAM_BYTES) * each,
+            read=none,
+            write=none,
+        )
+        total = ChannelSeconds(*map(np.add, total, part))
+    updated_blocks = [blocks_with(question, columns, part) for part in UPDATED_BY_CPU if part in residencies]
+    calls = sum(updated_blocks, none) * question.hardware.host_call_seconds * (1 + question.model.has_experts)
+    total = total._replace(update=total.update + calls, late_update=total.late_update + calls)
     drive = question.cluster.drive
     if drive is None or not columns.offload_drive.any():
         return total
     read, written = drive_step_bytes(question, columns)
-    here = _ranks_here(question, columns)
-    return replace(total, read=here * read / drive.read, write=here * written / drive.write)
+    return total._replace(read=here * read / drive.read, write=here * written / drive.write)
 
 
-def seconds_by_residency(question: Question, columns: LayoutColumns) -> dict[str, ChannelSeconds]:
-    """What of them is of blocks with each residency; those of the drive belong to all that the CPU updates."""
-    return {part: _of_blocks(question, columns, (part,)) for part in RESIDENCIES}
-
-
-def _of_blocks(question: Question, columns: LayoutColumns, residencies: Sequence[str]) -> ChannelSeconds:
-    """Of a rank's blocks with one of these residencies, but for the drive."""
-    each = [
-        _of_parameters(
-            question,
-            columns,
-            {
-                part: own if part in residencies else np.zeros(len(columns))
-                for part, own in parameters_of.items()
-            },
-            experts=experts,
-        )
-        for experts, parameters_of in parameters_by_residency(question, columns)
-    ]
-    names = [own.name for own in fields(ChannelSeconds)]
-    total = ChannelSeconds(**{name: sum((getattr(one, name) for one in each), _nothing()) for name in names})
-    calls = _calls(question, columns, residencies)
-    return replace(total, update=total.update + calls, late_update=total.late_update + calls)
-
-
-def _calls(question: Question, columns: LayoutColumns, residencies: Sequence[str]) -> Array:
-    """(N,) seconds of a rank's updates whatever their sizes: one of each block, and one of its experts."""
-    blocks, each = question.model.num_layers / columns.pp, question.hardware.host_call_seconds
-    updated = [held(columns, part, blocks) for part in UPDATED_BY_CPU if part in residencies]
-    return sum(updated, _nothing()) * each * (1 + question.model.has_experts)
-
-
-def _of_parameters(
-    question: Question, columns: LayoutColumns, parameters_of: dict[str, Array], *, experts: bool
-) -> ChannelSeconds:
-    """Of so many parameters of each residency on a rank."""
-    training = question.training
-    states, parked, streamed = (parameters_of[part] for part in RESIDENCIES)
-    ranks = columns.expert_shard if experts else columns.shard
-    shard = np.where(columns.zero >= 1, ranks, 1)
-    optimizer = state_bytes(question, columns, experts=experts).optimizer
-    of_states, of_streamed = (
-        gradient_traffic(question, columns, residency=part, experts=experts)
-        for part in ("states", "streamed")
-    )
-    blocks = held(columns, "streamed", question.model.num_layers / columns.pp)
-    comes = 1.0 - stays_in_ring(question, columns, blocks)
-    down = states * of_states.down + streamed * of_streamed.down
-    up = (
-        states * of_states.up
-        + streamed * of_streamed.up
-        + streamed * comes * weight_traffic(question, columns, experts=experts)
-    )
-    back = states * training.element_bytes / shard + parked * optimizer
-    sums = states * of_states.sums + streamed * of_streamed.sums
-    link = link_rate(question, columns)
-    sharers = 1.0 if is_own_host(question.cluster) else _ranks_here(question, columns)
-    each = update_seconds(question) * sharers
-    norms = question.stack.keeps_streamed_blocks & (columns.zero < 2)
-    updated = (states + streamed * (1 + norms * NORM_BYTES / ADAM_BYTES)) / shard
-    last = states * of_states.last_sum + streamed * of_streamed.last_sum
-    return ChannelSeconds(
-        down=down / link,
-        up=up / link,
-        back=back / link,
-        park=parked * optimizer / link,
-        update=(updated + sums * ADDED_BYTES / ADAM_BYTES) * each,
-        late_down=(
-            states * of_states.down / of_states.trips + streamed * of_streamed.down / of_streamed.trips
-        )
-        / link,
-        late_update=(updated + last * ADDED_BYTES / ADAM_BYTES) * each,
-    )
-
-
-def exposed_seconds(question: Question, columns: LayoutColumns, passes: Array) -> Array:
-    """(N,) seconds by which the channels outlast what they run behind: (N,) seconds of a rank's passes in a step."""
-    microbatches = columns.microbatches(question.training.global_batch)
-    return left_in_sight(question, channel_seconds(question, columns), passes, microbatches)
-
-
-def left_in_sight(
-    question: Question, channels: ChannelSeconds, passes: Array, microbatches: Array | Ints
+def exposed_seconds(
+    question: Question, columns: LayoutColumns, passes: Array, channels: ChannelSeconds | None = None
 ) -> Array:
-    """The same of known channels: it rises with each of them."""
-    beside, overlap = question.stack.drive.overlaps, question.hardware.host_overlap * passes
+    """(N,) seconds by which the channels, by default those of the layouts, outlast a rank's `passes` in a step, (N,)
+    seconds; more with each slower channel."""
+    channels = channels or channel_seconds(question, columns)
+    microbatches = columns.microbatches(question.training.global_batch)
+    overlaps, overlap = question.stack.drive.overlaps, question.hardware.host_overlap * passes
     own, hidden = is_own_host(question.cluster), overlap * question.stack.overlaps_host
-    update, none = channels.of_update(overlaps=beside), np.zeros_like(passes)
+    update, none = channels.updating(channels.update, overlaps=overlaps), np.zeros_like(passes)
     streaming = none if own else np.maximum(channels.down, channels.up)
-    late = np.maximum(none if own else channels.late_down, channels.of_late_update(overlaps=beside))
+    late_update = channels.updating(channels.late_update, overlaps=overlaps)
+    late = np.maximum(none if own else channels.late_down, late_update)
     begun = np.maximum(streaming, hidden) * (1 - 1 / microbatches)
     behind = reduce(np.maximum, [none, streaming - hidden, update - hidden, late + begun - hidden])
     if own:

@@ -1,39 +1,80 @@
-"""Bytes of a host's memory that its ranks keep there.
+"""Bytes that offloaded blocks take of a host: of its memory, and of its drives.
 
 Every rank counts as the fullest. Pinned buffers are the memory itself: weights, gradients and states lie in it as they
 travel. What torch's own allocator pins is of a power of two bytes (aten/src/ATen/core/CachingHostAllocator.h).
+
+With `drive` the states that the CPU updates lie there: moments, the master copy beside 16-bit weights, and of blocks
+with `states` the fp32 weights that the CPU updates where no such copy is kept. Every step reads all of it and writes
+it back, chunk by chunk, through buffers in host memory (Rajbhandari et al. 2021, ZeRO-Infinity, section 5.1.2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import get_args
 
 import numpy as np
 
 from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.offload import offloads
+from cost_models.axes.layout import UPDATED_BY_CPU
 from cost_models.axes.offload.residency import (
     RESIDENT,
+    STATES,
+    STREAMED,
+    Residency,
+    block_parameters,
+    blocks_with,
+    end_parameters,
     gradients_wait,
-    held,
     held_on_device,
-    of_fullest_rank,
+    offloads,
+    over_residencies,
+    rank_parameters,
     rest_is,
 )
-from cost_models.axes.offload.traffic import FP32, buffer_bytes, drive_traffic
 from cost_models.memory.activations import activation_bytes
 from cost_models.memory.device import is_own_host
 from cost_models.memory.states import state_bytes
 from cost_models.operators.block import block_operators
-from cost_models.operators.parameters import parameters
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 from cost_models.specs.cluster import FULL
 
+FP32 = 4.0
 STAGING_BUFFERS = 2
 """Buffers of a block's size in host memory through which our executor's gradients go down, where they do not lie there,
 and updated 16-bit weights come up, under ZeRO-0 and 1 (executor/axes/offload/link.py)."""
+
+
+def ranks_on_host(question: Question, columns: LayoutColumns) -> Ints:
+    """(N,) ranks that share a host."""
+    return np.minimum(columns.ranks, question.cluster.gpus_per_node)
+
+
+def _fullest_rank(
+    question: Question, columns: LayoutColumns, value_of: Callable[[str, bool], Array]
+) -> Array:
+    """(N,) sum over the parameters of the rank that holds most: blocks spread evenly, with the larger of embedding and
+    head beside them where these live as blocks do. `value_of` a residency is what a parameter adds, of routed experts
+    or of everything else."""
+    rank, blocks = np.zeros(len(columns)), _most_blocks(question, columns)
+    for experts, size in block_parameters(question, columns):
+        values = {part: value_of(part, experts) for part in get_args(Residency)}
+        layer, besides = over_residencies(columns, values)
+        rank = rank + (blocks * layer + besides) * size
+        if not experts:
+            ends = layer
+    if question.stack.offloads_ends:
+        rank = rank + end_parameters(question, columns) * ends
+    return rank
+
+
+def _most_blocks(question: Question, columns: LayoutColumns) -> Ints:
+    return -(-question.model.num_layers // columns.pp)
+
+
+# ---------------------------------------------------------------- host memory
 
 
 def host_bytes(
@@ -44,94 +85,144 @@ def host_bytes(
 
     `recompute` are the policies of placed layouts; None: that of those the training job allows that keeps least.
     """
-    blocks = -(-question.model.num_layers // columns.pp)
-    ranks_here = np.minimum(columns.ranks, question.cluster.gpus_per_node)
+    blocks, ranks_here = _most_blocks(question, columns), ranks_on_host(question, columns)
     if not offloads(columns).any():
-        away = question.training.reference == "host"
-        return away * blocks * reference_bytes(question, columns) * ranks_here
-    rank = of_fullest_rank(
-        question, columns, lambda part, experts: _held_away(question, columns, part, experts=experts)
+        kept = question.training.reference == "host"
+        return kept * blocks * reference_bytes(question, columns) * ranks_here
+    rank = _fullest_rank(
+        question, columns, lambda part, experts: _bytes_off_device(question, columns, part, experts=experts)
     )
-    rank = rank * question.stack.host_buffers + buffer_bytes(question, columns)
-    rank = rank + _staging(question, columns, blocks)
-    rank = rank + _activations(question, columns, blocks, recompute)
+    rank = rank * question.stack.host_buffers + drive_buffer_bytes(question, columns)
+    rank = rank + _staging_bytes(question, columns, blocks)
+    if (away := rest_is(columns, "activations")).any():
+        live = np.minimum(columns.pp, columns.microbatches(question.training.global_batch))
+        used = [RECOMPUTE_POLICIES.index(policy) for policy in recompute or question.training.recompute]
+        each = activation_bytes(question, columns).block[:, used]
+        rank = rank + np.where(
+            away, live * blocks * (each.max(axis=1) if recompute else each.min(axis=1)), 0.0
+        )
     return rank * ranks_here
 
 
 def reference_bytes(question: Question, columns: LayoutColumns) -> Array:
     """(N,) bytes of a reference model's block, in the type of training: a rank's part, under ZeRO-3 its shard of it."""
-    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    own, routed = (np.where(columns.zero == 3, ranks, 1) for ranks in (columns.shard, columns.expert_shard))
-    return question.training.element_bytes * (counts.block / own + counts.experts / routed)
+    sizes = [
+        size / columns.shards(experts=experts, zero=3)
+        for experts, size in block_parameters(question, columns)
+    ]
+    return question.training.element_bytes * sum(sizes, np.zeros(len(columns)))
 
 
-def _held_away(question: Question, columns: LayoutColumns, part: str, *, experts: bool) -> Array:
-    """(N,) bytes per parameter that are not on the device."""
-    whole, left = (
+def _bytes_off_device(question: Question, columns: LayoutColumns, part: str, *, experts: bool) -> Array:
+    """(N,) bytes in host memory for each parameter of a block with a residency."""
+    full, left = (
         state_bytes(question, columns, experts=experts, held=held_on_device(question, columns, where))
         for where in (RESIDENT, part)
     )
-    scattered = gradients_wait(question, columns) & (part in {"states", "streamed"})
-    copied = whole.worked_on if part == "states" else 0.0  # weights on both sides
-    away = whole.total - left.total + np.where(scattered, whole.reduced, 0.0) + copied
-    away = away + _rounded_up(question, columns, part, experts=experts)
-    return away - drive_traffic(question, columns, residency=part, experts=experts).held
+    scattered = gradients_wait(question, columns) & (part in UPDATED_BY_CPU)
+    copied = full.worked_on if part == STATES else 0.0  # weights on both sides
+    away = full.total - left.total + np.where(scattered, full.reduced, 0.0) + copied
+    away = away + _rounding_bytes(question, columns, part, experts=experts)
+    return away - drive_parameter_bytes(question, columns, part, experts=experts)[0]
 
 
-def _rounded_up(question: Question, columns: LayoutColumns, part: str, *, experts: bool) -> Array:
+def _rounding_bytes(question: Question, columns: LayoutColumns, part: str, *, experts: bool) -> Array:
     """(N,) bytes per parameter that gradients on the host take beyond fp32, each matrix's in a power of two of bytes.
 
     `fully_shard` pins those that it reduces once a step (_fsdp_collectives.py, foreach_reduce).
     """
+    requested = taken = np.zeros(len(columns))
     once = question.stack.unsharded_gradients_until_sync
-    if part != "streamed" or not once or is_own_host(question.cluster):
-        return np.zeros(len(columns))
-    shard = columns.expert_shard if experts else columns.shard
-    asked = taken = np.zeros(len(columns))
+    if part != STREAMED or not once or is_own_host(question.cluster):
+        return requested
+    shard = columns.shards(experts=experts)
     for gemm in [one.gemm for one in block_operators(question.model) if one.gemm]:
-        held = question.model.num_experts / columns.ep if gemm.routed else 1.0
+        together = question.model.num_experts / columns.ep if gemm.routed else 1.0
         ranks = shard * np.where(gemm.split == "whole", 1, columns.etp if gemm.routed else columns.tp)
         for outputs in gemm.outputs if gemm.routed == experts else ():
-            size = FP32 * held * gemm.inputs * outputs / ranks
-            asked, taken = asked + size, taken + 2 ** np.ceil(np.log2(size))
-    more = FP32 / shard * (taken / np.maximum(asked, 1.0) - 1)
+            size = FP32 * together * gemm.inputs * outputs / ranks
+            requested, taken = requested + size, taken + 2 ** np.ceil(np.log2(size))
+    more = FP32 / shard * (taken / np.maximum(requested, 1.0) - 1)
     return np.where(columns.zero >= 2, more, 0.0)
 
 
-def _staging(question: Question, columns: LayoutColumns, blocks: Ints) -> Array:
+def _staging_bytes(question: Question, columns: LayoutColumns, blocks: Ints) -> Array:
     """(N,) bytes of the buffers of a rank that gradients, and weights in 16 bits, pass through.
 
     Those of blocks with `states`, a rank's share, do on their way down and up; those of streamed blocks, whole, where
     they are added to what earlier microbatches left on the host. All share buffers of the largest's size.
     """
-    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    sizes = [(counts.block, columns.shard)]
-    if question.model.has_experts:
-        sizes.append((counts.experts, columns.expert_shard))
     several = columns.microbatches(question.training.global_batch) > 1
-    of_states, of_streamed = (
-        held(columns, part, blocks.astype(float)) > 0 for part in ("states", "streamed")
-    )
+    with_states, streamed = (blocks_with(question, columns, part, blocks) > 0 for part in UPDATED_BY_CPU)
     incoming = outgoing = np.zeros(len(columns))
-    for size, ranks in sizes:
-        share = size / np.where(columns.zero == 1, ranks, 1)
-        incoming = np.maximum(incoming, np.where(of_streamed & several, size, of_states * share))
-        outgoing = np.maximum(outgoing, of_states * share)
+    for experts, size in block_parameters(question, columns):
+        share = size / np.where(columns.zero == 1, columns.shards(experts=experts), 1)
+        incoming = np.maximum(incoming, np.where(streamed & several, size, with_states * share))
+        outgoing = np.maximum(outgoing, with_states * share)
     narrow = question.training.precision not in FULL
     each = FP32 * incoming + question.training.element_bytes * outgoing * narrow
     return np.where(columns.zero < 2, STAGING_BUFFERS * question.stack.keeps_streamed_blocks * each, 0.0)
 
 
-def _activations(
-    question: Question, columns: LayoutColumns, blocks: Ints, used: Sequence[Recompute] | None
-) -> Array:
-    """(N,) bytes that a rank's blocks keep for the backward passes of all microbatches under way: all of them as under
-    the used policy that recomputes least, or the least that they may keep."""
-    away = rest_is(columns, "activations")
-    if not away.any():
+# ---------------------------------------------------------------- drives
+
+
+def drive_parameter_bytes(
+    question: Question, columns: LayoutColumns, part: str, *, experts: bool
+) -> tuple[Array, Array]:
+    """(N,) bytes that each parameter of a block with a residency has on the drive, all of which a step writes, and that
+    a step reads; none with some residencies."""
+    nothing = np.zeros(len(columns))
+    if part not in UPDATED_BY_CPU or not columns.offload_drive.any():
+        return nothing, nothing
+    use, on_drive = question.stack.drive, columns.offload_drive > 0
+    states = state_bytes(question, columns, experts=experts)
+    fp32 = FP32 / columns.shards(experts=experts, zero=1)
+    stored = states.optimizer + (states.worked_on if part == STATES else 0.0)
+    stored = np.where(on_drive, stored + use.gradients * fp32, 0.0)
+    weights_there = (part == STATES) | (states.worked_on == 0)
+    return stored, stored + np.where(on_drive & weights_there, use.rereads_weights * fp32, 0.0)
+
+
+def drive_bytes(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) bytes on the drives of one host, each of whose ranks counts as the fullest."""
+    if not columns.offload_drive.any():
         return np.zeros(len(columns))
-    live = np.minimum(columns.pp, columns.microbatches(question.training.global_batch))
-    some = [RECOMPUTE_POLICIES.index(policy) for policy in used or question.training.recompute]
-    each = activation_bytes(question, columns).block[:, some]
-    kept = each.max(axis=1) if used else each.min(axis=1)
-    return np.where(away, live * blocks * kept, 0.0)
+    rank = _fullest_rank(
+        question,
+        columns,
+        lambda part, experts: drive_parameter_bytes(question, columns, part, experts=experts)[0],
+    )
+    return rank * ranks_on_host(question, columns)
+
+
+def drive_step_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:
+    """(N,) bytes that a rank with an even share of the blocks reads from the drive in a step, and that it writes."""
+    read = written = np.zeros(len(columns))
+    for experts, parameters_of in rank_parameters(question, columns):
+        for part in UPDATED_BY_CPU:
+            stored, fetched = drive_parameter_bytes(question, columns, part, experts=experts)
+            read = read + parameters_of[part] * fetched
+            written = written + parameters_of[part] * stored
+    return read, written
+
+
+def drive_buffer_bytes(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) bytes of a rank's host memory through which chunks go: no larger than what the rank updates, or, where a
+    block has several chunks, than what it updates of a block at a time: its experts, or all others."""
+    use, on_drive = question.stack.drive, columns.offload_drive > 0
+    if not on_drive.any() or not use.buffers:
+        return np.zeros(len(columns))
+
+    def updated(part: str, experts: bool) -> Array:
+        own = on_drive & (part in UPDATED_BY_CPU)
+        return np.where(own, 1 / columns.shards(experts=experts, zero=1), 0.0)
+
+    most: Array = np.minimum(use.chunk, _fullest_rank(question, columns, updated))
+    if use.block_chunks:
+        sizes = [
+            size / columns.shards(experts=experts, zero=1)
+            for experts, size in block_parameters(question, columns)
+        ]
+        most = np.minimum(most, np.max(sizes, axis=0) / use.block_chunks)
+    return use.buffers * FP32 * most

@@ -1,6 +1,6 @@
 """When blocks move to and from host memory and are updated there: the window's list of moves at priced seconds.
 
-The list is that of `axes.offload.window`, which the executor carries out. A move begins when the list has it begin,
+The list is that of `residency.turns_of_rank`, which the executor carries out. A move begins when the list has it begin,
 once its lane is free and what it needs is there. It takes an even share of what the price has its lane busy with such
 moves, so that the moves of a lane add up to the price's seconds. Passes that wait for weights put off what follows
 them. The timeline does not show that, as the price has all waits of a step in one sum after its passes: where a lane
@@ -17,19 +17,29 @@ cannot keep up its moves lag behind the passes that want them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import NOWHERE, Layout
-from cost_models.axes.offload.channels import ADAM_BYTES, channel_seconds, link_rate, seconds_by_residency
-from cost_models.axes.offload.residency import PARKED, STATES, STREAMED, Residency, residency_of_blocks
-from cost_models.axes.offload.traffic import ADDED_BYTES, gradient_traffic
-from cost_models.axes.offload.window import Turn, turns_of_rank
+from cost_models.axes.layout import NOWHERE, RESIDENCIES, UPDATED_BY_CPU, Layout
+from cost_models.axes.offload.channels import (
+    ADAM_BYTES,
+    ADDED_BYTES,
+    channel_seconds,
+    gradient_traffic,
+    link_rate,
+)
+from cost_models.axes.offload.residency import (
+    PARKED,
+    STATES,
+    STREAMED,
+    Turn,
+    residency_of_blocks,
+    turns_of_rank,
+)
 from cost_models.axes.recompute import policy_of_blocks
 from cost_models.memory.activations import activation_bytes
 from cost_models.pipeline.placed import PassSpans, pass_spans, place
@@ -60,14 +70,6 @@ class MoveSpan(NamedTuple):
     end: float
 
 
-class _Pass(NamedTuple):
-    """A turn of the window, when it is."""
-
-    turn: Turn
-    start: float
-    end: float
-
-
 def predicted_moves(question: Question, layout: Layout) -> tuple[MoveSpan, ...]:
     """All moves of a step, rank by rank in order of time; those of no length are left out, and of a layout without
     `offload=` there are none.
@@ -79,212 +81,158 @@ def predicted_moves(question: Question, layout: Layout) -> tuple[MoveSpan, ...]:
         return ()
     layout = place(layout, question).layout
     passes = pass_spans(question, layout)
-    found: list[MoveSpan] = []
-    for rank in range(layout.pp):
-        stages = [stage for stage, own in enumerate(passes.table.rank_of_stage) if own == rank]
-        lives = residency_of_blocks(layout, stages)
-        turns = list(_turns(question, layout, rank, stages, passes))
-        found += _Lanes(rank, lives, _seconds(question, layout, lives, turns)).carry_out(
-            turns, at_once=question.stack.overlaps_host
-        )
-    lasting = (move for move in found if move.end > move.start)
+    ranks = [_Lanes(question, layout, rank, passes) for rank in range(layout.pp)]
+    lasting = [move for lanes in ranks for move in lanes.carry_out() if move.end > move.start]
     return tuple(sorted(lasting, key=lambda move: (move.rank, move.start, move.end)))
 
 
-def _turns(
-    question: Question, layout: Layout, rank: int, stages: Sequence[int], passes: PassSpans
-) -> Iterator[_Pass]:
-    """The turns of a rank: each pass of the timeline in equal parts, one for each block."""
-    keeps = question.stack.keeps_streamed_blocks and layout.zero < 2
-    turns = iter(
-        turns_of_rank(
-            layout,
-            stages,
-            passes.table.microbatches,
-            at_once=question.stack.overlaps_host,
-            keeps=keeps,
-        )
-    )
-    for at in range(passes.table.kind.shape[1]):
-        if passes.table.kind[rank, at] == IDLE:
-            continue
-        blocks = layout.layers[int(passes.table.stage[rank, at])]
-        borders = np.linspace(passes.start[rank, at], passes.end[rank, at], blocks + 1)
-        for start, end in pairwise(borders):
-            yield _Pass(next(turns), float(start), float(end))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seconds:
-    """What one move of each kind takes on one rank."""
-
-    load: float
-    """Weights of a streamed block."""
-    down: Mapping[str, float]
-    """Gradients of a block, by its residency."""
-    down_from: int
-    """Microbatch from which gradients of streamed blocks go down."""
-    fetched: Mapping[str, float]
-    """Gradients that the device adds to."""
-    add: float
-    """To the gradients of a streamed block."""
-    update: Mapping[str, float]
-    """Of a block, by its residency."""
-    back: float
-    """Updated weights of a `states` block."""
-    parked: float
-    """States of a block, each way."""
-    activations: Mapping[int, float]
-    """Of a microbatch, each way, by block."""
-    read: float
-    """States of a block that are on the drive."""
-    write: float
-    beside: bool
-    """Whether the CPU updates while the drive reads and writes."""
-
-
-def _seconds(
-    question: Question, layout: Layout, lives: Mapping[int, Residency], turns: Sequence[_Pass]
-) -> _Seconds:
-    """The busy seconds of each channel, shared out evenly among its moves."""
-    columns = LayoutColumns.of([layout])
-    by_part = seconds_by_residency(question, columns)
-    blocks = Counter(lives.values())
-    loads = sum(len(one.turn.before) for one in turns)
-    updated = sum(blocks[part] for part in (STATES, STREAMED))
-
-    def each(part: str, channel: str, count: int, share: float = 1.0) -> float:
-        return share * float(getattr(by_part[part], channel)[0]) / max(count, 1)
-
-    traffic = gradient_traffic(question, columns, residency=STREAMED, experts=False)
-    downs = blocks[STREAMED] * int(traffic.trips[0])
-    adds = downs - blocks[STREAMED]
-    added = float(traffic.sums[0]) * ADDED_BYTES / ADAM_BYTES
-    adding = added / (added + (1 / float(columns.shard[0]) if layout.zero else 1.0))
-    drive = channel_seconds(question, columns)
-    return _Seconds(
-        load=each(STREAMED, "up", loads),
-        down={
-            STATES: each(STATES, "down", blocks[STATES]),
-            STREAMED: each(STREAMED, "down", downs),
-        },
-        down_from=layout.microbatches(question.training.global_batch) - int(traffic.trips[0]),
-        fetched={STATES: each(STATES, "up", blocks[STATES]), STREAMED: 0.0},
-        add=each(STREAMED, "update", adds, adding),
-        update={
-            STATES: each(STATES, "update", blocks[STATES]),
-            STREAMED: each(STREAMED, "update", blocks[STREAMED], 1 - adding),
-        },
-        back=each(STATES, "back", blocks[STATES]),
-        parked=each(PARKED, "back", blocks[PARKED]),
-        activations=_activation_seconds(question, layout),
-        read=float(drive.read[0]) / max(updated, 1),
-        write=float(drive.write[0]) / max(updated, 1),
-        beside=question.stack.drive.overlaps,
-    )
-
-
-def _activation_seconds(question: Question, layout: Layout) -> Mapping[int, float]:
-    """What a microbatch's activations of each block take one way; nothing where they stay."""
-    columns = LayoutColumns.of([layout])
-    moved = activation_bytes(question, columns).block[0] / link_rate(question, columns)[0]
-    policies = [
-        policy
-        for blocks, text in zip(layout.layers, layout.stage_recompute, strict=True)
-        for policy in policy_of_blocks(blocks, text)
-    ]
-    away = bool(layout.offload.activations)
-    return {
-        block: float(moved[RECOMPUTE_POLICIES.index(policy)]) * away for block, policy in enumerate(policies)
-    }
-
-
-@dataclass(slots=True)
 class _Lanes:
     """The lanes of one rank as they fill up."""
 
-    rank: int
-    lives: Mapping[int, Residency]
-    seconds: _Seconds
-    moves: list[MoveSpan] = field(default_factory=list)
-    _lag: float = 0.0
-    """What passes have waited for so far."""
-    _here: dict[int, float] = field(default_factory=dict)
-    """Block → when its weights are on the device."""
-    _free: dict[Lane, float] = field(default_factory=lambda: dict.fromkeys(LANE_NAMES, 0.0))
-    _arrived: dict[int, float] = field(default_factory=dict)
-    """Block → when its gradients are added up on the host."""
-    _updated: dict[int, float] = field(default_factory=dict)
-    _away: dict[tuple[int, int], float] = field(default_factory=dict)
-    """Block and microbatch → when its activations are on the host."""
+    def __init__(self, question: Question, layout: Layout, rank: int, passes: PassSpans) -> None:
+        self.question, self.layout, self.rank = question, layout, rank
+        stages = [stage for stage, own in enumerate(passes.table.rank_of_stage) if own == rank]
+        self.lives = residency_of_blocks(layout, stages)
+        self.turns = self._timed_turns(stages, passes)
+        self.moves: list[MoveSpan] = []
+        self._lag = 0.0
+        """Seconds that passes have waited so far."""
+        self._here: dict[int, float] = {}
+        """Block → when its weights are on the device."""
+        self._free: dict[Lane, float] = dict.fromkeys(LANE_NAMES, 0.0)
+        self._arrived: dict[int, float] = {}
+        """Block → when its gradients are added up on the host."""
+        self._updated: dict[int, float] = {}
+        self._away: dict[tuple[int, int], float] = {}
+        """Block and microbatch → when its activations are on the host."""
+        self._set_seconds()
 
-    def carry_out(self, turns: Sequence[_Pass], *, at_once: bool) -> list[MoveSpan]:
+    def _timed_turns(self, stages: Sequence[int], passes: PassSpans) -> list[tuple[Turn, float, float]]:
+        """The turns of the window, when they are: each pass of the timeline in equal parts, one for each block."""
+        table, stack = passes.table, self.question.stack
+        keeps = stack.keeps_streamed_blocks and self.layout.zero < 2
+        turns = turns_of_rank(
+            self.layout, stages, table.microbatches, at_once=stack.overlaps_host, keeps=keeps
+        )
+        spans: list[tuple[float, float]] = []
+        for at in np.flatnonzero(table.kind[self.rank] != IDLE).tolist():
+            blocks = self.layout.layers[int(table.stage[self.rank, at])]
+            start, end = passes.start[self.rank, at], passes.end[self.rank, at]
+            spans += pairwise(np.linspace(start, end, blocks + 1).tolist())
+        return [(turn, *span) for turn, span in zip(turns, spans, strict=True)]
+
+    def _set_seconds(self) -> None:
+        """Seconds of one move of each kind: the busy ones of each channel, shared out evenly among its moves."""
+        question, layout, columns = self.question, self.layout, LayoutColumns.of([self.layout])
+        by_part = {part: channel_seconds(question, columns, (part,)) for part in RESIDENCIES}
+        blocks = Counter(self.lives.values())
+        traffic = gradient_traffic(question, columns, STREAMED, experts=False)
+        trips = int(traffic.trips[0])
+        downs = blocks[STREAMED] * trips
+        added = float(traffic.sums[0]) * ADDED_BYTES / ADAM_BYTES
+        adding = added / (added + (1 / float(columns.shard[0]) if layout.zero else 1.0))
+
+        def each(part: str, channel: str, count: int, share: float = 1.0) -> float:
+            return share * float(getattr(by_part[part], channel)[0]) / max(count, 1)
+
+        self._down_from = layout.microbatches(question.training.global_batch) - trips
+        """Microbatch from which gradients of streamed blocks go down."""
+        self._seconds: dict[tuple[str, str, str], float] = {
+            ("up", "weights", STREAMED): each(
+                STREAMED, "up", sum(len(turn.before) for turn, _, _ in self.turns)
+            ),
+            ("up", "weights", STATES): each(STATES, "back", blocks[STATES]),
+            ("up", "states", PARKED): each(PARKED, "back", blocks[PARKED]),
+            ("down", "states", PARKED): each(PARKED, "back", blocks[PARKED]),
+            ("up", "gradients", STATES): each(STATES, "up", blocks[STATES]),
+            ("down", "gradients", STATES): each(STATES, "down", blocks[STATES]),
+            ("down", "gradients", STREAMED): each(STREAMED, "down", downs),
+            ("update", "add", STREAMED): each(STREAMED, "update", downs - blocks[STREAMED], adding),
+            ("update", "update", STATES): each(STATES, "update", blocks[STATES]),
+            ("update", "update", STREAMED): each(STREAMED, "update", blocks[STREAMED], 1 - adding),
+        }
+        """Lane, what is moved, residency of the block → seconds."""
+        updated = max(blocks[STATES] + blocks[STREAMED], 1)
+        self._read, self._write = (
+            float(own[0]) / updated for own in (by_part[STATES].read, by_part[STATES].write)
+        )
+        moved = activation_bytes(question, columns).block[0] / link_rate(question, columns)[0]
+        stages = zip(layout.layers, layout.stage_recompute, strict=True)
+        policies = [policy for blocks, text in stages for policy in policy_of_blocks(blocks, text)]
+        self._activations = [
+            float(moved[RECOMPUTE_POLICIES.index(policy)]) * bool(layout.offload.activations)
+            for policy in policies
+        ]
+        """Of each block, those of a microbatch one way."""
+
+    def carry_out(self) -> list[MoveSpan]:
         """The moves of a step."""
         since = 0.0
-        for one in turns:
-            start = one.start + self._lag
-            self._before(one.turn, since, start)
-            self._after(one.turn, one.end + self._lag)
+        for turn, start, end in self.turns:
+            start = start + self._lag
+            self._begin_pass(turn, since, start)
+            self._end_pass(turn, end + self._lag)
             since = start
-        last = turns[-1].end + self._lag
-        if not at_once:
-            for block in reversed(list(self.lives)):
-                if self.lives[block] in (STATES, STREAMED):
+        last = self.turns[-1][2] + self._lag
+        if not self.question.stack.overlaps_host:
+            for block, lives in reversed(self.lives.items()):
+                if lives in UPDATED_BY_CPU:
                     self._update(block, last)
         for block, done in self._updated.items():
             if self.lives[block] == STATES:
-                self._put("up", "weights", block, max(last, done), self.seconds.back)
+                self._put("up", "weights", block, max(last, done))
         for block, lives in self.lives.items():
             if lives == PARKED:
-                here = self._put("up", "states", block, last, self.seconds.parked)
-                self._put("down", "states", block, here, self.seconds.parked)
+                self._put("down", "states", block, self._put("up", "states", block, last))
         return self.moves
 
-    def _before(self, turn: Turn, since: float, start: float) -> None:
-        """Of a pass that could begin at `start`, the one before at `since`."""
+    def _begin_pass(self, turn: Turn, since: float, start: float) -> None:
+        """Moves before a pass that could begin at `start`, the one before at `since`."""
         kind, block, microbatch = turn.use
         for move in turn.before:
-            self._here[move.block] = self._put("up", "weights", move.block, start, self.seconds.load)
+            self._here[move.block] = self._put("up", "weights", move.block, start)
         wanted = self._here.get(block, 0.0)
         if kind == "B":
             away = max(since, self._away[block, microbatch])
-            wanted = max(wanted, self._put("up", "activations", block, away, self.seconds.activations[block]))
+            wanted = max(wanted, self._put("up", "activations", block, away, self._activations[block]))
         self._lag += max(0.0, wanted - start)
 
-    def _after(self, turn: Turn, end: float) -> None:
+    def _end_pass(self, turn: Turn, end: float) -> None:
+        """Moves after a pass."""
         kind, block, microbatch = turn.use
         if kind == "F":
-            there = self._put("down", "activations", block, end, self.seconds.activations[block])
+            there = self._put("down", "activations", block, end, self._activations[block])
             self._away[block, microbatch] = there
         for what, block in turn.after:
-            if what == "down" and microbatch >= self.seconds.down_from:
-                there = self._put("down", "gradients", block, end, self.seconds.down[STREAMED])
+            if what == "down" and microbatch >= self._down_from:
+                there = self._put("down", "gradients", block, end)
                 if block in self._arrived:
-                    there = self._put("update", "add", block, there, self.seconds.add)
+                    there = self._put("update", "add", block, there)
                 self._arrived[block] = there
             elif what == "update":
                 self._update(block, end)
 
     def _update(self, block: int, ready: float) -> None:
         """Of a block whose gradients are all there, or go there now."""
-        seconds, lives = self.seconds, self.lives[block]
         ready = max(ready, self._arrived.get(block, 0.0))
-        if lives == STATES:
-            ready = self._put("up", "gradients", block, ready, seconds.fetched[lives])
-            ready = self._put("down", "gradients", block, ready, seconds.down[lives])
-        if seconds.beside:
+        if self.lives[block] == STATES:
+            ready = self._put("up", "gradients", block, ready)
+            ready = self._put("down", "gradients", block, ready)
+        if self.question.stack.drive.overlaps:
             begin = max(ready, self._free["update"], self._free["drive"])
-            self._put("drive", "states", block, begin, seconds.read + seconds.write)
-            self._put("update", "update", block, begin, seconds.update[lives])
+            self._put("drive", "states", block, begin, self._read + self._write)
+            self._put("update", "update", block, begin)
             done = max(self._free["update"], self._free["drive"])
         else:
-            read = self._put("drive", "states", block, ready, seconds.read)
-            done = self._put("update", "update", block, read, seconds.update[lives])
-            done = self._put("drive", "states", block, done, seconds.write)
+            read = self._put("drive", "states", block, ready, self._read)
+            done = self._put("update", "update", block, read)
+            done = self._put("drive", "states", block, done, self._write)
         self._updated[block] = done
 
-    def _put(self, lane: Lane, what: str, block: int, ready: float, seconds: float) -> float:
+    def _put(self, lane: Lane, what: str, block: int, ready: float, seconds: float | None = None) -> float:
         """One more move on a lane, as soon as that is free; when it is done."""
+        if seconds is None:
+            seconds = self._seconds[lane, what, self.lives[block]]
         if seconds == 0:
             return ready
         start = max(ready, self._free[lane])

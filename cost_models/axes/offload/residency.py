@@ -1,32 +1,55 @@
-"""Where the blocks of a rank live, and sums over them: so much a block, and so much a rank.
+"""Where the blocks of a rank live, sums over them, and the working window: which of them come and go around a pass.
+
+Of the blocks of every rank so many have their
+
+    states      optimizer states (moments and master weights) on the host, where the CPU updates them
+                (Ren et al. 2021, ZeRO-Offload),
+    parked      the same states there, streamed to the device for its update,
+    streamed    weights, gradients and states there; a ring of `ring` buffers holds the weights at work, the CPU updates
+                (Sun et al. 2022, STRONGHOLD; Rajbhandari et al. 2021, ZeRO-Infinity),
+
+and the rest stays on the device: the first blocks of a rank, which are wanted first. `activations` moves what every
+block keeps for its backward pass, whatever holds its states. With `drive` the optimizer states that the CPU updates,
+those of `states` and `streamed` blocks, lie on the host's drive and come through its memory chunk by chunk. A part
+without a count means every block that is left.
 
 A rank of n blocks, c_r of them with residency r and all others with residency o, costs
 
     n · v_o + Σ_r c_r (v_r − v_o)
 
 where v is what one block costs: affine in n, as every coefficient of `pipeline.stage_costs` must be.
+
+The window follows from one rule: before a pass the ring holds the next `ring` different streamed blocks that passes
+will use, its own among them; what is not among the next leaves when its pass is done. With passes in model order this
+is the window of STRONGHOLD (Sun et al. 2022), forward and backward; with those of a pipeline schedule it holds too.
+The first blocks of a rank are no part of it: a step begins on them while others come.
+
+    load B     copy the weights of block B to the device
+    drop B     forget them there
+    down B     add the gradients of block B to those on the host
+    update B   all its gradients are there, or go there now: the CPU updates the block
+
+Updates are in the list where each begins as soon as it can; where the norm of all gradients must be known first, they
+come after the last pass. The executor carries this list out (`executor.axes.offload.streaming`), and traces show it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import RESIDENCIES, Layout
-from cost_models.axes.offload import counted_blocks, named_blocks, offloads
+from cost_models.axes.layout import RESIDENCIES, Layout, Offload
 from cost_models.axes.words import EVERY
 from cost_models.memory.states import Held
 from cost_models.operators.parameters import parameters
+from cost_models.pipeline.time_pieces import head_parameters
 from cost_models.question import Question
-
-ValueOf = Callable[[str], Array]
-"""What a block with one of the residencies, or `resident`, costs: (N,)."""
-BytesOf = Callable[[str, bool], Array]
-"""What a parameter with one of the residencies, or `resident`, takes; of routed experts or of everything else: (N,)."""
+from cost_models.schedules.registry import build
 
 Residency = Literal["resident", "states", "parked", "streamed"]
 RESIDENT: Residency
@@ -36,65 +59,25 @@ STREAMED: Residency
 RESIDENT, STATES, PARKED, STREAMED = get_args(Residency)
 
 
-class Affine(NamedTuple):
-    """Of a rank: `layer` times its blocks, and `rank` besides; (N,) each."""
-
-    layer: Array
-    rank: Array
+# ---------------------------------------------------------------- numbers of blocks
 
 
-def over_residencies(columns: LayoutColumns, value_of: ValueOf) -> Affine:
-    """The sum over a rank's blocks, each with the residency that its layout gives it."""
-    layer = value_of(RESIDENT)
-    rank = np.zeros(len(columns))
-    if not offloads(columns).any():
-        return Affine(layer, rank)
-    values = {part: value_of(part) for part in RESIDENCIES}
-    for part, value in values.items():
-        layer = np.where(rest_is(columns, part), value, layer)
-    for part, value in values.items():
-        rank = rank + counted_blocks(columns, part) * (value - layer)
-    return Affine(layer, rank)
+def offloads(columns: LayoutColumns) -> Bools:
+    """(N,): which layouts keep something of some block in host memory."""
+    some: Bools = np.any([getattr(columns, f"offload_{part}") > 0 for part in Offload._fields], axis=0)
+    return some
 
 
-def of_fullest_rank(question: Question, columns: LayoutColumns, bytes_of: BytesOf) -> Array:
-    """(N,) of the rank that holds most: blocks spread evenly, with the larger of embedding and head beside them where
-    these live as blocks do."""
-    blocks = -(-question.model.num_layers // columns.pp)
-    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    modules = [(counts.block, False)]
-    if question.model.has_experts:
-        modules.append((counts.experts, True))
-    rank = np.zeros(len(columns))
-    for size, experts in modules:
-        of = {part: bytes_of(part, experts) for part in (RESIDENT, *RESIDENCIES)}
-        layer, besides = over_residencies(columns, of.__getitem__)
-        rank = rank + (blocks * layer + besides) * size
-    if question.stack.offloads_ends:
-        ends, _ = over_residencies(columns, lambda part: bytes_of(part, False))
-        rank = rank + end_parameters(question, columns) * ends
-    return rank
+def counted_blocks(columns: LayoutColumns, part: str) -> Ints:
+    """(N,) blocks of a rank that a layout gives a residency by number."""
+    counts: Ints = getattr(columns, f"offload_{part}")
+    return np.where(counts >= EVERY, 0, counts)
 
 
-def parameters_by_residency(
-    question: Question, columns: LayoutColumns
-) -> Iterator[tuple[bool, dict[str, Array]]]:
-    """(whether of routed experts, residency → (N,) parameters of a rank that has an even share of the blocks); those of
-    the ends that live as blocks do are among the others'."""
-    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    blocks = question.model.num_layers / columns.pp
-    of = {part: held(columns, part, blocks) * counts.block for part in RESIDENCIES}
-    if question.stack.offloads_ends:
-        ends = end_parameters(question, columns)
-        of = {part: own + rest_is(columns, part) * ends for part, own in of.items()}
-    yield False, of
-    if question.model.has_experts:
-        yield True, {part: held(columns, part, blocks) * counts.experts for part in RESIDENCIES}
-
-
-def held(columns: LayoutColumns, part: str, blocks: Array) -> Array:
-    """(N,) blocks with a residency, of a rank that has so many."""
-    return np.where(rest_is(columns, part), blocks - named_blocks(columns), counted_blocks(columns, part))
+def named_blocks(columns: LayoutColumns) -> Ints:
+    """(N,) blocks of a rank that have a residency with a count."""
+    named: Ints = np.sum([counted_blocks(columns, part) for part in RESIDENCIES], axis=0)
+    return named
 
 
 def rest_is(columns: LayoutColumns, part: str) -> Bools:
@@ -103,42 +86,60 @@ def rest_is(columns: LayoutColumns, part: str) -> Bools:
     return every
 
 
+def blocks_with(question: Question, columns: LayoutColumns, part: str, blocks: Ints | None = None) -> Array:
+    """(N,) blocks with a residency, of a rank that has so many; by default an even share of all."""
+    own: Array = question.model.num_layers / columns.pp if blocks is None else blocks.astype(np.float64)
+    return np.where(rest_is(columns, part), own - named_blocks(columns), counted_blocks(columns, part))
+
+
+# ---------------------------------------------------------------- sums over blocks
+
+
+class Affine(NamedTuple):
+    """Sum over the blocks of a rank: `layer` times their number, and `rank` besides; (N,) each."""
+
+    layer: Array
+    rank: Array
+
+
+def over_residencies(columns: LayoutColumns, values: Mapping[str, Array]) -> Affine:
+    """The sum over a rank's blocks of `values`, residency → (N,), each with the residency that its layout gives it."""
+    layer, rank = values[RESIDENT], np.zeros(len(columns))
+    for part in RESIDENCIES:
+        layer = np.where(rest_is(columns, part), values[part], layer)
+    for part in RESIDENCIES:
+        rank = rank + counted_blocks(columns, part) * (values[part] - layer)
+    return Affine(layer, rank)
+
+
+def block_parameters(question: Question, columns: LayoutColumns) -> list[tuple[bool, Array]]:
+    """(whether of routed experts, (N,) parameters on a rank) of the parts of a block."""
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
+    return [(False, counts.block), (True, counts.experts)][: 1 + question.model.has_experts]
+
+
 def end_parameters(question: Question, columns: LayoutColumns) -> Array:
     """(N,) parameters of embedding and head on the rank that has most of them."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    tied = question.model.tied_embeddings & (columns.pp == 1)
-    head = counts.head_vectors + np.where(tied, 0.0, counts.head_matrix)
+    head = head_parameters(question, columns, counts)
     return np.where(columns.pp == 1, counts.embedding + head, np.maximum(counts.embedding, head))
 
 
-def residencies(layout: Layout, blocks: int) -> list[Residency]:
-    """Residency of each of a rank's blocks, in model order: those that stay first, which are wanted first.
-
-    A rank with fewer blocks than counts name, in a pipeline of uneven stages, has the last of them.
-    """
-    counts: dict[Residency, int] = {
-        part: getattr(layout.offload, part) for part in (STATES, PARKED, STREAMED)
-    }
-    named = sum(count for count in counts.values() if count < EVERY)
-    left = max(0, blocks - named)
-    every = [part for part, count in counts.items() if count >= EVERY]
-    lives: list[Residency] = [RESIDENT] * (0 if every else left)
-    for part, count in counts.items():
-        lives += [part] * (left if count >= EVERY else count)
-    return lives[len(lives) - blocks :]
+def rank_parameters(question: Question, columns: LayoutColumns) -> list[tuple[bool, dict[str, Array]]]:
+    """(whether of routed experts, residency → (N,) parameters of a rank that has an even share of the blocks); those of
+    the ends that live as blocks do are among the others'."""
+    blocks = {part: blocks_with(question, columns, part) for part in RESIDENCIES}
+    found = [
+        (experts, {part: blocks[part] * size for part in RESIDENCIES})
+        for experts, size in block_parameters(question, columns)
+    ]
+    if question.stack.offloads_ends:
+        others, ends = found[0][1], end_parameters(question, columns)
+        others |= {part: others[part] + rest_is(columns, part) * ends for part in RESIDENCIES}
+    return found
 
 
-def blocks_of_stages(layout: Layout, stages: Sequence[int]) -> dict[int, list[int]]:
-    """Virtual stage → its blocks by their place in the model."""
-    return {
-        stage: list(range(sum(layout.layers[:stage]), sum(layout.layers[: stage + 1]))) for stage in stages
-    }
-
-
-def residency_of_blocks(layout: Layout, stages: Sequence[int]) -> dict[int, Residency]:
-    """Block by its place in the model → where it lives, for the blocks of one rank's virtual stages."""
-    blocks = [block for held in blocks_of_stages(layout, stages).values() for block in held]
-    return dict(zip(blocks, residencies(layout, len(blocks)), strict=True))
+# ---------------------------------------------------------------- what the device holds
 
 
 def held_on_device(question: Question, columns: LayoutColumns, residency: str) -> Held:
@@ -148,8 +149,8 @@ def held_on_device(question: Question, columns: LayoutColumns, residency: str) -
     Streamed blocks keep nothing there: their buffers are the ring's (`price`). Whatever the residency, gradients that
     are not scattered before the last microbatch wait for it on the device.
     """
-    streamed = residency == "streamed"
-    leave = streamed | ((residency == "states") & gradients_leave(question, columns))
+    streamed = residency == STREAMED
+    leave = streamed | ((residency == STATES) & gradients_leave(question, columns))
     return Held(
         optimizer=1.0 if residency == RESIDENT else 0.0,
         weights=0.0 if streamed else 1.0,
@@ -170,3 +171,100 @@ def gradients_leave(question: Question, columns: LayoutColumns) -> Bools:
     """(N,): whether gradients of blocks whose states are on the host go there as they are made."""
     leaves: Bools = (columns.zero >= 2) | (question.stack.offloads_gradients & (columns.replicas == 1))
     return leaves
+
+
+# ---------------------------------------------------------------- blocks of one layout, and their window
+
+
+def residencies(layout: Layout, blocks: int) -> list[Residency]:
+    """Residency of each of a rank's blocks, in model order: those that stay first, which are wanted first.
+
+    A rank with fewer blocks than counts name, in a pipeline of uneven stages, has the last of them.
+    """
+    offload, away = layout.offload, (STATES, PARKED, STREAMED)
+    left = max(0, blocks - offload.named)
+    rest = next((part for part in away if getattr(offload, part) >= EVERY), RESIDENT)
+    lives = [RESIDENT] * (left if rest == RESIDENT else 0)
+    for part in away:
+        lives += [part] * (left if part == rest else getattr(offload, part))
+    return lives[len(lives) - blocks :]
+
+
+def blocks_of_stages(layout: Layout, stages: Sequence[int]) -> dict[int, range]:
+    """Virtual stage → its blocks by their place in the model."""
+    return {stage: range(sum(layout.layers[:stage]), sum(layout.layers[: stage + 1])) for stage in stages}
+
+
+def residency_of_blocks(layout: Layout, stages: Sequence[int]) -> dict[int, Residency]:
+    """Block by its place in the model → where it lives, for the blocks of one rank's virtual stages."""
+    blocks = [*chain.from_iterable(blocks_of_stages(layout, stages).values())]
+    return dict(zip(blocks, residencies(layout, len(blocks)), strict=True))
+
+
+class Use(NamedTuple):
+    """A pass of one microbatch through one block: `F` or `B`."""
+
+    kind: str
+    block: int
+    microbatch: int
+
+
+class Move(NamedTuple):
+    """One thing that is done with a block beside a pass."""
+
+    what: Literal["load", "drop", "down", "update"]
+    block: int
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.block}"
+
+
+class Turn(NamedTuple):
+    """A pass, and what is done before and after it."""
+
+    use: Use
+    before: tuple[Move, ...]
+    after: tuple[Move, ...]
+
+
+def turns_of_rank(
+    layout: Layout, stages: Sequence[int], microbatches: int, *, at_once: bool = True, keeps: bool = True
+) -> list[Turn]:
+    """What the rank of these virtual stages does in a step, pass by pass; of a layout whose blocks are placed.
+
+    Args:
+        at_once: whether the CPU updates a block as soon as its gradients are there.
+        keeps: whether a block stays that is among the next; else it leaves after each pass and comes again.
+    """
+    lives, blocks = residency_of_blocks(layout, stages), blocks_of_stages(layout, stages)
+    table = build(
+        *((layout.schedule, layout.pp, layout.vpp) if layout.pp > 1 else ("1f1b", 1, 1)), microbatches
+    )
+    uses: list[Use] = []
+    for kind, stage, microbatch in table.actions(int(table.rank_of_stage[stages[0]])):
+        assert kind in ("F", "B"), "split backward passes do not go with offload"
+        uses += [Use(kind, block, microbatch) for block in blocks[stage][:: 1 if kind == "F" else -1]]
+    last = {use.block: at for at, use in enumerate(uses) if use.kind == "B"}
+    wanted: list[list[int]] = [[]]  # of each pass, and of the end: the next `ring` different streamed blocks
+    for use in reversed(uses):
+        following = wanted[-1]
+        if lives[use.block] == STREAMED:
+            following = [use.block, *(block for block in following if block != use.block)][: layout.ring]
+        wanted.append(following)
+    wanted.reverse()
+    turns: list[Turn] = []
+    loaded: set[int] = set()
+    for at, use in enumerate(uses):
+        before = tuple(Move("load", block) for block in wanted[at] if block not in loaded)
+        loaded |= {move.block for move in before}
+        after: list[Move] = []
+        block, where = use.block, lives[use.block]
+        if where == STREAMED and use.kind == "B":
+            after.append(Move("down", block))
+        if where == STREAMED and not (keeps and block in wanted[at + 1]):
+            after.append(Move("drop", block))
+            loaded.discard(block)
+        if at_once and where in (STATES, STREAMED) and last[block] == at:
+            after.append(Move("update", block))
+        turns.append(Turn(use, before, tuple(after)))
+    return turns

@@ -10,8 +10,8 @@ ZeRO-2 and 3, on the shards of `fully_shard`:
     states     shards and averaged gradients are on the device; fp32 copies of them on the host, which the CPU updates
     streamed   `fully_shard` keeps shards and gradients on the host and copies shards up before it gathers them
 
-The order of moves is data (`cost_models.axes.offload.window`). Without clipping the CPU updates a block as soon as its
-last gradient is there, while others are in their backward pass.
+The order of moves is data (`cost_models.axes.offload.residency`). Without clipping the CPU updates a block as soon as
+its last gradient is there, while others are in their backward pass.
 """
 
 from __future__ import annotations

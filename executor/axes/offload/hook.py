@@ -14,9 +14,15 @@ from torch import Tensor, nn
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import NOWHERE, Layout
 from cost_models.axes.offload.channels import channel_seconds
-from cost_models.axes.offload.residency import PARKED, RESIDENT, STREAMED, residency_of_blocks
-from cost_models.axes.offload.traffic import drive_step_bytes
-from cost_models.axes.offload.window import Turn, turns_of_rank
+from cost_models.axes.offload.hosts import drive_step_bytes
+from cost_models.axes.offload.residency import (
+    PARKED,
+    RESIDENT,
+    STREAMED,
+    Turn,
+    residency_of_blocks,
+    turns_of_rank,
+)
 from executor.axes.axis import Axis, Bucket, Make, Rank
 from executor.axes.flat_parameters import Copies, FlatParameters
 from executor.axes.offload.activations import ActivationPool

@@ -1,6 +1,6 @@
 """Streamed blocks, whose weights are on the device for their passes only; and the window that moves them.
 
-The window carries out a list of moves (`cost_models.axes.offload.window`) around the passes of a rank's blocks.
+The window carries out a list of moves (`cost_models.axes.offload.residency`) around the passes of a rank's blocks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from cost_models.axes.offload.window import Move, Turn
+from cost_models.axes.offload.residency import Move, Turn
 from executor.axes.flat_parameters import FlatParameters, part_of
 from executor.axes.offload.blocks import HostPart, StatesOnHost
 from executor.axes.offload.link import HERE, Arrival, Slot

@@ -6,7 +6,7 @@ import numpy as np
 
 from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.offload import offloads
+from cost_models.axes.offload.residency import offloads
 from cost_models.axes.rule import refuses
 from cost_models.axes.words import EVERY
 from cost_models.specs.choices import SCHEDULES

@@ -10,8 +10,7 @@ import pytest
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.offload.channels import channel_seconds, exposed_seconds
-from cost_models.axes.offload.hosts import host_bytes
-from cost_models.axes.offload.traffic import buffer_bytes, drive_bytes
+from cost_models.axes.offload.hosts import drive_buffer_bytes, drive_bytes, host_bytes
 from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
@@ -61,7 +60,7 @@ def test_what_lies_on_the_drive_is_not_in_memory() -> None:
     """But for four buffers of what a rank updates, which are smaller than a sub-group."""
     question = asked()
     here, there = columns_of(STATES._replace(drive=0)), columns_of(STATES)
-    buffers = 8 * buffer_bytes(question, there)[0]
+    buffers = 8 * drive_buffer_bytes(question, there)[0]
     assert buffers == pytest.approx(8 * 4 * 4 * of_blocks(question) / GPUS, rel=2e-3)
     assert host_bytes(question, here)[0] - host_bytes(question, there)[0] == pytest.approx(
         drive_bytes(question, there)[0] - buffers

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import NOWHERE, Layout, Offload
 from cost_models.axes.offload.channels import (
@@ -17,9 +18,8 @@ from cost_models.axes.offload.channels import (
     update_seconds,
 )
 from cost_models.axes.offload.hosts import host_bytes
-from cost_models.axes.offload.price import OnDevice
-from cost_models.axes.offload.residency import held_on_device
-from cost_models.axes.offload.window import turns_of_rank
+from cost_models.axes.offload.price import states_on_device
+from cost_models.axes.offload.residency import held_on_device, over_residencies, turns_of_rank
 from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
@@ -27,7 +27,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.memory.states import state_bytes
 from cost_models.operators.parameters import parameters, total_parameters
 from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.sizes import sizes_of
+from cost_models.pipeline.terms import memory_terms
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 
@@ -77,14 +77,17 @@ def test_device_and_host_together_hold_every_byte(offload: Offload) -> None:
     counts = parameters(question.model, there.tp)
 
     def on_device(columns: LayoutColumns) -> float:
-        tier = OnDevice(sizes_of(question, columns))
-        layer, rank = tier.summed(lambda own, _: {"weights": own.total * counts.block})
-        return float(LAYERS * layer["weights"][0] + rank.get("weights", np.zeros(1))[0])
+        layer, rank = over_residencies(columns, totals(columns, counts.block))
+        return float(LAYERS * layer[0] + rank[0])
+
+    def totals(columns: LayoutColumns, size: Array) -> dict[str, Array]:
+        states = states_on_device(question, columns)
+        return {where: dense.total * size for where, (dense, _) in states.items()}
 
     away = host_bytes(question, there)[0] / 8
     ends = (counts.embedding + counts.head_vectors)[0]
     resident = state_bytes(question, there).total[0]
-    kept_of_ends = OnDevice(sizes_of(question, there)).of_ends.total[0]
+    kept_of_ends = over_residencies(there, totals(there, np.ones(1))).layer[0]
     assert on_device(there) + away - ends * (resident - kept_of_ends) == pytest.approx(on_device(here))
 
 
@@ -222,15 +225,9 @@ def test_a_window_block_of_the_artifact_takes_24_bytes_a_parameter() -> None:
     windows = (2, 4, 6, 8, 10, 12, 14, 15)
     columns = columns_of(*[Layout(offload=Offload(streamed=32 - w), ring=w) for w in windows])
     counts = parameters(model, columns.tp)
-    tier = OnDevice(sizes_of(question, columns))
-    parts = lambda own, _: {  # noqa: E731
-        "weights": own.weights * counts.block,
-        "gradients": own.gradients * counts.block,
-        "optimizer": own.optimizer * counts.block,
-    }
-    layer, rank = tier.summed(parts)
-    besides = rank | tier.ring(rank)
-    held = sum(32 * layer[part] + besides[part] for part in layer)
+    terms = memory_terms(question, columns)
+    parts = ("weights", "gradients", "optimizer")
+    held = sum(32 * terms["layer_static"][part] + terms["static"][part] for part in parts)
     each = np.diff(held) / np.diff(windows) / counts.block[0]
     assert each == pytest.approx(24.0, rel=1e-3)
 
@@ -258,11 +255,10 @@ def test_gradients_of_streamed_blocks_are_on_the_device_while_blocks_run_backwar
     block = parameters(question.model, columns.tp).block[0]
     local = replace(question, cluster=resolve_cluster("local", 1))
     for one, buffers in ((question, 2), (local, 1)):
-        tier = OnDevice(sizes_of(one, columns))
-        nothing = {"weights": np.zeros(1), "gradients": np.zeros(1)}
-        assert tier.ring(nothing)["weights"] == pytest.approx(4 * 2 * block)
-        assert tier.ring(nothing)["gradients"] == 0
-        assert tier.made_gradients == pytest.approx(buffers * 4 * block)
+        terms = memory_terms(one, columns)
+        assert terms["static"]["weights"] == pytest.approx(4 * 2 * block)
+        assert terms["static"]["gradients"] == 0
+        assert terms["working"]["gradients"][0] == pytest.approx(buffers * 4 * block)
 
 
 @pytest.mark.parametrize("ring", [1, 3, 60])

@@ -7,16 +7,17 @@ from itertools import product
 import pytest
 
 from cost_models.axes.layout import parse_layout
-from cost_models.axes.offload.residency import Residency, blocks_of_stages, residencies, residency_of_blocks
-from cost_models.axes.offload.window import Turn, one_after_the_other, uses_of, window
-from cost_models.schedules.registry import build
+from cost_models.axes.offload.residency import (
+    Turn,
+    residencies,
+    residency_of_blocks,
+    turns_of_rank,
+)
 
 
 def turns_of(resident: int, streamed: int, ring: int, microbatches: int = 1) -> list[Turn]:
-    lives: dict[int, Residency] = {
-        block: "resident" if block < resident else "streamed" for block in range(resident + streamed)
-    }
-    return window(uses_of(one_after_the_other(microbatches), {0: list(lives)}), lives, ring)
+    layout = parse_layout(f"mbs1 layers={resident + streamed} offload=streamed:{streamed} ring={ring}")
+    return turns_of_rank(layout, [0], microbatches)
 
 
 def moves(turns: list[Turn], what: str, kind: str) -> list[tuple[int, int]]:
@@ -82,8 +83,7 @@ def test_pipelines_have_a_window_too() -> None:
     layout = parse_layout("pp2 vpp2 mbs1 layers=2,2,2,2 offload=streamed:3 ring=2")
     lives = residency_of_blocks(layout, [1, 3])
     assert lives == {2: "resident", 3: "streamed", 6: "streamed", 7: "streamed"}
-    actions = build(layout.schedule, 2, 2, 4).actions(1)
-    turns = window(uses_of(actions, blocks_of_stages(layout, [1, 3])), lives, layout.ring)
+    turns = turns_of_rank(layout, [1, 3], 4)
     assert [turn.use for turn in turns if turn.use.microbatch == 0 and turn.use.kind == "F"] == [
         ("F", 2, 0),
         ("F", 3, 0),
