@@ -1,20 +1,18 @@
 """The operators of a transformer block, in the order in which they run: the one place that says what a block is.
 
 A switch of a block (a norm more, a gate, latents, experts) is one operator more or another one here, and a module of
-the executor; `tests/executor/models/test_operators.py` holds the two together.
+the executor; `tests/executor/models/test_operators.py` holds the two together. In a model whose blocks differ they are
+priced as their average: an operator counts with the share of the blocks that have it.
 
-Operators of a block's attention: projections or latents, norms of heads, rotary positions, the core.
+**Attention.** Projections or latents, norms of heads, rotary positions, the core. Latent attention (DeepSeek-V2, arXiv
+2405.04434) makes queries, keys and values out of narrow latents, which every tensor rank makes whole; only what makes
+and joins heads is split. An indexer is whole on every rank, too (DeepSeek-V3.2, inference/model.py, `Indexer`).
 
-Latent attention (DeepSeek-V2, arXiv 2405.04434) makes queries, keys and values out of narrow latents, which every
-tensor rank makes whole; only what makes and joins heads is split. An indexer is whole on every rank, too
-(DeepSeek-V3.2, inference/model.py, `Indexer`).
-
-Operators of a block whose heads carry a state from token to token, or convolve them: Mamba, delta nets and others.
-
-One product makes queries, keys, values, the output's gate and each head's step sizes of a token; a short convolution
-(or an activation alone) goes over the first three; the scan updates and reads the states; what it returns is normed,
-gated and projected back. Tensor ranks share the heads, as they share those of attention. Mamba-1 makes keys, queries
-and step sizes of the convolved values, which tensor ranks add up; a short convolution alone has a gate before it, too.
+**States.** Heads that carry a state from token to token, or convolve them: Mamba, delta nets and others. One product
+makes queries, keys, values, the output's gate and each head's step sizes of a token; a short convolution (or an
+activation alone) goes over the first three; the scan updates and reads the states; what it returns is normed, gated and
+projected back. Tensor ranks share the heads, as they share those of attention. Mamba-1 makes keys, queries and step
+sizes of the convolved values, which tensor ranks add up; a short convolution alone has a gate before it, too.
 
 Forward FLOPs of the scan are those of its products with the states, 2·(N·P) a head, token and product: two where a
 state decays (a token is written, then read), three under the delta rule (what it says of the key is read before). How
@@ -25,105 +23,105 @@ Parameters beside matrices, from the modelling files of transformers 5.24 (`Nemo
 for each head A (mamba1: for each number of its state), D and a bias of its step (Mamba), or A and that bias (under the
 delta rule); a norm's gains, one for each number (there of a head alone).
 
-Operators of a block's MLP: two matrices or three with a gate, or a mixture of experts in its place.
-
-The projector between a vision tower and its decoder is such matrices, too.
-
-In a model with both, blocks are priced as their average: an operator counts with the share of the blocks that have it.
+**MLP.** Two matrices or three with a gate, or a mixture of experts in its place. The projector between a vision tower
+and its decoder is such matrices, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
 
-from cost_models.operators.record import Gemm, Half, Held, Operator, Place, Tensor, multiply
+from cost_models.operators.record import Gemm, Half, Held, Kind, Operator, Place, Tensor, multiply
 from cost_models.specs.choices import OUTPUTS, SelectiveDrops
 from cost_models.specs.kinds import kinds_of
 from cost_models.specs.stack import StackSpec
-from cost_models.specs.transformer import Indexer, Recurrence, Tower, TransformerSpec
+from cost_models.specs.transformer import Recurrence, Tower, TransformerSpec
 
 _CACHED = 64
 """Models whose operators are kept, so that prices that ask many times do not make them anew."""
-_BEFORE, _AFTER = ("before", "around"), ("after", "around")
-"""Placements that have a norm before a half, and placements that have one over its output."""
+_WITH_ATTENTION = frozenset[SelectiveDrops]({"block-attention"})
+"""A policy that runs the attention submodule again."""
+_WITH_THE_HEADS = frozenset[SelectiveDrops]({"block-attention", "latent-heads"})
+"""Policies that make latent attention's heads again, and turn them."""
+_WITH_THE_EXPERTS = frozenset[SelectiveDrops]({"experts"})
+"""A policy that drops what experts keep runs the mixture again, with its router and shared experts."""
+_WITH_THE_MLP: dict[str, frozenset[SelectiveDrops]] = {
+    "mlp": frozenset({"dense-mlp"}),
+    "expert": _WITH_THE_EXPERTS,
+    "shared": frozenset({"experts", "shared-experts"}),
+}
 
 
 @lru_cache(maxsize=_CACHED)
 def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
     """All operators of a block; of a model whose blocks differ each with the share of the blocks that have it."""
-    whole = (model.stacks and model.stacks.encoder_layers) or (model.tower and not model.tower.part)
-    if len(set(model.mixers)) > 1 or whole:
+    several = (model.stacks and model.stacks.encoder_layers) or (model.tower and not model.tower.part)
+    if len(set(model.mixers)) > 1 or several:
         kinds, each = kinds_of(model, 1)
-        shares = [count / model.num_layers for count in kinds.counts]
         return tuple(
-            replace(operator, share=share * operator.share)
-            for share, one in zip(shares, each, strict=True)
+            replace(operator, share=count / model.num_layers * operator.share)
+            for count, one in zip(kinds.counts, each, strict=True)
             for operator in block_operators(one)
         )
-    mixes = () if model.mixer_of(0) == "none" else tuple(_mixing(model))
-    feeds = tuple(_feeding(model)) if model.feed_forward_share else ()
-    modulates = _modulation(model, 6, model.diffusion.tokens) if model.diffusion else ()
-    joins = projector_operators(model.tower, model) if model.tower and model.tower.part == "joint" else ()
-    return (*modulates, *joins, *mixes, *feeds)
+    found: list[Operator] = []
+    if model.diffusion:
+        found += _modulation(model, 6, model.diffusion.tokens)
+    if model.tower and model.tower.part == "joint":
+        found += projector_operators(model.tower, model)
+    mixer, parallel = model.mixer_of(0), model.parallel_block
+    if mixer != "none":
+        mixes = [*(attention_operators(model) if mixer != "recurrence" else ())]
+        if mixer != "attention":
+            mixes += recurrence_operators(model, beside_attention=mixer == "both")
+        norm = {"apart": model.latent_attention is not None}
+        found += _half(model, "attention", mixes, norm, terms=0 if parallel else 3 if mixer == "both" else 2)
+        if model.stacks is not None:
+            found += [_norm(model, "cross norm", "attention"), *cross_operators(model)]
+            found += _added(model, "attention", terms=2)
+    if model.feed_forward_share:
+        before = {"shares_input": parallel, "apart": model.moe_share > 0}
+        feeds = feed_forward_operators(model)
+        found += _half(model, "mlp", feeds, None if model.forked else before, terms=3 if parallel else 2)
+    return tuple(found)
 
 
-def _mixing(model: TransformerSpec) -> Iterator[Operator]:
-    """The half that mixes tokens."""
-    mixer = model.mixer_of(0)
-    if model.norm_placement in _BEFORE:
-        yield _norm(model, "attention norm", "attention", apart=model.latent_attention is not None)
-    yield from _modulated(model, "attention", "shift and scale", 2)
-    if mixer in ("attention", "both"):
-        yield from attention_operators(model)
-    if mixer in ("recurrence", "both"):
-        yield from recurrence_operators(model, beside_attention=mixer == "both")
-    if model.norm_placement in _AFTER:
-        yield _norm(model, "attention post-norm", "attention")
-    yield from _modulated(model, "attention", "gate", 1)
-    if not model.parallel_block:
-        yield from _added(model, "attention", terms=3 if mixer == "both" else 2)
-    if model.stacks is not None:
-        yield _norm(model, "cross norm", "attention")
-        yield from cross_operators(model)
-        yield from _added(model, "attention", terms=2)
-
-
-def _feeding(model: TransformerSpec) -> Iterator[Operator]:
-    """The half of MLP or mixture."""
-    parallel = model.parallel_block
-    if model.norm_placement in _BEFORE and not model.forked:
-        yield _norm(model, "mlp norm", "mlp", shares_input=parallel, apart=model.moe_share > 0)
-    yield from _modulated(model, "mlp", "shift and scale", 2)
-    yield from feed_forward_operators(model)
-    if model.norm_placement in _AFTER:
-        yield _norm(model, "mlp post-norm", "mlp")
-    yield from _modulated(model, "mlp", "gate", 1)
-    yield from _added(model, "mlp", terms=3 if parallel else 2)
+def _half(
+    model: TransformerSpec,
+    half: Half,
+    operators: Iterable[Operator],
+    norm_before: dict[str, bool] | None,
+    *,
+    terms: int,
+) -> Iterator[Operator]:
+    """A half of a block with its norms, what modulates it in diffusion, and the sum of so many terms behind it."""
+    if model.norm_placement in ("before", "around") and norm_before is not None:
+        yield _norm(model, f"{half} norm", half, **norm_before)
+    yield from _modulated(model, half, "shift and scale", 2)
+    yield from operators
+    if model.norm_placement in ("after", "around"):
+        yield _norm(model, f"{half} post-norm", half)
+    yield from _modulated(model, half, "gate", 1)
+    if terms:
+        yield from _added(model, half, terms=terms)
 
 
 def _modulation(model: TransformerSpec, vectors: int, tokens: int) -> Iterator[Operator]:
     """Operators per image of `tokens` tokens: SiLU and the matrix that makes shifts, scales and gates of both halves,
     whole on every tensor rank."""
     h = model.hidden_size
-    yield Operator(
-        name="modulation activation",
-        kind="activation",
-        half="attention",
-        reads=Tensor(width=h / tokens, place="whole"),
-    )
-    made = Gemm(inputs=h, outputs=(vectors * h,), split="whole", rows=1 / tokens)
+    yield Operator("modulation activation", "activation", "attention", Tensor(h / tokens, "whole"))
+    made = Gemm(h, (vectors * h,), "whole", rows=1 / tokens)
     yield multiply("modulation", made, half="attention", reads="whole", bias=True)
 
 
 def _modulated(model: TransformerSpec, half: Half, name: str, vectors: int) -> Iterator[Operator]:
     """The stream times a vector of its image, and of two the other added; both are read besides."""
     if model.diffusion is not None:
-        width = model.hidden_size * (1 + vectors / model.diffusion.tokens)
-        over = Tensor(width=width, place="stream")
-        yield Operator(name=f"{half} {name}", kind="modulation", half=half, reads=over, inputs=vectors)
+        over = Tensor(model.hidden_size * (1 + vectors / model.diffusion.tokens), "stream")
+        yield Operator(f"{half} {name}", "modulation", half, over, inputs=vectors)
 
 
 def drops_something(model: TransformerSpec, stack: StackSpec) -> bool:
@@ -136,18 +134,11 @@ def _norm(
     model: TransformerSpec, name: str, half: Half, *, shares_input: bool = False, apart: bool = False
 ) -> Operator:
     """Over the residual stream; `apart` where several operators read it, so that it is in no product's kernel."""
-    stream = Tensor(width=model.hidden_size, place="stream")
-    return Operator(
-        name=name,
-        kind="norm",
-        half=half,
-        reads=stream,
-        returns=stream,
-        weights={"whole": norm_weights(model)},
-        norm=model.norm,
-        shares_input=shares_input,
-        redone_by=frozenset[SelectiveDrops]({"norms"} if apart else ()),
-    )
+    stream = Tensor(model.hidden_size, "stream")
+    weights: dict[Held, float] = {"whole": norm_weights(model)}
+    again = frozenset[SelectiveDrops]({"norms"} if apart else ())
+    norm = Operator(name, "norm", half, stream, returns=stream, weights=weights, norm=model.norm)
+    return replace(norm, shares_input=shares_input, redone_by=again)
 
 
 def norm_weights(model: TransformerSpec) -> int:
@@ -186,143 +177,115 @@ def transform_weights(model: TransformerSpec) -> int:
     return there * (model.hidden_size * (model.hidden_size + model.mlp_bias) + norm_weights(model))
 
 
-def _added(model: TransformerSpec, half: Half, *, terms: int) -> tuple[Operator, ...]:
+def _added(model: TransformerSpec, half: Half, *, terms: int) -> Iterator[Operator]:
     """Dropout and addition to the residual stream; a parallel block adds both halves at once."""
-    stream = Tensor(width=model.hidden_size, place="stream")
-    summed = (
-        Operator(name=f"{half} dropout", kind="dropout", half=half, reads=stream),
-        Operator(name=f"{half} residual", kind="residual", half=half, reads=stream, inputs=terms),
-    )
+    stream = Tensor(model.hidden_size, "stream")
+    yield Operator(f"{half} dropout", "dropout", half, stream)
+    yield Operator(f"{half} residual", "residual", half, stream, inputs=terms)
     if model.norm_placement == "after-sum":
-        return *summed, _norm(model, f"{half} post-norm", half)
-    return summed
+        yield _norm(model, f"{half} post-norm", half)
 
 
-_WITH_ATTENTION: frozenset[SelectiveDrops] = frozenset({"block-attention"})
-_WITH_THE_HEADS: frozenset[SelectiveDrops] = frozenset({"block-attention", "latent-heads"})
-"""Policies that make latent attention's heads again, and turn them."""
+def _multiply(name: str, gemm: Gemm, reads: Place, **more: Any) -> Operator:
+    """A product in the attention submodule, which some stacks recompute as a whole."""
+    return multiply(name, gemm, reads=reads, **{"half": "attention", "redone_by": _WITH_ATTENTION} | more)
 
 
-def attention_operators(model: TransformerSpec) -> tuple[Operator, ...]:
+def _inside(name: str, kind: Kind, over: Tensor, **more: Any) -> Operator:
+    """Another operator in it."""
+    return Operator(name, kind, "attention", over, **{"redone_by": _WITH_ATTENTION} | more)
+
+
+def _inner_norm(name: str, width: int, place: Place, weights: dict[Held, float], **more: Any) -> Operator:
+    over = Tensor(width, place)
+    return _inside(name, "norm", over, returns=over, weights=weights, **{"norm": "rmsnorm"} | more)
+
+
+def attention_operators(model: TransformerSpec) -> Iterator[Operator]:
     """Operators between the normed stream and the residual addition; without the norms over the stream."""
-    projections = _projections if model.latent_attention is None else _latents
-    out = Gemm(inputs=model.attended_size, outputs=(model.hidden_size,), split="rows")
-    gated = model.attention_gate
-    return (
-        *projections(model),
-        *_rotary(model),
-        _core(model),
-        *([_gate(model)] if gated else []),
-        _multiply(
-            "output projection",
-            out,
-            reads="split",
-            bias=model.attention_output_bias,
-            shares_input=not gated,
-            reads_core=not gated,
-        ),
-    )
+    yield from _projections(model) if model.latent_attention is None else _latents(model)
+    if model.turned_share:  # of the numbers of queries and of keys
+        again = _WITH_ATTENTION if model.latent_attention is None else _WITH_THE_HEADS
+        for name, width in (("rotary of queries", model.query_size), ("rotary of keys", model.kv_size)):
+            yield _inside(name, "rotary", Tensor(model.turned_share * width, "split"), redone_by=again)
+    yield _core(model)
+    if model.attention_gate:  # made beside the queries
+        yield _inside("attention gate", "gating", Tensor(model.attended_size, "split"))
+    yield _joined_heads(model, "output projection", model.attended_size, after_core=not model.attention_gate)
+
+
+def _joined_heads(model: TransformerSpec, name: str, width: int, *, after_core: bool) -> Operator:
+    """The product that makes of heads what is added to the stream."""
+    out = Gemm(width, (model.hidden_size,), "rows")
+    bias = model.attention_output_bias
+    return _multiply(name, out, "split", bias=bias, shares_input=after_core, reads_core=after_core)
 
 
 def _projections(model: TransformerSpec) -> Iterator[Operator]:
     """Queries, keys and values in one product, and norms of queries and keys."""
     q, kv = model.query_size, model.kv_size
     gates = q if model.attention_gate else 0
-    gemm = Gemm(
-        inputs=model.hidden_size,
-        outputs=(q + gates, kv, kv),
-        split="columns",
-        behind_norm=True,
-        kept_share=(q + kv) / (q + 2 * kv) if not gates else 0.0,
-    )
-    yield _multiply("queries, keys, values", gemm, reads="entrance", bias=model.attention_bias, kept=q + kv)
+    kept_share = (q + kv) / (q + 2 * kv) if not gates else 0.0
+    gemm = Gemm(model.hidden_size, (q + gates, kv, kv), "columns", behind_norm=True, kept_share=kept_share)
+    yield _multiply("queries, keys, values", gemm, "entrance", bias=model.attention_bias, kept=q + kv)
     if model.qk_norm:
+        over_all = model.qk_norm_over == "all"
         for name, width in (("query norm", q), ("key norm", kv)):
-            over_all = model.qk_norm_over == "all"
-            yield _inner_norm(
-                name, width, "split", {"split": width} if over_all else {"whole": model.head_dim}
-            )
+            weights: dict[Held, float] = {"split": width} if over_all else {"whole": model.head_dim}
+            yield _inner_norm(name, width, "split", weights)
 
 
 def _latents(model: TransformerSpec) -> Iterator[Operator]:
-    """Down to the latents, a norm over each, and up from them to the heads."""
+    """Down to the latents, a norm over each, and up from them to the heads; an indexer, of which queries, their weights
+    and a normed key are whole on every tensor rank, beside them."""
     latent = model.latent_attention
     assert latent is not None
-    h, q, kv = model.hidden_size, model.query_size, model.kv_size
-    if rank := latent.query_rank:
-        down = Gemm(inputs=h, outputs=(rank,), split="whole", behind_norm=True)
-        yield _multiply("query latent", down, reads="entrance", reads_output_of="norms")
+    h, q, rank = model.hidden_size, model.query_size, latent.query_rank
+    if rank:
+        down = Gemm(h, (rank,), "whole", behind_norm=True)
+        yield _multiply("query latent", down, "entrance", reads_output_of="norms")
         yield _inner_norm("norm of the query latent", rank, "stream", {"whole": rank})
-    up = Gemm(inputs=rank or h, outputs=(q,), split="columns", from_latent=bool(rank), behind_norm=not rank)
+    heads: dict[str, Any] = {"redone_by": _WITH_THE_HEADS}
+    up = Gemm(rank or h, (q,), "columns", from_latent=bool(rank), behind_norm=not rank)
     of_norm = None if rank else "norms"
-    yield _heads("queries", up, reads="stream" if rank else "entrance", kept=q, reads_output_of=of_norm)
-    down = Gemm(inputs=h, outputs=(latent.kv_rank + latent.position_dim,), split="whole")
-    yield _multiply("key and value latent", down, reads="entrance", shares_input=True)
+    yield _multiply("queries", up, "stream" if rank else "entrance", kept=q, reads_output_of=of_norm, **heads)
+    down = Gemm(h, (latent.kv_rank + latent.position_dim,), "whole")
+    yield _multiply("key and value latent", down, "entrance", shares_input=True)
     yield _inner_norm("norm of the key and value latent", latent.kv_rank, "stream", {"whole": latent.kv_rank})
-    if latent.indexer is not None:
-        yield from _indexer(model, latent.indexer, rank or h)
+    if (indexer := latent.indexer) is not None:
+        queries = Gemm(rank or h, (indexer.heads * indexer.head_dim,), "whole", from_latent=True)
+        yield _multiply("index queries", queries, "stream", shares_input=True)
+        others = Gemm(h, (indexer.head_dim, indexer.heads), "whole")
+        yield _multiply("index keys, weights", others, "entrance", shares_input=True)
+        gains: dict[Held, float] = {"whole": 2 * indexer.head_dim}
+        yield _inner_norm("norm of index keys", indexer.head_dim, "whole", gains, norm="layernorm")
+        yield _inside("index scores", "gating", Tensor(indexer.width, "whole"))
     keys = model.num_kv_heads * (model.head_dim - latent.position_dim)
-    up = Gemm(inputs=latent.kv_rank, outputs=(keys + model.value_size,), split="columns", from_latent=True)
-    yield _heads("keys and values", up, reads="stream", kept=kv)
+    up = Gemm(latent.kv_rank, (keys + model.value_size,), "columns", from_latent=True)
+    yield _multiply("keys and values", up, "stream", kept=model.kv_size, **heads)
 
 
-def _indexer(model: TransformerSpec, indexer: Indexer, rank: int) -> Iterator[Operator]:
-    """Queries, their weights and a normed key, whole on every tensor rank; scores are made of these."""
-    queries = Gemm(inputs=rank, outputs=(indexer.heads * indexer.head_dim,), split="whole", from_latent=True)
-    yield _multiply("index queries", queries, reads="stream", shares_input=True)
-    others = Gemm(inputs=model.hidden_size, outputs=(indexer.head_dim, indexer.heads), split="whole")
-    yield _multiply("index keys, weights", others, reads="entrance", shares_input=True)
-    keys = _inner_norm("norm of index keys", indexer.head_dim, "whole", {"whole": 2 * indexer.head_dim})
-    yield replace(keys, norm="layernorm")
-    yield _inside(name="index scores", kind="gating", reads=Tensor(width=indexer.width, place="whole"))
-
-
-def cross_operators(model: TransformerSpec) -> tuple[Operator, ...]:
+def cross_operators(model: TransformerSpec) -> Iterator[Operator]:
     """Of a decoder's block, from the normed stream to what is added to it: queries of its own tokens, keys and values
     of what the encoder returned, which its stage holds once for all of its blocks."""
     h, q, kv, share = model.hidden_size, model.query_size, model.kv_size, model.source_share
-    queries = Gemm(inputs=h, outputs=(q,), split="columns", behind_norm=True)
-    others = Gemm(inputs=h, outputs=(kv, kv), split="columns", rows=share)
-    out = Gemm(inputs=q, outputs=(h,), split="rows")
     bias = model.attention_bias
-    core = _core(model)
-    return (
-        _multiply("cross queries", queries, reads="entrance", bias=bias, kept=q),
-        _multiply("cross keys, values", others, reads="entrance", bias=bias, shares_input=True),
-        replace(core, name="cross core", reads=Tensor(width=q + 2 * share * kv, place="split")),
-        _multiply(
-            "cross output projection",
-            out,
-            reads="split",
-            bias=model.attention_output_bias,
-            shares_input=True,
-            reads_core=True,
-        ),
-    )
-
-
-def _inner_norm(name: str, width: int, place: Place, weights: dict[Held, float]) -> Operator:
-    over = Tensor(width=width, place=place)
-    return _inside(name=name, kind="norm", reads=over, returns=over, norm="rmsnorm", weights=weights)
-
-
-def _rotary(model: TransformerSpec) -> Iterator[Operator]:
-    """Turns a share of the numbers of queries and of keys."""
-    if model.turned_share:
-        for name, width in (("rotary of queries", model.query_size), ("rotary of keys", model.kv_size)):
-            turned = Tensor(width=model.turned_share * width, place="split")
-            again = _WITH_ATTENTION if model.latent_attention is None else _WITH_THE_HEADS
-            yield Operator(name=name, kind="rotary", half="attention", reads=turned, redone_by=again)
+    queries = Gemm(h, (q,), "columns", behind_norm=True)
+    yield _multiply("cross queries", queries, "entrance", bias=bias, kept=q)
+    others = Gemm(h, (kv, kv), "columns", rows=share)
+    yield _multiply("cross keys, values", others, "entrance", bias=bias, shares_input=True)
+    yield replace(_core(model), name="cross core", reads=Tensor(q + 2 * share * kv, "split"))
+    yield _joined_heads(model, "cross output projection", q, after_core=True)
 
 
 def _core(model: TransformerSpec) -> Operator:
     """Scores, softmax and weighted values; every selective policy runs it again."""
-    out = Tensor(width=model.attended_size, place="split")
+    out = Tensor(model.attended_size, "split")
     return Operator(
-        name="attention core",
-        kind="core",
-        half="attention",
-        reads=Tensor(width=model.query_size + model.kv_size + model.value_size, place="split"),
+        "attention core",
+        "core",
+        "attention",
+        Tensor(model.query_size + model.kv_size + model.value_size, "split"),
         returns=out,
         weights={"split": model.num_heads} if model.attention_sinks else {},
         redone_by=frozenset({"core", "block-attention"}),
@@ -331,116 +294,67 @@ def _core(model: TransformerSpec) -> Operator:
     )
 
 
-def _heads(name: str, gemm: Gemm, *, reads: Place, **more: Any) -> Operator:
-    """Makes heads out of a latent."""
-    return multiply(name, gemm, half="attention", reads=reads, redone_by=_WITH_THE_HEADS, **more)
-
-
-def _gate(model: TransformerSpec) -> Operator:
-    """Multiplies what attention returns by gates, which are made beside the queries."""
-    over = Tensor(width=model.attended_size, place="split")
-    return _inside(name="attention gate", kind="gating", reads=over)
-
-
-def _multiply(name: str, gemm: Gemm, *, reads: Place, **more: Any) -> Operator:
-    redone = frozenset({"block-attention"})
-    return multiply(name, gemm, half="attention", reads=reads, redone_by=redone, **more)
-
-
-def _inside(**fields: Any) -> Operator:
-    """In the attention submodule, which some stacks recompute as a whole."""
-    return Operator(half="attention", redone_by=frozenset({"block-attention"}), **fields)
-
-
 _HEAD_VECTORS = {"mamba1": 2, "mamba2": 3, "lightning": 0, "gated-delta": 2, "kimi-delta": 1}
 """Learned numbers of a head."""
 _BY_NUMBER = ("mamba1", "kimi-delta")
 """Kinds that have one more for each number of a key."""
-_COMMON: dict[str, Any] = {"half": "attention", "redone_by": _WITH_ATTENTION}
 
 
 def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> Iterator[Operator]:
     """Operators between the normed stream and the residual addition; without the norms over the stream."""
-    mixer = model.recurrence
+    mixer, h = model.recurrence, model.hidden_size
     assert mixer is not None
-    into = Gemm(
-        inputs=model.hidden_size,
-        outputs=(mixer.input_size,),
-        split="columns",
-        behind_norm=not beside_attention,
-    )
-    yield multiply(
-        "state inputs", into, reads="entrance", bias=mixer.bias, shares_input=beside_attention, **_COMMON
-    )
-    if mixer.gate_rank:
-        yield from _gate_latents(model, mixer, mixer.gate_rank)
-    returned = Tensor(width=mixer.value_size, place="split")
+    into = Gemm(h, (mixer.input_size,), "columns", behind_norm=not beside_attention)
+    yield _multiply("state inputs", into, "entrance", bias=mixer.bias, shares_input=beside_attention)
+    if rank := mixer.gate_rank:  # down to a latent each for decays and gates, and up from them to the heads
+        down = Gemm(h, (rank, rank), "whole")
+        yield _multiply("gate latents", down, "entrance", shares_input=True)
+        up = Gemm(rank, (mixer.decay_size, mixer.value_size), "columns", from_latent=True)
+        yield _multiply("gates", up, "stream")
+    returned = Tensor(mixer.value_size, "split")
     if not mixer.scans:
-        yield Operator(name="gate before", kind="gating", reads=returned, inputs=2, **_COMMON)
-    yield _convolution(mixer)
+        yield _inside("gate before", "gating", returned, inputs=2)
+    taps = mixer.conv_width + mixer.conv_bias if mixer.conv_width else 0
+    size = mixer.convolved_size
+    weights: dict[Held, float] = {"split": taps * size} if taps else {}
+    flops = 2.0 * mixer.conv_width * size
+    yield _inside("short convolution", "convolution", Tensor(size, "split"), weights=weights, flops=flops)
     if mixer.step_rank:
         yield from _selections(mixer, mixer.step_rank)
     if mixer.scans:
-        yield _scan(mixer, returned)
-    gains, inputs = _gains(mixer), 1 if mixer.scans else 2
-    yield Operator(
-        name="gated norm",
-        kind="gating",
-        reads=returned,
+        vectors = (_HEAD_VECTORS[mixer.kind] + (mixer.kind in _BY_NUMBER) * mixer.state_dim) * mixer.heads
+        yield _inside(
+            "state scan",
+            "scan",
+            Tensor(mixer.mixed_size, "split"),
+            returns=returned,
+            weights={"split": vectors} if vectors else {},
+            flops=2.0 * state_products(mixer) * mixer.value_size * mixer.state_dim,
+        )
+    gains: dict[Held, float] = {"whole": mixer.head_dim} if mixer.delta else {"split": mixer.value_size}
+    yield _inside(
+        "gated norm",
+        "gating",
+        returned,
         returns=returned,
-        weights=gains,
-        inputs=inputs,
+        weights=gains if mixer.output_norm else {},
+        inputs=1 if mixer.scans else 2,
         launched=not mixer.step_rank,
-        **_COMMON,
     )
-    out = Gemm(inputs=mixer.value_size, outputs=(model.hidden_size,), split="rows")
     again = mixer.step_rank is not None  # its kernel makes what this reads once more
-    yield multiply("state outputs", out, reads="split", bias=mixer.bias, shares_input=again, **_COMMON)
-
-
-def _convolution(mixer: Recurrence) -> Operator:
-    taps = mixer.conv_width + mixer.conv_bias if mixer.conv_width else 0
-    return Operator(
-        name="short convolution",
-        kind="convolution",
-        reads=Tensor(width=mixer.convolved_size, place="split"),
-        weights={"split": taps * mixer.convolved_size} if taps else {},
-        flops=2.0 * mixer.conv_width * mixer.convolved_size,
-        **_COMMON,
-    )
-
-
-def _scan(mixer: Recurrence, returned: Tensor) -> Operator:
-    vectors = (_HEAD_VECTORS[mixer.kind] + (mixer.kind in _BY_NUMBER) * mixer.state_dim) * mixer.heads
-    return Operator(
-        name="state scan",
-        kind="scan",
-        reads=Tensor(width=mixer.mixed_size, place="split"),
-        returns=returned,
-        weights={"split": vectors} if vectors else {},
-        flops=2.0 * state_products(mixer) * mixer.value_size * mixer.state_dim,
-        **_COMMON,
-    )
+    out = Gemm(mixer.value_size, (h,), "rows")
+    yield _multiply("state outputs", out, "split", bias=mixer.bias, shares_input=again)
 
 
 def _selections(mixer: Recurrence, rank: int) -> Iterator[Operator]:
     """Mamba-1: keys, queries and a latent made of all channels, and step sizes of the latent; its kernel convolves
     once more in place of keeping what they are made from."""
-    made = Gemm(inputs=mixer.value_size, outputs=(mixer.selected_size,), split="rows")
-    yield multiply("keys, queries, step latent", made, reads="split", shares_input=True, **_COMMON)
+    size = mixer.selected_size
+    made = Gemm(mixer.value_size, (size,), "rows")
+    yield _multiply("keys, queries, step latent", made, "split", shares_input=True)
     if mixer.latent_norms:
-        over, gains = Tensor(width=mixer.selected_size, place="whole"), mixer.selected_size
-        yield Operator(
-            name="norms of keys, queries, step latent",
-            kind="norm",
-            reads=over,
-            returns=over,
-            norm="rmsnorm",
-            weights={"whole": gains},
-            **_COMMON,
-        )
-    steps = Gemm(inputs=rank, outputs=(mixer.value_size,), split="columns", from_latent=True)
-    yield multiply("step sizes", steps, reads="whole", **_COMMON)
+        yield _inner_norm("norms of keys, queries, step latent", size, "whole", {"whole": size})
+    yield _multiply("step sizes", Gemm(rank, (mixer.value_size,), "columns", from_latent=True), "whole")
 
 
 def state_products(mixer: Recurrence) -> int:
@@ -448,35 +362,12 @@ def state_products(mixer: Recurrence) -> int:
     return 3 if mixer.delta else 2
 
 
-def _gate_latents(model: TransformerSpec, mixer: Recurrence, rank: int) -> Iterator[Operator]:
-    """Down to a latent each for decays and gates, which every rank makes whole, and up from them to the heads."""
-    down = Gemm(inputs=model.hidden_size, outputs=(rank, rank), split="whole")
-    yield multiply("gate latents", down, reads="entrance", shares_input=True, **_COMMON)
-    widths = (mixer.decay_size, mixer.value_size)
-    up = Gemm(inputs=rank, outputs=widths, split="columns", from_latent=True)
-    yield multiply("gates", up, reads="stream", **_COMMON)
-
-
-def _gains(mixer: Recurrence) -> dict[Held, float]:
-    if not mixer.output_norm:
-        return {}
-    return {"whole": mixer.head_dim} if mixer.delta else {"split": mixer.value_size}
-
-
-TOWER_NORM = "tower norm"
-_WITH_THE_EXPERTS: frozenset[SelectiveDrops] = frozenset({"experts"})
-"""A policy that drops what experts keep runs the mixture again, with its router and shared experts."""
-_WITH_SHARED_EXPERTS: frozenset[SelectiveDrops] = frozenset({"experts", "shared-experts"})
-_WITH_THE_MLP: frozenset[SelectiveDrops] = frozenset({"dense-mlp"})
-
-
-def feed_forward_operators(model: TransformerSpec) -> tuple[Operator, ...]:
+def feed_forward_operators(model: TransformerSpec) -> Iterator[Operator]:
     """Operators between the normed stream and the residual addition; without the norms over the stream."""
-    mixture, dense = model.moe_share, model.dense_share
-    return (
-        *(_mlp(model, "mlp", model.ffn_hidden_size, dense) if dense else ()),
-        *(_mixture(model, mixture) if mixture else ()),
-    )
+    if share := model.dense_share:
+        yield from _mlp(model, "mlp", model.ffn_hidden_size, share)
+    if share := model.moe_share:
+        yield from _mixture(model, share)
 
 
 def _mlp(
@@ -484,75 +375,51 @@ def _mlp(
 ) -> Iterator[Operator]:
     """The matrices of a dense block, of each routed expert or of the shared experts; two up run as one wide product."""
     dense, routed, matrices = name == "mlp", name == "expert", 2 if model.gated_mlp else 1
-    h, inner = model.hidden_size, Tensor(width=width, place="expert" if routed else "split")
-    redone = {"mlp": _WITH_THE_MLP, "shared": _WITH_SHARED_EXPERTS}.get(name, _WITH_THE_EXPERTS)
-    common: dict[str, Any] = {"half": "mlp", "share": share, "bias": model.mlp_bias, "redone_by": redone}
-    if routed:
-        common |= {"experts": model.num_experts, "passed": model.experts_per_token}
+    h, inner = model.hidden_size, Tensor(width, "expert" if routed else "split")
+    common: dict[str, Any] = {"half": "mlp", "share": share, "redone_by": _WITH_THE_MLP[name]}
+    counts = {"experts": model.num_experts, "passed": model.experts_per_token} if routed else {}
+    product: dict[str, Any] = common | counts | {"bias": model.mlp_bias}
     reads: Place = "copies" if routed else "entrance"
     kept_already = name == "shared" or (dense and model.forked)
     up = Gemm(
-        inputs=h,
-        outputs=(width,) * matrices,
-        split="columns",
-        routed=routed,
-        behind_norm=dense,
-        kept_share=dense / matrices,
+        h, (width,) * matrices, "columns", routed=routed, behind_norm=dense, kept_share=dense / matrices
     )
-    down = Gemm(inputs=width, outputs=(h,), split="rows", routed=routed, last=dense)
-    yield multiply(f"{name} up", up, reads=reads, kept=width, shares_input=kept_already, **common)
+    yield multiply(f"{name} up", up, reads=reads, kept=width, shares_input=kept_already, **product)
     yield Operator(
-        name=f"{name} activation",
-        kind="activation",
-        half="mlp",
+        f"{name} activation",
+        "activation",
+        "mlp",
+        inner,
         share=share,
-        reads=inner,
         inputs=matrices,
         launched=name != "shared",
-        redone_by=redone | {"expert-activations"} if routed else redone,
+        redone_by=_WITH_THE_MLP[name] | {"expert-activations"} if routed else _WITH_THE_MLP[name],
     )
     # a parallel block adds what it returns to attention's output
-    shares = dense and model.parallel_block
-    of_activation = "expert-activations" if routed else None
-    yield multiply(
-        f"{name} down",
-        down,
-        reads=inner.place,
-        shares_gradient=shares,
-        reads_output_of=of_activation,
-        **common,
-    )
+    product |= {"shares_gradient": dense and model.parallel_block}
+    product |= {"reads_output_of": "expert-activations" if routed else None}
+    down = Gemm(width, (h,), "rows", routed=routed, last=dense)
+    yield multiply(f"{name} down", down, reads=inner.place, **product)
 
 
 def _mixture(model: TransformerSpec, share: float) -> Iterator[Operator]:
     """Router, the way to the experts and back, routed experts, and shared experts, which every token passes through."""
-    common: dict[str, Any] = {"half": "mlp", "share": share, "redone_by": _WITH_THE_EXPERTS}
     h = model.hidden_size
-    router = Gemm(inputs=h, outputs=(model.num_experts,), split="whole", router=True)
-    yield multiply(
-        "router",
-        router,
-        reads="entrance",
-        bias=model.router_bias,
-        shares_input=model.forked,
-        reads_output_of=None if model.forked else "norms",
-        **common,
-    )
-    yield Operator(name="routing", kind="routing", reads=Tensor(width=h, place="sent"), **common)
+    common: dict[str, Any] = {"share": share, "redone_by": _WITH_THE_EXPERTS}
+    more: dict[str, Any] = common | {"shares_input": model.forked, "bias": model.router_bias}
+    more |= {"reads_output_of": None if model.forked else "norms"}
+    router = Gemm(h, (model.num_experts,), "whole", router=True)
+    yield multiply("router", router, half="mlp", reads="entrance", **more)
+    yield Operator("routing", "routing", "mlp", Tensor(h, "sent"), **common)
     yield from _mlp(model, "expert", model.moe_ffn_hidden_size, share)
     if width := model.shared_expert_ffn_hidden_size:
         yield from _mlp(model, "shared", width, share)
     if model.shared_expert_gate:
-        yield Operator(
-            name="shared gate",
-            kind="gate",
-            reads=Tensor(width=h, place="entrance"),
-            returns=Tensor(width=1, place="whole"),
-            weights={"whole": h},
-            flops=2.0 * h,
-            shares_input=True,
-            **common,
-        )
+        gate = Operator("shared gate", "gate", "mlp", Tensor(h, "entrance"), shares_input=True, **common)
+        yield replace(gate, returns=Tensor(1, "whole"), weights={"whole": h}, flops=2.0 * h)
+
+
+TOWER_NORM = "tower norm"
 
 
 def projector_operators(tower: Tower, model: TransformerSpec) -> Iterator[Operator]:
@@ -560,28 +427,18 @@ def projector_operators(tower: Tower, model: TransformerSpec) -> Iterator[Operat
     2304.08485, section 4.1), of so many tokens of images for each of a sequence's, for which widths are said. Tensor
     ranks split matrices as they do an MLP's, a single one by its inputs."""
     rows, inputs, inner = tower.share, tower.projector_inputs, tower.projector_hidden_size
-    gains = 2 if tower.norm == "layernorm" else 1
+    over, gains = Tensor(rows * inputs, "whole"), 2 if tower.norm == "layernorm" else 1
     norms = (
         (TOWER_NORM, tower.hidden_size, tower.norm_after),
         ("projector norm", inputs, tower.projector_norm),
     )
     for name, width, there in norms:
         if there:
-            over = Tensor(width=rows * inputs, place="whole")
-            yield Operator(
-                name=name,
-                kind="norm",
-                half="attention",
-                reads=over,
-                returns=over,
-                norm=tower.norm,
-                weights={"whole": gains * width},
-            )
-    biased = tower.projector_bias
+            weights: dict[Held, float] = {"whole": gains * width}
+            yield Operator(name, "norm", "attention", over, returns=over, norm=tower.norm, weights=weights)
+    more: dict[str, Any] = {"half": "attention", "bias": tower.projector_bias}
     if inner:
-        up = Gemm(inputs=inputs, outputs=(inner,), split="columns", rows=rows)
-        yield multiply("projector up", up, half="attention", reads="whole", bias=biased)
-        within = Tensor(width=rows * inner, place="split")
-        yield Operator(name="projector activation", kind="activation", half="attention", reads=within)
-    down = Gemm(inputs=inner or inputs, outputs=(model.hidden_size,), split="rows", rows=rows)
-    yield multiply("projector down", down, half="attention", reads="split", bias=biased)
+        yield multiply("projector up", Gemm(inputs, (inner,), "columns", rows=rows), reads="whole", **more)
+        yield Operator("projector activation", "activation", "attention", Tensor(rows * inner, "split"))
+    down = Gemm(inner or inputs, (model.hidden_size,), "rows", rows=rows)
+    yield multiply("projector down", down, reads="split", **more)

@@ -12,7 +12,7 @@ whatever the layout; these are added up, and only their few sums meet the column
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -58,7 +58,7 @@ Held = Literal["whole", "split", "expert", "each expert"]
 Half = Literal["attention", "mlp"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """An activation: so many numbers for each token of a place."""
 
@@ -66,7 +66,7 @@ class Tensor:
     place: Place
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Gemm:
     """Matrices that read the same input, side by side in one product; backward it runs as dgrad and as wgrad."""
 
@@ -75,6 +75,7 @@ class Gemm:
     """Output width of each matrix."""
     split: Literal["whole", "columns", "rows"]
     """What tensor ranks (of an expert its own) divide: nothing, the outputs, or the inputs."""
+    _: KW_ONLY
     routed: bool = False
     """One for each routed expert, all of a rank in one grouped product."""
     router: bool = False
@@ -105,7 +106,7 @@ class Gemm:
         return self.inputs * self.width
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Operator:
     """One operator of a block; `share` of the model's blocks have it."""
 
@@ -114,6 +115,7 @@ class Operator:
     half: Half
     """What of a block has run backward when it is done with: the MLP's half is the first."""
     reads: Tensor
+    _: KW_ONLY
     returns: Tensor | None = None
     """Its output; said of those with parameters, whose gradients may wait for it."""
     share: float = 1.0
@@ -163,36 +165,28 @@ def multiply(
 
     A bias is split with the outputs. Of what tensor ranks add up each of them has all, and adds it once.
     """
-    split, whole = _HELD[gemm.routed]
+    split: Held = "expert" if gemm.routed else "split"
+    whole: Held = "each expert" if gemm.routed else "whole"
     weights: dict[Held, float] = {split: 0.0, whole: 0.0}
     weights[whole if gemm.split == "whole" else split] += experts * gemm.elements
     weights[split if gemm.split == "columns" else whole] += experts * gemm.width * bias
-    returns = Tensor(width=gemm.rows * gemm.width, place=_returned(gemm))
+    # the output is split, or before ranks add up their parts whole on each of them
+    place: Place = "copies" if gemm.routed else "whole"
+    if gemm.router or gemm.split == "columns":
+        place = "expert" if gemm.routed else "split"
     return Operator(
-        name=name,
-        kind="gemm",
-        half=half,
+        name,
+        "gemm",
+        half,
+        Tensor(gemm.rows * gemm.inputs, reads),
         gemm=gemm,
-        reads=Tensor(width=gemm.rows * gemm.inputs, place=reads),
-        returns=returns,
+        returns=Tensor(gemm.rows * gemm.width, place),
         weights={held: count for held, count in weights.items() if count},
         flops=2.0 * passed * gemm.rows * gemm.elements,
         biased=bias,
-        kept=Tensor(width=kept, place=returns.place) if kept else None,
+        kept=Tensor(kept, place) if kept else None,
         **more,
     )
-
-
-_HELD: dict[bool, tuple[Held, Held]] = {False: ("split", "whole"), True: ("expert", "each expert")}
-
-
-def _returned(gemm: Gemm) -> Place:
-    """Where its output is: split, or before ranks add up their parts whole on each of them."""
-    if gemm.router:
-        return "split"
-    if gemm.split == "columns":
-        return "expert" if gemm.routed else "split"
-    return "copies" if gemm.routed else "whole"
 
 
 Key = TypeVar("Key", Place, Held)

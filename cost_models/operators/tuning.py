@@ -134,37 +134,21 @@ def _adapter(
     matrix = base.gemm
     assert matrix is not None
     common: dict[str, Any] = {"half": base.half, "share": base.share, "redone_by": base.redone_by}
-    counts: dict[str, Any] = (
-        {"experts": model.num_experts, "passed": model.experts_per_token} if matrix.routed else {}
-    )
+    product = dict(common)
+    if matrix.routed:
+        product |= {"experts": model.num_experts, "passed": model.experts_per_token}
     beside: dict[str, Any] = {"routed": matrix.routed, "adapter": True}
-    into = Gemm(
-        inputs=matrix.inputs,
-        outputs=(tuning.rank,),
-        split="rows" if matrix.split == "rows" else "whole",
-        **beside,
-    )
-    out_of = Gemm(
-        inputs=tuning.rank,
-        outputs=(matrix.outputs[number],),
-        split="columns" if matrix.split == "columns" else "whole",
-        **beside,
-    )
-    down = multiply(
-        f"A of {base.name}",
-        into,
-        reads=base.reads.place,
-        shares_input=shares_input,
-        drops_input=tuning.dropout > 0,
-        **counts,
-        **common,
-    )
+    into = Gemm(matrix.inputs, (tuning.rank,), "rows" if matrix.split == "rows" else "whole", **beside)
+    first = product | {"shares_input": shares_input, "drops_input": tuning.dropout > 0}
+    down = multiply(f"A of {base.name}", into, reads=base.reads.place, **first)
+    out = matrix.outputs[number]
+    out_of = Gemm(tuning.rank, (out,), "columns" if matrix.split == "columns" else "whole", **beside)
     assert down.returns is not None
-    up = multiply(f"B of {base.name}", out_of, reads=down.returns.place, **counts, **common)
+    up = multiply(f"B of {base.name}", out_of, reads=down.returns.place, **product)
     assert up.returns is not None
     yield from (down, up)
-    yield Operator(name=f"adapter of {base.name}", kind="adapter", reads=up.returns, inputs=2, **common)
-    yield Operator(name=f"input of {base.name}", kind="adapter", reads=base.reads, inputs=0, **common)
+    yield Operator(f"adapter of {base.name}", "adapter", reads=up.returns, inputs=2, **common)
+    yield Operator(f"input of {base.name}", "adapter", reads=base.reads, inputs=0, **common)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
