@@ -10,15 +10,15 @@ from typing import Any
 from benchmarks.exporters import compare
 from benchmarks.exporters.draw import DENSE, MIXTURES
 from cost_models.question import Question
-from planner.formats.accelerate import writing as accelerate
-from planner.formats.axolotl import writing as axolotl
-from planner.formats.deepspeed import writing as deepspeed
+from planner.formats.accelerate import config_file as accelerate
+from planner.formats.axolotl import config_file as axolotl
+from planner.formats.deepspeed import config_file as deepspeed
 from planner.formats.exporter import Job, Settings
 from planner.formats.megatron import script as megatron
 from planner.formats.megatron.arguments import written
 from planner.formats.nemo import recipe as nemo
 from planner.formats.target import Target
-from planner.formats.torchtitan import writing as torchtitan
+from planner.formats.torchtitan import writer as torchtitan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,8 @@ from cost_models.pipeline.estimating import estimate
 from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import read_megatron
 from planner.formats.nemo.config_file import read_nemo
-from planner.formats.reading.settings import Reading
-from planner.formats.torchtitan.reading import read_torchtitan
-from planner.formats.torchtitan.recipes import read_recipe
+from planner.formats.settings import Reading
+from planner.formats.torchtitan.reader import read_recipe, read_torchtitan
 
 HERE = Path(__file__).parent
 TABLES = Path("cost_models/data/published")

@@ -1,9 +1,11 @@
-"""What an exporter is: a trainer's settings for every field of a plan, and the file made of them."""
+"""Exporters: a trainer's settings for every field of a plan, and the file made of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from cost_models.axes.layout import AXES, Layout
@@ -42,7 +44,7 @@ trainer whose own stack has the same value, unless the exporter has a setting fo
 
 
 class Job(NamedTuple):
-    """What is exported: a question and the layout that answers it."""
+    """A question and the layout that answers it, to be exported."""
 
     question: Question
     layout: Layout
@@ -59,95 +61,120 @@ class Job(NamedTuple):
     def stack(self) -> StackSpec:
         return self.question.stack
 
+    @property
+    def context(self) -> str:
+        """Kind of context parallelism; empty without context ranks."""
+        return (self.layout.context or self.stack.context_parallel) if self.layout.cp > 1 else ""
+
     def value(self, path: str) -> Any:
         """The value of a field, as `layout.tp`."""
-        part, _, name = path.partition(".")
-        return getattr(getattr(self, part), name)
+        return attrgetter(path)(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
-    """What a trainer's file says for one field."""
+class FieldExport:
+    """Settings of a trainer's file for one field, or the reason why there are none."""
 
     settings: Settings = field(default_factory=dict)
-    otherwise: str = ""
-    """How its meaning differs, where it does."""
+    difference: str = ""
+    """Difference in meaning; empty where there is none."""
     lacking: str = ""
-    """Why the trainer has no setting for it."""
+    """Reason why the trainer has no setting for it; empty where it has."""
 
     @property
     def verdict(self) -> Verdict:
         """Whether the trainer can express the field."""
-        return "lacking" if self.lacking else "otherwise" if self.otherwise else "expressed"
+        return "lacking" if self.lacking else "otherwise" if self.difference else "expressed"
 
 
-Translate = Callable[[Job], Word]
+Translate = Callable[[Job], FieldExport]
 """The trainer's settings for one field of a job."""
-NOTHING = Word()
+NO_SETTING = FieldExport()
 """No setting is needed: the trainer does it by default, or the field does not change a run."""
 
 
-def says(**settings: Any) -> Word:
+def sets(**settings: Any) -> FieldExport:
     """The field is these settings."""
-    return Word(settings=settings)
+    return FieldExport(settings=settings)
 
 
-def otherwise(how: str, **settings: Any) -> Word:
+def differs(how: str, **settings: Any) -> FieldExport:
     """The field is these settings, which mean something slightly different."""
-    return Word(settings=settings, otherwise=how)
+    return FieldExport(settings=settings, difference=how)
 
 
-def lacks(why: str) -> Word:
+def lacks(reason: str) -> FieldExport:
     """The trainer has no setting for the field."""
-    return Word(lacking=why)
+    return FieldExport(lacking=reason)
 
 
-def nothing(job: Job) -> Word:
+def no_setting(job: Job) -> FieldExport:
     """For a field that does not change a run, or that another field's settings express."""
-    return NOTHING
+    return NO_SETTING
 
 
-def only(path: str, why: str, *values: Any) -> Translate:
-    """For a field for which the trainer has these values alone, and needs no setting."""
-    return lambda job: NOTHING if job.value(path) in values else lacks(why)
+def supports_only(
+    fields: Mapping[str, tuple[Any, ...]], other: Callable[[str], FieldExport] = lacks
+) -> dict[str, Translate]:
+    """Translations of fields of which the trainer has only some values, without a setting.
+
+    `fields` are path → (reason, value, ..); any other value is `other`, for that reason.
+    """
+
+    def export(path: str, job: Job) -> FieldExport:
+        reason, *values = fields[path]
+        return NO_SETTING if job.value(path) in values else other(reason)
+
+    return {path: partial(export, path) for path in fields}
 
 
-EVERYWHERE: dict[str, Translate] = {
-    "layout.dp": nothing,  # what is left of the processes
-    "layout.pools": only("layout.pools", "all its ranks are of one kind", ()),
-    "layout.replicas": only("layout.replicas", "replicas take equal shares", ()),
-    "training.kind": nothing,
-    "training.recompute": nothing,  # what the search may use
-    "training.lengths": lambda job: (
-        NOTHING if job.training.lengths is None else otherwise("its own data makes sequences of documents")
+def by_value(path: str, choices: Mapping[Any, Settings], reason: str) -> Translate:
+    """Translation of a field by a table, value → settings; any other value is lacking for a reason (`{value}`)."""
+
+    def export(job: Job) -> FieldExport:
+        value = job.value(path)
+        return FieldExport(settings=choices[value]) if value in choices else lacks(reason.format(value=value))
+
+    return export
+
+
+COMMON_FIELDS: dict[str, Translate] = {
+    "layout.dp": no_setting,  # what is left of the processes
+    **supports_only(
+        {
+            "layout.pools": ("all its ranks are of one kind", ()),
+            "layout.replicas": ("replicas take equal shares", ()),
+            "training.reference": ("its reference model is not written", None),
+            "training.reward": ("rewards are not written", False),
+            "model.diffusion": ("diffusion transformers are not written", None),
+            "training.optimizer_in_backward": ("it updates after the backward pass", False),
+            "training.tuning": ("its adapters are not written", None),
+            "model.recurrence": ("recurrences are not written", None),
+            "model.stacks": ("two stacks are not written", None),
+            "model.tower": ("vision towers are not written", None),
+            "training.freeze": ("what is left frozen is not written", ()),
+            "model.encoder": ("encoders are not written", None),
+            "model.separate_halves": ("its blocks have both halves", False),
+            "model.attention_gate": ("gates on attention are not written", False),
+        }
     ),
-    "training.answers": lambda job: (
-        NOTHING
-        if job.training.answers is None
-        else otherwise("its own data says which tokens the loss counts")
+    "training.kind": no_setting,
+    "training.recompute": no_setting,  # what the search may use
+    **supports_only(
+        {
+            "training.lengths": ("its own data makes sequences of documents", None),
+            "training.answers": ("its own data says which tokens the loss counts", None),
+        },
+        differs,
     ),
-    "training.reference": only("training.reference", "its reference model is not written", None),
-    "training.reward": only("training.reward", "rewards are not written", False),
-    "model.outputs": nothing,  # a part of rewards and of diffusion
-    "model.diffusion": only("model.diffusion", "diffusion transformers are not written", None),
-    "training.optimizer_in_backward": only(
-        "training.optimizer_in_backward", "it updates after the backward pass", False
-    ),
-    "training.tuning": only("training.tuning", "its adapters are not written", None),
-    "model.kind": nothing,
-    "model.source": nothing,
-    "model.changed": nothing,  # the other fields say what
-    "model.recurrence": only("model.recurrence", "recurrences are not written", None),
-    "model.stacks": only("model.stacks", "two stacks are not written", None),
-    "training.target_length": nothing,  # a part of two stacks
-    "model.tower": only("model.tower", "vision towers are not written", None),
-    "training.images": nothing,  # a part of vision towers
-    "training.freeze": only("training.freeze", "what is left frozen is not written", ()),
-    "model.encoder": only("model.encoder", "encoders are not written", None),
-    "model.mixers": nothing,  # a part of recurrences
-    "model.separate_halves": only("model.separate_halves", "its blocks have both halves", False),
-    "model.attention_gate": only("model.attention_gate", "gates on attention are not written", False),
-    "stack.context_parallel": nothing,  # said with the layout's `context`
+    "model.outputs": no_setting,  # a part of rewards and of diffusion
+    "model.kind": no_setting,
+    "model.source": no_setting,
+    "model.changed": no_setting,  # the other fields say what
+    "training.target_length": no_setting,  # a part of two stacks
+    "training.images": no_setting,  # a part of vision towers
+    "model.mixers": no_setting,  # a part of recurrences
+    "stack.context_parallel": no_setting,  # said with the layout's `context`
 }
 """Fields that all trainers treat alike."""
 
@@ -157,17 +184,17 @@ class Translation:
     """One field of a plan and the trainer's settings for it."""
 
     field: str
-    ours: str
-    word: Word
+    plan_value: str
+    export: FieldExport
 
     def record(self) -> dict[str, Any]:
         """The JSON document."""
         return {
             "field": self.field,
-            "ours": self.ours,
-            "theirs": dict(self.word.settings),
-            "verdict": self.word.verdict,
-            "how": self.word.otherwise or self.word.lacking,
+            "ours": self.plan_value,
+            "theirs": dict(self.export.settings),
+            "verdict": self.export.verdict,
+            "how": self.export.difference or self.export.lacking,
         }
 
 
@@ -177,7 +204,7 @@ class Exported:
 
     text: str
     remarks: tuple[str, ...] = ()
-    """What the trainer expresses differently, what it lacks, and how to use the file."""
+    """Differences of meaning, missing settings, and how to use the file."""
     fields: tuple[Translation, ...] = ()
     """Every field of the plan with the trainer's settings for it."""
 
@@ -190,14 +217,14 @@ class Exporter:
     plan_kind: str
     """`kind` of the plan files that it takes."""
     noun: str
-    """What those plans are: "shardings of recommenders"."""
+    """Noun for those plans: "shardings of recommenders"."""
     write: Callable[[Any, str, bool], Exported]
-    """Writes a plan, given the name of its file, and whether a part of it is enough. Raises InputError for what the
-    trainer cannot run, and InfeasibleError for what it has no settings for unless a part is enough; all problems at
-    once."""
+    """Function that writes a plan, given the name of its file, and whether a part of it is enough. Raises InputError
+    for a plan that the trainer cannot run, and InfeasibleError for fields without settings unless a part is enough;
+    all problems at once."""
 
 
-def every_field() -> Iterator[str]:
+def field_paths() -> Iterator[str]:
     """Paths of the fields that an exporter has to answer for."""
     for part, spec in PARTS.items():
         for name in spec.model_fields:  # type: ignore[attr-defined]
@@ -205,45 +232,49 @@ def every_field() -> Iterator[str]:
                 yield f"{part}.{name}"
 
 
-def translated(words: Mapping[str, Translate], job: Job, own: StackSpec) -> tuple[Translation, ...]:
+def translated(
+    exports: Mapping[str, Translate], job: Job, trainer_stack: StackSpec
+) -> tuple[Translation, ...]:
     """Every field with the trainer's settings. A fact of the software stack without a setting is expressed by the
-    choice of the trainer, where the trainer's `own` stack has the same value or this job costs the same with it."""
-    theirs = {
-        name: getattr(own, name)
-        for part, name in (path.split(".") for path in every_field())
+    choice of the trainer, where `trainer_stack` has the same value or this job costs the same with it."""
+    trainer_facts = {
+        name: getattr(trainer_stack, name)
+        for part, name in (path.split(".") for path in field_paths())
         if part == "stack"
-        and f"stack.{name}" not in words
-        and job.value(f"stack.{name}") != getattr(own, name)
+        and f"stack.{name}" not in exports
+        and job.value(f"stack.{name}") != getattr(trainer_stack, name)
     }
-    idle = _without_effect(job, theirs)
-    found = []
-    for path in every_field():
+    idle = _without_effect(job, trainer_facts)
+    translations = []
+    for path in field_paths():
         name = path.removeprefix("stack.")
-        if path in words:
-            word = words[path](job)
-        elif name in theirs and name not in idle:
-            word = lacks(f"`{own.name}` has {_shown(theirs[name])}")
+        if path in exports:
+            export = exports[path](job)
+        elif name in trainer_facts and name not in idle:
+            export = lacks(f"`{trainer_stack.name}` has {value_text(trainer_facts[name])}")
         else:
-            word = NOTHING
-        found.append(Translation(field=path, ours=_ours(path, job.value(path)), word=word))
-    return tuple(found)
+            export = NO_SETTING
+        translations.append(
+            Translation(field=path, plan_value=_plan_words(path, job.value(path)), export=export)
+        )
+    return tuple(translations)
 
 
-def _without_effect(job: Job, theirs: Mapping[str, Any]) -> frozenset[str]:
+def _without_effect(job: Job, trainer_facts: Mapping[str, Any]) -> frozenset[str]:
     """Facts of the stack with which this job takes as long and needs as much memory: those of experts where a model has
     none, those of pipelines on one stage. None where they change it together."""
 
     def cost(names: Iterable[str]) -> tuple[float, float]:
-        stack = job.stack.model_copy(update={name: theirs[name] for name in names})
+        stack = job.stack.model_copy(update={name: trainer_facts[name] for name in names})
         priced = estimate(replace(job.question, stack=stack), job.layout)
         return priced.step_seconds, priced.peak_bytes
 
-    if not theirs:
+    if not trainer_facts:
         return frozenset()
     try:
-        ours = cost(())
-        idle = frozenset(name for name in theirs if cost((name,)) == ours)
-        return idle if cost(idle) == ours else frozenset()
+        unchanged_cost = cost(())
+        idle = frozenset(name for name in trainer_facts if cost((name,)) == unchanged_cost)
+        return idle if cost(idle) == unchanged_cost else frozenset()
     except InputError:
         return frozenset()
 
@@ -251,8 +282,8 @@ def _without_effect(job: Job, theirs: Mapping[str, Any]) -> frozenset[str]:
 def settings_of(translations: tuple[Translation, ...]) -> dict[str, Any]:
     """All settings. No two fields may set one name to different values."""
     settings: dict[str, Any] = {}
-    for one in translations:
-        for name, value in one.word.settings.items():
+    for translation in translations:
+        for name, value in translation.export.settings.items():
             assert settings.get(name, value) == value, (name, value, settings[name])
             settings[name] = value
     return settings
@@ -260,24 +291,24 @@ def settings_of(translations: tuple[Translation, ...]) -> dict[str, Any]:
 
 def nested(settings: Settings) -> dict[str, Any]:
     """Settings by their paths as the nested document of a file."""
-    found: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     for path, value in settings.items():
         *parts, last = path.split(".")
-        place = found
+        place = document
         for part in parts:
             place = place.setdefault(part, {})
         place[last] = value
-    return found
+    return document
 
 
-def _ours(path: str, value: Any) -> str:
+def _plan_words(path: str, value: Any) -> str:
     part, _, name = path.partition(".")
     if part == "layout":
         return AXES[name].compare(name, value)
-    return _shown(value)
+    return value_text(value)
 
 
-def _shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -18,7 +18,7 @@ from typing import Any
 from cost_models.documents import printable
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.files.models import resolve_model
-from planner.formats.reading.settings import by_path
+from planner.formats.settings import by_path
 
 READERS = ("megatron", "torchtitan", "nemo", "deepspeed", "accelerate", "axolotl", "torchrec")
 
@@ -32,8 +32,8 @@ def _trainers() -> tuple[dict[str, str], ...]:
         return tuple(csv.DictReader(file))
 
 
-def refuse_foreign(source: str, document: Mapping[str, Any], text: str, beside: Mapping[str, Any]) -> None:
-    """Raise InputError where a document, or else the words of a command or of Python, are another trainer's; `beside`
+def refuse_foreign(source: str, document: Mapping[str, Any], text: str, options: Mapping[str, Any]) -> None:
+    """Raise InputError where a document, or else the words of a command or of Python, are another trainer's; `options`
     are the `model`, `cluster` and `gpus` that were said."""
     values = dict(by_path(document))
     for row in _trainers():
@@ -44,26 +44,31 @@ def refuse_foreign(source: str, document: Mapping[str, Any], text: str, beside: 
         if has or (text and re.search(row["command"], text)):
             raise InputError(
                 f"`{source}` seems to be of {row['trainer']}, whose files are not read",
-                hint=f"read are those of {', '.join(READERS)}; the same is asked by: {_estimate(row, values, beside)}",
+                hint=f"read are those of {', '.join(READERS)}; the same is asked by: {_estimate(row, values, options)}",
             )
 
 
-def _estimate(row: Mapping[str, str], values: Mapping[str, Any], beside: Mapping[str, Any]) -> str:
-    """The `estimate` that asks what a file says, with capitals for what it does not say."""
-    said = {name: next((values[path] for path in row[name].split() if path in values), None) for name in row}
+def _estimate(row: Mapping[str, str], values: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """The `estimate` command for the run of a file, with capitals in place of missing sizes."""
+    values_by_name = {
+        name: next((values[path] for path in row[name].split() if path in values), None) for name in row
+    }
     number = {
         name: int(str(value))
-        for name, value in said.items()
+        for name, value in values_by_name.items()
         if re.fullmatch(r"[1-9]\d{0,8}", str(value), re.ASCII)
     }
     split = math.prod(number.get(axis, 1) for axis in _AXES[:3])
-    gpus = beside.get("gpus") or number.get("gpus", 0) * number.get("nodes", 1) or split * number.get("dp", 0)
+    gpus = (
+        options.get("gpus") or number.get("gpus", 0) * number.get("nodes", 1) or split * number.get("dp", 0)
+    )
     if gpus and str(gpus).isdecimal():
         number.setdefault("dp", int(gpus) // split)
     if {"mbs", "dp"} <= number.keys():
         number.setdefault("batch", number["mbs"] * number.get("steps", 1) * number["dp"])
     model, cluster = (
-        str(one) for one in (beside.get("model") or said["model"], beside.get("cluster") or "CLUSTER")
+        str(one)
+        for one in (options.get("model") or values_by_name["model"], options.get("cluster") or "CLUSTER")
     )
     try:
         resolve_model(model)
@@ -72,6 +77,6 @@ def _estimate(row: Mapping[str, str], values: Mapping[str, Any], beside: Mapping
     layout = " ".join(f"{axis}{number[axis]}" for axis in _AXES if axis in number)
     words = ["meshwright estimate", printable(model), cluster, f"--gpus {gpus or 'N'}"]
     words += [f"--global-batch {number.get('batch', 'B')}", f"--sequence {number.get('sequence', 'S')}"]
-    words += [f"--task {said['task']}"] if said["task"] in ("lora", "qlora") else []
+    words += [f"--task {values_by_name['task']}"] if values_by_name["task"] in ("lora", "qlora") else []
     words += [f"--stack {row['stack']}"] if row["stack"] else []
     return f'{" ".join(words)} --layout "{layout or "LAYOUT"}"'

@@ -1,4 +1,4 @@
-"""What trainers over PyTorch's `fully_shard` (FSDP2) share: rules, sharding and batch of a plan, and back.
+"""Rules, sharding and batch that trainers over PyTorch's `fully_shard` (FSDP2) share, written and read.
 
 Sources: accelerate 1.15.0: utils/dataclasses.py (FullyShardedDataParallelPlugin), parallelism_config.py,
 utils/fsdp_utils.py (fsdp2_prepare_model).
@@ -20,8 +20,18 @@ from cost_models.files.catalog import load_stack
 from cost_models.specs.choices import Recompute
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.transformer import TransformerSpec
-from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, only, otherwise, says
-from planner.formats.reading.settings import Beside, Settings
+from planner.formats.exporter import (
+    NO_SETTING,
+    FieldExport,
+    Job,
+    Translate,
+    differs,
+    lacks,
+    no_setting,
+    sets,
+    supports_only,
+)
+from planner.formats.settings import ReadOptions, Settings
 from planner.formats.trainer import Trainer
 
 STACK, FUSED_LOSS = "fsdp", "fsdp-fused-loss"
@@ -29,10 +39,14 @@ STACK, FUSED_LOSS = "fsdp", "fsdp-fused-loss"
 POLICIES: tuple[Recompute, ...] = ("none", "full")
 """Blocks are recomputed whole: all, or none."""
 WRAPS = "TRANSFORMER_BASED_WRAP"
+PRECISIONS = ("bf16", "fp16", "fp32")
+OTHER_PRECISION = "it trains in bf16, fp16 or fp32"
+TOKENS = supports_only({"training.tokens": ("as many steps as the program does", None)}, differs)
+"""Length of a job, which is the program's."""
 
 
 class Paths(NamedTuple):
-    """Where a trainer's file has each setting."""
+    """Paths of settings in a trainer's file."""
 
     version: str
     reshard: str
@@ -48,8 +62,8 @@ class Paths(NamedTuple):
     """Empty: it has none."""
 
 
-def streams_whole(name: str) -> Rule:
-    """What a trainer of this name refuses of offloading, which it does with what it shards."""
+def streams_all_blocks(name: str) -> Rule:
+    """Rule of a trainer of this name that offloads the states that it shards, all or none."""
     return refuses(
         "all blocks stream, with their states, or none",
         lambda q, x: (
@@ -66,7 +80,7 @@ def streams_whole(name: str) -> Rule:
 
 
 def fsdp2_rules(name: str) -> tuple[Rule, ...]:
-    """What a trainer of this name refuses."""
+    """Rules of a trainer of this name."""
     return (
         refuses(
             "there are no pipelines",
@@ -105,7 +119,7 @@ def fsdp2_rules(name: str) -> tuple[Rule, ...]:
             f"{name} keeps the sequences of tensor ranks whole",
             "leave out `sp`; `cp` splits them",
         ),
-        streams_whole(name),
+        streams_all_blocks(name),
     )
 
 
@@ -119,31 +133,26 @@ def sharding(job: Job, paths: Paths) -> dict[str, Any]:
     if not is_sharded(job):
         return {}
     layout = job.layout
-    found = {paths.version: 2, paths.reshard: layout.zero in (0, 3), paths.wrap: WRAPS}
+    settings = {paths.version: 2, paths.reshard: layout.zero in (0, 3), paths.wrap: WRAPS}
     shard = max(layout.shard_group // layout.cp, 1)
     replicas = layout.dp // shard
     if layout.tp * layout.cp * replicas > 1:
-        found |= {paths.shard: shard, paths.replicate: replicas, paths.tp: layout.tp, paths.cp: layout.cp}
-    return found
+        settings |= {paths.shard: shard, paths.replicate: replicas, paths.tp: layout.tp, paths.cp: layout.cp}
+    return settings
 
 
-def offload(job: Job, paths: Paths) -> Word:
+def offload(job: Job, paths: Paths) -> FieldExport:
     """The setting of `layout.offload`: parameters and with them states on the host."""
-    return says(**{paths.offload: True}) if any(job.layout.offload) else NOTHING
+    return sets(**{paths.offload: True}) if any(job.layout.offload) else NO_SETTING
 
 
-def tokens(job: Job) -> Word:
-    """How long a job trains, where the program says it."""
-    return NOTHING if job.training.tokens is None else otherwise("as many steps as the program does")
-
-
-def recompute(job: Job, setting: str) -> Word:
+def recompute(job: Job, setting: str) -> FieldExport:
     """The setting that recomputes all blocks whole, or none."""
     policies = {policy for mix in job.layout.recompute for policy in policies_in(mix)}
     if policies == {"none"}:
-        return NOTHING
+        return NO_SETTING
     return (
-        says(**{setting: True})
+        sets(**{setting: True})
         if policies == {"full"}
         else lacks("it recomputes whole blocks, of all or of none")
     )
@@ -153,60 +162,66 @@ def translated(paths: Paths) -> Mapping[str, Translate]:
     """Settings of fields that all trainers over FSDP2 express alike."""
     return {
         # the model is the checkpoint's, or the program's
-        **{f"model.{field}": nothing for field in TransformerSpec.model_fields},
-        "layout.tp": nothing,  # said with `zero`
-        "layout.cp": nothing,
-        "layout.shard": nothing,
-        "layout.zero": lambda job: says(**sharding(job, paths)),
+        **{f"model.{field}": no_setting for field in TransformerSpec.model_fields},
+        "layout.tp": no_setting,  # said with `zero`
+        "layout.cp": no_setting,
+        "layout.shard": no_setting,
+        "layout.zero": lambda job: sets(**sharding(job, paths)),
         # its rules say what these are
-        **{f"layout.{axis}": nothing for axis in ("pp", "vpp", "ep", "etp", "sp", "schedule", "layers")},
-        "layout.order": only("layout.order", "its order is tp-cp-dp-pp", "tp-cp-dp-pp"),
+        **{f"layout.{axis}": no_setting for axis in ("pp", "vpp", "ep", "etp", "sp", "schedule", "layers")},
+        **supports_only(
+            {
+                "layout.order": ("its order is tp-cp-dp-pp", "tp-cp-dp-pp"),
+                "layout.ring": ("it fetches one block ahead", Layout.model_fields["ring"].default),
+                "layout.overlap": ("it always fetches and scatters behind compute", None),
+                "training.gradient_dtype": ("it reduces in the precision of compute", None, "bf16"),
+                "training.state_dtype": ("its states are fp32", "fp32"),
+                "training.moment_dtype": ("its moments are fp32", None, "fp32"),
+            }
+        ),
         "layout.recompute": lambda job: recompute(job, paths.recompute),
         "layout.offload": lambda job: offload(job, paths),
-        "layout.ring": only("layout.ring", "it fetches one block ahead", Layout.model_fields["ring"].default),
-        "layout.overlap": only("layout.overlap", "it always fetches and scatters behind compute", None),
-        "training.gradient_dtype": only(
-            "training.gradient_dtype", "it reduces in the precision of compute", None, "bf16"
-        ),
-        "training.state_dtype": only("training.state_dtype", "its states are fp32", "fp32"),
-        "training.moment_dtype": only("training.moment_dtype", "its moments are fp32", None, "fp32"),
         "training.dropout": lambda job: (
-            otherwise("of the model's config") if job.question.dropout else NOTHING
+            differs("of the model's config") if job.question.dropout else NO_SETTING
         ),
-        "training.tokens": tokens,
-        "stack.selective_drops": nothing,  # it recomputes whole blocks
+        **TOKENS,
+        "stack.selective_drops": no_setting,  # it recomputes whole blocks
     }
 
 
 def sharded_layout(
-    said: Settings,
+    settings: Settings,
     paths: Paths,
     model: TransformerSpec,
-    beside: Beside,
+    options: ReadOptions,
     mbs: int,
     assumed: list[str],
     *,
     fsdp: bool,
 ) -> Layout:
-    """The layout of a file on the GPUs that are said beside it, or as many as its sizes say.
+    """The layout of a file on the GPUs of the options, or else on as many as its sizes multiply to.
 
     Raises:
         InputError: sizes that contradict one another, or are not said.
     """
-    tp, cp, replicas = said.whole(paths.tp), said.whole(paths.cp), said.whole(paths.replicate)
-    ep = said.whole(paths.ep) if paths.ep else 1
-    said.read |= {paths.wrap, paths.version, paths.strategy, paths.reshard, paths.offload}
+    tp, cp, replicas = (
+        settings.integer(paths.tp),
+        settings.integer(paths.cp),
+        settings.integer(paths.replicate),
+    )
+    ep = settings.integer(paths.ep) if paths.ep else 1
+    settings.read |= {paths.wrap, paths.version, paths.strategy, paths.reshard, paths.offload}
     if not fsdp and tp * cp > 1:
         raise InputError(f"tp{tp} × cp{cp} of the file needs FSDP")
-    ranks, shard = tp * cp * ep * replicas, said.whole(paths.shard, None)
-    if (gpus := beside.gpus or (shard and ranks * shard)) is None:
+    ranks, shard = tp * cp * ep * replicas, settings.integer(paths.shard, None)
+    if (gpus := options.gpus or (shard and ranks * shard)) is None:
         raise InputError(
             "the file does not say all", problems=[Problem("--gpus", "missing")], hint="--gpus 8 says it"
         )
     shard = shard or max(gpus // ranks, 1)
-    zero, within = (0, "") if not fsdp else _sharded(said, paths, assumed)
-    if within and not shard % beside.node:
-        shard, replicas = beside.node, replicas * (shard // beside.node)
+    zero, shards_per_node = (0, "") if not fsdp else _zero_stage(settings, paths, assumed)
+    if shards_per_node and not shard % options.node:
+        shard, replicas = options.node, replicas * (shard // options.node)
     if tp * cp * ep * replicas * shard != gpus:
         experts = f" × ep{ep}" if ep > 1 else ""
         raise InputError(f"{gpus} GPUs are not tp{tp} × cp{cp}{experts} × {replicas} × {shard} of the file")
@@ -222,29 +237,29 @@ def sharded_layout(
         mbs=mbs,
         zero=zero,
         shard=shard * ep * cp if zero and replicas > 1 else None,
-        recompute=(said.ours(paths.recompute),),
-        offload=Offload(streamed=EVERY) if said.get(paths.offload) and fsdp else Offload(),
+        recompute=(settings.plan_value(paths.recompute),),
+        offload=Offload(streamed=EVERY) if settings.get(paths.offload) and fsdp else Offload(),
         layers=(model.num_layers,),
     )
 
 
-def _sharded(said: Settings, paths: Paths, assumed: list[str]) -> tuple[int, str]:
+def _zero_stage(settings: Settings, paths: Paths, assumed: list[str]) -> tuple[int, str]:
     """ZeRO stage of a file for FSDP, and "node" where each node shards for itself. Raises InputError."""
-    first = int(said.get(paths.version)) == 1
-    zero, _, within = said.ours(
-        paths.strategy if first and paths.strategy in said.values else paths.reshard
+    first = int(settings.get(paths.version)) == 1
+    zero, _, scope = settings.plan_value(
+        paths.strategy if first and paths.strategy in settings.values else paths.reshard
     ).partition("/")
     if first:
         assumed.append(
             f"FSDP 1 takes as long, and as much memory, as FSDP 2 with the same layout (zero{zero})"
         )
-    return int(zero), within
+    return int(zero), scope
 
 
 def with_context(layout: Layout, way: str, stack: StackSpec) -> Layout:
-    """The layout with its way of context parallelism, where that is not the stack's usual one."""
-    usual = layout.cp == 1 or way == stack.context_parallel
-    return layout if usual else layout.model_copy(update={"context": way})
+    """The layout with its kind of context parallelism, unless the stack has the same by default."""
+    is_default = layout.cp == 1 or way == stack.context_parallel
+    return layout if is_default else layout.model_copy(update={"context": way})
 
 
 def with_fused_loss(stack: StackSpec) -> StackSpec:

@@ -9,15 +9,8 @@ from typing import Any
 from cost_models.defaults import OWN_STACKS
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.question import MixedQuestion
-from planner.formats.exporter import (
-    NOTHING,
-    Exported,
-    Exporter,
-    Job,
-    Translation,
-    every_field,
-)
-from planner.formats.launching import head, several_nodes, torchrun_words
+from planner.formats.exporter import NO_SETTING, Exported, Exporter, Job, Translation, field_paths
+from planner.formats.torchrun import head, several_nodes, torchrun_words
 from planner.plan import Plan
 from planner.rules.stack import require_runnable
 
@@ -40,7 +33,8 @@ def _exporter(
         except InputError as error:
             raise InfeasibleError(error.headline, problems=error.problems, hint=error.hint) from None
         fields = tuple(
-            Translation(field=field, ours=str(job.value(field)), word=NOTHING) for field in every_field()
+            Translation(field=field, plan_value=str(job.value(field)), export=NO_SETTING)
+            for field in field_paths()
         )
         remarks = (*_prices(job), *usage(job))
         return Exported(text=text(job, plan_file), remarks=remarks, fields=fields)
@@ -54,18 +48,15 @@ def _prices(job: Job) -> tuple[str, ...]:
     return (f"prices are of `{job.stack.name}`, and the executor works as `meshwright`: --stack meshwright",)
 
 
-def _command(job: Job, plan_file: str) -> list[str]:
-    return ["-m", "meshwright", "run", plan_file, "-o", _FOLDER]
-
-
 def _torchrun(job: Job, plan_file: str) -> str:
+    command = ["-m", "meshwright", "run", plan_file, "-o", _FOLDER]
     lines = [
         *head(
             f"{plan_file} on torchrun, as `meshwright export --to torchrun` wrote it; run it on every node"
         ),
         *torchrun_words(job),
         "export PYTHONSAFEPATH=1  # ranks import nothing from the current directory",
-        f'exec torchrun "${{LAUNCH[@]}}" {shlex.join(_command(job, plan_file))} "$@"',
+        f'exec torchrun "${{LAUNCH[@]}}" {shlex.join(command)} "$@"',
     ]
     return "\n".join(lines) + "\n"
 
@@ -79,13 +70,13 @@ def _directives(job: Job) -> list[str]:
 
 
 def _slurm(job: Job, plan_file: str) -> str:
-    first, *rest = head(f"{plan_file} under SLURM, as `meshwright export --to slurm` wrote it")
+    first, *setup = head(f"{plan_file} under SLURM, as `meshwright export --to slurm` wrote it")
     words = shlex.join(["meshwright", "run", plan_file])
     nodes = ""
     if job.question.cluster.nodes > 1:
-        rest.append('HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
+        setup.append('HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
         nodes = ' --nodes "$SLURM_NNODES" --rendezvous "$HEAD:${MASTER_PORT:-29500}"'
-    lines = [first, *_directives(job), *rest, f'exec srun {words} -o "{_FOLDER}-$SLURM_JOB_ID"{nodes} "$@"']
+    lines = [first, *_directives(job), *setup, f'exec srun {words} -o "{_FOLDER}-$SLURM_JOB_ID"{nodes} "$@"']
     return "\n".join(lines) + "\n"
 
 

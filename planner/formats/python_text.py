@@ -16,10 +16,10 @@ class Code(str):
         return str(self)
 
 
-def call(path: str, *arguments: Any, **named: Any) -> Code:
+def call(path: str, *arguments: Any, **keywords: Any) -> Code:
     """`a.b(1, c=2)`."""
-    given = [*map(repr, arguments), *(f"{key}={value!r}" for key, value in named.items())]
-    return Code(f"{path}({', '.join(given)})")
+    words = [*map(repr, arguments), *(f"{key}={value!r}" for key, value in keywords.items())]
+    return Code(f"{path}({', '.join(words)})")
 
 
 def assign(path: str, value: Any) -> str:

@@ -15,18 +15,15 @@ from cost_models.errors import InfeasibleError, InputError, UnknownNameError
 from cost_models.files.reading import is_pipe, read_document, read_text
 from cost_models.question import Question
 from planner.formats import own_executor, torchrec
-from planner.formats.accelerate import reading as from_accelerate
-from planner.formats.accelerate import writing as accelerate
-from planner.formats.axolotl import reading as from_axolotl
-from planner.formats.axolotl import writing as axolotl
-from planner.formats.deepspeed import reading as from_deepspeed
-from planner.formats.deepspeed import writing as deepspeed
+from planner.formats.accelerate import config_file as accelerate
+from planner.formats.axolotl import config_file as axolotl
+from planner.formats.deepspeed import config_file as deepspeed
 from planner.formats.exporter import Exporter, Job, settings_of
 from planner.formats.foreign import READERS, refuse_foreign
 from planner.formats.megatron import script as megatron
 from planner.formats.nemo import config_file as nemo_file
 from planner.formats.nemo import recipe as nemo
-from planner.formats.torchtitan import writing as torchtitan
+from planner.formats.torchtitan import writer as torchtitan
 from planner.formats.trainers import trainers_of
 from planner.plan import Plan
 
@@ -58,10 +55,10 @@ _SUFFIXES = {
 _SEVERAL = (".json", ".py", ".yaml", ".yml")
 """Suffixes that several trainers use; the content tells their files apart."""
 _MARKS = {
-    ".json": {"deepspeed": from_deepspeed.MARKS},
-    ".yaml": {"axolotl": from_axolotl.MARKS, "accelerate": from_accelerate.MARKS},
+    ".json": {"deepspeed": deepspeed.MARKS},
+    ".yaml": {"axolotl": axolotl.MARKS, "accelerate": accelerate.MARKS},
 }
-"""Suffix → trainer → keys of which its files have one."""
+"""Suffix → trainer → keys; each of its files has at least one."""
 
 
 def exporter_named(name: str) -> Exporter:
@@ -75,8 +72,11 @@ def exporter_named(name: str) -> Exporter:
 def exporter_of(plan: Plan) -> tuple[str, str]:
     """The exporter of the trainer that a plan was made for, or of its stack, that writes the plan; else none (""), and
     why none does."""
-    asked, own = plan.user_restrictions.trainer, ["torchrun"] if plan.stack.name in OWN_STACKS else []
-    names = [asked] if asked else [*trainers_of(plan.stack), *own]
+    requested, executors = (
+        plan.user_restrictions.trainer,
+        ["torchrun"] if plan.stack.name in OWN_STACKS else [],
+    )
+    names = [requested] if requested else [*trainers_of(plan.stack), *executors]
     refused = [] if names else [f"stack {plan.stack.name} has no exporter"]
     for name in names:
         try:
@@ -88,7 +88,9 @@ def exporter_of(plan: Plan) -> tuple[str, str]:
     return "", refused[0]
 
 
-def reader_of(source: str, said: str | None = None, beside: Mapping[str, Any] = MappingProxyType({})) -> str:
+def reader_of(
+    source: str, reader: str | None = None, options: Mapping[str, Any] = MappingProxyType({})
+) -> str:
     """Name of the reader of a file or a command line, beside a `model`, a `cluster` and `gpus`.
 
     Raises:
@@ -96,10 +98,10 @@ def reader_of(source: str, said: str | None = None, beside: Mapping[str, Any] = 
         InputError: neither its name nor its words tell, or they are of a trainer whose files are not read.
     """
     known = ", ".join(READERS)
-    if said is not None:
-        if said not in READERS:
-            raise UnknownNameError("trainer to import from", said, READERS, hint=f"there are {known}")
-        return said
+    if reader is not None:
+        if reader not in READERS:
+            raise UnknownNameError("trainer to import from", reader, READERS, hint=f"there are {known}")
+        return reader
     if is_command(source):
         return "megatron"
     suffix = PurePath(source).suffix
@@ -115,7 +117,7 @@ def reader_of(source: str, said: str | None = None, beside: Mapping[str, Any] = 
         text = read_text(source) if suffix in (".py", ".toml") else ""
     document = _document(source, text, suffix)
     is_bridge = suffix == ".py" and nemo.MARK in text
-    refuse_foreign(source, document, text if suffix == ".py" and not is_bridge else "", beside)
+    refuse_foreign(source, document, text if suffix == ".py" and not is_bridge else "", options)
     for name, keys in _MARKS.get(suffix.replace("yml", "yaml"), {}).items():
         if keys & document.keys():
             return name
@@ -145,13 +147,13 @@ def is_command(source: str) -> bool:
     return "\n" in source or " --" in source or source.startswith("--")
 
 
-def switch_words(before: Question, after: Question, layout: Layout) -> str:
-    """What a trainer of the stack is told to go from one question to the other: settings that are new, and those to
-    leave out; empty where no trainer has words for it."""
-    target = next((one for one in _TARGETS if one.stack == before.stack.name), None)
+def switch_words(old_question: Question, new_question: Question, layout: Layout) -> str:
+    """Settings that a trainer of the stack has to add, and to leave out, to go from one question to another; empty
+    where no trainer has settings for the change."""
+    target = next((one for one in _TARGETS if one.stack == old_question.stack.name), None)
     if target is None:
         return ""
-    old, new = (settings_of(target.translations(Job(one, layout))) for one in (before, after))
+    old, new = (settings_of(target.translations(Job(one, layout))) for one in (old_question, new_question))
     added = {name: value for name, value in new.items() if old.get(name) != value}
     dropped = {name: value for name, value in old.items() if name not in new}
     words = [target.spelled(added)] if added else []

@@ -17,7 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, says
+from planner.formats.exporter import NO_SETTING, FieldExport, Job, Translate, lacks, sets
 
 _FOLDER = Path(__file__).parent
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
@@ -36,7 +36,7 @@ class Argument:
     """One row of the table."""
 
     name: str
-    """As the trainer's own code names its value."""
+    """Name of the value in the trainer's own code."""
     kind: str
     default: Any
     """Value where a file does not set it; None: there is none, or it follows from other arguments."""
@@ -47,26 +47,28 @@ class Argument:
     """Value of the field → the trainer's value that is written for it, where they differ."""
     synonyms: Mapping[Any, Any]
     """Every value of the trainer's, in lower case → value of the field."""
-    why: str
+    reason: str
     """Why no price depends on it, though it is read: how long a job trains; else empty."""
-    others: Mapping[str, str]
+    spellings: Mapping[str, str]
     """Column of other spellings → the spelling there."""
 
-    def word(self, job: Job) -> Word:
+    def export(self, job: Job) -> FieldExport:
         """The trainer's setting for the field."""
         ours = job.value(self.field.removeprefix("not "))
         if self.values and ours not in self.values:
             return lacks(f"it has no {ours}")
-        value = self.theirs(ours)
+        value = self.trainer_value(ours)
         if "mixtures" in self.written and not job.model.has_experts:
-            return NOTHING
-        return NOTHING if "changed" in self.written and value == self.default else says(**{self.name: value})
+            return NO_SETTING
+        return (
+            NO_SETTING if "changed" in self.written and value == self.default else sets(**{self.name: value})
+        )
 
-    def theirs(self, value: Any) -> Any:
+    def trainer_value(self, value: Any) -> Any:
         """The trainer's value for a field's value."""
         return not value if self.field.startswith("not ") else self.values.get(value, value)
 
-    def ours(self, value: Any) -> Any:
+    def plan_value(self, value: Any) -> Any:
         """The field's value for a trainer's value. Raises KeyError where the table lists values, and not this one."""
         if self.field.startswith("not "):
             return not value
@@ -74,11 +76,11 @@ class Argument:
 
 
 class Fate(NamedTuple):
-    """What becomes of an argument that no price is made of."""
+    """Treatment of an argument that no price depends on."""
 
     kind: str
     """`ignored`, `noted` or `unpriced`."""
-    why: str
+    reason: str
     default: str
 
 
@@ -91,37 +93,37 @@ class Table:
 
     arguments: Mapping[str, Argument]
     fates: Mapping[str, Mapping[str, Fate]]
-    """Column → spelling in it, of arguments that no price is made of."""
+    """Column → spelling → fate, for arguments that no price depends on."""
 
     def fate(self, spelling: str, column: str = "name") -> Fate | None:
-        """What becomes of an argument that no price is made of; None: the table does not have it."""
+        """Fate of an argument that no price depends on; None: the table does not have it."""
         fates = self.fates.get(column, {})
         starts = (one for name, one in fates.items() if name[-1] == "*" and spelling.startswith(name[:-1]))
         return fates.get(spelling) or next(starts, None)
 
     def words(self) -> dict[str, Translate]:
-        """Field → its setting, of fields that one argument expresses alone."""
+        """Field → setting, of fields that a single argument expresses."""
         return {
-            one.field.removeprefix("not "): partial(Argument.word, one)
+            one.field.removeprefix("not "): partial(Argument.export, one)
             for one in self.arguments.values()
             if one.written
         }
 
     def fields(self, part: str, get: Callable[[str], Any], *, mixtures: bool = False) -> dict[str, Any]:
-        """Name of a field of one part of a plan → its value, of fields that one argument expresses alone."""
-        found = {}
-        for one in self.arguments.values():
-            of, _, field = one.field.removeprefix("not ").partition(".")
-            if of == part and one.written and ("mixtures" in one.written) == mixtures:
-                found[field] = one.ours(get(one.name))
-        return found
+        """Field of one part of a plan → value, of fields that a single argument expresses."""
+        values = {}
+        for argument in self.arguments.values():
+            argument_part, _, field = argument.field.removeprefix("not ").partition(".")
+            if argument_part == part and argument.written and ("mixtures" in argument.written) == mixtures:
+                values[field] = argument.plan_value(get(argument.name))
+        return values
 
     def spelled(self, column: str) -> dict[str, str]:
         """Spelling in a column → the argument's name."""
         return {
             spelling: name
             for name, one in self.arguments.items()
-            for spelling in one.others.get(column, "").split()
+            for spelling in one.spellings.get(column, "").split()
         }
 
 
@@ -143,18 +145,18 @@ def table_of(folder: str) -> Table:
 
 def _argument(row: Mapping[str, str]) -> Argument:
     text, parse = row.get("default"), _PARSERS.get(row["kind"], str)
-    usual = {"switch": False, "off": True}.get(row["kind"])
+    default = {"switch": False, "off": True}.get(row["kind"])
     pairs = [
         (ours, theirs) for ours, _, theirs in (pair.partition("=") for pair in row.get("values", "").split())
     ]
     return Argument(
         name=row["name"],
         kind=row["kind"],
-        default=usual if text is None else parse(text),
+        default=default if text is None else parse(text),
         field=row.get("field", ""),
         written=row.get("written", ""),
         values={ours: next(two for one, two in pairs if one == ours) for ours, _ in pairs},
         synonyms={theirs.lower(): ours for ours, theirs in pairs},
-        why=row.get("why", ""),
-        others={key: row[key] for key in ("flag", "earlier", "nemo", "bridge") if key in row},
+        reason=row.get("why", ""),
+        spellings={key: row[key] for key in ("flag", "earlier", "nemo", "bridge") if key in row},
     )

@@ -14,9 +14,9 @@ from planner.formats.table import table_of
 from planner.formats.trainers import refusals
 from planner.plan import Plan
 
-_MOST_NAMED = 4
+_MAX_NAMES = 4
 _TASK = ("training.tuning", "training.reference", "training.reward")
-"""Fields that say what is trained: a file without them would train something else, so no part of it will do."""
+"""Fields that define the task: a file without them would train something else, so --partly does not drop them."""
 _TASK_HINT = "`--to axolotl` writes adapters; --task full plans what every trainer has"
 
 
@@ -25,9 +25,9 @@ class Target:
     """A trainer of transformers that plans are exported to."""
 
     name: str
-    """Of the exporter, and of the trainer in `planner.formats.trainers` whose rules it obeys."""
-    called: str
-    """The trainer with its version, as people write it."""
+    """Name of the exporter, and of the trainer in `planner.formats.trainers` whose rules apply."""
+    full_name: str
+    """Trainer and version, as people write them."""
     stack: str
     """Catalogue name of the software stack that it runs."""
     table: str
@@ -46,11 +46,11 @@ class Target:
     @property
     def words(self) -> dict[str, e.Translate]:
         """Path of a field → its settings, for every field but facts of the stack that the trainer does not switch."""
-        return {**e.EVERYWHERE, **table_of(self.table).words(), **self.translated}
+        return {**e.COMMON_FIELDS, **table_of(self.table).words(), **self.translated}
 
     @property
     def exporter(self) -> e.Exporter:
-        """As a line of the registry."""
+        """The registry's entry for this target."""
         return e.Exporter(name=self.name, plan_kind="plan", noun="plans of transformers", write=self.write)
 
     def write(self, plan: Plan, name: str, partly: bool) -> e.Exported:
@@ -63,26 +63,29 @@ class Target:
         if isinstance(plan.question, MixedQuestion):
             pools = ", ".join(f"`{pool.name}`" for pool in plan.question.mixed.pools)
             raise InputError(
-                f"{self.called} cannot train on several kinds of GPU, and the plan has {pools}",
+                f"{self.full_name} cannot train on several kinds of GPU, and the plan has {pools}",
                 hint="plan for one of them",
             )
         job = e.Job(plan.question, plan.layout)
         self.require_allowed(job)
         fields = self.translations(job)
-        lacking = [one for one in fields if one.word.lacking]
+        lacking = [one for one in fields if one.export.lacking]
         if tasks := [one for one in lacking if one.field in _TASK]:
-            what = f"what is written for {self.called} would train every parameter to predict the next token"
-            raise InputError(what, problems=_problems(tasks), hint=_TASK_HINT)
+            message = (
+                f"what is written for {self.full_name} would train every parameter to predict the next token"
+            )
+            raise InputError(message, problems=_problems(tasks), hint=_TASK_HINT)
         if lacking and not partly:
+            things = "one thing" if len(lacking) == 1 else f"{len(lacking)} things"
             only_stack = all(one.field.startswith("stack.") for one in lacking)
             raise InfeasibleError(
-                f"{self.called} cannot say {_things(len(lacking))} of `{name}`",
+                f"{self.full_name} cannot say {things} of `{name}`",
                 problems=_problems(lacking),
                 hint=f"plan again with --for {self.name}, or --partly writes the rest"
                 if only_stack
                 else "--partly writes the rest",
             )
-        remarks = [_remark(one) for one in fields if one.word.otherwise]
+        remarks = [_remark(one) for one in fields if one.export.difference]
         remarks += [f"not written: {problem}" for problem in _problems(lacking)]
         return e.Exported(
             text=self.text(job, e.settings_of(fields), name),
@@ -94,7 +97,7 @@ class Target:
         """Raise InfeasibleError where the trainer would not start with the layout: what `--for` refuses."""
         if refused := refusals(self.name, job.question, job.layout):
             raise InfeasibleError(
-                f"{self.called} does not start with `{job.layout.brief}`",
+                f"{self.full_name} does not start with `{job.layout.brief}`",
                 problems=[Problem("", words.what) for words in refused],
                 hint=f"plan again with --for {self.name}",
             )
@@ -104,26 +107,22 @@ class Target:
         return e.translated(self.words, job, load_stack(self.stack))
 
 
-def _things(count: int) -> str:
-    return "one thing" if count == 1 else f"{count} things"
-
-
 def _problems(lacking: list[e.Translation]) -> list[Problem]:
     """One for each field; many facts of a stack together."""
     stack = [one for one in lacking if one.field.startswith("stack.")]
-    apart = [one for one in lacking if one not in stack] if len(stack) > _MOST_NAMED else lacking
-    found = [Problem(one.field, f"`{one.ours}`: {one.word.lacking}") for one in apart]
-    if len(stack) > _MOST_NAMED:
-        named = ", ".join(one.field.removeprefix("stack.") for one in stack[:_MOST_NAMED])
-        what = f"works otherwise in {len(stack)} ways ({named}, ..): prices are of another trainer"
-        found.append(Problem("stack", what))
-    return found
+    single = [one for one in lacking if one not in stack] if len(stack) > _MAX_NAMES else lacking
+    problems = [Problem(one.field, f"`{one.plan_value}`: {one.export.lacking}") for one in single]
+    if len(stack) > _MAX_NAMES:
+        names = ", ".join(one.field.removeprefix("stack.") for one in stack[:_MAX_NAMES])
+        message = f"works otherwise in {len(stack)} ways ({names}, ..): prices are of another trainer"
+        problems.append(Problem("stack", message))
+    return problems
 
 
-def _remark(one: e.Translation) -> str:
-    settings = ", ".join(f"{name} {_value(value)}" for name, value in one.word.settings.items())
-    theirs = f"`{settings}`" if settings else "no setting"
-    return f"{one.field} `{one.ours}` is {theirs} there: {one.word.otherwise}"
+def _remark(translation: e.Translation) -> str:
+    settings = ", ".join(f"{name} {_value(value)}" for name, value in translation.export.settings.items())
+    setting_words = f"`{settings}`" if settings else "no setting"
+    return f"{translation.field} `{translation.plan_value}` is {setting_words} there: {translation.export.difference}"
 
 
 def _value(value: Any) -> str:

@@ -60,11 +60,11 @@ def export_sharding(plan: ShardedTables, name: str = "", partly: bool = False) -
     model, cluster = plan.model, plan.cluster
     tables = list(zip(model.table_names, model.class_of_table, plan.sharding.tables, strict=True))
     problems = [
-        Problem(f"table:{number}", f"`{placed.option}`: {what}")
+        Problem(f"table:{number}", f"`{placed.option}`: {reason}")
         for number, (_, _, placed) in enumerate(tables)
-        if (what := not_in_torchrec(placed.option))
+        if (reason := not_in_torchrec(placed.option))
     ]
-    names = Counter(map(_called, model.table_names))
+    names = Counter(map(_module_name, model.table_names))
     problems += [
         Problem(name, "is the name of two tables there") for name, times in names.items() if times > 1
     ]
@@ -80,7 +80,7 @@ def export_sharding(plan: ShardedTables, name: str = "", partly: bool = False) -
         "local_world_size": cluster.gpus_per_node,
         "plan": {
             MODULE: {
-                _called(name): _parameter(
+                _module_name(name): _parameter(
                     model.classes[of].rows,
                     model.classes[of].width,
                     placed,
@@ -94,7 +94,7 @@ def export_sharding(plan: ShardedTables, name: str = "", partly: bool = False) -
     remarks = [f"tables are those of the module `{MODULE}` of the model that is wrapped"]
     if dotted := next((name for name in model.table_names if "." in name), ""):
         remarks.append(
-            f"table `{dotted}` is called `{_called(dotted)}` there, as names of modules have no dot"
+            f"table `{dotted}` is called `{_module_name(dotted)}` there, as names of modules have no dot"
         )
     if any(placed.option.cached for _, _, placed in tables):
         remarks.append(
@@ -116,37 +116,37 @@ def import_sharding(path: str | Path, model: RecommenderSpec) -> tuple[Sharding,
     try:
         world, local = int(value["world_size"]), int(value["local_world_size"])
         modules = value["plan"]
-        found = {name: one for module in modules.values() for name, one in module.items()}
+        tables = {name: one for module in modules.values() for name, one in module.items()}
     except (KeyError, TypeError, ValueError, AttributeError):
         raise InputError(
             f"`{path}` is no sharding plan", hint="it has `world_size`, `local_world_size` and `plan`"
         ) from None
     if world < 1 or local < 1 or world % local:
         raise InputError(f"`{path}` has {world} ranks in nodes of {local}")
-    placed: list[Placed] = []
+    placements: list[Placed] = []
     for number, name in enumerate(model.table_names):
         table = model.classes[model.class_of_table[number]]
-        said = name if name in found else _called(name)
-        if said not in found:
+        table_name = name if name in tables else _module_name(name)
+        if table_name not in tables:
             problems.append(Problem(name, "is a table of the model, and not of the plan"))
             continue
         try:
-            placed.append(_placed(found[said], table.rows, table.width, world, local))
+            placements.append(_placement(tables[table_name], table.rows, table.width, world, local))
         except (ValueError, KeyError, TypeError, IndexError) as error:
-            what = (
+            message = (
                 str(error) if type(error) is ValueError else "is not written as TorchRec's ParameterSharding"
             )
-            problems.append(Problem(name, what))
-    known = {*model.table_names, *map(_called, model.table_names)}
+            problems.append(Problem(name, message))
+    names = {*model.table_names, *map(_module_name, model.table_names)}
     problems += [
-        Problem(name, "is a table of the plan, and not of the model") for name in found.keys() - known
+        Problem(name, "is a table of the plan, and not of the model") for name in tables.keys() - names
     ]
     if problems:
         raise InputError(f"`{path}` does not shard `{model.name}`", problems=problems)
-    return Sharding(tuple(placed)), world
+    return Sharding(tuple(placements)), world
 
 
-def _called(name: str) -> str:
+def _module_name(name: str) -> str:
     """The name of a table there: its tables are modules of torch, whose names have no dot."""
     return name.replace(".", "_")
 
@@ -162,13 +162,13 @@ def not_in_torchrec(option: Option) -> str:
     return ""
 
 
-def _parameter(rows: int, width: int, placed: Placed, world: int, local: int) -> dict[str, Any]:
+def _parameter(rows: int, width: int, placement: Placed, world: int, local: int) -> dict[str, Any]:
     """One table's ParameterSharding."""
-    option = placed.option
+    option = placement.option
     fields: dict[str, Any] = {
         "sharding_type": _TYPES[option.form],
         "compute_kernel": _kernel(option),
-        "ranks": _ranks(placed, world, local),
+        "ranks": _ranks(placement, world, local),
         "sharding_spec": None,
     }
     if option.form != "copy":
@@ -180,7 +180,7 @@ def _parameter(rows: int, width: int, placed: Placed, world: int, local: int) ->
                     "placement": f"rank:{rank}/cuda:{rank % local}",
                 }
                 for rank, (offsets, sizes) in zip(
-                    fields["ranks"], _shards(rows, width, placed, world, local), strict=True
+                    fields["ranks"], _shards(rows, width, placement, world, local), strict=True
                 )
             ]
         }
@@ -197,30 +197,30 @@ def _kernel(option: Option) -> str:
     return "fused_uvm_caching" if option.cached else "fused_uvm"
 
 
-def _ranks(placed: Placed, world: int, local: int) -> list[int]:
-    if placed.option.form in ("row", "copy"):
+def _ranks(placement: Placed, world: int, local: int) -> list[int]:
+    if placement.option.form in ("row", "copy"):
         return list(range(world))
-    if placed.option.form == "node-row":
-        return [placed.at[0] * local + one for one in range(local)]
-    return list(placed.at)
+    if placement.option.form == "node-row":
+        return [placement.at[0] * local + one for one in range(local)]
+    return list(placement.at)
 
 
 def _shards(
-    rows: int, width: int, placed: Placed, world: int, local: int
+    rows: int, width: int, placement: Placed, world: int, local: int
 ) -> Iterator[tuple[list[int], list[int]]]:
-    form, slices = placed.option.form, placed.option.shards
+    form, slices = placement.option.form, placement.option.shards
     if form in ("row", "node-row"):
         ranks = world if form == "row" else local
         block = -(-rows // ranks)
-        for one in range(ranks):
-            first = min(one * block, rows)
+        for index in range(ranks):
+            first = min(index * block, rows)
             yield [first, 0], [min(block, rows - first), width]
         return
-    for one in range(slices):
-        yield [0, one * (width // slices)], [rows, width // slices]
+    for index in range(slices):
+        yield [0, index * (width // slices)], [rows, width // slices]
 
 
-def _placed(fields: dict[str, Any], rows: int, width: int, world: int, local: int) -> Placed:
+def _placement(fields: dict[str, Any], rows: int, width: int, world: int, local: int) -> Placed:
     """A table's option and places. Raises ValueError with the reason where nothing here shards so."""
     form = next((form for form, name in _TYPES.items() if name == fields["sharding_type"]), None)
     ranks = [int(rank) for rank in fields["ranks"] or ()]
@@ -247,13 +247,13 @@ def _placed(fields: dict[str, Any], rows: int, width: int, world: int, local: in
     at = tuple(ranks) if form in ("whole", "column") else ()
     if form == "node-row":
         at = (ranks[0] // local,)
-    placed = Placed(option, at)
+    placement = Placed(option, at)
     spec = fields.get("sharding_spec")
     if spec is not None and form != "copy":
-        said = [(one["shard_offsets"], one["shard_sizes"]) for one in spec["shards"]]
-        if said != list(_shards(rows, width, placed, world, local)):
+        shards = [(one["shard_offsets"], one["shard_sizes"]) for one in spec["shards"]]
+        if shards != list(_shards(rows, width, placement, world, local)):
             raise ValueError(f"has shards that are no equal cut of {rows:,} rows of {width}")
-    return placed
+    return placement
 
 
 EXPORTER = Exporter(

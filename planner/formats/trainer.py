@@ -19,10 +19,10 @@ class Trainer:
     other_stacks: tuple[str, ...] = ()
     """Catalogue names of what else is run under its rules: other releases of it, and forks that keep its arguments."""
     rules: tuple[Rule, ...]
-    """What the trainer refuses, beyond what no trainer can run (`planner.rules.legality`)."""
+    """Rules of the trainer, beyond the rules of all trainers (`planner.rules.legality`)."""
     policies: tuple[Recompute, ...] = RECOMPUTE_POLICIES
-    """Recompute policies that it has."""
+    """Recompute policies of the trainer."""
     counts_full: bool
-    """Whether its one setting for all stages may be how many blocks of a stage are recomputed in full."""
+    """Whether it can recompute a number of blocks of every stage in full (`full:N`)."""
     source: str
     """Code the rules were read from."""

@@ -38,9 +38,9 @@ def trainer_named(name: str) -> Trainer:
 
 def trainers_of(stack: StackSpec) -> tuple[str, ...]:
     """Names of the trainers that run a stack, its own before those that only go with it."""
-    own = [name for name, one in TRAINERS.items() if one.stack == stack.name]
-    others = [name for name, one in TRAINERS.items() if stack.name in one.other_stacks]
-    return (*own, *others)
+    first = [name for name, one in TRAINERS.items() if one.stack == stack.name]
+    second = [name for name, one in TRAINERS.items() if stack.name in one.other_stacks]
+    return (*first, *second)
 
 
 def require_own_stack(name: str, stack: StackSpec) -> None:
@@ -50,12 +50,12 @@ def require_own_stack(name: str, stack: StackSpec) -> None:
         InputError: the stack is another trainer's.
     """
     trainer = trainer_named(name)
-    own = (trainer.stack, *trainer.other_stacks)
-    if stack.name in own or stack.name not in catalog.names("stacks"):
+    stacks = (trainer.stack, *trainer.other_stacks)
+    if stack.name in stacks or stack.name not in catalog.names("stacks"):
         return
     raise InputError(
         f"`--for {name}` does not go with `--stack {stack.name}`, whose prices are of another trainer",
-        hint=f"stacks that go with `--for {name}`: {', '.join(own)}",
+        hint=f"stacks that go with `--for {name}`: {', '.join(stacks)}",
     )
 
 
@@ -71,13 +71,13 @@ def refusals(name: str, question: Question, layout: Layout) -> list[Words]:
     """Why the trainer refuses a layout: every rule it breaks, and recompute that the trainer cannot express."""
     trainer, columns = trainer_named(name), LayoutColumns.of([layout])
     broken = [rule for rule in trainer.rules if rule.broken(question, columns)[0]]
-    found = [rule.sentence(question, layout) for rule in broken]
+    refused = [rule.sentence(question, layout) for rule in broken]
     if layout.replicas:
-        what = f"{trainer.name} gives every replica as many microbatches, and `replicas=` does not"
-        found.append(Words(what, "leave out `replicas`"))
+        message = f"{trainer.name} gives every replica as many microbatches, and `replicas=` does not"
+        refused.append(Words(message, "leave out `replicas`"))
     if words := _recompute_refusal(trainer, layout):
-        found.append(words)
-    return found
+        refused.append(words)
+    return refused
 
 
 def _recompute_refusal(trainer: Trainer, layout: Layout) -> Words | None:
@@ -89,16 +89,16 @@ def _recompute_refusal(trainer: Trainer, layout: Layout) -> Words | None:
     ):
         return None
     if len(layout.recompute) > 1:
-        what = f"{trainer.name} recomputes the same on every stage, not {', '.join(dict.fromkeys(layout.recompute))}"
-        return Words(what, "write one policy, like `recompute=selective`")
+        message = f"{trainer.name} recomputes the same on every stage, not {', '.join(dict.fromkeys(layout.recompute))}"
+        return Words(message, "write one policy, like `recompute=selective`")
     mix = layout.recompute[0]
     policies = set(policies_in(mix))
     if absent := sorted(policies - set(trainer.policies)):
-        what = f"{trainer.name} has no `recompute={absent[0]}`"
-        return Words(what, f"it has {' and '.join(trainer.policies)}")
+        message = f"{trainer.name} has no `recompute={absent[0]}`"
+        return Words(message, f"it has {' and '.join(trainer.policies)}")
     if len(policies) == 1 or (trainer.counts_full and policies == {"full", "none"}):
         return None
-    what = f"{trainer.name} has one policy for the blocks of a stage, not `recompute={mix}`"
+    message = f"{trainer.name} has one policy for the blocks of a stage, not `recompute={mix}`"
     return Words(
-        what, "write `recompute=full:N` or one policy" if trainer.counts_full else "write one policy"
+        message, "write `recompute=full:N` or one policy" if trainer.counts_full else "write one policy"
     )

@@ -19,17 +19,16 @@ from cost_models.specs.transformer import TransformerSpec
 from meshwright.families.transformer.estimate import EstimateQuestion
 from meshwright.inputs import questions
 from meshwright.verbs.export import ImportOptions
-from planner.formats.accelerate.reading import read_accelerate
-from planner.formats.axolotl.reading import read_axolotl
-from planner.formats.deepspeed.reading import read_deepspeed
+from planner.formats.accelerate.config_file import read_accelerate
+from planner.formats.axolotl.config_file import read_axolotl
+from planner.formats.deepspeed.config_file import read_deepspeed
 from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import read_megatron
 from planner.formats.nemo.config_file import KEYS, read_nemo
 from planner.formats.nemo.recipe import read_bridge
-from planner.formats.reading.settings import Beside, Reading, by_path, said_beside, without
 from planner.formats.registry import is_command
-from planner.formats.torchtitan.reading import read_torchtitan
-from planner.formats.torchtitan.recipes import read_recipe
+from planner.formats.settings import Reading, ReadOptions, also_settings, by_path, without
+from planner.formats.torchtitan.reader import read_recipe, read_torchtitan
 
 _SAID = {
     "model": "MODEL",
@@ -103,11 +102,11 @@ def _settings_file(kind: str, request: ImportOptions) -> EstimateQuestion:
             raise
         hint = "name one of the catalogue before the cluster, or a folder with its config.json"
         raise InputError(f"`base_model: {named}`: {error.headline}", hint=hint) from None
-    beside = Beside(
+    beside = ReadOptions(
         gpus=questions.single_count(request.gpus),
         node=getattr(questions.cluster_of(request.cluster), "gpus_per_node", 1),
         sequence=0 if said else _sequence(request),
-        also=said_beside(request.also or ""),
+        also=also_settings(request.also or ""),
         stack=request.stack,
     )
     reading = read(document, model.spec, beside)

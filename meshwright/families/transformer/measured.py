@@ -28,7 +28,7 @@ from meshwright.render.measured import error_text
 from meshwright.render.tables import Table
 from meshwright.render.words import percent, sentence_list, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
-from planner.formats.printed import contradictions
+from planner.formats.log_sizes import contradictions
 from planner.plan import Plan
 
 _HINT = (

@@ -15,11 +15,11 @@ from planner.formats.trainer import Trainer
 
 def _offloads(x: LayoutColumns) -> Bools:
     """(N,): what it can; one replica, which shards nothing, is under any stage."""
-    alone, all_weights = x.replicas == 1, x.offload_streamed >= EVERY
-    states = (x.offload_streamed == 0) & ((x.zero >= 1) | alone)
-    found: Bools = np.where(all_weights, ((x.zero == 3) | alone) & (x.offload_states == 0), states)
-    found &= all_weights | (x.offload_states >= EVERY) | (x.zero == 3) | alone
-    return found
+    single, all_weights = x.replicas == 1, x.offload_streamed >= EVERY
+    states = (x.offload_streamed == 0) & ((x.zero >= 1) | single)
+    allowed: Bools = np.where(all_weights, ((x.zero == 3) | single) & (x.offload_states == 0), states)
+    allowed &= all_weights | (x.offload_states >= EVERY) | (x.zero == 3) | single
+    return allowed
 
 
 DEEPSPEED = Trainer(

@@ -10,10 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 from cost_models.errors import InputError, Problem
+from planner.formats.bash import BUILTINS, CALLS, Command, Script, is_decided, plain, read_script
 from planner.formats.foreign import refuse_foreign
-from planner.formats.reading.shell import Command, Script, read_script
-from planner.formats.reading.shell_commands import CALLS, SAYS
-from planner.formats.reading.shell_words import is_known, plain
 
 _PROGRAM = re.compile(r"(?:^|.*[/\ue001])?pretrain_\w+\.py$", re.DOTALL)
 _SBATCH = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
@@ -43,7 +41,7 @@ _DEEPSPEED = re.compile(r"(?:.*/)?deepspeed|--deepspeed(?:_config)?(?:=.*)?")
 class Launch:
     """A training program with its launcher and arguments."""
 
-    before: tuple[str, ...]
+    launcher: tuple[str, ...]
     """Words before the program: torchrun and its arguments, srun."""
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
@@ -52,38 +50,38 @@ class Launch:
     @property
     def tokenizer(self) -> str | None:
         """`--tokenizer-type`; GPT-2's where the command has only a file of merges."""
-        usual = "GPT2BPETokenizer" if _value(self.arguments, ("--merge-file",)) else None
-        return _value(self.arguments, ("--tokenizer-type",)) or usual
+        default = "GPT2BPETokenizer" if _value(self.arguments, ("--merge-file",)) else None
+        return _value(self.arguments, ("--tokenizer-type",)) or default
 
 
-def launch_of(text: str, also: str = "", beside: Mapping[str, Any] = MappingProxyType({})) -> Launch:
-    """The one launch of Megatron-LM in a bash text; `also` are variables that it is started with (`SIZE=7b`), and
-    further arguments; `beside` are the `model`, `cluster` and `gpus` that were said.
+def launch_of(text: str, also: str = "", options: Mapping[str, Any] = MappingProxyType({})) -> Launch:
+    """The single launch of Megatron-LM in a bash text; `also` are variables of its environment (`SIZE=7b`), and further
+    arguments; `options` are the user's `model`, `cluster` and `gpus`.
 
     Raises:
         InputError: there is none, there are several that differ, or the text cannot be read.
     """
-    more = read_script(also)
-    started = more.environment | {
-        name: value for one in more.commands for name, value in one.environment.items()
+    also_script = read_script(also)
+    started = also_script.environment | {
+        name: value for one in also_script.commands for name, value in one.environment.items()
     }
     batch = _options(word for line in _SBATCH.findall(text) for word in line.partition(" #")[0].split())
-    counts = _counted(batch)
+    counts = _integer_options(batch)
     fixed = {name: str(counts[option]) for name, option in _SLURM.items() if option in counts}
     script = read_script(text, fixed | started)
     _require_heeded(text, script, started)
     launches = list(dict.fromkeys(_program(one) for one in script.commands if _is_launch(one)))
     if not launches:
-        others = [
-            plain("\0".join(one.words)).split("\0") for one in script.commands if one.words[0] not in SAYS
+        commands = [
+            plain("\0".join(one.words)).split("\0") for one in script.commands if one.words[0] not in BUILTINS
         ]
-        for words in others:
-            if (other := import_instead(words)) is not None:
-                raise InputError(f"this starts {other[0]}, whose settings are in a file", hint=other[1])
-        for words in others:
-            said = " ".join(words)
-            pairs = re.findall(r"(?:^|\s)(?:--)?([A-Za-z_][\w.-]*)[=\s]([^-\s]\S*)", said)
-            refuse_foreign(said[:60], dict(pairs), said, beside)
+        for words in commands:
+            if (importer := import_instead(words)) is not None:
+                raise InputError(f"this starts {importer[0]}, whose settings are in a file", hint=importer[1])
+        for words in commands:
+            command_line = " ".join(words)
+            pairs = re.findall(r"(?:^|\s)(?:--)?([A-Za-z_][\w.-]*)[=\s]([^-\s]\S*)", command_line)
+            refuse_foreign(command_line[:60], dict(pairs), command_line, options)
         last = script.commands[-1].words if script.commands else ()
         if last[:1] == ("exit",):
             raise InputError(
@@ -99,12 +97,15 @@ def launch_of(text: str, also: str = "", beside: Mapping[str, Any] = MappingProx
             problems=[Problem("", f"`{plain(' '.join((*one[0], *one[1])))[:120]}`") for one in launches],
             hint="paste the one to import",
         )
-    before, arguments = launches[0]
+    launcher, arguments = launches[0]
     environment = next(one.environment for one in script.commands if _is_launch(one))
     batch |= _options(word for one in script.commands if one.words[0] == "sbatch" for word in one.words[1:])
     return Launch(
-        before=(*before, *(word for option in _counted(batch).items() for word in map(str, option))),
-        arguments=(*arguments, *(word for one in more.commands for word in one.words)),
+        launcher=(
+            *launcher,
+            *(word for option in _integer_options(batch).items() for word in map(str, option)),
+        ),
+        arguments=(*arguments, *(word for one in also_script.commands for word in one.words)),
         environment=environment,
         assumptions=script.assumptions,
     )
@@ -112,43 +113,43 @@ def launch_of(text: str, also: str = "", beside: Mapping[str, Any] = MappingProx
 
 def _options(words: Iterable[str]) -> dict[str, str]:
     """Options of `sbatch` with their values: `-N2`, `-N 2`, `--nodes 2` and `--nodes=2` alike."""
-    found, name = {}, ""
+    options, name = {}, ""
     for word in words:
         if word.startswith("-"):
             name, _, value = word.partition("=")
             if name[:2] in _SHORT:
                 name, value = _SHORT[name[:2]], word[2:].removeprefix("=")
-            found[name] = value
+            options[name] = value
         elif name:
-            found[name], name = word, ""
-    return found
+            options[name], name = word, ""
+    return options
 
 
-def _counted(options: Mapping[str, str]) -> dict[str, int]:
-    """Options with whole numbers, those that follow from others too; `a100:4` and `gpu:a100:4` count 4."""
+def _integer_options(options: Mapping[str, str]) -> dict[str, int]:
+    """Whole-number options, derived ones included; `a100:4` and `gpu:a100:4` count 4."""
     gpu = re.search(r"gpu(?::[^,:]+)*?(:\d+)?(?:,|$)", options.get("--gres", ""), re.ASCII)
-    said = {**options, "--gres": (gpu[1] or ":1") if gpu else ""}
-    numbers = {name: re.search(r"(?:^|:)(\d{1,7})$", text, re.ASCII) for name, text in said.items()}
-    found = {name: int(number[1]) for name, number in numbers.items() if number}
-    tasks, each = found.get("--ntasks", 0), found.get("--ntasks-per-node", 0)
-    if tasks and each:
-        found.setdefault("--nodes", -(-tasks // each))
-    nodes = found.get("--nodes", 0)
+    texts = {**options, "--gres": (gpu[1] or ":1") if gpu else ""}
+    numbers = {name: re.search(r"(?:^|:)(\d{1,7})$", text, re.ASCII) for name, text in texts.items()}
+    counts = {name: int(number[1]) for name, number in numbers.items() if number}
+    tasks, per_node = counts.get("--ntasks", 0), counts.get("--ntasks-per-node", 0)
+    if tasks and per_node:
+        counts.setdefault("--nodes", -(-tasks // per_node))
+    nodes = counts.get("--nodes", 0)
     if nodes:
-        tasks = found.setdefault("--ntasks", nodes * (each or 1))
-        each = found.setdefault("--ntasks-per-node", tasks // nodes)
-    gpus = found.get("--gres") or (found.get("--gpus", 0) // nodes if nodes else 0)
-    if gpus := gpus or found.get("--gpus-per-task", 0) * each:
-        found.setdefault("--gpus-per-node", gpus)
-    if cpus := found.get("--cpus-per-task", 0) * each:
-        found["--cpus-per-node"] = cpus
-    return found
+        tasks = counts.setdefault("--ntasks", nodes * (per_node or 1))
+        per_node = counts.setdefault("--ntasks-per-node", tasks // nodes)
+    gpus = counts.get("--gres") or (counts.get("--gpus", 0) // nodes if nodes else 0)
+    if gpus := gpus or counts.get("--gpus-per-task", 0) * per_node:
+        counts.setdefault("--gpus-per-node", gpus)
+    if cpus := counts.get("--cpus-per-task", 0) * per_node:
+        counts["--cpus-per-node"] = cpus
+    return counts
 
 
 def _missing(script: Script) -> str:
-    taken = [plain(" ".join(one.words)) for one in script.commands if one.words[0] in CALLS]
-    if taken:
-        return f"paste the files in the place of {', '.join(f'`{one[:60]}`' for one in taken)}"
+    sourced = [plain(" ".join(one.words)) for one in script.commands if one.words[0] in CALLS]
+    if sourced:
+        return f"paste the files in the place of {', '.join(f'`{one[:60]}`' for one in sourced)}"
     return 'variables that it branches on go in front: --also "SIZE=7b"'
 
 
@@ -172,7 +173,7 @@ def _require_heeded(text: str, script: Script, started: dict[str, str]) -> None:
 
 def _is_launch(command: Command) -> bool:
     words = command.words
-    return words[0] not in SAYS and (any(map(_PROGRAM.match, words)) or "--num-layers" in words)
+    return words[0] not in BUILTINS and (any(map(_PROGRAM.match, words)) or "--num-layers" in words)
 
 
 def _program(command: Command) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -196,23 +197,23 @@ def world_size(launch: Launch, gpus: int | None) -> int:
         InputError: neither says them, or they contradict one another.
     """
     torchrun = any(
-        plain(word).endswith(("torchrun", "torch.distributed.run", "launch")) for word in launch.before
+        plain(word).endswith(("torchrun", "torch.distributed.run", "launch")) for word in launch.launcher
     )
-    per_node = _number(launch.before, _PER_NODE if torchrun else (*_PER_NODE, "--ntasks-per-node"))
-    nodes = _number(launch.before, _NODES)
-    if nodes is None and torchrun and _value(launch.before, _NODES) is None:
+    per_node = _number(launch.launcher, _PER_NODE if torchrun else (*_PER_NODE, "--ntasks-per-node"))
+    nodes = _number(launch.launcher, _NODES)
+    if nodes is None and torchrun and _value(launch.launcher, _NODES) is None:
         nodes = 1
-    said = per_node * nodes if per_node and nodes else None if torchrun else _number(launch.before, _TASKS)
-    if said is None:
+    total = per_node * nodes if per_node and nodes else None if torchrun else _number(launch.launcher, _TASKS)
+    if total is None:
         if gpus is None:
             raise InputError("the command does not say on how many GPUs it runs", hint="--gpus says it")
         return gpus
-    if gpus is not None and gpus != said:
+    if gpus is not None and gpus != total:
         raise InputError(
-            f"the command starts on {said} GPUs, --gpus says {gpus}",
+            f"the command starts on {total} GPUs, --gpus says {gpus}",
             hint="leave out --gpus, or write the number of nodes into the command",
         )
-    return said
+    return total
 
 
 def _number(words: Sequence[str], flags: Sequence[str]) -> int | None:
@@ -222,9 +223,9 @@ def _number(words: Sequence[str], flags: Sequence[str]) -> int | None:
 
 def _value(words: Sequence[str], flags: Sequence[str]) -> str | None:
     """Value of the first of some flags that a command has; `?` where only the shell knows it."""
-    values = (_take(words, flag)[0] for flag in flags)
+    values = (_take_flag(words, flag)[0] for flag in flags)
     value = next((one for one in values if one is not None), None)
-    return "?" if value is not None and not is_known(value) else value
+    return "?" if value is not None and not is_decided(value) else value
 
 
 def import_instead(words: Sequence[str]) -> tuple[str, str] | None:
@@ -240,40 +241,42 @@ def import_instead(words: Sequence[str]) -> tuple[str, str] | None:
     return None
 
 
-def _written(file: str, model: str, rest: Sequence[str], gpus: bool = True) -> str:
-    words = " ".join(map(plain, rest))
+def _import_command(file: str, model: str, arguments: Sequence[str], gpus: bool = True) -> str:
+    words = " ".join(map(plain, arguments))
     also = f' --also "{words}"' if words else ""
     return f"meshwright import {file} {model}CLUSTER{' --gpus N' if gpus else ''}{also}"
 
 
-def _take(words: Sequence[str], *flags: str) -> tuple[str | None, list[str]]:
+def _take_flag(words: Sequence[str], *flags: str) -> tuple[str | None, list[str]]:
     """Value of the first of some flags, and the words without the flag."""
-    left = list(words)
+    remaining = list(words)
     for at, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name in flags:
             if not equals and at + 1 < len(words):
-                return words[at + 1], left[:at] + left[at + 2 :]
-            return value if equals else None, left[:at] + left[at + 1 :]
-    return None, left
+                return words[at + 1], remaining[:at] + remaining[at + 2 :]
+            return value if equals else None, remaining[:at] + remaining[at + 1 :]
+    return None, remaining
 
 
 def _torchtitan(words: Sequence[str], at: int) -> str:
-    file, rest = _take(words[at + 1 :], "--job.config_file", "--job.config-file")
-    module, rest = _take(rest, "--module")
+    file, arguments = _take_flag(words[at + 1 :], "--job.config_file", "--job.config-file")
+    module, arguments = _take_flag(arguments, "--module")
     if file is None:
         file = f"{module}/config_registry.py" if module is not None else "recipe.py"
-    return _written(plain(file), "", rest)
+    return _import_command(plain(file), "", arguments)
 
 
 def _nemo(words: Sequence[str], at: int) -> str:
-    folder, rest = _take(words[at + 1 :], "--config-path", "-cp")
-    name, rest = _take(rest, "--config-name", "-cn")
+    folder, arguments = _take_flag(words[at + 1 :], "--config-path", "-cp")
+    name, arguments = _take_flag(arguments, "--config-name", "-cn")
     stem = str(name or "gpt").removesuffix(".yaml")
-    return _written(plain(str(PurePosixPath(folder or ".") / f"{stem}.yaml")), "", rest, gpus=False)
+    return _import_command(
+        plain(str(PurePosixPath(folder or ".") / f"{stem}.yaml")), "", arguments, gpus=False
+    )
 
 
 def _deepspeed(words: Sequence[str], at: int) -> str:
-    file, _ = _take(words, "--deepspeed_config", "--deepspeed")
-    named = file if file is not None and file.endswith(".json") else "ds.json"
-    return f"{_written(plain(named), 'MODEL ', ())} --sequence S"
+    file, _ = _take_flag(words, "--deepspeed_config", "--deepspeed")
+    config = file if file is not None and file.endswith(".json") else "ds.json"
+    return f"{_import_command(plain(config), 'MODEL ', ())} --sequence S"

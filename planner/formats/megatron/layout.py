@@ -19,7 +19,17 @@ from cost_models.axes.recompute import first_in_full, mixes_of, number_in_full, 
 from cost_models.axes.words import EVERY, MAX_STAGES
 from cost_models.errors import InputError
 from cost_models.specs.stack import StackSpec
-from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, nothing, only, otherwise, says
+from planner.formats.exporter import (
+    NO_SETTING,
+    FieldExport,
+    Job,
+    Translate,
+    differs,
+    lacks,
+    no_setting,
+    sets,
+    supports_only,
+)
 from planner.formats.megatron.arguments import OFFLOADED, OFFLOADED_OF_EXPERTS, TABLE, Arguments, uses_fsdp
 from planner.formats.table import table_of
 
@@ -27,71 +37,69 @@ _REPEATED = re.compile(r"\(([^()]*)\)\*(\d{1,4})|([A-Za-z])\*(\d{1,4})", re.ASCI
 _MOST_TEXT = 20_000
 
 
-def _vpp(job: Job) -> Word:
+def _vpp(job: Job) -> FieldExport:
     if job.layout.vpp == 1 or not _even(job):
-        return NOTHING  # the stages of `layers` say it
-    return says(num_layers_per_virtual_pipeline_stage=job.layout.layers[0])
+        return NO_SETTING  # the stages of `layers` say it
+    return sets(num_layers_per_virtual_pipeline_stage=job.layout.layers[0])
 
 
-def _layers(job: Job) -> Word:
+def _layers(job: Job) -> FieldExport:
     if _even(job):
-        return NOTHING
-    return says(pipeline_model_parallel_layout=pipeline_layout(job.layout.layers))
+        return NO_SETTING
+    return sets(pipeline_model_parallel_layout=pipeline_layout(job.layout.layers))
 
 
 def _even(job: Job) -> bool:
     return len(set(job.layout.layers)) == 1
 
 
-def _context(job: Job) -> Word:
-    if job.layout.cp == 1:
-        return NOTHING
-    kind = job.layout.context or job.stack.context_parallel
-    return says(cp_comm_type=[table_of(TABLE).arguments["cp_comm_type"].values[kind]])
+def _context(job: Job) -> FieldExport:
+    kinds = table_of(TABLE).arguments["cp_comm_type"].values
+    return sets(cp_comm_type=[kinds[job.context]]) if job.context else NO_SETTING
 
 
-def _etp(job: Job) -> Word:
-    return says(expert_tensor_parallel_size=job.layout.expert_tp) if job.model.has_experts else NOTHING
+def _etp(job: Job) -> FieldExport:
+    return sets(expert_tensor_parallel_size=job.layout.expert_tp) if job.model.has_experts else NO_SETTING
 
 
-def _zero(job: Job) -> Word:
+def _zero(job: Job) -> FieldExport:
     if job.layout.zero > 1:
         return lacks("its distributed optimizer shards optimizer states (zero1)")
-    return says(use_distributed_optimizer=True) if job.layout.zero else NOTHING
+    return sets(use_distributed_optimizer=True) if job.layout.zero else NO_SETTING
 
 
-def _shard(job: Job) -> Word:
+def _shard(job: Job) -> FieldExport:
     instances = job.layout.data_ranks // job.layout.shard_group
     if instances == 1 or job.layout.zero == 0:
-        return NOTHING
-    return otherwise(
+        return NO_SETTING
+    return differs(
         f"{instances} instances of the optimizer, each sharded", num_distributed_optimizer_instances=instances
     )
 
 
-def _order(job: Job) -> Word:
-    orders = {"tp-cp-dp-pp": NOTHING, "tp-cp-pp-dp": says(use_tp_pp_dp_mapping=True)}
+def _order(job: Job) -> FieldExport:
+    orders = {"tp-cp-dp-pp": NO_SETTING, "tp-cp-pp-dp": sets(use_tp_pp_dp_mapping=True)}
     return orders.get(job.layout.order, lacks("it seats ranks tp-cp-dp-pp or tp-cp-pp-dp"))
 
 
-def _recompute(job: Job) -> Word:
+def _recompute(job: Job) -> FieldExport:
     layout = job.layout
     used = {policy for mix in layout.recompute for policy in policies_in(mix)}
     if used == {"none"}:
-        return NOTHING
+        return NO_SETTING
     if used == {"full"}:
-        return says(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
+        return sets(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
     if used == {"selective"}:
         return _selective(job)
     blocks = number_in_full(layout.layers, layout.stage_recompute)
     if blocks is not None:
-        return says(recompute_granularity="full", recompute_method="block", recompute_num_layers=blocks)
+        return sets(recompute_granularity="full", recompute_method="block", recompute_num_layers=blocks)
     if len(set(layout.recompute)) > 1:
         return lacks("it recomputes the same on every stage")
     return lacks("it has one policy for the blocks of a stage")
 
 
-def _selective(job: Job) -> Word:
+def _selective(job: Job) -> FieldExport:
     drops, modules = set(job.stack.drops), table_of(TABLE).arguments["recompute_modules"].values
     if job.model.latent_attention is None:
         drops.discard("latent-heads")
@@ -100,32 +108,32 @@ def _selective(job: Job) -> Word:
     if unknown := drops.difference(modules):
         dropped = ", ".join(sorted(unknown))
         return lacks(f"its modules to recompute are others than what the stack drops ({dropped})")
-    return says(
+    return sets(
         recompute_granularity="selective",
         recompute_modules=[name for ours, name in modules.items() if ours in drops],
     )
 
 
-def _offload(job: Job) -> Word:
-    moved = job.layout.offload
-    if missing := [part for part in ("parked", "streamed", "drive") if getattr(moved, part)]:
+def _offload(job: Job) -> FieldExport:
+    offload = job.layout.offload
+    if missing := [part for part in ("parked", "streamed", "drive") if getattr(offload, part)]:
         return lacks(f"it keeps no {' and '.join(missing)} blocks on the host")
     settings: dict[str, Any] = {}
     how = []
-    if moved.states:
+    if offload.states:
         blocks = min(job.layout.layers) * job.layout.vpp
-        share = 1.0 if moved.states >= EVERY else min(1.0, moved.states / blocks)
+        share = 1.0 if offload.states >= EVERY else min(1.0, offload.states / blocks)
         settings |= {
             "optimizer_cpu_offload": True,
             "optimizer_offload_fraction": round(share, 6),
             "use_precision_aware_optimizer": True,
         }
         how.append(f"states of {share:.0%} of a rank's parameters, in their order")
-    if moved.activations:
-        named = OFFLOADED + (OFFLOADED_OF_EXPERTS if job.model.has_experts else ())
-        settings |= {"fine_grained_activation_offloading": True, "offload_modules": list(named)}
-        how.append(f"the inputs of {', '.join(named)}")
-    return otherwise("; ".join(how), **settings) if how else NOTHING
+    if offload.activations:
+        modules = OFFLOADED + (OFFLOADED_OF_EXPERTS if job.model.has_experts else ())
+        settings |= {"fine_grained_activation_offloading": True, "offload_modules": list(modules)}
+        how.append(f"the inputs of {', '.join(modules)}")
+    return differs("; ".join(how), **settings) if how else NO_SETTING
 
 
 LAYOUT: Mapping[str, Translate] = {
@@ -133,29 +141,29 @@ LAYOUT: Mapping[str, Translate] = {
     "layout.etp": _etp,
     "layout.zero": _zero,
     "layout.shard": _shard,
-    "layout.schedule": only(
-        "layout.schedule", "it runs 1f1b, and interleaved where vpp is above 1", "1f1b", "interleaved"
+    **supports_only(
+        {"layout.schedule": ("it runs 1f1b, and interleaved where vpp is above 1", "1f1b", "interleaved")}
     ),
     "layout.order": _order,
     "layout.context": _context,
     "layout.recompute": _recompute,
     "layout.offload": _offload,
-    "layout.ring": nothing,  # a part of streaming, which `offload` answers for
-    "layout.overlap": nothing,  # said with what the stack overlaps where no layout says
+    "layout.ring": no_setting,  # a part of streaming, which `offload` answers for
+    "layout.overlap": no_setting,  # said with what the stack overlaps where no layout says
     "layout.layers": _layers,
 }
 """Fields of the layout whose settings do not follow from the table."""
 
 
 def layout_of(
-    said: Arguments, blocks: int, has_experts: bool, world: int, stack: StackSpec, assumed: list[str]
+    args: Arguments, blocks: int, has_experts: bool, world: int, stack: StackSpec, assumed: list[str]
 ) -> Layout:
     """The layout that arguments describe on `world` GPUs.
 
     Raises:
         InputError: degrees do not divide the GPUs, blocks do not divide into stages, or a value is not known.
     """
-    degrees = table_of(TABLE).fields("layout", said.get)
+    degrees = table_of(TABLE).fields("layout", args.get)
     tp, pp, cp, ep = (degrees[axis] for axis in ("tp", "pp", "cp", "ep"))
     if min(tp, pp, cp, ep) < 1 or world % (tp * pp * cp):
         raise InputError(
@@ -163,51 +171,51 @@ def layout_of(
             hint="the number of nodes is often a variable, or the launcher's: write it in",
         )
     dp = world // (tp * pp * cp)
-    vpp, layers = stages_of(said, blocks, pp)
+    vpp, layers = stages_of(args, blocks, pp)
     fields: dict[str, Any] = {
         **degrees,
         "vpp": vpp,
         "dp": dp,
-        "zero": zero_of(said),
-        "order": "tp-cp-pp-dp" if said.get("use_tp_pp_dp_mapping") else "tp-cp-dp-pp",
+        "zero": zero_of(args),
+        "order": "tp-cp-pp-dp" if args.get("use_tp_pp_dp_mapping") else "tp-cp-dp-pp",
         "layers": layers,
     }
     if degrees["sp"] and tp == 1:
         assumed.append("`--sequence-parallel` says nothing without tensor parallelism")
         fields["sp"] = False
-    fields["recompute"] = _recompute_of(said, layers, assumed)
-    fields["offload"] = _offload_of(said, blocks // pp)
-    if not said.has("micro_batch_size"):
+    fields["recompute"] = _recompute_of(args, layers, assumed)
+    fields["offload"] = _offload_of(args, blocks // pp)
+    if not args.has("micro_batch_size"):
         assumed.append("microbatches of one sequence")
-    if said.has("data_parallel_sharding_strategy") and not uses_fsdp(said):
+    if args.has("data_parallel_sharding_strategy") and not uses_fsdp(args):
         assumed.append("`--data-parallel-sharding-strategy` says nothing without `--use-megatron-fsdp`")
-    instances = said.get("num_distributed_optimizer_instances")
+    instances = args.get("num_distributed_optimizer_instances")
     if fields["zero"] and instances > 1:
         fields["shard"] = dp * cp // instances
-    if has_experts and (etp := said.get("expert_tensor_parallel_size", tp)) != tp:
+    if has_experts and (etp := args.get("expert_tensor_parallel_size", tp)) != tp:
         fields["etp"] = etp
     if cp > 1:
-        kind, argument = said.get("cp_comm_type")[0], table_of(TABLE).arguments["cp_comm_type"]
-        if argument.ours(kind) != stack.context_parallel:
-            fields["context"] = argument.ours(kind)
+        kind, argument = args.get("cp_comm_type")[0], table_of(TABLE).arguments["cp_comm_type"]
+        if argument.plan_value(kind) != stack.context_parallel:
+            fields["context"] = argument.plan_value(kind)
     return Layout(**fields)
 
 
-def zero_of(said: Arguments) -> int:
+def zero_of(args: Arguments) -> int:
     """The ZeRO stage of FSDP, or of the distributed optimizer."""
-    if said.get("use_torch_fsdp2"):
-        return 3 if said.get("torch_fsdp2_reshard_after_forward") else 2
+    if args.get("use_torch_fsdp2"):
+        return 3 if args.get("torch_fsdp2_reshard_after_forward") else 2
     strategy = "data_parallel_sharding_strategy"
-    if uses_fsdp(said):
-        return int(table_of(TABLE).arguments[strategy].ours(said.get(strategy)))
-    return int(said.get("use_distributed_optimizer"))
+    if uses_fsdp(args):
+        return int(table_of(TABLE).arguments[strategy].plan_value(args.get(strategy)))
+    return int(args.get("use_distributed_optimizer"))
 
 
-def _recompute_of(said: Arguments, layers: tuple[int, ...], assumed: list[str]) -> tuple[str, ...]:
+def _recompute_of(args: Arguments, layers: tuple[int, ...], assumed: list[str]) -> tuple[str, ...]:
     """Megatron's granularity, method and count, of blocks of every chunk; in 2021 a method alone meant whole blocks."""
-    method, count = said.get("recompute_method"), said.get("recompute_num_layers")
-    usual = "full" if method or said.get("checkpoint_activations") else None
-    match said.get("recompute_granularity", usual), method:
+    method, count = args.get("recompute_method"), args.get("recompute_num_layers")
+    default = "full" if method or args.get("checkpoint_activations") else None
+    match args.get("recompute_granularity", default), method:
         case None, _:
             return ("none",)
         case "selective", _:
@@ -218,15 +226,15 @@ def _recompute_of(said: Arguments, layers: tuple[int, ...], assumed: list[str]) 
             if count > 1:
                 assumed.append(f"one checkpoint a block, not one for {count}")
             return ("full",)
-    raise InputError(f"`{said.flags.get('recompute_granularity', method)}` is not known here")
+    raise InputError(f"`{args.flags.get('recompute_granularity', method)}` is not known here")
 
 
-def _offload_of(said: Arguments, blocks: int) -> Offload:
+def _offload_of(args: Arguments, blocks: int) -> Offload:
     states = 0
-    if said.get("optimizer_cpu_offload"):
-        share = said.get("optimizer_offload_fraction")
+    if args.get("optimizer_cpu_offload"):
+        share = args.get("optimizer_offload_fraction")
         states = EVERY if share >= 1 else round(share * blocks)
-    return Offload(states=states, activations=EVERY if said.get("fine_grained_activation_offloading") else 0)
+    return Offload(states=states, activations=EVERY if args.get("fine_grained_activation_offloading") else 0)
 
 
 def pipeline_layout(layers: tuple[int, ...]) -> str:
@@ -237,26 +245,26 @@ def pipeline_layout(layers: tuple[int, ...]) -> str:
     return "|".join(stages)
 
 
-def stages_of(said: Arguments, blocks: int, pp: int) -> tuple[int, tuple[int, ...]]:
+def stages_of(args: Arguments, blocks: int, pp: int) -> tuple[int, tuple[int, ...]]:
     """Chunks of a rank, and blocks of every virtual stage in model order.
 
     Raises:
         InputError: blocks that do not divide, or a layout that cannot be read.
     """
-    if (text := said.get("pipeline_model_parallel_layout")) is not None:
-        layers = _written(text)
+    if (text := args.get("pipeline_model_parallel_layout")) is not None:
+        layers = _stage_blocks(text)
         if len(layers) % pp or sum(layers) != blocks:
             raise InputError(
-                f"`{said.flags['pipeline_model_parallel_layout']}` has {len(layers)} stages with {sum(layers)} blocks: "
+                f"`{args.flags['pipeline_model_parallel_layout']}` has {len(layers)} stages with {sum(layers)} blocks: "
                 f"`pp{pp}` and `--num-layers {blocks}` do not go with it"
             )
         return len(layers) // pp, layers
-    first, last = (said.get(f"decoder_{one}_pipeline_num_layers") for one in ("first", "last"))
-    vpp = _chunks(said, blocks, pp)
+    first, last = (args.get(f"decoder_{one}_pipeline_num_layers") for one in ("first", "last"))
+    vpp = _chunks(args, blocks, pp)
     if pp * vpp > MAX_STAGES:
         raise InputError(f"{pp * vpp:,} stages are more than any model has blocks for")
-    counts_first = bool(said.get("account_for_embedding_in_pipeline_split"))
-    counts_last = bool(said.get("account_for_loss_in_pipeline_split"))
+    counts_first = bool(args.get("account_for_embedding_in_pipeline_split"))
+    counts_last = bool(args.get("account_for_loss_in_pipeline_split"))
     if first is None and last is None:
         places = blocks + counts_first + counts_last
         if places % (pp * vpp):
@@ -264,13 +272,17 @@ def stages_of(said: Arguments, blocks: int, pp: int) -> tuple[int, tuple[int, ..
                 f"`--num-layers {blocks}` does not divide by {pp * vpp} stages",
                 hint="`--pipeline-model-parallel-layout` says uneven ones",
             )
-        each = [places // (pp * vpp)] * (pp * vpp)
-        each[0] -= counts_first
-        each[-1] -= counts_last
-        return vpp, tuple(each)
-    between = pp - (first is not None) - (last is not None)
-    rest = blocks - (first or 0) - (last or 0)
-    ranks = [rest // between] * between if between and not rest % (between * vpp) else []
+        stage_blocks = [places // (pp * vpp)] * (pp * vpp)
+        stage_blocks[0] -= counts_first
+        stage_blocks[-1] -= counts_last
+        return vpp, tuple(stage_blocks)
+    inner_ranks = pp - (first is not None) - (last is not None)
+    inner_blocks = blocks - (first or 0) - (last or 0)
+    ranks = (
+        [inner_blocks // inner_ranks] * inner_ranks
+        if inner_ranks and not inner_blocks % (inner_ranks * vpp)
+        else []
+    )
     each_rank = [*([first] if first is not None else []), *ranks, *([last] if last is not None else [])]
     if len(each_rank) != pp or sum(each_rank) != blocks or any(one % vpp for one in each_rank):
         raise InputError(
@@ -279,24 +291,24 @@ def stages_of(said: Arguments, blocks: int, pp: int) -> tuple[int, tuple[int, ..
     return vpp, tuple(one // vpp for one in each_rank) * vpp
 
 
-def _chunks(said: Arguments, blocks: int, pp: int) -> int:
-    if (chunks := said.get("num_virtual_stages_per_pipeline_rank")) is not None:
+def _chunks(args: Arguments, blocks: int, pp: int) -> int:
+    if (chunks := args.get("num_virtual_stages_per_pipeline_rank")) is not None:
         return max(1, int(chunks))
-    each = said.get("num_layers_per_virtual_pipeline_stage")
-    if each is None or pp == 1:
+    chunk_blocks = args.get("num_layers_per_virtual_pipeline_stage")
+    if chunk_blocks is None or pp == 1:
         return 1
-    if each < 1 or blocks % (pp * each):
-        words = said.flags["num_layers_per_virtual_pipeline_stage"]
+    if chunk_blocks < 1 or blocks % (pp * chunk_blocks):
+        words = args.flags["num_layers_per_virtual_pipeline_stage"]
         raise InputError(f"`{words}` does not divide the {blocks / pp:g} blocks of a rank with `pp{pp}`")
-    return int(blocks // pp // each)
+    return int(blocks // pp // chunk_blocks)
 
 
-def _written(text: str) -> tuple[int, ...]:
+def _stage_blocks(text: str) -> tuple[int, ...]:
     """Blocks of the stages of `Ettt|(tt|)*6tttL`."""
     bare = re.sub(r"[,\s]", "", text)
-    while (found := _REPEATED.search(bare)) is not None:
-        inner, times, letter, count = found.groups()
-        bare = bare[: found.start()] + (inner or letter) * int(times or count) + bare[found.end() :]
+    while (match := _REPEATED.search(bare)) is not None:
+        inner, times, letter, count = match.groups()
+        bare = bare[: match.start()] + (inner or letter) * int(times or count) + bare[match.end() :]
         if len(bare) > _MOST_TEXT:
             raise InputError(f"`{text[:40]}` names more blocks than any model has")
     if not re.fullmatch(r"[EtmL|]+", bare):

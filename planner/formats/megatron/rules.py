@@ -23,8 +23,8 @@ _SCHEDULES = ("1f1b", "interleaved")
 )
 def _interleaved(question: Question, layout: Layout) -> Words:
     microbatches = layout.microbatches(question.training.global_batch)
-    what = f"Megatron interleaves microbatches in groups of pp{layout.pp}; there are {microbatches}"
-    return Words(what, "choose dp and mbs so that pp divides them, or leave out `vpp`")
+    message = f"Megatron interleaves microbatches in groups of pp{layout.pp}; there are {microbatches}"
+    return Words(message, "choose dp and mbs so that pp divides them, or leave out `vpp`")
 
 
 def _pipeline_not_outermost(x: LayoutColumns) -> Bools:
@@ -38,12 +38,12 @@ def _pipeline_not_outermost(x: LayoutColumns) -> Bools:
     lambda q, x: _pipeline_not_outermost(x) & (x.expert_replicas != x.dp),
 )
 def _experts_and_order(question: Question, layout: Layout) -> Words:
-    what = f"Megatron cannot seat `cp{layout.cp}` in `order={layout.order}`"
+    message = f"Megatron cannot seat `cp{layout.cp}` in `order={layout.order}`"
     if question.model.has_experts:
         copies = int(LayoutColumns.of([layout]).expert_replicas[0])
-        what = f"in `order={layout.order}` Megatron wants dp{layout.dp} copies of an expert, not {copies}"
-        return Words(what, "choose ep and etp so that ep x etp = tp x cp, or leave out `order`")
-    return Words(what, "use cp1, or leave out `order`")
+        message = f"in `order={layout.order}` Megatron wants dp{layout.dp} copies of an expert, not {copies}"
+        return Words(message, "choose ep and etp so that ep x etp = tp x cp, or leave out `order`")
+    return Words(message, "use cp1, or leave out `order`")
 
 
 def _expert_copies(x: LayoutColumns) -> Bools:
@@ -58,8 +58,8 @@ def _expert_copies(x: LayoutColumns) -> Bools:
 def _instances(question: Question, layout: Layout) -> Words:
     copies = int(LayoutColumns.of([layout]).expert_replicas[0])
     instances = layout.data_ranks // layout.shard_group
-    what = f"`shard{layout.shard}` makes {instances} instances of the distributed optimizer"
-    return Words(f"{what}, which do not divide the {copies} ranks that hold the same experts")
+    message = f"`shard{layout.shard}` makes {instances} instances of the distributed optimizer"
+    return Words(f"{message}, which do not divide the {copies} ranks that hold the same experts")
 
 
 MEGATRON = Trainer(

@@ -12,16 +12,16 @@ from dataclasses import replace
 
 from cost_models.files.catalog import load_stack
 from cost_models.specs.stack import StackSpec
-from planner.formats.exporter import Job, Settings, Translate, nothing
-from planner.formats.launching import head, several_nodes, torchrun_words
-from planner.formats.megatron.arguments import TABLE, Arguments, read_arguments, unlisted, written
+from planner.formats.exporter import Job, Settings, Translate, no_setting
+from planner.formats.megatron.arguments import TABLE, Arguments, read_arguments, unpriced_values, written
 from planner.formats.megatron.launches import Launch, world_size
 from planner.formats.megatron.layout import LAYOUT, layout_of
 from planner.formats.megatron.model import MODEL, model_of
 from planner.formats.megatron.stack import FACTS, STACK, stack_of
 from planner.formats.megatron.training import TRAINING, training_of
-from planner.formats.reading.settings import Reading, unpriced
+from planner.formats.settings import Reading, unpriced
 from planner.formats.target import Target
+from planner.formats.torchrun import head, several_nodes, torchrun_words
 
 CORE: dict[str, Translate] = {**LAYOUT, **TRAINING, **MODEL, **FACTS}
 """Megatron Core's settings for fields that its table does not write."""
@@ -65,10 +65,10 @@ def _in_a_line(settings: Settings) -> str:
 
 TARGET = Target(
     name="megatron",
-    called="Megatron-LM (core 0.20)",
+    full_name="Megatron-LM (core 0.20)",
     stack=STACK,
     table=TABLE,
-    translated=CORE | {"stack.launches_block": nothing},  # in the environment
+    translated=CORE | {"stack.launches_block": no_setting},  # in the environment
     text=_text,
     usage=_usage,
     spelled=_in_a_line,
@@ -84,33 +84,35 @@ def read_megatron(
     Raises:
         InputError: the command cannot be read, is incomplete, or contradicts itself.
     """
-    said = read_arguments(launch.arguments, ignore)
+    args = read_arguments(launch.arguments, ignore)
     assumed = list(launch.assumptions)
     world = world_size(launch, gpus)
     base = load_stack(stack or STACK)
-    reading = reading_of(said, world, launch.tokenizer, base, stack is not None, assumed)
+    reading = reading_of(args, world, launch.tokenizer, base, stack is not None, assumed)
     if launch.environment.get("CUDA_LAUNCH_BLOCKING") == "1":
         return replace(reading, stack=reading.stack.model_copy(update={"launches_block": True}))
     return reading
 
 
 def reading_of(
-    said: Arguments, world: int, tokenizer: str | None, base: StackSpec, stack_named: bool, assumed: list[str]
+    args: Arguments, world: int, tokenizer: str | None, base: StackSpec, stack_named: bool, assumed: list[str]
 ) -> Reading:
-    """The run that Megatron Core's arguments describe; unless the user named the stack, what they leave out is off.
+    """The run of Megatron Core's arguments; unless the user named the stack, missing switches are off.
 
     Raises:
         InputError: they are incomplete, contradict one another, or change layout or memory as no price does.
     """
     assumed += unpriced(
-        one for one in [*said.left, *unlisted(said)] if said.get("num_experts") or "moe" not in one.key
+        one
+        for one in [*args.unused, *unpriced_values(args)]
+        if args.get("num_experts") or "moe" not in one.key
     )
-    model = model_of(said, assumed, tokenizer)
-    layout = layout_of(said, model.num_layers, model.has_experts, world, base, assumed)
+    model = model_of(args, assumed, tokenizer)
+    layout = layout_of(args, model.num_layers, model.has_experts, world, base, assumed)
     return Reading(
         model=model,
-        training=training_of(said, layout, stack_named, assumed),
+        training=training_of(args, layout, stack_named, assumed),
         layout=layout,
-        stack=stack_of(said, base, stack_named, assumed),
+        stack=stack_of(args, base, stack_named, assumed),
         assumptions=tuple(assumed),
     )

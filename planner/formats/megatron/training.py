@@ -11,118 +11,126 @@ from typing import Any
 
 from cost_models.axes.layout import Layout
 from cost_models.specs.training import TrainingSpec
-from planner.formats.exporter import NOTHING, Job, Translate, Word, lacks, only, otherwise, says
+from planner.formats.exporter import (
+    NO_SETTING,
+    FieldExport,
+    Job,
+    Settings,
+    Translate,
+    by_value,
+    differs,
+    lacks,
+    sets,
+    supports_only,
+)
 from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.table import table_of
 
-
-def _precision(job: Job) -> Word:
-    match job.training.precision:
-        case "bf16" | "fp16" as name:
-            return says(**{name: True})
-        case "fp32":
-            return NOTHING
-        case "fp8":
-            return says(bf16=True, fp8="hybrid")
-        case "fp4":
-            return says(bf16=True, fp4="e2m1")
-    return lacks("its products in fp32 are without TF32")
+_PRECISIONS: Mapping[str, Settings] = {
+    "bf16": {"bf16": True},
+    "fp16": {"fp16": True},
+    "fp32": {},
+    "fp8": {"bf16": True, "fp8": "hybrid"},
+    "fp4": {"bf16": True, "fp4": "e2m1"},
+}
 
 
-def _optimizer(job: Job) -> Word:
+def _optimizer(job: Job) -> FieldExport:
     match job.training.optimizer:
         case "adamw":
-            return otherwise("its Adam decays weights apart from gradients, as AdamW", optimizer="adam")
+            return differs("its Adam decays weights apart from gradients, as AdamW", optimizer="adam")
         case "sgd":
-            return says(optimizer="sgd")
+            return sets(optimizer="sgd")
         case other:
             return lacks(f"it has no {other}")
 
 
-def _gradients(job: Job) -> Word:
+def _gradients(job: Job) -> FieldExport:
     dtype = job.training.gradient_dtype or job.stack.gradient_dtype
     if job.training.precision == "fp32":
-        return NOTHING
+        return NO_SETTING
     if dtype == "fp32":
-        return says(accumulate_allreduce_grads_in_fp32=True)
-    return says(grad_reduce_in_bf16=True) if job.training.precision != "fp16" else NOTHING
+        return sets(accumulate_allreduce_grads_in_fp32=True)
+    return sets(grad_reduce_in_bf16=True) if job.training.precision != "fp16" else NO_SETTING
 
 
-def _moments(job: Job) -> Word:
+def _moments(job: Job) -> FieldExport:
     if (job.training.moment_dtype or job.training.state_dtype) == "fp32":
-        return NOTHING
+        return NO_SETTING
     if job.layout.zero == 0:
         return lacks("only its distributed optimizer (zero1) keeps moments in bf16")
-    return says(use_precision_aware_optimizer=True, exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16")
+    return sets(use_precision_aware_optimizer=True, exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16")
 
 
-def _tokens(job: Job) -> Word:
+def _tokens(job: Job) -> FieldExport:
     if job.training.tokens is None:
-        return NOTHING
+        return NO_SETTING
     samples = max(1, int(job.training.tokens // job.training.sequence_length))
-    return otherwise("sequences", train_samples=samples)
+    return differs("sequences", train_samples=samples)
 
 
 TRAINING: Mapping[str, Translate] = {
-    "training.precision": _precision,
+    "training.precision": by_value(
+        "training.precision", _PRECISIONS, "its products in fp32 are without TF32"
+    ),
     "training.optimizer": _optimizer,
     "training.gradient_dtype": _gradients,
-    "training.state_dtype": only("training.state_dtype", "its master weights are in fp32 or fp16", "fp32"),
+    **supports_only({"training.state_dtype": ("its master weights are in fp32 or fp16", "fp32")}),
     "training.moment_dtype": _moments,
-    "training.dropout": lambda job: says(
+    "training.dropout": lambda job: sets(
         hidden_dropout=job.question.dropout, attention_dropout=job.question.dropout
     ),
     "training.tokens": _tokens,
 }
 
 
-def training_of(said: Arguments, layout: Layout, stack_named: bool, assumed: list[str]) -> TrainingSpec:
+def training_of(args: Arguments, layout: Layout, stack_named: bool, assumed: list[str]) -> TrainingSpec:
     """The training job that arguments describe. Raises InputError for an optimizer that is not priced here."""
-    batch = said.get("global_batch_size")
+    batch = args.get("global_batch_size")
     if batch is None:
         batch = layout.mbs * layout.dp
         assumed.append(f"a global batch of {batch}: one microbatch on every replica")
-    if said.has("rampup_batch_size"):
+    if args.has("rampup_batch_size"):
         assumed.append("the batch as it is after its ramp")
-    length = said.get("seq_length")
-    samples = said.get("train_samples", said.get("train_iters") * batch)
-    optimizer, known = said.get("optimizer"), table_of(TABLE).arguments["optimizer"]
+    length = args.get("seq_length")
+    samples = args.get("train_samples", args.get("train_iters") * batch)
+    optimizer, argument = args.get("optimizer"), table_of(TABLE).arguments["optimizer"]
     fields: dict[str, Any] = {
         "global_batch": batch,
         "sequence_length": length,
-        "precision": _precision_of(said, assumed),
-        "optimizer": known.ours(optimizer),
-        "gradient_dtype": _gradients_of(said, stack_named),
-        "dropout": _dropout_of(said, assumed),
+        "precision": _precision_of(args, assumed),
+        "optimizer": argument.plan_value(optimizer),
+        "gradient_dtype": _gradients_of(args, stack_named),
+        "dropout": _dropout_of(args, assumed),
         **({"tokens": float(samples * length)} if samples else {}),
     }
-    if said.get("exp_avg_dtype") in ("bf16", "fp16"):
+    if args.get("exp_avg_dtype") in ("bf16", "fp16"):
         fields["moment_dtype"] = "bf16"
     return TrainingSpec(**fields)
 
 
-def _precision_of(said: Arguments, assumed: list[str]) -> str:
+def _precision_of(args: Arguments, assumed: list[str]) -> str:
     for low in ("fp8", "fp4"):
-        if said.has(low):
+        if args.has(low):
             return low
-    wide = "bf16" if said.get("bf16") else "fp16" if said.get("fp16") else "fp32"
-    if wide == "fp32":
+    precision = "bf16" if args.get("bf16") else "fp16" if args.get("fp16") else "fp32"
+    if precision == "fp32":
         assumed.append("fp32: neither `--bf16` nor `--fp16` is there")
-    return wide
+    return precision
 
 
-def _gradients_of(said: Arguments, stack_named: bool) -> str | None:
+def _gradients_of(args: Arguments, stack_named: bool) -> str | None:
     """fp16 gradients are summed in 16 bits unless the command says fp32, all others in fp32 (`validate_args`)."""
-    if said.get("accumulate_allreduce_grads_in_fp32"):
+    if args.get("accumulate_allreduce_grads_in_fp32"):
         return "fp32" if stack_named else None
-    if said.get("grad_reduce_in_bf16") or said.get("main_grads_dtype") == "bf16":
+    if args.get("grad_reduce_in_bf16") or args.get("main_grads_dtype") == "bf16":
         return "bf16"
-    return "bf16" if said.get("fp16") and not stack_named else None
+    return "bf16" if args.get("fp16") and not stack_named else None
 
 
-def _dropout_of(said: Arguments, assumed: list[str]) -> float:
-    hidden, attention = said.get("hidden_dropout"), said.get("attention_dropout")
-    if not said.has("hidden_dropout"):
+def _dropout_of(args: Arguments, assumed: list[str]) -> float:
+    hidden, attention = args.get("hidden_dropout"), args.get("attention_dropout")
+    if not args.has("hidden_dropout"):
         assumed.append(f"dropout {hidden:g}, Megatron-LM's default of `--hidden-dropout`")
     elif hidden != attention:
         assumed.append(f"attention's dropout ({attention:g}) as the hidden one ({hidden:g})")

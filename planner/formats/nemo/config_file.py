@@ -17,8 +17,8 @@ from cost_models.files.catalog import load_stack
 from cost_models.units import LARGEST
 from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.megatron.script import reading_of
-from planner.formats.reading.python_values import Unknown
-from planner.formats.reading.settings import Left, Reading, Settings, also_words, by_path, literal
+from planner.formats.python_values import Unknown
+from planner.formats.settings import Reading, Settings, UnusedSetting, also_words, by_path, literal
 from planner.formats.table import Fate, table_of
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -34,78 +34,78 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 @dataclass(slots=True)
-class Taken:
-    """Settings of the file, and those of them that were taken under Megatron-LM's names."""
+class FileArguments:
+    """Settings of a file, and the arguments of Megatron-LM that they set."""
 
     settings: Settings
-    said: Arguments = field(default_factory=Arguments)
+    args: Arguments = field(default_factory=Arguments)
 
     def get(self, path: str, default: Any = None) -> Any:
-        """A setting; one that is filled in when the program starts is a problem."""
-        value, why = self.settings.get(path), ""
+        """A setting; a value that is filled in when the program starts is a problem."""
+        value, reason = self.settings.get(path), ""
         if isinstance(value, Unknown):
-            why = f"only Python knows what `{value}` is"
+            reason = f"only Python knows what `{value}` is"
         elif isinstance(value, str) and "${" in value:
-            why = f"`{value}` is filled in when the program starts"
-        if why:
-            self.said.problems.append(Problem(f"`{path}`", why))
-        return default if value is None or why else value
+            reason = f"`{value}` is filled in when the program starts"
+        if reason:
+            self.args.problems.append(Problem(f"`{path}`", reason))
+        return default if value is None or reason else value
 
     def take(self, path: str, name: str) -> None:
         """Take a setting under another name, if it is there and fits."""
-        row, before = table_of(TABLE).arguments[name], len(self.said.problems)
+        row, problem_count = table_of(TABLE).arguments[name], len(self.args.problems)
         value, kind = self.get(path), row.kind
         words = f"{path}: {printable(str(value))}"
         if kind == "whole" and isinstance(value, float) and value.is_integer():
             value = int(value)
         fits = isinstance(value, _TYPES[kind]) and (kind in ("switch", "off")) == isinstance(value, bool)
         if fits and isinstance(value, list):
-            wanted = int if kind == "pattern" else str
-            fits = bool(value) and all(isinstance(one, wanted) for one in value)
+            item_type = int if kind == "pattern" else str
+            fits = bool(value) and all(isinstance(one, item_type) for one in value)
         elif fits and kind in ("whole", "share", "pattern"):
             fits = abs(value) <= LARGEST
         if fits:
-            self.said.say(name, tuple(value) if isinstance(value, list) else value, words)
+            self.args.assign(name, tuple(value) if isinstance(value, list) else value, words)
         elif value is not None:
-            self.said.problems.append(Problem(f"`{words}`", "is no value of this setting"))
-        if row.why and len(self.said.problems) > before:
-            fate = Fate("noted", f"{self.said.problems.pop().what}, and {row.why}", "")
-            self.said.left.append(Left(path, True, path, fate))
+            self.args.problems.append(Problem(f"`{words}`", "is no value of this setting"))
+        if row.reason and len(self.args.problems) > problem_count:
+            fate = Fate("noted", f"{self.args.problems.pop().what}, and {row.reason}", "")
+            self.args.unused.append(UnusedSetting(path, True, path, fate))
 
     def take_fused_activation(self) -> None:
         """Take the fusion of biases with the activation, which Megatron-LM names by the activation."""
-        name = "bias_swiglu_fusion" if self.said.get("swiglu") else "bias_gelu_fusion"
+        name = "bias_swiglu_fusion" if self.args.get("swiglu") else "bias_gelu_fusion"
         self.take("model.bias_activation_fusion", name)
 
     def take_tied_embeddings(self) -> None:
         """Take whether the head has weights of its own."""
         if not self.get("model.share_embeddings_and_output_weights", True):
             words = "share_embeddings_and_output_weights: False"
-            self.said.say("untie_embeddings_and_output_weights", True, words)
+            self.args.assign("untie_embeddings_and_output_weights", True, words)
 
     def leave(self, column: str) -> None:
         """Keep what no price is made of: by its path in a column of the table, or by Megatron-LM's name in its part."""
         table = table_of(TABLE)
-        self.said.left += self.settings.left(
+        self.args.unused += self.settings.unused(
             lambda path: table.fate(path, column) or table.fate(path.partition(".")[2])
         )
 
-    def require_readable(self, what: str) -> None:
+    def require_readable(self, source: str) -> None:
         """Raise InputError with all problems of the file."""
-        if self.said.problems:
+        if self.args.problems:
             hint = '--also "model.KEY=VALUE" says one'
-            raise InputError(f"the {what} cannot be read", problems=self.said.problems, hint=hint)
+            raise InputError(f"the {source} cannot be read", problems=self.args.problems, hint=hint)
 
 
 def overrides(text: str) -> dict[str, Any]:
     """`model.fp8=True trainer.num_nodes=4` by path."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for word in also_words(text):
         path, equals, value = word.lstrip("+").partition("=")
         if not equals or path.startswith(("-", "~")):
             raise InputError(f"--also: `{printable(word)}` is no setting like `model.global_batch_size=512`")
-        found[path] = literal(value)
-    return found
+        values[path] = literal(value)
+    return values
 
 
 STACK = "nemo"
@@ -116,7 +116,7 @@ _GATED = ("swiglu", "fast-swiglu")
 _OTHER_GATES = ("geglu", "fast-geglu")
 _PRECISIONS = {"bf16": "bf16", "bf16-mixed": "bf16", "16": "fp16", "16-mixed": "fp16", "32": None}
 _SHARDED = ("distributed_fused_adam", "mcore_distributed_optim")
-_WHOLE = ("fused_adam", "megatron_fused_adam", "adam", "adamw")
+_UNSHARDED = ("fused_adam", "megatron_fused_adam", "adam", "adamw")
 
 
 def read_nemo(
@@ -129,26 +129,26 @@ def read_nemo(
         InputError: it lacks what a price needs, or contradicts itself.
     """
     values = dict(by_path(document)) | overrides(also)
-    taken = Taken(Settings({path: _resolved(path, values) for path in values}, table_of(TABLE)))
+    file = FileArguments(Settings({path: _resolved(path, values) for path in values}, table_of(TABLE)))
     for path, name in table_of(TABLE).spelled("nemo").items():
-        taken.take(f"model.{path}", name)
+        file.take(f"model.{path}", name)
     assumed: list[str] = []
-    _take_shape(taken, assumed)
-    _take_job(taken)
-    taken.require_readable("file")
-    tokenizer = taken.get("model.tokenizer.type")
-    if not taken.said.has("vocab_size") and tokenizer != "GPT2BPETokenizer":
+    _take_shape(file, assumed)
+    _take_job(file)
+    file.require_readable("file")
+    tokenizer = file.get("model.tokenizer.type")
+    if not file.args.has("vocab_size") and tokenizer != "GPT2BPETokenizer":
         raise InputError(
             "the file leaves the size of the vocabulary to its tokenizer",
             hint='--also "model.override_vocab_size=128256" says it',
         )
-    base, world = load_stack(stack or STACK), _world(taken, gpus)
-    taken.leave("nemo")
-    return reading_of(taken.said, world, str(tokenizer), base, True, assumed)
+    base, world = load_stack(stack or STACK), _world(file, gpus)
+    file.leave("nemo")
+    return reading_of(file.args, world, str(tokenizer), base, True, assumed)
 
 
 def _resolved(path: str, values: Mapping[str, Any]) -> Any:
-    """A value; for `${model.encoder_seq_length}`, or `${.encoder_seq_length}` beside it, that of the setting named."""
+    """A value; for a reference (`${model.encoder_seq_length}`, `${.encoder_seq_length}`) its target's value."""
     reference = re.fullmatch(r"\$\{(\.*)([\w.]+)\}", str(values[path]), re.ASCII)
     if reference is None:
         return values[path]
@@ -156,67 +156,67 @@ def _resolved(path: str, values: Mapping[str, Any]) -> Any:
     return values.get(".".join([*parents, reference[2]]), values[path])
 
 
-def _world(taken: Taken, gpus: int | None) -> int:
-    nodes, each = taken.settings.whole("trainer.num_nodes"), taken.settings.whole("trainer.devices")
-    if nodes is None or each is None:
+def _world(file: FileArguments, gpus: int | None) -> int:
+    nodes, per_node = (file.settings.integer("trainer.num_nodes"), file.settings.integer("trainer.devices"))
+    if nodes is None or per_node is None:
         if gpus is None:
             raise InputError("the file does not say on how many GPUs it runs", hint="--gpus says it")
         return gpus
-    if gpus not in (None, nodes * each):
+    if gpus not in (None, nodes * per_node):
         raise InputError(
-            f"the file is for {nodes * each} GPUs, --gpus says {gpus}",
-            hint=f'--also "trainer.num_nodes={max(1, (gpus or each) // each)}" says another number of nodes',
+            f"the file is for {nodes * per_node} GPUs, --gpus says {gpus}",
+            hint=f'--also "trainer.num_nodes={max(1, (gpus or per_node) // per_node)}" says another number of nodes',
         )
-    return int(nodes * each)
+    return int(nodes * per_node)
 
 
-def _take_shape(taken: Taken, assumed: list[str]) -> None:
-    said = taken.said
-    norm = str(taken.get("model.normalization", "layernorm1p"))
+def _take_shape(file: FileArguments, assumed: list[str]) -> None:
+    args = file.args
+    norm = str(file.get("model.normalization", "layernorm1p"))
     if norm not in _NORMS:
         raise InputError(f"`model.normalization: {norm}` is not known here")
-    said.say("normalization", _NORMS[norm], f"normalization: {norm}")
-    activation = str(taken.get("model.activation", "gelu"))
+    args.assign("normalization", _NORMS[norm], f"normalization: {norm}")
+    activation = str(file.get("model.activation", "gelu"))
     if activation in (*_GATED, *_OTHER_GATES):
-        said.say("swiglu", True, f"activation: {activation}")
+        args.assign("swiglu", True, f"activation: {activation}")
         if activation in _OTHER_GATES:
             assumed.append(f"`{activation}` as swiglu")
     elif activation == "squared-relu":
-        said.say("squared_relu", True, f"activation: {activation}")
+        args.assign("squared_relu", True, f"activation: {activation}")
     elif activation != "gelu":
         raise InputError(f"`model.activation: {activation}` is not known here")
-    taken.take_fused_activation()
-    taken.take_tied_embeddings()
-    taken.take("model.num_query_groups", "num_query_groups")
-    if said.has("num_query_groups"):
-        said.say("group_query_attention", True, said.flags["num_query_groups"])
-    if not said.has("seq_length") or isinstance(taken.settings.get("model.data.seq_length"), int):
-        taken.take("model.data.seq_length", "seq_length")
+    file.take_fused_activation()
+    file.take_tied_embeddings()
+    file.take("model.num_query_groups", "num_query_groups")
+    if args.has("num_query_groups"):
+        args.assign("group_query_attention", True, args.flags["num_query_groups"])
+    if not args.has("seq_length") or isinstance(file.settings.get("model.data.seq_length"), int):
+        file.take("model.data.seq_length", "seq_length")
 
 
-def _take_job(taken: Taken) -> None:
-    said = taken.said
-    if taken.get("model.fsdp", False):
+def _take_job(file: FileArguments) -> None:
+    args = file.args
+    if file.get("model.fsdp", False):
         raise InputError("`model.fsdp` is not priced here", hint="`import` reads torchtitan's recipes")
-    precision = str(taken.get("trainer.precision", 32))
+    precision = str(file.get("trainer.precision", 32))
     if precision not in _PRECISIONS:
         raise InputError(f"`trainer.precision: {precision}` is not known here")
     if (name := _PRECISIONS[precision]) is not None:
-        said.say(name, True, f"trainer.precision: {precision}")
-    if taken.get("model.fp8", False):
-        said.say("fp8", "hybrid", "model.fp8: True")
-    optimizer = str(taken.get("model.optim.name", "fused_adam"))
-    if optimizer not in (*_SHARDED, *_WHOLE):
+        args.assign(name, True, f"trainer.precision: {precision}")
+    if file.get("model.fp8", False):
+        args.assign("fp8", "hybrid", "model.fp8: True")
+    optimizer = str(file.get("model.optim.name", "fused_adam"))
+    if optimizer not in (*_SHARDED, *_UNSHARDED):
         raise InputError(f"`model.optim.name: {optimizer}` is not priced here", hint="Adam is")
     is_sharded = optimizer in _SHARDED
-    said.say("use_distributed_optimizer", is_sharded, f"optim.name: {optimizer}")
+    args.assign("use_distributed_optimizer", is_sharded, f"optim.name: {optimizer}")
     for path, fact in (
         ("overlap_grad_sync", "overlap_grad_reduce"),
         ("overlap_param_sync", "overlap_param_gather"),
     ):
-        said.say(fact, is_sharded and bool(taken.get(f"model.optim.{path}", False)), f"optim.{path}")
-    if str(taken.get("model.optim.grad_sync_dtype", "")).startswith("bf16"):
-        said.say("grad_reduce_in_bf16", True, "optim.grad_sync_dtype: bf16")
+        args.assign(fact, is_sharded and bool(file.get(f"model.optim.{path}", False)), f"optim.{path}")
+    if str(file.get("model.optim.grad_sync_dtype", "")).startswith("bf16"):
+        args.assign("grad_reduce_in_bf16", True, "optim.grad_sync_dtype: bf16")
     elif is_sharded:
-        said.say("accumulate_allreduce_grads_in_fp32", True, "optim.grad_sync_dtype")
-    taken.take("trainer.max_steps", "train_iters")
+        args.assign("accumulate_allreduce_grads_in_fp32", True, "optim.grad_sync_dtype")
+    file.take("trainer.max_steps", "train_iters")

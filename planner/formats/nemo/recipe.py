@@ -16,24 +16,24 @@ from cost_models.documents import printable
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_stack
 from planner.formats import python_text as py
-from planner.formats.exporter import NOTHING, Job, Settings, Word, lacks, otherwise
-from planner.formats.launching import torchrun_by_hand
+from planner.formats.exporter import NO_SETTING, FieldExport, Job, Settings, differs, lacks
 from planner.formats.megatron.arguments import TABLE
 from planner.formats.megatron.script import CORE, reading_of
-from planner.formats.nemo.config_file import Taken, overrides
-from planner.formats.reading.python_values import Built, Unknown, built_by, module_of
-from planner.formats.reading.settings import Reading, without
-from planner.formats.reading.settings import Settings as Paths
+from planner.formats.nemo.config_file import FileArguments, overrides
+from planner.formats.python_values import Call, Unknown, built_by, module_of
+from planner.formats.settings import Reading, without
+from planner.formats.settings import Settings as Paths
 from planner.formats.table import table_of
 from planner.formats.target import Target
+from planner.formats.torchrun import torchrun_by_hand
 
 STACK = "nemo"
 MARK = "megatron.bridge"
-"""What every recipe of Bridge imports from."""
+"""Package that every recipe of Bridge imports from."""
 _BASE = "vanilla_gpt_pretrain_config"
 _PARTS = ("model", "train", "ddp", "dist", "optimizer")
 """Parts of the container that have Megatron Core's arguments."""
-_SAID_ELSEWHERE = frozenset(
+_SET_ELSEWHERE = frozenset(
     {
         "group_query_attention",  # by the number of groups
         "num_layers_per_virtual_pipeline_stage",  # by the number of chunks
@@ -49,7 +49,7 @@ _MIXES = {
 }
 _MODELS = {"": False, "GPTModelProvider": False, "MLAModelProvider": True}
 """Provider of a model without settings of its own → whether its attention is latent."""
-_TO_ONE = ("cp_comm_type", "moe_router_load_balancing_type", "moe_aux_loss_coeff")
+_FIRST_OF_LIST = ("cp_comm_type", "moe_router_load_balancing_type", "moe_aux_loss_coeff")
 """Arguments of Megatron-LM that take a list, and one value in Bridge."""
 _WORDS = (
     *("optimizer.exp_avg_dtype", "optimizer.exp_avg_sq_dtype"),
@@ -73,11 +73,11 @@ def _lines(job: Job, settings: Settings, imports: Imports) -> Lines:
     if job.layout.vpp > 1:
         yield "model.virtual_pipeline_model_parallel_size", job.layout.vpp
     for name, value in settings.items():
-        if name not in _SAID_ELSEWHERE:
-            yield from _said(name, value, imports)
+        if name not in _SET_ELSEWHERE:
+            yield from _argument_lines(name, value, imports)
 
 
-def _said(name: str, value: Any, imports: Imports) -> Lines:
+def _argument_lines(name: str, value: Any, imports: Imports) -> Lines:
     """Paths that set one argument of Megatron Core."""
     match name:
         case "seq_length":
@@ -90,8 +90,8 @@ def _said(name: str, value: Any, imports: Imports) -> Lines:
         case "use_distributed_optimizer":
             yield from ((f"{part}.use_distributed_optimizer", value) for part in ("ddp", "optimizer"))
         case "accumulate_allreduce_grads_in_fp32" | "grad_reduce_in_bf16":
-            wide = name == "accumulate_allreduce_grads_in_fp32"
-            yield from ((f"{part}.grad_reduce_in_fp32", wide) for part in ("mixed_precision", "ddp"))
+            in_fp32 = name == "accumulate_allreduce_grads_in_fp32"
+            yield from ((f"{part}.grad_reduce_in_fp32", in_fp32) for part in ("mixed_precision", "ddp"))
         case "exp_avg_dtype" | "exp_avg_sq_dtype":
             imports["torch"].append("bfloat16")
             yield f"optimizer.{name}", py.Code("bfloat16")
@@ -116,7 +116,7 @@ def _said(name: str, value: Any, imports: Imports) -> Lines:
             yield "train.train_iters", None
             yield "train.train_samples", value
         case _:
-            yield table_of(TABLE).arguments[name].others.get("bridge", f"model.{name}"), value
+            yield table_of(TABLE).arguments[name].spellings.get("bridge", f"model.{name}"), value
 
 
 def _text(job: Job, settings: Settings, name: str) -> str:
@@ -138,21 +138,21 @@ def _usage(job: Job, name: str) -> tuple[str, ...]:
     )
 
 
-def _max_positions(job: Job) -> Word:
+def _max_positions(job: Job) -> FieldExport:
     length, longest = job.training.sequence_length, job.model.max_positions
     if job.model.positions != "learned" or length == longest:
-        return NOTHING
-    return otherwise(f"its table of positions is as long as a sequence, {length:,}")
+        return NO_SETTING
+    return differs(f"its table of positions is as long as a sequence, {length:,}")
 
 
-def _positions(job: Job) -> Word:
-    known = job.model.positions in ("learned", "rotary")
-    return CORE["model.positions"](job) if known else lacks("it has learned and rotary positions")
+def _positions(job: Job) -> FieldExport:
+    has_positions = job.model.positions in ("learned", "rotary")
+    return CORE["model.positions"](job) if has_positions else lacks("it has learned and rotary positions")
 
 
 TARGET = Target(
     name="nemo",
-    called="NeMo (Megatron Bridge 0.6)",
+    full_name="NeMo (Megatron Bridge 0.6)",
     stack=STACK,
     table=TABLE,
     translated=CORE | {"model.max_positions": _max_positions, "model.positions": _positions},
@@ -164,8 +164,8 @@ TARGET = Target(
 def read_bridge(
     text: str, *, gpus: int | None, stack: str | None = None, also: str = "", ignore: Sequence[str] = ()
 ) -> Reading:
-    """The run of a recipe on so many GPUs; `also` are overrides like `train.global_batch_size=512`, `ignore` paths of
-    settings that are left out.
+    """The run of a recipe on a number of GPUs; `also` are overrides like `train.global_batch_size=512`, `ignore` paths
+    of settings that are left out.
 
     Raises:
         InputError: the file has no recipe, or one that starts from what only Bridge knows, or contradicts itself.
@@ -174,37 +174,39 @@ def read_bridge(
         raise InputError("the recipe does not say on how many GPUs it runs", hint="--gpus says it")
     config = _recipe(text)
     mix, values = _mix(config.fields.pop("mixed_precision", "bf16_mixed")), _values(config)
-    taken = Taken(Paths(without({**values, **overrides(also)}, ignore), table_of(TABLE)))
-    _take_all(taken)
-    said = taken.said
+    file = FileArguments(Paths(without({**values, **overrides(also)}, ignore), table_of(TABLE)))
+    _take_all(file)
+    args = file.args
     for name in mix:
-        said.say(name, "hybrid" if name == "fp8" else "nvfp4" if name == "fp4" else True, "mixed_precision")
+        args.assign(
+            name, "hybrid" if name == "fp8" else "nvfp4" if name == "fp4" else True, "mixed_precision"
+        )
     for name in ("overlap_grad_reduce", "overlap_param_gather", "use_distributed_optimizer"):
-        if not said.has(name):
-            said.say(name, False, f"ddp.{name}")
+        if not args.has(name):
+            args.assign(name, False, f"ddp.{name}")
     overlaps = config.fields.get("comm_overlap")
-    inside = isinstance(overlaps, Built) and overlaps.fields.get("tp_comm_overlap") is True
-    said.say("tp_comm_overlap", inside, "comm_overlap")
-    wide = values.get("mixed_precision.grad_reduce_in_fp32", values.get("ddp.grad_reduce_in_fp32", True))
-    name = "accumulate_allreduce_grads_in_fp32" if wide else "grad_reduce_in_bf16"
-    said.say(name, True, "grad_reduce_in_fp32")
-    taken.require_readable("recipe")
-    taken.leave("bridge")
-    return reading_of(said, gpus, None, load_stack(stack or STACK), True, [])
+    inside = isinstance(overlaps, Call) and overlaps.fields.get("tp_comm_overlap") is True
+    args.assign("tp_comm_overlap", inside, "comm_overlap")
+    in_fp32 = values.get("mixed_precision.grad_reduce_in_fp32", values.get("ddp.grad_reduce_in_fp32", True))
+    name = "accumulate_allreduce_grads_in_fp32" if in_fp32 else "grad_reduce_in_bf16"
+    args.assign(name, True, "grad_reduce_in_fp32")
+    file.require_readable("recipe")
+    file.leave("bridge")
+    return reading_of(args, gpus, None, load_stack(stack or STACK), True, [])
 
 
-def _recipe(text: str) -> Built:
+def _recipe(text: str) -> Call:
     module = module_of(text)
     built = {name: built_by(module, name) for name, node in module.functions.items() if not node.args.args}
-    found = {
-        name: one for name, one in built.items() if isinstance(one, Built) and one.name.endswith("_config")
+    recipes = {
+        name: one for name, one in built.items() if isinstance(one, Call) and one.name.endswith("_config")
     }
-    if len(found) != 1:
+    if len(recipes) != 1:
         raise InputError(
-            f"the file has {len(found) or 'no'} recipe{'s' if len(found) > 1 else ''} of Megatron Bridge",
+            f"the file has {len(recipes) or 'no'} recipe{'s' if len(recipes) > 1 else ''} of Megatron Bridge",
             hint="a function that starts from one of its recipes and returns it",
         )
-    name, recipe = next(iter(found.items()))
+    name, recipe = next(iter(recipes.items()))
     if recipe.name != _BASE:
         raise InputError(
             f"`{name}` starts from `{recipe.name}`, whose settings only Bridge has",
@@ -213,62 +215,62 @@ def _recipe(text: str) -> Built:
     return recipe
 
 
-def _mix(said: Any) -> tuple[str, ...]:
+def _mix(mix: Any) -> tuple[str, ...]:
     """Precisions of a mixture by its name."""
-    name = said.name if isinstance(said, Built) else said
+    name = mix.name if isinstance(mix, Call) else mix
     if name is None:
         return ()
-    known = {"bf16_mixed": ("bf16",), "fp16_mixed": ("fp16",), _MIXES["fp4"]: ("bf16", "fp4")}
+    precisions = {"bf16_mixed": ("bf16",), "fp16_mixed": ("fp16",), _MIXES["fp4"]: ("bf16", "fp4")}
     if isinstance(name, str) and name.startswith(("bf16_with_fp8", "bf16_with_mxfp8")):
         return ("bf16", "fp8")
-    if name not in known:
+    if name not in precisions:
         raise InputError(f"`mixed_precision: {printable(str(name))}` is not known here")
-    return known[name]
+    return precisions[name]
 
 
-def _values(config: Built) -> dict[str, Any]:
+def _values(config: Call) -> dict[str, Any]:
     """Settings by path, names of Python as their last word."""
     model = config.fields.get("model")
-    if isinstance(model, Built) and model.name not in _MODELS:
+    if isinstance(model, Call) and model.name not in _MODELS:
         raise InputError(
             f"`{model.name}` has settings that only Bridge has", hint="write them out on a `GPTModelProvider`"
         )
-    found: dict[str, Any] = {}
-    for part, of in config.fields.items():
-        if isinstance(of, Built):
-            found |= {f"{part}.{name}": _plain(value) for name, value in of.fields.items()}
+    values: dict[str, Any] = {}
+    for part, part_values in config.fields.items():
+        if isinstance(part_values, Call):
+            values |= {f"{part}.{name}": _plain(value) for name, value in part_values.fields.items()}
         else:
-            found[part] = of
-    if isinstance(model, Built) and _MODELS[model.name]:
-        found["model.multi_latent_attention"] = True
+            values[part] = part_values
+    if isinstance(model, Call) and _MODELS[model.name]:
+        values["model.multi_latent_attention"] = True
     for path in _WORDS:
-        if isinstance(found.get(path), Unknown):
-            found[path] = str(found[path]).rpartition(".")[2].replace("bfloat16", "bf16")
-    return found
+        if isinstance(values.get(path), Unknown):
+            values[path] = str(values[path]).rpartition(".")[2].replace("bfloat16", "bf16")
+    return values
 
 
 def _plain(value: Any) -> Any:
-    return Unknown(f"{value.name}(..)") if isinstance(value, Built) else value
+    return Unknown(f"{value.name}(..)") if isinstance(value, Call) else value
 
 
-def _take_all(taken: Taken) -> None:
-    values, said, table = taken.settings.values, taken.said, table_of(TABLE)
-    if (kind := taken.get("model.activation_func")) == "squared_relu":
-        said.say("squared_relu", True, "activation_func: squared_relu")
+def _take_all(file: FileArguments) -> None:
+    values, args, table = file.settings.values, file.args, table_of(TABLE)
+    if (kind := file.get("model.activation_func")) == "squared_relu":
+        args.assign("squared_relu", True, "activation_func: squared_relu")
     elif kind not in (None, "silu", "gelu"):
         raise InputError(f"`model.activation_func: {printable(str(kind))}` is not known here")
-    taken.take_tied_embeddings()
+    file.take_tied_embeddings()
     renamed = {path.rpartition(".")[2]: name for path, name in table.spelled("bridge").items()}
     del renamed["bias_activation_fusion"]  # one of two arguments, by the activation
     for path in values:
         part, _, name = path.partition(".")
         ours = renamed.get(name, name)
-        if part not in _PARTS or table.fate(path, "bridge") is not None or ours in said.values:
+        if part not in _PARTS or table.fate(path, "bridge") is not None or ours in args.values:
             continue
-        if ours in _TO_ONE and not isinstance(values[path], list | Unknown | None):
-            said.say(ours, (str(taken.get(path)),), f"{path}: {values[path]}")
+        if ours in _FIRST_OF_LIST and not isinstance(values[path], list | Unknown | None):
+            args.assign(ours, (str(file.get(path)),), f"{path}: {values[path]}")
         elif ours in table.arguments:
-            taken.take(path, ours)
-    taken.take_fused_activation()
-    if said.has("num_query_groups"):
-        said.say("group_query_attention", True, said.flags["num_query_groups"])
+            file.take(path, ours)
+    file.take_fused_activation()
+    if args.has("num_query_groups"):
+        args.assign("group_query_attention", True, args.flags["num_query_groups"])

@@ -7,7 +7,7 @@ import numpy as np
 from cost_models.axes.layout import Layout
 from cost_models.axes.rule import Words, refuses, rule_when
 from cost_models.question import Question
-from planner.formats.fsdp2 import streams_whole
+from planner.formats.fsdp2 import streams_all_blocks
 from planner.formats.trainer import Trainer
 
 
@@ -17,8 +17,8 @@ from planner.formats.trainer import Trainer
 )
 def _experts_in_shard(question: Question, layout: Layout) -> Words:
     ranks = layout.shard_group * layout.tp
-    what = f"`ep{layout.ep}` takes ranks from one shard group: shard x tp has {ranks:,}"
-    return Words(what, "ep must divide it")
+    message = f"`ep{layout.ep}` takes ranks from one shard group: shard x tp has {ranks:,}"
+    return Words(message, "ep must divide it")
 
 
 TORCHTITAN = Trainer(
@@ -61,7 +61,7 @@ TORCHTITAN = Trainer(
             "leave out `etp`",
         ),
         _experts_in_shard,
-        streams_whole("torchtitan"),
+        streams_all_blocks("torchtitan"),
     ),
     counts_full=False,
     source=(

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.errors import InputError
+from planner.formats.bash import is_decided, read_script
 from planner.formats.megatron.launches import launch_of, world_size
-from planner.formats.reading.shell import read_script
-from planner.formats.reading.shell_words import is_known
 
 BASH = shutil.which("bash")
 SNIPPETS = (
@@ -61,10 +60,10 @@ def test_as_bash_itself(snippet: str) -> None:
     known = read_script(text).environment
     bash = by_bash(text)
     here = {name: known.get(name, "") for name in NAMES}
-    assert {name: value for name, value in here.items() if is_known(value)} == {
-        name: bash[name] for name, value in here.items() if is_known(value)
+    assert {name: value for name, value in here.items() if is_decided(value)} == {
+        name: bash[name] for name, value in here.items() if is_decided(value)
     }
-    unknown = [name for name, value in here.items() if not is_known(value)]
+    unknown = [name for name, value in here.items() if not is_decided(value)]
     assert unknown == (["A"] if "f()" in snippet else [])
 
 
@@ -117,7 +116,7 @@ def test_random_branches_as_bash_itself(size: str, count: int, lines: str) -> No
 
 @pytest.mark.parametrize("change", ["read -r A", "eval A=4", 'eval "export A=4"', "let A=4", "printf -v A 4"])
 def test_a_name_that_a_command_changes_is_not_what_it_was(change: str) -> None:
-    assert not is_known(read_script(f"A=2\n{change}\nB=3").environment["A"])
+    assert not is_decided(read_script(f"A=2\n{change}\nB=3").environment["A"])
 
 
 def test_an_assignment_before_a_command_is_not_in_its_words() -> None:
@@ -207,7 +206,7 @@ def test_what_a_script_asks_for_is_not_set() -> None:
 )
 def test_what_only_a_shell_knows_stays_unknown(choice: str) -> None:
     said = launch_of(f"{choice}\npretrain_gpt.py --num-layers $A").arguments
-    assert not is_known(said[1])
+    assert not is_decided(said[1])
 
 
 @pytest.mark.parametrize(

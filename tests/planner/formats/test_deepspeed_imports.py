@@ -18,11 +18,10 @@ from cost_models.files.catalog import load_model
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate
 from meshwright.verbs.export import export
-from planner.formats.deepspeed.reading import read_deepspeed
-from planner.formats.deepspeed.writing import TARGET
+from planner.formats.deepspeed.config_file import TARGET, read_deepspeed
 from planner.formats.exporter import Job, nested, settings_of
-from planner.formats.reading.settings import Beside, Reading
 from planner.formats.registry import reader_of
+from planner.formats.settings import Reading, ReadOptions
 from planner.formats.trainers import refusals
 from planner.plan import load_any_plan, make_plan
 
@@ -30,7 +29,7 @@ BASE = {"train_batch_size": 32, "zero_optimization": {"stage": 2}, "bf16": {"ena
 
 
 def read(**more: Any) -> Reading:
-    return read_deepspeed(BASE | more, load_model("llama3.1-8b"), Beside(gpus=8, sequence=4096))
+    return read_deepspeed(BASE | more, load_model("llama3.1-8b"), ReadOptions(gpus=8, sequence=4096))
 
 
 def test_what_was_exported_comes_back() -> None:
@@ -44,7 +43,7 @@ def test_what_was_exported_comes_back() -> None:
             continue
         found += 1
         length = asked.training.sequence_length
-        beside = Beside(gpus=asked.cluster.num_gpus, sequence=length)
+        beside = ReadOptions(gpus=asked.cluster.num_gpus, sequence=length)
         reading = read_deepspeed(json.loads(text), asked.model, beside)
         same = {"context": None, "layers": layout.layers}
         assert str(reading.layout) == str(layout.model_copy(update=same))
@@ -107,18 +106,18 @@ def test_only_the_batch_of_a_file_for_transformers_is_asked_for() -> None:
     for bf16 in ("auto", True):
         also = {"per_device_train_batch_size": 2, "gradient_checkpointing": True}
         file = document | {"bf16": {"enabled": bf16}}
-        found = read_deepspeed(file, model, Beside(gpus=8, sequence=4096, also=also))
+        found = read_deepspeed(file, model, ReadOptions(gpus=8, sequence=4096, also=also))
         assert found.layout.brief == "tp1 pp1 dp8 mbs2 zero3 recompute=full"
         assert found.training.precision == "bf16"
         assert found.stack.collective_buffers == 2 * (4096**2 + 5e8)
         assert len(found.assumptions) == (bf16 == "auto")
     with pytest.raises(InputError, match="--also"):
-        read_deepspeed(document, model, Beside(gpus=8, sequence=4096))
+        read_deepspeed(document, model, ReadOptions(gpus=8, sequence=4096))
 
 
 def test_gpus_follow_from_three_batches() -> None:
     sizes = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
-    found = read_deepspeed(BASE | sizes, load_model("llama3.1-8b"), Beside(sequence=4096))
+    found = read_deepspeed(BASE | sizes, load_model("llama3.1-8b"), ReadOptions(sequence=4096))
     assert found.layout.dp == 8
 
 
@@ -127,13 +126,13 @@ def test_a_plan_that_offloads_on_one_gpu_is_exported_and_read_back() -> None:
     zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
     for sizes in ({"offload_param": None}, {}):
         document = {"train_batch_size": 4, "bf16": {"enabled": True}, "zero_optimization": zero | sizes}
-        found = read_deepspeed(document, load_model("qwen3-14b"), Beside(gpus=1, sequence=4096))
+        found = read_deepspeed(document, load_model("qwen3-14b"), ReadOptions(gpus=1, sequence=4096))
         layout = found.layout.model_copy(update={"zero": 0})
         job = Job(complete_question(found.model, resolve_cluster("gh200-quad", 1), found.training), layout)
         assert not refusals("deepspeed", job.question, layout)
         written = settings_of(TARGET.translations(job))
         assert written["zero_optimization.stage"] == 3
-        again = read_deepspeed(nested(written), found.model, Beside(gpus=1, sequence=4096))
+        again = read_deepspeed(nested(written), found.model, ReadOptions(gpus=1, sequence=4096))
         assert str(again.layout) == str(found.layout)
 
 

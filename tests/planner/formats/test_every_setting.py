@@ -19,17 +19,16 @@ from hypothesis import strategies as st
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
 from planner.formats import foreign
-from planner.formats.accelerate.reading import read_accelerate
-from planner.formats.axolotl.reading import read_axolotl
-from planner.formats.deepspeed.reading import read_deepspeed
+from planner.formats.accelerate.config_file import read_accelerate
+from planner.formats.axolotl.config_file import read_axolotl
+from planner.formats.deepspeed.config_file import read_deepspeed
 from planner.formats.exporter import nested
 from planner.formats.megatron.launches import launch_of, world_size
 from planner.formats.megatron.script import read_megatron
-from planner.formats.reading.settings import Beside, Left, Reading, unpriced, without
 from planner.formats.registry import reader_of
+from planner.formats.settings import Reading, ReadOptions, UnusedSetting, unpriced, without
 from planner.formats.table import table_of
-from planner.formats.torchtitan.reading import read_torchtitan
-from planner.formats.torchtitan.recipes import read_recipe
+from planner.formats.torchtitan.reader import read_recipe, read_torchtitan
 
 FOLDER = Path(foreign.__file__).parent
 
@@ -153,7 +152,7 @@ def test_every_argument_has_one_fate_and_a_reason(folder: str) -> None:
     table = table_of(folder)
     fates = table.fates["name"]
     assert not {*table.arguments, *table.spelled("earlier")} & {*fates}
-    assert not [name for name, fate in fates.items() if not fate.why]
+    assert not [name for name, fate in fates.items() if not fate.reason]
     with (FOLDER / folder / "arguments.csv").open(encoding="utf-8") as file:
         names = [row["name"] for row in csv.DictReader(file)]
     assert len(names) == len(set(names))
@@ -203,7 +202,7 @@ def test_every_setting_of_a_table_has_one_fate() -> None:
             ]
         assert len(rows) == len(set(rows))
         for column, fates in table.fates.items():
-            assert [name for name, fate in fates.items() if not fate.why or "*" in name] == [], column
+            assert [name for name, fate in fates.items() if not fate.reason or "*" in name] == [], column
         assert not table.fates["name"].keys() & table.arguments.keys()
 
 
@@ -247,7 +246,7 @@ def test_what_other_settings_leave_without_use_is_named(trainer: str) -> None:
         heard = []
         for document in documents:
             try:
-                beside = Beside(gpus=8, sequence=4096, also={name: value})
+                beside = ReadOptions(gpus=8, sequence=4096, also={name: value})
                 heard.append(" ".join(read(document, model, beside).assumptions))
             except InputError as error:
                 heard.append(str(error))
@@ -284,7 +283,7 @@ def test_what_no_price_is_made_of_is_ignored_named_or_stops(trainer: str) -> Non
         if (
             (stops, shown in said) != (fate.kind == "unpriced", fate.kind != "ignored")
             or off[0]
-            or fate.why in off[1]
+            or fate.reason in off[1]
         ):
             wrong.append((name, fate, said, off))
         if stops and _heard(trainer, name, "7", (name,))[0]:
@@ -307,10 +306,13 @@ def test_logs_evaluation_and_places_stop_nothing_whatever_words_they_have(before
             f"{word}_port",
         ]
         for key in passes:
-            assert f"{before}{key}: 7" in unpriced([Left(f"{before}{key}", 7, f"{before}{key}: 7", None)])[0]
+            assert (
+                f"{before}{key}: 7"
+                in unpriced([UnusedSetting(f"{before}{key}", 7, f"{before}{key}: 7", None)])[0]
+            )
         for key in stops:
             with pytest.raises(InputError, match="could change layout or memory"):
-                unpriced([Left(f"{before}{key}", 7, f"{before}{key}: 7", None)])
+                unpriced([UnusedSetting(f"{before}{key}", 7, f"{before}{key}: 7", None)])
 
 
 @given(
@@ -321,7 +323,7 @@ def test_an_unknown_setting_is_always_named(key: str, trainer: str) -> None:
     table = table_of("torchtitan" if trainer == "torchtitan" else "megatron")
     if key in table.arguments or key.removeprefix("no_") in table.arguments or table.fate(key):
         return
-    left = Left(key, 7, f"{key}: 7", None)
+    left = UnusedSetting(key, 7, f"{key}: 7", None)
     try:
         assert key in unpriced([left])[0]
     except InputError as error:

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 import yaml
 from calling import told
+from planner.plan_files import load_any_plan
 
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
 from cost_models.specs.training import TuningSpec
-from planner.formats.accelerate.reading import read_accelerate
-from planner.formats.axolotl.reading import read_axolotl
+from planner.formats.accelerate.config_file import read_accelerate
+from planner.formats.axolotl.config_file import read_axolotl
 from planner.formats.exporter import nested
-from planner.formats.reading.settings import Beside, Reading, said_beside
 from planner.formats.registry import reader_of
+from planner.formats.settings import Reading, ReadOptions, also_settings
 from planner.formats.table import table_of
-from planner.plan import load_any_plan
 
 FSDP = {"distributed_type": "FSDP", "num_processes": 8, "fsdp_config": {"fsdp_version": 2}}
 AXOLOTL = {
@@ -33,11 +33,13 @@ AXOLOTL = {
 
 def accelerate(also: str = "", **more: Any) -> Reading:
     document = FSDP | {"mixed_precision": "bf16"} | nested(more)
-    return read_accelerate(document, load_model("llama3.1-8b"), Beside(sequence=4096, also=said_beside(also)))
+    return read_accelerate(
+        document, load_model("llama3.1-8b"), ReadOptions(sequence=4096, also=also_settings(also))
+    )
 
 
 def axolotl(**more: Any) -> Reading:
-    return read_axolotl(AXOLOTL | nested(more), load_model("llama3.1-8b"), Beside(gpus=8))
+    return read_axolotl(AXOLOTL | nested(more), load_model("llama3.1-8b"), ReadOptions(gpus=8))
 
 
 def test_batches_are_of_the_program_and_sharding_of_the_file() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from calling import Answer
 from effort import number
+from planner.plan_files import load_any_plan
 
 import meshwright as mw
 from benchmarks.exporters.draw import DENSE, MIXTURES, draw
@@ -19,9 +20,9 @@ from cost_models.pipeline.estimating import estimate
 from meshwright.verbs.export import export
 from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import read_megatron
-from planner.formats.reading.settings import Reading
 from planner.formats.registry import reader_of
-from planner.plan import load_any_plan, make_plan
+from planner.formats.settings import Reading
+from planner.plan import make_plan
 
 SHAPE = (
     "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 "

@@ -16,7 +16,7 @@ from benchmarks.importers.commands import nemo_file
 from benchmarks.importers.run import priced
 from cost_models.errors import InputError
 from planner.formats.nemo.config_file import read_nemo
-from planner.formats.reading.settings import Reading
+from planner.formats.settings import Reading
 
 WORDS = "model.override_vocab_size=128256"
 

@@ -19,25 +19,24 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
 from cost_models.files.loading import resolve_cluster
-from planner.formats.accelerate.reading import read_accelerate
-from planner.formats.accelerate.writing import TARGET as ACCELERATE
-from planner.formats.axolotl.reading import read_axolotl
-from planner.formats.axolotl.writing import TARGET as AXOLOTL
-from planner.formats.deepspeed.reading import read_deepspeed
-from planner.formats.deepspeed.writing import TARGET as DEEPSPEED
-from planner.formats.exporter import Job, every_field, nested, settings_of
+from planner.formats.accelerate.config_file import TARGET as ACCELERATE
+from planner.formats.accelerate.config_file import read_accelerate
+from planner.formats.axolotl.config_file import TARGET as AXOLOTL
+from planner.formats.axolotl.config_file import read_axolotl
+from planner.formats.deepspeed.config_file import TARGET as DEEPSPEED
+from planner.formats.deepspeed.config_file import read_deepspeed
+from planner.formats.exporter import Job, field_paths, nested, settings_of
 from planner.formats.megatron.arguments import written
 from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import TARGET as MEGATRON
 from planner.formats.megatron.script import read_megatron
 from planner.formats.nemo.recipe import TARGET as NEMO
 from planner.formats.nemo.recipe import read_bridge
-from planner.formats.reading.settings import Beside, Reading, said_beside
+from planner.formats.settings import Reading, ReadOptions, also_settings
 from planner.formats.table import Argument, table_of
 from planner.formats.target import Target
-from planner.formats.torchtitan.reading import read_torchtitan
-from planner.formats.torchtitan.recipes import read_recipe
-from planner.formats.torchtitan.writing import TARGET as TORCHTITAN
+from planner.formats.torchtitan.reader import read_recipe, read_torchtitan
+from planner.formats.torchtitan.writer import TARGET as TORCHTITAN
 from planner.formats.trainers import refusals
 from planner.rules.legality import check
 
@@ -121,13 +120,13 @@ def again(target: Target, first: Reading, read: Callable[[str], Reading]) -> boo
     if check(job.question, job.layout):
         return False
     fields = target.translations(job)
-    if any(one.word.lacking for one in fields):
+    if any(one.export.lacking for one in fields):
         return False
     text = target.text(job, settings_of(fields), "plan.yaml")
     back = read(text)
     for one in fields:
         part, _, name = one.field.partition(".")
-        if part != "stack" and one.word.verdict == "expressed" and name != "gradient_dtype":
+        if part != "stack" and one.export.verdict == "expressed" and name != "gradient_dtype":
             assert getattr(getattr(back, part), name) == getattr(getattr(first, part), name), one.field
     question = complete_question(back.model, cluster, back.training, stack=back.stack)
     repeated = target.translations(Job(question, back.layout))
@@ -153,13 +152,13 @@ def reader_of(name: str) -> tuple[Target, Callable[[str], Reading], Callable[[di
 
 
 def read_ds(text: str) -> Reading:
-    return read_deepspeed(json.loads(text), load_model("llama3.1-8b"), Beside(gpus=GPUS, sequence=4096))
+    return read_deepspeed(json.loads(text), load_model("llama3.1-8b"), ReadOptions(gpus=GPUS, sequence=4096))
 
 
 def read_acc(text: str) -> Reading:
     """With the arguments of the program, which stand in the file's first line."""
     also = text.partition("train.py")[2].partition("\n")[0]
-    beside = Beside(sequence=4096, also=said_beside(also))
+    beside = ReadOptions(sequence=4096, also=also_settings(also))
     return read_accelerate(yaml.safe_load(text), load_model("llama3.1-8b"), beside)
 
 
@@ -172,7 +171,7 @@ def acc_of(said: dict[str, Any]) -> str:
 
 
 def read_axo(text: str) -> Reading:
-    return read_axolotl(yaml.safe_load(text), load_model("llama3.1-8b"), Beside(gpus=GPUS))
+    return read_axolotl(yaml.safe_load(text), load_model("llama3.1-8b"), ReadOptions(gpus=GPUS))
 
 
 def read_titan(text: str) -> Reading:
@@ -190,7 +189,7 @@ def recipe_of(said: dict[str, Any]) -> str:
     table = table_of("megatron").arguments
     said = BASE | said
     lines = [
-        f"    config.{table[name].others.get('bridge', f'model.{name}')} = {said[name]!r}" for name in said
+        f"    config.{table[name].spellings.get('bridge', f'model.{name}')} = {said[name]!r}" for name in said
     ]
     head = "from megatron.bridge.recipes.gpt import vanilla_gpt_pretrain_config\ndef plan():\n"
     return "\n".join([f"{head}    config = vanilla_gpt_pretrain_config()", *lines, "    return config"])
@@ -244,7 +243,7 @@ def test_a_number_of_blocks_in_full_holds_for_every_stage(name: str, words: str)
 @pytest.mark.parametrize("folder", ["megatron", "deepspeed", "torchtitan", "accelerate", "axolotl"])
 def test_a_table_names_fields_of_plans(folder: str) -> None:
     table = table_of(folder)
-    fields = set(every_field())
+    fields = set(field_paths())
     for argument in table.arguments.values():
         field = argument.field.removeprefix("not ")
         assert field in fields or not field, argument.name
@@ -261,5 +260,5 @@ def test_a_gelu_that_is_fused_elsewhere_only_is_named() -> None:
     stack = first.stack.model_copy(update={"fused_elementwise": False})
     cluster = resolve_cluster("dgx-h100", GPUS)
     job = Job(complete_question(first.model, cluster, first.training, stack=stack), first.layout)
-    lacking = [one.field for one in MEGATRON.translations(job) if one.word.lacking]
+    lacking = [one.field for one in MEGATRON.translations(job) if one.export.lacking]
     assert lacking == ["stack.fused_elementwise"]

@@ -11,6 +11,7 @@ from calling import Answer
 from effort import number
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planner.plan_files import load_any_plan
 
 import meshwright as mw
 from benchmarks.exporters.draw import draw
@@ -19,10 +20,9 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.pipeline.estimating import estimate
 from meshwright.verbs.export import export
-from planner.formats.reading.settings import Reading
-from planner.formats.torchtitan.reading import read_torchtitan
-from planner.formats.torchtitan.recipes import read_recipe
-from planner.plan import load_any_plan, make_plan
+from planner.formats.settings import Reading
+from planner.formats.torchtitan.reader import read_recipe, read_torchtitan
+from planner.plan import make_plan
 
 
 def read(text: str, gpus: int | None = 8, *, also: str = "", name: str = "recipe.py") -> Reading:

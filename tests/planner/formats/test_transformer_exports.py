@@ -25,7 +25,7 @@ from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.stack import StackSpec
 from meshwright.verbs.export import export
-from planner.formats.exporter import ABOUT_STACKS, Job, every_field, settings_of
+from planner.formats.exporter import ABOUT_STACKS, Job, field_paths, settings_of
 from planner.formats.registry import EXPORTERS
 from planner.formats.trainers import TRAINERS, refusals
 from planner.plan import Plan, make_plan, save_plan
@@ -63,12 +63,12 @@ def test_a_field_of_a_stack_is_a_fact_or_says_nothing_of_a_run() -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_field_of_a_plan_is_said_or_named(name: str) -> None:
     words = set(TARGETS[name].target.words)
-    asked_for = set(every_field())
+    asked_for = set(field_paths())
     assert words <= asked_for
     assert all(field.startswith("stack.") for field in asked_for - words)
     exported = export(plan_of(name, USUAL[name]), name)
-    assert [one.field for one in exported.fields] == list(every_field())
-    assert not [one for one in exported.fields if one.word.lacking]
+    assert [one.field for one in exported.fields] == list(field_paths())
+    assert not [one for one in exported.fields if one.export.lacking]
 
 
 @pytest.mark.parametrize("name", [name for name in TARGETS if name in TRAINERS])
@@ -94,7 +94,7 @@ def read_all(
     """Those of the drawn that the target has all words for, with its settings and what its parser made of them."""
     one: Read = TARGETS[name]
     translated = [one.target.translations(Job(*each)) for each in drawn]
-    said = [not any(field.word.lacking for field in fields) for fields in translated]
+    said = [not any(field.export.lacking for field in fields) for fields in translated]
     drawn = list(compress(drawn, said))
     assert 2 * len(drawn) > len(said)
     settings = [settings_of(fields) for fields in compress(translated, said)]
@@ -137,7 +137,7 @@ def test_json_has_every_field(tmp_path: Path, meshwright: Callable[..., Answer])
     assert code == 0
     record = json.loads(out)
     verdicts = {one["field"]: one["verdict"] for one in record["fields"]}
-    assert list(verdicts) == list(every_field())
+    assert list(verdicts) == list(field_paths())
     assert verdicts["layout.tp"] == "expressed"
     assert verdicts["training.optimizer"] == "otherwise"
 

@@ -30,7 +30,7 @@ _DECIDES = re.compile(
     r"|grad_|state|master|world|gpus|nodes|(?:^|[^a-z])(?:[tpdce]p|ac|mbs|gbs|mtp|mlp|ffn)(?:[^a-z]|$))",
     re.IGNORECASE,
 )
-"""Words in names of settings that could change layout or memory, but for what is logged and evaluated, and places."""
+"""Words in names of settings that could change layout or memory; logging, evaluation and paths are excepted."""
 _BY_NAME = Fate("unpriced", "is not known here, and by its name could change layout or memory", "")
 
 
@@ -43,15 +43,15 @@ class Reading:
     layout: Layout
     stack: StackSpec
     assumptions: tuple[str, ...] = ()
-    """What the file does not say, and what was taken instead; settings that are not known here."""
+    """Values assumed for missing settings, and settings that are not known here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """What is said beside a trainer's file."""
+class ReadOptions:
+    """Facts of a run that the user gives beside a trainer's file."""
 
     gpus: int | None = None
-    """None: the file says it."""
+    """GPUs of the run; None: the file has their number."""
     node: int = 8
     """GPUs of a node."""
     sequence: int = 0
@@ -69,75 +69,75 @@ class Settings:
     table: Table
     read: set[str] = field(default_factory=set)
 
-    def usual(self, path: str) -> Any:
+    def default_of(self, path: str) -> Any:
         """The trainer's default; None where the table has none."""
-        row = self.table.arguments.get(path)
-        return row.default if row is not None else None
+        argument = self.table.arguments.get(path)
+        return argument.default if argument is not None else None
 
     def get(self, path: str, default: Any = _OF_TABLE) -> Any:
         """A setting; where the file does not set it the given default, else the trainer's."""
         self.read.add(path)
-        return self.values.get(path, self.usual(path) if default is _OF_TABLE else default)
+        return self.values.get(path, self.default_of(path) if default is _OF_TABLE else default)
 
-    def whole(self, path: str, default: Any = _OF_TABLE) -> Any:
+    def integer(self, path: str, default_value: Any = _OF_TABLE) -> Any:
         """A whole number above zero. Raises InputError where the file sets something else."""
-        default = self.usual(path) if default is _OF_TABLE else default
-        value = self.get(path, default)
-        if value is default:
+        default_value = self.default_of(path) if default_value is _OF_TABLE else default_value
+        value = self.get(path, default_value)
+        if value is default_value:
             return value
         if not isinstance(value, int | float) or not 1 <= value <= LARGEST or value != int(value):
             raise InputError(f"`{path}: {printable(str(value))}` is no whole number above zero")
         return int(value)
 
-    def ours(self, path: str) -> Any:
+    def plan_value(self, path: str) -> Any:
         """The plan's word for a setting, or for each of a list; an empty list where nothing sets it.
 
         Raises:
             InputError: the table has none for it.
         """
-        known, value = self.table.arguments[path], self.get(path)
+        argument, value = self.table.arguments[path], self.get(path)
         values = value if isinstance(value, list) else [] if value is None else [value]
-        found = [known.synonyms.get(str(one).lower()) for one in values]
-        if None in found:
-            what = f"`{path}: {printable(str(values[found.index(None)]))}` is not priced here"
-            raise InputError(what, hint=f"priced are {', '.join(known.values.values())}")
-        return found if isinstance(value, list) or value is None else found[0]
+        plan_values = [argument.synonyms.get(str(one).lower()) for one in values]
+        if None in plan_values:
+            message = f"`{path}: {printable(str(values[plan_values.index(None)]))}` is not priced here"
+            raise InputError(message, hint=f"priced are {', '.join(argument.values.values())}")
+        return plan_values if isinstance(value, list) or value is None else plan_values[0]
 
     def listed(self, path: str) -> list[Any] | None:
-        """A list; None where it is not set. Raises InputError where the file sets something else."""
+        """A list; None for a missing setting. Raises InputError where the file sets something else."""
         value = self.get(path)
         if value is not None and not isinstance(value, list):
             raise InputError(f"`{path}: {printable(str(value))}` is no list")
         return value
 
     def unread(self) -> list[str]:
-        """What is assumed of settings that nothing read. Raises InputError as `unpriced` does."""
-        return unpriced(self.left(self._fate))
+        """Assumptions about settings that nothing read. Raises InputError as `unpriced` does."""
+        return unpriced(self.unused(self._fate))
 
-    def left(self, fate: Callable[[str], Fate | None]) -> list[Left]:
+    def unused(self, fate: Callable[[str], Fate | None]) -> list[UnusedSetting]:
         """Settings that nothing read."""
-        left = {path: value for path, value in self.values.items() if path not in self.read}
-        return [Left(path, value, f"{path}: {value}", fate(path)) for path, value in left.items()]
+        unread = {path: value for path, value in self.values.items() if path not in self.read}
+        return [UnusedSetting(path, value, f"{path}: {value}", fate(path)) for path, value in unread.items()]
 
     def _fate(self, path: str) -> Fate | None:
-        """The table's fate; that of an argument which a price may be made of, and here is not, is to be named."""
+        """Fate by the table; an argument that sets a price elsewhere, and here has no use, is noted."""
         if path in self.table.arguments:
-            return Fate("noted", "other settings leave it without use", str(self.usual(path)))
+            return Fate("noted", "other settings leave it without use", str(self.default_of(path)))
         return self.table.fate(path)
 
 
-class Left(NamedTuple):
-    """A setting that no price is made of."""
+class UnusedSetting(NamedTuple):
+    """A setting that no price depends on."""
 
     key: str
     value: Any
     words: str
-    """As the source has it."""
+    """Setting and value as the source writes them."""
     fate: Fate | None
 
 
-def unpriced(left: Iterable[Left]) -> list[str]:
-    """What is assumed of settings that no price is made of.
+def unpriced(unused: Iterable[UnusedSetting]) -> list[str]:
+    """Assumptions about settings that no price depends on.
 
     Raises:
         InputError: some could change layout or memory, by the trainer's table or, where that does not have them, by
@@ -145,15 +145,17 @@ def unpriced(left: Iterable[Left]) -> list[str]:
     """
     stops: dict[str, Problem] = {}
     noted, unknown = [], []
-    for one in left:
-        shown, is_off = f"`{printable(one.words)}`", _is_off(one.value, one.fate)
-        fate = _BY_NAME if one.fate is None and not is_off and _DECIDES.search(one.key) else one.fate
+    for setting in unused:
+        setting_words, is_off = f"`{printable(setting.words)}`", _is_off(setting.value, setting.fate)
+        fate = (
+            _BY_NAME if setting.fate is None and not is_off and _DECIDES.search(setting.key) else setting.fate
+        )
         if fate is None:
-            unknown.append(shown)
+            unknown.append(setting_words)
         elif fate.kind == "unpriced" and not is_off:
-            stops[one.key] = Problem(shown, fate.why)
+            stops[setting.key] = Problem(setting_words, fate.reason)
         elif fate.kind == "noted" and not is_off:
-            noted.append(f"no effect of {shown}: {fate.why}")
+            noted.append(f"no effect of {setting_words}: {fate.reason}")
     if stops:
         hint = f"to price the run without: {' '.join(f'--ignore {key}' for key in stops)}"
         raise InputError(
@@ -167,51 +169,51 @@ def unpriced(left: Iterable[Left]) -> list[str]:
 
 
 def _is_off(value: Any, fate: Fate | None) -> bool:
-    """Whether a value switches its setting off, or is the trainer's default."""
+    """Whether a value is the trainer's default, or switches its setting off."""
     text = "" if value in ([], {}) else str(value).lower()
     return text in _OFF or (fate is not None and text == (fate.default.lower() or None))
 
 
-def without(values: Mapping[str, Any], keys: Sequence[str], before: str = "") -> dict[str, Any]:
+def without(values: Mapping[str, Any], keys: Sequence[str], prefix: str = "") -> dict[str, Any]:
     """Settings without those that --ignore names by their paths, or by the path of their table.
 
     Raises:
         InputError: --ignore names what is not there; all.
     """
-    paths = [] if before else [f"{path}." for path, _ in by_path(values)]
-    if absent := [key for key in keys if not before and not any(one.startswith(f"{key}.") for one in paths)]:
+    paths = [] if prefix else [f"{path}." for path, _ in by_path(values)]
+    if absent := [key for key in keys if not prefix and not any(one.startswith(f"{key}.") for one in paths)]:
         problems = [Problem(f"`{printable(key)}`", "is not there") for key in absent]
         raise InputError("--ignore names settings that the source does not have", problems=problems)
     return {
-        name: without(value, keys, f"{before}{name}.") if isinstance(value, Mapping) and value else value
+        name: without(value, keys, f"{prefix}{name}.") if isinstance(value, Mapping) and value else value
         for name, value in values.items()
-        if f"{before}{name}" not in keys
+        if f"{prefix}{name}" not in keys
     }
 
 
 def settings_of(*documents: Mapping[str, Any], table: Table) -> Settings:
     """Settings of files by the table's names; null, or an empty table, says nothing. Raises InputError as `renamed`."""
-    said = (
+    entries = (
         (path, one) for path, one in chain.from_iterable(map(by_path, documents)) if one not in (None, {})
     )
-    return Settings(renamed(said, table), table)
+    return Settings(renamed(entries, table), table)
 
 
-def renamed(said: Iterable[tuple[str, Any]], table: Table) -> dict[str, Any]:
+def renamed(entries: Iterable[tuple[str, Any]], table: Table) -> dict[str, Any]:
     """Settings by the table's names. Raises InputError where two spellings of one contradict one another."""
-    spelled, found, words = table.spelled("earlier"), dict[str, Any](), dict[str, str]()
-    for path, value in said:
+    spelled, settings, words = table.spelled("earlier"), dict[str, Any](), dict[str, str]()
+    for path, value in entries:
         name = spelled.get(path, path)
-        if found.get(name, value) != value:
+        if settings.get(name, value) != value:
             problem = Problem(f"`{path}: {printable(str(value))}`", f"contradicts `{words[name]}`")
             raise InputError("a setting is said twice", problems=[problem])
-        found[name], words[name] = value, f"{path}: {printable(str(value))}"
-    return found
+        settings[name], words[name] = value, f"{path}: {printable(str(value))}"
+    return settings
 
 
-def said_beside(text: str) -> dict[str, Any]:
+def also_settings(text: str) -> dict[str, Any]:
     """`--training.seq_len 8192 --compile.enable batch=4` by path. Raises InputError."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     words = also_words(text)
     while words:
         flag, equals, value = words.pop(0).partition("=")
@@ -223,21 +225,21 @@ def said_beside(text: str) -> dict[str, Any]:
         path = flag.removeprefix("--").replace("-", "_")
         part, _, last = path.rpartition(".")
         if part and not values and last.startswith("no_"):
-            found[f"{part}.{last[3:]}"] = False
+            settings[f"{part}.{last[3:]}"] = False
         else:
-            said = [literal(one) for one in values] or [True]
-            found[path] = said[0] if len(said) == 1 else said
-    return found
+            literals = [literal(one) for one in values] or [True]
+            settings[path] = literals[0] if len(literals) == 1 else literals
+    return settings
 
 
 def literal(text: str) -> Any:
-    """A value as it is written on a command line."""
-    known = {"null": None, "none": None, "": None, "true": True, "false": False}
+    """The value of a word of a command line."""
+    words = {"null": None, "none": None, "": None, "true": True, "false": False}
     try:
-        found = ast.literal_eval(text) if len(text) < 10_000 else text
+        value = ast.literal_eval(text) if len(text) < 10_000 else text
     except (ValueError, SyntaxError, RecursionError, MemoryError):
-        found = text
-    return known.get(text.lower(), found)
+        value = text
+    return words.get(text.lower(), value)
 
 
 def also_words(text: str) -> list[str]:
@@ -248,10 +250,10 @@ def also_words(text: str) -> list[str]:
         raise InputError(f"--also: {str(error).lower()}") from None
 
 
-def by_path(document: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def by_path(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Values of tables within tables by their paths."""
     for name, value in document.items():
         if isinstance(value, Mapping) and value:
-            yield from by_path(value, f"{before}{name}.")
+            yield from by_path(value, f"{prefix}{name}.")
         else:
-            yield f"{before}{name}", value
+            yield f"{prefix}{name}", value

@@ -1,4 +1,4 @@
-"""Sizes that a trainer's log prints of its job, held against a plan."""
+"""Sizes that a trainer's log prints of its job, compared with a plan."""
 
 from __future__ import annotations
 
@@ -19,29 +19,34 @@ _NOTHING = ("none", "null", "", "-1")
 
 
 def contradictions(log: Log, plan: Plan) -> Iterator[Problem]:
-    """Where the log prints another layout, batch or model than the plan has; settings that say nothing of these are
-    passed over, and so are those whose meaning hangs on other settings."""
+    """Yield a problem for every size of layout, batch or model that the log prints and the plan contradicts; other
+    settings, and settings whose meaning depends on others, are passed over."""
     job = Job(plan.question, plan.layout)
     rows = table_of(log.format.table).arguments if log.format.table else {}
-    for one in chain.from_iterable(values.values() for values in log.settings.values()):
-        field = one.name if one.name.partition(".")[0] in (GPUS, *PARTS) else log.format.fields.get(one.name)
-        row = rows.get(one.name)
+    for setting in chain.from_iterable(values.values() for values in log.settings.values()):
+        field = (
+            setting.name
+            if setting.name.partition(".")[0] in (GPUS, *PARTS)
+            else log.format.fields.get(setting.name)
+        )
+        row = rows.get(setting.name)
         if field is not None:
             expected = plan.layout.num_gpus if field == GPUS else job.value(field)
         elif (
             row is not None and row.written and not ("mixtures" in row.written and not job.model.has_experts)
         ):
-            expected = row.theirs(job.value(row.field.removeprefix("not ")))
+            expected = row.trainer_value(job.value(row.field.removeprefix("not ")))
         else:
             continue
-        if not _same(one.value, expected):
+        if not _agrees(setting.value, expected):
             yield Problem(
-                f"{one.where}  {one.name}", f"the log has {_shown(one)}, the plan {_words(expected)}"
+                f"{setting.where}  {setting.name}",
+                f"the log has {_printed_words(setting)}, the plan {_words(expected)}",
             )
 
 
-def _same(printed: str, expected: Any) -> bool:
-    """Whether a printed value says the same; true where it says nothing, or is no value of the kind expected."""
+def _agrees(printed: str, expected: Any) -> bool:
+    """Whether a printed value equals the plan's; true where it is empty, or no value of the kind expected."""
     text = printed.strip().strip("'\"")
     if text.lower() in _NOTHING:
         return True
@@ -62,6 +67,6 @@ def _words(expected: Any) -> str:
     return "none" if expected is None else str(expected)
 
 
-def _shown(one: Setting) -> str:
-    text = one.value.strip("'\"")
+def _printed_words(setting: Setting) -> str:
+    text = setting.value.strip("'\"")
     return grouped(int(text)) if text.isdecimal() and text.isascii() and len(text) < 20 else text

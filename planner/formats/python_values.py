@@ -29,7 +29,7 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Div: operator.truediv,
     ast.Mod: operator.mod,
 }
-_COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Is: operator.eq,
@@ -47,14 +47,14 @@ class Unknown:
     """A value that only running the file would show."""
 
     text: str
-    """As it is written."""
+    """Source text of the expression."""
 
     def __str__(self) -> str:
         return self.text
 
 
 @dataclass(slots=True)
-class Built:
+class Call:
     """Result of a call to something outside the file: its name, its arguments, and attributes set since."""
 
     name: str
@@ -72,25 +72,25 @@ class Module:
     constants: dict[str, Any] = field(default_factory=dict)
     steps: int = 0
 
-    def result(self, function: str, depth: int = 0, given: Mapping[str, Any] | None = None) -> Any:
+    def result(self, function: str, depth: int = 0, arguments: Mapping[str, Any] | None = None) -> Any:
         """Result of a function of the file, given some of its arguments."""
         if depth > _DEEPEST:
             raise InputError(f"`{function}` calls itself, or functions too deep to follow")
-        names = dict(given or {})
+        names = dict(arguments or {})
         node = self.functions[function]
         spare = node.args.defaults
-        for one, default in zip(node.args.args[len(node.args.args) - len(spare) :], spare, strict=True):
-            names.setdefault(one.arg, self.value(default, names, depth))
-        for one, said in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
-            if said is not None:
-                names.setdefault(one.arg, self.value(said, names, depth))
-        named = [one.arg for one in (*node.args.args, *node.args.kwonlyargs)]
-        for name in named:
+        for argument, default in zip(node.args.args[len(node.args.args) - len(spare) :], spare, strict=True):
+            names.setdefault(argument.arg, self.value(default, names, depth))
+        for argument, default_node in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+            if default_node is not None:
+                names.setdefault(argument.arg, self.value(default_node, names, depth))
+        parameters = [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)]
+        for name in parameters:
             names.setdefault(name, Unknown(name))
         if node.args.kwarg is not None:
-            names[node.args.kwarg.arg] = {key: value for key, value in names.items() if key not in named}
-        found = self.run(node.body, names, depth)
-        return None if found is _NOTHING else found
+            names[node.args.kwarg.arg] = {key: value for key, value in names.items() if key not in parameters}
+        returned = self.run(node.body, names, depth)
+        return None if returned is _NOTHING else returned
 
     def run(self, body: Iterable[ast.stmt], names: dict[str, Any], depth: int) -> Any:
         """Follow lines of a function. Returns what they return, or `_NOTHING`."""
@@ -99,10 +99,10 @@ class Module:
                 return None if line.value is None else self.value(line.value, names, depth)
             if isinstance(line, ast.If):
                 test = self.value(line.test, names, depth)
-                if not isinstance(test, Unknown | Built):
-                    found = self.run(line.body if test else line.orelse, names, depth)
-                    if found is not _NOTHING:
-                        return found
+                if not isinstance(test, Unknown | Call):
+                    value = self.run(line.body if test else line.orelse, names, depth)
+                    if value is not _NOTHING:
+                        return value
                     continue
                 if any(isinstance(one, ast.Return) for one in ast.walk(line)):
                     return Unknown(f"what is returned if {ast.unparse(line.test)[:60]}")
@@ -112,47 +112,52 @@ class Module:
     def _line(self, line: ast.stmt, names: dict[str, Any], depth: int) -> None:
         match line:
             case ast.Assign(targets=targets, value=value):
-                said = self.value(value, names, depth)
+                new_value = self.value(value, names, depth)
                 for target in targets:
-                    self._set(target, said, names, depth)
+                    self._set(target, new_value, names, depth)
             case ast.AnnAssign(target=target, value=value) if value is not None:
                 self._set(target, self.value(value, names, depth), names, depth)
             case ast.AugAssign(target=target, op=op, value=value):
                 read = ast.parse(ast.unparse(target), mode="eval").body
-                said = _arithmetic(op, self.value(read, names, depth), self.value(value, names, depth))
-                self._set(target, Unknown(ast.unparse(line)[:60]) if said is _NOTHING else said, names, depth)
+                new_value = _arithmetic(op, self.value(read, names, depth), self.value(value, names, depth))
+                self._set(
+                    target,
+                    Unknown(ast.unparse(line)[:60]) if new_value is _NOTHING else new_value,
+                    names,
+                    depth,
+                )
             case ast.FunctionDef(name=name):
                 self.functions.setdefault(name, line)
             case ast.ImportFrom() | ast.Import():
                 self.imports(line)
             case _:  # loops, branches, calls that change something: what they set is not known
-                for one in ast.walk(line):
-                    if isinstance(one, ast.Name | ast.Attribute) and isinstance(one.ctx, ast.Store):
-                        self._set(one, Unknown(f"set inside `{ast.unparse(line)[:60]}`"), names, depth)
-                    elif isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute):
-                        held = one.func.value  # `config.things.append(..)`
-                        if isinstance(held, ast.Attribute):
-                            self._set(held, Unknown(ast.unparse(one)[:60]), names, depth)
+                for part in ast.walk(line):
+                    if isinstance(part, ast.Name | ast.Attribute) and isinstance(part.ctx, ast.Store):
+                        self._set(part, Unknown(f"set inside `{ast.unparse(line)[:60]}`"), names, depth)
+                    elif isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
+                        owner = part.func.value  # `config.things.append(..)`
+                        if isinstance(owner, ast.Attribute):
+                            self._set(owner, Unknown(ast.unparse(part)[:60]), names, depth)
 
     def imports(self, line: ast.ImportFrom | ast.Import) -> None:
         """Keep the modules that names are imported from."""
-        for one in line.names:
+        for name in line.names:
             source = "" if isinstance(line, ast.ImportFrom) and line.level else getattr(line, "module", "")
-            self.sources[one.asname or one.name] = source or ""
+            self.sources[name.asname or name.name] = source or ""
 
     def _set(self, target: ast.expr, value: Any, names: dict[str, Any], depth: int) -> None:
         if isinstance(target, ast.Name):
             names[target.id] = value
         elif isinstance(target, ast.Tuple | ast.List):
-            many = value if isinstance(value, list | tuple) and len(value) == len(target.elts) else None
-            for at, one in enumerate(target.elts):
-                said = many[at] if many is not None else Unknown(ast.unparse(target)[:60])
-                self._set(one, said, names, depth)
+            values = value if isinstance(value, list | tuple) and len(value) == len(target.elts) else None
+            for at, part in enumerate(target.elts):
+                element = values[at] if values is not None else Unknown(ast.unparse(target)[:60])
+                self._set(part, element, names, depth)
         elif isinstance(target, ast.Attribute):
             holder = self.value(target.value, names, depth)
             if isinstance(holder, Unknown) and isinstance(target.value, ast.Attribute):
-                self._set(target.value, holder := Built(""), names, depth)
-            if isinstance(holder, Built):
+                self._set(target.value, holder := Call(""), names, depth)
+            if isinstance(holder, Call):
                 holder.fields[target.attr] = value
 
     def value(self, node: ast.expr, names: Mapping[str, Any], depth: int) -> Any:
@@ -160,60 +165,67 @@ class Module:
         self.steps += 1
         if self.steps > _MOST_STEPS:
             raise InputError("the file computes too much to be a recipe")
-        found = self._value(node, names, depth)
-        return Unknown(ast.unparse(node)[:60]) if found is _NOTHING else found
+        value = self._value(node, names, depth)
+        return Unknown(ast.unparse(node)[:60]) if value is _NOTHING else value
 
     def _value(self, node: ast.expr, names: Mapping[str, Any], depth: int) -> Any:
         match node:
             case ast.Constant(value=value):
                 return value if isinstance(value, bool | int | float | str | None) else _NOTHING
             case ast.List(elts=elts) | ast.Tuple(elts=elts) | ast.Set(elts=elts):
-                return [self.value(one, names, depth) for one in elts]
+                return [self.value(item, names, depth) for item in elts]
             case ast.Dict(keys=keys, values=values):
-                said = [(key, self.value(one, names, depth)) for key, one in zip(keys, values, strict=True)]
-                return {key.value: one for key, one in said if isinstance(key, ast.Constant)}
+                items = [
+                    (key, self.value(item, names, depth)) for key, item in zip(keys, values, strict=True)
+                ]
+                return {key.value: item for key, item in items if isinstance(key, ast.Constant)}
             case ast.Name(id=name):
                 return names.get(name, self.constants.get(name, _NOTHING))
-            case ast.Attribute(value=of, attr=attr):
-                holder = self.value(of, names, depth)
-                return holder.fields.get(attr, _NOTHING) if isinstance(holder, Built) else _NOTHING
+            case ast.Attribute(value=owner, attr=attr):
+                holder = self.value(owner, names, depth)
+                return holder.fields.get(attr, _NOTHING) if isinstance(holder, Call) else _NOTHING
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                one = self.value(operand, names, depth)
-                return -one if _is_number(one) else _NOTHING
+                item = self.value(operand, names, depth)
+                return -item if _is_number(item) else _NOTHING
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                one = self.value(operand, names, depth)
-                return _NOTHING if isinstance(one, Unknown | Built) else not one
+                item = self.value(operand, names, depth)
+                return _NOTHING if isinstance(item, Unknown | Call) else not item
             case ast.BinOp(left=left, op=op, right=right):
                 return _arithmetic(op, self.value(left, names, depth), self.value(right, names, depth))
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 both = self.value(left, names, depth), self.value(right, names, depth)
-                return _compared(op, *both)
+                return _comparison(op, *both)
             case ast.BoolOp(op=op, values=values):
-                return _chosen(isinstance(op, ast.Or), [self.value(one, names, depth) for one in values])
+                return _boolean_operand(
+                    isinstance(op, ast.Or),
+                    [self.value(item, names, depth) for item in values],
+                )
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                known = self.value(test, names, depth)
-                if isinstance(known, Unknown | Built):
+                condition = self.value(test, names, depth)
+                if isinstance(condition, Unknown | Call):
                     return _NOTHING
-                return self.value(body if known else orelse, names, depth)
+                return self.value(body if condition else orelse, names, depth)
             case ast.Call():
                 return self._call(node, names, depth)
         return _NOTHING
 
     def _call(self, node: ast.Call, names: Mapping[str, Any], depth: int) -> Any:
-        given = [self.value(one, names, depth) for one in node.args]
-        named: dict[str, Any] = {}
-        for one in node.keywords:
-            said = self.value(one.value, names, depth)
-            if one.arg is not None:
-                named[one.arg] = said
-            elif isinstance(said, dict):
-                named |= {str(key): value for key, value in said.items()}
+        arguments = [self.value(keyword, names, depth) for keyword in node.args]
+        keywords: dict[str, Any] = {}
+        for keyword in node.keywords:
+            keyword_value = self.value(keyword.value, names, depth)
+            if keyword.arg is not None:
+                keywords[keyword.arg] = keyword_value
+            elif isinstance(keyword_value, dict):
+                keywords |= {str(key): value for key, value in keyword_value.items()}
             else:
-                named["**"] = Unknown(ast.unparse(one.value)[:60])
+                keywords["**"] = Unknown(ast.unparse(keyword.value)[:60])
         if isinstance(node.func, ast.Name) and node.func.id in self.functions:
-            places = [one.arg for one in self.functions[node.func.id].args.args]
-            return self.result(node.func.id, depth + 1, {**dict(zip(places, given, strict=False)), **named})
-        return Built(ast.unparse(node.func)[:200], given, named)
+            places = [keyword.arg for keyword in self.functions[node.func.id].args.args]
+            return self.result(
+                node.func.id, depth + 1, {**dict(zip(places, arguments, strict=False)), **keywords}
+            )
+        return Call(ast.unparse(node.func)[:200], arguments, keywords)
 
 
 def _is_number(value: Any) -> bool:
@@ -231,22 +243,22 @@ def _arithmetic(op: ast.operator, left: Any, right: Any) -> Any:
         return _NOTHING
 
 
-def _compared(op: ast.cmpop, left: Any, right: Any) -> Any:
-    if isinstance(left, Unknown | Built) or isinstance(right, Unknown) or type(op) not in _COMPARED:
+def _comparison(op: ast.cmpop, left: Any, right: Any) -> Any:
+    if isinstance(left, Unknown | Call) or isinstance(right, Unknown) or type(op) not in _COMPARISONS:
         return _NOTHING
     try:
-        return _COMPARED[type(op)](left, right)
+        return _COMPARISONS[type(op)](left, right)
     except TypeError:
         return _NOTHING
 
 
-def _chosen(is_or: bool, values: list[Any]) -> Any:
+def _boolean_operand(is_or: bool, values: list[Any]) -> Any:
     """Value of an `and` or an `or`: the operand that decides it."""
-    for one in values:
-        if isinstance(one, Unknown | Built):
+    for value in values:
+        if isinstance(value, Unknown | Call):
             return _NOTHING
-        if bool(one) == is_or:
-            return one
+        if bool(value) == is_or:
+            return value
     return values[-1]
 
 

@@ -1,0 +1,181 @@
+"""accelerate 1.15.0: a plan as the YAML that `accelerate launch --config_file` takes, and back.
+
+Model, sequence and batch are the program's. Sources: accelerate 1.15.0: commands/config/config_args.py (ClusterConfig),
+commands/launch.py, parallelism_config.py, utils/dataclasses.py (DeepSpeedPlugin); transformers' TrainingArguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from cost_models.errors import InputError
+from cost_models.files.catalog import load_stack
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from planner.formats import fsdp2
+from planner.formats.deepspeed.config_file import read_deepspeed
+from planner.formats.exporter import (
+    FieldExport,
+    Job,
+    Settings,
+    by_value,
+    differs,
+    nested,
+    sets,
+)
+from planner.formats.settings import Reading, ReadOptions, settings_of
+from planner.formats.table import table_of
+from planner.formats.target import Target
+
+VERSION = "1.15.0"
+_FSDP, _MESH = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_"
+PATHS = fsdp2.Paths(
+    version=f"{_FSDP}version",
+    reshard=f"{_FSDP}reshard_after_forward",
+    strategy=f"{_FSDP}sharding_strategy",
+    offload=f"{_FSDP}offload_params",
+    wrap=f"{_FSDP}auto_wrap_policy",
+    tp=f"{_MESH}tp_size",
+    cp=f"{_MESH}cp_size",
+    shard=f"{_MESH}dp_shard_size",
+    replicate=f"{_MESH}dp_replicate_size",
+    recompute=f"{_FSDP}activation_checkpointing",
+)
+STRATEGY = f"{_MESH}cp_comm_strategy"
+MBS, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
+CHECKPOINTING = "gradient_checkpointing"
+"""Arguments of programs over the Hugging Face Trainer."""
+
+
+def _zero(job: Job) -> FieldExport:
+    """Number of processes, and settings of the sharding over them."""
+    gpus, nodes = job.layout.num_gpus, job.question.cluster.nodes
+    kind = "FSDP" if fsdp2.is_sharded(job) else "MULTI_GPU" if gpus > 1 else "NO"
+    started = {"distributed_type": kind, "num_processes": gpus, "num_machines": nodes}
+    return sets(**started, **fsdp2.sharding(job, PATHS))
+
+
+def _recompute(job: Job) -> FieldExport:
+    word = fsdp2.recompute(job, PATHS.recompute)
+    if fsdp2.is_sharded(job) or not word.settings:
+        return word
+    return differs(f"without FSDP `--{CHECKPOINTING} true` of the program turns it on")
+
+
+def program_words(job: Job) -> str:
+    """Arguments of a program over the Hugging Face Trainer that make the plan's batch, and without FSDP recompute."""
+    steps = job.layout.microbatches(job.training.global_batch)
+    recomputes = not fsdp2.is_sharded(job) and job.layout.recompute != ("none",)
+    return f"--{MBS} {job.layout.mbs} --{STEPS} {steps}" + f" --{CHECKPOINTING} true" * recomputes
+
+
+def _text(job: Job, settings: Settings, name: str) -> str:
+    written = {"compute_environment": "LOCAL_MACHINE", **nested(settings)}
+    head = f"accelerate launch --config_file accelerate.yaml train.py {program_words(job)}"
+    return f"# {head}\n{yaml.safe_dump(written, sort_keys=False)}"
+
+
+def _usage(job: Job, name: str) -> tuple[str, ...]:
+    several = ", --machine_rank and --main_process_ip on every node" if job.question.cluster.nodes > 1 else ""
+    return (
+        f"use it as accelerate launch --config_file accelerate.yaml train.py {program_words(job)}{several}",
+        f"the model (`{job.model.name}`) and sequences of {job.training.sequence_length:,} are your program's",
+    )
+
+
+TARGET = Target(
+    name="accelerate",
+    full_name=f"accelerate {VERSION}",
+    stack=fsdp2.STACK,
+    table="accelerate",
+    translated={
+        **fsdp2.translated(PATHS),
+        "layout.zero": _zero,
+        "layout.context": by_value(
+            "context",
+            {"": {}, "all-gather": {STRATEGY: "allgather"}, "ring": {STRATEGY: "alltoall"}},
+            "its context ranks pass keys or gather them",
+        ),
+        "layout.recompute": _recompute,
+        "layout.mbs": lambda job: differs(f"`--{MBS} {job.layout.mbs}` of the program"),
+        "training.global_batch": lambda job: differs(
+            f"`--{STEPS} {job.layout.microbatches(job.training.global_batch)}` of the program"
+        ),
+        "training.sequence_length": lambda job: differs("what the program feeds it"),
+        "training.precision": by_value(
+            "training.precision",
+            {name: {"mixed_precision": "no" if name == "fp32" else name} for name in fsdp2.PRECISIONS},
+            fsdp2.OTHER_PRECISION,
+        ),
+        "training.optimizer": lambda job: differs("the program's"),
+    },
+    text=_text,
+    usage=_usage,
+)
+
+
+MARKS = frozenset({"distributed_type", "fsdp_config"})
+"""Keys that identify its YAML: every file has at least one."""
+_DEEPSPEED, _ZERO_STAGE = "deepspeed_config", 2
+"""The stage is DeepSpeedPlugin's where a file has none."""
+OPTIMIZER = "optim"
+
+
+def read_accelerate(document: Mapping[str, Any], model: TransformerSpec, options: ReadOptions) -> Reading:
+    """The run of a file, of a model.
+
+    Raises:
+        InputError: settings contradict one another, or are not priced here.
+    """
+    settings = settings_of(dict(document) | {_DEEPSPEED: None} | options.also, table=table_of("accelerate"))
+    kind, processes = settings.plan_value("distributed_type"), settings.integer("num_processes")
+    gpus = options.gpus or processes or 1
+    if processes and gpus != processes:
+        raise InputError(f"{gpus} GPUs contradict `num_processes: {processes}`", hint="leave out --gpus")
+    if kind == "NO" and gpus > 1:
+        raise InputError(f"`distributed_type: NO` with {gpus} processes", hint="MULTI_GPU or FSDP share them")
+    fp16, bf16, precision = settings.get("fp16"), settings.get("bf16"), settings.plan_value("mixed_precision")
+    precision = "bf16" if bf16 else "fp16" if fp16 else precision
+    inner = dict(document.get(_DEEPSPEED) or {})
+    inner |= {} if "zero_optimization" in inner else {"zero_stage": inner.get("zero_stage", _ZERO_STAGE)}
+    mbs, steps = (
+        settings.integer(MBS),
+        settings.integer(STEPS, None) or inner.pop(STEPS, None) or settings.default_of(STEPS),
+    )
+    assumed = [
+        f"`--{name} {size}`: --also says otherwise"
+        for name, size in ((MBS, mbs), (STEPS, steps))
+        if name not in settings.values
+    ]
+    recompute, optimizer = settings.plan_value(PATHS.recompute), settings.plan_value(OPTIMIZER)
+    fused = settings.get("use_liger_kernel")
+    if kind != "FSDP":  # accelerate leaves it alone
+        settings.read |= {path for path in settings.values if path.startswith("fsdp_config.")}
+    options = replace(options, gpus=gpus, node=max(gpus // settings.integer("num_machines"), 1))
+    if kind == "DEEPSPEED":
+        batch = {"train_micro_batch_size_per_gpu": mbs, STEPS: steps, CHECKPOINTING: recompute == "full"}
+        narrow = {} if precision == "fp32" else {f"{precision}.enabled": True}
+        optimizer_setting = {name: value for name, value in settings.values.items() if name == OPTIMIZER}
+        deepspeed_run = read_deepspeed(
+            inner, model, replace(options, also=batch | narrow | optimizer_setting)
+        )
+        base, layout, training = deepspeed_run.stack, deepspeed_run.layout, deepspeed_run.training
+        assumed += deepspeed_run.assumptions
+    else:
+        base = load_stack(options.stack or fsdp2.STACK)
+        layout = fsdp2.sharded_layout(settings, PATHS, model, options, mbs, assumed, fsdp=kind == "FSDP")
+        layout = fsdp2.with_context(layout, settings.plan_value(STRATEGY), base)
+        sizes = {
+            "global_batch": mbs * steps * layout.dp,
+            "sequence_length": options.sequence,
+            "precision": precision,
+        }
+        training = TrainingSpec.model_validate(sizes | {"optimizer": optimizer})
+        assumed += ["AdamW: the file names no optimizer"] if OPTIMIZER not in settings.values else []
+    stack = fsdp2.with_fused_loss(base) if fused else base
+    words = (*settings.unread(), *assumed)
+    return Reading(model=model, training=training, layout=layout, stack=stack, assumptions=words)

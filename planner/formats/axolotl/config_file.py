@@ -1,0 +1,227 @@
+"""axolotl 0.18.0: a plan as the YAML that `axolotl train` takes, under FSDP, and back, under FSDP or DeepSpeed.
+
+Sources: axolotl 0.18.0: src/axolotl/utils/schemas/config.py, fsdp.py, peft.py, training.py, validation.py,
+loaders/adapter.py, loaders/model.py (nf4 with scales quantised once more), integrations/liger/args.py,
+integrations/cut_cross_entropy/args.py, integrations/expert_parallel/plugin.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from cost_models.errors import InputError
+from cost_models.files.catalog import load_stack
+from cost_models.operators.tuning import target_names
+from cost_models.specs.training import TrainingSpec, TuningSpec
+from cost_models.specs.transformer import TransformerSpec
+from planner.formats import fsdp2
+from planner.formats.deepspeed.config_file import read_deepspeed
+from planner.formats.exporter import NO_SETTING, FieldExport, Job, by_value, differs, lacks, nested, sets
+from planner.formats.settings import Reading, ReadOptions, Settings, settings_of
+from planner.formats.table import table_of
+from planner.formats.target import Target
+from planner.formats.torchrun import torchrun_by_hand
+
+VERSION = "0.18.0"
+_RATE = 2e-5
+PATHS = fsdp2.Paths(
+    version="fsdp_version",
+    reshard="fsdp_config.reshard_after_forward",
+    strategy="fsdp_config.sharding_strategy",
+    offload="fsdp_config.offload_params",
+    wrap="fsdp_config.auto_wrap_policy",
+    tp="tensor_parallel_size",
+    cp="context_parallel_size",
+    shard="dp_shard_size",
+    replicate="dp_replicate_size",
+    recompute="gradient_checkpointing",
+    ep="expert_parallel_size",
+)
+
+
+def _adapters(job: Job) -> FieldExport:
+    tuning = job.training.tuning
+    if tuning is None:
+        return NO_SETTING
+    alpha = tuning.scale * tuning.rank
+    settings: dict[str, Any] = {
+        "adapter": "qlora" if tuning.base == "nf4" else "lora",
+        "lora_r": tuning.rank,
+        "lora_alpha": int(alpha) if alpha == int(alpha) else alpha,
+        "lora_dropout": tuning.dropout,
+    }
+    if tuning.base:
+        settings["load_in_4bit" if tuning.base == "nf4" else "load_in_8bit"] = True
+    if "all-linear" in tuning.targets:
+        settings["lora_target_linear"] = True
+        return differs("on routers, too", **settings) if job.model.has_experts else sets(**settings)
+    if "experts" in (targets := target_names(tuning)):
+        return lacks("its adapters beside experts alone are named by the model")
+    modules = table_of("axolotl").arguments["lora_target_modules"].values
+    settings["lora_target_modules"] = sorted(modules[name] for name in targets)
+    return differs("modules have the names of Llama's", **settings)
+
+
+def _text(job: Job, settings: Mapping[str, Any], name: str) -> str:
+    defaults: dict[str, Any] = {
+        "base_model": f"./{job.model.name}",
+        "datasets": [{"path": "data.jsonl", "type": "completion"}],
+        "output_dir": "./out",
+        "attn_implementation": "flash_attention_2",
+        "learning_rate": _RATE,
+        "num_epochs": 1,
+    }
+    head = (
+        f"axolotl train axolotl.yaml --launcher torchrun -- {torchrun_by_hand(job).removeprefix('torchrun ')}"
+    )
+    return f"# {head}\n{yaml.safe_dump(defaults | nested(settings), sort_keys=False)}"
+
+
+def _usage(job: Job, name: str) -> tuple[str, ...]:
+    words = torchrun_by_hand(job).removeprefix("torchrun ")
+    return (
+        "`base_model`, `datasets` and `output_dir` are yours: name the checkpoint and its data",
+        f"use it as axolotl train axolotl.yaml --launcher torchrun -- {words}",
+    )
+
+
+TARGET = Target(
+    name="axolotl",
+    full_name=f"axolotl {VERSION}",
+    stack=fsdp2.STACK,
+    table="axolotl",
+    translated={
+        **fsdp2.translated(PATHS),
+        "layout.context": by_value(
+            "context",
+            {"": {}, "ring": {"ring_attn_func": "batch_ring"}},
+            "its context ranks pass keys in a ring",
+        ),
+        "training.global_batch": lambda job: sets(
+            gradient_accumulation_steps=job.layout.microbatches(job.training.global_batch)
+        ),
+        "training.precision": by_value(
+            "training.precision",
+            {"bf16": {"bf16": True}, "fp16": {"fp16": True}, "fp32": {"bf16": False}},
+            fsdp2.OTHER_PRECISION,
+        ),
+        "training.tuning": _adapters,
+    },
+    text=_text,
+    usage=_usage,
+)
+
+
+MARKS = frozenset({"base_model", "micro_batch_size"})
+"""Keys that identify its YAML: every file has at least one."""
+_FSDP, _PREFIX = "fsdp_config", "fsdp_"
+_FULL = "sequences are full: packed, or cut to `sequence_len`"
+_CUTS = "cut_cross_entropy"
+
+
+def read_axolotl(document: Mapping[str, Any], model: TransformerSpec, options: ReadOptions) -> Reading:
+    """The run of a file, of a model.
+
+    Raises:
+        InputError: settings contradict one another, or are not priced here.
+    """
+    settings = settings_of(_with_current_names(document) | options.also, table=table_of("axolotl"))
+    if rl := settings.get("rl"):
+        raise InputError(f"`rl: {rl}` is not read here", hint="--task dpo of plan prices preferences")
+    mbs, total = settings.integer("micro_batch_size"), settings.integer("batch_size")
+    steps = settings.integer("gradient_accumulation_steps", None) or max(1, (total or mbs) // mbs)
+    fp16, bf16, cuts = settings.get("fp16") is True, settings.get("bf16"), settings.get(_CUTS) is not False
+    precision = "fp16" if fp16 else "bf16" if bf16 else "fp32"
+    job = {
+        "sequence_length": settings.integer("sequence_len"),
+        "tuning": _tuning_of(settings),
+        "optimizer": settings.plan_value("optimizer"),
+    }
+    packed, attention = settings.get("sample_packing"), settings.get("attn_implementation")
+    plugins = settings.plan_value("plugins")
+    way = settings.plan_value("ring_attn_func") or ("all-gather" if packed else "ring")
+    fsdp_values = [document.get("fsdp"), *(document.get(_FSDP) or {}).values()]
+    fsdp, assumed = any(one not in (None, []) for one in fsdp_values), [_FULL]
+    fused = settings.get("liger_fused_linear_cross_entropy") or (cuts and _CUTS in plugins)
+    if config := document.get("deepspeed"):
+        program = {
+            "train_micro_batch_size_per_gpu": mbs,
+            "gradient_accumulation_steps": steps,
+            "bf16.enabled": precision == "bf16",
+            "fp16.enabled": precision == "fp16",
+            "gradient_checkpointing": settings.plan_value(PATHS.recompute) == "full",
+            "tensor_parallel.autotp_size": settings.integer(PATHS.tp),
+            "optim": settings.get("optimizer"),
+        }
+        if settings.integer(PATHS.cp) > 1:
+            raise InputError(f"`{PATHS.cp}` under DeepSpeed is not priced here", hint="under FSDP it is")
+        with_program = replace(options, also=program, sequence=settings.integer("sequence_len"))
+        deepspeed_run = read_deepspeed(config, model, with_program)
+        training = deepspeed_run.training.model_copy(update={"tuning": job["tuning"]})
+        base, layout = deepspeed_run.stack, deepspeed_run.layout
+        assumed += deepspeed_run.assumptions
+    else:
+        base = load_stack(options.stack or fsdp2.STACK)
+        layout = fsdp2.sharded_layout(settings, PATHS, model, options, mbs, assumed, fsdp=fsdp)
+        layout = fsdp2.with_context(layout, way, base)
+        sizes = {"global_batch": mbs * steps * layout.dp, "precision": precision}
+        training = TrainingSpec.model_validate(sizes | job)
+    if settings.get("eager_attention") or attention == "eager":
+        base = base.model_copy(update={"attention": "unfused"})
+    stack = fsdp2.with_fused_loss(base) if fused else base
+    words = (*settings.unread(), *assumed)
+    return Reading(model=model, training=training, layout=layout, stack=stack, assumptions=words)
+
+
+def _tuning_of(settings: Settings) -> TuningSpec | None:
+    """Adapters of low rank; None: every weight is trained."""
+    in_4_bits, in_8_bits, linear = (
+        settings.get(name) for name in ("load_in_4bit", "load_in_8bit", "lora_target_linear")
+    )
+    rank, alpha, dropout = (
+        settings.integer("lora_r"),
+        settings.integer("lora_alpha"),
+        settings.get("lora_dropout"),
+    )
+    modules = settings.plan_value("lora_target_modules")
+    if not settings.get("adapter"):
+        return None
+    adapter = settings.plan_value("adapter")
+    if rank is None:
+        raise InputError(f"`adapter: {adapter}` needs `lora_r`")
+    if not linear and not modules:
+        hint = "lora_target_linear or lora_target_modules does"
+        raise InputError(f"`adapter: {adapter}` says no modules", hint=hint)
+    return TuningSpec.model_validate(
+        {
+            "rank": rank,
+            "targets": ("all-linear",)
+            if linear
+            else tuple([modules] if isinstance(modules, str) else modules),
+            "base": "nf4" if in_4_bits else "int8" if in_8_bits else None,
+            "dropout": dropout,
+            "alpha": None if alpha == rank else alpha,
+        }
+    )
+
+
+def _with_current_names(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The file with the version beside `fsdp_config`, its older names, `fsdp_…`, without their beginning, and the list
+    `fsdp` of FSDP 1 among them."""
+    renamed = dict(document)
+    listed = renamed.pop("fsdp", None) or []
+    words = [str(word).lower() for word in (listed.split() if isinstance(listed, str) else listed)]
+    inner = {str(key).removeprefix(_PREFIX): value for key, value in (renamed.get(_FSDP) or {}).items()}
+    renamed["fsdp_version"] = renamed.get("fsdp_version") or inner.pop("version", None)
+    if inner.pop("activation_checkpointing", None):
+        renamed["gradient_checkpointing"] = True
+    if "offload" in words:
+        inner["offload_params"] = True
+    for word in words:
+        if word not in ("auto_wrap", "offload"):
+            inner.setdefault("sharding_strategy", word)
+    return renamed | {_FSDP: inner}

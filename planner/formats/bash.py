@@ -1,0 +1,925 @@
+"""The commands that a bash script starts, found without running it.
+
+An assignment holds from its line on, a branch is followed where the script's own words decide it. Expansions (`$X`,
+`${X:-8}`, `${A[@]}`, `$((8 * N))`) are followed as far as the script's own words determine them. Values that only a
+shell can know (`$(..)`, `$1`, assignments inside loops and undecided branches) are marked as unknown; a reader that
+needs one refuses it. A test (`[ .. ]`, `[[ .. ]]`, `((..))`) is true, false, or None where the words do not decide it.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from cost_models.errors import InputError
+
+OPEN, CLOSE = "\ue000", "\ue001"
+"""Marks around an expansion whose value is unknown."""
+TEST = ("[[", "]]")
+COUNT = "(("
+"""First piece of the word that `((..))` is."""
+_PAIRS = {"(": ")", "{": "}"}
+_PARAMETER_NAME = re.compile(r"\w+|[@*#?$!-]", re.ASCII)
+_SKIPPED = re.compile(r"[ \t]+|\\\r?\n|#[^\n]*")
+_MARK = re.compile(r"&&|\|\||;;|[<>;&|()\n\r]")
+_REDIRECTION = re.compile(r"[<>][<>&]*|&>[<>&]*")
+_DOCUMENT = re.compile(r"<<(?!<)(-?)[ \t]*((?:[^\s\\'\"<>;&|()]|\\.|'[^'\n]*'|\"[^\"\n]*\")+)")
+_PLAIN_TEXT = re.compile(rf"[^ \t\r\n;&|()<>'\"\\$`{OPEN}]+")
+_BEFORE_COUNT = ("if", "elif", "while", "until", "!", "{", "then", "do", "else")
+
+
+class Piece(NamedTuple):
+    """A part of a word."""
+
+    text: str
+    quoted: bool
+    expands: bool = False
+    """Whether the piece is an expansion: `$X`, `${X}`, `$(..)`, backticks."""
+
+
+class Line(NamedTuple):
+    """Words of a command, and the mark that ends it: `&&`, `;;`, a new line, or nothing."""
+
+    words: list[Word]
+    end: str
+    documents: tuple[str, ...] = ()
+    """Here-documents behind `<<`, which may be scripts."""
+
+
+@dataclass(slots=True)
+class Word:
+    """One word, or an array of words behind `NAME=`."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    array: list[Word] | None = None
+
+    @property
+    def start(self) -> str:
+        """Unquoted text before the first quote or expansion."""
+        first = self.pieces[0] if self.pieces else Piece("", False)
+        return "" if first.expands or first.quoted else first.text
+
+
+def _missing(closing: str) -> InputError:
+    return InputError(f"a `{closing}` is missing", hint="paste the whole command")
+
+
+class _Reader:
+    """Reads a text from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+
+    def peek(self, ahead: int = 0) -> str:
+        """A character to come; empty at the end."""
+        return self.text[self.at + ahead : self.at + ahead + 1]
+
+    def take(self, pattern: re.Pattern[str]) -> str:
+        """Pass over the match of a pattern here and return it; empty where there is none."""
+        if (match := pattern.match(self.text, self.at)) is None:
+            return ""
+        self.at = match.end()
+        return match[0]
+
+    def until(self, end: str) -> str:
+        """Pass over a mark and return the text before it. Raises InputError where it never comes."""
+        if (stop := self.text.find(end, self.at)) < 0:
+            raise _missing(end)
+        text, self.at = self.text[self.at : stop], stop + len(end)
+        return text
+
+    def enclosed(self, opening: str, closing: str, missing: str) -> None:
+        """Pass over a bracket with its contents. Raises InputError where it never closes."""
+        depth = 0
+        while char := self.peek():
+            depth += (char == opening) - (char == closing)
+            self.at += 1
+            if not depth:
+                return
+        raise _missing(missing)
+
+    def lines(self) -> list[Line]:
+        """The commands up to the end."""
+        lines: list[Line] = []
+        words: list[Word] = []
+        dropped = testing = False  # the word behind `>` is a file; inside `[[ .. ]]` marks are words
+        ends: list[tuple[str, bool]] = []  # of documents behind `<<`
+        while char := self.peek():
+            if self.take(_SKIPPED):
+                continue
+            if testing and char in "\r\n":
+                self.at += 1
+            elif testing and char in "<>&|()":
+                words.append(Word([Piece(self.take(_MARK), False)]))
+            elif document := _DOCUMENT.match(self.text, self.at):
+                self.at = document.end()
+                ends.append((re.sub(r"[\\'\"]", "", document[2]), bool(document[1])))
+            elif self.take(_REDIRECTION):
+                dropped = True
+            elif self.text.startswith(COUNT, self.at) and all(word.start in _BEFORE_COUNT for word in words):
+                start = self.at
+                self.enclosed("(", ")", "))")
+                words.append(Word([Piece(COUNT, False), Piece(self.text[start + 2 : self.at - 2], True)]))
+            elif mark := self.take(_MARK):
+                documents = tuple(self._document(*one) for one in ends) if mark == "\n" else ()
+                ends = [] if mark == "\n" else ends
+                lines.append(Line(words, mark, documents))
+                words = []
+            else:
+                word = self.word(arrays=True)
+                testing = (testing or word.start == TEST[0]) and word.start != TEST[1]
+                words += [] if dropped else [word]
+                dropped = False
+        return [*lines, Line(words, "")]
+
+    def _array(self) -> list[Word]:
+        """Words up to the bracket that closes an array."""
+        words: list[Word] = []
+        dropped = False
+        while self.peek():
+            if self.take(_SKIPPED):
+                continue
+            if self.peek() == ")":
+                self.at += 1
+                return words
+            if self.take(_REDIRECTION):
+                dropped = True
+            elif not self.take(_MARK):
+                words += [self.word(arrays=False)][dropped:]
+                dropped = False
+        raise _missing(")")
+
+    def _document(self, end: str, tabs: bool) -> str:
+        """Lines of a here-document; its end, a line equal to `end`, is passed over."""
+        lines: list[str] = []
+        while self.at < len(self.text):
+            stop = self.text.find("\n", self.at)
+            stop = len(self.text) if stop < 0 else stop
+            line, self.at = self.text[self.at : stop].removesuffix("\r"), stop + 1
+            if (line.lstrip("\t") if tabs else line) == end:
+                break
+            lines.append(line)
+        return "\n".join(lines)
+
+    def word(self, *, arrays: bool) -> Word:
+        """One word; with arrays, `NAME=(..)` is one."""
+        word = Word()
+        while (char := self.peek()) and char not in " \t\r\n;&|()<>":
+            if char in "'" + OPEN:
+                self.at += char == "'"
+                word.pieces.append(Piece(self.until("'") if char == "'" else self.until(CLOSE) + CLOSE, True))
+            elif char == '"':
+                self.at += 1
+                self._double(word)
+            elif char == "\\":
+                self.at += 2
+                if (escaped := self.text[self.at - 1 : self.at]) not in ("\n", ""):
+                    word.pieces.append(Piece(escaped, True))
+            elif char in "$`":
+                word.pieces.append(self._expansion(quoted=False))
+            else:
+                word.pieces.append(Piece(self.take(_PLAIN_TEXT), False))
+                opens = self.peek() == "(" and word.pieces[-1].text.endswith("=")
+                if arrays and opens and len(word.pieces) == 1:
+                    self.at += 1
+                    word.array = self._array()
+                    break
+        return word
+
+    def as_one_word(self) -> Word:
+        """The remaining text as a single word."""
+        word = Word()
+        while self.at < len(self.text):
+            word.pieces += self.word(arrays=False).pieces
+            if char := self.peek():
+                word.pieces.append(Piece(char, True))
+                self.at += 1
+        return word
+
+    def _double(self, word: Word) -> None:
+        text, first = "", len(word.pieces)
+        while (char := self.peek()) != '"':
+            if not char:
+                raise _missing('"')
+            if char in "$`":
+                word.pieces += [*([Piece(text, True)] if text else []), self._expansion(quoted=True)]
+                text = ""
+                continue
+            if char == "\\" and self.peek(1) in ("$", "`", '"', "\\", "\n"):
+                self.at += 1
+                char = self.peek().replace("\n", "")
+            text += char
+            self.at += 1
+        self.at += 1
+        if text or len(word.pieces) == first:  # `"$@"` may be no word at all
+            word.pieces.append(Piece(text, True))
+
+    def _expansion(self, *, quoted: bool) -> Piece:
+        start = self.at
+        self.at += 1
+        if self.text[start] == "`":
+            self.until("`")
+        elif (closing := _PAIRS.get(opening := self.peek())) is not None:
+            self.enclosed(opening, closing, closing)
+        elif not self.take(_PARAMETER_NAME):
+            return Piece("$", quoted)
+        return Piece(self.text[start : self.at], quoted, True)
+
+
+def lines_of(text: str) -> list[Line]:
+    """The commands of a bash text. Raises InputError where a quote or bracket never closes."""
+    return _Reader(text).lines()
+
+
+def word_of(text: str) -> Word:
+    """A text as one word, blanks and marks within. Raises InputError where a quote or bracket never closes."""
+    return _Reader(text).as_one_word()
+
+
+def may_hold_arguments(word: str) -> bool:
+    """Whether a word is an unknown expansion alone, which may be several words."""
+    return word.startswith(OPEN) and word.endswith(CLOSE)
+
+
+def is_decided(word: str) -> bool:
+    """Whether a word has no unknown expansion."""
+    return OPEN not in word
+
+
+def plain(word: str) -> str:
+    """A word as the script writes it, without marks."""
+    return word.replace(OPEN, "").replace(CLOSE, "")
+
+
+UNKNOWN = [f"{OPEN}{CLOSE}"]
+"""Value of a variable that is assigned where only a shell knows whether."""
+_PARAMETER = re.compile(
+    r"(?P<count>#)?(?P<name>[A-Za-z_]\w*|[1-9])(?:\[(?P<at>[^\]]*)\])?(?P<how>,,|\^\^|:?[-=?+]|:|%%?|##?)?(?P<rest>.*)",
+    re.ASCII | re.DOTALL,
+)
+_PIECES = re.compile(rf"(?:{OPEN}[^{CLOSE}]*{CLOSE}|[^\s{OPEN}])+")
+_PLAIN_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*|[1-9])\}?", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,15})", re.ASCII)
+_RUN_VARIABLES = re.compile(
+    "MASTER_|NODE_RANK|RANK|LOCAL_RANK|WANDB|NCCL_|HF_|CUDA_DEVICE_MAX_CONNECTIONS|OMP_"
+)
+"""Prefixes of variables for rendezvous and logging, which no price depends on."""
+_NO_ARGUMENTS = "the script is started without arguments of its own (`$@`)"
+_MOST_TEXT = 1_000_000
+_LARGEST = 10**18
+_DEEPEST_EXPANSION = 8
+
+
+def _quotient(left: int, right: int) -> int:
+    """Division towards zero, as a shell divides."""
+    quotient = abs(left) // abs(right)
+    return quotient if (left < 0) == (right < 0) else -quotient
+
+
+_OPERATIONS: Mapping[type[ast.AST], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: _quotient,
+    ast.Mod: lambda left, right: left - right * _quotient(left, right),
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+@dataclass(slots=True)
+class Values:
+    """Variables of a script with their values, as far as they are known."""
+
+    variables: dict[str, list[str]] = field(default_factory=dict)
+    """Variable → value, or elements of an array."""
+    tables: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Associative array → elements by key."""
+    assumptions: dict[str, None] = field(default_factory=dict)
+
+    def assign(self, name: str, values: list[str], *, appends: bool = False) -> None:
+        """Set a variable, or append to it. Raises InputError where it grows beyond reason."""
+        prefix = self.variables.get(name, []) if appends else []
+        self.variables[name] = UNKNOWN if prefix == UNKNOWN else values
+        if sum(map(len, self.variables[name])) > _MOST_TEXT:
+            raise InputError(f"`{name}` grows beyond {_MOST_TEXT:,} characters")
+
+    def expand(self, word: Word) -> list[str]:
+        """The words that a command gets for a word: none, one or several."""
+        words: list[str] = []
+        open_: str | None = None
+        for piece in word.pieces:
+            if not piece.expands:
+                open_ = (open_ or "") + piece.text
+                continue
+            values, listed = self._value(piece.text)
+            if not piece.quoted:
+                values = [one for each in values for one in _PIECES.findall(each)]
+            elif not listed:
+                values = [" ".join(values)]
+            if values:
+                *first, last = [(open_ or "") + values[0], *values[1:]]
+                words += first
+                open_ = last
+        return words if open_ is None else [*words, open_]
+
+    def text(self, word: Word) -> str:
+        """A word that is not split into several."""
+        return " ".join(self.expand(Word([Piece(one.text, True, one.expands) for one in word.pieces])))
+
+    def _fill(self, text: str, depth: int) -> str:
+        """A text with the values of its expansions."""
+        if depth > _DEEPEST_EXPANSION:
+            return f"{OPEN}{text[:40]}{CLOSE}"
+        parts: list[str] = []
+        for piece in word_of(text).pieces:
+            parts += self._value(piece.text, depth + 1)[0] if piece.expands else [piece.text]
+        return "".join(parts)
+
+    def _value(self, text: str, depth: int = 0) -> tuple[list[str], bool]:
+        """Values of an expansion, and whether each is a word of its own."""
+        if text in ("$@", "$*", "${@}", "${*}"):
+            self.assumptions[_NO_ARGUMENTS] = None
+            return [], True
+        unknown = [f"{OPEN}{text}{CLOSE}"], False
+        if text.startswith("$((") and text.endswith("))"):
+            number = self.number(text[3:-2], depth)
+            return unknown if number is None else ([str(number)], False)
+        inner = text[2:-1] if text.startswith("${") and text.endswith("}") else text[1:]
+        parameter = _PARAMETER.fullmatch(inner)
+        if (
+            parameter is None
+            or text.startswith(("$(", "`"))
+            or not (parameter["how"] or not parameter["rest"])
+        ):
+            return unknown
+        values, listed = (
+            self._elements(parameter["name"], parameter["at"], depth),
+            parameter["at"] in ("@", "*"),
+        )
+        if not parameter["count"]:
+            changed = self._changed(parameter, values, depth)
+            return unknown if changed is None else (changed, listed)
+        if values is None or any(may_hold_arguments(one) for one in values):
+            return unknown
+        return [str(len(values) if listed else len("".join(values)))], False
+
+    def _elements(self, name: str, at: str | None, depth: int) -> list[str] | None:
+        """The value of a variable, or elements of an array; None: the script never assigns it."""
+        table = self.tables.get(name)
+        if name not in self.variables and table is None:
+            return None
+        if self.variables.get(name) == UNKNOWN:
+            return UNKNOWN
+        values = list(table.values()) if table is not None else self.variables[name]
+        if at in ("@", "*"):
+            return values
+        if at is None:
+            return values[:1]
+        key = self._fill(at, depth)
+        if OPEN in key:
+            return UNKNOWN
+        if table is not None:
+            return [table[key]] if key in table else []
+        index = self.number(key, depth)
+        return UNKNOWN if index is None else values[index : index + 1] if index >= 0 else values[index:][:1]
+
+    def _changed(self, parameter: re.Match[str], values: list[str] | None, depth: int) -> list[str] | None:
+        """Values behind `:-`, `,,`, `:0:2` and the like; None: only the shell knows."""
+        how, operand = parameter["how"], parameter["rest"]
+        if values == UNKNOWN or (values is None and how is None):
+            return None
+        is_set = values is not None and (bool("".join(values)) or not (how or "").startswith(":"))
+        match how:
+            case None:
+                return values
+            case ":-" | "-" | ":=" | "=" | ":?" | "?" if is_set:
+                return values
+            case ":-" | "-" | ":=" | "=":
+                default = self._fill(operand, depth)
+                if OPEN in default:
+                    return None
+                if values is None:
+                    self._assume_unset(parameter["name"], default)
+                if how.endswith("="):
+                    self.assign(parameter["name"], [default])
+                return [default] if default else []
+            case ":+" | "+":
+                if values is None:
+                    self._assume_unset(parameter["name"], "")
+                filled = self._fill(operand, depth) if is_set else ""
+                return None if OPEN in filled else [filled] if filled else []
+            case ",," | "^^" if values is not None and not operand:
+                return [one.lower() if how == ",," else one.upper() for one in values]
+            case ":" if values is not None:
+                places = [self.number(one, depth) for one in operand.split(":")]
+                if None in places or len(places) > 2 or any(one < 0 for one in places if one is not None):
+                    return None
+                return [one[places[0] :][: places[1] if len(places) > 1 else None] for one in values]
+            case "%" | "%%" | "#" | "##" if values is not None:
+                return _trimmed(values, how, operand.strip("\"'"))
+        return None
+
+    def assume_unset(self, word: Word) -> None:
+        """Take variables that a script tests and never assigns as empty."""
+        for piece in word.pieces:
+            variable = _PLAIN_VARIABLE.fullmatch(piece.text) if piece.expands else None
+            if variable is not None and self._elements(variable[1], None, 0) is None:
+                self._assume_unset(variable[1], "")
+                self.variables[variable[1]] = []
+
+    def _assume_unset(self, name: str, default: str) -> None:
+        if name.isdecimal():
+            self.assumptions[_NO_ARGUMENTS] = None
+        elif not _RUN_VARIABLES.match(name):
+            consequence = f", so that it is `{default}`" if default else ""
+            self.assumptions[f"`{name}` is not set{consequence}"] = None
+
+    def number(self, text: str, depth: int = 0) -> int | None:
+        """The value of arithmetic on whole numbers; None: only the shell knows."""
+        filled = _NAME.sub(lambda name: self._operand(name[0]), self._fill(text, depth))
+        if OPEN in filled or len(filled) > 1000:
+            return None
+        plain = filled.replace("&&", " and ").replace("||", " or ")
+        plain = re.sub(r"!(?!=)", " not ", plain)
+        try:
+            return _computed(ast.parse(plain.strip(), mode="eval").body)
+        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+            return None
+
+    def _operand(self, name: str) -> str:
+        values = self.variables.get(name)
+        integer = values and _NUMBER.fullmatch(values[0].strip())
+        return f"({integer[0]})" if integer else f"{OPEN}{name}{CLOSE}"
+
+
+def _trimmed(values: list[str], how: str, pattern: str) -> list[str] | None:
+    """Values without a beginning (`#`) or an end (`%`): a plain text, or one up to a plain mark (`##*/`, `%.*`)."""
+    mark = pattern.replace("*", "", 1)
+    if re.search(r"[*?\[\]$\\`]", mark) or not mark:
+        return None
+    at_start = "#" in how
+    if "*" not in pattern:
+        return [one.removeprefix(mark) if at_start else one.removesuffix(mark) for one in values]
+    if not (pattern.startswith("*") if at_start else pattern.endswith("*")):
+        return None
+    part = str.partition if how in ("#", "%%") else str.rpartition
+    return [part(one, mark)[2 if at_start else 0] if mark in one else one for one in values]
+
+
+def _computed(node: ast.expr) -> int:
+    """The value of arithmetic. Raises ValueError where it is something else, or beyond what a shell counts to."""
+    match node:
+        case ast.Constant(value=int(value)) if not isinstance(value, bool):
+            number = value
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            number = -_computed(operand)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            number = int(not _computed(operand))
+        case (
+            ast.BinOp(left=left, op=op, right=right) | ast.Compare(left=left, ops=[op], comparators=[right])
+        ) if type(op) in _OPERATIONS:
+            number = int(_OPERATIONS[type(op)](_computed(left), _computed(right)))
+        case ast.BoolOp(op=op, values=values):
+            operands = [bool(_computed(operand)) for operand in values]
+            number = int(any(operands) if isinstance(op, ast.Or) else all(operands))
+        case _:
+            raise ValueError("more than arithmetic")
+    if abs(number) > _LARGEST:
+        raise ValueError("too large")
+    return number
+
+
+Truth = bool | None
+CALLS = ("source", ".", "eval")
+"""Commands that take variables from elsewhere."""
+BUILTINS = ("echo", "printf", "[", "[[", "test")
+"""Commands that start no program."""
+_SETS_VARIABLES = ("read", "readarray", "mapfile", "getopts", "let")
+"""Commands that set variables to values which are not in the script."""
+_COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-lt": operator.lt,
+    "-le": operator.le,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+}
+_INTEGER = re.compile(r"\s*[-+]?\d{1,15}\s*", re.ASCII)
+_MOST_WORDS = 200
+
+
+def all_of(left: Truth, right: Truth) -> Truth:
+    """Three-valued and."""
+    return False if left is False or right is False else None if left is None or right is None else True
+
+
+def any_of(left: Truth, right: Truth) -> Truth:
+    """Three-valued or."""
+    return negation(all_of(negation(left), negation(right)))
+
+
+def negation(truth: Truth) -> Truth:
+    """Three-valued not."""
+    return None if truth is None else not truth
+
+
+def exit_status(words: Sequence[Word], values: Values) -> Truth:
+    """Whether a command succeeds, None where its words do not decide it."""
+    start = words[0].start
+    if start == COUNT:
+        number = values.number(words[1].pieces[0].text) if len(words) == 2 else None
+        number = values.number(words[0].pieces[1].text) if len(words[0].pieces) == 2 else number
+        return None if number is None else number != 0
+    if start in ("true", ":"):
+        return True
+    if start == "false":
+        return False
+    close = {"[": "]", TEST[0]: TEST[1], "test": ""}.get(start)
+    if close is None or (close and words[-1].start != close) or len(words) > _MOST_WORDS:
+        return None
+    return _Test([*words[1 : len(words) - bool(close)]], values, patterns=start == TEST[0]).all()
+
+
+class _Test:
+    """Recursive descent over the words of a test."""
+
+    def __init__(self, words: list[Word], values: Values, *, patterns: bool) -> None:
+        self.words, self.values, self.patterns, self.at = words, values, patterns, 0
+
+    def all(self) -> Truth:
+        """The whole test."""
+        truth = self._or()
+        return truth if self.at == len(self.words) else None
+
+    def _mark(self, *marks: str) -> bool:
+        word = self.words[self.at] if self.at < len(self.words) else None
+        if word is None or word.start not in marks or len(word.pieces) != 1:
+            return False
+        self.at += 1
+        return True
+
+    def _or(self) -> Truth:
+        truth = self._and()
+        while self._mark("||", "-o"):
+            truth = any_of(truth, self._and())
+        return truth
+
+    def _and(self) -> Truth:
+        truth = self._term()
+        while self._mark("&&", "-a"):
+            truth = all_of(truth, self._term())
+        return truth
+
+    def _term(self) -> Truth:
+        if self._mark("!"):
+            return negation(self._term())
+        if self._mark("("):
+            truth = self._or()
+            return truth if self._mark(")") else None
+        words = self.words[self.at : self.at + 3]
+        if not words:
+            return None
+        if len(words) > 1 and words[0].start in ("-z", "-n") and len(words[0].pieces) == 1:
+            self.at += 2
+            self.values.assume_unset(words[1])
+            text = self.values.text(words[1])
+            bare = re.sub(f"{OPEN}[^\ue001]*\ue001", "", text)
+            is_set = None if OPEN in text and not bare else bool(bare)
+            return negation(is_set) if words[0].start == "-z" else is_set
+        if len(words) > 1 and re.fullmatch(r"-[a-zA-Z]", words[0].start) and len(words[0].pieces) == 1:
+            self.at += 2  # of files
+            return None
+        if len(words) == 3 and words[1].start in ("=", "==", "!=", "=~", "<", ">", *_COMPARISONS):
+            self.at += 3
+            return self._comparison(words[0], words[1].start, words[2])
+        self.at += 1
+        text = self.values.text(words[0])
+        return None if OPEN in text else bool(text)
+
+    def _comparison(self, left: Word, how: str, right: Word) -> Truth:
+        texts = self.values.text(left), self.values.text(right)
+        if any(OPEN in one for one in texts) or how in ("=~", "<", ">"):
+            return None
+        if how in _COMPARISONS:
+            numbers = [int(one) if _INTEGER.fullmatch(one) else self.values.number(one) for one in texts]
+            if numbers[0] is None or numbers[1] is None:
+                return None
+            return _COMPARISONS[how](numbers[0], numbers[1])
+        quoted = all(one.quoted for one in right.pieces)
+        equal = fnmatchcase(*texts) if self.patterns and not quoted else texts[0] == texts[1]
+        return equal if how != "!=" else not equal
+
+
+def take_effect(words: list[str], runs: Truth, values: Values) -> None:
+    """Change variables as a builtin does that runs (`runs`), or may run (None)."""
+    forgotten: list[str] = []
+    if words[0] in CALLS:
+        text = plain(" ".join(words))[:60]
+        values.assumptions[f"nothing that the command needs from `{text}`"] = None
+        if words[0] == "eval":
+            forgotten = re.findall(r"([A-Za-z_]\w*)\+?=", " ".join(words), re.ASCII)
+    elif words[0] in _SETS_VARIABLES or words[:2] == ["printf", "-v"]:
+        forgotten = [name for word in words[1:] if word[:1] != "-" for name in _NAME.findall(word)]
+    elif words[0] == "unset":
+        for name in words[1:]:
+            values.assign(name, [] if runs else UNKNOWN)
+    for name in forgotten:
+        values.assign(name, UNKNOWN)
+
+
+def forget_incremented(text: str, values: Values) -> None:
+    """Mark variables that `((N++))` changes as unknown."""
+    if re.search(r"(?<![=!<>])=(?!=)|\+\+|--", text):
+        for name in _NAME.findall(text):
+            values.assign(name, UNKNOWN)
+
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.ASCII | re.DOTALL)
+_ELEMENT = re.compile(r"\[([^\]]+)\]=(.*)", re.DOTALL)
+_LOOPS = ("for", "while", "until", "select")
+_DECLARE = ("export", "declare", "typeset", "local", "readonly")
+_DEEPEST_SCRIPT = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One command of a script."""
+
+    words: tuple[str, ...]
+    environment: dict[str, str]
+    """Variables with their values when it starts."""
+    starter: tuple[str, ...] = ()
+    """Words of the command that starts it: `srun --nodes 4 sh -c`."""
+
+
+@dataclass(slots=True)
+class _Frame:
+    """An open branch, loop or group, or the whole script."""
+
+    kind: str
+    outer: Truth
+    """Whether the enclosing frame runs."""
+    runs: Truth
+    """Whether its current branch runs."""
+    ran_before: Truth = False
+    """Whether any earlier branch ran."""
+    subject: str | None = None
+    """Subject of a `case` while its patterns are read, else None."""
+    patterns: list[Word] = field(default_factory=list)
+    value: str = ""
+    outside: dict[str, list[str]] = field(default_factory=dict)
+    """Variables before a subshell, which restores them."""
+
+
+@dataclass(slots=True)
+class _Script:
+    """State of a script that is read line by line."""
+
+    values: Values = field(default_factory=Values)
+    commands: list[Command] = field(default_factory=list)
+    frames: list[_Frame] = field(default_factory=lambda: [_Frame("whole", True, True)])
+    status: Truth = True
+    """Whether the last command succeeded."""
+    gate: Truth = True
+    """Whether `&&` and `||` in front of the next command let it run."""
+    defines: bool = False
+    """Whether the next braces are the body of a function."""
+    declares: bool = False
+    """Whether the line starts with `export`, `declare` or the like."""
+    starter: tuple[str, ...] = ()
+    ended: bool = False
+
+    @property
+    def runs(self) -> Truth:
+        """Whether the next command runs."""
+        return all_of(self.frames[-1].runs, self.gate)
+
+    def read(self, text: str, nested: int = 0) -> None:
+        """Read a text line by line."""
+        for line in lines_of(text):
+            if self.ended:
+                return
+            self.declares = False
+            self._line(line, nested)
+            for document in line.documents:
+                self._document(document, nested)
+
+    def _inner(self, text: str, nested: int, values: Values, runs: Truth, starter: tuple[str, ...]) -> None:
+        """Read a script within the script, up to a depth."""
+        if nested < _DEEPEST_SCRIPT:
+            frames = [_Frame("whole", runs, runs)]
+            inner = _Script(values=values, commands=self.commands, frames=frames, starter=starter)
+            inner.read(text, nested + 1)
+
+    def _document(self, text: str, nested: int) -> None:
+        """Lines that a command reads: perhaps a script of their own, whose assignments do not stay."""
+        values = replace(self.values, variables=dict(self.values.variables), tables=dict(self.values.tables))
+        command_count = len(self.commands)
+        try:
+            self._inner(text, nested, values, self.frames[-1].runs, self.starter)
+        except InputError:  # plain text
+            del self.commands[command_count:]
+
+    def _line(self, line: Line, nested: int) -> None:
+        words = list(line.words)
+        frame = self.frames[-1]
+        if frame.kind == "case" and frame.subject is not None and self._pattern(frame, words, line.end):
+            return
+        negated = False
+        while words and len(words[0].pieces) == 1 and not words[0].pieces[0].quoted:
+            if words[0].start == "!":
+                negated = not negated
+                words.pop(0)
+            elif not self._keyword(words):
+                break
+        if self.frames[-1].subject is not None and line.end == ")":  # `case x in a)`
+            self._pattern(self.frames[-1], words, line.end)
+            return
+        if line.end == "(":
+            self.defines = bool(words)
+            if not words:
+                self._open("(", self.runs).outside = dict(self.values.variables)
+            return
+        if words:
+            runs, status_before = self.runs, self.status
+            status = self._command(words, nested)
+            result = None if runs is None else negation(status) if negated else status
+            self.status = status_before if runs is False else result
+        if line.end == ")" and self.frames[-1].kind == "(" and not self.defines:
+            self.values.variables = self.frames.pop().outside
+        if line.end == ";;" and self.frames[-1].kind == "case":
+            self.frames[-1].subject = self.frames[-1].value
+        self.gate = {"&&": self.status, "||": negation(self.status)}.get(line.end, True)
+        if line.end in ("|", "&"):
+            self.status = None
+
+    def _open(self, kind: str, runs: Truth) -> _Frame:
+        self.frames.append(_Frame(kind, self.runs, runs))
+        self.gate = True
+        if len(self.frames) > _MOST_TEXT // 1000:
+            raise InputError("the script nests too deep to be read")
+        return self.frames[-1]
+
+    def _keyword(self, words: list[Word]) -> bool:
+        """Handle a reserved word at the front of a line. Returns whether further words are left to look at."""
+        word = words[0].start
+        frame = self.frames[-1]
+        if word == "if":
+            self._open("if", self.runs)
+        elif word in ("then", "elif", "else") and frame.kind == "if":
+            self.gate = True
+            if word == "then":
+                frame.runs = all_of(all_of(frame.outer, negation(frame.ran_before)), self.status)
+                frame.ran_before = any_of(frame.ran_before, self.status)
+            else:
+                frame.runs = all_of(frame.outer, negation(frame.ran_before))
+        elif word in ("fi", "done", "esac") and len(self.frames) > 1:
+            self.frames.pop()
+            self.status = None
+        elif word in _LOOPS:
+            name = words[1].start if len(words) > 1 else ""
+            self._open("loop", all_of(self.runs, None))
+            if word in ("for", "select") and _NAME.fullmatch(name):
+                self.values.assign(name, UNKNOWN)
+            words.clear()
+            return False
+        elif word == "case" and len(words) > 2:
+            frame = self._open("case", False)
+            frame.subject = frame.value = self.values.text(words[1])
+            frame.patterns = words[3:]
+            words.clear()
+            return False
+        elif word == "{":
+            self._open("{", None if self.defines else self.runs)
+            self.defines = False
+        elif word == "}" and len(self.frames) > 1:
+            self.frames.pop()
+        elif word == "function":
+            self.defines = True
+            words[:2] = []
+            return bool(words)
+        elif word in ("do", "then", "time", "exec", *_DECLARE):
+            self.declares = self.declares or word in _DECLARE
+        elif word.startswith(("-", "+")) and words[0].start != "--" and len(word) < 4:
+            pass  # of `declare -x`
+        else:
+            return False
+        words.pop(0)
+        return bool(words)
+
+    def _pattern(self, frame: _Frame, words: list[Word], end: str) -> bool:
+        """Read patterns of a branch of `case`. Returns whether the line held nothing else."""
+        if words and words[0].start == "esac":
+            return False
+        frame.patterns += words
+        if end != ")":
+            return True
+        fits: Truth = False
+        for pattern in frame.patterns:
+            text = self.values.text(pattern)
+            unknown = text != "*" and (OPEN in frame.value or OPEN in text)
+            fits = any_of(fits, None if unknown else fnmatchcase(frame.value, text))
+        frame.runs = all_of(all_of(frame.outer, negation(frame.ran_before)), fits)
+        frame.ran_before = any_of(frame.ran_before, fits)
+        frame.subject, frame.patterns = None, []
+        self.gate = True
+        return True
+
+    def _command(self, words: list[Word], nested: int) -> Truth:
+        """Read assignments and a command. Returns whether the command succeeds."""
+        runs = self.runs
+        if words[0].start == COUNT:
+            forget_incremented(words[0].pieces[1].text, self.values)
+            return exit_status(words, self.values)
+        if self.declares:
+            words[:] = [word for word in words if _ASSIGNMENT.fullmatch(word.start)]
+        first = next(
+            (at for at, word in enumerate(words) if not _ASSIGNMENT.fullmatch(word.start)), len(words)
+        )
+        command_words = (
+            []
+            if runs is False
+            else [argument for word in words[first:] for argument in self.values.expand(word)]
+        )
+        known_before = dict(self.values.variables)
+        for word in words[:first]:
+            if assignment := _ASSIGNMENT.fullmatch(word.start):
+                self._assign(assignment[1], assignment[2] == "+", assignment[3], word)
+        del words[:first]
+        if not command_words:
+            return True
+        environment = {name: value[0] for name, value in self.values.variables.items() if value}
+        values = self.values
+        if first:  # `TP=4 command $TP`: the command's alone, and its words are as before
+            values, self.values.variables = replace(self.values), known_before
+        if command_words[0] in ("exit", "return"):
+            self.ended = bool(runs)
+        take_effect(command_words, runs, self.values)
+        self.commands.append(
+            Command(words=tuple(command_words), environment=environment, starter=self.starter)
+        )
+        for at, argument in enumerate(command_words) if command_words[0] not in BUILTINS else ():
+            if re.search(r"\s", argument) and ".py" in argument:  # `sh -c "python .."`
+                self._inner(argument, nested, values, runs, (*self.starter, *command_words[:at]))
+        return exit_status(words, self.values)
+
+    def _assign(self, name: str, appends: bool, start: str, word: Word) -> None:
+        if self.runs is False:
+            return
+        if self.runs is None:
+            self.values.assign(name, UNKNOWN)
+        elif word.array is not None:
+            table = [_ELEMENT.fullmatch(self.values.text(each)) for each in word.array]
+            if word.array and all(table):
+                new = {one[1].strip("\"'"): one[2] for one in table if one is not None}
+                self.values.tables[name] = self.values.tables.get(name, {}) | new if appends else new
+                return
+            values = [one for each in word.array for one in self.values.expand(each)]
+            self.values.assign(
+                name, (self.values.variables.get(name, []) if appends else []) + values, appends=appends
+            )
+        else:
+            text = self.values.text(Word([Piece(start, True), *word.pieces[1:]]))
+            prefix = "".join(self.values.variables.get(name, [])[:1]) if appends else ""
+            self.values.assign(name, [prefix + text], appends=appends)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """A bash text that was read."""
+
+    commands: tuple[Command, ...]
+    assumptions: tuple[str, ...]
+    """Assumptions about the environment of the script."""
+    environment: dict[str, str]
+    """Variables with their values at its end."""
+
+
+def read_script(text: str, environment: Mapping[str, str] | None = None) -> Script:
+    """Read a bash text that is started in an environment: its commands, with known values filled in.
+
+    Raises:
+        InputError: a quote or a bracket never closes.
+    """
+    if len(text) > _MOST_TEXT:
+        raise InputError(f"a script of {len(text):,} characters is none that starts a training")
+    script = _Script()
+    script.values.variables |= {name: [value] for name, value in (environment or {}).items()}
+    script.read(text.translate({ord(OPEN): None, ord(CLOSE): None}))
+    environment_at_end = {name: value[0] for name, value in script.values.variables.items() if value}
+    return Script(
+        commands=tuple(script.commands),
+        assumptions=tuple(script.values.assumptions),
+        environment=environment_at_end,
+    )

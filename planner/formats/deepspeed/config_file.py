@@ -1,0 +1,440 @@
+"""DeepSpeed 0.19.8: a plan as the JSON that `deepspeed.initialize(config=..)` takes, and back.
+
+The model is the program's. Sources: DeepSpeed 0.19.8: deepspeed/runtime/config.py, runtime/constants.py,
+runtime/zero/config.py, runtime/zero/offload_config.py, runtime/tensor_parallel/config.py, runtime/precision_config.py,
+module_inject/auto_ep_config.py; for values of `auto`: transformers' integrations/deepspeed.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from cost_models.axes.layout import Layout, Offload
+from cost_models.axes.words import EVERY
+from cost_models.errors import InputError, Problem
+from cost_models.files.catalog import load_stack
+from cost_models.specs.stack import StackSpec
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from planner.formats import fsdp2
+from planner.formats.exporter import (
+    NO_SETTING,
+    FieldExport,
+    Job,
+    by_value,
+    differs,
+    lacks,
+    nested,
+    no_setting,
+    sets,
+    supports_only,
+)
+from planner.formats.settings import Reading, ReadOptions, Settings, by_path, settings_of
+from planner.formats.table import table_of
+from planner.formats.target import Target
+
+VERSION = "0.19.8"
+_RATE = 3e-4
+_ZERO = "zero_optimization"
+_DRIVE = "/local/nvme"
+"""Mount point of drives, for the user to change."""
+
+
+def _set(**settings: Any) -> FieldExport:
+    return sets(**{f"{_ZERO}.{name}": value for name, value in settings.items()})
+
+
+def _pp(job: Job) -> FieldExport:
+    if job.layout.pp == 1:
+        return NO_SETTING
+    how = f"the program's model is a `PipelineModule` with `num_stages={job.layout.pp}`"
+    return differs(how, **{"pipeline.stages": job.layout.pp})
+
+
+def _cp(job: Job) -> FieldExport:
+    if job.layout.cp == 1:
+        return NO_SETTING
+    return sets(sequence_parallel_size=job.layout.cp, data_parallel_size=job.layout.dp)
+
+
+def _ep(job: Job) -> FieldExport:
+    if not job.model.has_experts or job.layout.ep == 1:
+        return NO_SETTING
+    settings = {"expert_parallel.enabled": True, "expert_parallel.autoep_size": job.layout.ep}
+    return sets(**settings, **{"expert_parallel.expert_tensor_parallel_size": job.layout.expert_tp})
+
+
+def _mbs(job: Job) -> FieldExport:
+    steps = job.layout.microbatches(job.training.global_batch)
+    return sets(train_micro_batch_size_per_gpu=job.layout.mbs, gradient_accumulation_steps=steps)
+
+
+def _recompute(job: Job) -> FieldExport:
+    all_blocks = fsdp2.recompute(job, "whole")
+    if not all_blocks.settings:
+        return all_blocks
+    if job.layout.pp > 1:
+        return sets(**{"pipeline.activation_checkpoint_interval": 1})
+    return differs(
+        "the program turns it on, as `model.gradient_checkpointing_enable()`",
+        **{"activation_checkpointing.partition_activations": False},
+    )
+
+
+def _offload(job: Job) -> FieldExport:
+    offload, layout = job.layout.offload, job.layout
+    if not any(offload):
+        return NO_SETTING
+    settings: dict[str, Any] = {f"{_ZERO}.offload_optimizer.device": "nvme" if offload.drive else "cpu"}
+    if offload.drive:
+        settings[f"{_ZERO}.offload_optimizer.nvme_path"] = _DRIVE
+    if offload.streamed:
+        settings[f"{_ZERO}.offload_param.device"] = "cpu"
+    if offload.streamed or offload.states >= EVERY:
+        return sets(**settings)
+    share = round(offload.states / min(layout.layers), 6)
+    return differs(
+        "a share of a rank's parameters", **settings, **{f"{_ZERO}.offload_optimizer.ratio": share}
+    )
+
+
+def _stage(job: Job) -> FieldExport:
+    """ZeRO stage; a single replica offloads under ZeRO-3, which shards nothing of it."""
+    layout = job.layout
+    return _set(stage=3 if layout.data_ranks == 1 and any(layout.offload) else layout.zero)
+
+
+def _layers(job: Job) -> FieldExport:
+    if job.layout.pp == 1:
+        return NO_SETTING
+    if len(set(job.layout.layers)) > 1:
+        return lacks("it divides blocks evenly, by parameters or by type")
+    return sets(**{"pipeline.partition": "uniform"})
+
+
+def _overlap(job: Job) -> FieldExport:
+    layout = job.layout
+    if layout.overlap is not None and layout.pp > 1 and "pp" not in layout.overlap:
+        return lacks("its stages always send behind compute")
+    overlaps = job.stack.overlap_gradient_reduce if layout.overlap is None else "dp" in layout.overlap
+    return _set(overlap_comm=overlaps) if layout.zero else NO_SETTING
+
+
+def _gradients(job: Job) -> FieldExport:
+    dtype = job.training.gradient_dtype or job.stack.gradient_dtype
+    if job.training.precision not in ("bf16", "fp16"):
+        return NO_SETTING
+    dtype_name = "fp32" if dtype == "fp32" else job.training.precision
+    return sets(**{"data_types.grad_accum_dtype": dtype_name})
+
+
+def _states(job: Job) -> FieldExport:
+    if job.training.state_dtype == "fp32":
+        return NO_SETTING
+    if job.layout.zero == 0 or job.training.precision != "bf16":
+        return lacks("it keeps all states in bf16 from zero1 on, beside bf16 weights")
+    return sets(**{"bf16.bf16_master_weights_and_grads": True, "bf16.bf16_optimizer_states": True})
+
+
+def _moments(job: Job) -> FieldExport:
+    matches = job.training.moment_dtype in (None, job.training.state_dtype)
+    return NO_SETTING if matches else lacks("its moments have the type of its master weights")
+
+
+def _buckets(job: Job) -> FieldExport:
+    size = job.stack.collective_buffers
+    if size is None or not job.layout.zero:
+        return NO_SETTING
+    elements = int(size / 4)  # one bucket to reduce and one to gather, of two bytes each
+    return _set(reduce_bucket_size=elements, allgather_bucket_size=elements)
+
+
+def _group(job: Job) -> FieldExport:
+    size = job.stack.update_group
+    return NO_SETTING if size is None or job.layout.zero < 3 else _set(sub_group_size=size)
+
+
+def _drive(job: Job) -> FieldExport:
+    if not job.layout.offload.drive:
+        return NO_SETTING
+    drive = job.stack.drive
+    settings = {
+        "offload_optimizer.buffer_count": drive.buffers,
+        "offload_optimizer.pipeline_read": drive.overlaps,
+        "offload_optimizer.pipeline_write": drive.overlaps,
+    }
+    return _set(**settings)
+
+
+def _usage(job: Job, name: str) -> tuple[str, ...]:
+    layout = job.layout
+    tied = [f"tp{layout.tp}" if layout.tp > 1 else "", f"ep{layout.ep}" if layout.ep > 1 else ""]
+    split = " and ".join(filter(None, tied))
+    how = f"; it splits a Hugging Face model for {split} by itself" if split else ""
+    return (
+        f"the model (`{job.model.name}`), its data and sequences of {job.training.sequence_length:,} are your "
+        f"program's{how}",
+        f"use it as deepspeed.initialize(model=.., config='ds.json'), with {layout.num_gpus:,} processes",
+        *([f"drives are taken to be mounted at {_DRIVE}"] if layout.offload.drive else []),
+    )
+
+
+TARGET = Target(
+    name="deepspeed",
+    full_name=f"DeepSpeed {VERSION}",
+    stack="deepspeed",
+    table="deepspeed",
+    translated={
+        **{f"model.{field}": no_setting for field in TransformerSpec.model_fields},  # the program's
+        "layout.pp": _pp,
+        "layout.vpp": no_setting,  # one: its rules
+        "layout.cp": _cp,
+        "layout.ep": _ep,
+        "layout.etp": no_setting,  # said with `ep`
+        "layout.mbs": _mbs,
+        "layout.zero": _stage,
+        "layout.shard": no_setting,  # all: its rules
+        **supports_only(
+            {
+                "layout.sp": ("its tensor ranks have whole sequences", False),
+                "layout.order": ("its order is tp-cp-dp-pp", "tp-cp-dp-pp"),
+            }
+        ),
+        "layout.schedule": no_setting,  # 1f1b: its rules
+        "layout.context": by_value("context", {"": {}, "all-to-all": {}}, "its context ranks trade heads"),
+        "layout.recompute": _recompute,
+        "layout.offload": _offload,
+        "layout.ring": no_setting,  # how far it fetches ahead is in parameters
+        "layout.overlap": _overlap,
+        "layout.layers": _layers,
+        "training.sequence_length": lambda job: differs("what the program feeds it"),
+        "training.precision": by_value(
+            "training.precision",
+            {"bf16": {"bf16.enabled": True}, "fp16": {"fp16.enabled": True}, "fp32": {}},
+            fsdp2.OTHER_PRECISION,
+        ),
+        "training.optimizer": by_value(
+            "training.optimizer",
+            {
+                name.lower(): {"optimizer.type": name, "optimizer.params.lr": _RATE}
+                for name in ("AdamW", "SGD", "Lamb")
+            },
+            "it has no {value}",
+        ),
+        "training.gradient_dtype": _gradients,
+        "training.state_dtype": _states,
+        "training.moment_dtype": _moments,
+        "training.dropout": lambda job: (
+            differs("of the program's model") if job.question.dropout else NO_SETTING
+        ),
+        **fsdp2.TOKENS,
+        "stack.gradient_dtype": no_setting,  # said with the training job's
+        "stack.overlap_gradient_reduce": no_setting,  # said with the layout's `overlap`
+        "stack.collective_buffers": _buckets,
+        "stack.update_group": _group,
+        "stack.selective_drops": no_setting,  # it recomputes whole blocks
+        "stack.drive": _drive,
+    },
+    text=lambda job, settings, name: json.dumps(nested(settings), indent=2) + "\n",
+    usage=_usage,
+)
+
+
+STACK = "deepspeed"
+MARKS = frozenset({"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"})
+"""Keys that identify its JSON: every file has at least one."""
+_REDUCES = f"{_ZERO}.reduce_bucket_size"
+_NARROW = ("bf16.enabled", "fp16.enabled")
+_RECOMPUTES = "gradient_checkpointing"
+_BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+
+
+def read_deepspeed(document: Mapping[str, Any], model: TransformerSpec, options: ReadOptions) -> Reading:
+    """The run of a file, of a model.
+
+    Raises:
+        InputError: settings contradict one another, or are the program's to fill in (`auto`).
+    """
+    assumed: list[str] = []
+    settings = _with_program_settings(document, options.also, model, assumed)
+    base = load_stack(options.stack or STACK)
+    layout = _layout_of(settings, model, options.gpus, assumed)
+    training = _training_of(settings, layout, options.sequence, base, assumed)
+    stack = base.model_copy(update=_facts_of(settings, layout, base))
+    assumptions = (*settings.unread(), *assumed)
+    return Reading(model=model, training=training, layout=layout, stack=stack, assumptions=assumptions)
+
+
+def _with_program_settings(
+    document: Mapping[str, Any], program: Mapping[str, Any], model: TransformerSpec, assumed: list[str]
+) -> Settings:
+    """Settings of a file with those that the program fills in; `auto` of what changes no step is left out.
+
+    Raises:
+        InputError: the program's contradict the file's, or nothing fills one in.
+    """
+    table, unfilled = table_of("deepspeed"), list[Problem]()
+    spelled = table.spelled("earlier")
+    settings = settings_of(
+        {path: one for path, one in by_path(document) if one != "auto"}, program, table=table
+    )
+    auto = {spelled.get(path, path) for path, value in by_path(document) if value == "auto"}
+    for path in sorted(auto - settings.values.keys()):
+        if path == _REDUCES:
+            settings.values[path] = model.hidden_size**2
+        elif path in _NARROW and not any(settings.values.get(other) for other in _NARROW):
+            settings.values[path] = True
+            assumed.append(f"`{path}: true`, which the file leaves to the program: --also {path}=false")
+        elif path in table.arguments and path not in (*_BATCHES, *_NARROW, "pipeline.stages"):
+            unfilled.append(Problem(path, "`auto` is filled in when the program starts"))
+        elif table.fate(path) is None and path not in table.arguments:
+            settings.values[path] = "auto"
+    if unfilled:
+        hint = f'--also "{unfilled[0].where}=VALUE" says it'
+        raise InputError("the file leaves values to the program", problems=unfilled, hint=hint)
+    return settings
+
+
+def _layout_of(settings: Settings, model: TransformerSpec, gpus: int | None, assumed: list[str]) -> Layout:
+    tp, cp = (settings.integer("tensor_parallel.autotp_size"), settings.integer("sequence_parallel_size"))
+    pp, ep = (settings.integer("pipeline.stages"), settings.integer("expert_parallel.autoep_size"))
+    if gpus is None:
+        batch, mbs, steps = (settings.integer(name) for name in _BATCHES)
+        if None in (batch, mbs, steps):
+            raise InputError("the file does not say all", problems=[Problem("--gpus", "missing")])
+        gpus = tp * pp * cp * batch // (mbs * steps)
+    if gpus < 1 or gpus % (tp * pp * cp):
+        raise InputError(f"{gpus} GPUs do not divide by tp{tp} × pp{pp} × cp{cp} of the file")
+    dp = gpus // (tp * pp * cp)
+    fields: dict[str, Any] = {
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "dp": dp,
+        "ep": ep,
+        "mbs": _batches(settings, dp)[1],
+        "zero": settings.get(f"{_ZERO}.stage"),
+        "recompute": ("full" if _recomputes_blocks(settings, pp, assumed) else "none",),
+        "offload": _offload_of(settings, model.num_layers // pp),
+    }
+    if ep > 1 and (etp := settings.integer("expert_parallel.expert_tensor_parallel_size")) != tp:
+        fields["etp"] = etp
+    if not model.num_layers % pp:
+        fields["layers"] = (model.num_layers // pp,) * pp
+    return Layout(**fields)
+
+
+def _batches(settings: Settings, dp: int) -> tuple[int, int, int]:
+    """Global batch, microbatch and accumulation: of three any two give the third (`_batch_assertion`)."""
+    batch, mbs, steps = (settings.integer(name) for name in _BATCHES)
+    if batch is None and mbs is None:
+        hint = f'--also "{_BATCHES[1]}=1" says it'
+        raise InputError(f"the file says neither `{_BATCHES[0]}` nor `{_BATCHES[1]}`", hint=hint)
+    steps = steps or (1 if batch is None or mbs is None else max(1, batch // (mbs * dp)))
+    mbs = mbs or max(1, batch // (steps * dp))
+    batch = batch or mbs * steps * dp
+    if batch != mbs * steps * dp:
+        words = ", ".join(
+            f"`{name}: {settings.get(name)}`" for name in _BATCHES if settings.get(name) is not None
+        )
+        raise InputError(
+            f"{words} contradict one another with dp{dp}", hint="the first is the product of all others"
+        )
+    return batch, mbs, steps
+
+
+def _recomputes_blocks(settings: Settings, pp: int, assumed: list[str]) -> bool:
+    program, interval = (
+        settings.get(_RECOMPUTES, None),
+        settings.get("pipeline.activation_checkpoint_interval"),
+    )
+    if pp > 1 or program is not None:
+        return bool(interval if pp > 1 else program)
+    mentioned = any(path.startswith("activation_checkpointing") for path in settings.values)
+    policy = "every block is recomputed" if mentioned else "nothing is recomputed"
+    assumed.append(
+        f"{policy}: the program decides, the file has {'an' if mentioned else 'no'} `activation_checkpointing`"
+    )
+    return mentioned
+
+
+def _offload_of(settings: Settings, blocks: int) -> Offload:
+    optimizer = (
+        "cpu" if settings.get(f"{_ZERO}.cpu_offload") else settings.get(f"{_ZERO}.offload_optimizer.device")
+    )
+    weights = None
+    if settings.get(f"{_ZERO}.stage") == 3:
+        weights = (
+            "cpu"
+            if settings.get(f"{_ZERO}.cpu_offload_param")
+            else settings.get(f"{_ZERO}.offload_param.device")
+        )
+    for device in (optimizer, weights):
+        if device not in ("none", None, "cpu", "nvme"):
+            raise InputError(f"`device: {device}` is not known here")
+    if weights == "nvme":
+        raise InputError("weights on a drive are not priced here", hint="`offload_param` to cpu is")
+    drive = EVERY if optimizer == "nvme" else 0
+    if weights == "cpu" and optimizer in ("none", None):
+        raise InputError(
+            "weights on the host and states on the device are not priced here",
+            hint="`offload_optimizer` to cpu is",
+        )
+    if weights == "cpu":
+        return Offload(streamed=EVERY, drive=drive)
+    if optimizer in ("none", None):
+        return Offload()
+    share = settings.get(f"{_ZERO}.offload_optimizer.ratio")
+    if not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise InputError(f"`ratio: {share}` is no share")
+    return Offload(states=EVERY if share >= 1 else round(share * blocks), drive=drive)
+
+
+def _training_of(
+    settings: Settings, layout: Layout, sequence: int, stack: StackSpec, assumed: list[str]
+) -> TrainingSpec:
+    path = "optim" if settings.get("optim") and "optimizer.type" not in settings.values else "optimizer.type"
+    if path not in settings.values:
+        assumed.append("AdamW: the file names no optimizer")
+    narrow = [one for one in ("bf16", "fp16") if settings.get(f"{one}.enabled")]
+    if len(narrow) > 1:
+        raise InputError("`bf16.enabled` contradicts `fp16.enabled`")
+    if not narrow:
+        assumed.append("fp32: neither `bf16` nor `fp16` is enabled")
+    dtype = settings.get("data_types.grad_accum_dtype")
+    gradients = None if dtype is None else "fp32" if dtype == "fp32" else "bf16"
+    narrow_states = settings.get("bf16.bf16_master_weights_and_grads") and settings.get(
+        "bf16.bf16_optimizer_states"
+    )
+    fields: dict[str, Any] = {
+        "global_batch": _batches(settings, layout.dp)[0],
+        "sequence_length": sequence,
+        "precision": narrow[0] if narrow else "fp32",
+        "optimizer": settings.plan_value(path),
+        "gradient_dtype": None if gradients == stack.gradient_dtype else gradients,
+        "state_dtype": "bf16" if narrow_states else "fp32",
+    }
+    return TrainingSpec(**fields)
+
+
+def _facts_of(settings: Settings, layout: Layout, stack: StackSpec) -> dict[str, Any]:
+    """Facts of the software stack that the file sets; ZeRO-3 overlaps by default (zero/config.py)."""
+    if not layout.zero:
+        return {}
+    facts: dict[str, Any] = {
+        "overlap_gradient_reduce": settings.get(f"{_ZERO}.overlap_comm", layout.zero == 3)
+    }
+    buckets = [f"{_ZERO}.{kind}_bucket_size" for kind in ("reduce", "allgather")]
+    sizes = [settings.integer(bucket, None) or settings.default_of(bucket) for bucket in buckets]
+    if any(settings.get(bucket, None) for bucket in buckets):
+        facts["collective_buffers"] = 2.0 * sum(sizes)  # of two bytes an element
+    if layout.zero == 3 and (group := settings.integer(f"{_ZERO}.sub_group_size", None)):
+        facts["update_group"] = group
+    if layout.offload.drive:
+        place = f"{_ZERO}.offload_optimizer"
+        reads, writes = (settings.get(f"{place}.pipeline_{one}") for one in ("read", "write"))
+        drive = {"buffers": settings.integer(f"{place}.buffer_count"), "overlaps": bool(reads and writes)}
+        facts["drive"] = stack.drive.model_copy(update=drive)
+    return facts

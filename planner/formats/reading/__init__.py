@@ -1,1 +1,0 @@
-"""Readers of bash, of Python and of nested settings, which execute nothing."""

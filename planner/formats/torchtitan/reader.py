@@ -1,0 +1,495 @@
+"""torchtitan: the run of a recipe on a number of GPUs.
+
+A recipe is a function of a config registry, or a job file in TOML; it is never executed. Sources: torchtitan 0.3.0 and
+its main branch of August 2026: torchtitan/config/configs.py, trainer.py, models/llama3/config_registry.py,
+distributed/parallel_dims.py, distributed/pipeline_parallel.py; 0.1 and 0.2: torchtitan/config/job_config.py,
+config_manager.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from pydantic import ValidationError
+
+from cost_models.axes.layout import Layout, Offload
+from cost_models.axes.words import EVERY, MAX_STAGES
+from cost_models.documents import printable, spec_error
+from cost_models.errors import InputError, Problem
+from cost_models.files.catalog import load_stack
+from cost_models.schedules.registry import REGISTRY, schedule_named
+from cost_models.specs.stack import StackSpec
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from planner.formats.python_values import Call, Module, Unknown, built_by, module_of
+from planner.formats.settings import Reading, Settings, also_settings, by_path, renamed
+from planner.formats.table import table_of
+from planner.formats.torchtitan.writer import Flavour, flavours, model_of
+
+_FAMILIES = ("llama3", "llama4", "qwen3", "deepseek_v3")
+_FLAT = ("Config", "default_adamw")
+"""Ends of the names of calls whose arguments are settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A recipe: its settings and its model."""
+
+    settings: Mapping[str, Any]
+    family: str
+    """Module of `torchtitan.models`."""
+    flavour: str
+    attention: str | None
+    """Attention kernel of the model, or None where the file leaves it open."""
+    converters: tuple[str, ...] = ()
+    """Names of converters, which replace modules of the model."""
+    by_operator: bool = True
+    """Default of selective recompute: single operators, or in job files of earlier releases every other block."""
+
+
+def read_recipe(text: str, name: str, also: str = "") -> Recipe:
+    """The recipe of a file's text; `also` are arguments as torchtitan's command takes them.
+
+    Raises:
+        InputError: it is no recipe, or says a setting twice.
+    """
+    arguments = also_settings(also)
+    if PurePath(name).suffix == ".toml":
+        return _of_job_file(text, arguments)
+    return _of_registry(text, name, arguments)
+
+
+def _of_job_file(text: str, arguments: dict[str, Any]) -> Recipe:
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"no TOML: {str(error)[:200]}") from None
+    values = dict(by_path(document))
+    settings = _with_current_names(values) | _with_current_names(arguments)
+    converters = settings.pop("model.converters", ())
+    names = converters.split(",") if isinstance(converters, str) else converters
+    if settings.get("float8.enable_float8_linear") or settings.get("training.enable_fp8_linear"):
+        names = [*names, "float8"]
+    family, flavour = settings.pop("model.name", None), settings.pop("model.flavor", None)
+    if not isinstance(family, str) or not isinstance(flavour, str):
+        raise InputError("no recipe of torchtitan: it lacks `[model]` with `name` and `flavor`")
+    return Recipe(
+        settings=settings,
+        family=family,
+        flavour=flavour,
+        attention=_kernel(settings.pop("model.attn_type", None)),
+        converters=tuple(str(one).strip() for one in names if str(one).strip()),
+        by_operator=False,
+    )
+
+
+def _with_current_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by the paths of today. Raises InputError where two releases' words contradict one another."""
+    return renamed(values.items(), table_of("torchtitan"))
+
+
+def _of_registry(text: str, name: str, arguments: dict[str, Any]) -> Recipe:
+    module = module_of(text)
+    function, config = _recipe_function(module, arguments.pop("config", None))
+    arguments.pop("module", None)
+    spec = config.fields.pop("model_spec", None)
+    if not isinstance(spec, Call) or not spec.name.endswith("model_registry"):
+        raise InputError(
+            f"`{function}` does not say its model by `model_registry(..)`: "
+            f"`{printable(spec.name if isinstance(spec, Call) else str(spec))}`"
+        )
+    model_arguments = [*spec.arguments, spec.fields.get("flavor")]
+    if not isinstance(model_arguments[0], str):
+        raise InputError(
+            f"`{function}` does not say the flavor of its model: `{printable(str(model_arguments[0]))}`"
+        )
+    converters = [
+        *_converters(spec.fields.get("converters")),
+        *_converters(config.fields.pop("model_converters", ())),
+    ]
+    return Recipe(
+        settings=_with_current_names(dict(_flat(config))) | _with_current_names(arguments),
+        family=_family(module.sources.get(spec.name.split(".")[0], ""), name, function),
+        flavour=model_arguments[0],
+        attention=_kernel(spec.fields.get("attn_backend")),
+        converters=tuple(converters),
+    )
+
+
+def _recipe_function(module: Module, config_name: Any) -> tuple[str, Call]:
+    """The function that `--config` names, or the only function that builds a `Trainer.Config`."""
+    functions = [
+        name
+        for name, node in module.functions.items()
+        if not node.args.args and any(isinstance(one, ast.Return) for one in ast.walk(node))
+    ]
+    if config_name is not None:
+        if config_name not in module.functions:
+            raise InputError(
+                f"`{printable(str(config_name))}` is no function of the file",
+                hint=f"it has {', '.join(functions)}",
+            )
+        functions = [config_name]
+    recipes = {
+        name: built
+        for name in functions
+        if isinstance(built := built_by(module, name), Call)
+        and ("model_spec" in built.fields or built.name.endswith("Trainer.Config"))
+    }
+    if not recipes:
+        hint = "a recipe is a function that returns a `Trainer.Config`"
+        raise InputError("the file has no recipe of torchtitan", hint=hint)
+    if len(recipes) > 1:
+        listed = ", ".join(f"`{name}`" for name in recipes)
+        raise InputError(
+            f"the file has {len(recipes)} recipes", hint=f'--also "--config NAME" takes one: {listed}'
+        )
+    return next(iter(recipes.items()))
+
+
+def _flat(built: Call, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in built.fields.items():
+        path = f"{prefix}{name}"
+        if path == "activation_checkpoint":
+            yield path, value.name.rpartition(".")[0] or value.name if isinstance(value, Call) else value
+        if isinstance(value, Call) and value.name and not value.name.endswith(_FLAT):
+            yield path, Unknown(f"{value.name}(..)")
+        elif isinstance(value, Call):
+            yield from _flat(value, f"{path}.")
+        elif path != "activation_checkpoint":
+            yield path, value
+
+
+def _converters(value: Any) -> Iterator[str]:
+    """Names of what a list of converters holds, or a container of one."""
+    if isinstance(value, Call):
+        yield from _converters(value.fields.get("converters", ()))
+    elif isinstance(value, list | tuple):
+        for converter in value:
+            yield converter.name.removesuffix(".Config") if isinstance(converter, Call) else str(converter)
+    elif isinstance(value, Unknown):
+        yield str(value)
+
+
+def _kernel(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _family(source: str, name: str, function: str) -> str:
+    """Family by the module that `model_registry` comes from; in torchtitan's own files by folder or function."""
+    places = [source.rpartition(".")[2], PurePath(name).parent.name]
+    for place in places:
+        if place in _FAMILIES:
+            return place
+    return next((one for one in _FAMILIES if function.startswith(one)), places[0])
+
+
+_MESH = "parallelism"
+_RECOMPUTE = "activation_checkpoint"
+_POLICIES = {
+    "none": "none",
+    "FullAC": "full",
+    "full": "full",
+    "SelectiveAC": "selective",
+    "selective": "selective",
+}
+_CONTEXT_KINDS = {"allgather": None, "alltoall": "ring"}
+
+
+def layout_of(
+    settings: Settings, recipe: Recipe, model: TransformerSpec, world: int, assumed: list[str]
+) -> tuple[Layout, int]:
+    """The layout, and the sequences of one rank in one accumulation step."""
+    tp, pp, cp, ep = (
+        settings.integer(f"{_MESH}.{axis}_parallel_degree")
+        for axis in ("tensor", "pipeline", "context", "expert")
+    )
+    replicas, shard = _mesh(settings, world, tp * pp * cp)
+    etp = settings.integer(f"{_MESH}.expert_tensor_parallel_degree")
+    policy = settings.get(f"{_MESH}.fsdp_reshard_after_forward")
+    if policy not in ("default", "always", "never"):
+        raise InputError(f"`{_MESH}.fsdp_reshard_after_forward: {policy}` is not known here")
+    is_sharded = shard * cp > 1 or policy != "default"
+    mbs, local = _microbatch(settings, pp, assumed)
+    schedule, layers = _stages(settings, model.num_layers, pp)
+    fields: dict[str, Any] = {
+        "tp": tp,
+        "pp": pp,
+        "vpp": len(layers) // pp,
+        "cp": cp,
+        "dp": replicas * shard,
+        "ep": ep,
+        "mbs": mbs,
+        "zero": (2 if policy == "never" else 3) if is_sharded else 0,
+        "sp": bool(settings.get(f"{_MESH}.enable_sequence_parallel")) and tp > 1,
+        "schedule": schedule,
+        "layers": layers,
+        "recompute": (_recompute(settings, recipe, max(layers), assumed),),
+        "offload": Offload(streamed=EVERY if settings.get("training.enable_cpu_offload") else 0),
+    }
+    if is_sharded and replicas > 1:
+        fields["shard"] = shard * cp
+    if model.has_experts and ep > 1:
+        fields["etp"] = etp
+    rotated = settings.get(f"{_MESH}.context_parallel_rotate_method")
+    if cp > 1 and _CONTEXT_KINDS.get(str(rotated)):
+        fields["context"] = _CONTEXT_KINDS[rotated]
+    try:
+        return Layout.model_validate(fields), local
+    except ValidationError as error:
+        raise spec_error(error, Layout) from None
+
+
+def _mesh(settings: Settings, world: int, inner: int) -> tuple[int, int]:
+    """Degrees of replication and of sharding; -1 stands for all ranks that are left."""
+    paths = [f"{_MESH}.data_parallel_{kind}_degree" for kind in ("replicate", "shard")]
+    replicas, shard = settings.integer(paths[0]), settings.get(paths[1])
+    if shard == -1:
+        shard = world // (inner * replicas)
+    elif not isinstance(shard, int) or shard < 1:
+        raise InputError(f"`{paths[1]}: {shard}` is no degree")
+    if shard < 1 or replicas * shard * inner != world:
+        words = ", ".join(f"`{path}: {settings.get(path)}`" for path in paths if path in settings.values)
+        raise InputError(
+            f"{world} GPUs do not divide by tp x pp x cp = {inner}" + (f" with {words}" if words else ""),
+            hint="the product of all degrees is the number of GPUs",
+        )
+    return replicas, shard
+
+
+def _microbatch(settings: Settings, pp: int, assumed: list[str]) -> tuple[int, int]:
+    """Sequences of a microbatch, and of one rank in one accumulation step."""
+    if (tokens := settings.integer("training.num_tokens_per_microbatch_per_dp_rank")) is not None:
+        sequences = tokens // (length := sequence_length(settings))
+        if sequences * length != tokens:
+            raise InputError(
+                f"`training.num_tokens_per_microbatch_per_dp_rank: {tokens}` are no whole sequences of {length:,}"
+            )
+        return sequences, sequences * settings.integer(f"{_MESH}.num_pp_microbatches")
+    if (local := settings.integer("training.local_batch_size", None)) is None:
+        local = settings.default_of("training.local_batch_size")
+        assumed.append(f"{local} sequences on a rank, torchtitan's default")
+    if pp == 1:
+        settings.get(f"{_MESH}.pipeline_parallel_microbatch_size")
+        return local, local
+    if (count := settings.integer(f"{_MESH}.pipeline_parallel_microbatches")) is not None:
+        sequences = max(1, local // count)
+    else:
+        sequences = settings.integer(f"{_MESH}.pipeline_parallel_microbatch_size")
+    if local % sequences:
+        raise InputError(
+            f"`training.local_batch_size: {local}` does not divide into microbatches of {sequences}"
+        )
+    return sequences, local
+
+
+def sequence_length(settings: Settings) -> int:
+    default = settings.integer("training.max_context_length")
+    return int(settings.integer("training.seq_len", default))
+
+
+def _stages(settings: Settings, blocks: int, pp: int) -> tuple[str, tuple[int, ...]]:
+    """The schedule, and blocks of every virtual stage in model order."""
+    if pp == 1:
+        for name in ("schedule", "layers_per_stage", "first_stage_less_layers", "last_stage_less_layers"):
+            settings.get(f"{_MESH}.pipeline_parallel_{name}")
+        return "1f1b", (blocks,)
+    engine = str(settings.get(f"{_MESH}.pipeline_parallel_schedule"))
+    schedules = {schedule_named(name).engine.removeprefix("Schedule").lower(): name for name in REGISTRY}
+    if (schedule := schedules.get(engine.lower())) is None:
+        raise InputError(f"`{_MESH}.pipeline_parallel_schedule: {engine}` is not known here")
+    if (module_names := settings.listed(f"{_MESH}.module_fqns_per_model_part")) is not None:
+        if not all(isinstance(one, list) for one in module_names):
+            raise InputError(f"`{_MESH}.module_fqns_per_model_part` are no lists of modules")
+        layers = tuple(sum(str(name).startswith("layers.") for name in stage) for stage in module_names)
+    else:
+        layers = _even_stages(settings, blocks, pp, single=schedule in ("1f1b", "gpipe"))
+    if len(layers) % pp or sum(layers) != blocks:
+        raise InputError(
+            f"{len(layers)} stages with {sum(layers)} blocks do not go with pp{pp} and a model of {blocks}"
+        )
+    return schedule, layers
+
+
+def _even_stages(settings: Settings, blocks: int, pp: int, *, single: bool) -> tuple[int, ...]:
+    """Blocks of nearly equal stages, where embedding and head count as blocks (`_generate_llm_fqn_per_model_part`)."""
+    first, last = (
+        settings.get(f"{_MESH}.pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last")
+    )
+    if not all(isinstance(one, int) and 0 <= one <= blocks for one in (first, last)):
+        raise InputError(
+            "`pipeline_parallel_first_stage_less_layers` and that of the last are numbers of blocks"
+        )
+    blocks_per_stage = settings.integer(f"{_MESH}.pipeline_parallel_layers_per_stage")
+    places = blocks + first + last
+    stages = pp * (1 if single else 2) if blocks_per_stage is None else math.ceil(places / blocks_per_stage)
+    if stages > min(places, MAX_STAGES):
+        raise InputError(f"{stages:,} stages are more than {places:,} blocks with their ends")
+    if max(first, last) > places // stages:
+        raise InputError(f"{stages} stages have no room for {max(first, last)} blocks' worth of an end")
+    layers = [places // stages + (at < places % stages) for at in range(stages)]
+    layers[0] -= first
+    layers[-1] -= last
+    return tuple(layers)
+
+
+def _recompute(settings: Settings, recipe: Recipe, stage_blocks: int, assumed: list[str]) -> str:
+    if settings.get(_RECOMPUTE, "") == "" and f"{_RECOMPUTE}.mode" not in settings.values:
+        assumed.append("selective recompute, torchtitan's default")
+    kind = settings.get(f"{_RECOMPUTE}.mode", recipe.settings.get(_RECOMPUTE, "selective"))
+    name = "none" if kind is None else str(kind)
+    if name not in _POLICIES:
+        raise InputError(f"`{_RECOMPUTE}: {name}` is not priced here", hint="none, selective and full are")
+    option = str(settings.get(f"{_RECOMPUTE}.selective_ac_option", "op" if recipe.by_operator else "2"))
+    if _POLICIES[name] != "selective" or option == "op":
+        return _POLICIES[name]
+    if not option.isdecimal() or not 1 <= int(option[:9]) <= stage_blocks:
+        raise InputError(f"`{_RECOMPUTE}.selective_ac_option: {option}` is not known here")
+    period = int(option)
+    assumed.append(
+        f"of every {period} blocks one is recomputed (`selective_ac_option: {option}`), the first of a stage"
+    )
+    return "full" if period == 1 else f"full:{math.ceil(stage_blocks / period)}"
+
+
+STACK = "torchtitan"
+_HIDES_INSIDE = "megatron-core"
+"""Software stack whose tensor-parallel overlap is taken for torchtitan's."""
+
+
+def read_torchtitan(
+    recipe: Recipe, *, gpus: int | None, stack: str | None = None, model: TransformerSpec | None = None
+) -> Reading:
+    """The run of a recipe on a number of GPUs; the user's model stands for a flavor that is not known here.
+
+    Raises:
+        InputError: the recipe contradicts itself or the number of GPUs, or says what only Python knows.
+    """
+    if gpus is None:
+        raise InputError("the recipe does not say on how many GPUs it runs", hint="--gpus says it")
+    assumed: list[str] = []
+    shape = _model(recipe, model, assumed)
+    settings = _settings(recipe, assumed)
+    base = load_stack(stack or STACK)
+    layout, local = layout_of(settings, recipe, shape, gpus, assumed)
+    training = _training(settings, recipe, layout, local, assumed)
+    switched_stack = base.model_copy(update=_facts(settings, recipe, base, assumed))
+    assumptions = (*settings.unread(), *assumed)
+    return Reading(
+        model=shape, training=training, layout=layout, stack=switched_stack, assumptions=assumptions
+    )
+
+
+def _settings(recipe: Recipe, assumed: list[str]) -> Settings:
+    """Settings of a recipe. Raises InputError where a price depends on a setting, or table, that only Python knows."""
+    table, values, hidden = table_of("torchtitan"), dict(recipe.settings), []
+    for path, value in recipe.settings.items():
+        priced = path != "optimizer" and any(f"{name}.".startswith(f"{path}.") for name in table.arguments)
+        if isinstance(value, Unknown) and priced and table.fate(path) is None:
+            message = f"only Python knows what `{value}` is"
+            if path in table.arguments and (reason := table.arguments[path].reason):
+                assumed.append(f"no effect of `{path}`: {message}, and {reason}")
+                del values[path]
+            else:
+                hidden.append(Problem(f"`{path}`", message))
+    if hidden:
+        path = hidden[0].where.strip("`")
+        raise InputError(
+            "the recipe computes settings", problems=hidden, hint=f'--also "--{path} VALUE" says it'
+        )
+    return Settings(values, table)
+
+
+def _model(recipe: Recipe, named_model: TransformerSpec | None, assumed: list[str]) -> TransformerSpec:
+    if named_model is not None:
+        assumed.append(f"the model that is named, for `{recipe.flavour}` of {recipe.family}")
+        return named_model
+    if (model := model_of(Flavour(recipe.family, recipe.flavour))) is not None:
+        return model
+    listed = ", ".join(f"{one.family} {one.name}" for one in flavours())
+    raise InputError(
+        f"`{recipe.flavour}` of {recipe.family or 'an unknown family'} is not known here",
+        hint=f"name its model before the cluster; known are {listed}",
+    )
+
+
+def _training(
+    settings: Settings, recipe: Recipe, layout: Layout, local: int, assumed: list[str]
+) -> TrainingSpec:
+    length, smallest_batch = sequence_length(settings), local * layout.dp
+    if (tokens := settings.get("training.num_tokens_per_train_step")) != -1:
+        batch = tokens // length if isinstance(tokens, int) else 0
+    else:
+        batch = settings.get("training.global_batch_size")
+        batch = smallest_batch if batch == -1 else batch
+    if not isinstance(batch, int) or batch < 1 or batch % smallest_batch:
+        raise InputError(
+            f"a global batch of {batch} sequences contradicts {local} on each of dp{layout.dp}",
+            hint="it is a multiple of their product",
+        )
+    if batch != smallest_batch and layout.pp > 1:
+        assumed.append(
+            f"one pipeline a step, where the recipe fills and drains it {batch // smallest_batch} times"
+        )
+    steps = settings.integer("training.steps")
+    fields: dict[str, Any] = {
+        "global_batch": batch,
+        "sequence_length": length,
+        "precision": _precision(settings, recipe, assumed),
+        "dropout": 0.0,
+        **({"tokens": float(steps * batch * length)} if steps else {}),
+        "state_dtype": settings.plan_value("training.dtype"),
+        "optimizer_in_backward": settings.get("optimizer.early_step_in_backward"),
+    }
+    groups = [
+        one.fields.get("optimizer_name", "?") if isinstance(one, Call) else "?"
+        for one in settings.listed("optimizer.param_groups") or ()
+    ]
+    for name in groups or [settings.get("optimizer", settings.get("optimizer.name"))]:
+        if name not in ("Adam", "AdamW"):
+            raise InputError(f"`optimizer: {name}` is not priced here", hint="Adam and AdamW are")
+    try:
+        return TrainingSpec.model_validate(fields)
+    except ValidationError as error:
+        raise spec_error(error, TrainingSpec) from None
+
+
+def _precision(settings: Settings, recipe: Recipe, assumed: list[str]) -> str:
+    precision = str(settings.plan_value("training.mixed_precision_param"))
+    for name in recipe.converters:
+        low = name.lower()
+        if "float8" in low or "mxfp8" in low or low == "mx":
+            precision = "fp8"
+        elif "nvfp4" in low:
+            precision = "fp4"
+        else:
+            raise InputError(f"`{name}` changes the model in a way that is not priced here")
+        assumed.append(f"products of all blocks in {precision} (`{name}`)")
+    return precision
+
+
+def _facts(settings: Settings, recipe: Recipe, base: StackSpec, assumed: list[str]) -> dict[str, Any]:
+    """Facts of the software stack that the recipe switches."""
+    parts = settings.listed("compile.components") or ["model", "loss"]
+    enabled = bool(settings.get("compile.enable"))
+    facts: dict[str, Any] = {
+        "compiled": enabled and "model" in parts,
+        "compiles_loss": "loss" in parts,
+        "deterministic": bool(settings.get("debug.deterministic")),
+    }
+    if facts["compiled"]:
+        facts |= base.when_compiled(loss="loss" in parts)
+    if settings.get("compile.enable_async_tensor_parallel"):
+        facts["overlap_tensor_parallel"] = load_stack(_HIDES_INSIDE).overlap_tensor_parallel
+        assumed.append("as much of tensor-parallel communication hidden inside products as in Megatron Core")
+    if settings.get("parallelism.disable_loss_parallel"):
+        facts["loss_parallel"] = False
+    if recipe.attention == "flex":
+        assumed.append("FlexAttention is priced as FlashAttention")
+    return facts
