@@ -35,7 +35,7 @@ from cost_models.measured.calibration.families import (
 from cost_models.measured.calibration.step_time_fit import fitted_profile, measured_seconds
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.runs.shipped import timed_cases
-from cost_models.pipeline.under_scenarios import seconds_under_scenarios
+from cost_models.pipeline.pricing import seconds_under_scenarios
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "cost_models" / "data" / "errors"

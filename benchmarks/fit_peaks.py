@@ -21,7 +21,7 @@ from cost_models.measured.validation.scores import (
     measured_bytes,
     measured_seconds,
 )
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.risk import WITHIN, PeakErrors
 from meshwright.verbs.validate.text import CHANCE_HEADERS, chance_cells, chances_heading
 

@@ -17,7 +17,7 @@ from cost_models.measured.runs.cases import Case
 from cost_models.measured.validation.choices import ChoiceScore, choice_scores
 from cost_models.measured.validation.intervals import LeftOutRun, Reach, held_by_source, reach_of
 from cost_models.measured.validation.predicting import Prediction, predict
-from cost_models.pipeline.under_scenarios import step_deviation
+from cost_models.pipeline.pricing import step_deviation
 from meshwright.verbs.validate.text import CHOICE_HEADERS, choice_cells
 
 GIVEN = (1, 3, 5)

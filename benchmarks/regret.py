@@ -48,7 +48,7 @@ from cost_models.measured.runs.shipped import shipped_rows
 from cost_models.measured.runs.switches import is_suspect
 from cost_models.measured.validation.predicting import Prediction, predict
 from cost_models.measured.validation.scores import MIN_RANKED, measured_seconds, sweep_of
-from cost_models.pipeline.under_scenarios import seconds_under_scenarios
+from cost_models.pipeline.pricing import seconds_under_scenarios
 from cost_models.risk import middle
 from cost_models.uncertainty import pair_error_of, uncovered_facts
 from planner.answers.recommend import MAX_COMPARED

@@ -42,7 +42,7 @@ from cost_models.estimate import Estimate
 from cost_models.files import catalog, read_data
 from cost_models.operators.flops import model_flops
 from cost_models.operators.parameters import total_parameters
-from cost_models.pipeline.under_scenarios import seconds_under_scenarios, step_interval
+from cost_models.pipeline.pricing import seconds_under_scenarios, step_interval
 from cost_models.question import Question
 from cost_models.uncertainty import half_width
 

@@ -40,7 +40,7 @@ from cost_models.families import family_of_plan_kind, part
 from cost_models.files.parsing import check_kind, validate
 from cost_models.files.reading import read_document
 from cost_models.files.whole import write_whole
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question, parts_of, question_of_parts
 from cost_models.risk import EVEN, MOST_CONFIDENT, Risk
 from cost_models.specs.cluster import (

@@ -184,10 +184,9 @@ def costs_of(fields: Fields, layouts: list[str]) -> dict[str, list[Any]]:
     """
     from cost_models.axes.columns import LayoutColumns
     from cost_models.axes.layout import parse_layout
-    from cost_models.pipeline.estimating import estimate
     from cost_models.pipeline.pools import costs_of_ranks, replica_terms, with_pools
+    from cost_models.pipeline.pricing import estimate, weighed_costs
     from cost_models.pipeline.stage_costs import COLUMNS as NAMES
-    from cost_models.pipeline.under_scenarios import weighed_costs
 
     question = question_of(fields)
     found: dict[str, list[Any]] = {}

@@ -24,7 +24,7 @@ from cost_models.defaults import OWN_STACK, complete_question
 from cost_models.files.loading import resolve_cluster
 from cost_models.files.models import resolve_model
 from cost_models.files.whole import write_whole
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import TrainingSpec
 from executor.launch.environment import worker_environment
 from executor.launch.launch import run_plan

@@ -31,7 +31,7 @@ from cost_models.files.whole import write_whole
 from cost_models.measured.runs.cases import Case, read_case
 from cost_models.measured.runs.rows import Row, UnpredictableError, read_rows
 from cost_models.measured.runs.shipped import shipped_rows
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.units import GIB, grouped
 from meshwright.render.explanation import saves_and_pays, unplaced

@@ -25,7 +25,7 @@ from prices import BEST_TIER, OTHER_TIER, cluster_of, kernels, layout_of, planne
 from results import PROFILE, Results, Row, keep_kernels, tell, write_csv, write_json
 
 from cost_models.files.parsing import save_spec
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.specs.cluster import ClusterSpec
 from executor.microbenchmarks.calibrate import fit_measurements, measure
 from executor.microbenchmarks.stopwatch import Stopwatch

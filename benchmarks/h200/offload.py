@@ -32,7 +32,7 @@ from cost_models.axes.layout import parse_layout
 from cost_models.defaults import OWN_STACK, complete_question
 from cost_models.estimate import Estimate
 from cost_models.files import catalog
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from cost_models.units import parse_bytes

@@ -20,7 +20,7 @@ from cost_models.defaults import complete_question
 from cost_models.files.whole import write_whole
 from cost_models.measured.runs.cases import read_case
 from cost_models.measured.runs.rows import Row, read_rows
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import read_megatron
 from planner.formats.nemo.config_file import read_nemo

@@ -23,7 +23,7 @@ from cost_models.axes.layout import Layout, parse_layout
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from planner.rules.legality import require_legal

@@ -26,7 +26,7 @@ from cost_models.axes.layout import parse_layout
 from cost_models.axes.offload.channels import channel_seconds
 from cost_models.defaults import complete_question
 from cost_models.files.loading import resolve_cluster
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from executor.axes.offload.hook import OffloadAxis

@@ -21,7 +21,7 @@ from cost_models.axes.layout import NOWHERE
 from cost_models.axes.offload.channels import update_seconds
 from cost_models.measured.runs.cases import Case, read_case
 from cost_models.measured.runs.rows import Row, UnpredictableError, read_rows
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 
 TABLE = Path(__file__).with_name("runs.csv")
 LIKE = ("layers", "zero_stage", "recompute", "micro_batch")

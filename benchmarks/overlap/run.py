@@ -28,7 +28,7 @@ from cost_models.estimate import Estimate
 from cost_models.files.loading import resolve_cluster
 from cost_models.files.models import resolve_model
 from cost_models.files.whole import write_whole
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import TrainingSpec
 from meshwright.terminal.formats import as_csv
 from planner.plan import Plan, make_plan

@@ -30,7 +30,7 @@ from cost_models.defaults import OWN_STACK, complete_question
 from cost_models.files.loading import resolve_cluster
 from cost_models.files.models import resolve_model
 from cost_models.files.whole import write_whole
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import TrainingSpec
 from executor.emulate.alone import alone
 from executor.emulate.stand_ins import without_values

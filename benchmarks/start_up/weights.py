@@ -33,7 +33,7 @@ def one(text: str, blocks: int) -> dict[str, object]:
     from cost_models.axes.layout import parse_layout
     from cost_models.defaults import OWN_STACK, complete_question
     from cost_models.files.loading import resolve_cluster
-    from cost_models.pipeline.estimating import estimate
+    from cost_models.pipeline.pricing import estimate
     from cost_models.specs.training import TrainingSpec
     from cost_models.specs.transformer import TransformerSpec
     from executor.boxes import Box

@@ -17,7 +17,7 @@ from cost_models.defaults import OWN_STACK, complete_question
 from cost_models.files.loading import resolve_cluster
 from cost_models.files.models import resolve_model
 from cost_models.memory.states import moment_bytes
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import TrainingSpec, TuningSpec
 from executor.emulate.one_rank import emulate
 from planner.plan import make_plan

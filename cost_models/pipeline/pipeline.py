@@ -26,6 +26,8 @@ from cost_models.schedules.timeline import Timeline, backward_halves, compile_ti
 from cost_models.specs.choices import Schedule
 
 Delay = Array | float
+Column = Callable[[str], Array]
+"""Name of a coefficient → its values on every stage (..., S), or by policy (..., S, P)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,13 +115,13 @@ class Pipeline:
 
     def halves(self, blocks_SP: Ints) -> tuple[Array, Array]:
         """(..., S) seconds of a backward pass and zero, or of its two halves where the schedule splits it."""
-        backward_S = self.backward(blocks_SP)
+        return self._halves(self.by_stage, self.backward(blocks_SP), blocks_SP)
+
+    def _halves(self, column: Column, backward_S: Array, blocks_SP: Ints) -> tuple[Array, Array]:
         if not self.splits_backward:
             return backward_S, np.zeros(self.num_stages)
-        weight_S = affine(blocks_SP, self.by_stage("layer_weight"), last=self.by_stage("head_weight")[-1])
-        return backward_halves(
-            backward_S, weight_S, self.by_stage("stage_backward"), self.by_stage("stage_weight")
-        )
+        weight_S = on_stages(column, "weight", blocks_SP)
+        return backward_halves(backward_S, weight_S, column("stage_backward"), column("stage_weight"))
 
     def once_a_step(self, kind: Literal["sync", "optimizer"], blocks_SP: Ints) -> Array:
         """(..., R): seconds of what every rank does once a step."""
@@ -156,30 +158,20 @@ class Pipeline:
         """(K, ...): seconds of a step at K prices, (K,) rows of costs that are the same on all ranks."""
         batch, count = blocks_SP.ndim - 2, len(costs)
 
-        def each(name: str, more: int = 1) -> Array:
+        def each(name: str) -> Array:
             """(K, ..., 1) or (K, ..., 1, P): one column, to go with stages or ranks of any batch of placements."""
             column: Array = getattr(costs, name)
-            return column.reshape(count, *[1] * (batch + more), *column.shape[1:])
-
-        def on_stages(kind: str) -> Array:
-            layer = each(f"layer_{kind}")
-            values: Array = (blocks_SP * (layer if layer.ndim > batch + 2 else layer[..., None])).sum(axis=-1)
-            if kind != "weight":  # embeddings have none to split off
-                values[..., 0] += each(f"embedding_{kind}", 0)
-            values[..., -1] += each(f"head_{kind}", 0)
-            return values
+            return column.reshape(count, *[1] * (batch + 1), *column.shape[1:])
 
         sync_R, optimizer_R = (
-            self.sum_by_rank(on_stages(kind)) + each(f"rank_{kind}") for kind in ("sync", "optimizer")
+            self.sum_by_rank(on_stages(each, kind, blocks_SP)) + each(f"rank_{kind}")
+            for kind in ("sync", "optimizer")
         )
-        backward_S = on_stages("backward") + each("stage_backward")
-        halves = backward_S, np.zeros(self.num_stages)
-        if self.splits_backward:
-            stages = each("stage_backward"), each("stage_weight")
-            halves = backward_halves(backward_S, on_stages("weight"), *stages)
-        forward_S = on_stages("forward") + each("stage_forward")
-        seconds = forward_S, *halves, sync_R, optimizer_R
-        return self._step_seconds(seconds, each("p2p", 0), each("step_overhead", 0))
+        forward_S, backward_S = (
+            on_stages(each, kind, blocks_SP) + each(f"stage_{kind}") for kind in ("forward", "backward")
+        )
+        seconds = forward_S, *self._halves(each, backward_S, blocks_SP), sync_R, optimizer_R
+        return self._step_seconds(seconds, each("p2p")[..., 0], each("step_overhead")[..., 0])
 
     def rank_seconds(self, blocks_SP: Ints) -> Array:
         """(..., R): seconds of a step in which each rank is busy."""
@@ -205,28 +197,12 @@ class Pipeline:
         return self.memory.peaks(blocks_SP)
 
 
-def on_stages(column: Callable[[str], Array], kind: str, blocks_SP: Ints, stage: str | None = None) -> Array:
-    """(..., S): an affine coefficient, of which `column` gives the parts on every stage, for some placements."""
-    return affine(
-        blocks_SP,
-        column(f"layer_{kind}"),
-        first=column(f"embedding_{kind}")[0],
-        last=column(f"head_{kind}")[-1],
-        stage=0.0 if stage is None else column(stage),
-    )
-
-
-def affine(
-    blocks_SP: Ints,
-    layer_S: Array,
-    *,
-    first: Array | float = 0.0,
-    last: Array | float = 0.0,
-    stage: Array | float = 0.0,
-) -> Array:
-    """(..., S): what each stage costs with its blocks; `layer_S` is (S,) or (S, P)."""
-    each_SP = layer_S if layer_S.ndim == 2 else layer_S[:, None]
-    values: Array = stage + (blocks_SP * each_SP).sum(axis=-1)
-    values[..., 0] += first
-    values[..., -1] += last
+def on_stages(column: Column, kind: str, blocks_SP: Ints, stage: str | None = None) -> Array:
+    """(..., S): an affine coefficient of every stage with its blocks."""
+    layer, last = column(f"layer_{kind}"), column(f"head_{kind}")
+    each_SP = layer if layer.ndim > last.ndim else layer[..., None]
+    values: Array = (0.0 if stage is None else column(stage)) + (blocks_SP * each_SP).sum(axis=-1)
+    if kind != "weight":  # embeddings have none to split off
+        values[..., 0] += column(f"embedding_{kind}")[..., 0]
+    values[..., -1] += last[..., -1]
     return values

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cost_models.pipeline.placed import price_ranks
+from cost_models.pipeline.pricing import price_ranks
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.plan import Plan

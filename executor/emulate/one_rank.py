@@ -21,8 +21,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import NOWHERE
 from cost_models.axes.offload.channels import channel_seconds
 from cost_models.errors import RunError
-from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.placed import rank_seconds
+from cost_models.pipeline.pricing import estimate, price_ranks
 from executor.axes.offload.reporting import DriveReport, HostReport
 from executor.emulate.alone import (
     NO_DEVICE,
@@ -176,7 +175,8 @@ def _predicted(plan: Plan, stage: int, device: torch.device) -> dict[str, float]
     Beside its compute that is what it does for offloaded blocks: on a CPU the training thread makes the copies, on a
     GPU the update waits for what outlasts the passes.
     """
-    parts = rank_seconds(plan.question, plan.layout)[stage]
+    ranks = price_ranks(plan.question, plan.layout)
+    parts = {part: float(seconds[stage]) for part, seconds in ranks.seconds.items()}
     seconds = {phase: sum(parts[name] for name in names) for phase, names in _WORK.items()}
     if plan.layout.offload == NOWHERE:
         return seconds

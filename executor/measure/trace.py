@@ -15,7 +15,7 @@ from typing import Any
 
 from cost_models.axes.offload.moves import LANE_NAMES, Lane, MoveSpan, predicted_moves
 from cost_models.files.whole import write_whole
-from cost_models.pipeline.placed import PredictedSpan, predicted_spans
+from cost_models.pipeline.pricing import PredictedSpan, predicted_spans
 from executor.measure.step_spans import CarriedSpan, StepSpans
 from planner.plan import Plan
 

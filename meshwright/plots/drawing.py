@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate, fullest_pool
 from cost_models.memory.device import usable_host_memory
-from cost_models.pipeline.link_use import link_use
+from cost_models.pipeline.pricing import link_use
 from cost_models.question import Question
 from cost_models.reliability.forecast import Forecast
 from cost_models.specs.cluster import ClusterSpec, MixedCluster

@@ -12,7 +12,7 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 from matplotlib.textpath import TextToPath
 
 from cost_models.communication.levels import Level, link_graph, met_levels
-from cost_models.pipeline.link_use import LinkUse
+from cost_models.pipeline.pricing import LinkUse
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import format_bandwidth, format_seconds, grouped
 from meshwright.plots.parts import style

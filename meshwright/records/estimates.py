@@ -11,7 +11,7 @@ from cost_models.axes.layout import AXES, Layout
 from cost_models.axes.offload.binding import host_windows
 from cost_models.axes.words import Number
 from cost_models.estimate import Breakdown, Estimate, PoolReplicas
-from cost_models.pipeline.link_use import crossing
+from cost_models.pipeline.pricing import crossing
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import least_chance
 from cost_models.specs.changes import changes_of

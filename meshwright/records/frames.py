@@ -16,8 +16,8 @@ from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.measured.runs.rows import parse_table, read_table
-from cost_models.pipeline.estimating import estimate as price
-from cost_models.pipeline.placed import pass_spans, predicted_spans
+from cost_models.pipeline.pricing import estimate as price
+from cost_models.pipeline.pricing import pass_spans, predicted_spans
 from cost_models.question import Question
 from cost_models.schedules.actions import KINDS
 from executor.measure.slow_ranks import excess_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cost_models.axes.layout import Layout
 from cost_models.estimate import Breakdown, Estimate
-from cost_models.pipeline.loss_part import LossPart
+from cost_models.pipeline.pricing import LossPart
 from cost_models.risk import FITTING
 from cost_models.units import counted, format_bytes, format_seconds, grouped
 from meshwright.render.estimates import (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cost_models.communication.levels import met_levels
-from cost_models.pipeline.link_use import Crossing, LinkUse
+from cost_models.pipeline.pricing import Crossing, LinkUse
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import format_bandwidth, format_seconds, grouped
 from meshwright.records import frame_of

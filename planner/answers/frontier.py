@@ -34,8 +34,8 @@ from cost_models.errors import DoesNotFitError, InfeasibleError, InputError, Pro
 from cost_models.estimate import Estimate
 from cost_models.memory.device import memory_limit
 from cost_models.operators.flops import model_flops
-from cost_models.pipeline.estimating import estimate as price
-from cost_models.pipeline.link_use import crossing
+from cost_models.pipeline.pricing import crossing
+from cost_models.pipeline.pricing import estimate as price
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import ClusterSpec, LinkLevels

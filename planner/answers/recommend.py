@@ -28,8 +28,8 @@ from cost_models.axes.layout import COMPARED, Layout, axes_that_differ
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.estimate import Estimate
 from cost_models.expected import ExpectedStep, expected_step
-from cost_models.pipeline.estimating import estimate as price
-from cost_models.pipeline.under_scenarios import seconds_under_scenarios
+from cost_models.pipeline.pricing import estimate as price
+from cost_models.pipeline.pricing import seconds_under_scenarios
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import FITTING, Risk, middle
 from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES, Degree

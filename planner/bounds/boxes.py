@@ -20,8 +20,8 @@ from cost_models.axes.offload.price import least_update
 from cost_models.axes.words import EVERY
 from cost_models.errors import InfeasibleError
 from cost_models.memory.device import usable_host_memory
+from cost_models.pipeline.pricing import scenarios_of, weighed_costs
 from cost_models.pipeline.stage_costs import BYTES, StageCosts, byte_costs
-from cost_models.pipeline.under_scenarios import scenarios_of, weighed_costs
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.rules.legality import LATE_RULES

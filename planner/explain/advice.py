@@ -28,7 +28,7 @@ from cost_models.axes.recompute import allowed_recompute
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.estimate import Estimate
 from cost_models.files import catalog
-from cost_models.pipeline.estimating import estimate as price
+from cost_models.pipeline.pricing import estimate as price
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import FULL

@@ -19,8 +19,8 @@ from cost_models.axes.layout import AXES, Layout, parse_layout
 from cost_models.axes.order import first_same
 from cost_models.errors import DoesNotFitError, InfeasibleError, InputError, Problem
 from cost_models.estimate import Breakdown, Estimate
-from cost_models.pipeline.estimating import estimate as price
 from cost_models.pipeline.pools import in_pools
+from cost_models.pipeline.pricing import estimate as price
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import FITTING
 from cost_models.specs.choices import RECOMPUTE_POLICIES

@@ -14,7 +14,7 @@ from cost_models.arrays import Array
 from cost_models.axes.layout import Layout
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
-from cost_models.pipeline.estimating import estimate as price
+from cost_models.pipeline.pricing import estimate as price
 from cost_models.question import MixedQuestion, Question, each_pool, mixed_question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.hardware import CurvePoint

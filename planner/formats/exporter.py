@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from cost_models.axes.layout import AXES, Layout
 from cost_models.errors import InputError
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec

@@ -265,7 +265,7 @@ class ScenarioPaths:
 
 @dataclass(frozen=True, kw_only=True)
 class WeighedLeaf(Leaf):
-    """Leaf with costs in every scenario; `costs` (`cost_models.pipeline.under_scenarios`) bound every placement."""
+    """Leaf with costs in every scenario; `costs` (`cost_models.pipeline.pricing`) bound every placement."""
 
     scenarios: StageCosts
     """Costs in every scenario, (K,); only seconds differ."""

@@ -19,7 +19,7 @@ import numpy as np
 from cost_models.arrays import Bools, Ints
 from cost_models.errors import NothingPlacedError
 from cost_models.estimate import Estimate
-from cost_models.pipeline.under_scenarios import scenarios_of
+from cost_models.pipeline.pricing import scenarios_of
 from cost_models.risk import weighed_of
 from cost_models.schedules.timeline import CriticalPath
 from cost_models.specs.choices import Schedule

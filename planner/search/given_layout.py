@@ -11,8 +11,8 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.offload.residency import named_blocks as offloaded_by_number
 from cost_models.axes.recompute import blocks_by_policy, named_blocks, policies_in
 from cost_models.errors import InputError
-from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.pools import costs_of_ranks
+from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.registry import PLAIN

@@ -25,8 +25,8 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.offload.residency import named_blocks
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.errors import InfeasibleError
+from cost_models.pipeline.pricing import costs_under_scenarios
 from cost_models.pipeline.stage_costs import StageCosts, stage_costs
-from cost_models.pipeline.under_scenarios import costs_under_scenarios
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN, is_scheduled
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute

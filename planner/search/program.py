@@ -32,7 +32,7 @@ import numpy as np
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.recompute import first_in_full
 from cost_models.errors import InputError
-from cost_models.pipeline.under_scenarios import scenarios_of
+from cost_models.pipeline.pricing import scenarios_of
 from cost_models.schedules.timeline import CriticalPath
 from planner.exact.counts import good_of_numbers
 from planner.exact.program import Choice, Columns, Program, path_lengths

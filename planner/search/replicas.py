@@ -32,7 +32,6 @@ from cost_models.axes.pipeline import even_layers
 from cost_models.errors import DoesNotFitError
 from cost_models.estimate import fullest_pool, fullness
 from cost_models.memory.activations import boundary_bytes
-from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.pools import (
     counted_replicas,
@@ -43,6 +42,7 @@ from cost_models.pipeline.pools import (
     replicas_in,
     shares,
 )
+from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.stage_costs import StageCosts, add_up
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.registry import PLAIN

@@ -23,8 +23,7 @@ import numpy as np
 
 from cost_models.errors import InfeasibleError, NothingPlacedError, RunError
 from cost_models.estimate import Estimate
-from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.under_scenarios import scenarios_of
+from cost_models.pipeline.pricing import estimate, scenarios_of
 from cost_models.question import MixedQuestion, Question
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.units import counted

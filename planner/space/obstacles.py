@@ -25,9 +25,8 @@ from cost_models.defaults import OWN_STACKS
 from cost_models.errors import DoesNotFitError, InfeasibleError, Problem, either
 from cost_models.estimate import Estimate
 from cost_models.memory.device import memory_limit
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate, scenarios_of
 from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import confident_share
 from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES, Recompute

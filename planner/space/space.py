@@ -32,7 +32,7 @@ from cost_models.axes.columns import COLUMNS, LayoutColumns, first_of_each
 from cost_models.axes.layout import AXES, ZERO_STAGES
 from cost_models.axes.pipeline import ENDS, goes_with
 from cost_models.axes.recompute import allowed_recompute
-from cost_models.pipeline.under_scenarios import scenarios_of
+from cost_models.pipeline.pricing import scenarios_of
 from cost_models.question import Question
 from cost_models.risk import EVEN
 from cost_models.schedules.registry import SPLIT_BACKWARD

@@ -15,7 +15,7 @@ import numpy as np
 
 from cost_models.errors import InfeasibleError, InputError, RunError
 from cost_models.estimate import Estimate
-from cost_models.pipeline.estimating import estimate as price
+from cost_models.pipeline.pricing import estimate as price
 from cost_models.question import MixedQuestion
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.units import counted, format_bytes, format_seconds

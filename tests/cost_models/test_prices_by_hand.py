@@ -16,7 +16,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.operators.flops import model_flops, recomputed_flops
 from cost_models.operators.record import tokens_on_rank
 from cost_models.operators.traffic import routing_traffic
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 

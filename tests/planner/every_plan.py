@@ -8,7 +8,7 @@ from small import small_question
 
 from cost_models.axes.recompute import mix_of
 from cost_models.estimate import Estimate
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.space.restrictions import Restrictions, parse_restrictions

@@ -42,7 +42,7 @@ from cost_models.axes.offload.residency import (
 )
 from cost_models.axes.recompute import policy_of_blocks
 from cost_models.memory.activations import activation_bytes
-from cost_models.pipeline.placed import PassSpans, pass_spans, place
+from cost_models.pipeline.pricing import PassSpans, pass_spans, place
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.actions import IDLE
 from cost_models.specs.choices import RECOMPUTE_POLICIES

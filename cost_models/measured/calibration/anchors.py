@@ -22,7 +22,7 @@ from cost_models.measured.runs.cases import Case
 from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predicting import Prediction
 from cost_models.measured.validation.scores import measured_seconds
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.specs.hardware import HardwareProfile
 
 IS_ANCHOR = "an anchor: its measured step time calibrates the rest of its sweep"

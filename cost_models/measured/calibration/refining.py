@@ -20,7 +20,7 @@ from cost_models.defaults import complete_question
 from cost_models.estimate import Estimate
 from cost_models.measured.calibration.least_squares import shrink
 from cost_models.measured.calibration.moved_profile import MOVED_BY, before_runs, moved
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile, Moved
 

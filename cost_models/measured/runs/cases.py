@@ -33,7 +33,7 @@ from cost_models.measured.runs.switches import (
 )
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import padded_vocabulary
-from cost_models.pipeline.estimating import estimate_each
+from cost_models.pipeline.pricing import estimate_each
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile

@@ -14,7 +14,7 @@ from cost_models.measured.traces.host import Pass
 from cost_models.measured.traces.passes import Pipeline, aligned, bubble_of, passes_of, updating_of
 from cost_models.measured.traces.reading import Traced
 from cost_models.measured.traces.splitting import without_waits
-from cost_models.pipeline.placed import pass_spans
+from cost_models.pipeline.pricing import pass_spans
 from cost_models.question import Question
 from cost_models.schedules.actions import KINDS
 

@@ -19,7 +19,7 @@ from cost_models.files import catalog, read_data
 from cost_models.measured.runs.cases import read_case
 from cost_models.measured.runs.rows import Row
 from cost_models.measured.runs.shipped import shipped_rows
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 
 Quantity = Literal["mfu", "days"]

@@ -15,7 +15,7 @@ import numpy as np
 from cost_models.arrays import Array
 from cost_models.axes.columns import MIN_ROWS_TO_DEDUPLICATE, LayoutColumns
 from cost_models.measured.runs.cases import Case
-from cost_models.pipeline.placed import Placed, place
+from cost_models.pipeline.pricing import Placed, place
 from cost_models.pipeline.stage_costs import time_costs
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cost_models.estimate import Estimate
 from cost_models.expected import expected_step
-from cost_models.pipeline.link_use import crossing
+from cost_models.pipeline.pricing import crossing
 from cost_models.question import MixedQuestion
 from cost_models.units import format_seconds
 from meshwright.families.transformer.explain import Explained, explain

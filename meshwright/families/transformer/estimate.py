@@ -11,7 +11,7 @@ from typing import Any
 from cost_models.axes.layout import parse_layout
 from cost_models.estimate import Estimate
 from cost_models.expected import ExpectedStep, expected_step
-from cost_models.pipeline.link_use import crossing
+from cost_models.pipeline.pricing import crossing
 from cost_models.question import Question
 from meshwright.families.transformer.planning.training import TrainingRun, training_run
 from meshwright.inputs.goals import trained_at

@@ -8,8 +8,7 @@ from typing import Any
 
 from cost_models.estimate import Estimate
 from cost_models.expected import ExpectedStep, expected_step
-from cost_models.pipeline.link_use import crossing
-from cost_models.pipeline.loss_part import LossPart, loss_part
+from cost_models.pipeline.pricing import LossPart, crossing, loss_part
 from cost_models.question import Question
 from cost_models.units import format_seconds
 from meshwright.families.transformer.planning.recommendation import recommended_in_plan

@@ -10,7 +10,7 @@ from cost_models.axes.layout import Layout, parse_layout
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.specs.choices import ORDERS, Order
 from cost_models.specs.training import TrainingSpec
 

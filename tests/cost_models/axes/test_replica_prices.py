@@ -18,9 +18,8 @@ from cost_models.estimate import fullest_pool
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.operators.flops import model_flops
-from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.placed import place
 from cost_models.pipeline.pools import ONCE_A_STEP, Finish, in_pools, replica_terms, shared
+from cost_models.pipeline.pricing import estimate, place
 from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.question import MixedQuestion
 from cost_models.specs.training import TrainingSpec

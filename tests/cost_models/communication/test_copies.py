@@ -9,7 +9,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
 from cost_models.compute.measured_operators import gathering_seconds, measured_block
 from cost_models.files import catalog
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.hardware import CurvePoint, OperatorCurve
 from cost_models.specs.training import TrainingSpec

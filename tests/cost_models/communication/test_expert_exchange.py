@@ -21,8 +21,8 @@ from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.memory.activations import activation_bytes
 from cost_models.operators.traffic import destinations
-from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.passes import launch_seconds, layer_backward, layer_forward
+from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.time_pieces import Pieces
 from cost_models.question import Question
 from cost_models.specs.choices import SelectiveDrops

@@ -9,8 +9,7 @@ from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.operators.parameters import total_parameters
-from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.link_use import LinkUse, link_use
+from cost_models.pipeline.pricing import LinkUse, estimate, link_use
 from cost_models.specs.training import TrainingSpec
 
 MODEL = catalog.load_model("gpt2-small")

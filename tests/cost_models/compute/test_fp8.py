@@ -17,7 +17,7 @@ from cost_models.compute.gemm import matrix_seconds
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.terms import memory_terms
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec

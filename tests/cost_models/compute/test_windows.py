@@ -14,7 +14,7 @@ from cost_models.files.catalog import load_model
 from cost_models.files.loading import resolve_cluster
 from cost_models.files.models import resolve_model
 from cost_models.operators.flops import forward_flops
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.rules.stack import require_runnable

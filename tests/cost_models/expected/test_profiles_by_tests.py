@@ -11,7 +11,7 @@ from cost_models.defaults import complete_question, nearest_profile
 from cost_models.expected import expected_step
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.pipeline.estimating import estimate, trust_of
+from cost_models.pipeline.pricing import estimate, trust_of
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 

@@ -13,7 +13,7 @@ from cost_models.estimate import Estimate
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.memory.device import communicators
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec

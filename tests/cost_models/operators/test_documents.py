@@ -15,7 +15,7 @@ from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.operators.documents import attended_keys, uneven_pieces, waiting
 from cost_models.operators.flops import causal_flops, model_flops
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.training import LengthsSpec, TrainingSpec, sequences_of
 

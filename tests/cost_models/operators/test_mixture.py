@@ -24,7 +24,7 @@ from cost_models.operators.flops import forward_flops
 from cost_models.operators.parameters import parameters, total_parameters
 from cost_models.operators.record import tokens_on_rank
 from cost_models.operators.traffic import routing_traffic
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.question import Question
 from cost_models.specs.stack import StackSpec

@@ -13,8 +13,8 @@ from cost_models.files import catalog
 from cost_models.measured.calibration.families import predict_with
 from cost_models.measured.runs.shipped import timed_cases
 from cost_models.pipeline import passes
-from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.passes import SLICE_SECONDS, exposed_gathers_forward
+from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.time_pieces import Pieces
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec

@@ -8,7 +8,7 @@ from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.estimate import Estimate
 from cost_models.files import catalog
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import OptimizerName, TrainingSpec
 
 

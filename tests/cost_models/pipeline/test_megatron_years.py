@@ -12,7 +12,7 @@ from cost_models.files import catalog
 from cost_models.memory.states import state_bytes
 from cost_models.operators.accumulation import gradient_accumulation_bytes
 from cost_models.operators.traffic import block_traffic
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 

@@ -12,8 +12,8 @@ from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.operators.flops import model_flops
-from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.pools import pool_terms, rank_terms, ranks_in
+from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, costs_of, stage_costs
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.cluster import LinkSpec

@@ -14,7 +14,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.measured.runs.shipped import shipped_rows
 from cost_models.measured.validation.predicting import predict
 from cost_models.pipeline import terms
-from cost_models.pipeline.estimating import estimate, estimate_each
+from cost_models.pipeline.pricing import estimate, estimate_each
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 

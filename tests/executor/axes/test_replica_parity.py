@@ -13,7 +13,7 @@ from training import GPT, LLAMA, MOE, plan_for, question_for, stray, train_weigh
 
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import MixedQuestion, mixed_question
 from cost_models.specs.cluster import MixedCluster
 from executor.axes.replicas import share_of

@@ -17,7 +17,7 @@ from cost_models.defaults import OWN_COMPILED, complete_question
 from cost_models.errors import HostError, InputError, RunError
 from cost_models.files.catalog import load_stack
 from cost_models.files.loading import resolve_cluster
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from executor.emulate import one_rank as emulation

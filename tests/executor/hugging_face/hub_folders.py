@@ -160,7 +160,7 @@ def plan_of(spec: TransformerSpec, layout: str, **training: Any) -> Plan:
     from training import question_for
 
     from cost_models.axes.layout import parse_layout
-    from cost_models.pipeline.estimating import estimate
+    from cost_models.pipeline.pricing import estimate
 
     parsed = parse_layout(layout)
     question = question_for(spec.model_dump(), parsed.num_gpus, **training)

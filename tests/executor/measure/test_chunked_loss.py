@@ -23,7 +23,7 @@ from cost_models.compute.device import device_of
 from cost_models.compute.ends import end_seconds
 from cost_models.memory.activations import activation_bytes
 from cost_models.operators.chunked_loss import loss_chunk
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from executor.emulate.one_rank import emulate
 from executor.engine.engine import loss
 from executor.measure.report import predicted_parts

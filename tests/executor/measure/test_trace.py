@@ -13,7 +13,7 @@ from effort import few
 from processes import Processes
 from training import plan_for
 
-from cost_models.pipeline.placed import predicted_spans
+from cost_models.pipeline.pricing import predicted_spans
 from executor.measure.parts import STEP_PARTS, step_parts
 from executor.measure.report import RankReport
 from executor.measure.step_spans import StepSpans, WaitSpan, WorkSpan

@@ -8,7 +8,7 @@ from fuzz_questions import Asked, all_rates, asked, changed, linked
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 
 ROUNDING = 1e-9

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.patches import Rectangle
 
 import meshwright as mw
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from meshwright.families.transformer.pictures import PICTURES
 from meshwright.plots.curves.heatmap import finding, heatmap
 from meshwright.plots.curves.tornado import finding as tornado_finding

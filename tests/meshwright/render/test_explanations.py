@@ -13,7 +13,7 @@ from cost_models.errors import InputError
 from cost_models.estimate import Breakdown, Estimate
 from cost_models.files.loading import resolve_cluster, resolve_training
 from cost_models.files.models import resolve_model
-from cost_models.pipeline.estimating import estimate as price
+from cost_models.pipeline.pricing import estimate as price
 from cost_models.question import Question
 from cost_models.risk import FITTING
 from cost_models.specs.choices import RECOMPUTE_POLICIES

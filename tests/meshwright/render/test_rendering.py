@@ -13,7 +13,7 @@ import pytest
 from cost_models.axes.layout import parse_layout
 from cost_models.estimate import Breakdown, Estimate
 from cost_models.expected import ExpectedStep, NearRuns
-from cost_models.pipeline.estimating import trust_of
+from cost_models.pipeline.pricing import trust_of
 from cost_models.question import Question
 from cost_models.units import counted, format_days, grouped
 from meshwright.families.transformer.compare import comparison_table

@@ -13,7 +13,7 @@ from cost_models.axes.pipeline import even_layers
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, InputError
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
 from cost_models.specs.cluster import DriveSpec

@@ -15,7 +15,7 @@ from cost_models.defaults import complete_question
 from cost_models.estimate import Estimate
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.risk import FITTING, RISKS
 from cost_models.specs.hardware import Scenarios

@@ -15,8 +15,8 @@ from weighed_brute import with_scenarios
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.words import EVERY
+from cost_models.pipeline.pricing import weighed_costs
 from cost_models.pipeline.stage_costs import COLUMNS
-from cost_models.pipeline.under_scenarios import weighed_costs
 from planner.bounds.boxes import least_costs
 from planner.search.opening import UniformCandidates
 from planner.space.counts import Boxes, with_counts

@@ -10,7 +10,7 @@ from test_offload_search import OPEN, drawn
 from weighed_brute import Weighed, with_scenarios
 
 from cost_models.errors import InfeasibleError
-from cost_models.pipeline.under_scenarios import scenarios_of
+from cost_models.pipeline.pricing import scenarios_of
 from cost_models.risk import RISKS
 from planner.placement.leaf import TOLERANCE
 from planner.search.search import search

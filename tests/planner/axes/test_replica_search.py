@@ -17,8 +17,8 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.estimate import Estimate
-from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.pools import in_pools
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import MixedQuestion
 from planner.explain.reasons import why_not
 from planner.placement.leaf import TOLERANCE, Placement

@@ -157,7 +157,7 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.specs.training import TrainingSpec
 from executor.emulate.alone import alone

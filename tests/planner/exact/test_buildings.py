@@ -12,8 +12,7 @@ from test_levels import exact_seconds
 from cost_models.axes.layout import Layout
 from cost_models.defaults import complete_question
 from cost_models.files.catalog import load_cluster, load_model
-from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.link_use import crossing
+from cost_models.pipeline.pricing import crossing, estimate
 from cost_models.question import Question
 from cost_models.specs.cluster import BuildingsSpec, LinkSpec
 from cost_models.specs.training import TrainingSpec

@@ -12,7 +12,7 @@ from small import every_axis, small_question
 from cost_models.axes.layout import AXES, Layout, parse_layout
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from planner.explain.advice import (
     LEAST_GAIN,

@@ -11,7 +11,7 @@ import meshwright as mw
 from benchmarks.exporters.draw import DENSE, MIXTURES, draw
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from meshwright.verbs.export import export
 from planner.formats.nemo.recipe import read_bridge
 from planner.formats.registry import reader_of

@@ -16,7 +16,7 @@ from benchmarks.exporters.draw import DENSE, MIXTURES, draw
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from meshwright.verbs.export import export
 from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import read_megatron

@@ -12,7 +12,7 @@ from cost_models.defaults import complete_question
 from cost_models.files.loading import resolve_cluster
 from cost_models.files.models import resolve_model
 from cost_models.measured.logs.reading import Work, read_logs
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import TrainingSpec
 from planner.formats.log_sizes import contradictions
 from planner.plan import Plan, make_plan

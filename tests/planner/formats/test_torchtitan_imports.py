@@ -18,7 +18,7 @@ from benchmarks.exporters.draw import draw
 from benchmarks.exporters.targets import TARGETS
 from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, InputError
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from meshwright.verbs.export import export
 from planner.formats.settings import Reading
 from planner.formats.torchtitan.reader import read_recipe, read_torchtitan

@@ -21,7 +21,7 @@ from benchmarks.exporters.targets import TARGETS, Read
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.catalog import load_stack
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.stack import StackSpec
 from meshwright.verbs.export import export

@@ -10,7 +10,7 @@ from small import small_question
 
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import InputError
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from planner.placement.leaf import TOLERANCE
 from planner.search.given_layout import place_layout
 from planner.search.search import search

@@ -18,8 +18,8 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.pools import costs_of_ranks
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import MixedQuestion
 from cost_models.specs.training import TrainingSpec
 from planner.exact.best_placement import best_placement

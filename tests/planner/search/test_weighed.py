@@ -17,9 +17,7 @@ from weighed_brute import weighed_base, with_scenarios
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import InfeasibleError
-from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.placed import place
-from cost_models.pipeline.under_scenarios import scenarios_of, weighed_costs
+from cost_models.pipeline.pricing import estimate, place, scenarios_of, weighed_costs
 from cost_models.risk import slowest, weigh, weighed_of
 from planner.placement.leaf import TOLERANCE
 from planner.search.search import search

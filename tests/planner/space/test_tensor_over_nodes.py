@@ -14,7 +14,7 @@ from cost_models.communication.collectives import all_reduce_seconds
 from cost_models.communication.topology import axis_groups
 from cost_models.defaults import complete_question
 from cost_models.files.loading import resolve_cluster
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.terms import time_terms
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec

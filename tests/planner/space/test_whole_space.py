@@ -30,8 +30,8 @@ from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.operators.flops import model_flops, utilisation
-from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.pools import costs_of_ranks
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import ClusterSpec, DriveSpec, GpuSpec, Links, LinkSpec

@@ -12,7 +12,7 @@ from small import small_question
 
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import RunError
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from planner.answers.optimum import optimise
 from planner.objectives import Objective

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cost_models.memory.device import usable_host_memory
-from cost_models.pipeline.estimating import trust_of
+from cost_models.pipeline.pricing import trust_of
 from cost_models.question import Question
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.records.estimates import estimate_record, estimate_row, question_record

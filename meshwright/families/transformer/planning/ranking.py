@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cost_models.expected import expected_step
-from cost_models.pipeline.estimating import trust_of
+from cost_models.pipeline.pricing import trust_of
 from cost_models.units import counted, format_bytes, format_count, format_days, format_seconds, grouped
 from meshwright.families.transformer.planning.facts import plan_facts
 from meshwright.families.transformer.planning.training import TrainingRun, training_run

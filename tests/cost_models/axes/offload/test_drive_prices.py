@@ -15,7 +15,7 @@ from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.operators.parameters import total_parameters
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.cluster import DriveSpec
 from cost_models.specs.training import TrainingSpec

@@ -13,7 +13,7 @@ from cost_models.axes.offload.binding import HostWindows, host_windows, smallest
 from cost_models.axes.offload.channels import update_seconds
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 

@@ -14,8 +14,7 @@ from cost_models.axes.offload.channels import channel_seconds
 from cost_models.axes.offload.moves import MoveSpan, predicted_moves
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
-from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.placed import predicted_spans
+from cost_models.pipeline.pricing import estimate, predicted_spans
 from cost_models.question import Question
 from cost_models.specs.cluster import DriveSpec
 from cost_models.specs.training import TrainingSpec

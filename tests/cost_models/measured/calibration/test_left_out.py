@@ -12,8 +12,7 @@ from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.measured.validation.intervals import LeftOutRun, Reach, held_by_source, reach_of
-from cost_models.pipeline.estimating import estimate
-from cost_models.pipeline.under_scenarios import step_deviation, step_interval
+from cost_models.pipeline.pricing import estimate, step_deviation, step_interval
 from cost_models.question import Question
 from cost_models.specs.hardware import TimedRuns
 from cost_models.specs.training import TrainingSpec

@@ -22,7 +22,7 @@ from cost_models.measured.runs.rows import Notes, Row
 from cost_models.measured.runs.stack import stack_of
 from cost_models.measured.runs.switches import is_suspect
 from cost_models.memory.states import state_bytes
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 
 ROW = {
     "row_id": "lab-1",

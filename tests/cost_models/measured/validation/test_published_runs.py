@@ -11,7 +11,7 @@ from cost_models.measured.runs.cases import Case
 from cost_models.measured.runs.shipped import timed_cases
 from cost_models.measured.validation.scores import measured_seconds
 from cost_models.measured.validation.step_times import StepTimes
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 
 FITTED = [
     name

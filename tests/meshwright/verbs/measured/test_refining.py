@@ -14,7 +14,7 @@ from cost_models.defaults import complete_question
 from cost_models.files.catalog import load_profile
 from cost_models.files.loading import resolve_cluster
 from cost_models.files.models import resolve_model
-from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import TrainingSpec
 from executor.measure.any_report import Course, Environment, save_report
 from executor.measure.report import PhaseReport, RankReport, RunReport, make_report

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from played_jobs import FAULTS, Fault, plan_of, play
 
-from cost_models.pipeline.placed import pass_spans
+from cost_models.pipeline.pricing import pass_spans
 from meshwright.families.transformer.measured import measure
 from planner.plan import save_plan
 

@@ -1,0 +1,656 @@
+"""A layout placed and priced: its step and memory with all parts, span by span, under scenarios, link by link.
+
+**The step** follows the docstring of `stage_costs`. Its parts are those of the busiest rank; what is left is split into
+the transfers between stages that nothing hides (`pp_comm`: the timeline with and without its delay) and waiting
+(`bubble`). Span by span it is
+
+    passes      as the schedule's timeline has them
+    sync        gradients reduced after the rank's last pass
+    offload     what a rank waits for moves to and from host memory
+    optimizer   the update, once the last rank is so far
+    overhead    of the whole step, once the last rank has updated
+
+so the last span ends with the step.
+
+**Scenarios** of a profile. A step is a maximum over paths of sums of stage costs, plus two more maxima: a convex
+function of the costs. So for any set of scenarios
+
+    mean of the steps in them ≥ the step at the mean of their costs                         (Jensen 1906)
+
+and what risk weighs is no less than the mean over any set of as many scenarios (`cost_models.risk`). The set may be
+another one for each row; here it is that in which the row's own work takes longest, which makes the bound tight.
+
+**Links.** A link is full for the seconds that the step's bytes over it take at its nominal bandwidth. These come from
+the prices themselves: of a cluster on which every other link is free, without latency or start-up, at full efficiency.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from cost_models.arrays import Array, Ints
+from cost_models.axes.columns import LayoutColumns, over_distinct
+from cost_models.axes.layout import Layout
+from cost_models.axes.offload.price import tiers
+from cost_models.axes.recompute import blocks_by_policy
+from cost_models.communication.levels import Level, levels_of, met_levels, only
+from cost_models.communication.stage import boundary_seconds
+from cost_models.communication.topology import axis_groups
+from cost_models.compute.device import device_of
+from cost_models.compute.ends import end_seconds
+from cost_models.errors import InputError
+from cost_models.estimate import Breakdown, Estimate, PoolReplicas, Trust, fullest_pool, fullness
+from cost_models.files import read_data
+from cost_models.memory.activations import activation_bytes
+from cost_models.operators.chunked_loss import loss_chunk
+from cost_models.operators.flops import causal_flops, model_flops, recomputed_flops, utilisation
+from cost_models.pipeline.peak import RankMemory, parts_of
+from cost_models.pipeline.pipeline import Pipeline, on_stages
+from cost_models.pipeline.pools import (
+    replica_memory,
+    replica_terms,
+    require_full_pools,
+    shares,
+    terms_of_each,
+    with_pools,
+)
+from cost_models.pipeline.stage_costs import SECONDS, StageCosts, as_priced, costs_of, stage_costs, time_costs
+from cost_models.pipeline.terms import AXES
+from cost_models.pipeline.time_pieces import HIDDEN_AS, HIDDEN_PARTS, TIME_PARTS, Terms
+from cost_models.question import MixedQuestion, Question, by_uncertainty
+from cost_models.risk import slowest, weigh
+from cost_models.schedules.actions import IDLE, KINDS, ActionTable
+from cost_models.schedules.registry import build, shortened
+from cost_models.schedules.timeline import compile_timeline
+from cost_models.uncertainty import deviation_on, half_width, pair_error_of, uncovered_facts
+
+_PARTS = {part: number for number, part in enumerate((*TIME_PARTS, *HIDDEN_PARTS))}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A layout that says where every block lies, and its schedule's table."""
+
+    layout: Layout
+    blocks: Ints
+    """(S, P): blocks of each virtual stage under each recompute policy; of several kinds (S, K·P), by sort."""
+    table: ActionTable
+    any_engine: bool
+
+    def pipeline(self, costs: StageCosts) -> Pipeline:
+        """Pipeline with the costs of its ranks: one row, or one for each rank."""
+        return Pipeline(
+            costs=costs,
+            pp=self.layout.pp,
+            vpp=self.layout.vpp,
+            schedule=self.layout.schedule,
+            microbatches=self.table.step_microbatches,
+            any_engine=self.any_engine,
+        )
+
+
+def place(layout: Layout, question: Question) -> Placed:
+    """Placed layout with its action table; blocks are spread evenly where the layout does not place them.
+
+    On a cluster of several pools these follow one another as in the cluster where the layout does not say.
+
+    Raises:
+        InputError: the layout has no placement and the blocks do not divide, the placement has another sum, the ranks
+            do not fill the pools, or the schedule cannot run.
+    """
+    layout = with_pools(question, layout)
+    blocks, stages = question.model.num_layers, layout.num_stages
+    if not layout.layers:
+        if blocks % stages:
+            raise InputError(
+                f"{blocks} blocks do not divide into {stages} stages of `{layout}`",
+                hint="give `layers=`, or let `plan` place them",
+            )
+        layout = layout.model_copy(update={"layers": (blocks // stages,) * stages})
+    if sum(layout.layers) != blocks:
+        raise InputError(
+            f"`{layout}` places {sum(layout.layers)} blocks; `{question.model.name}` has {blocks}"
+        )
+    microbatches = layout.microbatches(question.training.global_batch)
+    any_engine = not question.stack.torch_pipelining
+    return Placed(
+        layout=layout,
+        blocks=question.kinds.in_sorts(blocks_by_policy(layout.layers, layout.stage_recompute)),
+        table=shortened(layout.schedule, layout.pp, layout.vpp, microbatches, any_engine=any_engine),
+        any_engine=any_engine,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PricedRanks:
+    """A placed layout with the coefficients of its ranks."""
+
+    placed: Placed
+    pipeline: Pipeline
+    terms: Terms
+    """One row, or one for each rank."""
+    replicas: tuple[PoolReplicas, ...] = ()
+    """Replicas of each pool, where whole replicas lie in several; other fields describe the slowest pool."""
+
+    @cached_property
+    def seconds(self) -> dict[str, Array]:
+        """Part → (R,) seconds each rank spends on it in a step.
+
+        Transfers between stages that block nobody and waiting for them belong to no rank and are left out.
+        """
+        pipeline, blocks_SP = self.pipeline, self.placed.blocks
+
+        def on_rows(name: str) -> Array:
+            """(Q, ·): the parts of a coefficient; (Q, ·, P) where it differs by policy."""
+            term = self.terms[name]
+            shape = np.broadcast_shapes(*(value.shape[1:] for value in term.values()))
+            values_Q = np.zeros((len(_PARTS), len(pipeline.costs), *shape))
+            for part, value in term.items():
+                values_Q[_PARTS[part]] = value if value.ndim > len(shape) else value[:, None]
+            return values_Q
+
+        def column(name: str) -> Array:
+            """(Q, S) or (Q, S, P): the parts of a coefficient on every stage."""
+            values_Q = on_rows(name)
+            return values_Q[
+                :, pipeline.rank_of_stage if len(pipeline.costs) > 1 else 0 * pipeline.rank_of_stage
+            ]
+
+        def on_ranks(kind: str, stage: str | None = None) -> Array:
+            """(Q, R): an affine coefficient, with every block where it lies."""
+            return pipeline.sum_by_rank(on_stages(column, kind, blocks_SP, stage))
+
+        compute = on_ranks("forward", "stage_forward") + on_ranks("backward", "stage_backward")
+        if pipeline.splits_backward:
+            compute = compute + pipeline.sum_by_rank(column("stage_weight"))
+        once = on_ranks("sync") + on_rows("rank_sync") + on_ranks("optimizer") + on_rows("rank_optimizer")
+        seconds_QR = pipeline.microbatches * compute + once + on_rows("step_overhead")
+        return dict(zip(_PARTS, seconds_QR, strict=True))
+
+    def memory(self) -> tuple[Breakdown, ...]:
+        """Parts of each rank's peak, taken at the moment of the step when it is highest."""
+        return RankMemory(parts_of(self.terms), self.placed.table).breakdowns(self.placed.blocks)
+
+
+def price_ranks(question: Question, layout: Layout) -> PricedRanks:
+    """A layout, placed, with what each of its ranks costs.
+
+    Raises:
+        InputError: the layout cannot be placed or scheduled, or its replicas do not fill the pools.
+    """
+    (priced,) = price_ranks_of_each(question, [layout])
+    return priced
+
+
+def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[PricedRanks]:
+    """Placed and priced ranks of several layouts, whose coefficients are computed together.
+
+    Raises:
+        InputError: of one of them, as above.
+    """
+    found: dict[int, PricedRanks] = {}
+    for number, layout in enumerate(layouts):
+        if isinstance(question, MixedQuestion) and layout.replicas:
+            found[number] = _price_replicas(question, layout)
+    placed = {number: place(one, question) for number, one in enumerate(layouts) if number not in found}
+    each = terms_of_each(question, [one.layout for one in placed.values()])
+    for (number, one), (terms, limit) in zip(placed.items(), each, strict=True):
+        pipeline = one.pipeline(costs_of(terms, limit))
+        found[number] = PricedRanks(placed=one, pipeline=pipeline, terms=terms)
+    return [found[number] for number in range(len(layouts))]
+
+
+def _price_replicas(question: MixedQuestion, layout: Layout) -> PricedRanks:
+    """Priced ranks of the slowest pool, with the replicas of every pool.
+
+    Raises:
+        InputError: the replicas do not fill the pools, or there are too few microbatches for all.
+    """
+    require_full_pools(question, layout)
+    placed = place(layout, question)
+    layout = placed.layout
+    terms = replica_terms(question, LayoutColumns.of([layout]))
+    taken = shares(question, layout, [placed.pipeline(own.costs) for own in terms], placed.blocks)
+    pools: list[PricedRanks] = []
+    for pool, (own, microbatches) in enumerate(zip(terms, taken, strict=True)):
+        most = max(microbatches)
+        table = shortened(layout.schedule, layout.pp, layout.vpp, most, any_engine=placed.any_engine)
+        there = replace(placed, table=table)
+        all_terms = own.terms | replica_memory(question, pool, layout, most)
+        pipeline = there.pipeline(costs_of(all_terms, own.limit))
+        pools.append(PricedRanks(placed=there, pipeline=pipeline, terms=all_terms))
+    seconds = [float(one.pipeline.step_seconds(placed.blocks)) for one in pools]
+    replicas = tuple(
+        PoolReplicas(
+            pool=name,
+            microbatches=microbatches,
+            step_seconds=step,
+            rank_memory=one.memory(),
+            memory_limit=one.pipeline.cost("memory_limit"),
+        )
+        for name, microbatches, step, one in zip(question.names, taken, seconds, pools, strict=True)
+    )
+    return replace(pools[int(np.argmax(seconds))], replicas=replicas)
+
+
+class PredictedSpan(NamedTuple):
+    """One thing one pipeline rank does; seconds from the start of the step."""
+
+    rank: int
+    kind: str
+    """Of a pass as in the action table; else `sync`, `offload`, `optimizer`, `overhead`."""
+    stage: int
+    """Virtual stage of a pass, else -1."""
+    microbatch: int
+    """Microbatch of a pass, else -1."""
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassSpans:
+    """(R, A) start and end of every action of a table, in seconds."""
+
+    table: ActionTable
+    start: Array
+    end: Array
+
+
+def pass_spans(question: Question, layout: Layout) -> PassSpans:
+    """When every pass of a placed layout starts and ends.
+
+    Raises:
+        InputError: the layout cannot be placed or scheduled.
+    """
+    return _pass_spans(price_ranks(question, layout))
+
+
+def _pass_spans(ranks: PricedRanks) -> PassSpans:
+    pipeline, blocks = ranks.pipeline, ranks.placed.blocks
+    first, second = pipeline.halves(blocks)
+    table = build(
+        pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.microbatches, any_engine=pipeline.any_engine
+    )
+    whole = compile_timeline(table)
+    start, end = whole.spans(pipeline.forward(blocks), first, pipeline.cost("p2p"), second)
+    return PassSpans(table=table, start=start, end=end)
+
+
+def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, ...]:
+    """The whole step, rank by rank in order of time; spans of no length are left out.
+
+    Raises:
+        InputError: the layout cannot be placed or scheduled.
+    """
+    ranks = price_ranks(question, layout)
+    pipeline, blocks = ranks.pipeline, ranks.placed.blocks
+    passes = _pass_spans(ranks)
+    table = passes.table
+    stage, microbatch, begin, end = table.stage, table.microbatch, passes.start, passes.end
+    spans = [
+        PredictedSpan(
+            at[0], KINDS[kind], int(stage[at]), int(microbatch[at]), float(begin[at]), float(end[at])
+        )
+        for at, kind in np.ndenumerate(table.kind)
+        if kind != IDLE
+    ]
+    sync_R, optimizer_R = pipeline.once_a_step("sync", blocks), pipeline.once_a_step("optimizer", blocks)
+    waits_R = np.broadcast_to(ranks.terms["rank_optimizer"].get("offload", np.zeros(1)), optimizer_R.shape)
+    last_R = passes.end[:, -1]
+    updating = float(np.max(last_R + sync_R))
+    updated = updating + float(np.max(optimizer_R))
+    for rank, waits in enumerate(waits_R.tolist()):
+        own = (
+            ("sync", float(last_R[rank]), float(sync_R[rank])),
+            ("offload", updating, waits),
+            ("optimizer", updating + waits, float(optimizer_R[rank] - waits)),
+            ("overhead", updated, pipeline.overhead),
+        )
+        spans += [PredictedSpan(rank, kind, -1, -1, start, start + seconds) for kind, start, seconds in own]
+    lasting = (span for span in spans if span.end > span.start)
+    return tuple(sorted(lasting, key=lambda span: (span.rank, span.start)))
+
+
+_WORTH_NAMING = 0.05
+"""Share of the step from which a part other than compute is said to bind it."""
+
+
+def estimate(question: Question, layout: Layout) -> Estimate:
+    """Step time, MFU (of the peaks of all pools together) and memory of one layout under one question.
+
+    Raises:
+        InputError: the layout cannot be placed or scheduled, or its ranks are not those of the pools.
+    """
+    return estimate_each(question, [layout])[0]
+
+
+def estimate_each(question: Question, layouts: Sequence[Layout]) -> list[Estimate]:
+    """Estimates of several layouts, priced together; equal layouts are priced once.
+
+    Raises:
+        InputError: of one of them, as above.
+    """
+    distinct = list(dict.fromkeys(layouts))
+    ranks = price_ranks_of_each(question, distinct)
+    found = {layout: _estimated(question, own) for layout, own in zip(distinct, ranks, strict=True)}
+    return [found[layout] for layout in layouts]
+
+
+def _estimated(question: Question, ranks: PricedRanks) -> Estimate:
+    # parts of the busiest rank; rounding must not make waiting negative
+    seconds, without_transfers, busy_R = ranks.pipeline.step_of(ranks.placed.blocks)
+    by_part = {part: float(ranks.seconds[part][int(np.argmax(busy_R))]) for part in TIME_PARTS}
+    by_part["pp_comm"] += seconds - without_transfers
+    by_part["bubble"] = max(0.0, seconds - sum(by_part.values()))
+    parts = Breakdown.from_dict(by_part)
+    # communication that runs behind compute, of the rank that has most of it
+    hidden = {HIDDEN_AS.get(part, part.replace("hidden", "comm")): part for part in HIDDEN_PARTS}
+    model, training, ran = question.model, question.training, ranks.placed.layout
+    useful = model_flops(model, training, ran.tp)
+    spent = useful + recomputed_flops(model, training, ran, question.stack.drops)
+    gpus, peak = ran.num_gpus, question.cluster.gpu.peak[training.precision]
+    several = len(question.by_pool) > 1
+    if several:
+        gpus = 1
+        peak = sum(p.cluster.num_gpus * p.cluster.gpu.peak[training.precision] for p in question.by_pool)
+    peaks, limits = ranks.memory(), tuple(ranks.pipeline.by_rank("memory_limit").tolist())
+    if ranks.replicas:
+        pool = fullest_pool(ranks.replicas)
+        peaks, limits = pool.rank_memory, (pool.memory_limit,) * ran.pp
+    fullest = max(range(ran.pp), key=lambda rank: fullness(peaks[rank].total, limits[rank]))
+    return Estimate(
+        layout=ran,
+        microbatches=max(
+            (max(own.microbatches) for own in ranks.replicas), default=ranks.pipeline.microbatches
+        ),
+        step_seconds=seconds,
+        time=parts,
+        hidden_comm=Breakdown.from_dict(
+            {name: float(ranks.seconds[part].max()) for name, part in hidden.items()}
+        ),
+        rank_memory=peaks,
+        memory_limit=limits[fullest],
+        mfu=utilisation(useful, seconds, gpus, peak),
+        hfu=utilisation(spent, seconds, gpus, peak),
+        causal_mfu=utilisation(causal_flops(model, training, ran.tp), seconds, gpus, peak),
+        tokens_per_second=training.tokens_per_step / seconds,
+        answers_per_second=training.answers and training.answers * training.tokens_per_step / seconds,
+        bound_by=bound_by(parts),
+        trust=trust_of(max(question.by_pool, key=lambda pool: by_uncertainty(pool.hardware))),
+        rank_limits=limits if several else (),
+        replicas=ranks.replicas,
+        confidence=question.confidence,
+        weighed_seconds=weighed_seconds(question, ran),
+        **tiers(question, ran),
+    )
+
+
+def trust_of(question: Question) -> Trust:
+    """Trust in a prediction, from the error that the hardware profile has shown."""
+    hardware = question.hardware
+    stack = question.stack
+    pairs = ((hardware.gpu, {question.cluster.gpu.name}), (hardware.stack, {stack.name, stack.family}))
+    differs = [name for name, here in pairs if name not in here | {"any"}]
+    its_own = all(name in here for name, here in pairs)
+    its_die = question.cluster.gpu.name in (hardware.gpu, *hardware.also_for)
+    if hardware.borrowed_from or (hardware.tier == "profile" and not its_die):
+        errors = read_data("errors/steps")
+        return Trust(
+            tier=hardware.tier,
+            profile=hardware.name,
+            error=errors["borrowed_error"],
+            runs=errors["borrowed_runs"],
+            borrowed=hardware.borrowed_from or hardware.gpu,
+            by_tests=hardware.borrowed_from is not None,
+            memory_error=question.memory_error,
+        )
+    return Trust(
+        tier=hardware.tier,
+        profile=hardware.name,
+        error=hardware.median_error,
+        runs=hardware.validated_runs,
+        elsewhere=" and ".join(differs),
+        unseen_error=None if its_own else hardware.unseen_error,
+        memory_error=question.memory_error,
+    )
+
+
+def bound_by(parts: Breakdown) -> str:
+    """The largest part that is not compute, where it is worth naming."""
+    others = [(seconds, name) for name, seconds in parts if name != "compute"]
+    seconds, name = max(others)
+    return name if seconds >= _WORTH_NAMING * parts.total else "compute"
+
+
+def scenarios_of(question: Question) -> tuple[Question, ...]:
+    """The question under each scenario that its risk weighs; none where it weighs none, or its profile has none."""
+    scenarios = question.hardware.scenarios
+    if scenarios is None or question.risk == "none" or isinstance(question, MixedQuestion):
+        return ()
+    hardware, own = question.hardware, scenarios.by_constant
+    return tuple(
+        replace(
+            question,
+            risk="none",
+            hardware=hardware.model_copy(
+                update={name: getattr(hardware, name) * own[name][at] for name in own}
+            ),
+        )
+        for at in range(scenarios.count)
+    )
+
+
+def costs_under_scenarios(question: Question, columns: LayoutColumns) -> StageCosts | None:
+    """The seconds of one layout, a row for each scenario; None where its profile has none, or of several pools."""
+    hardware, scenarios = question.hardware, question.hardware.scenarios
+    if scenarios is None or isinstance(question, MixedQuestion):
+        return None
+    values = {name: getattr(hardware, name) * np.array(own) for name, own in scenarios.by_constant.items()}
+    rows = columns.rows(np.zeros(scenarios.count, dtype=np.int64))
+    return time_costs(replace(question, hardware=hardware.model_copy(update=values)), rows)
+
+
+def seconds_under_scenarios(question: Question, layout: Layout) -> Array | None:
+    """(K,) step seconds under the scenarios of the question's profile; None where it has none, or several pools."""
+    costs = costs_under_scenarios(question, LayoutColumns.of([layout]))
+    if costs is None:
+        return None
+    placed = place(layout, question)
+    return placed.pipeline(costs).step_seconds_under(costs.in_sorts, placed.blocks)
+
+
+def weighed_seconds(question: Question, layout: Layout) -> float | None:
+    """Seconds of a step weighed by the question's risk; None where it is the predicted step."""
+    steps_K = None if question.risk == "none" else seconds_under_scenarios(question, layout)
+    return None if steps_K is None else float(weigh(steps_K, question.risk))
+
+
+def step_deviation(question: Question, layout: Layout, seconds: float) -> float | None:
+    """Standard deviation of the logarithm of a step time around the predicted one; None without scenarios.
+
+    Scenarios of the constants, what no constant explains, and for every axis, GPU or stack of the question that no run
+    of the profile had, an error as large as one axis brings to the ratio of two times (`cost_models.uncertainty`).
+    """
+    steps_K = seconds_under_scenarios(question, layout)
+    scenarios = question.hardware.scenarios
+    if steps_K is None or scenarios is None:
+        return None
+    untried = deviation_on(uncovered_facts(question, layout), pair_error_of(question))
+    return math.hypot(float(np.log(steps_K / seconds).std()), scenarios.unexplained, untried)
+
+
+_FARTHEST = 50.0
+"""Logarithm of the most that a step may take in place of its predicted seconds: scenarios may differ by any power."""
+
+
+def step_interval(
+    question: Question, layout: Layout, seconds: float, share: float
+) -> tuple[float, float] | None:
+    """The step seconds between which a share of all cases should lie, around the predicted ones; None without
+    scenarios."""
+    deviation = step_deviation(question, layout, seconds)
+    scenarios = question.hardware.scenarios
+    if deviation is None or scenarios is None:
+        return None
+    wide = half_width(share) * deviation
+    return seconds * math.exp(-scenarios.faster * wide), seconds * math.exp(
+        min(scenarios.slower * wide, _FARTHEST)
+    )
+
+
+def weighed_costs(question: Question, columns: LayoutColumns) -> StageCosts:
+    """Price N layouts at once, at mean costs where the question weighs scenarios; bytes are the same in all.
+
+    Raises:
+        InputError: the GPU has no rate for the training precision.
+    """
+    cases = scenarios_of(question)
+    if not cases:
+        return stage_costs(question, columns)
+    return over_distinct(
+        as_priced(question, columns), AXES, lambda rows: _weighed_costs(question, cases, rows)
+    )
+
+
+def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: LayoutColumns) -> StageCosts:
+    each = [time_costs(case, rows) for case in cases]
+    m, layers = rows.microbatches(question.training.global_batch), question.model.num_layers
+    work_KN = np.stack([_work(own, m, layers, rows.pp) for own in each])
+    counted_KN = slowest(work_KN, question.risk)
+    count = max(1, int(counted_KN[:, :1].sum()))
+
+    def mean(of_each: Sequence[Array]) -> Array:
+        """Over the scenarios that count."""
+        total = np.zeros_like(of_each[0])
+        for value, counted in zip(of_each, counted_KN, strict=True):
+            total += value * (counted if value.ndim == 1 else counted[:, None])
+        return total / count
+
+    found = stage_costs(question, rows)
+    kinds = tuple(
+        own | {name: mean([one.kinds[kind][name] for one in each]) for name in own if name in SECONDS}
+        for kind, own in enumerate(found.kinds)
+    )
+    means = {name: mean([getattr(own, name) for own in each]) for name in SECONDS}
+    return replace(found, **means, kinds=kinds)
+
+
+def _work(costs: StageCosts, m: Ints, layers: int, pp: Ints) -> Array:
+    """(N,) seconds of a rank's share of the work, without waiting: what tells slow scenarios from fast ones."""
+    block = costs.layer_forward + costs.layer_backward[:, 0]
+    ends = costs.embedding_forward + costs.embedding_backward + costs.head_forward + costs.head_backward
+    stage = costs.stage_forward + costs.stage_backward
+    once = costs.rank_sync + costs.rank_optimizer + costs.step_overhead
+    once = once + layers / pp * (costs.layer_sync + costs.layer_optimizer)
+    return m * ((layers * block + ends) / pp + stage) + once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossPart:
+    """The last of a model's parts, on one rank."""
+
+    seconds: float
+    """Seconds of a microbatch, forward and backward."""
+    bytes: float
+    """Bytes of logits and their derivatives; a loss in chunks also holds the gradient of the output matrix."""
+    chunk: int | None
+    """Tokens whose logits exist at a time; None: those of a microbatch."""
+
+
+def loss_part(question: Question, layout: Layout) -> LossPart | None:
+    """Seconds and bytes of the loss on the last stage; None over several pools of GPUs."""
+    if len(question.by_pool) > 1:
+        return None
+    columns = LayoutColumns.of([layout])
+    ends = end_seconds(question, columns, device_of(question, wide=True))
+    kept = activation_bytes(question, columns)
+    return LossPart(
+        seconds=float(ends.head_forward[0] + ends.head_backward[0]),
+        bytes=float(kept.log_probabilities[0] + kept.loss_gradients[0] + kept.released_logits[0]),
+        chunk=loss_chunk(question, layout),
+    )
+
+
+LINK_AXES = ("tp", "cp", "ep", "pp", "dp")
+"""Axes whose groups send."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkUse:
+    """Bytes of an axis over the links of one level in a step, on the pipeline rank that sends most."""
+
+    level: Level
+    axis: str
+    share: float
+    """Bytes over capacity × step: 1 is a link that is never idle."""
+    gpu_bytes: float
+    """Bytes of one GPU's share of the link."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """Which axes of a layout go over the farthest links of a network of several levels, and which stay inside."""
+
+    level: Level
+    inside: str
+    """Name of the level that they leave."""
+    uses: tuple[LinkUse, ...]
+    """The fullest first."""
+    stay: tuple[str, ...]
+    """Axes of more than one rank that do not cross."""
+
+
+def link_use(question: Question, estimate: Estimate) -> tuple[LinkUse, ...]:
+    """Every level from the inside out with every axis that uses it; `question` is of one kind of GPU."""
+    return tuple(
+        one for at in range(len(levels_of(question.cluster))) for one in _use_of(question, estimate, at)
+    )
+
+
+def crossing(question: Question, estimate: Estimate) -> Crossing | None:
+    """Traffic over the farthest links; None where one network joins all nodes, or the GPUs are of several kinds."""
+    if isinstance(question, MixedQuestion):
+        return None
+    levels = met_levels(question.cluster)
+    if sum(level.network for level in levels) < 2:
+        return None
+    uses = _use_of(question, estimate, len(levels) - 1)
+    across = {one.axis for one in uses}
+    columns = LayoutColumns.of([estimate.layout])
+    degrees = {axis: int(getattr(columns, axis)[0]) for axis in LINK_AXES} | {"dp": int(columns.replicas[0])}
+    return Crossing(
+        level=levels[-1],
+        inside=levels[-2].name,
+        uses=tuple(sorted(uses, key=lambda one: -one.share)),
+        stay=tuple(axis for axis in LINK_AXES if degrees[axis] > 1 and axis not in across),
+    )
+
+
+def _use_of(question: Question, estimate: Estimate, at: int) -> tuple[LinkUse, ...]:
+    """Axes that use the links of one level."""
+    level, layout = levels_of(question.cluster)[at], estimate.layout
+    # the question where only the links of the level take time, and no more than their bytes take
+    update = {"link_efficiency": 1.0, "network_efficiency": 1.0, "collective_seconds": 0.0, "collectives": ()}
+    hardware = question.hardware.model_copy(update=update)
+    one_level = replace(question, cluster=only(question.cluster, at), hardware=hardware)
+    of_rank, columns = price_ranks(one_level, layout).seconds, LayoutColumns.of([layout])
+    groups = axis_groups(one_level.cluster, columns)
+    # out of a domain go activations to the next stage and gradients to the one before, unless it is at an end
+    ways = 2 if layout.vpp > 1 or groups.pp.reach[at].domains[0] > 2 else 1
+    transfers = ways * estimate.microbatches * layout.vpp
+    uses: list[LinkUse] = []
+    for axis in LINK_AXES:
+        if axis == "pp":
+            seconds = transfers * float(boundary_seconds(one_level, columns, groups)[0])
+        else:
+            seconds = float(np.max(of_rank[f"{axis}_comm"] + of_rank[f"{axis}_hidden"]))
+        if seconds > 0:
+            share, gpu_bytes = seconds / estimate.step_seconds, seconds * level.bandwidth
+            uses.append(LinkUse(level=level, axis=axis, share=share, gpu_bytes=gpu_bytes))
+    return tuple(uses)
