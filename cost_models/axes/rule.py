@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.errors import either
+from cost_models.errors import InputError, Problem, either
 from cost_models.question import Question
 
 
@@ -33,6 +33,13 @@ class Rule:
 
 Broken = Callable[[Question, LayoutColumns], Bools]
 Sentence = Callable[[Question, Layout], Words]
+Row = tuple[Broken, Sentence] | tuple[Broken, str] | tuple[Broken, str, str]
+"""What breaks a rule, and its words: a function, or templates of `refuses` for the sentence and the hint."""
+
+
+def rules(table: Mapping[str, Row]) -> tuple[Rule, ...]:
+    """Rules by name, in the order of a table."""
+    return tuple(refuses(name, *row) for name, row in table.items())
 
 
 def rule_when(
@@ -42,11 +49,13 @@ def rule_when(
     return lambda sentence: Rule(name=name, broken=broken, sentence=sentence, unknown=unknown)
 
 
-def refuses(name: str, broken: Broken, what: str, hint: str = "") -> Rule:
-    """A rule whose words are templates of `layout`, `question` and `model`: "not with `zero{layout.zero}`"."""
+def refuses(name: str, broken: Broken, what: str | Sentence, hint: str = "") -> Rule:
+    """A rule whose words are templates of `layout`, `question`, `model` and `stack`: "not with `zero{layout.zero}`"."""
+    if callable(what):
+        return Rule(name=name, broken=broken, sentence=what)
 
     def worded(question: Question, layout: Layout) -> Words:
-        known = {"layout": layout, "question": question, "model": question.model}
+        known = {"layout": layout, "question": question, "model": question.model, "stack": question.stack}
         return Words(what.format(**known), hint.format(**known))
 
     return Rule(name=name, broken=broken, sentence=worded)
@@ -58,3 +67,15 @@ def dividing(axis: str, total: int, limit: int) -> str:
         f"{axis}{degree}" for degree in range(1, limit + 1) if total % degree == 0 and limit % degree == 0
     ]
     return f"{either(fitting)} divide{'s' if len(fitting) == 1 else ''} them"
+
+
+def raise_problems(words: Sequence[Words], headline: str) -> None:
+    """Nothing where there are no words.
+
+    Raises:
+        InputError: the only one, or under a headline all, with the hint of the first.
+    """
+    if len(words) == 1:
+        raise InputError(words[0].what, hint=words[0].hint)
+    if words:
+        raise InputError(headline, problems=[Problem("", one.what) for one in words], hint=words[0].hint)

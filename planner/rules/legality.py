@@ -7,7 +7,7 @@ may still not fit in memory: that is for the cost model to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -19,13 +19,24 @@ from cost_models.axes.offload.residency import named_blocks as offloaded_by_numb
 from cost_models.axes.offload.residency import offloads
 from cost_models.axes.pipeline import ENDS
 from cost_models.axes.recompute import allowed_recompute, named_blocks, policies_in
-from cost_models.axes.rule import Rule, Words, dividing, refuses, rule_when
+from cost_models.axes.rule import (
+    Broken,
+    Row,
+    Rule,
+    Sentence,
+    Words,
+    dividing,
+    raise_problems,
+    rule_when,
+    rules,
+)
 from cost_models.axes.words import EVERY
-from cost_models.errors import InputError, Problem
+from cost_models.errors import Problem
 from cost_models.memory.device import usable_drive, usable_host_memory
 from cost_models.question import Question
 from cost_models.schedules.registry import is_scheduled, legal, rank_of_stage
 from cost_models.specs.choices import CONTEXTS, SCHEDULES, Recompute
+from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.training import NF4_BLOCK
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import counted, format_bytes
@@ -34,7 +45,6 @@ from planner.rules.pools import pool_objections, with_mean_batch
 from planner.rules.stack import STACK_RULES, split_rows
 
 
-@rule_when("uses every GPU", lambda q, x: multiplied(x.tp, x.cp, x.pp, x.dp) != q.cluster.num_gpus)
 def _uses_every_gpu(question: Question, layout: Layout) -> Words:
     have, cluster = question.cluster.num_gpus, question.cluster
     what = f"layout `{layout}` uses {counted(layout.num_gpus, 'GPU')}; cluster `{cluster.name}` has {have:,}"
@@ -68,57 +78,39 @@ def _schedule_refuses(question: Question, x: LayoutColumns) -> Bools:
     return np.array(refused, dtype=np.bool_)[index.reshape(-1)]
 
 
-@rule_when("the schedule can run", _schedule_refuses)
-def _schedule_runs(question: Question, layout: Layout) -> Words:
-    microbatches = layout.microbatches(question.training.global_batch)
-    return Words(legal(layout.schedule, layout.pp, layout.vpp, microbatches) or "")
+def _divides(count: Callable[[TransformerSpec], float], noun: str) -> tuple[Broken, Sentence]:
+    """Row of a rule that tp divides a number of the model."""
 
-
-def _divides(what: str, count: Callable[[TransformerSpec], float], noun: str) -> Rule:
     def sentence(question: Question, layout: Layout) -> Words:
         total = int(count(question.model))
         hint = dividing("tp", total, question.cluster.gpus_per_node)
         return Words(f"`tp{layout.tp}` splits {total:,} {noun}", hint)
 
-    return Rule(
-        name=f"tp divides the {what}", broken=lambda q, x: count(q.model) % x.tp != 0, sentence=sentence
-    )
+    return lambda q, x: count(q.model) % x.tp != 0, sentence
 
 
-@rule_when(
-    "tp divides the sequence",
-    lambda q, x: (
-        (x.sp == 1)
-        & (
-            (np.fmod(q.training.sequence_length, multiplied(x.cp, x.tp)) != 0)
-            | (np.fmod(q.training.target_length or 0, x.tp) != 0)
-        )
-    ),
-)
 def _sequence_divides(question: Question, layout: Layout) -> Words:
-    length = question.training.sequence_length
-    if layout.cp == 1:
-        return Words(f"`sp` splits a sequence of {length} tokens over tp{layout.tp}")
-    return Words(f"`sp` splits a sequence of {length} tokens over cp{layout.cp} x tp{layout.tp}")
+    ranks = f"tp{layout.tp}" if layout.cp == 1 else f"cp{layout.cp} x tp{layout.tp}"
+    return Words(f"`sp` splits a sequence of {question.training.sequence_length} tokens over {ranks}")
 
 
-@rule_when("tp keeps quantisation blocks whole", lambda q, x: _splits_blocks(q, x.tp, x.etp))
+def _splits_blocks(question: Question, x: LayoutColumns) -> Bools:
+    """(N,): whether some quantisation block lies on two ranks."""
+    split = np.zeros(len(x), dtype=np.bool_)
+    for _, width, degree in split_rows(question, x.tp, x.etp):
+        split |= np.fmod(width, multiplied(degree, np.full(len(x), NF4_BLOCK))) != 0
+    return split
+
+
 def _blocks_are_whole(question: Question, layout: Layout) -> Words:
-    etp = layout.etp or layout.tp
-    rows = [(name, width // degree) for name, width, degree in split_rows(question, layout.tp, etp)]
+    rows = [
+        (name, width // degree) for name, width, degree in split_rows(question, layout.tp, layout.expert_tp)
+    ]
     which = " and ".join(f"{cut:,} elements of `{name}`" for name, cut in rows if cut % NF4_BLOCK)
     what = (
         f"`tp{layout.tp}` splits blocks of {NF4_BLOCK} elements that share a scale of nf4: a rank has rows of"
     )
     return Words(f"{what} {which}", "use a smaller tp, or --base-precision int8")
-
-
-def _splits_blocks(question: Question, tp: Ints, etp: Ints) -> Bools:
-    """(N,): whether some block lies on two ranks."""
-    split = np.zeros(len(tp), dtype=np.bool_)
-    for _, width, degree in split_rows(question, tp, etp):
-        split |= np.fmod(width, multiplied(degree, np.full(len(tp), NF4_BLOCK))) != 0
-    return split
 
 
 def _trades_heads(question: Question, x: LayoutColumns) -> Bools:
@@ -127,90 +119,47 @@ def _trades_heads(question: Question, x: LayoutColumns) -> Bools:
 
 
 def _pieces(question: Question, x: LayoutColumns) -> Ints:
-    """(N,) pieces of a sequence that each context rank has: two, one from either end, give causal attention equal work;
-    one where heads are traded."""
-    return np.where(_trades_heads(question, x), 1, 2)
+    """(N,) pieces of a sequence over all context ranks: of each two, one from either end, give causal attention equal
+    work; one where heads are traded."""
+    return x.cp * np.where(_trades_heads(question, x), 1, 2)
 
 
-@rule_when(
-    "cp divides the sequence",
-    lambda q, x: (x.cp > 1) & (q.training.sequence_length % (_pieces(q, x) * x.cp) != 0),
-)
 def _pieces_divide(question: Question, layout: Layout) -> Words:
-    length, way = question.training.sequence_length, layout.context or question.stack.context_parallel
-    pieces = layout.cp * (1 if way == "all-to-all" else 2)
+    length, pieces = question.training.sequence_length, int(_pieces(question, LayoutColumns.of([layout]))[0])
     return Words(f"`cp{layout.cp}` deals a sequence of {length} tokens in {pieces:,} pieces")
 
 
-@rule_when(
-    "cp divides the heads it trades",
-    lambda q, x: (
-        (x.cp > 1) & _trades_heads(q, x) & (np.fmod(q.model.num_kv_heads, multiplied(x.cp, x.tp)) != 0)
-    ),
-)
 def _heads_divide(question: Question, layout: Layout) -> Words:
-    heads = question.model.num_kv_heads
     who = "`context=all-to-all`" if layout.context else f"software stack `{question.stack.name}`"
-    what = f"{who} trades tokens for heads: tp{layout.tp} x cp{layout.cp}"
-    return Words(f"{what} ranks share {heads} key/value heads")
+    what = f"{who} trades tokens for heads: tp{layout.tp} x cp{layout.cp} ranks share"
+    return Words(f"{what} {question.model.num_kv_heads} key/value heads")
 
 
-@rule_when(
-    "cp divides the heads of states",
-    lambda q, x: (
-        (x.cp > 1)
-        & (np.fmod(q.model.recurrence.heads if q.model.recurrence else 0, multiplied(x.cp, x.tp)) != 0)
-    ),
-)
-def _states_divide(question: Question, layout: Layout) -> Words:
-    mixer = question.model.recurrence
-    assert mixer is not None
-    what = (
-        f"a scan's tokens are traded for heads: tp{layout.tp} x cp{layout.cp} ranks share {mixer.heads} heads"
-    )
-    return Words(f"{what} of its {mixer.called}")
-
-
-@rule_when("ep divides the experts", lambda q, x: q.model.has_experts & (q.model.num_experts % x.ep != 0))
 def _experts_split(question: Question, layout: Layout) -> Words:
     count = question.model.num_experts
     return Words(f"`ep{layout.ep}` shares {counted(count, 'expert')}", dividing("ep", count, count))
 
 
-@rule_when(
-    "expert groups divide the ranks of a stage",
-    lambda q, x: q.model.has_experts & (np.fmod(multiplied(x.tp, x.cp, x.dp), multiplied(x.ep, x.etp)) != 0),
-)
 def _groups_divide(question: Question, layout: Layout) -> Words:
     ranks, together = layout.tp * layout.data_ranks, layout.ep * layout.expert_tp
     what = f"ep{layout.ep} x etp{layout.expert_tp} = {together:,} ranks hold the experts of a block"
     return Words(f"{what}; tp x cp x dp has {ranks:,}", "they must divide it")
 
 
-@rule_when(
-    "experts are for a mixture", lambda q, x: (not q.model.has_experts) & ((x.ep > 1) | (x.etp != x.tp))
-)
 def _no_experts(question: Question, layout: Layout) -> Words:
     what = f"`ep{layout.ep}`" if layout.ep > 1 else f"`etp{layout.etp}`"
     return Words(f"{what} shares experts, and model `{question.model.name}` has none", "leave it out")
 
 
-@rule_when(
-    "stages between the ends have blocks", lambda q, x: multiplied(x.pp, x.vpp) > q.model.num_layers + ENDS
-)
 def _stages_have_blocks(question: Question, layout: Layout) -> Words:
-    stages, blocks = layout.num_stages, question.model.num_layers
     written = f"pp{layout.pp} vpp{layout.vpp}" if layout.vpp > 1 else f"pp{layout.pp}"
-    what = f"`{written}` makes {counted(stages, 'stage')}; the model has {counted(blocks, 'block')}"
+    has = f"makes {counted(layout.num_stages, 'stage')}; the model has"
     return Words(
-        what, "only the first stage and the last may have none: they have the embedding and the head"
+        f"`{written}` {has} {counted(question.model.num_layers, 'block')}",
+        "only the first stage and the last may have none: they have the embedding and the head",
     )
 
 
-@rule_when(
-    "batch divides into microbatches",
-    lambda q, x: np.fmod(float(q.training.global_batch), multiplied(x.dp, x.mbs)) != 0,
-)
 def _batch_divides(question: Question, layout: Layout) -> Words:
     batch, together = question.training.global_batch, layout.dp * layout.mbs
     below = batch // together * together
@@ -218,12 +167,6 @@ def _batch_divides(question: Question, layout: Layout) -> Words:
     return Words(f"global batch {batch} is not a multiple of dp{layout.dp} x mbs{layout.mbs}", neighbours)
 
 
-@rule_when(
-    "updates in the backward pass have one microbatch",
-    lambda q, x: (
-        q.training.optimizer_in_backward & ((x.microbatches(q.training.global_batch) != 1) | (x.pp > 1))
-    ),
-)
 def _updates_at_once(question: Question, layout: Layout) -> Words:
     count = layout.microbatches(question.training.global_batch)
     what = "updates in the backward pass (`--optimizer-in-backward`) leave no gradients to add up: a step has one"
@@ -249,26 +192,14 @@ def _cpu_updates(columns: LayoutColumns) -> Bools:
     return (columns.offload_states > 0) | (columns.offload_streamed > 0)
 
 
-@rule_when(
-    "a rank has the blocks that it offloads", lambda q, x: offloaded_by_number(x) > q.model.num_layers // x.pp
-)
 def _more_than_there_are(question: Question, layout: Layout) -> Words:
-    has = question.model.num_layers // layout.pp
-    named = counted(layout.offload.named, "block")
+    named, has = counted(layout.offload.named, "block"), question.model.num_layers // layout.pp
     return Words(
         f"`offload` moves {named} of every rank; `pp{layout.pp}` gives a rank {has}",
         "name fewer, or leave out the count: every block",
     )
 
 
-@rule_when(
-    "a ring has no more buffers than streamed blocks",
-    lambda q, x: (
-        (x.offload_streamed > 0)
-        & (x.ring != USUAL_RING)
-        & (x.ring > np.minimum(x.offload_streamed, q.model.num_layers // x.pp))
-    ),
-)
 def _ring_too_long(question: Question, layout: Layout) -> Words:
     streamed = min(layout.offload.streamed, question.model.num_layers // layout.pp)
     return Words(
@@ -292,9 +223,8 @@ def overflows_hosts(question: Question, x: LayoutColumns, used: Sequence[Recompu
     unknown=lambda q: any(pool.cluster.host_memory is None for pool in q.by_pool),
 )
 def _hosts_hold(question: Question, layout: Layout) -> Words:
-    pools = question.by_pool
     columns = LayoutColumns.of([layout])
-    pool = next(pool for pool in pools if overflows_hosts(pool, columns)[0])
+    pool = next(pool for pool in question.by_pool if overflows_hosts(pool, columns)[0])
     cluster, size = pool.cluster, format_bytes(float(host_bytes(pool, columns)[0]))
     what = f"`{layout.brief}` offloads {size} to the memory of each host"
     if question.training.reference == "host":
@@ -304,9 +234,14 @@ def _hosts_hold(question: Question, layout: Layout) -> Words:
             f"{what}, and cluster `{cluster.name}` does not say how much one has",
             "add `host_memory`, or say --host-memory",
         )
-    have = f"of the {format_bytes(cluster.host_memory)} of a host of `{cluster.name}`"
-    have += f" they may fill {format_bytes(usable_host_memory(cluster))}"
-    return Words(f"{what}; {have}", "use more nodes, or offload fewer blocks")
+    return _no_room(
+        what, cluster, cluster.host_memory, f"they may fill {format_bytes(usable_host_memory(cluster))}"
+    )
+
+
+def _no_room(what: str, cluster: ClusterSpec, size: float, usable: str) -> Words:
+    have = f"of the {format_bytes(size)} of a host of `{cluster.name}`"
+    return Words(f"{what}; {have} {usable}", "use more nodes, or offload fewer blocks")
 
 
 def _overflows_drive(question: Question, x: LayoutColumns) -> Bools:
@@ -330,150 +265,201 @@ def _drives_hold(question: Question, layout: Layout) -> Words:
     if cluster.drive is None:
         hint = "add `drive: {capacity: 30 TB, read: 20 GB/s, write: 10 GB/s}` to its file"
         return Words(f"{what}, and cluster `{cluster.name}` does not say that one has any", hint)
-    have = f"of the {format_bytes(cluster.drive.capacity)} of a host of `{cluster.name}`"
-    have += f" states may fill {format_bytes(usable_drive(cluster))}"
-    return Words(f"{what}; {have}", "use more nodes, or offload fewer blocks")
+    return _no_room(
+        what, cluster, cluster.drive.capacity, f"states may fill {format_bytes(usable_drive(cluster))}"
+    )
 
 
-SIZED_RULES: tuple[Rule, ...] = (_batch_divides, _updates_at_once)
-"""Rules that read the microbatch size, whatever the schedule: they are asked of every size."""
-
-RULES: tuple[Rule, ...] = (
-    _uses_every_gpu,
-    _divides("heads", lambda model: model.num_heads * (model.attention_share > 0), "attention heads"),
-    _divides(
-        "key/value heads", lambda model: model.num_kv_heads * (model.attention_share > 0), "key/value heads"
+_RULES: dict[str, Row] = {
+    "uses every GPU": (
+        lambda q, x: multiplied(x.tp, x.cp, x.pp, x.dp) != q.cluster.num_gpus,
+        _uses_every_gpu,
     ),
-    _divides("MLP", lambda model: model.ffn_hidden_size * (model.dense_share > 0), "columns of the MLP"),
-    _divides(
-        "shared experts", lambda model: model.shared_expert_ffn_hidden_size, "columns of the shared experts"
+    "tp divides the heads": _divides(
+        lambda model: model.num_heads * (model.attention_share > 0), "attention heads"
     ),
-    refuses(
-        "etp divides an expert",
+    "tp divides the key/value heads": _divides(
+        lambda model: model.num_kv_heads * (model.attention_share > 0), "key/value heads"
+    ),
+    "tp divides the MLP": _divides(
+        lambda model: model.ffn_hidden_size * (model.dense_share > 0), "columns of the MLP"
+    ),
+    "tp divides the shared experts": _divides(
+        lambda model: model.shared_expert_ffn_hidden_size, "columns of the shared experts"
+    ),
+    "etp divides an expert": (
         lambda q, x: q.model.has_experts & (q.model.moe_ffn_hidden_size % x.etp != 0),
         "`etp{layout.expert_tp}` splits {model.moe_ffn_hidden_size:,} columns of an expert",
         "`etp1` leaves experts whole",
     ),
-    _experts_split,
-    _groups_divide,
-    _stages_have_blocks,
-    _batch_divides,
-    refuses(
-        "ZeRO needs replicas",
+    "ep divides the experts": (
+        lambda q, x: q.model.has_experts & (q.model.num_experts % x.ep != 0),
+        _experts_split,
+    ),
+    "expert groups divide the ranks of a stage": (
+        lambda q, x: (
+            q.model.has_experts & (np.fmod(multiplied(x.tp, x.cp, x.dp), multiplied(x.ep, x.etp)) != 0)
+        ),
+        _groups_divide,
+    ),
+    "stages between the ends have blocks": (
+        lambda q, x: multiplied(x.pp, x.vpp) > q.model.num_layers + ENDS,
+        _stages_have_blocks,
+    ),
+    "batch divides into microbatches": (
+        lambda q, x: np.fmod(float(q.training.global_batch), multiplied(x.dp, x.mbs)) != 0,
+        _batch_divides,
+    ),
+    "ZeRO needs replicas": (
         lambda q, x: (x.zero > 0) & (x.dp == 1) & (x.cp == 1),
         "`zero{layout.zero}` shards over dp, which is 1 here",
         "write zero0",
     ),
-    refuses(
-        "hybrid sharding needs ZeRO",
+    "hybrid sharding needs ZeRO": (
         lambda q, x: (x.zero == 0) & (x.shard != x.replicas),
         "`shard{layout.shard}` says what ZeRO shards over, and zero0 shards nothing",
         "write zero1",
     ),
-    refuses(
-        "shard groups divide the replicas",
+    "shard groups divide the replicas": (
         lambda q, x: np.fmod(multiplied(x.dp, x.cp), x.shard) != 0,
         "`shard{layout.shard}` does not divide the {layout.data_ranks:,} ranks of dp x cp",
     ),
-    refuses(
-        "sequence parallelism needs tensor parallelism",
+    "sequence parallelism needs tensor parallelism": (
         lambda q, x: (x.sp == 1) & (x.tp == 1),
         "`sp` splits the sequence over tp, and tp{layout.tp} has one rank",
         "leave out `sp`, or use tp2 or more",
     ),
-    _sequence_divides,
-    _pieces_divide,
-    _heads_divide,
-    _no_experts,
-    refuses(
-        "chunks need a pipeline",
+    "tp divides the sequence": (
+        lambda q, x: (
+            (x.sp == 1)
+            & (
+                (np.fmod(q.training.sequence_length, multiplied(x.cp, x.tp)) != 0)
+                | (np.fmod(q.training.target_length or 0, x.tp) != 0)
+            )
+        ),
+        _sequence_divides,
+    ),
+    "cp divides the sequence": (
+        lambda q, x: (x.cp > 1) & (q.training.sequence_length % _pieces(q, x) != 0),
+        _pieces_divide,
+    ),
+    "cp divides the heads it trades": (
+        lambda q, x: (
+            (x.cp > 1) & _trades_heads(q, x) & (np.fmod(q.model.num_kv_heads, multiplied(x.cp, x.tp)) != 0)
+        ),
+        _heads_divide,
+    ),
+    "experts are for a mixture": (
+        lambda q, x: (not q.model.has_experts) & ((x.ep > 1) | (x.etp != x.tp)),
+        _no_experts,
+    ),
+    "chunks need a pipeline": (
         lambda q, x: (x.vpp > 1) & (x.pp == 1),
         "`vpp{layout.vpp}` interleaves chunks over pp, which is 1 here",
         "leave out `vpp`",
     ),
-    refuses(
-        "the schedule needs a pipeline",
+    "the schedule needs a pipeline": (
         lambda q, x: (x.pp == 1) & (x.vpp == 1) & ~is_scheduled(x, ("1f1b",)),
         "`schedule={layout.schedule}` needs pp2 or more",
         "leave out `schedule`",
     ),
-    _divides(
-        "heads of states",
-        lambda model: model.recurrence.split_units if model.recurrence else 0,
-        "groups of heads with states",
+    "tp divides the heads of states": _divides(
+        lambda model: model.recurrence.split_units if model.recurrence else 0, "groups of heads with states"
     ),
-    _divides(
-        "tower's heads", lambda model: model.tower.num_heads if model.tower else 0, "heads of the tower"
+    "tp divides the tower's heads": _divides(
+        lambda model: model.tower.num_heads if model.tower else 0, "heads of the tower"
     ),
-    _divides(
-        "tower's MLP",
-        lambda model: model.tower.ffn_hidden_size if model.tower else 0,
-        "columns of the tower's MLP",
+    "tp divides the tower's MLP": _divides(
+        lambda model: model.tower.ffn_hidden_size if model.tower else 0, "columns of the tower's MLP"
     ),
-    _blocks_are_whole,
-    _states_divide,
-    refuses(
-        "cp splits one sequence",
+    "tp keeps quantisation blocks whole": (_splits_blocks, _blocks_are_whole),
+    "cp divides the heads of states": (
+        lambda q, x: (
+            (x.cp > 1)
+            & (np.fmod(q.model.recurrence.heads if q.model.recurrence else 0, multiplied(x.cp, x.tp)) != 0)
+        ),
+        "a scan's tokens are traded for heads: tp{layout.tp} x cp{layout.cp} ranks share"
+        " {model.recurrence.heads} heads of its {model.recurrence.called}",
+    ),
+    "cp splits one sequence": (
         lambda q, x: (x.cp > 1) & bool(q.model.stacks or q.model.tower or q.model.diffusion),
-        "`cp{layout.cp}` splits one sequence, and `{question.model.name}` is priced for whole ones alone",
+        "`cp{layout.cp}` splits one sequence, and `{model.name}` is priced for whole ones alone",
         "use cp1",
     ),
-    _updates_at_once,
-    refuses(
-        "an indexer picks from all keys",
+    "updates in the backward pass have one microbatch": (
+        lambda q, x: (
+            q.training.optimizer_in_backward & ((x.microbatches(q.training.global_batch) != 1) | (x.pp > 1))
+        ),
+        _updates_at_once,
+    ),
+    "an indexer picks from all keys": (
         lambda q, x: (x.cp > 1) & q.model.picks & (context_ways(q, x) == CONTEXTS.index("ring")),
-        "`cp{layout.cp}` passes keys round a ring, and an indexer of `{question.model.name}` picks from all of them",
+        "`cp{layout.cp}` passes keys round a ring, and an indexer of `{model.name}` picks from all of them",
         "`context=all-gather` has them together",
     ),
-    _more_than_there_are,
-    refuses(
-        "offloading is priced of all parameters and of moments in full",
+    "a rank has the blocks that it offloads": (
+        lambda q, x: offloaded_by_number(x) > q.model.num_layers // x.pp,
+        _more_than_there_are,
+    ),
+    "offloading is priced of all parameters and of moments in full": (
         lambda q, x: offloads(x) & is_offload_unpriced(q),
         UNPRICED_OFFLOAD,
         "leave out `offload`",
     ),
-    refuses(
-        "activations move of every block",
+    "activations move of every block": (
         lambda q, x: (x.offload_activations > 0) & (x.offload_activations < EVERY),
         "the activations of all blocks move, or of none",
         "write `activations` without a count",
     ),
-    refuses(
-        "the drive takes all states that it takes",
+    "the drive takes all states that it takes": (
         lambda q, x: (x.offload_drive > 0) & (x.offload_drive < EVERY),
         "all states that the CPU updates lie on the drive, or none",
         "write `drive` without a count",
     ),
-    refuses(
-        "LAMB updates on the device",
+    "LAMB updates on the device": (
         lambda q, x: _cpu_updates(x) & (q.training.optimizer == "lamb"),
         "`optimizer: lamb` scales a parameter by the norm of all of it, which its ranks add up before they change it;"
         " the CPU updates blocks one after another as their gradients come",
         "use `offload=parked`, whose states the device updates, or `optimizer: adamw`",
     ),
-    refuses(
-        "the drive is for states that the CPU updates",
+    "the drive is for states that the CPU updates": (
         lambda q, x: (x.offload_drive > 0) & ~_cpu_updates(x),
         "`offload` has states on the drive and none that the CPU updates",
         "add `states` or `streamed`: `offload=states/drive`",
     ),
-    refuses(
-        "a ring is for streamed weights",
+    "a ring is for streamed weights": (
         lambda q, x: (x.offload_streamed == 0) & (x.ring != USUAL_RING),
         "`ring={layout.ring}` says how many weights are streamed at once",
     ),
-    _ring_too_long,
-    refuses(
-        "tensor overlap splits the sequence",
+    "a ring has no more buffers than streamed blocks": (
+        lambda q, x: (
+            (x.offload_streamed > 0)
+            & (x.ring != USUAL_RING)
+            & (x.ring > np.minimum(x.offload_streamed, q.model.num_layers // x.pp))
+        ),
+        _ring_too_long,
+    ),
+    "tensor overlap splits the sequence": (
         lambda q, x: (x.overlap_tp == 1) & (x.sp == 0),
         "`overlap=tp` hides gathers and scatters of parts of a sequence, and without `sp` there are none",
         "write `sp`",
     ),
-    *STACK_RULES,
-)
+}
+RULES = (*rules(_RULES), *STACK_RULES)
 """All rules but the schedule's and the late ones, in the order in which broken ones are reported."""
 
-SCHEDULE_RULE = _schedule_runs
+_SIZED = ("batch divides into microbatches", "updates in the backward pass have one microbatch")
+SIZED_RULES: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.name in _SIZED)
+"""Rules that read the microbatch size, whatever the schedule: they are asked of every size."""
+
+
+SCHEDULE_RULE = Rule(
+    name="the schedule can run",
+    broken=_schedule_refuses,
+    sentence=lambda q, x: Words(
+        legal(x.schedule, x.pp, x.vpp, x.microbatches(q.training.global_batch)) or ""
+    ),
+)
 """Asked last, and only of layouts whose batch divides: it speaks of microbatches."""
 
 LATE_RULES: tuple[Rule, ...] = (_hosts_hold, _drives_hold)
@@ -522,7 +508,7 @@ def check(
 ) -> list[Problem]:
     """What is wrong with a layout (for a trainer), all problems at once; where it is placed, with its placement too.
     That it is more than `hosts` of known memory hold may be left to its price."""
-    return [problem for problem, _ in _problems(question, layout, trainer, hosts=hosts)]
+    return [Problem("", words.what) for words in _problems(question, layout, trainer, hosts=hosts)]
 
 
 def require_legal(
@@ -534,14 +520,7 @@ def require_legal(
         InputError: with every broken rule and the hint of the first.
     """
     problems = _problems(question, layout, trainer, hosts=hosts)
-    if len(problems) == 1:
-        raise InputError(problems[0][0].what, hint=problems[0][1])
-    if problems:
-        raise InputError(
-            f"layout `{layout}` cannot run: {len(problems)} problems",
-            problems=[problem for problem, _ in problems],
-            hint=problems[0][1],
-        )
+    raise_problems(problems, f"layout `{layout}` cannot run: {len(problems)} problems")
 
 
 def require_held(question: Question, layout: Layout) -> None:
@@ -550,38 +529,34 @@ def require_held(question: Question, layout: Layout) -> None:
     Raises:
         InputError: the first that it breaks.
     """
-    for _, words in broken_late(question, layout):
-        raise InputError(words.what, hint=words.hint)
+    raise_problems([words for _, words in broken_late(question, layout)][:1], "")
 
 
-def _problems(
-    question: Question, layout: Layout, trainer: str | None, *, hosts: bool = True
-) -> list[tuple[Problem, str]]:
-    found = [(Problem("", words.what), words.hint) for _, words in objections(question, layout, hosts=hosts)]
+def _problems(question: Question, layout: Layout, trainer: str | None, *, hosts: bool = True) -> list[Words]:
+    broken = [words for _, words in objections(question, layout, hosts=hosts)]
     if words := _recompute_objection(layout):
-        found.append((Problem("", words.what), words.hint))
-    found += [(Problem("", words.what), words.hint) for words in pool_objections(question, layout)]
+        broken.append(words)
+    broken += [*pool_objections(question, layout), *_placement_objections(question, layout)]
+    return broken if trainer is None else [*broken, *refusals(trainer, question, layout)]
+
+
+def _placement_objections(question: Question, layout: Layout) -> Iterator[Words]:
+    """What is wrong with the blocks that a layout places, or names of its stages."""
     if layout.layers and sum(layout.layers) != question.model.num_layers:
-        placed = f"`layers` places {counted(sum(layout.layers), 'block')}; the model has {question.model.num_layers}"
-        found.append((Problem("", placed), "leave out `layers` to have them placed"))
+        has = f"the model has {question.model.num_layers}"
+        placed = f"`layers` places {counted(sum(layout.layers), 'block')}; {has}"
+        yield Words(placed, "leave out `layers` to have them placed")
     elif layout.layers:
         rank_of = rank_of_stage(layout.schedule, layout.pp, layout.vpp)
         least, named = int(np.bincount(rank_of, weights=layout.layers).min()), layout.offload.named
         if named > least:
             what = f"`offload` names {counted(named, 'block')} of every rank; `layers` gives one {least}"
-            found.append((Problem("", what), "name fewer, or spread blocks evenly"))
+            yield Words(what, "name fewer, or spread blocks evenly")
     if 0 in layout.layers[1:-1]:
         what = f"`layers` leaves stage {layout.layers.index(0, 1)} empty; only the first and the last may be"
-        found.append((Problem("", what), "they have the embedding and the head"))
-    for stage, (blocks, mix) in enumerate(
-        zip(layout.layers, layout.stage_recompute if layout.layers else (), strict=True)
-    ):
-        if named_blocks(mix) > blocks:
-            what = (
-                f"`recompute={mix}` names {counted(named_blocks(mix), 'block')}; stage {stage} has {blocks}"
-            )
-            found.append((Problem("", what), "name fewer, or leave out the number"))
-    if trainer is not None:
-        refused = refusals(trainer, question, layout)
-        found += [(Problem("", words.what), words.hint) for words in refused]
-    return found
+        yield Words(what, "they have the embedding and the head")
+    mixes = layout.stage_recompute if layout.layers else ()
+    for stage, (blocks, mix) in enumerate(zip(layout.layers, mixes, strict=True)):
+        if (named := named_blocks(mix)) > blocks:
+            what = f"`recompute={mix}` names {counted(named, 'block')}; stage {stage} has {blocks}"
+            yield Words(what, "name fewer, or leave out the number")

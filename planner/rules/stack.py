@@ -6,6 +6,7 @@ these rules, and nothing that breaks one is planned for it (`require_runnable`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -16,9 +17,9 @@ from cost_models.axes.columns import LayoutColumns, context_ways
 from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.offload.residency import offloads
 from cost_models.axes.order import same_seats_of
-from cost_models.axes.rule import Rule, Words, refuses, rule_when
+from cost_models.axes.rule import Broken, Row, Rule, Sentence, Words, raise_problems, rules
 from cost_models.defaults import OWN_COMPILED, OWN_STACK, OWN_STACKS
-from cost_models.errors import InputError, Problem, either
+from cost_models.errors import either
 from cost_models.files.catalog import load_stack
 from cost_models.operators.block import block_operators
 from cost_models.operators.tuning import matrix_names, target_names
@@ -35,13 +36,10 @@ IN_16_BITS = "plan with --precision bf16"
 """The hint where a plan's precision cannot be had."""
 _PRECISIONS = ("fp32", "bf16", "fp8")
 _OPTIMIZERS = ("adamw", "lamb", "sgd")
-_WHOLE = 16
+_FP8_SIDE = 16
 """Products in fp8 take sides of whole sixteens: 16 bytes at one an element."""
 
 
-@rule_when(
-    "a precision the executor has", lambda q, x: (x.tp > 0) & (q.training.precision not in _PRECISIONS)
-)
 def _precision(question: Question, layout: Layout) -> Words:
     what = f"the executor trains in fp32, bf16 or fp8, not in {question.training.precision}"
     why = ", whose gradients vanish without loss scaling" if question.training.precision == "fp16" else ""
@@ -49,7 +47,7 @@ def _precision(question: Question, layout: Layout) -> Words:
 
 
 def _adapts_others(question: Question) -> bool:
-    """Whether adapters lie beside other matrices than those of attention and dense MLPs, or in such a model."""
+    """Whether adapters are of other matrices than those of attention and dense MLPs, or in such a model."""
     model, tuning = question.model, question.training.tuning
     if tuning is None:
         return False
@@ -63,18 +61,9 @@ def _narrow_states(training: TrainingSpec) -> bool:
     return training.state_dtype != "fp32" or any(one not in (None, "fp32") for one in others)
 
 
-@rule_when("experts in fp8", lambda q, x: _fp8(q, x) & q.model.has_experts)
-def _fp8_experts(question: Question, layout: Layout) -> Words:
-    return Words("the executor's experts do not multiply in fp8", IN_16_BITS)
-
-
-@rule_when(
-    "products in fp8 have whole sides",
-    lambda q, x: _fp8(q, x) & np.any([side % _WHOLE != 0 for side in _sides(q, x)], axis=0),
-)
 def _fp8_sides(question: Question, layout: Layout) -> Words:
     columns = LayoutColumns.of([layout])
-    odd = {float(side[0]): None for side in _sides(question, columns) if side[0] % _WHOLE}
+    odd = {float(side[0]): None for side in _sides(question, columns) if side[0] % _FP8_SIDE}
     which = ", ".join(f"{side:g}" for side in odd)
     degrees = f"tp{layout.tp} cp{layout.cp}" if layout.cp > 1 else f"tp{layout.tp}"
     what = f"products in fp8 take sides of whole sixteens, and with {degrees} some are {which}"
@@ -83,24 +72,20 @@ def _fp8_sides(question: Question, layout: Layout) -> Words:
 
 def _sides(question: Question, x: LayoutColumns) -> list[Array]:
     """(N,) each: rows and columns of what one tensor rank multiplies in a dense block."""
-    whole = np.ones(len(x))
     gemms = [one.gemm for one in block_operators(question.model) if one.gemm is not None]
     dense = [gemm for gemm in gemms if not (gemm.routed or gemm.router)]
     tokens = question.training.sequence_length / x.cp
     if any(gemm.split == "whole" for gemm in dense):  # latents, of a rank's part of the tokens
         tokens = tokens / np.where(x.sp == 1, x.tp, 1.0)
-    inputs = [gemm.inputs / (x.tp if gemm.split == "rows" else whole) for gemm in dense]
-    outputs = [
-        width / (x.tp if gemm.split == "columns" else whole) for gemm in dense for width in gemm.outputs
-    ]
-    return [*inputs, *outputs, tokens]
+    sides = [(gemm.inputs, gemm.split == "rows") for gemm in dense]
+    sides += [(width, gemm.split == "columns") for gemm in dense for width in gemm.outputs]
+    return [*(size / (x.tp if split else np.ones(len(x))) for size, split in sides), tokens]
 
 
 def _fp8(question: Question, x: LayoutColumns) -> Bools:
     return np.full(len(x), question.training.precision == "fp8")
 
 
-@rule_when("the model is what it trains", lambda q, x: (x.tp > 0) & bool(q.model.untrained))
 def _another_model(question: Question, layout: Layout) -> Words:
     model = question.model
     what = f"the executor's blocks have no {either(list(model.untrained))}: it would train another model than"
@@ -111,14 +96,6 @@ def _another_model(question: Question, layout: Layout) -> Words:
     )
 
 
-@rule_when(
-    "learned positions reach the sequence",
-    lambda q, x: (
-        (x.tp > 0)
-        & (q.model.positions == "learned")
-        & (q.training.sequence_length > q.model.longest_sequence)
-    ),
-)
 def _positions(question: Question, layout: Layout) -> Words:
     model, length = question.model, question.training.sequence_length
     what = (
@@ -135,14 +112,6 @@ def _stages_in_pools(question: Question, x: LayoutColumns) -> Bools:
     return ~holds_replicas(question, x)
 
 
-@rule_when(
-    "tp divides the tokens it routes",
-    lambda q, x: (
-        q.model.has_experts
-        & (x.sp == 0)
-        & (np.fmod(q.training.sequence_length, x.cp.astype(np.float64) * x.tp) != 0)
-    ),
-)
 def _routed_parts(question: Question, layout: Layout) -> Words:
     length = question.training.sequence_length
     what = f"the executor has each of tp{layout.tp} ranks route its part of a sequence"
@@ -150,12 +119,6 @@ def _routed_parts(question: Question, layout: Layout) -> Words:
     return Words(f"{what}; {over} does not divide {length} tokens")
 
 
-@rule_when(
-    "split experts and latents follow one another",
-    lambda q, x: (
-        (x.tp > 1) & q.model.parallel_block & (q.model.has_experts or q.model.latent_attention is not None)
-    ),
-)
 def _one_after_the_other(question: Question, layout: Layout) -> Words:
     which = "experts" if question.model.has_experts else "latent attention"
     what = f"the executor cannot split {which} over tp{layout.tp} in blocks that run attention and MLP side by side"
@@ -168,16 +131,14 @@ def split_rows(question: Question, tp: Degree, etp: Degree) -> list[tuple[str, i
     model, tuning = question.model, question.training.tuning
     if tuning is None or tuning.base != "nf4":
         return []
-    found = [("o", model.attended_size, tp)]
-    if model.recurrence:
-        found.append(("out_proj", model.recurrence.value_size, tp))
-    if model.dense_share:
-        found.append(("down", model.ffn_hidden_size, tp))
-    if model.moe_share:
-        found.append(("experts", model.moe_ffn_hidden_size, etp))
-    if model.shared_expert_ffn_hidden_size:
-        found.append(("down", model.shared_expert_ffn_hidden_size, tp))
-    return found
+    widths = [
+        ("o", model.attended_size, tp),
+        ("out_proj", model.recurrence.value_size if model.recurrence else 0, tp),
+        ("down", model.ffn_hidden_size if model.dense_share else 0, tp),
+        ("experts", model.moe_ffn_hidden_size if model.moe_share else 0, etp),
+        ("down", model.shared_expert_ffn_hidden_size, tp),
+    ]
+    return [row for row in widths if row[1]]
 
 
 def _reaches_over(question: Question) -> bool:
@@ -186,159 +147,169 @@ def _reaches_over(question: Question) -> bool:
     return bool(cut) and any(width % NF4_BLOCK for width in (question.model.hidden_size, *cut))
 
 
-@rule_when(
-    "schedules off tables send ahead", lambda q, x: (x.overlap_pp == 0) & (x.pp > 1) & ~is_scheduled(x, PLAIN)
-)
 def _sends_ahead(question: Question, layout: Layout) -> Words:
     what = f"PyTorch runs `schedule={layout.schedule}` off a table, which posts sends ahead"
     named = ",".join(axis for axis in OVERLAPS if axis == "pp" or axis in (layout.overlap or ()))
     return Words(f"{what} whatever a layout says", f"write `overlap={named}`, or leave `overlap` out")
 
 
-RUNNABLE: tuple[Rule, ...] = (
-    _another_model,
-    _positions,
-    refuses(
-        "one kind of GPU",
+_RUNNABLE: dict[str, Row] = {
+    "the model is what it trains": (lambda q, x: (x.tp > 0) & bool(q.model.untrained), _another_model),
+    "learned positions reach the sequence": (
+        lambda q, x: (
+            (x.tp > 0)
+            & (q.model.positions == "learned")
+            & (q.training.sequence_length > q.model.longest_sequence)
+        ),
+        _positions,
+    ),
+    "one kind of GPU": (
         _stages_in_pools,
         "the executor trains on one kind of GPU, and `{question.cluster.name}` has several pools",
         "whole replicas in each run: plan with `--allow replicas`",
     ),
-    _precision,
-    refuses(
-        "states in fp32",
+    "a precision the executor has": (
+        lambda q, x: (x.tp > 0) & (q.training.precision not in _PRECISIONS),
+        _precision,
+    ),
+    "states in fp32": (
         lambda q, x: (x.tp > 0) & _narrow_states(q.training),
         "the executor keeps gradients, moments and master weights in fp32, and the plan does not",
     ),
-    refuses(
-        "adapters of dense blocks",
+    "adapters of dense blocks": (
         lambda q, x: (x.tp > 0) & _adapts_others(q),
         "the executor has adapters for attention and dense MLPs in fp32 and bf16, without latent attention or a tower",
         "name matrices with --targets q,k,v,o,gate,up,down",
     ),
-    refuses(
-        "adapters have whole backward passes",
+    "adapters have whole backward passes": (
         lambda q, x: (
             (q.training.tuning is not None)
             & (is_scheduled(x, SPLIT_BACKWARD) | (x.overlap_tp == 1) | (x.overlap_dp == 1))
         ),
         "the executor trains adapters neither under a schedule that splits backward passes nor with `overlap`",
     ),
-    refuses(
-        "tensor ranks drop the same of an adapter's input",
+    "tensor ranks drop the same of an adapter's input": (
         lambda q, x: (x.tp > 1) & (q.training.tuning is not None and q.training.tuning.dropout > 0),
         "the executor drops no inputs of adapters that are split over tp{layout.tp}",
         "leave out `tuning.dropout`, or use tp1",
     ),
-    refuses(
-        "updates follow the backward pass",
+    "updates follow the backward pass": (
         lambda q, x: (x.tp > 0) & q.training.optimizer_in_backward,
         "the executor updates when all gradients are there, and the plan in the backward pass",
         "plan without --optimizer-in-backward",
     ),
-    refuses(
-        "one model is trained",
+    "one model is trained": (
         lambda q, x: (x.tp > 0) & (q.training.reference is not None or q.training.reward),
         "the executor trains to predict the next token, and the plan on pairs (dpo, reward)",
     ),
-    refuses(
-        "frozen parts have whole backward passes",
+    "frozen parts have whole backward passes": (
         lambda q, x: bool(q.training.freeze) & is_scheduled(x, SPLIT_BACKWARD),
         "the executor freezes nothing under `schedule={layout.schedule}`, which splits backward passes",
     ),
-    refuses(
-        "sequences are whole",
+    "sequences are whole": (
         lambda q, x: (x.tp > 0) & (q.training.lengths is not None),
         "the executor trains on whole sequences, and the plan on documents of unlike length",
         "plan without --lengths",
     ),
-    refuses(
-        "the loss counts every token",
+    "the loss counts every token": (
         lambda q, x: (x.tp > 0) & (q.training.answers is not None),
         "the executor's loss counts every token, and the plan's those of answers",
         "plan without --answers",
     ),
-    refuses(
-        "an optimizer the executor has",
+    "an optimizer the executor has": (
         lambda q, x: (x.tp > 0) & (q.training.optimizer not in _OPTIMIZERS),
         "the executor has adamw, lamb and sgd, not {question.training.optimizer}",
         "plan with --optimizer adamw",
     ),
-    refuses(
-        "rows of whole blocks of nf4",
+    "rows of whole blocks of nf4": (
         lambda q, x: (x.tp > 0) & _reaches_over(q),
         "the executor's blocks of 64 elements that share a scale of nf4 lie inside rows, and"
         " `{question.model.name}` has rows of other lengths",
         "plan with --base-precision int8",
     ),
-    refuses(
-        "split backward passes meet shared weights once",
+    "split backward passes meet shared weights once": (
         lambda q, x: is_scheduled(x, SPLIT_BACKWARD) & (q.model.stacks is not None),
         "blocks of `{model.name}` share tables of biases and what its encoder returns, and PyTorch splits no backward"
         " pass through these, as `schedule={layout.schedule}` asks",
         "use another schedule",
     ),
-    refuses(
-        "fp8 keeps blocks on the device",
+    "fp8 keeps blocks on the device": (
         lambda q, x: (q.training.precision == "fp8") & offloads(x),
         "the executor's fp8 products keep their weights on the device",
         "leave out `offload`, or plan with --precision bf16",
     ),
-    refuses(
-        "offload runs backward passes whole",
+    "offload runs backward passes whole": (
         lambda q, x: offloads(x) & is_scheduled(x, SPLIT_BACKWARD),
         "`schedule={layout.schedule}` splits backward passes, and between the halves a block would come and go for"
         " each of its weights",
         "use another schedule, or leave out `offload`",
     ),
-    refuses(
-        "symmetric memory is of GPUs",
+    "symmetric memory is of GPUs": (
         lambda q, x: (x.overlap_tp == 1) & (q.cluster.gpu.kind == "cpu"),
         "`overlap=tp` sends through the symmetric memory of GPUs (torch.distributed._symmetric_memory), and"
         " `{question.cluster.name}` has none",
         "leave `tp` out of `overlap`",
     ),
-    _sends_ahead,
-    refuses(
-        "blocks in host memory have buffers of their own",
+    "schedules off tables send ahead": (
+        lambda q, x: (x.overlap_pp == 0) & (x.pp > 1) & ~is_scheduled(x, PLAIN),
+        _sends_ahead,
+    ),
+    "blocks in host memory have buffers of their own": (
         lambda q, x: (x.overlap_dp == 1) & offloads(x),
         "the executor reduces gradients of blocks in host memory as they come down, not behind compute",
         "leave out `offload`, or `overlap=dp`",
     ),
-    _fp8_experts,
-    refuses(
-        "fp8 runs backward passes whole",
+    "experts in fp8": (
+        lambda q, x: _fp8(q, x) & q.model.has_experts,
+        "the executor's experts do not multiply in fp8",
+        IN_16_BITS,
+    ),
+    "fp8 runs backward passes whole": (
         lambda q, x: _fp8(q, x) & is_scheduled(x, SPLIT_BACKWARD),
         "each half of a backward pass that `schedule={layout.schedule}` splits would run all products in fp8",
         "use another schedule",
     ),
-    _fp8_sides,
-    _routed_parts,
-    refuses(
-        "norms over all heads have all heads",
+    "products in fp8 have whole sides": (
+        lambda q, x: _fp8(q, x) & np.any([side % _FP8_SIDE != 0 for side in _sides(q, x)], axis=0),
+        _fp8_sides,
+    ),
+    "tp divides the tokens it routes": (
+        lambda q, x: (
+            q.model.has_experts
+            & (x.sp == 0)
+            & (np.fmod(q.training.sequence_length, x.cp.astype(np.float64) * x.tp) != 0)
+        ),
+        _routed_parts,
+    ),
+    "norms over all heads have all heads": (
         lambda q, x: (x.tp > 1) & (q.model.qk_norm_over == "all"),
         "the executor cannot split a norm over all heads (`qk_norm_over: all`) over tp{layout.tp}",
         "use tp1",
     ),
-    _one_after_the_other,
-)
+    "split experts and latents follow one another": (
+        lambda q, x: (
+            (x.tp > 1)
+            & q.model.parallel_block
+            & (q.model.has_experts or q.model.latent_attention is not None)
+        ),
+        _one_after_the_other,
+    ),
+}
+RUNNABLE = rules(_RUNNABLE)
+"""Rules of our own executor."""
 
 
-@rule_when("the stack has this ZeRO stage", lambda q, x: ~np.isin(x.zero, q.stack.zero_stages))
-def _stack_has_no_zero(question: Question, layout: Layout) -> Words:
-    stages = [f"zero{stage}" for stage in question.stack.zero_stages]
-    return Words(
-        f"software stack `{question.stack.name}` cannot run `zero{layout.zero}`",
-        f"it has {either(stages)}; `--stack` names another",
-    )
+def _offers(
+    broken: Broken, lacks: str, offered: Callable[[StackSpec], Sequence[str]]
+) -> tuple[Broken, Sentence]:
+    """Row of a rule that the stack has what a layout asks for: a template of what it lacks, and what it has."""
 
+    def sentence(question: Question, layout: Layout) -> Words:
+        stack = question.stack
+        what = f"software stack `{stack.name}` {lacks.format(layout=layout)}"
+        return Words(what, f"it has {either(list(offered(stack)))}; `--stack` names another")
 
-@rule_when("the stack has this schedule", lambda q, x: ~is_scheduled(x, q.stack.schedules))
-def _stack_has_no_schedule(question: Question, layout: Layout) -> Words:
-    return Words(
-        f"software stack `{question.stack.name}` cannot run `schedule={layout.schedule}`",
-        f"it has {either(list(question.stack.schedules))}; `--stack` names another",
-    )
+    return broken, sentence
 
 
 def _context_missing(question: Question, x: LayoutColumns) -> Bools:
@@ -346,15 +317,6 @@ def _context_missing(question: Question, x: LayoutColumns) -> Bools:
     stack = question.stack
     offered = [CONTEXTS.index(way) for way in (*stack.context_kinds, stack.context_parallel)]
     return (x.cp > 1) & bool(stack.context_kinds) & ~np.isin(context_ways(question, x), offered)
-
-
-@rule_when("the stack has this way of context parallelism", _context_missing)
-def _stack_lacks_context(question: Question, layout: Layout) -> Words:
-    ways = [f"context={way}" for way in question.stack.context_kinds]
-    return Words(
-        f"software stack `{question.stack.name}` has no `context={layout.context}`",
-        f"it has {either(ways)}; `--stack` names another",
-    )
 
 
 def _order_missing(question: Question, x: LayoutColumns) -> Bools:
@@ -368,43 +330,27 @@ def _order_missing(question: Question, x: LayoutColumns) -> Bools:
     return missing
 
 
-@rule_when("the stack has this order", _order_missing)
-def _stack_lacks_order(question: Question, layout: Layout) -> Words:
-    orders = [f"order={order}" for order in question.stack.axis_orders]
-    return Words(
-        f"software stack `{question.stack.name}` cannot seat its ranks in `order={layout.order}`",
-        f"it has {either(orders)}; `--stack` names another",
-    )
+def _zero_stages(stages: Sequence[int]) -> str:
+    return either([f"`zero{stage}`" for stage in stages])
 
 
-@rule_when(
-    "the stack uses drives under this ZeRO stage",
-    lambda q, x: (x.offload_drive > 0) & (x.replicas > 1) & ~np.isin(x.zero, q.stack.drive.zero_stages),
-)
 def _drive_at(question: Question, layout: Layout) -> Words:
-    stages = either([f"`zero{stage}`" for stage in question.stack.drive.zero_stages])
+    stages = _zero_stages(question.stack.drive.zero_stages)
     return Words(
         f"software stack `{question.stack.name}` keeps states on the drive under {stages} only",
         f"use {stages}, or leave out `drive`",
     )
 
 
-def _offload_missing(question: Question, x: LayoutColumns) -> Bools:
-    lacks = np.zeros(len(x), dtype=np.bool_)
-    for part in Offload._fields:
-        if part not in question.stack.residencies:
-            lacks |= getattr(x, f"offload_{part}") > 0
-    return lacks
+def _any_of(x: LayoutColumns, columns: Iterable[str]) -> Bools:
+    """(N,): layouts with a positive value in one of some columns."""
+    positive: Bools = np.any([np.zeros(len(x)), *(getattr(x, name) > 0 for name in columns)], axis=0)
+    return positive
 
 
-@rule_when("the stack offloads this", _offload_missing)
 def _stack_lacks_offload(question: Question, layout: Layout) -> Words:
     stack = question.stack
-    has = (
-        f"it keeps {either([f'`{one}`' for one in stack.residencies])}"
-        if stack.residencies
-        else "it keeps nothing"
-    )
+    kept = either([f"`{one}`" for one in stack.residencies]) if stack.residencies else "nothing"
     wanted = [part for part, count in zip(Offload._fields, layout.offload, strict=True) if count]
     lacking = [part for part in wanted if part not in stack.residencies]
     if lacking == ["drive"]:
@@ -412,7 +358,7 @@ def _stack_lacks_offload(question: Question, layout: Layout) -> Words:
         return Words(what, "leave out `drive`; `--stack` names another")
     parts = " and ".join(f"`{part}`" for part in lacking)
     what = f"software stack `{stack.name}` cannot keep {parts} of a block in host memory"
-    return Words(what, f"{has} there; `--stack` names another")
+    return Words(what, f"it keeps {kept} there; `--stack` names another")
 
 
 def overlapped_by(stack: StackSpec) -> tuple[Overlap, ...]:
@@ -425,14 +371,6 @@ def overlapped_by(stack: StackSpec) -> tuple[Overlap, ...]:
     return tuple(axis for axis in OVERLAPS if always[axis] or axis in stack.overlaps)
 
 
-def _overlap_missing(question: Question, x: LayoutColumns) -> Bools:
-    has = overlapped_by(question.stack)
-    wanted = [getattr(x, f"overlap_{axis}") == 1 for axis in OVERLAPS if axis not in has]
-    lacking: Bools = np.any([np.zeros(len(x), dtype=np.bool_), *wanted], axis=0)
-    return lacking
-
-
-@rule_when("the stack overlaps this", _overlap_missing)
 def _stack_lacks_overlap(question: Question, layout: Layout) -> Words:
     stack, has = question.stack, overlapped_by(question.stack)
     lacks = [axis for axis in layout.overlap or () if axis not in has]
@@ -443,14 +381,8 @@ def _stack_lacks_overlap(question: Question, layout: Layout) -> Words:
     )
 
 
-def _reduces_later(question: Question, x: LayoutColumns) -> Bools:
-    later: Bools = (x.overlap_dp == 1) & ~np.isin(x.zero, question.stack.overlaps_gradient_reduce_at)
-    return later
-
-
-@rule_when("the stack overlaps under this ZeRO stage", _reduces_later)
 def _overlap_under(question: Question, layout: Layout) -> Words:
-    stages = either([f"`zero{stage}`" for stage in question.stack.overlaps_gradient_reduce_at])
+    stages = _zero_stages(question.stack.overlaps_gradient_reduce_at)
     return Words(
         f"software stack `{question.stack.name}` has `overlap=dp` under {stages} only",
         f"use {stages}, or leave `dp` out",
@@ -462,51 +394,78 @@ def _of_the_executor(rule: Rule) -> Rule:
     return replace(rule, broken=lambda q, x: (q.stack.name in OWN_STACKS) & rule.broken(q, x))
 
 
-STACK_RULES: tuple[Rule, ...] = (
-    _stack_has_no_zero,
-    _stack_has_no_schedule,
-    refuses(
-        "a split backward pass finds its weights",
+_STACK_RULES: dict[str, Row] = {
+    "the stack has this ZeRO stage": _offers(
+        lambda q, x: ~np.isin(x.zero, q.stack.zero_stages),
+        "cannot run `zero{layout.zero}`",
+        lambda stack: [f"zero{stage}" for stage in stack.zero_stages],
+    ),
+    "the stack has this schedule": _offers(
+        lambda q, x: ~is_scheduled(x, q.stack.schedules),
+        "cannot run `schedule={layout.schedule}`",
+        lambda stack: stack.schedules,
+    ),
+    "a split backward pass finds its weights": (
         lambda q, x: (x.zero == 3) & q.stack.zero3_gathers_every_microbatch & is_scheduled(x, SPLIT_BACKWARD),
-        "`zero{layout.zero}` gathers weights again for each backward pass, and `schedule={layout.schedule}` splits that"
-        " pass: PyTorch trains wrong without a word",
+        "`zero{layout.zero}` gathers weights again for each backward pass, and `schedule={layout.schedule}` splits"
+        " that pass: PyTorch trains wrong without a word",
         "use zero2, or another schedule",
     ),
-    refuses(
-        "the stack has context parallelism",
+    "the stack has context parallelism": (
         lambda q, x: (x.cp > 1) & (not q.stack.context_kinds),
-        "software stack `{question.stack.name}` cannot split a sequence over ranks (`cp{layout.cp}`)",
+        "software stack `{stack.name}` cannot split a sequence over ranks (`cp{layout.cp}`)",
         "use cp1; `--stack` names another",
     ),
-    _stack_lacks_context,
-    _stack_lacks_order,
-    refuses(
-        "the stack splits experts otherwise",
+    "the stack has this way of context parallelism": _offers(
+        _context_missing,
+        "has no `context={layout.context}`",
+        lambda stack: [f"context={way}" for way in stack.context_kinds],
+    ),
+    "the stack has this order": _offers(
+        _order_missing,
+        "cannot seat its ranks in `order={layout.order}`",
+        lambda stack: [f"order={order}" for order in stack.axis_orders],
+    ),
+    "the stack splits experts otherwise": (
         lambda q, x: q.model.has_experts & (not q.stack.expert_tensor_parallel) & (x.etp != x.tp),
-        "software stack `{question.stack.name}` splits experts as the rest of the model: `etp{layout.etp}` is not"
+        "software stack `{stack.name}` splits experts as the rest of the model: `etp{layout.etp}` is not"
         " tp{layout.tp}",
         "leave out `etp`; `--stack` names another",
     ),
-    refuses(
-        "the stack shards in groups",
+    "the stack shards in groups": (
         lambda q, x: (x.shard != x.replicas) & (not q.stack.hybrid_shard),
-        "software stack `{question.stack.name}` shards over all {layout.data_ranks:,} ranks of dp x cp, not over"
+        "software stack `{stack.name}` shards over all {layout.data_ranks:,} ranks of dp x cp, not over"
         " `shard{layout.shard}`",
         "leave out `shard`; `--stack` names another",
     ),
-    refuses(
-        "the stack splits scans over ranks",
+    "the stack splits scans over ranks": (
         lambda q, x: (x.cp > 1) & (q.model.recurrence is not None) & q.stack.torch_context_parallel,
-        "software stack `{question.stack.name}` splits attention alone over ranks (`cp{layout.cp}`): no state passes"
+        "software stack `{stack.name}` splits attention alone over ranks (`cp{layout.cp}`): no state passes"
         " from one rank's tokens to the next's",
         "use cp1; `--stack` names another",
     ),
-    _stack_lacks_offload,
-    _drive_at,
-    _stack_lacks_overlap,
-    _overlap_under,
-    *(_of_the_executor(rule) for rule in RUNNABLE),
-)
+    "the stack offloads this": (
+        lambda q, x: _any_of(
+            x, [f"offload_{part}" for part in Offload._fields if part not in q.stack.residencies]
+        ),
+        _stack_lacks_offload,
+    ),
+    "the stack uses drives under this ZeRO stage": (
+        lambda q, x: (x.offload_drive > 0) & (x.replicas > 1) & ~np.isin(x.zero, q.stack.drive.zero_stages),
+        _drive_at,
+    ),
+    "the stack overlaps this": (
+        lambda q, x: _any_of(
+            x, [f"overlap_{axis}" for axis in OVERLAPS if axis not in overlapped_by(q.stack)]
+        ),
+        _stack_lacks_overlap,
+    ),
+    "the stack overlaps under this ZeRO stage": (
+        lambda q, x: (x.overlap_dp == 1) & ~np.isin(x.zero, q.stack.overlaps_gradient_reduce_at),
+        _overlap_under,
+    ),
+}
+STACK_RULES = (*rules(_STACK_RULES), *map(_of_the_executor, RUNNABLE))
 
 
 def question_objections(question: Question) -> list[Words]:
@@ -527,12 +486,5 @@ def require_runnable(question: Question, layout: Layout) -> None:
     own = load_stack(OWN_COMPILED if question.stack.compiled else OWN_STACK)
     ours = replace(question, stack=own)
     columns = LayoutColumns.of([layout])
-    found = [rule.sentence(ours, layout) for rule in STACK_RULES if rule.broken(ours, columns)[0]]
-    if len(found) == 1:
-        raise InputError(found[0].what, hint=found[0].hint)
-    if found:
-        raise InputError(
-            f"the executor cannot run `{layout}`: {len(found)} reasons",
-            problems=[Problem("", words.what) for words in found],
-            hint=found[0].hint,
-        )
+    broken = [rule.sentence(ours, layout) for rule in STACK_RULES if rule.broken(ours, columns)[0]]
+    raise_problems(broken, f"the executor cannot run `{layout}`: {len(broken)} reasons")

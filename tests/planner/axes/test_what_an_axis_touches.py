@@ -102,13 +102,13 @@ PLACES = {
     **_with_import(
         "planner/rules/legality.py",
         "import toys",
-        ("    *STACK_RULES,\n", "    *toys.RULES,\n    *STACK_RULES,\n"),
+        ("(*rules(_RULES), *STACK_RULES)", "(*rules(_RULES), *toys.RULES, *STACK_RULES)"),
         ("(_hosts_hold, _drives_hold)", "(_hosts_hold, _drives_hold, toys.no_shelf)"),
     ),
     **_with_import(
         "planner/rules/stack.py",
         "import toys",
-        ("    _fp8_experts,\n", "    *toys.RUNNABLE,\n    _fp8_experts,\n"),
+        ("\nRUNNABLE = rules(_RUNNABLE)", "\nRUNNABLE = (*rules(_RUNNABLE), *toys.RUNNABLE)"),
     ),
     **_with_import(
         "planner/space/axes.py",
