@@ -175,11 +175,7 @@ def _distance(profile: HardwareProfile, gpu: GpuSpec) -> float:
 
 
 def nearest_profile(
-    gpu: GpuSpec,
-    stack: str,
-    known: Iterable[HardwareProfile] | None = None,
-    *,
-    family: str | None = None,
+    gpu: GpuSpec, stack: str, known: Iterable[HardwareProfile] | None = None, *, family: str | None = None
 ) -> HardwareProfile:
     """The profile, of `known` or of the catalogue, that says most about a GPU under a stack.
 

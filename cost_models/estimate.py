@@ -43,29 +43,18 @@ class Trust:
     def __str__(self) -> str:
         if self.error is None:
             return f"{self.profile} ({self.tier}, never compared with a run)"
-        if self.borrowed and self.by_tests:
-            return (
-                f"{self.profile} (constants of {self.borrowed} x ratios of published tests, compared with no run; those"
-                f" of other GPUs were off by {_whole(self.error)} in the median of {counted(self.runs, 'run')})"
-            )
-        if self.borrowed:
-            return (
-                f"{self.profile} (borrowed from {self.borrowed}; median error {_whole(self.error)} where"
-                f" {counted(self.runs, 'run')} were predicted so)"
-            )
-        shown = (
-            f"{self.profile} ({self.tier}, median error {_whole(self.error)} over {counted(self.runs, 'run')}"
-        )
-        if self.elsewhere:
-            shown += f" of {self.elsewhere}"
-        if self.unseen_error is not None:
-            shown += f"; {_whole(self.unseen_error)} on held-out sources"
-        return f"{shown})"
-
-
-def _whole(share: float) -> str:
-    """A share as a whole percentage: 0.031 → "3 %"."""
-    return f"{share:.0%}".replace("%", " %")
+        error, runs, lender = f"{100 * self.error:.0f} %", counted(self.runs, "run"), self.borrowed
+        if lender and self.by_tests:
+            words = f"constants of {lender} x ratios of published tests, compared with no run; those of other GPUs"
+            words += f" were off by {error} in the median of {runs}"
+        elif lender:
+            words = f"borrowed from {lender}; median error {error} where {runs} were predicted so"
+        else:
+            words = f"{self.tier}, median error {error} over {runs}"
+            words += f" of {self.elsewhere}" if self.elsewhere else ""
+            if self.unseen_error is not None:
+                words += f"; {100 * self.unseen_error:.0f} % on held-out sources"
+        return f"{self.profile} ({words})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,21 +209,17 @@ class Estimate:
         return "tight" if self.device_is_tight or self.host_is_tight else "fits"
 
     @property
-    def _missed_by(self) -> float:
-        """Factor by which nine in ten peaks of the stack are missed at most."""
-        return 1 + self.trust.memory_error
-
-    @property
     def device_is_tight(self) -> bool:
-        """Whether the limit of devices is within the error of the predicted peak."""
-        return self.whole_limit / self._missed_by < self.peak_bytes < self.whole_limit * self._missed_by
+        """Whether the limit of devices is within the error of the predicted peak: a factor that nine in ten peaks of
+        the stack are missed by at most."""
+        factor = 1 + self.trust.memory_error
+        return self.whole_limit / factor < self.peak_bytes < self.whole_limit * factor
 
     @property
     def host_is_tight(self) -> bool:
         """Whether hosts hold what is offloaded with no more to spare than peaks have been missed by."""
-        if self.host_limit is None or not self.host_bytes:
-            return False
-        return self.host_limit / self._missed_by < self.host_bytes <= self.host_limit
+        most = self.host_limit or 0.0
+        return most / (1 + self.trust.memory_error) < self.host_bytes <= most
 
     @property
     def fits(self) -> bool:

@@ -24,7 +24,7 @@ from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, PrivateAttr, Tag, model_validator
@@ -107,10 +107,14 @@ class AnyPlan(Spec):
             f"{counted(len(names), 'fact')} of the plan's software stack no longer in use, ignored: {listed}",
         )
 
+    if TYPE_CHECKING:
+        model: Any
+        certificate: Any
+
     @property
     def model_name(self) -> str:
         """The name of the model."""
-        raise NotImplementedError
+        return str(self.model.name)
 
     @property
     def num_ranks(self) -> int:
@@ -125,7 +129,7 @@ class AnyPlan(Spec):
     @property
     def searched(self) -> bool:
         """Whether a search found it, so that it claims to be the best."""
-        raise NotImplementedError
+        return self.certificate is not None
 
     def require_readable(self) -> None:
         """Check that its restrictions can be read. Raises InputError."""
@@ -137,9 +141,9 @@ class AnyPlan(Spec):
 
 
 def _rename_parts(parts: Any) -> Any:
-    return (
-        {_RENAMED.get(name, name): size for name, size in parts.items()} if isinstance(parts, dict) else parts
-    )
+    if not isinstance(parts, dict):
+        return parts
+    return {_RENAMED.get(name, name): size for name, size in parts.items()}
 
 
 class Prediction(Spec):
@@ -171,15 +175,8 @@ class Prediction(Spec):
     @classmethod
     def of(cls, estimate: Estimate) -> Prediction:
         """An estimate as a plan file holds it."""
-        names = [
-            "step_seconds",
-            "weighed_seconds",
-            "mfu",
-            "hfu",
-            "tokens_per_second",
-            "peak_bytes",
-            "memory_limit",
-        ]
+        names = ["step_seconds", "weighed_seconds", "mfu", "hfu", "tokens_per_second"]
+        names += ["peak_bytes", "memory_limit"]
         names += ["host_bytes", "host_limit"] if estimate.host_bytes else []
         names += ["drive_bytes", "drive_limit"] if estimate.drive_bytes else []
         return cls(
@@ -378,20 +375,12 @@ class Plan(AnyPlan):
         return "time" if self.objective is None else self.objective.name
 
     @property
-    def model_name(self) -> str:
-        return self.model.name
-
-    @property
     def num_ranks(self) -> int:
         return self.layout.num_gpus
 
     @property
     def gpu(self) -> GpuSpec:
         return self.question.cluster.gpu
-
-    @property
-    def searched(self) -> bool:
-        return self.certificate is not None
 
     def require_readable(self) -> None:
         _ = self.restrictions.read
@@ -445,12 +434,10 @@ _HEADER = """\
 
 def plan_text(plan: AnyPlan) -> str:
     """A plan as the YAML of its file."""
-    fields = plan.model_dump(mode="json", exclude={"certificate": UNWRITTEN})
-    predicted = fields.get("prediction", {})
-    for tier in ("host", "drive"):
-        if predicted.get(f"{tier}_bytes") is None:  # nothing lies there, so nothing is said of it
-            for name in (f"{tier}_bytes", f"{tier}_limit"):
-                predicted.pop(name, None)
+    predicted = getattr(plan, "prediction", None)
+    empty = [tier for tier in ("host", "drive") if getattr(predicted, f"{tier}_bytes", None) is None]
+    unused = {f"{tier}_{what}" for tier in empty for what in ("bytes", "limit")}  # nothing lies there
+    fields = plan.model_dump(mode="json", exclude={"certificate": UNWRITTEN, "prediction": unused})
     return plan_yaml(_HEADER, fields)
 
 
@@ -487,17 +474,16 @@ def load_any_plan(path: str | Path) -> AnyPlan:
         InputError: missing, no plan, of another schema version, cut short, or inconsistent; all problems at once.
     """
     document = read_document(path)
-    return _checked(document, read_plan_in(document))
+    return _load(document, _plan_type(document))
 
 
 def load_plan(path: str | Path) -> Plan:
     """Read a plan file of a transformer as `load_any_plan` does, and raises as that."""
-    document = read_document(path)
-    return _checked(document, _read_plan(document, Plan))
+    return _load(read_document(path), Plan)
 
 
-def _checked(document: Document, plan: P) -> P:
-    """The plan, checked for problems on its own cluster. Raises InputError."""
+def _load(document: Document, plan_type: type[P]) -> P:
+    plan = _read_plan(document, plan_type)
     if problems := plan.problems():
         where, headline = document.where(("layout",)), f"the layout of `{document.source}` cannot run"
         raise InputError(headline, problems=[Problem(where, problem.what) for problem in problems])
@@ -510,9 +496,14 @@ def read_plan_in(document: Document) -> AnyPlan:
     Raises:
         InputError: no plan, of another schema version or cut short; all problems at once.
     """
+    return _read_plan(document, _plan_type(document))
+
+
+def _plan_type(document: Document) -> type[AnyPlan]:
+    """Family of a plan file by its kind; of an unknown kind the transformers', which reports the error."""
     kind = document.value.get("kind") if isinstance(document.value, dict) else None
-    plan_type: type[AnyPlan] = part(family_of_plan_kind(kind).plan)  # of an unknown kind it reports the error
-    return _read_plan(document, plan_type)
+    plan_type: type[AnyPlan] = part(family_of_plan_kind(kind).plan)
+    return plan_type
 
 
 def without_dropped_facts(fields: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

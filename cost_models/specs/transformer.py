@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
@@ -383,11 +383,9 @@ class Tower(Spec):
     def _fill_defaults(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        width, heads = data.get("hidden_size"), data.get("num_heads")
-        if not (isinstance(width, int) and isinstance(heads, int) and width > 0 and heads > 0):
-            return {"head_dim": 1, "ffn_hidden_size": 1} | data  # those two are refused anyway
-        dim = width / heads if width % heads else width // heads
-        return {"head_dim": dim, "ffn_hidden_size": 4 * width} | data
+        derived = _derived_widths(data)
+        del derived["num_kv_heads"]
+        return derived | data
 
     @model_validator(mode="after")
     def _cut_evenly(self) -> Tower:
@@ -444,52 +442,15 @@ DERIVED_FIELDS = ("num_kv_heads", "head_dim", "ffn_hidden_size")
 """Fields that a file may leave out, because they follow from `num_heads` and `hidden_size`."""
 
 
-def filled_in(data: dict[str, Any]) -> dict[str, Any]:
-    """The fields with those that follow; wrong types are left to the checks of fields."""
-    heads, hidden = data.get("num_heads"), data.get("hidden_size")
-    filled = _of_diffusion(data) | data
-    if isinstance(heads, int) and isinstance(hidden, int) and heads > 0 and hidden > 0:
-        filled.setdefault("num_kv_heads", heads)
-        # a fraction is left for the field check, which says `head_dim: `12.8` is not a whole number`
-        filled.setdefault("head_dim", hidden / heads if hidden % heads else hidden // heads)
-        filled.setdefault("ffn_hidden_size", 4 * hidden)
-        if filled.get("num_experts"):
-            filled.setdefault("moe_ffn_hidden_size", filled["ffn_hidden_size"])
-            named = filled.get("moe_layers")
-            count = len(named) if isinstance(named, list | tuple) else 0
-            filled.setdefault("num_moe_layers", count or _decoder_layers(data))
-    else:  # those two are refused anyway: stand-ins, so that what follows from them is not reported too
-        for name in DERIVED_FIELDS:
-            filled.setdefault(name, 1)
-    if filled.get("recurrence") is not None:
-        filled["mixers"] = filled.get("mixers") or ("recurrence",)
-    if "attention_bias" in filled:
-        filled.setdefault("attention_output_bias", filled["attention_bias"])
-    return filled
-
-
-def _of_diffusion(data: dict[str, Any]) -> dict[str, Any]:
-    """Of a diffusion transformer: 1,000 classes and one for none, noise and its variance for each number of a patch."""
-    if data.get("diffusion") is None:
-        return {}
-    plain = {
-        "vocab_size": 1001,
-        "outputs": 1,
-        "positions": "none",
-        "tied_embeddings": False,
-        "head_bias": True,
-    }
-    plain |= {"activation": "gelu-tanh", "norm_epsilon": 1e-6}
-    with suppress(ValidationError):  # which the check of the field reports
-        plain["outputs"] = 2 * Diffusion.model_validate(data["diffusion"]).pixels
-    return plain | {"encoder": {"masked": 1.0, "head_transform": False}}
-
-
-def _decoder_layers(data: dict[str, Any]) -> Any:
-    """Blocks behind a vision tower's."""
-    layers, tower = data.get("num_layers"), data.get("tower")
-    own = tower.get("layers") if isinstance(tower, dict) else getattr(tower, "layers", 0)
-    return layers - own if isinstance(layers, int) and isinstance(own, int) and own < layers else layers
+def _derived_widths(data: dict[str, Any]) -> dict[str, Any]:
+    """Width of a head and inner width of an MLP, where a file gives the numbers that they follow from. Stand-ins where
+    it does not: those are refused anyway, so that what follows from them is not reported too."""
+    hidden, heads = data.get("hidden_size"), data.get("num_heads")
+    if not (isinstance(hidden, int) and isinstance(heads, int) and hidden > 0 and heads > 0):
+        return dict.fromkeys(DERIVED_FIELDS, 1)
+    # a fraction is left for the field check, which says `head_dim: `12.8` is not a whole number`
+    dim = hidden / heads if hidden % heads else hidden // heads
+    return {"num_kv_heads": heads, "head_dim": dim, "ffn_hidden_size": 4 * hidden}
 
 
 Activation = Literal["gelu", "gelu-tanh", "silu", "relu", "squared-relu", "quick-gelu"]
@@ -499,7 +460,7 @@ Positions = Literal["learned", "rotary", "alibi", "none"]
 Mixer = Literal["attention", "recurrence", "both", "none"]
 
 
-class TransformerShape(Spec):
+class TransformerSpec(Spec):
     """A transformer of one stack of blocks, dense or MoE: a decoder, or with `encoder` an encoder.
 
     Defaults that depend on other fields are filled in on construction; each block is priced as what it is
@@ -639,7 +600,32 @@ class TransformerShape(Spec):
     @model_validator(mode="before")
     @classmethod
     def _fill_defaults(cls, data: Any) -> Any:
-        return filled_in(data) if isinstance(data, dict) else data
+        """Fields that follow from others; wrong types are left to the checks of fields."""
+        if not isinstance(data, dict):
+            return data
+        filled = _derived_widths(data)
+        if data.get("diffusion") is not None:
+            # 1,000 classes and one for none, noise and its variance for each number of a patch
+            filled |= {"vocab_size": 1001, "outputs": 1, "positions": "none", "tied_embeddings": False}
+            filled |= {"head_bias": True, "activation": "gelu-tanh", "norm_epsilon": 1e-6}
+            filled["encoder"] = {"masked": 1.0, "head_transform": False}
+            with suppress(ValidationError):  # which the check of the field reports
+                filled["outputs"] = 2 * Diffusion.model_validate(data["diffusion"]).pixels
+        filled |= data
+        if filled.get("num_experts"):
+            filled.setdefault("moe_ffn_hidden_size", filled["ffn_hidden_size"])
+            layers, tower, named = (filled.get(name) for name in ("num_layers", "tower", "moe_layers"))
+            before = tower.get("layers") if isinstance(tower, dict) else getattr(tower, "layers", 0)
+            if isinstance(layers, int) and isinstance(before, int) and before < layers:
+                layers -= before
+            filled.setdefault(
+                "num_moe_layers", len(named) if named and isinstance(named, list | tuple) else layers
+            )
+        if filled.get("recurrence") is not None:
+            filled["mixers"] = filled.get("mixers") or ("recurrence",)
+        if "attention_bias" in filled:
+            filled.setdefault("attention_output_bias", filled["attention_bias"])
+        return filled
 
     @property
     def untrained(self) -> tuple[str, ...]:
@@ -779,233 +765,6 @@ class TransformerShape(Spec):
         """Whether the model is MoE."""
         return self.num_experts > 0
 
-
-def contradiction(model: TransformerShape) -> str:
-    """The first contradiction between a model's fields; empty where there is none."""
-    checks = (
-        _heads,
-        _rotary,
-        _latents,
-        _norms,
-        _windows,
-        _mixers,
-        _mixture,
-        _encoder,
-        _stacks,
-        _tower,
-        _diffusion,
-    )
-    return next((what for check in checks for what in check(model)), "")
-
-
-def _heads(model: TransformerShape) -> Iterator[str]:
-    if model.num_heads % model.num_kv_heads:
-        yield f"num_heads {model.num_heads} is not a multiple of num_kv_heads {model.num_kv_heads}"
-
-
-def _rotary(model: TransformerShape) -> Iterator[str]:
-    rotary = model.rotary
-    if model.positions != "rotary":
-        if rotary is not None:
-            yield f"rotary is for rotary positions, and positions is {model.positions}"
-        return
-    if model.head_dim % 2:
-        yield f"rotary positions need an even head_dim, not {model.head_dim}"
-    if rotary is None:
-        return
-    if rotary.dim is not None and (rotary.dim % 2 or rotary.dim > model.head_dim):
-        yield f"rotary.dim {rotary.dim} is no even part of head_dim {model.head_dim}"
-    if model.latent_attention and (rotary.dim or rotary.pattern):
-        yield "latent attention turns position_dim of every head: rotary.dim and rotary.pattern are not for it"
-    if len(rotary.pattern) > model.num_layers:
-        yield f"rotary.pattern names {len(rotary.pattern)} blocks, and num_layers is {model.num_layers}"
-    if rotary.windowed_base and model.attention_window is None:
-        yield "rotary.windowed_base is for windows, and attention_window says none"
-
-
-def _latents(model: TransformerShape) -> Iterator[str]:
-    latent = model.latent_attention
-    if latent is None:
-        if model.window_kind == "picked":
-            yield "window_kind picked is for latent attention with an indexer"
-        return
-    if latent.position_dim >= model.head_dim:
-        yield f"position_dim {latent.position_dim} leaves nothing of head_dim {model.head_dim}"
-    if (latent.indexer is None) == (model.window_kind == "picked"):
-        yield "an indexer picks the tokens of an attention_window of window_kind picked: it needs both"
-    if latent.indexer and latent.query_rank is None:
-        yield "an indexer makes queries from their latent, and query_rank says none"
-    if model.positions == "rotary" and latent.position_dim % 2:
-        yield f"rotary positions need an even position_dim, not {latent.position_dim}"
-
-
-def _norms(model: TransformerShape) -> Iterator[str]:
-    if model.parallel_block and model.norm_placement != "before":
-        yield f"a parallel_block has its norms before, not norm_placement {model.norm_placement}"
-    if model.parallel_norms == 2 and not model.parallel_block:
-        yield "parallel_norms is for a parallel_block"
-    if model.qk_norm_over == "all" and (not model.qk_norm or model.latent_attention):
-        yield "qk_norm_over is for qk_norm" + (" without latents" if model.latent_attention else "")
-
-
-def _windows(model: TransformerShape) -> Iterator[str]:
-    if model.attention_window is None and (model.window_kind != "sliding" or model.window_pattern):
-        given = "window_pattern" if model.window_pattern else "window_kind"
-        yield f"{given} is for windows, and attention_window says none"
-    if len(model.window_pattern) > model.num_layers:
-        yield f"window_pattern names {len(model.window_pattern)} blocks, and num_layers is {model.num_layers}"
-
-
-def _mixers(model: TransformerShape) -> Iterator[str]:
-    named = set(model.mixers)
-    if len(model.mixers) > model.num_layers:
-        yield f"mixers names {len(model.mixers)} blocks, and num_layers is {model.num_layers}"
-    if named & {"recurrence", "both"} and model.recurrence is None:
-        yield "mixers names a recurrence, and recurrence says none"
-    if model.recurrence and not named & {"recurrence", "both"}:
-        yield "recurrence is for blocks that mixers names, and it names none"
-    if "none" in named and not model.separate_halves:
-        yield "a block whose mixer is none needs separate_halves"
-    if model.parallel_block and model.mixers:
-        yield "a parallel_block has attention, and mixers names others"
-    if model.window_pattern and model.mixers:
-        yield "window_pattern and mixers both name blocks: only windows in all of them go with mixers"
-    if model.separate_halves and any(model.mixer_of(layer) != "none" for layer in model.moe_layers):
-        yield "with separate_halves a MoE block's mixer is none, and moe_layers names others"
-
-
-def _encoder(model: TransformerShape) -> Iterator[str]:
-    encoder = model.encoder
-    if encoder is None:
-        return
-    causal = {
-        "attention_window": model.attention_window,
-        "recurrence": model.recurrence,
-        "further_tokens": model.further_tokens,
-        "attention_sinks": model.attention_sinks,
-    }
-    yield from (f"{name} is for decoders, and encoder makes it none" for name, one in causal.items() if one)
-    if model.positions == "alibi":
-        yield "alibi positions are for decoders, and encoder makes it none"
-    if encoder.first_position >= model.max_positions:
-        yield f"first_position {encoder.first_position} is not below max_positions {model.max_positions}"
-    if encoder.mask_token is not None and encoder.mask_token >= model.vocab_size:
-        yield f"mask_token {encoder.mask_token} is not below vocab_size {model.vocab_size}"
-
-
-def _stacks(model: TransformerShape) -> Iterator[str]:
-    if model.stacks is None:
-        return
-    if not 1 <= model.stacks.encoder_layers < model.num_layers:
-        of = model.num_layers - 1
-        yield f"encoder_layers {model.stacks.encoder_layers} of stacks is not between 1 and {of}, all blocks but one"
-    others = (
-        "encoder",
-        "attention_window",
-        "recurrence",
-        "further_tokens",
-        "latent_attention",
-        "parallel_block",
-    )
-    yield from (f"{name} does not go with stacks" for name in others if getattr(model, name))
-    buckets, farthest = model.stacks.position_buckets, model.stacks.farthest
-    if buckets and not 4 <= buckets < 2 * farthest:
-        yield f"position_buckets {buckets} is not between 4 and {2 * farthest - 1}, twice farthest"
-    if model.stacks.source_share:
-        yield "source_share of stacks follows from the job's sequences"
-    if model.positions == "alibi" or model.norm_placement != "before":
-        yield "stacks have norms before, and no alibi positions"
-
-
-def _tower(model: TransformerShape) -> Iterator[str]:
-    if model.tower is None:
-        return
-    if not model.tower.layers < model.num_layers:
-        yield f"layers {model.tower.layers} of tower leaves no block of num_layers {model.num_layers} to the decoder"
-        return
-    others = ("encoder", "stacks", "further_tokens")
-    yield from (f"{name} does not go with tower" for name in others if getattr(model, name))
-    if model.norm_placement == "after-sum":
-        yield "norm_placement after-sum does not go with tower"
-    if model.tower.part or model.tower.share:
-        yield "part and share of tower follow from blocks"
-    alone = {"tower": None, "num_layers": model.num_layers - model.tower.layers}
-    if complaint := contradiction(model.model_copy(update=alone)):
-        yield f"of the decoder: {complaint}"
-
-
-def _diffusion(model: TransformerShape) -> Iterator[str]:
-    drawn = model.diffusion
-    if drawn is None:
-        return
-    if model.encoder is None or model.encoder.head_transform or model.outputs is None:
-        yield "diffusion is of an encoder without head_transform, whose outputs are those of a patch"
-    if drawn.latent % drawn.patch:
-        yield f"latent {drawn.latent} of diffusion is not a multiple of patch {drawn.patch}"
-    others = ("stacks", "tower", "parallel_block", "tied_embeddings", "embedding_norm", "separate_halves")
-    yield from (f"{name} does not go with diffusion" for name in others if getattr(model, name))
-    if model.norm != "layernorm" or model.norm_placement != "before":
-        yield "blocks of diffusion have layer norms before both halves"
-
-
-def _mixture(model: TransformerShape) -> Iterator[str]:
-    if not model.num_experts:
-        fields = (
-            "experts_per_token",
-            "moe_ffn_hidden_size",
-            "shared_expert_ffn_hidden_size",
-            "num_moe_layers",
-            "moe_layers",
-            "router_bias",
-            "routing_bias",
-            "shared_expert_gate",
-            "expert_groups",
-        )
-        yield from (
-            f"{name} is for a mixture, and num_experts is 0" for name in fields if getattr(model, name)
-        )
-        return
-    if not 1 <= model.experts_per_token <= model.num_experts:
-        yield f"experts_per_token {model.experts_per_token} is not between 1 and num_experts {model.num_experts}"
-    if not 1 <= model.num_moe_layers <= model.num_layers:
-        yield f"num_moe_layers {model.num_moe_layers} is not between 1 and num_layers {model.num_layers}"
-    if not model.moe_ffn_hidden_size:
-        yield "moe_ffn_hidden_size must be above zero"
-    if model.shared_expert_gate and not model.shared_expert_ffn_hidden_size:
-        yield "shared_expert_gate is for shared experts, and shared_expert_ffn_hidden_size is 0"
-    if model.moe_layers:
-        yield from _named_layers(model)
-    if model.expert_groups:
-        yield from _groups(model, model.expert_groups)
-
-
-def _named_layers(model: TransformerShape) -> Iterator[str]:
-    layers = model.moe_layers
-    if (
-        any(one >= other for one, other in pairwise(layers))
-        or layers[0] < 0
-        or layers[-1] >= model.num_layers
-    ):
-        yield f"moe_layers are numbers of blocks from 0 to {model.num_layers - 1}, in ascending order"
-    if len(layers) != model.num_moe_layers:
-        yield f"moe_layers names {len(layers)} blocks, and num_moe_layers is {model.num_moe_layers}"
-
-
-def _groups(model: TransformerShape, groups: ExpertGroups) -> Iterator[str]:
-    size, rest = divmod(model.num_experts, groups.count)
-    if rest:
-        yield f"{groups.count} expert_groups do not divide {model.num_experts} experts"
-    elif groups.per_token > groups.count:
-        yield f"a token chooses {groups.per_token} of {groups.count} expert_groups"
-    elif groups.per_token * size < model.experts_per_token:
-        yield f"{groups.per_token} expert_groups of {size} experts have fewer than {model.experts_per_token}"
-    elif groups.scored_by == "two best" and size < 2:
-        yield "expert_groups of one expert have no two best"
-
-
-class TransformerSpec(TransformerShape):
-    """The shape of one model, free of contradictions. Raises ValueError: fields that contradict one another."""
-
     @property
     def forked(self) -> bool:
         """Whether both halves of a parallel block read what one norm returns."""
@@ -1018,6 +777,143 @@ class TransformerSpec(TransformerShape):
 
     @model_validator(mode="after")
     def _consistent(self) -> TransformerSpec:
-        if complaint := contradiction(self):
+        if complaint := next(_contradictions(self), ""):
             raise ValueError(complaint)
         return self
+
+
+def _contradictions(model: TransformerSpec) -> Iterator[str]:
+    """Fields that contradict one another, a sentence each."""
+    layers, heads, positions, rotary = model.num_layers, model.num_heads, model.positions, model.rotary
+    latent, encoder, stacks, tower = model.latent_attention, model.encoder, model.stacks, model.tower
+
+    def clashes(names: str, words: str) -> Iterator[str]:
+        """A sentence for each of the named fields that is set."""
+        return (f"{name} {words}" for name in names.split() if getattr(model, name))
+
+    def too_many(names: str) -> Iterator[str]:
+        """A sentence for each pattern that names more blocks than there are."""
+        sizes = ((name, len(attrgetter(name)(model))) for name in names.split())
+        return (
+            f"{name} names {size} blocks, and num_layers is {layers}" for name, size in sizes if size > layers
+        )
+
+    if heads % model.num_kv_heads:
+        yield f"num_heads {heads} is not a multiple of num_kv_heads {model.num_kv_heads}"
+    if positions == "rotary" and model.head_dim % 2:
+        yield f"rotary positions need an even head_dim, not {model.head_dim}"
+    if rotary is not None:
+        if positions != "rotary":
+            yield f"rotary is for rotary positions, and positions is {positions}"
+        if rotary.dim is not None and (rotary.dim % 2 or rotary.dim > model.head_dim):
+            yield f"rotary.dim {rotary.dim} is no even part of head_dim {model.head_dim}"
+        if latent and (rotary.dim or rotary.pattern):
+            yield "latent attention turns position_dim of every head: rotary.dim and rotary.pattern are not for it"
+        yield from too_many("rotary.pattern")
+        if rotary.windowed_base and model.attention_window is None:
+            yield "rotary.windowed_base is for windows, and attention_window says none"
+    if latent is None:
+        if model.picks:
+            yield "window_kind picked is for latent attention with an indexer"
+    else:
+        if latent.position_dim >= model.head_dim:
+            yield f"position_dim {latent.position_dim} leaves nothing of head_dim {model.head_dim}"
+        if (latent.indexer is None) == model.picks:
+            yield "an indexer picks the tokens of an attention_window of window_kind picked: it needs both"
+        if latent.indexer and latent.query_rank is None:
+            yield "an indexer makes queries from their latent, and query_rank says none"
+        if positions == "rotary" and latent.position_dim % 2:
+            yield f"rotary positions need an even position_dim, not {latent.position_dim}"
+    if model.parallel_block and model.norm_placement != "before":
+        yield f"a parallel_block has its norms before, not norm_placement {model.norm_placement}"
+    if model.parallel_norms == 2 and not model.parallel_block:
+        yield "parallel_norms is for a parallel_block"
+    if model.qk_norm_over == "all" and (not model.qk_norm or latent):
+        yield "qk_norm_over is for qk_norm" + (" without latents" if latent else "")
+    if model.attention_window is None and (model.window_kind != "sliding" or model.window_pattern):
+        given = "window_pattern" if model.window_pattern else "window_kind"
+        yield f"{given} is for windows, and attention_window says none"
+    yield from too_many("window_pattern mixers")
+    recurs = bool({*model.mixers} & {"recurrence", "both"})
+    if recurs and model.recurrence is None:
+        yield "mixers names a recurrence, and recurrence says none"
+    if model.recurrence and not recurs:
+        yield "recurrence is for blocks that mixers names, and it names none"
+    if "none" in model.mixers and not model.separate_halves:
+        yield "a block whose mixer is none needs separate_halves"
+    if model.parallel_block and model.mixers:
+        yield "a parallel_block has attention, and mixers names others"
+    if model.window_pattern and model.mixers:
+        yield "window_pattern and mixers both name blocks: only windows in all of them go with mixers"
+    if model.separate_halves and any(model.mixer_of(layer) != "none" for layer in model.moe_layers):
+        yield "with separate_halves a MoE block's mixer is none, and moe_layers names others"
+    experts, chosen, named = model.num_experts, model.experts_per_token, model.moe_layers
+    if not experts:
+        mixture = (
+            "experts_per_token moe_ffn_hidden_size shared_expert_ffn_hidden_size num_moe_layers moe_layers"
+        )
+        mixture += " router_bias routing_bias shared_expert_gate expert_groups"
+        yield from clashes(mixture, "is for a mixture, and num_experts is 0")
+    else:
+        if not 1 <= chosen <= experts:
+            yield f"experts_per_token {chosen} is not between 1 and num_experts {experts}"
+        if not 1 <= model.num_moe_layers <= layers:
+            yield f"num_moe_layers {model.num_moe_layers} is not between 1 and num_layers {layers}"
+        if not model.moe_ffn_hidden_size:
+            yield "moe_ffn_hidden_size must be above zero"
+        if model.shared_expert_gate and not model.shared_expert_ffn_hidden_size:
+            yield "shared_expert_gate is for shared experts, and shared_expert_ffn_hidden_size is 0"
+        if named and ([*named] != sorted({*named}) or named[0] < 0 or named[-1] >= layers):
+            yield f"moe_layers are numbers of blocks from 0 to {layers - 1}, in ascending order"
+        if named and len(named) != model.num_moe_layers:
+            yield f"moe_layers names {len(named)} blocks, and num_moe_layers is {model.num_moe_layers}"
+        if groups := model.expert_groups:
+            size, rest = divmod(experts, groups.count)
+            if rest:
+                yield f"{groups.count} expert_groups do not divide {experts} experts"
+            if groups.per_token > groups.count:
+                yield f"a token chooses {groups.per_token} of {groups.count} expert_groups"
+            if groups.per_token * size < chosen:
+                yield f"{groups.per_token} expert_groups of {size} experts have fewer than {chosen}"
+            if groups.scored_by == "two best" and size < 2:
+                yield "expert_groups of one expert have no two best"
+    if encoder is not None:
+        causal = "attention_window recurrence further_tokens attention_sinks"
+        yield from clashes(causal, "is for decoders, and encoder makes it none")
+        if positions == "alibi":
+            yield "alibi positions are for decoders, and encoder makes it none"
+        if encoder.first_position >= model.max_positions:
+            yield f"first_position {encoder.first_position} is not below max_positions {model.max_positions}"
+        if encoder.mask_token is not None and encoder.mask_token >= model.vocab_size:
+            yield f"mask_token {encoder.mask_token} is not below vocab_size {model.vocab_size}"
+    if stacks is not None:
+        count, last, widest = stacks.encoder_layers, layers - 1, 2 * stacks.farthest
+        if not 1 <= count <= last:
+            yield f"encoder_layers {count} of stacks is not between 1 and {last}, all blocks but one"
+        others = "encoder attention_window recurrence further_tokens latent_attention parallel_block"
+        yield from clashes(others, "does not go with stacks")
+        if stacks.position_buckets and not 4 <= stacks.position_buckets < widest:
+            yield f"position_buckets {stacks.position_buckets} is not between 4 and {widest - 1}, twice farthest"
+        if stacks.source_share:
+            yield "source_share of stacks follows from the job's sequences"
+        if positions == "alibi" or model.norm_placement != "before":
+            yield "stacks have norms before, and no alibi positions"
+    if tower is not None:
+        if tower.layers >= layers:
+            yield f"layers {tower.layers} of tower leaves no block of num_layers {layers} to the decoder"
+        yield from clashes("encoder stacks further_tokens", "does not go with tower")
+        if model.norm_placement == "after-sum":
+            yield "norm_placement after-sum does not go with tower"
+        if tower.part or tower.share:
+            yield "part and share of tower follow from blocks"
+        decoder = model.model_copy(update={"tower": None, "num_layers": layers - tower.layers})
+        yield from (f"of the decoder: {complaint}" for complaint in _contradictions(decoder))
+    if (drawn := model.diffusion) is not None:
+        if encoder is None or encoder.head_transform or model.outputs is None:
+            yield "diffusion is of an encoder without head_transform, whose outputs are those of a patch"
+        if drawn.latent % drawn.patch:
+            yield f"latent {drawn.latent} of diffusion is not a multiple of patch {drawn.patch}"
+        others = "stacks tower parallel_block tied_embeddings embedding_norm separate_halves"
+        yield from clashes(others, "does not go with diffusion")
+        if model.norm != "layernorm" or model.norm_placement != "before":
+            yield "blocks of diffusion have layer norms before both halves"

@@ -667,11 +667,7 @@ def pareto_rows(size: Array, seconds: Array, limit: float) -> Ints:
 
 
 def _cheap_rows(
-    question: Question,
-    columns: LayoutColumns,
-    prices: BalancedPrices,
-    shown: Bools,
-    most_named: int | None,
+    question: Question, columns: LayoutColumns, prices: BalancedPrices, shown: Bools, most_named: int | None
 ) -> dict[str, object]:
     """Columns of the data frame for those of the flattened prices that are shown."""
     row, policy = np.nonzero(shown.reshape(prices.step_seconds.shape))

@@ -389,12 +389,7 @@ def fastest_feasible(
 
 
 def _search(
-    question: Question,
-    limits: Restrictions,
-    budget: Budget,
-    below: float = math.inf,
-    *,
-    settles: bool = True,
+    question: Question, limits: Restrictions, budget: Budget, below: float = math.inf, *, settles: bool = True
 ) -> SearchResult | None:
     """The fastest within some restrictions, proved; without an estimate where none takes less than `below` seconds, and
     None where nothing fits."""

@@ -19,7 +19,6 @@ from itertools import permutations
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import ValidationError
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import AXES, RESOLVED_AS, Layout, usual_schedule
@@ -389,7 +388,7 @@ def apply_move(layout: Layout, move: Move) -> Layout | None:
         fields["recompute"] = ("none",)
     try:
         return Layout(**fields)
-    except ValidationError:
+    except InputError:
         return None
 
 

@@ -24,7 +24,7 @@ from cost_models.pipeline.pricing import estimate as price
 from cost_models.question import MixedQuestion, Question
 from cost_models.risk import FITTING
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from planner.explain.advice import changed_words
+from planner.explain.advice import Move, apply_move, changed_words
 from planner.explain.compare import difference, gain
 from planner.explain.what_if import NEGLIGIBLE_GAIN, Change, Sensitivity, same_degrees, sensitivities
 from planner.objectives import Certificate
@@ -105,13 +105,10 @@ def _restricted(layout: Layout, axes: set[str], limits: Restrictions) -> Restric
     """The restrictions to what the text says, and to those of `limits` that speak of other axes."""
     columns = LayoutColumns.of([layout])
     names = [name for axis in axes - {"recompute"} for name in AXES[axis].columns(axis)]
-    free = limits.without(names)
+    free, values = limits.without(names), {name: int(getattr(columns, name)[0]) for name in names}
     if "recompute" in axes:
-        others = frozenset(RECOMPUTE_POLICIES) - {layout.recompute[0]}
-        free = replace(free, forbidden_recompute=others)
-    return replace(
-        free, only=free.only | {name: frozenset({int(getattr(columns, name)[0])}) for name in names}
-    )
+        free = replace(free, forbidden_recompute=frozenset(RECOMPUTE_POLICIES) - {layout.recompute[0]})
+    return replace(free, only=free.only | {name: frozenset({value}) for name, value in values.items()})
 
 
 def _axes(text: str) -> set[str]:
@@ -167,9 +164,8 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
         rivals = search_rivals(plan, cache)
         replan = plan.searched and plan.objective_name == "time"
         changed = sensitivities(question, estimate, restrictions, cache, replan=replan)
-    binding = binding_constraint(
-        restrictions.apply_confidence(question), priced_within_restrictions(plan), restrictions
-    )
+    within = restrictions.apply_confidence(question)
+    binding = binding_constraint(within, priced_within_restrictions(plan), restrictions)
     if binding.faster is not None:
         binding = replace(binding, faster=priced_again(plan, binding.faster.layout))
     return Explanation(
@@ -212,13 +208,13 @@ def binding_constraint(
         return BindingConstraint(resource="memory")
     roomy = UNLIMITED.of(question)
     assert roomy is not None
-    neighbours = [
-        price(question, place_layout(roomy, layout))
-        for layout in _neighbours(question, estimate.layout)
-        if not check(question, layout) and satisfies(question, restrictions, layout)
-    ]
     tempting = [
-        one for one in neighbours if overflows(estimate, one) and gain(estimate, one) > NEGLIGIBLE_GAIN
+        one
+        for layout in _neighbours(question, estimate.layout)
+        if not check(question, layout)
+        and satisfies(question, restrictions, layout)
+        and overflows(estimate, one := price(question, place_layout(roomy, layout)))
+        and gain(estimate, one) > NEGLIGIBLE_GAIN
     ]
     if not tempting:
         return BindingConstraint(resource=estimate.bound_by)
@@ -235,8 +231,8 @@ def ties(estimate: Estimate, rivals: Sequence[Estimate]) -> tuple[Estimate, ...]
 
 def closest_rival(estimate: Estimate, rivals: Sequence[Estimate]) -> Estimate | None:
     """The fastest rival of other degrees that does not tie; None where there is none."""
-    others = [one for one in rivals if not same_degrees(one.layout, estimate.layout)]
-    apart = (one for one in others if abs(gain(estimate, one)) > NEGLIGIBLE_GAIN)
+    tied = ties(estimate, rivals)
+    apart = (one for one in rivals if not (one in tied or same_degrees(one.layout, estimate.layout)))
     return min(apart, key=lambda rival: rival.step_seconds, default=None)
 
 
@@ -245,32 +241,23 @@ def overflows(estimate: Estimate, other: Estimate) -> bool:
     if not estimate.rank_limits:
         return other.peak_bytes > estimate.memory_limit
     limits = {pool.pool: pool.memory_limit for pool in estimate.replicas}
-    if not limits:
-        limits = dict(zip(estimate.layout.pools, estimate.rank_limits, strict=True))
-    if other.replicas:
-        return any(pool.peak_bytes > limits[pool.pool] for pool in other.replicas)
-    peaks = zip(other.layout.pools, other.rank_memory, strict=True)
-    return any(peak.total > limits[pool] for pool, peak in peaks)
+    limits = limits or dict(zip(estimate.layout.pools, estimate.rank_limits, strict=True))
+    peaks = [(pool.pool, pool.peak_bytes) for pool in other.replicas]
+    ranks = zip(other.layout.pools, (rank.total for rank in other.rank_memory), strict=True)
+    return any(peak > limits[pool] for pool, peak in peaks or ranks)
 
 
 def _neighbours(question: Question, layout: Layout) -> list[Layout]:
     """The layout with its placement open, and those one degree or switch away that trade memory for speed, without
     what only a pipeline or a tensor group can have."""
-    moves: list[dict[str, object]] = [{}, {"mbs": 2 * layout.mbs}]
-    if layout.tp % 2 == 0:
-        moves.append({"tp": layout.tp // 2, "dp": 2 * layout.dp})
-    if layout.pp % 2 == 0:
-        moves.append({"pp": layout.pp // 2, "dp": 2 * layout.dp, "pools": ()})
-    if layout.zero > 0:
-        moves.append({"zero": layout.zero - 1})
-    moved = [layout.model_copy(update={"layers": (), "recompute": ("none",)} | move) for move in moves]
-    for at, one in enumerate(moved):
-        reset: dict[str, object] = {"order": first_same(one.order, one.cp, one.dp, one.pp)}
-        if one.pp == 1:
-            reset |= {"vpp": 1, "schedule": "1f1b"}
-        if one.tp == 1:
-            reset["sp"] = False
-        moved[at] = one.model_copy(update=reset)
+    start = {"recompute": ("none",), "pools": layout.pools, "replicas": ()}
+    moves: list[Move] = [{}, {"mbs": 2 * layout.mbs}]
+    moves += [{"zero": layout.zero - 1}] if layout.zero else []
+    moves += [{"tp": layout.tp // 2, "dp": 2 * layout.dp}] if layout.tp % 2 == 0 else []
+    moves += [{"pp": layout.pp // 2, "dp": 2 * layout.dp, "pools": ()}] if layout.pp % 2 == 0 else []
+    moved = [one for move in moves if (one := apply_move(layout, start | dict(move))) is not None]
+    orders = [first_same(one.order, one.cp, one.dp, one.pp) for one in moved]
+    moved = [one.model_copy(update={"order": order}) for one, order in zip(moved, orders, strict=True)]
     if isinstance(question, MixedQuestion) and layout.replicas:
         return [in_pools(question, one) for one in moved]
     return moved

@@ -212,18 +212,20 @@ def _memory(question: Question, factor: float) -> Question:
     return question.updated("cluster", gpu=gpu.model_copy(update={"memory": gpu.memory * factor}))
 
 
+def _links(question: Question, **factors: float) -> Question:
+    return question.updated("cluster", links=question.cluster.links.faster(**factors))
+
+
 def _intra_node(question: Question, factor: float) -> Question | None:
-    cluster = question.cluster
-    if cluster.gpus_per_node == 1 or question.hardware.collectives:  # measured curves replace the formula
-        return None
-    return question.updated("cluster", links=cluster.links.faster(intra_node=factor))
+    # measured curves replace the formula
+    unchanged = question.cluster.gpus_per_node == 1 or question.hardware.collectives
+    return None if unchanged else _links(question, intra_node=factor)
 
 
 def _inter_node(question: Question, factor: float) -> Question | None:
     cluster = question.cluster
-    if cluster.nodes == 1 or cluster.links.inter_node is None:
-        return None
-    return question.updated("cluster", links=cluster.links.faster(inter_node=factor))
+    unchanged = cluster.nodes == 1 or cluster.links.inter_node is None
+    return None if unchanged else _links(question, inter_node=factor)
 
 
 def _between_buildings(question: Question, factor: float) -> Question | None:

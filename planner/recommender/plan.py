@@ -138,20 +138,12 @@ class RecommenderPlan(AnyPlan):
         )
 
     @property
-    def model_name(self) -> str:
-        return self.model.name
-
-    @property
     def num_ranks(self) -> int:
         return self.cluster.num_gpus
 
     @property
     def gpu(self) -> GpuSpec:
         return self.cluster.gpu
-
-    @property
-    def searched(self) -> bool:
-        return self.certificate is not None
 
     def require_readable(self) -> None:
         _ = self.restrictions.read(self.model)

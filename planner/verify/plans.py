@@ -74,9 +74,16 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
     yield evenly_placed(plan, chosen)
     spending = budget or Budget()
     spending.solver = "cbc"  # not the usual one
-    yield from _ask_again(plan, plan.certificate, priced, spending)
+    asked = {"optimum": _ask_again(plan, plan.certificate, priced, spending)}
     if plan.objective is not None and plan.objective.offers:
-        yield _chosen_cluster(plan, plan.objective, spending)
+        asked["clusters"] = _ask_of_clusters(plan, plan.objective, spending)
+    for name, checks in asked.items():
+        try:
+            yield from checks
+        except (InputError, InfeasibleError) as error:
+            yield Check(name, False, f"asked again there is no answer: {error.headline}")
+        except RunError as error:
+            yield Check(name, None, error.headline)
 
 
 def _contradictions(plan: Plan, certificate: Certificate, priced: Estimate) -> Iterator[str]:
@@ -150,33 +157,24 @@ def evenly_placed(plan: Plan, chosen: Estimate) -> Check:
 
 def _ask_again(plan: Plan, certificate: Certificate, priced: Estimate, budget: Budget) -> Iterator[Check]:
     """Ask the question again, and check that nothing is better and that the same is said of it."""
-    written, recommendation, again = plan.objective, plan.recommendation, None
+    written, recommendation = plan.objective, plan.recommendation
     objective = Objective() if written is None else written.terms
-    try:
-        optimum = optimise(
-            answered_question(plan),
-            objective,
-            sizes=() if written is None else written.gpus,
-            precisions=() if written is None else written.precisions,
-            top=1 if recommendation is None else recommendation.top,
-            restrictions=plan.user_restrictions,
-            budget=budget,
-        )
-        if recommendation is not None:
-            again = recommend(plan.question, optimum.result, plan.user_restrictions, budget)
-    except (InputError, InfeasibleError) as error:
-        yield Check("optimum", False, f"asked again there is no answer: {error.headline}")
-        return
-    except RunError as error:
-        yield Check("optimum", None, error.headline)
-        return
-    late = f"not proven again within {format_seconds(budget.seconds_spent)}; allow more time"
+    optimum = optimise(
+        answered_question(plan),
+        objective,
+        sizes=() if written is None else written.gpus,
+        precisions=() if written is None else written.precisions,
+        top=1 if recommendation is None else recommendation.top,
+        restrictions=plan.user_restrictions,
+        budget=budget,
+    )
     if recommendation is None:
         yield _optimum(plan, objective, priced, optimum)
-    elif again is None:
-        yield Check("optimum", None, late)
-        return
     else:
+        again = recommend(plan.question, optimum.result, plan.user_restrictions, budget)
+        if again is None:
+            yield Check("optimum", None, _late(budget))
+            return
         result = SearchResult(estimates=(again.estimate,), certificate=again.certificate)
         value = again.estimate.compared_seconds
         optimum = replace(optimum, result=result, value=value, bound=value)
@@ -186,7 +184,7 @@ def _ask_again(plan: Plan, certificate: Certificate, priced: Estimate, budget: B
         right["restrictions"] = PlanRestrictions.of(again.within).model_dump()
         yield check_equal("recommendation", claimed, right)
     if optimum.gap > PROVEN and certificate.gap <= 0:
-        yield Check("proof", None, late)
+        yield Check("proof", None, _late(budget))
         return
     yield _proof(plan, certificate, optimum)
     settled = optimum.result.certificate.settled
@@ -197,6 +195,10 @@ def _ask_again(plan: Plan, certificate: Certificate, priced: Estimate, budget: B
         what = "the same optimum" if equal else value_words
         chooses = f"{settled.solver} chooses among {layouts} and {columns}"
         yield Check("program", equal, f"{chooses}, and finds {what}")
+
+
+def _late(budget: Budget) -> str:
+    return f"not proven again within {format_seconds(budget.seconds_spent)}; allow more time"
 
 
 def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimum) -> Check:
@@ -246,26 +248,21 @@ def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
     return Check("proof", not wrong, "; ".join(wrong) or right)
 
 
-def _chosen_cluster(plan: Plan, written: PlanObjective, budget: Budget) -> Check:
+def _ask_of_clusters(plan: Plan, written: PlanObjective, budget: Budget) -> Iterator[Check]:
     """Check that no other cluster on offer has a better plan."""
-    try:
-        ranking = rank_offers(
-            offers_of(plan),
-            replace(written.terms, price=None),
-            precisions=written.precisions,
-            restrictions=plan.restrictions.read,
-            budget=budget,
-        )
-    except (InputError, InfeasibleError) as error:
-        return Check("clusters", False, f"asked again there is no answer: {error.headline}")
-    except RunError as error:
-        return Check("clusters", None, error.headline)
+    ranking = rank_offers(
+        offers_of(plan),
+        replace(written.terms, price=None),
+        precisions=written.precisions,
+        restrictions=plan.restrictions.read,
+        budget=budget,
+    )
     optimum, measure = ranking.best.optimum, ranking.measure
     gpus = counted(optimum.question.cluster.num_gpus, "GPU")
     best = f"{ranking.best.offer.name} on {gpus} has {measure.label} {optimum.value:.6g}"
     if measure.loss(optimum.value) < measure.loss(written.value) - PROVEN * abs(written.value):
-        return Check("clusters", False, f"{best}, better than {written.value:.6g}")
-    if ranking.gap > PROVEN:
-        late = f"not proven again within {format_seconds(budget.seconds_spent)}; allow more time"
-        return Check("clusters", None, late)
-    return Check("clusters", True, f"of {len(written.offers)} none is better: {best}")
+        yield Check("clusters", False, f"{best}, better than {written.value:.6g}")
+    elif ranking.gap > PROVEN:
+        yield Check("clusters", None, _late(budget))
+    else:
+        yield Check("clusters", True, f"of {len(written.offers)} none is better: {best}")
