@@ -20,7 +20,7 @@ product, and of each norm. What the products read on their other side is still l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +29,7 @@ from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns, context_ways, is_overlapped
 from cost_models.operators.chunked_loss import chunks_loss, compiles_chunks
 from cost_models.operators.parameters import head_rows, padded_vocabulary
-from cost_models.operators.record import Amount, Kind, Operator, added, handed_on, on_rank, tokens_on_rank
+from cost_models.operators.record import Amount, Operator, added, handed_on, on_rank, tokens_on_rank
 from cost_models.operators.tuning import job_operators, part_of
 from cost_models.question import Question
 from cost_models.schedules.registry import ALWAYS_SPLIT, is_scheduled
@@ -40,49 +40,6 @@ from cost_models.specs.transformer import Norm
 _FP32 = 4.0
 _EAGER_NORM_ELEMENTS = 3
 """Elements that an eager RMS norm in 16 bits keeps for each that it reads: an fp32 copy and the normalised input."""
-
-
-def head_vectors(question: Question) -> float:
-    """Bytes that norms before the output matrix keep for each number of the stream, and what is before these."""
-    model, element = question.model, question.training.element_bytes
-    transforms = model.encoder is not None and model.encoder.head_transform
-    return norm_bytes(question, model.norm) * (model.ends_in_norm + transforms) + element * (
-        2 * transforms + (model.diffusion is not None)
-    )
-
-
-def embedding_vectors(question: Question) -> float:
-    """Bytes that an encoder's norm behind the embedding keeps for each number of the stream."""
-    model = question.model
-    return norm_bytes(question, model.norm) if model.embedding_norm and model.encoder else 0.0
-
-
-def patch_bytes(question: Question) -> float:
-    """Bytes that a vision tower's embedding keeps for each of its tokens: patches, and what a norm behind them reads;
-    none where it is left as it is. Of diffusion patches, and what makes a vector of a time step."""
-    tower, training, drawn = question.model.tower, question.training, question.model.diffusion
-    if drawn is not None:
-        kept = drawn.pixels + (drawn.frequencies + 2 * question.model.hidden_size) / drawn.tokens
-        return training.element_bytes * kept * training.trains("embedding")
-    if tower is None or tower.part != "tower" or not training.trains("embedding"):
-        return 0.0
-    normed = norm_bytes(question, tower.norm) * tower.hidden_size if tower.norm_before else 0.0
-    return training.element_bytes * tower.pixels + normed
-
-
-def chunked_loss_bytes(question: Question, hidden: Array) -> Array:
-    """(N,) temporary bytes of a loss in chunks during one chunk, besides the bytes it keeps.
-
-    It keeps the gradient of its hidden states, which takes the place of these once they are done with. Until then both
-    are there, with the gradient of the output matrix in the type of the weights, and a chunk's logits and
-    log-probabilities in fp32, or where it is compiled its logits and their gradient.
-    """
-    vocabulary = float(padded_vocabulary(question.model, 1))
-    element = question.training.element_bytes if compiles_chunks(question) else _FP32
-    chunk = 2 * element * (question.stack.loss_chunk or 0) * vocabulary
-    matrix = question.training.element_bytes * question.model.hidden_size * vocabulary
-    matrix = matrix * question.training.trains("head matrix")
-    return hidden + matrix + chunk
 
 
 def norm_bytes(question: Question, norm: Norm) -> float:
@@ -112,11 +69,6 @@ keys by head, of a row of a chunk by head, of states, and of such a row for each
 what torch allocated for nine shapes of executor/models/mixing/recurrence.py each, within 5 %."""
 
 
-def input_bytes(question: Question, operator: Operator) -> Amount:
-    """Bytes of the inputs of a short convolution or of a gate."""
-    return {operator.reads.place: question.training.element_bytes * operator.inputs * operator.reads.width}
-
-
 def plain_scan_bytes(question: Question) -> float:
     """Bytes of a token that the backward pass of a scan holds, where scans are plain products; else 0."""
     model, mixer = question.model, question.model.recurrence
@@ -131,7 +83,7 @@ def plain_scan_bytes(question: Question) -> float:
     return _FP32 * sum(one * width for one, width in zip(each, widths, strict=True))
 
 
-def scan_bytes(question: Question, scan: Operator) -> Amount:
+def _scan_bytes(question: Question, scan: Operator) -> Amount:
     """Bytes of a scan's outputs, its heads' numbers in fp32 and its inputs; states of chunks are recomputed.
 
     Where scans are plain products these make the convolution again, too, from the numbers as they came.
@@ -157,6 +109,19 @@ def scan_bytes(question: Question, scan: Operator) -> Amount:
 
 
 _MASK_BYTES = 1.0  # dropout keeps one byte per element
+
+
+def _patch_bytes(question: Question) -> float:
+    """Bytes that a vision tower's embedding keeps for each of its tokens: patches, and what a norm behind them reads;
+    none where it is left as it is. Of diffusion patches, and what makes a vector of a time step."""
+    tower, training, drawn = question.model.tower, question.training, question.model.diffusion
+    if drawn is not None:
+        kept = drawn.pixels + (drawn.frequencies + 2 * question.model.hidden_size) / drawn.tokens
+        return training.element_bytes * kept * training.trains("embedding")
+    if tower is None or tower.part != "tower" or not training.trains("embedding"):
+        return 0.0
+    normed = norm_bytes(question, tower.norm) * tower.hidden_size if tower.norm_before else 0.0
+    return training.element_bytes * tower.pixels + normed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,19 +163,25 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
         gradients = np.where((stored > element) | compiled, element, 0.0)
     chunked = chunks_loss(question, columns)
     trains = training.trains("head matrix")  # only the output matrix's gradient wants what it read
+    # a loss in chunks keeps the gradient of its hidden states, which takes the place of these once they are done with:
+    # until then both are there, with the gradient of the output matrix in the type of the weights, and a chunk's logits
+    # and log-probabilities in fp32, or where it is compiled its logits and their gradient
+    vocabulary = float(padded_vocabulary(model, 1))
+    of_chunk = 2 * (element if compiles_chunks(question) else _FP32) * (stack.loss_chunk or 0) * vocabulary
+    chunk_bytes = element * stream + element * model.hidden_size * vocabulary * trains + of_chunk
+    # norms before the output matrix, and what an encoder has before these
+    norm, transforms = norm_bytes(question, model.norm), bool(model.encoder and model.encoder.head_transform)
+    before_head = norm * (model.ends_in_norm + transforms)
+    before_head += element * (2 * transforms + (model.diffusion is not None))
+    embedded = _MASK_BYTES * (question.dropout > 0) + norm * bool(model.embedding_norm and model.encoder)
     return ActivationBytes(
         block=block,
         mlp=mlp,
-        embedding=(1.0 + model.source_share)
-        * stream
-        * (_MASK_BYTES * (question.dropout > 0) + embedding_vectors(question))
-        + tokens * patch_bytes(question),
-        head=stream * head_vectors(question) + element * entered * trains,
+        embedding=(1.0 + model.source_share) * stream * embedded + tokens * _patch_bytes(question),
+        head=stream * before_head + element * entered * trains,
         log_probabilities=np.where(chunked, 0.0, logits * stored),
         loss_gradients=np.where(
-            chunked,
-            chunked_loss_bytes(question, element * stream),
-            logits * (gradients + stack.extra_loss_copies * stored),
+            chunked, chunk_bytes, logits * (gradients + stack.extra_loss_copies * stored)
         ),
         logits=np.where(chunked, 0.0, logits * element),
         released_logits=np.where(chunked, 0.0, logits * element)
@@ -223,7 +194,7 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
     of the block."""
     stack = question.stack
     operators = job_operators(question.model, question.training.tuning)
-    kept = [(one, one.share, _KEPT[one.kind](question, one)) for one in operators if one.kind in _KEPT]
+    kept = [(one, one.share, _kept(question, one)) for one in operators]
 
     def bytes_of(chosen: Iterable[tuple[float, Amount]]) -> Array:
         return on_rank(question, columns, added(chosen))
@@ -261,40 +232,59 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
     return np.stack([none, selective - bytes_of(read) if read else selective, full], axis=-1), mlp
 
 
+def _kept(question: Question, operator: Operator) -> Amount:
+    """Bytes that an operator keeps for its backward pass."""
+    element, stack, reads = question.training.element_bytes, question.stack, operator.reads
+    place = reads.place
+    match operator.kind:
+        case "gemm":
+            each = _input_bytes(question, operator)
+        case "norm":  # its input, once where another norm keeps it too
+            assert operator.norm is not None
+            each = norm_bytes(question, operator.norm) - (element if operator.shares_input else 0.0)
+        case "core":
+            return _core_tensors(question, operator)
+        case "activation":  # what it reads and, with a gate written out, what it multiplies
+            each = element * (operator.inputs if stack.fused_elementwise else 2 * operator.inputs - 1)
+        case "gate" | "modulation":  # what the gate is multiplied with
+            each, place = element, "stream"
+        case "routing":  # copies of tokens out of the experts, whose weighted sum a token becomes
+            each = 0.0 if stack.weighs_inside_experts else element
+        case "dropout":
+            each = _MASK_BYTES * (question.dropout > 0)
+        case "convolution" | "gating":
+            each = element * operator.inputs
+        case "scan":
+            return _scan_bytes(question, operator)
+        case _:
+            return {}
+    return {place: each * reads.width}
+
+
 def _kept_input(question: Question, operator: Operator) -> Amount:
     """Bytes of its input that an operator keeps."""
+    kept = _kept(question, operator)
     if operator.kind != "core":
-        return _input(question, operator)
-    kept, own = (
-        _core_tensors(question, operator),
-        question.training.element_bytes * question.model.attended_size,
-    )
+        return kept
+    own = question.training.element_bytes * question.model.attended_size
     return {place: amount - own for place, amount in kept.items()}
 
 
-def _input(question: Question, operator: Operator) -> Amount:
-    """What a matrix that is trained multiplies, for wgrad, unless another operator keeps the same: in fp8 and fp4 as
-    multiplied. An adapter keeps its input in 16 bits, dropped out with its mask.
+def _input_bytes(question: Question, operator: Operator) -> float:
+    """Bytes of a number that a matrix multiplies, if it is trained and no other operator keeps the same, for wgrad: in
+    fp8 and fp4 as multiplied. An adapter keeps its input in 16 bits, dropped out with its mask.
 
     Latents stay in 16 bits. The core keeps its output in 16 bits besides, for its own backward pass.
     """
-    if not operator.trained or operator.gemm is None:
-        return {}
-    training, reads = question.training, operator.reads
+    training, gemm = question.training, operator.gemm
+    if not operator.trained or gemm is None:
+        return 0.0
     if operator.drops_input:
-        return {reads.place: (training.element_bytes + _MASK_BYTES) * reads.width}
-    cast = question.stack.fp8_saves_inputs and training.narrow and not operator.gemm.adapter
+        return training.element_bytes + _MASK_BYTES
+    cast = question.stack.fp8_saves_inputs and training.narrow and not gemm.adapter
     if operator.shares_input and not (cast and operator.reads_core):
-        return {}
-    narrow = cast and reads.place != "stream"
-    return {reads.place: (training.operand_bytes if narrow else training.element_bytes) * reads.width}
-
-
-def _norm_input(question: Question, operator: Operator) -> Amount:
-    """A norm's input, once where another norm keeps it too."""
-    shared = question.training.element_bytes if operator.shares_input else 0.0
-    assert operator.norm is not None
-    return {operator.reads.place: (norm_bytes(question, operator.norm) - shared) * operator.reads.width}
+        return 0.0
+    return training.operand_bytes if cast and operator.reads.place != "stream" else training.element_bytes
 
 
 def _core_tensors(question: Question, core: Operator) -> Amount:
@@ -311,44 +301,6 @@ def _core_tensors(question: Question, core: Operator) -> Amount:
     if question.stack.rotates_in_joint_tensor and model.num_kv_heads == model.num_heads:
         read += model.kv_size + model.value_size
     return {core.reads.place: question.training.element_bytes * (read + model.attended_size)}
-
-
-def _activation_input(question: Question, activation: Operator) -> Amount:
-    """What it reads and, with a gate written out, what it multiplies; what it returns the matrix down keeps."""
-    tensors = activation.inputs if question.stack.fused_elementwise else 2 * activation.inputs - 1
-    return {activation.reads.place: question.training.element_bytes * tensors * activation.reads.width}
-
-
-def _gate_input(question: Question, gate: Operator) -> Amount:
-    """What the gate is multiplied with."""
-    return {"stream": question.training.element_bytes * gate.reads.width}
-
-
-def _expert_results(question: Question, routing: Operator) -> Amount:
-    """Copies of tokens out of the experts, whose weighted sum a token becomes; none where they were weighed before."""
-    if question.stack.weighs_inside_experts:
-        return {}
-    return {routing.reads.place: question.training.element_bytes * routing.reads.width}
-
-
-def _dropout_mask(question: Question, dropout: Operator) -> Amount:
-    return {dropout.reads.place: _MASK_BYTES * dropout.reads.width} if question.dropout > 0 else {}
-
-
-_KEPT: dict[Kind, Callable[[Question, Operator], Amount]] = {
-    "gemm": _input,
-    "norm": _norm_input,
-    "core": _core_tensors,
-    "activation": _activation_input,
-    "gate": _gate_input,
-    "modulation": _gate_input,
-    "routing": _expert_results,
-    "dropout": _dropout_mask,
-    "convolution": input_bytes,
-    "scan": scan_bytes,
-    "gating": input_bytes,
-}
-"""Bytes that an operator keeps for its backward pass."""
 
 
 def _alternate_products(question: Question, operators: Sequence[Operator]) -> Iterator[tuple[float, Amount]]:

@@ -17,7 +17,7 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.operators.accumulation import accumulates_apart, gradient_dtype, reduces_every_microbatch
 from cost_models.operators.parameters import total_parameters
-from cost_models.operators.tuning import ENDS, Part, Tuned, job_operators, trained_parameters, tuned
+from cost_models.operators.tuning import ENDS, Part, job_operators, trained_parameters, tuned
 from cost_models.question import Question
 from cost_models.specs.cluster import FULL
 from cost_models.specs.training import STATE_BYTES
@@ -66,8 +66,8 @@ class StateBytes:
         return self.weights + self.gradients + self.optimizer
 
 
-class Held(NamedTuple):
-    """What the device holds of a parameter's states: 1, or 0 for what an axis keeps elsewhere; (N,) or one number."""
+class DeviceShare(NamedTuple):
+    """Share of a parameter's states on the device: 1, or 0 for what an axis keeps elsewhere; (N,) or one number."""
 
     optimizer: Array | float = 1.0
     weights: Array | float = 1.0
@@ -76,7 +76,7 @@ class Held(NamedTuple):
     """Gradients that a reduction makes."""
 
 
-ALL_HELD = Held()
+ALL_ON_DEVICE = DeviceShare()
 
 
 def state_bytes(
@@ -85,36 +85,65 @@ def state_bytes(
     *,
     experts: bool = False,
     end: Part | None = None,
-    held: Held = ALL_HELD,
+    held: DeviceShare = ALL_ON_DEVICE,
 ) -> StateBytes:
     """Bytes per parameter on the device under each layout's ZeRO stage, of routed experts, of an `end`, or of
-    everything else; of a fine-tuning job so many for each parameter that the model has."""
-    part: Part = "experts" if experts else end or "block"
-    own = _trained_bytes(question, columns, part, held)
-    if question.training.tuning is None:
-        reference = question.training.reference
-        if reference != "resident" and not (reference == "host" and end):
-            return own
-        ranks = np.where(columns.zero == 3, columns.expert_shard if experts else columns.shard, 1)
-        return replace(own, weights=own.weights + question.training.element_bytes / ranks)
-    return _beside_frozen(question, columns, own, tuned(question, columns, part), experts=experts)
+    everything else; of a fine-tuning job so many for each parameter that the model has.
 
-
-def _beside_frozen(
-    question: Question, columns: LayoutColumns, own: StateBytes, beside: Tuned, *, experts: bool
-) -> StateBytes:
-    """Of the share that is trained, and of frozen weights, which are only kept: by shard, and gathered, as `own` are.
-
-    A trainer gathers quantised weights as they are kept, and makes each matrix 16 bits wide where it is used.
+    With w bytes to compute with and m to update: where the shards are the parameters (`fully_shard`, and every trainer
+    without a master copy) m/d, and from them gathered w, which ZeRO-2 holds all step and ZeRO-3 a block at a time, as
+    `gathered` counts (Zhao et al. 2023, PyTorch FSDP, sections 3.2 and 4.4). Elsewhere w, or w/d under ZeRO-3, beside
+    a master copy of m (Rajbhandari et al. 2020). Frozen weights are only kept: by shard, and gathered, as those that
+    are trained. A trainer gathers quantised ones as they are kept, and makes each matrix 16 bits wide where it is used.
     """
+    stack, training = question.stack, question.training
+    part: Part = "experts" if experts else end or "block"
     ranks = (columns.expert_shard if experts else columns.shard).astype(np.float64)
-    sharded = _is_sharded(question, columns, ranks, experts)
-    whole = np.where(columns.zero == 3, 0.0, 1.0)
-    shards_are_weights = sharded & (question.stack.fully_shard or not question.stack.master_weights)
-    kept = np.where(shards_are_weights, 1 / ranks + whole, np.where(columns.zero == 3, 1 / ranks, 1.0))
+    sharded, zero3 = _is_sharded(question, columns, ranks, experts), columns.zero == 3
+    compute, mixed = training.element_bytes, training.precision not in FULL
+    gradient = STATE_BYTES[gradient_dtype(question)] if mixed else 4.0
+    extra_gradient = compute if accumulates_apart(question) and mixed else 0.0
+    moments = 0.0 if training.optimizer.startswith("paged-") else moment_bytes(question, part)
+    waits = not training.optimizer_in_backward  # else gradients are gone before the next comes
+    optimizer_ranks = np.where(columns.zero >= 1, ranks, 1.0)
+    scatters = reduces_every_microbatch(question, columns)
+    gradient_ranks = np.where(scatters, ranks, 1.0)
+    late = sharded & stack.fully_shard & (columns.microbatches(training.global_batch) == 1)
+    reduces = sharded & stack.fully_shard & (late | ~scatters)
+
+    state = STATE_BYTES[training.state_dtype]
+    weight = compute if stack.master_weights or not mixed else state
+    master = state if stack.master_weights and mixed else 0.0
+    updated = master or weight
+    remainders = stack.master_remainders and master > weight and training.precision != "fp16"
+    shards_are_weights = sharded & (stack.fully_shard or not stack.master_weights)
+    beside_master = weight / np.where(zero3, ranks, 1.0)
+    weights = np.where(shards_are_weights, updated / ranks + np.where(zero3, 0.0, compute), beside_master)
+    masters = np.where(shards_are_weights, 0.0, master - weight if remainders else master)
+    written = np.where(shards_are_weights, updated, weight)
+    temporary = _temporary_bytes(question, columns, optimizer_ranks)
+    own = StateBytes(
+        weights=held.weights * weights,
+        gradients=held.gradients * waits * np.where(late, 0.0, (gradient + extra_gradient) / gradient_ranks),
+        optimizer=held.optimizer * (masters + moments) / optimizer_ranks,
+        gathered=np.where(sharded & zero3, compute, 0.0),
+        scattering=np.where(sharded, gradient, 0.0),
+        worked_on=np.where(masters > 0, 0.0, written) / optimizer_ranks,
+        update=held.optimizer * waits * temporary / optimizer_ranks,
+        updated=written / optimizer_ranks,
+        stored=np.where(shards_are_weights, updated / ranks, beside_master),
+        late_gradients=held.gradients * waits * np.where(late, gradient / ranks, 0.0),
+        reduced=held.reduced * waits * np.where(reduces, gradient / ranks, 0.0),
+    )
+    if training.tuning is None:
+        if training.reference == "resident" or (training.reference == "host" and end):
+            own = replace(own, weights=own.weights + compute / np.where(zero3, ranks, 1))
+        return own
+    beside, gathers = tuned(question, columns, part), sharded & zero3
+    kept = np.where(shards_are_weights, 1 / ranks + ~zero3, np.where(zero3, 1 / ranks, 1.0))
     frozen = {
         "weights": beside.frozen * kept,
-        "gathered": beside.frozen * np.where(sharded & (columns.zero == 3), 1.0, 0.0),
+        "gathered": beside.frozen * gathers,
         "stored": beside.frozen * np.where(shards_are_weights, 1 / ranks, kept),
     }
     names = [field.name for field in fields(StateBytes)]
@@ -124,16 +153,13 @@ def _beside_frozen(
 def moment_bytes(question: Question, part: Part = "block") -> float:
     """Bytes of optimizer moments for each parameter that is trained."""
     training = question.training
+    if training.optimizer in _BLOCKWISE:
+        return _BLOCKWISE[training.optimizer]
+    if training.optimizer == "adafactor":
+        return _factored_bytes(question, part)
+    of_ends = training.optimizer == "muon" and part in ENDS
     moment = STATE_BYTES[training.moment_dtype or training.state_dtype]
-    match training.optimizer:
-        case name if name in _BLOCKWISE:
-            return _BLOCKWISE[name]
-        case "adafactor":
-            return _factored_bytes(question, part)
-        case "muon" if part in ENDS:
-            return MOMENTS["adamw"] * moment
-        case optimizer:
-            return MOMENTS[optimizer] * moment
+    return MOMENTS["adamw" if of_ends else training.optimizer] * moment
 
 
 def ends_apart(question: Question) -> bool:
@@ -154,67 +180,6 @@ def _factored_bytes(question: Question, part: Part) -> float:
         matrices = [(float(gemm.inputs), float(out)) for gemm in gemms for out in gemm.outputs]
     sums, elements = (sum(map(of, matrices)) for of in (sum, lambda sides: sides[0] * sides[1]))
     return 4.0 * sums / max(1.0, elements)
-
-
-def _trained_bytes(question: Question, columns: LayoutColumns, part: Part, held: Held) -> StateBytes:
-    """Bytes per parameter that is trained."""
-    stack, training = question.stack, question.training
-    experts = part == "experts"
-    compute = training.element_bytes
-    mixed = training.precision not in FULL
-    gradient = STATE_BYTES[gradient_dtype(question)] if mixed else 4.0
-    extra_gradient = compute if accumulates_apart(question) and mixed else 0.0
-    moments = 0.0 if training.optimizer.startswith("paged-") else moment_bytes(question, part)
-    waits = not training.optimizer_in_backward  # else gradients are gone before the next comes
-    ranks = (columns.expert_shard if experts else columns.shard).astype(np.float64)
-    sharded = _is_sharded(question, columns, ranks, experts)
-    shard = {stage: np.where(columns.zero >= stage, ranks, 1.0) for stage in (1, 2)}
-    each = reduces_every_microbatch(question, columns)
-    gradient_shard = np.where(each, shard[2], 1.0)
-    late = sharded & stack.fully_shard & (columns.microbatches(training.global_batch) == 1)
-    weights, master, written, stored = _weights_and_master(question, columns, ranks, sharded)
-    return StateBytes(
-        weights=held.weights * weights,
-        gradients=held.gradients * waits * np.where(late, 0.0, (gradient + extra_gradient) / gradient_shard),
-        optimizer=held.optimizer * (master + moments) / shard[1],
-        gathered=np.where(sharded & (columns.zero == 3), compute, 0.0),
-        scattering=np.where(sharded, gradient, 0.0),
-        worked_on=np.where(master > 0, 0.0, written) / shard[1],
-        update=held.optimizer * waits * _temporary_bytes(question, columns, shard[1]) / shard[1],
-        updated=written / shard[1],
-        stored=stored,
-        late_gradients=held.gradients * waits * np.where(late, gradient / ranks, 0.0),
-        reduced=held.reduced
-        * waits
-        * np.where(sharded & stack.fully_shard & (late | ~each), gradient / ranks, 0.0),
-    )
-
-
-def _weights_and_master(
-    question: Question, columns: LayoutColumns, ranks: Array, sharded: Bools
-) -> tuple[Array, Array, Array, Array]:
-    """(N,) bytes of weights; of a master copy that is optimizer state beside them; of the weights that the step writes,
-    before these two are divided; of the rank's shard of weights as it is kept. `sharded` are ZeRO-2 and 3.
-
-    With w bytes to compute with and m to update: where the shards are the parameters (`fully_shard`, and every trainer
-    without a master copy) m/d, and from them gathered w, which ZeRO-2 holds all step and ZeRO-3 a block at a time, as
-    `gathered` counts (Zhao et al. 2023, PyTorch FSDP, sections 3.2 and 4.4). Elsewhere w, or w/d under ZeRO-3, beside
-    a master copy of m (Rajbhandari et al. 2020).
-    """
-    stack, training = question.stack, question.training
-    mixed = training.precision not in FULL
-    compute = training.element_bytes
-    state = STATE_BYTES[training.state_dtype]
-    weight = compute if stack.master_weights or not mixed else state
-    master = state if stack.master_weights and mixed else 0.0
-    updated = master or weight
-    remainders = stack.master_remainders and master > weight and training.precision != "fp16"
-    kept = master - weight if remainders else master
-    own = sharded & (stack.fully_shard or not stack.master_weights)
-    apart = updated / ranks + np.where(columns.zero == 3, 0.0, compute)
-    beside = weight / np.where(columns.zero == 3, ranks, 1.0)
-    stored = np.where(own, updated / ranks, beside)
-    return np.where(own, apart, beside), np.where(own, 0.0, kept), np.where(own, updated, weight), stored
 
 
 def updates_parameters(question: Question, columns: LayoutColumns, *, experts: bool) -> Bools:

@@ -38,7 +38,7 @@ from cost_models.operators.parameters import Parameters, padded_vocabulary, para
 from cost_models.operators.record import tokens_on_rank
 from cost_models.operators.traffic import block_traffic
 from cost_models.operators.tuning import job_operators
-from cost_models.pipeline.time_pieces import Term, head_parameters
+from cost_models.pipeline.time_pieces import Term, head_parameters, sum_terms
 from cost_models.question import Question
 from cost_models.specs.choices import OUTPUTS, RECOMPUTE_POLICIES
 
@@ -66,13 +66,11 @@ class Sizes:
         """Persistent bytes of a block with these states."""
         own, routed = self.counts.block, self.counts.experts
         dense = _persistent_bytes(states, own, self.fp8_copies)
-        return _summed_terms(dense, _persistent_bytes(experts, routed, self.fp8_copies))
+        return sum_terms(dense, _persistent_bytes(experts, routed, self.fp8_copies))
 
     def updated_block(self, states: StateBytes, experts: StateBytes) -> Term:
         """Temporary bytes of the optimizer step of a block with these states."""
-        return _summed_terms(
-            self.updated(states, self.counts.block), self.updated(experts, self.counts.experts)
-        )
+        return sum_terms(self.updated(states, self.counts.block), self.updated(experts, self.counts.experts))
 
     def held_end(self, states: StateBytes, module_parameters: Array) -> Term:
         """Persistent bytes of embedding or head; `fully_shard` keeps them gathered."""
@@ -123,11 +121,6 @@ def narrow_copies(question: Question) -> float:
     if quantised or not training.narrow:
         return 0.0
     return _NARROW_COPIES * question.stack.transformer_engine * training.operand_bytes
-
-
-def _summed_terms(one: Term, other: Term) -> Term:
-    """Two terms of the same parts, added."""
-    return {part: one[part] + other[part] for part in one}
 
 
 def _persistent_bytes(states: StateBytes, module_parameters: Array, gathered: Array | float) -> Term:

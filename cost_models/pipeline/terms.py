@@ -28,7 +28,6 @@ from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns, over_distinct
 from cost_models.axes.offload.price import offload_bytes, offload_seconds
 from cost_models.axes.offload.residency import named_blocks
-from cost_models.compute.device import Device
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.memory.activations import ActivationBytes, boundary_bytes, pending_bytes
 from cost_models.memory.device import fragmentation, workspace_bytes
@@ -44,7 +43,16 @@ from cost_models.pipeline.passes import (
     layer_forward,
 )
 from cost_models.pipeline.sizes import Sizes, held_back_bytes, sizes_of, working_bytes
-from cost_models.pipeline.time_pieces import FRAGMENTATION, Pieces, Term, Terms, jitter, total, with_jitter
+from cost_models.pipeline.time_pieces import (
+    FRAGMENTATION,
+    Pieces,
+    Term,
+    Terms,
+    jitter,
+    sum_terms,
+    total,
+    with_jitter,
+)
 from cost_models.pipeline.updates import optimizer, sync
 from cost_models.question import Question
 from cost_models.schedules.registry import ALWAYS_SPLIT, KEEPS_ALL_LOGITS, is_scheduled
@@ -54,71 +62,53 @@ _FORWARD_PASSES, _BACKWARD_PASSES = 8.0, 10.0
 """Over the residual stream: two norms, and both put side by side."""
 
 
-def further_seconds(
-    question: Question, columns: LayoutColumns, device: Device, terms: Terms
-) -> dict[str, Term]:
-    """The coefficients of time that change, with what further tokens add; none where none are predicted."""
-    times = question.model.further_tokens
-    if not times:
-        return {}
-    rows = columns.tokens(question.training.sequence_length)
-    width, joined = question.model.hidden_size / columns.tp, np.asarray(2.0 * question.model.hidden_size)
-    passes = device.element_bytes * tokens_on_rank(question, columns, "stream") * question.model.hidden_size
-    passes = passes / device.memory_rate
+def _further_seconds(pieces: Pieces, terms: Terms) -> Terms:
+    """The coefficients of time that change, with what further tokens add."""
+    question, columns, device = pieces.question, pieces.columns, pieces.device
+    rows, h = columns.tokens(question.training.sequence_length), question.model.hidden_size
+    width, joined = h / columns.tp, np.asarray(2.0 * h)
+    passes = device.element_bytes * tokens_on_rank(question, columns, "stream") * h / device.memory_rate
     weight = gemm_seconds(joined, width, rows, device, over_rows=True)
     forward = gemm_seconds(rows, width, joined, device) + _FORWARD_PASSES * passes
     backward = gemm_seconds(rows, joined, width, device) + weight + _BACKWARD_PASSES * passes
-    ways = {"forward": forward, "backward": backward, "weight": weight}
-    changed = {
-        f"head_{way}": _term_sum(
-            terms[f"head_{way}"],
-            times,
-            _unrecomputed(terms[f"layer_{way}"]),
-            terms[f"head_{way}"],
-            {"compute": seconds},
-        )
-        for way, seconds in ways.items()
+    own = {
+        way: (_unrecomputed(terms[f"layer_{way}"]), terms[f"head_{way}"], {"compute": seconds})
+        for way, seconds in (("forward", forward), ("backward", backward), ("weight", weight))
     }
-    for once in ("sync", "optimizer"):
-        head = _term_sum(terms[f"head_{once}"], times, terms[f"layer_{once}"])
-        changed[f"head_{once}"] = _term_sum(head, 1, _where_pipelined(columns, terms[f"embedding_{once}"]))
-    return changed
+    return _with_further(question, columns, terms, own, ("sync", "optimizer"))
 
 
-def further_bytes(question: Question, columns: LayoutColumns, terms: Terms) -> dict[str, Term]:
+def _further_bytes(question: Question, columns: LayoutColumns, terms: Terms) -> Terms:
     """Memory coefficients that change with further predicted tokens."""
+    own: dict[str, tuple[Term, ...]] = {"moment": (terms["head_moment"],)}
+    own |= {k: (terms[f"head_{k}"], _unrecomputed(terms[f"layer_{k}"])) for k in ("activation", "pending")}
+    return _with_further(question, columns, terms, own, ("static", "update"))
+
+
+def _with_further(
+    question: Question,
+    columns: LayoutColumns,
+    terms: Terms,
+    own: Mapping[str, Sequence[Term]],
+    of_rank: Sequence[str],
+) -> Terms:
+    """Terms of the head with `own` of each further token, and of its rank with a block and the embedding, which a
+    pipeline's last rank would not hold anyway."""
     times = question.model.further_tokens
-    if not times:
-        return {}
-    changed = {"head_moment": _term_sum(terms["head_moment"], times, terms["head_moment"])}
-    for kind in ("activation", "pending"):
-        own, block = terms[f"head_{kind}"], _unrecomputed(terms[f"layer_{kind}"])
-        changed[f"head_{kind}"] = _term_sum(own, times, own, block)
-    for kind in ("static", "update"):
-        head = _term_sum(terms[f"head_{kind}"], times, terms[f"layer_{kind}"])
-        changed[f"head_{kind}"] = _term_sum(head, 1, _where_pipelined(columns, terms[f"embedding_{kind}"]))
+    changed = {
+        f"head_{kind}": sum_terms(terms[f"head_{kind}"], *each, times=times) for kind, each in own.items()
+    }
+    for kind in of_rank:
+        head = sum_terms(terms[f"head_{kind}"], terms[f"layer_{kind}"], times=times)
+        embedding = terms[f"embedding_{kind}"].items()
+        again = {part: np.where(columns.pp > 1, value, 0.0) for part, value in embedding if part != "buffers"}
+        changed[f"head_{kind}"] = sum_terms(head, again)
     return changed
-
-
-def _term_sum(own: Term, times: int, *others: Term) -> Term:
-    """A term plus `times` times each of the other terms."""
-    total = dict(own)
-    for other in others:
-        for part, value in other.items():
-            total[part] = total.get(part, np.zeros(1)) + times * value
-    return total
 
 
 def _unrecomputed(block: Term) -> Term:
     """A block's term without recompute, where it has one for each policy."""
     return {part: value[:, 0] if value.ndim > 1 else value for part, value in block.items()}
-
-
-def _where_pipelined(columns: LayoutColumns, embedding: Term) -> Term:
-    """The embedding's term where the head's rank would not hold it anyway."""
-    return {
-        part: np.where(columns.pp > 1, value, 0.0) for part, value in embedding.items() if part != "buffers"
-    }
 
 
 _END_OF_A_BLOCK = 0.5
@@ -141,8 +131,8 @@ def time_terms(
     }
     terms |= offload_seconds(pieces, terms)
     terms["layer_backward"], terms["layer_weight"] = halves(pieces, terms["layer_backward"])
-    if whole:
-        terms |= further_seconds(question, columns, pieces.device, terms)
+    if whole and question.model.further_tokens:
+        terms |= _further_seconds(pieces, terms)
     if question.training.reference in ("resident", "host"):
         # a reference model runs before each forward pass, with its gathers and collectives; what one that lies on the
         # host waits for is its own
@@ -159,18 +149,14 @@ def _of_passes(pieces: Pieces) -> Terms:
     """Passes through embedding and head, and what an action of a pipeline and a step take besides."""
     ends, tensor = pieces.ends, pieces.tensor
     on_cpu = pieces.question.cluster.gpu.kind == "cpu"
-    end = {"host": _END_OF_A_BLOCK * launch_seconds(pieces)} if on_cpu else {}
+    host = {"host": _END_OF_A_BLOCK * launch_seconds(pieces)} if on_cpu else {}
+    hidden = {"tp_comm": pieces.head_summed, "tp_hidden": tensor.head_backward - pieces.head_summed}
     return {
-        "embedding_forward": {"compute": ends.embedding_forward, "tp_comm": tensor.embedding_forward} | end,
+        "embedding_forward": {"compute": ends.embedding_forward, "tp_comm": tensor.embedding_forward} | host,
         "embedding_backward": {"compute": ends.embedding_backward, "tp_comm": tensor.embedding_backward}
-        | end,
-        "head_forward": {"compute": ends.head_forward, "tp_comm": tensor.head_forward} | end,
-        "head_backward": {
-            "compute": ends.head_backward,
-            "tp_comm": pieces.head_summed,
-            "tp_hidden": tensor.head_backward - pieces.head_summed,
-        }
-        | end,
+        | host,
+        "head_forward": {"compute": ends.head_forward, "tp_comm": tensor.head_forward} | host,
+        "head_backward": {"compute": ends.head_backward, **hidden, **host},
         "head_weight": {"compute": ends.head_weight},
         **action_terms(pieces),
         "step_overhead": {"host": np.full(len(pieces.columns), pieces.question.hardware.step_seconds)},
@@ -220,7 +206,8 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
         "head_moment": {"working": head_moment},
     }
     terms |= offload_bytes(sizes, terms)
-    terms |= further_bytes(question, columns, terms)
+    if question.model.further_tokens:
+        terms |= _further_bytes(question, columns, terms)
     terms |= {name: terms[name] | {FRAGMENTATION: size} for name, size in _stream_pools(sizes, terms).items()}
     held_back = terms["static"].get(FRAGMENTATION, 0.0) + held_back_bytes(question, columns)
     terms["static"] = terms["static"] | {FRAGMENTATION: held_back}

@@ -71,6 +71,15 @@ def total(term: Term) -> Array:
     return sum((term[part] for part in _ADDED if part in term), start=np.zeros(1))
 
 
+def sum_terms(own: Term, *others: Term, times: int = 1) -> Term:
+    """A term plus `times` times each of the other terms, part by part; a missing part counts as zero."""
+    summed = dict(own)
+    for other in others:
+        for part, value in other.items():
+            summed[part] = summed.get(part, np.zeros(1)) + times * value
+    return summed
+
+
 def jitter(question: Question, columns: LayoutColumns) -> Array:
     """(N,) what stragglers and noise add, as a share: so much for each doubling of the nodes that a layout occupies.
 

@@ -45,7 +45,7 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import RESIDENCIES, Layout, Offload
 from cost_models.axes.words import EVERY
-from cost_models.memory.states import Held
+from cost_models.memory.states import DeviceShare
 from cost_models.operators.parameters import parameters
 from cost_models.pipeline.time_pieces import head_parameters
 from cost_models.question import Question
@@ -142,7 +142,7 @@ def rank_parameters(question: Question, columns: LayoutColumns) -> list[tuple[bo
 # ---------------------------------------------------------------- what the device holds
 
 
-def held_on_device(question: Question, columns: LayoutColumns, residency: str) -> Held:
+def held_on_device(question: Question, columns: LayoutColumns, residency: str) -> DeviceShare:
     """What the device holds of the states of a block with a residency.
 
     Where the CPU updates them, sharded gradients leave the device as they are reduced (Ren et al. 2021, ZeRO-Offload).
@@ -151,7 +151,7 @@ def held_on_device(question: Question, columns: LayoutColumns, residency: str) -
     """
     streamed = residency == STREAMED
     leave = streamed | ((residency == STATES) & gradients_leave(question, columns))
-    return Held(
+    return DeviceShare(
         optimizer=1.0 if residency == RESIDENT else 0.0,
         weights=0.0 if streamed else 1.0,
         gradients=np.where(leave & ~gradients_wait(question, columns), 0.0, 1.0),
