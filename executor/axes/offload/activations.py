@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -32,7 +31,7 @@ class ActivationPool:
     def __init__(self, link: HostLink) -> None:
         self.link = link
         self._free: dict[int, list[tuple[Tensor, Arrival]]] = {}
-        self._before: weakref.ref[_Kept] | None = None
+        self._before: weakref.ref[_SavedTensors] | None = None
 
     def offload(self, blocks: Iterable[nn.Module]) -> None:
         """Have blocks, in the order in which they run, keep their activations here; in place."""
@@ -57,70 +56,56 @@ class ActivationPool:
         self, block: nn.Module, forward: Callable[..., Tensor], *arguments: Any, first: bool, **named: Any
     ) -> Tensor:
         before = None if first or self._before is None else self._before()
-        kept = _Kept(self, block, before)
-        self._before = weakref.ref(kept)
-        with saved_tensors_hooks(kept.pack, kept.unpack):
+        saved = _SavedTensors(self, block, before)
+        self._before = weakref.ref(saved)
+        with saved_tensors_hooks(saved.pack, lambda restore: restore()):
             output = forward(*arguments, **named)
         if output.requires_grad:
-            output.register_hook(lambda _: kept.bring_with_the_one_before())  # type: ignore[no-untyped-call]
+            output.register_hook(lambda _: saved.bring_with_the_one_before())  # type: ignore[no-untyped-call]
         return output
 
 
-class _Kept:
+class _SavedTensors:
     """The saved tensors of one block in one pass."""
 
-    def __init__(self, pool: ActivationPool, block: nn.Module, before: _Kept | None) -> None:
+    def __init__(self, pool: ActivationPool, block: nn.Module, before: _SavedTensors | None) -> None:
         self._pool, self._block, self._before = pool, block, before
         self._stored: dict[
             tuple[int, int], tuple[weakref.ref[torch.UntypedStorage], weakref.ref[_Stored]]
         ] = {}
-        """Where a storage is known by, while it lives: another may then have its address."""
+        """Address and version of a storage → the storage, while it lives (another may then have its address)."""
         self._all: list[weakref.ref[_Stored]] = []
 
-    def pack(self, tensor: Tensor) -> object:
-        """The object that autograd holds in place of a tensor."""
+    def pack(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """What autograd holds in place of a tensor: a function that makes it again, on the device."""
         if isinstance(tensor, AsyncCollectiveTensor):
             tensor = tensor.trigger_wait()  # type: ignore[no-untyped-call]
+        size, stride, offset, dtype = tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype
         if is_traceable_wrapper_subclass(tensor):
-            inner, context = tensor.__tensor_flatten__()
-            packed = {name: self._packed_part(getattr(tensor, name)) for name in inner}
-            return _Wrapped(type(tensor), packed, context, tensor.size(), tensor.stride())
+            kind: Any = type(tensor)
+            names, context = tensor.__tensor_flatten__()
+            inner = {name: self.pack(getattr(tensor, name)) for name in names}
+
+            def wrap() -> Tensor:
+                parts = {name: restore() for name, restore in inner.items()}
+                made: Tensor = kind.__tensor_unflatten__(parts, context, size, stride)
+                return made
+
+            return wrap
         storage = tensor.untyped_storage()
         small = storage.nbytes() < _LEAST_BYTES
         if small or tensor.device.type != self._pool.link.device.type or self._is_parameter(storage):
-            return tensor.detach()
+            same = tensor.detach()
+            return lambda: same
         stored = self._stored_once(tensor, storage)
-        return _View(stored, tensor.dtype, int(tensor.storage_offset()), tensor.size(), tensor.stride())
-
-    def unpack(self, packed: object) -> Tensor:
-        """The tensor again, on the device."""
-        if isinstance(packed, Tensor):
-            return packed
-        if isinstance(packed, _Wrapped):
-            inner = {name: self._unpacked_part(one) for name, one in packed.inner.items()}
-            made: Tensor = packed.kind.__tensor_unflatten__(inner, packed.context, packed.size, packed.stride)
-            return made
-        assert isinstance(packed, _View)
-        device = packed.stored.on_device()
-        return device.view(packed.dtype).as_strided(packed.size, packed.stride, packed.offset)
-
-    def _packed_part(self, part: object) -> object:
-        """Pack an inner tensor of a wrapper subclass; metadata stays as it is."""
-        return self.pack(part) if isinstance(part, Tensor) else part
-
-    def _unpacked_part(self, part: object) -> object:
-        return self.unpack(part) if isinstance(part, (Tensor, _Wrapped, _View)) else part
+        return lambda: stored.on_device().view(dtype).as_strided(size, stride, offset)
 
     def bring_with_the_one_before(self) -> None:
         """Copy the block's activations up for its backward pass, and begin with those of the block before it."""
-        for kept in (self, self._before):
-            if kept is not None:
-                kept._bring()
-
-    def _bring(self) -> None:
-        for stored in self._all:
-            if (one := stored()) is not None:
-                one.begin()
+        for saved in (self, self._before):
+            for stored in () if saved is None else saved._all:
+                if (one := stored()) is not None:
+                    one.begin()
 
     def _is_parameter(self, storage: torch.UntypedStorage) -> bool:
         """Whether a storage belongs to a parameter of the block; sharded parameters change storage."""
@@ -167,25 +152,3 @@ class _Stored:
 
     def __del__(self) -> None:
         self._pool.give_back(self._buffer, self._up)
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    """A tensor as a view of a stored storage."""
-
-    stored: _Stored
-    dtype: torch.dtype
-    offset: int
-    size: torch.Size
-    stride: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Wrapped:
-    """A wrapper subclass and its inner tensors."""
-
-    kind: Any
-    inner: dict[str, object]
-    context: Any
-    size: torch.Size
-    stride: tuple[int, ...]

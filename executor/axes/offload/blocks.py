@@ -26,12 +26,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from cost_models.axes.offload.residency import PARKED, STATES, Residency
+from cost_models.axes.offload.residency import PARKED, STATES, STREAMED, Residency
 from executor.axes.axis import Make
 from executor.axes.flat_parameters import FlatParameters
-from executor.axes.offload.drive import Drive
-from executor.axes.offload.link import HostLink, Slot, Staging
-from executor.axes.offload.states import Parking, StatesOnDrive
+from executor.axes.offload.drive import Drive, HostOptimizer
+from executor.axes.offload.link import Arrival, HostLink, Slot, Staging
 from executor.mesh import local
 
 
@@ -65,25 +64,17 @@ class StatesOnHost(FlatParameters):
         self.when_passed: Callable[[], None] = lambda: None
         """Called when all gradients of a backward pass have come."""
         super().__init__(parameters, *where, **how)
-        self._on_drive: StatesOnDrive | None = None
-        if host.drive is not None:
-            self._on_drive = StatesOnDrive(
-                self.optimizer, [self.shard], how["make"], host.drive, weights=self._masters_apart
-            )
+        self._updater = HostOptimizer(
+            self.optimizer, [self.shard], how["make"], host.drive, weights=self._masters_apart
+        )
 
     @property
     def _masters_apart(self) -> bool:
         """Whether the fp32 master weights are a copy for the update alone."""
         return True
 
-    def _on_host_in_fp32(self, elements: int, *, pinned: bool) -> Tensor:
-        """Room for fp32 weights in host memory; no pages of it are touched where they are to lie on the drive."""
-        if self.host.drive is not None:
-            return torch.empty(elements, dtype=torch.float32, device=self.host.link.memory)
-        return self.host.link.buffer(elements, torch.float32, pinned=pinned)
-
     def _share(self) -> tuple[nn.Parameter, Tensor]:
-        mine = self._on_host_in_fp32(len(self.share_gradient), pinned=True)
+        mine = fp32_weights(self.host.link, self.host.drive, len(self.share_gradient), pinned=True)
         return nn.Parameter(mine), self.share_gradient
 
     def reduce(self) -> None:
@@ -101,10 +92,10 @@ class StatesOnHost(FlatParameters):
     def drop(self) -> None:
         """Free the weights on the device: here they stay."""
 
-    def take_gradients_down(self) -> None:
+    def down(self) -> None:
         """After a backward pass: here they stay until the last."""
 
-    def update_at_once(self) -> None:
+    def update(self) -> None:
         """Begin the update: all gradients of the step are there."""
         self.settle()
         self.reduce()
@@ -113,9 +104,9 @@ class StatesOnHost(FlatParameters):
     def begin_update(self) -> None:
         """Send the gradient down and have the CPU update the share, unless it does already."""
         if self._update is None:
-            with self.host.incoming.take(self.shard.numel()) as slot:
-                slot.arrival = self.host.link.down(slot.buffer, self.share_gradient)
-                slot.reader = self._update = self.host.link.on_host(partial(self._on_host, slot))
+            slot = self.host.incoming.take(self.shard.numel())
+            slot.arrival = self.host.link.down(slot.buffer, self.share_gradient)
+            slot.reader = self._update = self.host.link.on_host(partial(self._on_host, slot))
 
     def finish_update(self) -> None:
         """Wait for the update, bring the weights up, forget the gradients."""
@@ -131,10 +122,10 @@ class StatesOnHost(FlatParameters):
         mine = self.weights[self._mine]
         source = self._updated_weights()
         if source.dtype != mine.dtype:
-            with self.host.outgoing.take(mine.numel()) as slot:
-                self.host.link.on_host(partial(slot.buffer.copy_, source)).result()  # it has more threads
-                slot.arrival = self.host.link.up(mine, slot.buffer)
-                slot.arrival.before_computing()
+            slot = self.host.outgoing.take(mine.numel())
+            self.host.link.on_host(partial(slot.buffer.copy_, source)).result()  # it has more threads
+            slot.arrival = self.host.link.up(mine, slot.buffer)
+            slot.arrival.before_computing()
         else:
             self.host.link.up(mine, source).before_computing()
         if self.shards > 1:
@@ -142,19 +133,12 @@ class StatesOnHost(FlatParameters):
 
     def _updated_weights(self) -> Tensor:
         """The updated share, which is about to be copied."""
-        if self._on_drive is not None:
-            self._on_drive.read_weights_again()
+        self._updater.read_weights_again()
         return self.shard.detach()
 
-    def _step(self) -> None:
-        """The optimizer's update of the share."""
-        (self.optimizer if self._on_drive is None else self._on_drive).step()
-
-    def host_tensors(self) -> list[Tensor]:
-        """What lies in host memory beside the link's buffers."""
-        if self._on_drive is not None:
-            return []
-        return [one for one in self.optimizer.state[self.shard].values() if isinstance(one, Tensor)]
+    def host_tensors(self) -> Iterator[Tensor]:
+        """Tensors in host memory beside the link's buffers."""
+        return self._updater.host_tensors()
 
     def _clear_gradients(self) -> None:
         self.gradients.zero_()
@@ -163,7 +147,7 @@ class StatesOnHost(FlatParameters):
         """Runs in the host's thread."""
         slot.arrival.on_host()
         self.shard.grad = slot.buffer
-        self._step()
+        self._updater.step()
         self.shard.grad = None
 
     def end_pass(self) -> None:
@@ -183,6 +167,76 @@ class StatesOnHost(FlatParameters):
         self._seen.clear()
         self.passes_done += 1
         self.when_passed()
+
+
+def fp32_weights(link: HostLink, drive: Drive | None, elements: int, *, pinned: bool) -> Tensor:
+    """Room for fp32 weights in host memory; no pages of it are touched where they are to lie on the drive."""
+    if drive is not None:
+        return torch.empty(elements, dtype=torch.float32, device=link.memory)
+    return link.buffer(elements, torch.float32, pinned=pinned)
+
+
+class Parking:
+    """The states of some parameters of one optimizer, in host memory until the device updates; with `masters` the
+    parameters themselves, too."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Sequence[nn.Parameter],
+        link: HostLink,
+        *,
+        masters: bool,
+    ) -> None:
+        self._optimizer, self._parameters, self._link = optimizer, list(parameters), link
+        self._masters = masters
+        self._gradients = [parameter.grad for parameter in self._parameters]
+        self._hosts: dict[tuple[int, str], Tensor] = {}
+        self._coming: list[Arrival] | None = None
+        self.following: Parking | None = None
+        """Whose states are wanted next: they come while these are updated."""
+        self.park()
+
+    def bring(self) -> None:
+        """Copy the states to the device, and begin with those of the next block."""
+        for arrival in self._begin():
+            arrival.before_computing()
+        if self._masters:
+            for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+                parameter.grad = gradient
+        if self.following is not None:
+            self.following._begin()
+
+    def park(self) -> None:
+        """Copy the states to host memory and free the device."""
+        if self._masters:
+            for parameter in self._parameters:
+                parameter.grad = None
+        for key, tensor in self._tensors():
+            if key not in self._hosts:
+                self._hosts[key] = self._link.buffer(tensor.numel(), tensor.dtype).view_as(tensor)
+            self._link.down(self._hosts[key], tensor.data)
+            tensor.data = self._hosts[key]
+        self._coming = None
+
+    def _begin(self) -> list[Arrival]:
+        """Begin to copy the states to the device, unless they come already."""
+        if self._coming is None:
+            self._coming = []
+            for key, tensor in self._tensors():
+                if key in self._hosts:
+                    tensor.data = torch.empty_like(self._hosts[key], device=self._link.device)
+                    self._coming.append(self._link.up(tensor.data, self._hosts[key]))
+        return self._coming
+
+    def _tensors(self) -> Iterator[tuple[tuple[int, str], Tensor]]:
+        """(key, tensor) of each parked tensor."""
+        for index, parameter in enumerate(self._parameters):
+            if self._masters:
+                yield (index, ""), parameter
+            for kind, values in self._optimizer.state.get(parameter, {}).items():
+                if isinstance(values, Tensor) and values.dim() > 0:
+                    yield (index, kind), local(values)
 
 
 class ParkedStates(FlatParameters):
@@ -221,19 +275,17 @@ class ShardedBlock:
         link: HostLink,
         drive: Drive | None = None,
     ) -> None:
-        self.parameters, self.lives, self.link = list(parameters), lives, link
-        self._drive = None if lives == PARKED else drive
+        self.parameters, self.lives, self.link, self._drive = list(parameters), lives, link, drive
         self.updated = self.parameters
         """What the optimizer updates."""
         if lives == STATES:
             self.updated = [self._host_copy(parameter) for parameter in self.parameters]
         self.optimizer = make(self.updated)
-        self.parking = Parking(self.optimizer, self.updated, link, masters=False) if lives == PARKED else None
-        self._on_drive: StatesOnDrive | None = None
-        if self._drive is not None:
-            self._on_drive = StatesOnDrive(
-                self.optimizer, self.updated, make, self._drive, weights=lives == STATES
-            )
+        self.parking: Parking | None = None
+        if lives == PARKED:
+            self.parking = Parking(self.optimizer, self.updated, link, masters=False)
+        else:
+            self._updater = HostOptimizer(self.optimizer, self.updated, make, drive, weights=lives == STATES)
         self._update: Future[None] | None = None
 
     def begin_update(self) -> None:
@@ -250,7 +302,7 @@ class ShardedBlock:
         def update() -> None:
             for arrival in arrivals:
                 arrival.on_host()
-            (self.optimizer if self._on_drive is None else self._on_drive).step()
+            self._updater.step()
 
         self._update = self.link.on_host(update)
 
@@ -271,30 +323,20 @@ class ShardedBlock:
     def spread(self) -> None:
         """Bring the shards to the device, where they are on the host and the device has copies."""
         if self.lives == STATES:
-            if self._on_drive is not None:
-                self._on_drive.read_weights_again()
+            self._updater.read_weights_again()
             for parameter, host in zip(self.parameters, self.updated, strict=True):
                 self.link.up(local(parameter.detach()), host.detach()).before_computing()
 
     def _host_copy(self, parameter: nn.Parameter) -> nn.Parameter:
         values = local(parameter.detach())
-        if self._drive is not None:  # no pages of it are touched before it lies there
-            mine = torch.empty_like(values, dtype=torch.float32, device=self.link.memory)
-        else:
-            mine = self.link.buffer(values.numel(), torch.float32).view_as(values)
-        host = nn.Parameter(mine)
+        host = nn.Parameter(fp32_weights(self.link, self._drive, values.numel(), pinned=True).view_as(values))
         host.grad = self.link.buffer(values.numel(), torch.float32).view_as(values)
         return host
 
     def host_tensors(self) -> Iterator[Tensor]:
         """What lies in host memory beside the link's buffers."""
-        if self.lives == PARKED:
-            return
-        for parameter in self.updated:
-            if self._on_drive is None:
-                states = self.optimizer.state[parameter].values()
-                yield from (one for one in states if isinstance(one, Tensor))
-            if self._on_drive is None or self.lives != STATES:
-                yield parameter
-            if self.lives != STATES and parameter.grad is not None:
-                yield parameter.grad
+        if self.lives != PARKED:
+            yield from self._updater.host_tensors()
+        if self.lives == STREAMED:
+            yield from self.parameters
+            yield from (one.grad for one in self.parameters if one.grad is not None)

@@ -26,11 +26,10 @@ from cost_models.axes.offload.residency import (
 from executor.axes.axis import Axis, Bucket, Make, Rank
 from executor.axes.flat_parameters import Copies, FlatParameters
 from executor.axes.offload.activations import ActivationPool
-from executor.axes.offload.blocks import HostPart, ParkedStates, ShardedBlock, StatesOnHost
+from executor.axes.offload.blocks import HostPart, ParkedStates, Parking, ShardedBlock, StatesOnHost
 from executor.axes.offload.drive import Drive
 from executor.axes.offload.link import HostLink, Staging, Traffic, threads_for_updates
 from executor.axes.offload.reporting import DriveReport, HostReport
-from executor.axes.offload.states import Parking
 from executor.axes.offload.streaming import StreamedBlock, Window
 from executor.mesh import local
 from executor.models.transformer import Transformer
@@ -161,28 +160,29 @@ class OffloadAxis(Axis):
         plan, columns = self.rank.plan, LayoutColumns.of([self.layout])
         ranks = self._ranks_here
         channels = channel_seconds(plan.question, columns)
+
+        def steps(*names: str) -> dict[str, Any]:
+            return {name: tuple(getattr(step, name) for step in self._steps) for name in names}
+
         host = HostReport(
             peak_bytes=host_peak and host_peak + self._rounded_up(),
             predicted_bytes=(plan.prediction.host_bytes or 0.0) / ranks,
-            down_bytes=tuple(step.down_bytes for step in self._steps),
-            up_bytes=tuple(step.up_bytes for step in self._steps),
-            copy_seconds=tuple(step.copy_seconds for step in self._steps),
-            update_seconds=tuple(step.update_seconds for step in self._steps),
             predicted_copy_seconds=float(channels.copies[0]),
             predicted_update_seconds=float(channels.update[0]),
+            **steps("down_bytes", "up_bytes", "copy_seconds", "update_seconds"),
         )
         if self.drive is None:
             return {"host": host}
         read, written = drive_step_bytes(plan.question, columns)
         drive = DriveReport(
-            held_bytes=sum(one.nbytes for one in self.drive.tensors),
+            held_bytes=self.drive.stored_bytes,
             predicted_bytes=(plan.prediction.drive_bytes or 0.0) / ranks,
-            read_bytes=tuple(step.drive_read_bytes for step in self._steps),
-            written_bytes=tuple(step.drive_written_bytes for step in self._steps),
             seconds=tuple(step.drive_seconds for step in self._steps),
             predicted_read_bytes=float(read[0]),
             predicted_written_bytes=float(written[0]),
             predicted_seconds=float((channels.read + channels.write)[0]),
+            read_bytes=tuple(step.drive_read_bytes for step in self._steps),
+            written_bytes=tuple(step.drive_written_bytes for step in self._steps),
         )
         return {"host": host, "drive": drive}
 

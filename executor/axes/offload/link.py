@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -26,7 +27,7 @@ from cost_models.units import format_bytes
 from executor.pinned import pinned_zeros
 from executor.timing import Carried, CopiedEvent, Mark, mark_on
 
-_Told = TypeVar("_Told")
+T = TypeVar("T")
 _HERE = torch.device("cpu")
 
 
@@ -70,9 +71,8 @@ class Traffic:
 
 @dataclass(slots=True)
 class _Account:
-    """Buffers, traffic and recording of a link, shared by its views for single blocks."""
+    """Traffic and recording of a link, shared by its views for single blocks."""
 
-    held: list[Tensor] = field(default_factory=list)
     traffic: Traffic = field(default_factory=Traffic)
     carried: list[Carried] | None = None
     """None: no recording is on."""
@@ -83,26 +83,24 @@ class HostLink:
 
     def __init__(self, device: torch.device, threads: int) -> None:
         self.device = device
+        self.held: list[Tensor] = []
+        """Every buffer in host memory."""
         self._block = -1
         self._account = _Account()
         self.memory = torch.device("meta" if device.type == "meta" else "cpu")
         """Where buffers are: with a device without memory in none either."""
         self._pinned = device.type == "cuda"
         self._clock = time.perf_counter if self._pinned else time.thread_time
-        self._down, self._up = _stream(device), _stream(device)
+        self._down, self._up = (torch.cuda.Stream(device) if self._pinned else None for _ in range(2))  # type: ignore[no-untyped-call]
         # operators use several threads each, so that the last block's update is not left to one
-        self._worker = ThreadPoolExecutor(1, "host-update", lambda: _use_threads(threads))
+        own = (partial(torch.set_num_threads, threads),) if threads > 1 else ()
+        self._worker = ThreadPoolExecutor(1, "host-update", *own)
 
     def of(self, block: int) -> HostLink:
         """The same link; what goes through it is recorded as of this block."""
         own = copy(self)
         own._block = block
         return own
-
-    @property
-    def held(self) -> list[Tensor]:
-        """Every buffer in host memory."""
-        return self._account.held
 
     @property
     def traffic(self) -> Traffic:
@@ -129,7 +127,7 @@ class HostLink:
 
     def give_back(self, buffer: Tensor) -> None:
         """Stop counting a buffer."""
-        self._account.held = [one for one in self.held if one is not buffer]
+        self.held[:] = [one for one in self.held if one is not buffer]
 
     def down(self, to_host: Tensor, from_device: Tensor) -> Arrival:
         """Copy to host memory, after what was computed so far."""
@@ -147,14 +145,14 @@ class HostLink:
         self.traffic.up_bytes += to_device.nbytes
         return self._copy(to_device, from_host, self._up, "up")
 
-    def on_host(self, what: Callable[[], _Told]) -> Future[_Told]:
+    def on_host(self, what: Callable[[], T]) -> Future[T]:
         """Submit work to the host's thread, which runs it in order.
 
         Where operators are watched, or tensors are fake, at once and here: no other thread knows of that.
         """
         if _get_current_dispatch_mode() is None:
             return self._worker.submit(self._timed_update, what)
-        done: Future[_Told] = Future()
+        done: Future[T] = Future()
         done.set_result(self._timed_update(what))
         return done
 
@@ -166,7 +164,7 @@ class HostLink:
             traffic.copy_seconds += start.elapsed_time(end) / 1e3
         return traffic
 
-    def _timed_update(self, what: Callable[[], _Told]) -> _Told:
+    def _timed_update(self, what: Callable[[], T]) -> T:
         start, began = self._clock(), mark_on(_HERE)
         try:
             with torch.no_grad():
@@ -190,7 +188,7 @@ class HostLink:
                 return HERE
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                start_event, end_event = _event(), _event()
+                start_event, end_event = (CopiedEvent(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
                 start_event.record(stream)
                 target.copy_(source, non_blocking=True)
                 end_event.record(stream)
@@ -219,27 +217,13 @@ def threads_for_updates(device: torch.device, ranks: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // min(ranks, torch.cuda.device_count()) - 1)
 
 
-def _use_threads(threads: int) -> None:
-    if threads > 1:
-        torch.set_num_threads(threads)
-
-
-def _stream(device: torch.device) -> torch.cuda.Stream | None:
-    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-
-
-def _event() -> torch.cuda.Event:
-    return CopiedEvent(enable_timing=True)  # type: ignore[no-untyped-call]
-
-
-_SLOTS = 2
-
-
 @dataclass(slots=True)
 class Slot:
-    """One buffer, and the copy and reader that may still use it."""
+    """A buffer, and the copy and reader that may still use it, which must end before its next use."""
 
+    storage: Tensor
     buffer: Tensor
+    """The part of the storage that is in use."""
     arrival: Arrival = HERE
     reader: Future[None] | None = None
 
@@ -249,27 +233,18 @@ class Staging:
 
     def __init__(self, link: HostLink, dtype: torch.dtype) -> None:
         self._link, self._dtype = link, dtype
-        self._slots: list[Slot] = []
-        self._turn = 0
+        nothing = torch.empty(0, dtype=dtype)
+        self._slots = deque(Slot(nothing, nothing) for _ in range(2))
 
-    @contextmanager
-    def take(self, elements: int) -> Iterator[Slot]:
-        """A slot with a free buffer of `elements`; set in it what must end before its next use."""
-        whole = self._slot(elements)
-        whole.arrival.on_host()
-        if whole.reader is not None:
-            whole.reader.result()
-        part = Slot(whole.buffer[:elements])
-        yield part
-        whole.arrival, whole.reader = part.arrival, part.reader
-
-    def _slot(self, elements: int) -> Slot:
-        """The next slot in turn, made where there is none, or a smaller one."""
-        self._turn = (self._turn + 1) % _SLOTS
-        if len(self._slots) < _SLOTS:
-            self._slots.append(Slot(self._link.buffer(elements, self._dtype)))
-            return self._slots[-1]
-        if self._slots[self._turn].buffer.numel() < elements:
-            self._link.give_back(self._slots[self._turn].buffer)
-            self._slots[self._turn].buffer = self._link.buffer(elements, self._dtype)
-        return self._slots[self._turn]
+    def take(self, elements: int) -> Slot:
+        """The next slot in turn, with a free buffer of `elements`; its user sets what must end before the next use."""
+        self._slots.rotate()
+        slot = self._slots[0]
+        slot.arrival.on_host()
+        if slot.reader is not None:
+            slot.reader.result()
+        if slot.storage.numel() < elements:
+            self._link.give_back(slot.storage)
+            slot.storage = self._link.buffer(elements, self._dtype)
+        slot.buffer, slot.arrival, slot.reader = slot.storage[:elements], HERE, None
+        return slot

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cost_models.axes.offload.residency import Move, Turn
 from executor.axes.flat_parameters import FlatParameters, part_of
-from executor.axes.offload.blocks import HostPart, StatesOnHost
+from executor.axes.offload.blocks import HostPart, StatesOnHost, fp32_weights
 from executor.axes.offload.link import HERE, Arrival, Slot
 from executor.timing import Passes
 
@@ -40,7 +40,7 @@ class StreamedBlock(StatesOnHost):
         self.host_gradients = link.buffer(self.weights.numel(), torch.float32)
         mine = self.host_weights[self._mine]
         if self._masters_apart:
-            mine = self._on_host_in_fp32(len(mine), pinned=False)
+            mine = fp32_weights(link, self.host.drive, len(mine), pinned=False)
         shard = nn.Parameter(mine)
         shard.grad = self.host_gradients[self._mine]
         return shard, shard.grad
@@ -49,13 +49,8 @@ class StreamedBlock(StatesOnHost):
     def _masters_apart(self) -> bool:
         return self.weights.dtype != torch.float32
 
-    @property
-    def here(self) -> bool:
-        """Whether the weights are on the device, or being copied there."""
-        return self._coming is not None
-
     def load(self) -> None:
-        if not self.here:
+        if self._coming is None:
             _allocate(self.weights)
             self._coming = self.host.link.up(self.weights, self.host_weights)
 
@@ -134,11 +129,10 @@ class StreamedBlock(StatesOnHost):
 
     def _updated(self) -> None:
         """Update the share, in the host's thread, which computes norms, too, as the update does not wait for them."""
+        self._await_gradients()
         if self.host.at_once:
-            self._take_norms()
-        else:
-            self._await_gradients()
-        self._step()
+            self._norms = super().norms()
+        self._updater.step()
         self._write_weights()
 
     def _take_norms(self) -> None:
@@ -175,7 +169,7 @@ class StreamedBlock(StatesOnHost):
             self.gradients.zero_()
         super()._accumulate(parameter)
 
-    def take_gradients_down(self) -> None:
+    def down(self) -> None:
         """Add the gradients of a pass to those on the host; the first pass of a step overwrites them."""
         if not self.gradients.untyped_storage().nbytes():
             return
@@ -183,9 +177,9 @@ class StreamedBlock(StatesOnHost):
         if self.passes_done == 1:
             self._sent = link.down(self.host_gradients, self.gradients)
         else:
-            with self.host.incoming.take(self.gradients.numel()) as slot:
-                slot.arrival = link.down(slot.buffer, self.gradients)
-                slot.reader = self._adding = link.on_host(partial(self._add, slot))
+            slot = self.host.incoming.take(self.gradients.numel())
+            slot.arrival = link.down(slot.buffer, self.gradients)
+            slot.reader = self._adding = link.on_host(partial(self._add, slot))
         _free(self.gradients)
 
     def _add(self, slot: Slot) -> None:
@@ -220,8 +214,9 @@ class Window:
         self._turns, self._flats, self._passes = turns, flats, passes
         self._at = 0
         self._aside: int | None = None
+        """Block whose weights were loaded for a pass outside any step."""
         for block, module in modules.items():
-            module.register_forward_pre_hook(partial(self._before_forward, block))
+            module.register_forward_pre_hook(partial(self._before, "F", block))
             module.register_forward_hook(partial(self._after_forward, block))
         for block, own in flats.items():
             for flat in own:
@@ -238,12 +233,9 @@ class Window:
         self._close()
         assert self._at == len(self._turns)
 
-    def _before_forward(self, block: int, *_: Any) -> None:
-        self._before("F", block)
-
     def _after_forward(self, block: int, module: nn.Module, inputs: Any, output: Tensor) -> None:
         if output.requires_grad:
-            output.register_hook(lambda _: self._before("B", block))  # type: ignore[no-untyped-call]
+            output.register_hook(partial(self._before, "B", block))  # type: ignore[no-untyped-call]
         self._close()
 
     def _after_backward(self, block: int) -> None:
@@ -251,32 +243,22 @@ class Window:
         if runs and all(flat.passes_done == self._backward[block] for flat in self._flats[block]):
             self._close()
 
-    def _before(self, kind: str, block: int) -> None:
+    def _before(self, kind: str, block: int, *_: Any) -> None:
         self._close()
-        self._end_aside()
-        if not self._passes.running:
-            self._run_aside(block)
-            return
-        turn = self._turns[self._at]
-        assert turn.use[:2] == (kind, block), f"{kind}{block} runs, and {turn.use} was to"
-        self._at += 1
-        self._open = turn
-        if kind == "B" and block in self._backward:
-            self._backward[block] += 1
-        self._make(turn.before)
+        if self._aside is not None:
+            for flat in self._flats.get(self._aside, ()):
+                flat.drop()
+        self._aside = None if self._passes.running else block
+        if self._passes.running:
+            turn = self._turns[self._at]
+            assert turn.use[:2] == (kind, block), f"{kind}{block} runs, and {turn.use} was to"
+            self._at += 1
+            self._open = turn
+            if kind == "B" and block in self._backward:
+                self._backward[block] += 1
+            self._move(turn.before)
         for flat in self._flats.get(block, ()):
             flat.await_weights()
-
-    def _run_aside(self, block: int) -> None:
-        """Load the weights for a pass outside any step, until the next pass."""
-        self._aside = block
-        for flat in self._flats.get(block, ()):
-            flat.await_weights()
-
-    def _end_aside(self) -> None:
-        block, self._aside = self._aside, None
-        for flat in () if block is None else self._flats.get(block, ()):
-            flat.drop()
 
     def _close(self) -> None:
         """Make the moves after the current turn; a backward pass ends at the latest when another turn begins."""
@@ -285,17 +267,9 @@ class Window:
             return
         for flat in self._flats.get(turn.use.block, ()):
             flat.end_pass()
-        self._make(turn.after)
+        self._move(turn.after)
 
-    def _make(self, moves: Sequence[Move]) -> None:
+    def _move(self, moves: Sequence[Move]) -> None:
         for move in moves:
             for flat in self._flats[move.block]:
-                _DONE_BY[move.what](flat)
-
-
-_DONE_BY: dict[str, Callable[[StatesOnHost], None]] = {
-    "load": lambda flat: flat.load(),
-    "drop": lambda flat: flat.drop(),
-    "down": lambda flat: flat.take_gradients_down(),
-    "update": lambda flat: flat.update_at_once(),
-}
+                getattr(flat, move.what)()
