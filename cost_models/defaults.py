@@ -10,7 +10,7 @@ from cost_models.compute.device import require_rate
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL
-from cost_models.question import MixedQuestion, Question, mixed_question, require_tiles
+from cost_models.question import Question, mixed_question, require_tiles
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, LinkSpec, MixedCluster, Precision
 from cost_models.specs.hardware import CollectiveCurve, CurvePoint, HardwareProfile
 from cost_models.specs.stack import VOCABULARY_UNIT, StackSpec
@@ -49,8 +49,8 @@ def complete_question(
 
     The profile is the one given, the cluster's own, or the catalogue's nearest (`nearest_profile`). Where it measured
     peak, bandwidth or links of a machine without a datasheet, these replace the cluster's, since its other constants
-    are shares of them. Our own stack has the attention kernel that was measured. A cluster of several pools gives a
-    `MixedQuestion`: all pools have the stack of the first, and a given profile counts for the pools with its GPU.
+    are shares of them. Our own stack has the attention kernel that was measured. In a cluster of several
+    pools all pools have the stack of the first, and a given profile counts for the pools with its GPU.
 
     Raises:
         UnknownNameError: no such stack or profile.
@@ -120,7 +120,7 @@ def assumed_padding(model: TransformerSpec, question: Question) -> tuple[str, ..
 
 def questions_by_precision(question: Question, precisions: Sequence[Precision]) -> tuple[Question, ...]:
     """The question in each precision, in order. Raises InputError: the GPU has no matrix rate in one of them."""
-    for pool in question.by_pool:
+    for pool in question.pools:
         gpu = pool.cluster.gpu
         for precision in precisions:
             require_rate(gpu, precision)
@@ -143,7 +143,7 @@ def _complete_all(
     training: TrainingSpec,
     stack: str | StackSpec | None,
     profile: str | HardwareProfile | None,
-) -> MixedQuestion:
+) -> Question:
     given = catalog.load_profile(profile) if isinstance(profile, str) else profile
     suits = [
         given is not None and (given.tier == "datasheet" or _made_for(given, p.gpu)) for p in mixed.pools

@@ -9,7 +9,7 @@ from typing import Any, Self
 from cost_models.errors import InputError
 from cost_models.risk import EVEN, Risk
 from cost_models.specs.choices import Recompute
-from cost_models.specs.cluster import ClusterSpec, GpuSpec, MixedCluster
+from cost_models.specs.cluster import ClusterSpec, GpuSpec, LinkSpec, MixedCluster
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.kinds import Kinds, kinds_in, of_each_kind
 from cost_models.specs.stack import StackSpec
@@ -32,6 +32,19 @@ class Question:
     """What of the steps in a profile's scenarios layouts are compared by; none: the step on paper."""
     whole: TransformerSpec | None = None
     """The model, where `model` is what it would be if all its blocks were of one kind; None: `model` itself."""
+    mixed: MixedCluster | None = None
+    """The cluster of several pools, with rates as measured where a profile has measured them. `cluster` and `hardware`
+    are then what holds for all pools (rules of legality, the weakest trust); prices come from the pools' questions."""
+    members: tuple[Question, ...] = ()
+    """The question of each of several pools, in the order of the cluster."""
+
+    def __post_init__(self) -> None:
+        if self.mixed is None:
+            return
+        assert self.cluster == self.mixed.as_one, "a change to each pool is made there: see `each_pool`"
+        shared = {name: getattr(self, name) for name in ("model", "training", "stack", "confidence")}
+        members = tuple(replace(pool, **shared) for pool in self.members)
+        object.__setattr__(self, "members", members)
 
     @property
     def by_kind(self) -> tuple[Question, ...]:
@@ -44,12 +57,28 @@ class Question:
     @property
     def kinds(self) -> Kinds:
         """Which block is of which kind; in several pools of GPUs all are priced as their mean."""
-        return kinds_in(self.model, self.training)
+        return Kinds((0,) * self.model.num_layers) if self.has_pools else kinds_in(self.model, self.training)
 
     @property
-    def by_pool(self) -> tuple[Question, ...]:
+    def pools(self) -> tuple[Question, ...]:
         """The question of each pool; on one kind of GPU this question alone."""
-        return (self,)
+        return self.members or (self,)
+
+    @property
+    def has_pools(self) -> bool:
+        """Whether the cluster has several pools, each with GPUs of its own."""
+        return bool(self.members)
+
+    @property
+    def between(self) -> LinkSpec:
+        """Link between GPUs of two pools."""
+        assert self.mixed is not None
+        return self.mixed.link
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the pools, in the order of the cluster."""
+        return tuple(pool.cluster.name for pool in self.pools)
 
     def updated(self, part: str, **fields: Any) -> Self:
         """The question with some fields of its model, cluster, training, stack or hardware replaced."""
@@ -58,10 +87,6 @@ class Question:
     def recomputing(self, policy: Recompute) -> Self:
         """The question where all stages recompute under one policy."""
         return self.updated("training", recompute=(policy,))
-
-    def of_pools(self, pools: tuple[Question, ...]) -> Question:
-        """The question with other questions of its pools."""
-        return pools[0]
 
     @property
     def memory_error(self) -> float:
@@ -91,67 +116,11 @@ _USUAL_DROPOUT = 0.1
 """Megatron-LM's default of `--hidden-dropout` and `--attention-dropout`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedQuestion(Question):
-    """A question about a cluster of several pools.
-
-    Its `cluster` and `hardware` are what holds for all pools (rules of legality, the weakest trust); prices come from
-    the questions of the pools.
-    """
-
-    mixed: MixedCluster
-    """The cluster; its pools are those of `pools`, with rates as measured where a profile has measured them."""
-    pools: tuple[Question, ...]
-    """The question of each pool, in the order of the cluster; model, training and stack are the same in all."""
-
-    def __post_init__(self) -> None:
-        assert self.cluster == self.mixed.as_one, (
-            "what is asked of each pool is changed there: see `each_pool`"
-        )
-        pools = tuple(
-            replace(
-                pool,
-                model=self.model,
-                training=self.training,
-                stack=self.stack,
-                confidence=self.confidence,
-            )
-            for pool in self.pools
-        )
-        object.__setattr__(self, "pools", pools)
-
-    @property
-    def by_pool(self) -> tuple[Question, ...]:
-        """The questions of the pools, as `pools`."""
-        return self.pools
-
-    @property
-    def kinds(self) -> Kinds:
-        return Kinds((0,) * self.model.num_layers)
-
-    def of_pools(self, pools: tuple[Question, ...]) -> Question:
-        return mixed_question(self.mixed, pools)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the pools, in the order of the cluster."""
-        return tuple(pool.cluster.name for pool in self.pools)
-
-
-def mixed_question(mixed: MixedCluster, pools: tuple[Question, ...]) -> MixedQuestion:
+def mixed_question(mixed: MixedCluster, pools: tuple[Question, ...]) -> Question:
     """One question about several pools, from the questions of the pools."""
     known = mixed.model_copy(update={"pools": tuple(pool.cluster for pool in pools)})
-    first = pools[0]
-    return MixedQuestion(
-        model=first.model,
-        cluster=known.as_one,
-        training=first.training,
-        stack=first.stack,
-        hardware=max((pool.hardware for pool in pools), key=by_uncertainty),
-        confidence=first.confidence,
-        mixed=known,
-        pools=pools,
-    )
+    weakest = max((pool.hardware for pool in pools), key=by_uncertainty)
+    return replace(pools[0], cluster=known.as_one, hardware=weakest, risk="none", mixed=known, members=pools)
 
 
 _TIERS = ("measured", "profile", "datasheet")
@@ -181,9 +150,9 @@ def parts_of(
     question: Question,
 ) -> tuple[ClusterSpec | MixedCluster, HardwareProfile | tuple[HardwareProfile, ...]]:
     """The cluster and the profile (of several pools one each), as a plan file holds them."""
-    if isinstance(question, MixedQuestion):
-        return question.mixed, tuple(pool.hardware for pool in question.pools)
-    return question.cluster, question.hardware
+    if question.mixed is None:
+        return question.cluster, question.hardware
+    return question.mixed, tuple(pool.hardware for pool in question.pools)
 
 
 def question_of_parts(
@@ -204,16 +173,15 @@ def question_of_parts(
     profiles = hardware if isinstance(hardware, tuple) else (hardware,)
     for one, profile in zip(clusters, profiles, strict=True):
         require_tiles(profile, one.gpu)
+    common: dict[str, Any] = {
+        "model": model,
+        "training": training,
+        "stack": stack,
+        "confidence": confidence,
+        "risk": risk,
+    }
     questions = tuple(
-        Question(
-            model=model,
-            cluster=one,
-            training=training,
-            stack=stack,
-            hardware=profile,
-            confidence=confidence,
-            risk=risk,
-        )
+        Question(cluster=one, hardware=profile, **common)
         for one, profile in zip(clusters, profiles, strict=True)
     )
     return mixed_question(cluster, questions) if isinstance(cluster, MixedCluster) else questions[0]
@@ -221,7 +189,8 @@ def question_of_parts(
 
 def each_pool(question: Question, change: Callable[[Question], Question | None]) -> Question | None:
     """The question with `change` made to each pool where it means something; None where it means nothing to any."""
-    changed = [change(pool) for pool in question.by_pool]
+    changed = [change(pool) for pool in question.pools]
     if not any(changed):
         return None
-    return question.of_pools(tuple(new or old for new, old in zip(changed, question.by_pool, strict=True)))
+    pools = tuple(new or old for new, old in zip(changed, question.pools, strict=True))
+    return pools[0] if question.mixed is None else mixed_question(question.mixed, pools)

@@ -12,7 +12,7 @@ from cases import Case
 
 from cost_models.errors import InfeasibleError, RunError
 from cost_models.pipeline.stage_costs import stage_costs
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from planner.objectives import Certificate
 from planner.search.search import search
 from planner.space.restrictions import parse_restrictions
@@ -105,7 +105,7 @@ class _Run:
 
 def _priced(case: Case, question: Question) -> Row:
     """Layouts written out and priced a second by `stage_costs` alone, the best of three; none on several pools."""
-    if isinstance(question, MixedQuestion) or case.group != "search":
+    if question.has_pools or case.group != "search":
         return {"priced_layouts": None, "priced_per_second": None}
     space = legal_space(question, parse_restrictions(case.fix, case.forbid))
     every = max(1, len(space) // PRICED)

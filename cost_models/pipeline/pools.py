@@ -53,7 +53,7 @@ from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, costs_of, stag
 from cost_models.pipeline.terms import memory_terms, stage_terms, terms_by_kind, terms_by_sort
 from cost_models.pipeline.time_pieces import Term, Terms, jitter, total, with_jitter
 from cost_models.pipeline.updates import tied_reduce_seconds
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.schedules.registry import legal
 from cost_models.specs.cluster import BuildingsSpec, LevelSpec, LinkLevels, LinkSpec
 
@@ -78,7 +78,7 @@ class PoolTerms:
     """(N,): whether a sender waits for its transfer."""
 
 
-def pool_terms(question: MixedQuestion, columns: LayoutColumns) -> PoolTerms:
+def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
     """Price N layouts, whose `pp` counts the ranks of all pools, in every pool.
 
     Raises:
@@ -102,7 +102,7 @@ def pool_terms(question: MixedQuestion, columns: LayoutColumns) -> PoolTerms:
     )
 
 
-def ranks_in(question: MixedQuestion, columns: LayoutColumns) -> Ints:
+def ranks_in(question: Question, columns: LayoutColumns) -> Ints:
     """(K, N) pipeline ranks that each pool holds, all of its GPUs in use."""
     gpus_K1 = np.array([pool.cluster.num_gpus for pool in question.pools])[:, None]
     ranks: Ints = gpus_K1 // (columns.tp * columns.replicas)
@@ -119,7 +119,7 @@ def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTer
     if not layouts:
         return []
     columns, rows = LayoutColumns.of(layouts), range(len(layouts))
-    if isinstance(question, MixedQuestion):
+    if question.has_pools:
         terms = pool_terms(question, columns)
         return [rank_terms(terms, np.array([row]), pools_of(question, layouts[row])) for row in rows]
     sorts, limit = terms_by_sort(terms_by_kind(question, columns)), memory_limit(question, columns)
@@ -133,13 +133,13 @@ def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTer
 
 def costs_of_ranks(question: Question, layout: Layout) -> StageCosts:
     """The coefficients of one layout, parts added up: of one row, or in several pools one for each of its ranks."""
-    if not isinstance(question, MixedQuestion):
+    if not question.has_pools:
         return stage_costs(question, LayoutColumns.of([layout]))
     (terms,) = terms_of_each(question, [layout])
     return costs_of(*terms)
 
 
-def pools_of(question: MixedQuestion, layout: Layout) -> Ints:
+def pools_of(question: Question, layout: Layout) -> Ints:
     """(R,): the pool of each rank of a layout that names them."""
     return np.array([question.names.index(name) for name in layout.pools])
 
@@ -150,7 +150,7 @@ def with_pools(question: Question, layout: Layout) -> Layout:
     Raises:
         InputError: the ranks do not fill the pools.
     """
-    if layout.says_pools or not isinstance(question, MixedQuestion):
+    if layout.says_pools or not question.has_pools:
         return layout
     counts = ranks_in(question, LayoutColumns.of([layout]))[:, 0].tolist()
     ranks = [name for name, count in zip(question.names, counts, strict=True) for _ in range(count)]
@@ -204,7 +204,7 @@ def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tup
     }
 
 
-def _as_large_as_all(pool: Question, question: MixedQuestion) -> Question:
+def _as_large_as_all(pool: Question, question: Question) -> Question:
     """Question of a pool enlarged to as many nodes as the whole job has, so that its degrees fit.
 
     Groups of one rank stay as they are: each lies inside the pool, under its own leaf switches.
@@ -212,11 +212,11 @@ def _as_large_as_all(pool: Question, question: MixedQuestion) -> Question:
     cluster = pool.cluster
     links = cluster.links
     if links.inter_node is None:
-        links = links.with_inter_node(question.mixed.link)
+        links = links.with_inter_node(question.between)
     elif isinstance(links, LinkLevels):
         links = links.under(cluster.nodes)
     update: dict[str, object] = {"links": links}
-    update["nodes"] = -(-question.mixed.num_gpus // cluster.gpus_per_node)
+    update["nodes"] = -(-question.cluster.num_gpus // cluster.gpus_per_node)
     if cluster.nodes <= (cluster.nodes_per_leaf or 0):
         update["oversubscription"] = 1.0  # no group leaves the one leaf that all nodes are under
     if cluster.buildings is not None and cluster.nodes <= cluster.buildings.nodes:
@@ -236,7 +236,7 @@ def _without_transfers(terms: Terms, pool: Question, columns: LayoutColumns) -> 
     return terms | {name: alone(terms[name]) for name in names}
 
 
-def _transfers(question: MixedQuestion, whole: list[Question], columns: LayoutColumns) -> tuple[Array, Array]:
+def _transfers(question: Question, whole: list[Question], columns: LayoutColumns) -> tuple[Array, Array]:
     """(K, K, N) seconds of a stage boundary, and (K, K, N) of a tied matrix."""
     count = len(whole)
     boundary, tied = np.zeros((2, count, count, len(columns)))
@@ -244,7 +244,7 @@ def _transfers(question: MixedQuestion, whole: list[Question], columns: LayoutCo
     for k, pool in enumerate(question.pools):
         own = replace(columns, pp=ranks_KN[k])
         boundary[k, k] = boundary_seconds(pool, own, axis_groups(pool.cluster, own))
-    ends = [_end_of_link(pool, question.mixed.link, columns) for pool in whole]
+    ends = [_end_of_link(pool, question.between, columns) for pool in whole]
     for one in range(count):
         for other in range(count):
             if one != other:
@@ -304,7 +304,7 @@ class ReplicaTerms:
         return costs_of(self.terms, self.limit)
 
 
-def replica_terms(question: MixedQuestion, columns: LayoutColumns) -> tuple[ReplicaTerms, ...]:
+def replica_terms(question: Question, columns: LayoutColumns) -> tuple[ReplicaTerms, ...]:
     """Price N layouts of which whole replicas lie in every pool. What happens once a step takes as long in every pool
     as in the slowest.
 
@@ -320,13 +320,13 @@ def replica_terms(question: MixedQuestion, columns: LayoutColumns) -> tuple[Repl
     )
 
 
-def replicas_in(question: MixedQuestion, layout: Layout | LayoutColumns) -> tuple[Any, ...]:
+def replicas_in(question: Question, layout: Layout | LayoutColumns) -> tuple[Any, ...]:
     """Replicas of a layout, or (N,) of each of N layouts, that each pool holds, all of its GPUs in use."""
     size = layout.tp * layout.cp * layout.pp
     return tuple(pool.cluster.num_gpus // size for pool in question.pools)
 
 
-def in_pools(question: MixedQuestion, layout: Layout) -> Layout:
+def in_pools(question: Question, layout: Layout) -> Layout:
     """Layout whose replicas fill the pools, in the cluster's order."""
     held = replicas_in(question, layout)
     pools = tuple(name for name, count in zip(question.names, held, strict=True) for _ in range(count))
@@ -339,7 +339,7 @@ def fewest_microbatches(layout: Layout) -> int:
     return next(n for n in several if legal(layout.schedule, layout.pp, layout.vpp, n) is None)
 
 
-def require_full_pools(question: MixedQuestion, layout: Layout) -> None:
+def require_full_pools(question: Question, layout: Layout) -> None:
     """Check that replicas fill the pools and all have a microbatch.
 
     Raises:
@@ -359,20 +359,20 @@ def require_full_pools(question: MixedQuestion, layout: Layout) -> None:
         )
 
 
-def counted_replicas(question: MixedQuestion, layout: Layout) -> tuple[int, ...]:
+def counted_replicas(question: Question, layout: Layout) -> tuple[int, ...]:
     """Replicas that the layout puts in each pool."""
     return tuple(layout.replicas.count(name) for name in question.names)
 
 
-def among_replicas(pool: Question, question: MixedQuestion) -> Question:
+def among_replicas(pool: Question, question: Question) -> Question:
     """A pool's question where the other pools' GPUs stand behind the link between pools.
 
     Collectives that were measured between its nodes do not speak of that link.
     """
     curves = tuple(one for one in pool.hardware.collectives if one.nodes == 1 or one.operation == "p2p")
     hardware = pool.hardware.model_copy(update={"collectives": curves})
-    cluster, between = pool.cluster, question.mixed.link
-    update: dict[str, object] = {"nodes": -(-question.mixed.num_gpus // cluster.gpus_per_node)}
+    cluster, between = pool.cluster, question.between
+    update: dict[str, object] = {"nodes": -(-question.cluster.num_gpus // cluster.gpus_per_node)}
     links, one_leaf = cluster.links, cluster.nodes <= (cluster.nodes_per_leaf or 0)
     if links.inter_node is None:
         update["links"] = links.with_inter_node(between)
@@ -401,7 +401,7 @@ def with_microbatches(question: Question, layout: Layout, microbatches: int) -> 
     return replace(question, training=question.training.model_copy(update={"global_batch": batch}))
 
 
-def replica_memory(question: MixedQuestion, pool: int, layout: Layout, microbatches: int) -> Terms:
+def replica_memory(question: Question, pool: int, layout: Layout, microbatches: int) -> Terms:
     """Terms of memory of a replica in one pool that takes so many microbatches."""
     inside = among_replicas(question.pools[pool], question)
     return memory_terms(with_microbatches(inside, layout, microbatches), LayoutColumns.of([layout]))
@@ -425,7 +425,7 @@ def _longest(terms: Sequence[Term]) -> Term:
 
 
 def shares(
-    question: MixedQuestion, layout: Layout, pipelines: Sequence[Pipeline], blocks_SP: Ints
+    question: Question, layout: Layout, pipelines: Sequence[Pipeline], blocks_SP: Ints
 ) -> tuple[tuple[int, ...], ...]:
     """For each pool the microbatches of each of its replicas, so that the slowest ends as soon as it can."""
 

@@ -63,7 +63,7 @@ from cost_models.pipeline.pools import (
 from cost_models.pipeline.stage_costs import SECONDS, StageCosts, as_priced, costs_of, stage_costs, time_costs
 from cost_models.pipeline.terms import AXES
 from cost_models.pipeline.time_pieces import HIDDEN_AS, HIDDEN_PARTS, TIME_PARTS, Terms
-from cost_models.question import MixedQuestion, Question, by_uncertainty
+from cost_models.question import Question, by_uncertainty
 from cost_models.risk import slowest, weigh
 from cost_models.schedules.actions import IDLE, KINDS, ActionTable
 from cost_models.schedules.registry import build, shortened
@@ -196,7 +196,7 @@ def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[P
     """
     found: dict[int, PricedRanks] = {}
     for number, layout in enumerate(layouts):
-        if isinstance(question, MixedQuestion) and layout.replicas:
+        if question.has_pools and layout.replicas:
             found[number] = _price_replicas(question, layout)
     placed = {number: place(one, question) for number, one in enumerate(layouts) if number not in found}
     each = terms_of_each(question, [one.layout for one in placed.values()])
@@ -206,7 +206,7 @@ def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[P
     return [found[number] for number in range(len(layouts))]
 
 
-def _price_replicas(question: MixedQuestion, layout: Layout) -> PricedRanks:
+def _price_replicas(question: Question, layout: Layout) -> PricedRanks:
     """Priced ranks of the slowest pool, with the replicas of every pool.
 
     Raises:
@@ -355,10 +355,10 @@ def _estimated(question: Question, ranks: PricedRanks) -> Estimate:
     useful = model_flops(model, training, ran.tp)
     spent = useful + recomputed_flops(model, training, ran, question.stack.drops)
     gpus, peak = ran.num_gpus, question.cluster.gpu.peak[training.precision]
-    several = len(question.by_pool) > 1
+    several = question.has_pools
     if several:
         gpus = 1
-        peak = sum(p.cluster.num_gpus * p.cluster.gpu.peak[training.precision] for p in question.by_pool)
+        peak = sum(p.cluster.num_gpus * p.cluster.gpu.peak[training.precision] for p in question.pools)
     peaks, limits = ranks.memory(), tuple(ranks.pipeline.by_rank("memory_limit").tolist())
     if ranks.replicas:
         pool = fullest_pool(ranks.replicas)
@@ -382,7 +382,7 @@ def _estimated(question: Question, ranks: PricedRanks) -> Estimate:
         tokens_per_second=training.tokens_per_step / seconds,
         answers_per_second=training.answers and training.answers * training.tokens_per_step / seconds,
         bound_by=bound_by(parts),
-        trust=trust_of(max(question.by_pool, key=lambda pool: by_uncertainty(pool.hardware))),
+        trust=trust_of(max(question.pools, key=lambda pool: by_uncertainty(pool.hardware))),
         rank_limits=limits if several else (),
         replicas=ranks.replicas,
         confidence=question.confidence,
@@ -431,7 +431,7 @@ def bound_by(parts: Breakdown) -> str:
 def scenarios_of(question: Question) -> tuple[Question, ...]:
     """The question under each scenario that its risk weighs; none where it weighs none, or its profile has none."""
     scenarios = question.hardware.scenarios
-    if scenarios is None or question.risk == "none" or isinstance(question, MixedQuestion):
+    if scenarios is None or question.risk == "none" or question.has_pools:
         return ()
     hardware, own = question.hardware, scenarios.by_constant
     return tuple(
@@ -449,7 +449,7 @@ def scenarios_of(question: Question) -> tuple[Question, ...]:
 def costs_under_scenarios(question: Question, columns: LayoutColumns) -> StageCosts | None:
     """The seconds of one layout, a row for each scenario; None where its profile has none, or of several pools."""
     hardware, scenarios = question.hardware, question.hardware.scenarios
-    if scenarios is None or isinstance(question, MixedQuestion):
+    if scenarios is None or question.has_pools:
         return None
     values = {name: getattr(hardware, name) * np.array(own) for name, own in scenarios.by_constant.items()}
     rows = columns.rows(np.zeros(scenarios.count, dtype=np.int64))
@@ -565,7 +565,7 @@ class LossPart:
 
 def loss_part(question: Question, layout: Layout) -> LossPart | None:
     """Seconds and bytes of the loss on the last stage; None over several pools of GPUs."""
-    if len(question.by_pool) > 1:
+    if question.has_pools:
         return None
     columns = LayoutColumns.of([layout])
     ends = end_seconds(question, columns, device_of(question, wide=True))
@@ -615,7 +615,7 @@ def link_use(question: Question, estimate: Estimate) -> tuple[LinkUse, ...]:
 
 def crossing(question: Question, estimate: Estimate) -> Crossing | None:
     """Traffic over the farthest links; None where one network joins all nodes, or the GPUs are of several kinds."""
-    if isinstance(question, MixedQuestion):
+    if question.has_pools:
         return None
     levels = met_levels(question.cluster)
     if sum(level.network for level in levels) < 2:

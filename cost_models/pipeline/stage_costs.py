@@ -61,7 +61,7 @@ from cost_models.pipeline.terms import (
     times_of_kinds,
 )
 from cost_models.pipeline.time_pieces import Terms, total
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.schedules.registry import REGISTRY
 from cost_models.specs.kinds import Kinds
 
@@ -171,9 +171,7 @@ BYTES = tuple(name for name in COLUMNS if name not in (*SECONDS, "memory_limit")
 
 def stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
     """Price N layouts at once. Raises InputError: the GPU has no rate for the training precision."""
-    assert not isinstance(question, MixedQuestion), (
-        "ranks in several pools have no one price: see `pool_terms`"
-    )
+    assert not question.has_pools, "ranks in several pools have no one price: see `pool_terms`"
     return over_distinct(
         as_priced(question, columns),
         AXES,

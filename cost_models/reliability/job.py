@@ -186,7 +186,7 @@ def job_of(question: Question, step_seconds: float, layout: Layout | None = None
     """
     training, cluster = question.training, question.cluster
     assert training.tokens is not None
-    link = min((one.cluster.gpu.host_bandwidth or math.inf) for one in question.by_pool)
+    link = min((one.cluster.gpu.host_bandwidth or math.inf) for one in question.pools)
     job = Job(
         steps=math.ceil(training.tokens / training.tokens_per_step),
         step_seconds=step_seconds,

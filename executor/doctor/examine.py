@@ -15,7 +15,6 @@ from cost_models.compute.device import device_of
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.errors import HostError
 from cost_models.files.whole import temporary_folder
-from cost_models.question import MixedQuestion
 from executor.doctor.judging import BETWEEN, Assumptions
 from executor.doctor.readings import LATENCY, LINK, MATMUL, MEMORY, Examination
 from executor.microbenchmarks.workers import require_devices, result_of, run_workers
@@ -84,7 +83,7 @@ def assumptions_of(plan: Plan) -> Assumptions:
 
     needed = max(sum(parts.values()) for parts in plan.prediction.rank_memory)
     question = plan.question
-    if isinstance(question, MixedQuestion):
+    if question.has_pools:
         return Assumptions(seconds={}, bytes_needed=needed, known=False)
     sizes, device = (
         sizes_of("cpu" if question.cluster.gpu.kind == "cpu" else "cuda"),

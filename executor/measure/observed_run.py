@@ -11,7 +11,6 @@ from cost_models.defaults import OWN_STACK
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
 from cost_models.measured.calibration.refining import STEP, MeasuredQuantity, ObservedRun
-from cost_models.question import MixedQuestion
 from executor.measure.report import RunReport, middle_half
 from planner.plan import Plan
 
@@ -69,7 +68,7 @@ def observed_run(report: RunReport, name: str) -> ObservedRun:
         )
     _require_whole(report, report.plan, name)
     question = report.plan.question
-    if isinstance(question, MixedQuestion):
+    if question.has_pools:
         raise InputError(f"`{name}` is a run over several pools of GPUs, of which each has its own profile")
     on_cpu = report.environment.device == "cpu"
     if on_cpu != (question.cluster.gpu.kind == "cpu"):

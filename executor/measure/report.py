@@ -233,7 +233,7 @@ def make_report(
     median = statistics.median(steps)
     useful = model_flops(plan.model, plan.training, plan.layout.tp)
     spent = useful + recomputed_flops(plan.model, plan.training, plan.layout, plan.stack.drops)
-    precision, pools = plan.training.precision, plan.question.by_pool
+    precision, pools = plan.training.precision, plan.question.pools
     gpus = sum(pool.cluster.num_gpus for pool in pools)
     peak = sum(pool.cluster.num_gpus * pool.cluster.gpu.peak[precision] for pool in pools) / gpus
     return RunReport(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from meshwright.render.goals import gpus_in_words
 
 
 def require_one_kind(question: Question, kind: str) -> None:
     """Raises InputError for a question on several pools."""
-    if isinstance(question, MixedQuestion):
+    if question.has_pools:
         raise several_kinds(kind, question.cluster.name)
 
 

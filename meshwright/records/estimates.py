@@ -12,7 +12,7 @@ from cost_models.axes.offload.binding import host_windows
 from cost_models.axes.words import Number
 from cost_models.estimate import Breakdown, Estimate, PoolReplicas
 from cost_models.pipeline.pricing import crossing
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.risk import least_chance
 from cost_models.specs.changes import changes_of
 from meshwright.records import fields_of
@@ -136,15 +136,14 @@ def optimum_rows(optimum: Optimum) -> list[dict[str, Any]]:
 
 def question_record(question: Question) -> dict[str, Any]:
     """What was asked, by name; `pools` where the cluster has several."""
-    mixed, training = isinstance(question, MixedQuestion), question.training
+    mixed, training = question.has_pools, question.training
     tuning, lengths, documents = training.tuning, training.lengths, dict[str, Any]()
     if lengths is not None:
         documents = lengths.model_dump(mode="json", exclude={"documents"})
         documents["mean_tokens"] = training.drawn(lengths).mean
         documents["counted_share"] = training.tokens_counted / training.sequence_length
     pools = [
-        {"name": pool.cluster.name, **_pool(pool)}
-        for pool in (question.pools if isinstance(question, MixedQuestion) else ())
+        {"name": pool.cluster.name, **_pool(pool)} for pool in (question.pools if question.has_pools else ())
     ]
     return {
         "model": question.model.name,
@@ -179,7 +178,7 @@ def pool_records(question: Question, estimate: Estimate) -> list[dict[str, Any]]
 
     Bytes are those of the pool's fullest rank.
     """
-    if not isinstance(question, MixedQuestion):
+    if not question.has_pools:
         return []
     by_name = dict(zip(question.names, question.pools, strict=True))
     if estimate.replicas:

@@ -90,7 +90,7 @@ OF_REPLICAS = ("pool", "GPUs", "replicas", "microbatches each", "step alone", "p
 
 def gpus_in_words(question: Question) -> str:
     """ "64 x h100-sxm", with several pools all of them."""
-    pools = question.by_pool
+    pools = question.pools
     return " + ".join(f"{grouped(pool.cluster.num_gpus)} x {pool.cluster.gpu.name}" for pool in pools)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cost_models.estimate import Estimate, Trust
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.risk import EVEN
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.render.estimates import causal_apart
@@ -27,7 +27,7 @@ from planner.objectives import Certificate
 def question_header(question: Question, trust: Trust, *, subject: str = "") -> str:
     """What was asked (of the model, or of another subject), what was changed, how far prices may be believed."""
     cluster, training = question.cluster, question.training
-    mixed = isinstance(question, MixedQuestion)
+    mixed = question.has_pools
     nodes = f" ({counted(cluster.nodes, 'node')})" if cluster.nodes > 1 and not mixed else ""
     asked = (
         f"{subject or question.model.name} on {gpus_in_words(question)}{nodes}, "
@@ -36,7 +36,7 @@ def question_header(question: Question, trust: Trust, *, subject: str = "") -> s
     if question.confidence > EVEN:
         asked += f", to fit with {100 * question.confidence:.4g} %"
     profile = f"hardware profile {trust}"
-    if isinstance(question, MixedQuestion):
+    if question.has_pools:
         names = sentence_list([pool.hardware.name for pool in question.pools])
         profile = f"hardware profiles {names}; the least known is {trust}"
     lines = [
@@ -55,7 +55,7 @@ HEADERS = ("#", "layout", "step", "MFU", "tok/s/GPU", "peak mem", "bound by")
 
 def placed_on_pools(question: Question, estimate: Estimate) -> tuple[str | Table, ...]:
     """The table of pools below a plan; nothing on a cluster of one kind of GPU."""
-    return ("", pools_table(question, estimate)) if isinstance(question, MixedQuestion) else ()
+    return ("", pools_table(question, estimate)) if question.has_pools else ()
 
 
 def plans_rows(estimates: Sequence[Estimate]) -> list[tuple[str, ...]]:

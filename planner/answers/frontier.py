@@ -36,7 +36,7 @@ from cost_models.memory.device import memory_limit
 from cost_models.operators.flops import model_flops
 from cost_models.pipeline.pricing import crossing
 from cost_models.pipeline.pricing import estimate as price
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import ClusterSpec, LinkLevels
 from cost_models.specs.stack import STORES_SCORES
@@ -139,7 +139,7 @@ def heatmap_frame(
         pairs.sort(key=lambda pair: abs(log(pair[0] / plan[0])) + abs(log(pair[1] / plan[1])))
     rows: list[Row] = []
     with spending.spaces.shared():
-        _ = isinstance(question, MixedQuestion) or legal_space(limits.apply_confidence(question), limits)
+        _ = question.has_pools or legal_space(limits.apply_confidence(question), limits)
     for tp, pp in pairs:
         spending.tell(f"tp{tp} pp{pp} ({len(rows) + 1} of {len(pairs)})")
         untried = () if plan and tp == plan[0] else left_out(question, limits, Layout(tp=tp))

@@ -23,7 +23,7 @@ from cost_models.errors import DoesNotFitError, InfeasibleError, Problem, RunErr
 from cost_models.estimate import Estimate
 from cost_models.memory.device import memory_limit
 from cost_models.operators.flops import model_flops
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.specs.cluster import Precision
 from cost_models.units import counted, format_bytes, format_count, format_days
 from planner.objectives import DAY, Certificate, Effort, Measure, Objective
@@ -408,7 +408,7 @@ def least_memory(
         best, peak = under, min(limit, *(one.peak_bytes for one in under.estimates))
     least = replace(restrictions, max_memory=peak * (1 + TOLERANCE))
     best = budget.search(question, least, top=top) or best
-    if not isinstance(question, MixedQuestion):  # with the user's memory limit, in place of the tighter one
+    if not question.has_pools:  # with the user's memory limit, in place of the tighter one
         user = math.inf if restrictions.max_memory is None else restrictions.max_memory
         columns = LayoutColumns.of([one.layout for one in best.estimates])
         limits = [min(limit, user) for limit in memory_limit(question, columns).tolist()]

@@ -30,7 +30,7 @@ from cost_models.estimate import Estimate
 from cost_models.expected import ExpectedStep, expected_step
 from cost_models.pipeline.pricing import estimate as price
 from cost_models.pipeline.pricing import seconds_under_scenarios
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.risk import FITTING, Risk, middle
 from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES, Degree
 from cost_models.uncertainty import CLEAR, chance_of_gain, deviation_on, pair_error_of, timed_under
@@ -288,7 +288,7 @@ def recommend(
 
     It fits with `FITTING`, if any does. Where the question weighs scenarios, fastest means least of what it weighs.
     """
-    if result.certificate.gap > 0 or budget.ended or isinstance(question, MixedQuestion):
+    if result.certificate.gap > 0 or budget.ended or question.has_pools:
         return None
     budget.tell("simpler layouts")
     sure = restrictions.with_confidence(question, FITTING)
@@ -439,7 +439,7 @@ def share_compared(question: Question) -> float | None:
     """Largest relative slowdown at which another layout may be preferred to the fastest on paper; None where nothing is
     chosen: the profile has no scenarios, or the question says itself how they are weighed."""
     scenarios = question.hardware.scenarios
-    if scenarios is None or question.risk != "none" or isinstance(question, MixedQuestion):
+    if scenarios is None or question.risk != "none" or question.has_pools:
         return None
     return scenarios.unexplained
 

@@ -26,7 +26,7 @@ from cost_models.files import catalog
 from cost_models.files.local import LOCAL
 from cost_models.memory.device import is_own_host
 from cost_models.operators.accumulation import gradient_dtype
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.risk import EVEN, confident_share
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import FULL, ClusterSpec, MixedCluster
@@ -118,7 +118,7 @@ class Remedies:
         yield from self._fitting(self._other_training())
         if self.state_bytes <= cluster.num_gpus * cluster.gpu.memory:  # activations are too large
             yield from islice(self._fitting(self._shorter()), 1)
-        if not isinstance(self.question, MixedQuestion) and cluster.gpu.kind != "cpu":
+        if not self.question.has_pools and cluster.gpu.kind != "cpu":
             yield from self.more_gpus()
             if limits.max_memory is None:
                 yield from islice(self._fitting(self._larger_gpus()), MAX_LARGER)
@@ -199,7 +199,7 @@ class Remedies:
         """The stacks of other trainers and this project's own on the same machine, with offload where they have it;
         none where the user keeps to one trainer or the cluster has several pools."""
         question, limits = self.question, self.limits
-        if limits.trainer is not None or isinstance(question, MixedQuestion):
+        if limits.trainer is not None or question.has_pools:
             return
         names = dict.fromkeys([*(trainer.stack for trainer in TRAINERS.values()), OWN_STACK])
         family = question.stack.family or question.stack.name
@@ -317,7 +317,7 @@ def _machine_class(cluster: ClusterSpec) -> tuple[str, bool]:
 def larger_hosts(question: Question, state_bytes: float) -> Iterator[tuple[str, Question]]:
     """The flag and the question of each size: powers of two, from what states need besides the devices on; none over
     several pools, and none where devices are their own hosts."""
-    if isinstance(question, MixedQuestion) or is_own_host(question.cluster):
+    if question.has_pools or is_own_host(question.cluster):
         return
     cluster, now = question.cluster, question.cluster.host_memory or 0.0
     besides = (state_bytes - cluster.num_gpus * cluster.gpu.memory) / cluster.nodes

@@ -28,7 +28,7 @@ from cost_models.errors import InfeasibleError, InputError
 from cost_models.estimate import Estimate
 from cost_models.files import catalog
 from cost_models.pipeline.pricing import estimate as price
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import FULL
 from planner.explain.compare import gain
@@ -148,7 +148,7 @@ def advise(
         InfeasibleError: no layout fits at all.
         RunError: time ran out before anything was found.
     """
-    if isinstance(question, MixedQuestion):
+    if question.has_pools:
         raise InputError(
             f"advice is for one kind of GPU, and `{question.cluster.name}` has several pools",
             hint="meshwright plan finds the best for all of them",

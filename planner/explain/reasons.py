@@ -21,7 +21,7 @@ from cost_models.errors import DoesNotFitError, InfeasibleError, InputError, Pro
 from cost_models.estimate import Breakdown, Estimate
 from cost_models.pipeline.pools import in_pools
 from cost_models.pipeline.pricing import estimate as price
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.risk import FITTING
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.explain.advice import Move, apply_move, changed_words
@@ -258,7 +258,7 @@ def _neighbours(question: Question, layout: Layout) -> list[Layout]:
     moved = [one for move in moves if (one := apply_move(layout, start | dict(move))) is not None]
     orders = [first_same(one.order, one.cp, one.dp, one.pp) for one in moved]
     moved = [one.model_copy(update={"order": order}) for one, order in zip(moved, orders, strict=True)]
-    if isinstance(question, MixedQuestion) and layout.replicas:
+    if question.has_pools and layout.replicas:
         return [in_pools(question, one) for one in moved]
     return moved
 

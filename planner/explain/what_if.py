@@ -15,7 +15,7 @@ from cost_models.axes.layout import Layout
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.pricing import estimate as price
-from cost_models.question import MixedQuestion, Question, each_pool, mixed_question
+from cost_models.question import Question, each_pool, mixed_question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.hardware import CurvePoint
 from planner.bounds.cores import best_known_bounds, ideal_seconds, known_infeasible
@@ -179,8 +179,9 @@ def seconds_to_beat(repriced: Estimate) -> float:
 
 def searched_space(question: Question, restrictions: Restrictions) -> Space | None:
     """The layouts that a search within some restrictions tries; None where there is no single space."""
-    mixed = isinstance(question, MixedQuestion)
-    return None if mixed else legal_space(restrictions.apply_confidence(question), restrictions)
+    if question.has_pools:
+        return None
+    return legal_space(restrictions.apply_confidence(question), restrictions)
 
 
 def scaled(restrictions: Restrictions, before: Question, after: Question) -> Restrictions:
@@ -262,9 +263,9 @@ class Change:
         """The question with so much of it; None where it has none."""
         if self.quantity != _BETWEEN_POOLS:
             return each_pool(question, lambda pool: QUANTITIES[self.quantity](pool, self.factor))
-        if not isinstance(question, MixedQuestion):
+        if question.mixed is None:
             return None
-        link = question.mixed.link.faster(self.factor)
+        link = question.between.faster(self.factor)
         return mixed_question(question.mixed.model_copy(update={"between": link}), question.pools)
 
     def least_seconds(self, space: Space, restrictions: Restrictions) -> Array:

@@ -8,7 +8,6 @@ from typing import Any
 
 from cost_models.defaults import OWN_STACKS
 from cost_models.errors import InfeasibleError, InputError
-from cost_models.question import MixedQuestion
 from planner.formats.exporter import NO_SETTING, Exported, Exporter, Job, Translation, field_paths
 from planner.formats.torchrun import head, several_nodes, torchrun_words
 from planner.plan import Plan
@@ -22,7 +21,7 @@ def _exporter(
     name: str, text: Callable[[Job, str], str], usage: Callable[[Job], tuple[str, ...]]
 ) -> Exporter:
     def write(plan: Plan, plan_file: str, partly: bool) -> Exported:
-        if isinstance(plan.question, MixedQuestion):
+        if plan.question.has_pools:
             raise InputError(
                 f"{name} starts as many ranks on every node, and pools of several kinds may differ",
                 hint="`meshwright run` on each node, in the order of the pools, trains it",

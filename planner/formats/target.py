@@ -8,7 +8,6 @@ from typing import Any
 
 from cost_models.errors import InfeasibleError, InputError, Problem
 from cost_models.files.catalog import load_stack
-from cost_models.question import MixedQuestion
 from planner.formats import exporter as e
 from planner.formats.table import table_of
 from planner.formats.trainers import refusals
@@ -60,8 +59,8 @@ class Target:
             InputError: the plan is of a cluster of several pools, or trains what the file cannot say.
             InfeasibleError: the trainer refuses the layout, or has no settings for some of the plan.
         """
-        if isinstance(plan.question, MixedQuestion):
-            pools = ", ".join(f"`{pool.name}`" for pool in plan.question.mixed.pools)
+        if plan.question.has_pools:
+            pools = ", ".join(f"`{name}`" for name in plan.question.names)
             raise InputError(
                 f"{self.full_name} cannot train on several kinds of GPU, and the plan has {pools}",
                 hint="plan for one of them",

@@ -212,7 +212,7 @@ def overflows_hosts(question: Question, x: LayoutColumns, used: Sequence[Recompu
     """(N,): which layouts keep more in the memory of some host than it holds, with the `used` recompute policies."""
     overflows = np.zeros(len(x), dtype=np.bool_)
     some = offloads(x).any() or question.training.reference == "host"
-    for pool in question.by_pool if some else ():
+    for pool in question.pools if some else ():
         overflows |= host_bytes(pool, x, used) > usable_host_memory(pool.cluster)
     return overflows
 
@@ -220,11 +220,11 @@ def overflows_hosts(question: Question, x: LayoutColumns, used: Sequence[Recompu
 @rule_when(
     "hosts hold what is offloaded",
     overflows_hosts,
-    unknown=lambda q: any(pool.cluster.host_memory is None for pool in q.by_pool),
+    unknown=lambda q: any(pool.cluster.host_memory is None for pool in q.pools),
 )
 def _hosts_hold(question: Question, layout: Layout) -> Words:
     columns = LayoutColumns.of([layout])
-    pool = next(pool for pool in question.by_pool if overflows_hosts(pool, columns)[0])
+    pool = next(pool for pool in question.pools if overflows_hosts(pool, columns)[0])
     cluster, size = pool.cluster, format_bytes(float(host_bytes(pool, columns)[0]))
     what = f"`{layout.brief}` offloads {size} to the memory of each host"
     if question.training.reference == "host":
@@ -247,7 +247,7 @@ def _no_room(what: str, cluster: ClusterSpec, size: float, usable: str) -> Words
 def _overflows_drive(question: Question, x: LayoutColumns) -> Bools:
     """(N,): which layouts keep more on the drive of some host than it holds."""
     overflows = np.zeros(len(x), dtype=np.bool_)
-    for pool in question.by_pool if x.offload_drive.any() else ():
+    for pool in question.pools if x.offload_drive.any() else ():
         overflows |= drive_bytes(pool, x) > usable_drive(pool.cluster)
     return overflows
 
@@ -255,11 +255,11 @@ def _overflows_drive(question: Question, x: LayoutColumns) -> Bools:
 @rule_when(
     "drives hold what lies on them",
     _overflows_drive,
-    unknown=lambda q: any(pool.cluster.drive is None for pool in q.by_pool),
+    unknown=lambda q: any(pool.cluster.drive is None for pool in q.pools),
 )
 def _drives_hold(question: Question, layout: Layout) -> Words:
     columns = LayoutColumns.of([layout])
-    pool = next(pool for pool in question.by_pool if _overflows_drive(pool, columns)[0])
+    pool = next(pool for pool in question.pools if _overflows_drive(pool, columns)[0])
     cluster, size = pool.cluster, format_bytes(float(drive_bytes(pool, columns)[0]))
     what = f"`{layout.brief}` keeps {size} on the drive of each host"
     if cluster.drive is None:

@@ -16,7 +16,7 @@ from cost_models.axes.offload.residency import offloads
 from cost_models.axes.order import OUTERMOST_REPLICAS, ranks_inside
 from cost_models.axes.rule import Words
 from cost_models.pipeline.pools import fewest_microbatches, ranks_in, replicas_in, with_microbatches
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN, is_scheduled
 from cost_models.units import counted
 
@@ -25,12 +25,12 @@ ONCE_A_STEP = 1
 numbers of microbatches, so nothing that happens every microbatch may need two of them."""
 
 
-def fills_pools(question: MixedQuestion, columns: LayoutColumns) -> Bools:
+def fills_pools(question: Question, columns: LayoutColumns) -> Bools:
     """(N,): layouts whose pipeline ranks each lie in one pool and fill all of them, one stage a rank."""
     return _fills(question, columns, "pp", columns.tp * columns.replicas)
 
 
-def holds_replicas(question: MixedQuestion, columns: LayoutColumns) -> Bools:
+def holds_replicas(question: Question, columns: LayoutColumns) -> Bools:
     """(N,): layouts whose replicas each lie in one pool, fill all of them, and meet once a step only."""
     x = columns
     inside: Bools = np.fmod(x.tp * x.cp, x.ep * x.etp) == 0
@@ -38,7 +38,7 @@ def holds_replicas(question: MixedQuestion, columns: LayoutColumns) -> Bools:
     return _fills(question, x, "dp", x.tp * x.cp * x.pp) & meets_once & inside
 
 
-def _fills(question: MixedQuestion, x: LayoutColumns, axis: Literal["pp", "dp"], size: Ints) -> Bools:
+def _fills(question: Question, x: LayoutColumns, axis: Literal["pp", "dp"], size: Ints) -> Bools:
     """(N,): layouts whose parts along an axis, of `size` GPUs each, divide every pool and are seated side by side."""
     gpus_K1 = np.array([pool.cluster.num_gpus for pool in question.pools])[:, None]
     divides: Bools = (gpus_K1 % size == 0).all(axis=0)
@@ -53,7 +53,7 @@ def _is_outermost(axis: Literal["pp", "dp"], x: LayoutColumns, size: Ints) -> Bo
 
 def pool_objections(question: Question, layout: Layout) -> list[Words]:
     """What is wrong with where a layout puts its ranks or replicas, and with what replicas do together."""
-    if not isinstance(question, MixedQuestion):
+    if not question.has_pools:
         word = layout.says_pools
         what = f"`{word}=` chooses among pools; cluster `{question.cluster.name}` is one"
         return [Words(what, "leave it out")] if word else []
@@ -62,7 +62,7 @@ def pool_objections(question: Question, layout: Layout) -> list[Words]:
     return list(_stage_objections(question, layout))
 
 
-def _stage_objections(question: MixedQuestion, layout: Layout) -> Iterator[Words]:
+def _stage_objections(question: Question, layout: Layout) -> Iterator[Words]:
     size, columns = layout.tp * layout.data_ranks, LayoutColumns.of([layout])
     odd = list(_odd_pools(question, size, "pipeline rank", "tp x cp x dp"))
     yield from odd
@@ -80,7 +80,7 @@ def _stage_objections(question: MixedQuestion, layout: Layout) -> Iterator[Words
             yield Words(what, f"pools={_counts(right.items())}, in any order of the pools")
 
 
-def _replica_objections(question: MixedQuestion, layout: Layout) -> Iterator[Words]:
+def _replica_objections(question: Question, layout: Layout) -> Iterator[Words]:
     size, columns = layout.tp * layout.cp * layout.pp, LayoutColumns.of([layout])
     odd = list(_odd_pools(question, size, "replica", "tp x cp x pp"))
     yield from odd
@@ -119,7 +119,7 @@ def _replica_objections(question: MixedQuestion, layout: Layout) -> Iterator[Wor
         yield Words(what, "use a smaller mbs, or larger replicas")
 
 
-def _odd_pools(question: MixedQuestion, size: int, part: str, axes: str) -> Iterator[Words]:
+def _odd_pools(question: Question, size: int, part: str, axes: str) -> Iterator[Words]:
     """Words for every pool that parts of `size` GPUs do not divide."""
     for pool in (pool.cluster for pool in question.pools):
         if pool.num_gpus % size:

@@ -23,7 +23,7 @@ from cost_models.errors import either
 from cost_models.files.catalog import load_stack
 from cost_models.operators.block import block_operators
 from cost_models.operators.tuning import matrix_names, target_names
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, is_scheduled
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, Overlap
 from cost_models.specs.stack import StackSpec
@@ -107,7 +107,7 @@ def _positions(question: Question, layout: Layout) -> Words:
 
 def _stages_in_pools(question: Question, x: LayoutColumns) -> Bools:
     """(N,): layouts of a cluster of several pools that have not whole replicas in each."""
-    if not isinstance(question, MixedQuestion):
+    if not question.has_pools:
         return np.zeros(len(x), dtype=np.bool_)
     return ~holds_replicas(question, x)
 

@@ -14,7 +14,7 @@ from cost_models.errors import InputError
 from cost_models.pipeline.pools import costs_of_ranks
 from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.exact.best_placement import best_placement
@@ -38,7 +38,7 @@ def place_layout(question: Question, layout: Layout) -> Layout:
     require_legal(question, layout, hosts=False)
     if layout.layers:
         return layout
-    if isinstance(question, MixedQuestion) and layout.replicas:
+    if question.has_pools and layout.replicas:
         return _in_replicas(question, layout)
     if layout.schedule not in PLAIN or layout.num_stages > question.model.num_layers:
         return _in_chunks(question, layout)
@@ -47,7 +47,7 @@ def place_layout(question: Question, layout: Layout) -> Layout:
     return best_layout.model_copy(update={"layers": placement.layers})
 
 
-def _in_replicas(question: MixedQuestion, layout: Layout) -> Layout:
+def _in_replicas(question: Question, layout: Layout) -> Layout:
     """Placement that suits the replicas of all pools, which have the same: stages as equal as the blocks allow. Of
     those the fastest that fits; of equals the first.
 

@@ -19,7 +19,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.errors import InfeasibleError
 from cost_models.pipeline.pools import pool_terms, rank_costs, ranks_in
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES
 from planner.bounds.boxes import nothing_held, within_late_rules
@@ -43,7 +43,7 @@ class PoolCandidates:
     `replicas`."""
 
     def __init__(
-        self, question: MixedQuestion, limits: Restrictions, stages: LayoutColumns, replicas: LayoutColumns
+        self, question: Question, limits: Restrictions, stages: LayoutColumns, replicas: LayoutColumns
     ) -> None:
         self.question, self.max_memory = question, limits.max_memory
         self._policies, self._stages = limits.recompute(question), stages
@@ -159,7 +159,7 @@ class PoolCandidates:
         return nothing_fits(self.question, closest_first(share_N), self.leaf, self.layout, self.max_memory)
 
 
-def pool_candidates(question: MixedQuestion, limits: Restrictions) -> PoolCandidates:
+def pool_candidates(question: Question, limits: Restrictions) -> PoolCandidates:
     """Enumerate and price every layout; raises InfeasibleError where none is legal."""
     limits.recompute(question)
     stages, has_room = _stage_layouts(question, limits)
@@ -173,14 +173,14 @@ def pool_candidates(question: MixedQuestion, limits: Restrictions) -> PoolCandid
 
 def count_layouts(question: Question, limits: Restrictions) -> int:
     """Number of layouts that the search covers; every order of several pools counts separately."""
-    if not isinstance(question, MixedQuestion):
+    if not question.has_pools:
         return len(legal_space(question, limits))
     _, has_room = _stage_layouts(question, limits)
     orders = factorial(len(question.pools))
     return int(has_room.sum()) * orders + len(replica_layouts(question, limits))
 
 
-def _stage_layouts(question: MixedQuestion, limits: Restrictions) -> tuple[LayoutColumns, Bools]:
+def _stage_layouts(question: Question, limits: Restrictions) -> tuple[LayoutColumns, Bools]:
     """Legal layouts with one stage a rank whose pipeline ranks fill the pools, and whether late rules allow them,
     (N,)."""
     plain = {SCHEDULES.index(name) for name in PLAIN}
@@ -195,7 +195,7 @@ def _stage_layouts(question: MixedQuestion, limits: Restrictions) -> tuple[Layou
 
 def orders_of(question: Question, layout: Layout) -> Iterator[Layout]:
     """The layout in every order of the pools; unchanged for a single pool, or if it names the pools of its ranks."""
-    if layout.says_pools or not isinstance(question, MixedQuestion):
+    if layout.says_pools or not question.has_pools:
         yield layout
         return
     counts = ranks_in(question, LayoutColumns.of([layout]))[:, 0].tolist()

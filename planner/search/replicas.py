@@ -44,7 +44,7 @@ from cost_models.pipeline.pools import (
 )
 from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.stage_costs import StageCosts, add_up
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from cost_models.units import format_bytes
@@ -69,7 +69,7 @@ class ReplicaLeaf(Leaf):
     microbatches, and `microbatches` is the minimum of each replica."""
 
     has_replicas: ClassVar[bool] = True
-    question: MixedQuestion
+    question: Question
     layout: Layout
     pool_costs: tuple[StageCosts, ...]
     """(K,) of one row each."""
@@ -174,16 +174,16 @@ def _start_up(pipeline: Leaf | RankCosts, cycle: Array, busiest: Array) -> Array
 
 def asks_for_replicas(question: Question, limits: Restrictions) -> bool:
     """Whether a search covers whole replicas in pools too. No trainer gives replicas unequal shares of a batch."""
-    return isinstance(question, MixedQuestion) and REPLICAS in limits.allowed and limits.trainer is None
+    return question.has_pools and REPLICAS in limits.allowed and limits.trainer is None
 
 
-def replica_layouts(question: MixedQuestion, limits: Restrictions) -> LayoutColumns:
+def replica_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
     """Every legal layout whose replicas each lie in one pool, at its mean number of microbatches; none unless the
     restrictions allow them.
 
     Rules that know one number of microbatches are asked with a batch that all replicas divide.
     """
-    gpus, batch = question.mixed.num_gpus, question.training.global_batch
+    gpus, batch = question.cluster.num_gpus, question.training.global_batch
     together = math.gcd(*(pool.cluster.num_gpus for pool in question.pools))
     tables = [LayoutColumns.of([Layout()]).rows(np.empty(0, dtype=np.int64))]
     for size in range(1, together + 1) if asks_for_replicas(question, limits) else ():
@@ -230,7 +230,7 @@ class ReplicaSpace:
 
     def __init__(
         self,
-        question: MixedQuestion,
+        question: Question,
         columns: LayoutColumns,
         policies: Sequence[Recompute],
         max_memory: float | None = None,
@@ -325,7 +325,7 @@ class ReplicaSpace:
         closest = min(priced, key=lambda one: fullness(one.peak_bytes, one.memory_limit))
         where = fullest_pool(closest.replicas).pool
         return DoesNotFitError(
-            f"no replicas of {question.model.name} fit the pools of `{question.mixed.name}`; the closest,"
+            f"no replicas of {question.model.name} fit the pools of `{question.cluster.name}`; the closest,"
             f" {closest.layout.brief}, needs {format_bytes(closest.peak_bytes)} of"
             f" {closest.limit_words} on pipeline rank {closest.fullest_rank}, in pool `{where}`",
             hint="use larger replicas, or shorter sequences",

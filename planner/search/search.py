@@ -24,7 +24,7 @@ import numpy as np
 from cost_models.errors import InfeasibleError, NothingPlacedError, RunError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.pricing import estimate, scenarios_of
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.units import counted
 from planner.exact.solvers import SolverName
@@ -316,7 +316,7 @@ def _run_prover(prover: BranchAndBound | ProgramSearch, settings: SearchSettings
 
 
 def _candidates(question: Question, limits: Restrictions, space: Space | None) -> Candidates:
-    if isinstance(question, MixedQuestion):
+    if question.has_pools:
         return pool_candidates(question, limits)
     return UniformCandidates(question, limits, space)
 

@@ -75,7 +75,7 @@ def _offloads(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
     A count of one stands for every one that there is room for (`countable`). Nothing where the device's memory is the
     host's, and over several pools.
     """
-    if question.cluster.gpu.kind == "cpu" or len(question.by_pool) > 1 or is_offload_unpriced(question):
+    if question.cluster.gpu.kind == "cpu" or question.has_pools or is_offload_unpriced(question):
         return [NOWHERE]
     has, room = question.stack.residencies, int(countable(question, np.array(mesh.pp)))
     counts = [1, EVERY] if room else [EVERY]
@@ -113,7 +113,7 @@ VALUES: dict[str, Callable[[Question, Mesh], Sequence[int] | Sequence[tuple[int,
 
 
 def _opens_no_replicas(question: Question, trainer: str | None) -> str:
-    if len(question.by_pool) == 1:
+    if not question.has_pools:
         return f"it puts replicas in different pools, and `{question.cluster.name}` has one"
     return f"{trainer} gives every replica as many microbatches" if trainer else ""
 
@@ -121,11 +121,11 @@ def _opens_no_replicas(question: Question, trainer: str | None) -> str:
 def _opens_no_offload(question: Question, trainer: str | None) -> str:
     if is_offload_unpriced(question):
         return UNPRICED_OFFLOAD
-    if any(pool.cluster.gpu.kind == "cpu" for pool in question.by_pool):
+    if any(pool.cluster.gpu.kind == "cpu" for pool in question.pools):
         return f"the memory of devices of `{question.cluster.name}` is the host's"
     if not question.stack.residencies:
         return f"software stack `{question.stack.name}` keeps nothing of a block in host memory"
-    if len(question.by_pool) > 1:
+    if question.has_pools:
         return "over several pools it is not searched"
     if question.cluster.host_memory is None:
         return f"cluster `{question.cluster.name}` does not say how much memory a host has (`--host-memory`)"

@@ -27,7 +27,7 @@ from cost_models.estimate import Estimate
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline.pricing import estimate, scenarios_of
 from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.risk import confident_share
 from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from cost_models.units import GIB, counted, format_bytes, format_count, grouped
@@ -136,7 +136,7 @@ def _rules_besides(question: Question, limits: Restrictions) -> tuple[Rule, ...]
 
 
 def _outside_pools(question: Question, x: LayoutColumns) -> Bools:
-    if not isinstance(question, MixedQuestion):
+    if not question.has_pools:
         return np.zeros(len(x), dtype=np.bool_)
     return ~fills_pools(question, x)
 
@@ -301,8 +301,8 @@ def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
         problems = [Problem("", words.what) for words in refused[1:]]
         return InfeasibleError(refused[0].what, problems=problems, hint=refused[0].hint)
     place = f"on {counted(question.cluster.num_gpus, 'GPU')}"
-    if isinstance(question, MixedQuestion):
-        place = f"on the pools of `{question.mixed.name}`"
+    if question.has_pools:
+        place = f"on the pools of `{question.cluster.name}`"
     message = f"no layout of {question.model.name} {place} is legal with global batch"
     message += f" {question.training.global_batch:,}"
     hint = "try a global batch that more GPUs divide"
@@ -339,7 +339,7 @@ def closest_first(fullness_N: Array) -> Sequence[int]:
 
 
 def nothing_fits(
-    question: MixedQuestion,
+    question: Question,
     rows: Iterable[int],
     leaf_of: Callable[[int], Leaf],
     layout_of: Callable[[int], Layout],
@@ -352,9 +352,9 @@ def nothing_fits(
     weakest = RECOMPUTE_POLICIES[int(np.flatnonzero(leaf.allowed)[-1])]
     layout = layout_of(row).model_copy(update={"layers": filled[row][0], "recompute": (weakest,)})
     closest = estimate(question, layout).within(max_memory)
-    rank, mixed = closest.fullest_rank, question.mixed
+    rank, cluster = closest.fullest_rank, question.cluster
     return DoesNotFitError(
-        f"no layout of {question.model.name} fits the {mixed.num_gpus:,} GPUs of `{mixed.name}`; the closest,"
+        f"no layout of {question.model.name} fits the {cluster.num_gpus:,} GPUs of `{cluster.name}`; the closest,"
         f" {closest.layout.brief}, needs {format_bytes(closest.peak_bytes)} of"
         f" {closest.limit_words} on pipeline rank {rank}, in pool `{closest.layout.pools[rank]}`",
         hint="use more GPUs, or shorter sequences",
@@ -441,7 +441,7 @@ def _risk(question: Question) -> str:
     """Note on risk without scenarios."""
     if question.risk == "none" or scenarios_of(question):
         return ""
-    owner = "several pools have" if len(question.by_pool) > 1 else f"profile {question.hardware.name} has"
+    owner = "several pools have" if question.has_pools else f"profile {question.hardware.name} has"
     return f"{owner} no scenarios, so `--risk {question.risk}` minimises the step on paper"
 
 
@@ -458,7 +458,7 @@ def _memory(question: Question, limit: float | None) -> str:
     """Note on a memory limit above what a plan may fill: a single GPU, without communicators, has most."""
     if limit is None:
         return ""
-    pools = question.by_pool
+    pools = question.pools
     single_gpu = LayoutColumns.of([Layout()])
     share = confident_share(
         question.confidence, question.memory_error

@@ -21,7 +21,7 @@ from cost_models.axes.recompute import policies_in
 from cost_models.axes.words import Choice, Number, Switch
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.operators.block import drops_something
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.risk import confident_share
 from cost_models.specs.changes import WORDS
 from cost_models.specs.choices import ORDERS, RECOMPUTE_POLICIES, Recompute
@@ -162,7 +162,7 @@ class Restrictions:
         permitted = self.permits(axis, column)
         return permitted | (columns.cp == 1) if axis == "context" else permitted
 
-    def recompute(self, question: Question | MixedQuestion) -> tuple[Recompute, ...]:
+    def recompute(self, question: Question) -> tuple[Recompute, ...]:
         """Policies that a stage may use, in the order of `RECOMPUTE_POLICIES`; next to `none`, selective only if it
         drops something. Raises InputError: none is left."""
         policies = tuple(
@@ -178,12 +178,12 @@ class Restrictions:
             )
         return policies
 
-    def counts_blocks(self, question: Question | MixedQuestion) -> bool:
+    def counts_blocks(self, question: Question) -> bool:
         """Whether the trainer chooses the number of first blocks of every stage that it recomputes in full."""
         counts = self.trainer is not None and trainer_named(self.trainer).counts_full
         return counts and self.recompute(question) == _FULL_COUNT_POLICIES
 
-    def by_recompute(self, question: Question | MixedQuestion) -> tuple[Restrictions, ...]:
+    def by_recompute(self, question: Question) -> tuple[Restrictions, ...]:
         """Restrictions to one recompute policy each, where the trainer has one setting for all stages, or to how many
         blocks of a stage are recomputed in full, where that is its setting; else none.
 

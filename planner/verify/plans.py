@@ -16,7 +16,6 @@ import numpy as np
 from cost_models.errors import InfeasibleError, InputError, RunError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.pricing import estimate as price
-from cost_models.question import MixedQuestion
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.units import counted, format_bytes, format_seconds
 from planner.answers.frontier import evenly_spread
@@ -128,7 +127,7 @@ def evenly_placed(plan: Plan, chosen: Estimate) -> Check:
     """Check that no evenly placed layout is better: candidates by a formula of their own, then priced in full."""
     limits, name = plan.restrictions.read, "spot check"
     question = limits.apply_confidence(plan.question)
-    if isinstance(question, MixedQuestion):
+    if question.has_pools:
         return Check(name, True, "is made on clusters of one kind of GPU")
     if plan.objective_name in ("memory", "mfu"):
         return Check(name, True, f"compares step times, so it says nothing of `{plan.objective_name}`")

@@ -18,7 +18,7 @@ from cost_models.axes.layout import USUAL_RING, Layout, Offload
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.words import EVERY, UNSAID
 from cost_models.pipeline.pools import in_pools
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.schedules.registry import schedule_named
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, RECOMPUTE_POLICIES, SCHEDULES
 from planner.formats.trainers import trainer_named
@@ -54,7 +54,7 @@ def divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
-def policies_of(question: Question | MixedQuestion, limits: Restrictions) -> tuple[str, ...]:
+def policies_of(question: Question, limits: Restrictions) -> tuple[str, ...]:
     """Recompute policies that the job, the restrictions and the trainer leave."""
     left = limits.recompute(question)
     return left if limits.trainer is None else tuple(set(left) & set(trainer_named(limits.trainer).policies))
@@ -78,7 +78,7 @@ def legal(question: Question, limits: Restrictions, columns: LayoutColumns) -> L
     return columns.rows(np.flatnonzero(legal_rows(question, columns)))
 
 
-def covered_in_pools(question: MixedQuestion, limits: Restrictions) -> tuple[list[Layout], list[Layout]]:
+def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Layout], list[Layout]]:
     """Every covered layout on several pools in every order of these, and every one of whole replicas in each."""
     batch, names = question.training.global_batch, question.names
     rows = written(question, limits, batch, schedules=PLAIN)
@@ -111,7 +111,7 @@ def covered_in_pools(question: MixedQuestion, limits: Restrictions) -> tuple[lis
 
 
 def written(
-    question: Question | MixedQuestion,
+    question: Question,
     limits: Restrictions,
     batch: int,
     *,
@@ -129,21 +129,21 @@ def written(
     return LayoutColumns(**columns)
 
 
-def how_many(question: Question | MixedQuestion, limits: Restrictions) -> int:
+def how_many(question: Question, limits: Restrictions) -> int:
     """Number of layouts that `written` writes."""
     batch = question.training.global_batch
     each = (_axes(question, limits, mesh, batch, SCHEDULES) for mesh in meshes(question))
     return sum(math.prod(map(len, axes)) for axes in each)
 
 
-def meshes(question: Question | MixedQuestion) -> list[tuple[int, ...]]:
+def meshes(question: Question) -> list[tuple[int, ...]]:
     """Degrees tp, pp, cp and dp that fill the GPUs."""
     gpus = question.cluster.num_gpus
     return [mesh for mesh in product(divisors(gpus), repeat=4) if math.prod(mesh) == gpus]
 
 
 def _axes(
-    question: Question | MixedQuestion,
+    question: Question,
     limits: Restrictions,
     mesh: tuple[int, ...],
     batch: int,
@@ -185,7 +185,7 @@ def _seatings(cp: int, dp: int, pp: int) -> list[int]:
     return sorted(first.values())
 
 
-def _offloads(question: Question | MixedQuestion, pp: int, rings: set[int]) -> list[tuple[int, ...]]:
+def _offloads(question: Question, pp: int, rings: set[int]) -> list[tuple[int, ...]]:
     """Every count of every residency, one without a count at most, with each ring where weights are streamed."""
     counts = [*range(question.model.num_layers // pp + 1), EVERY]
     of_blocks = [some for some in product(counts, repeat=3) if some.count(EVERY) <= 1]

@@ -72,7 +72,7 @@ class HostWindows:
 def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
     """The channels of a placed layout; None of one that keeps nothing in host memory, or that lies over pools."""
     layout, batches = estimate.layout, estimate.microbatches
-    if not any(layout.offload) or len(question.by_pool) > 1:
+    if not any(layout.offload) or question.has_pools:
         return None
     columns = LayoutColumns.of([layout])
     block, blocks = Pieces(question, columns).block, question.model.num_layers / layout.pp

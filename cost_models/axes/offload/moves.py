@@ -43,7 +43,7 @@ from cost_models.axes.offload.residency import (
 from cost_models.axes.recompute import policy_of_blocks
 from cost_models.memory.activations import activation_bytes
 from cost_models.pipeline.pricing import PassSpans, pass_spans, place
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.schedules.actions import IDLE
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 
@@ -77,7 +77,7 @@ def predicted_moves(question: Question, layout: Layout) -> tuple[MoveSpan, ...]:
     Raises:
         InputError: the layout cannot be placed or scheduled.
     """
-    if layout.offload == NOWHERE or isinstance(question, MixedQuestion):
+    if layout.offload == NOWHERE or question.has_pools:
         return ()
     layout = place(layout, question).layout
     passes = pass_spans(question, layout)

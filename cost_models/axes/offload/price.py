@@ -192,7 +192,7 @@ def tiers(question: Question, layout: Layout) -> Mapping[str, Any]:
     """The fullest host and drive of a layout that keeps something there; nothing of others."""
     if not any(layout.offload) and question.training.reference != "host":
         return {}
-    columns, pools = LayoutColumns.of([layout]), question.by_pool
+    columns, pools = LayoutColumns.of([layout]), question.pools
     used = tuple(dict.fromkeys(policy for one in layout.recompute for policy in policies_in(one)))
 
     def fullest(tier: str, sizes: list[Array], limits: list[float]) -> dict[str, float | None]:

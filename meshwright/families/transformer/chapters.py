@@ -8,7 +8,6 @@ from dataclasses import replace
 from cost_models.estimate import Estimate
 from cost_models.expected import expected_step
 from cost_models.pipeline.pricing import crossing
-from cost_models.question import MixedQuestion
 from cost_models.units import format_seconds
 from meshwright.families.transformer.explain import Explained, explain
 from meshwright.families.transformer.pictures import PICTURES
@@ -48,7 +47,7 @@ def chapters(plan: Plan, request: PageRequest) -> Iterator[Chapter]:
     if explained.explanation.sensitivities:
         yield from pictures(plan, request, (("A quarter more, a quarter less", "tornado"),), PICTURES)
     wanted = [*_PICTURES, *([_WINDOW] if any(plan.layout.offload) else [])]
-    if isinstance(plan.question, MixedQuestion):
+    if plan.question.has_pools:
         wanted = [one for one in wanted if one[1] in _OF_ANY_CLUSTER]
     yield from pictures(plan, request, wanted, PICTURES)
     yield Chapter(title="How far to trust it", blocks=[*_trust(plan, estimate)])

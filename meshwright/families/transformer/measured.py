@@ -15,7 +15,7 @@ from cost_models.measured.logs.steps import Usual, usual
 from cost_models.measured.traces.achieved import Achieved, exchanged, products
 from cost_models.measured.traces.job import Job, put_together
 from cost_models.measured.traces.reading import Traced, read_traces
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.units import counted, format_seconds, grouped
 from executor.measure.any_report import save_report
 from executor.measure.foreign import foreign_report
@@ -146,7 +146,7 @@ def measure(plan: Plan, logs: Sequence[Path], traces: Sequence[Path]) -> Measure
 def _job_of(plan: Plan, traces: Sequence[Path]) -> Job:
     """What the traces tell together."""
     question = plan.question
-    if isinstance(question, MixedQuestion):
+    if question.has_pools:
         raise InputError("traces of a job over several pools of GPUs are not read", hint="give --log alone")
     on_cpu = question.cluster.gpu.kind == "cpu"
     return put_together(read_traces(traces, plan.layout, on_cpu=on_cpu), question, plan.layout)

@@ -11,7 +11,7 @@ from cost_models.communication.resharding import ReshardBytes, StoredTensor
 from cost_models.communication.resharding import reshard as moved
 from cost_models.errors import InputError
 from cost_models.memory.states import moment_bytes
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.specs.training import STATE_BYTES
 from cost_models.units import format_bytes, format_seconds
 from meshwright.families.transformer.compare import compare
@@ -89,7 +89,7 @@ def reshard(first: Plan, second: str | Path | AnyPlan, *, states: bool) -> Resha
         raise InputError(
             f"the plans are of different models: {one.model.name} and {two.model.name}", hint=hint
         )
-    if isinstance(one, MixedQuestion) or isinstance(two, MixedQuestion):
+    if one.has_pools or two.has_pools:
         raise InputError("what moves between pools of different GPUs is not priced")
     if (here.gpu.name, here.gpus_per_node) != (there.gpu.name, there.gpus_per_node):
         raise InputError(f"the plans are on different nodes: {here.name} and {there.name}", hint=hint)

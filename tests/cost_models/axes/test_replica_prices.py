@@ -21,24 +21,22 @@ from cost_models.operators.flops import model_flops
 from cost_models.pipeline.pools import ONCE_A_STEP, Finish, in_pools, replica_terms, shared
 from cost_models.pipeline.pricing import estimate, place
 from cost_models.pipeline.stage_costs import stage_costs
-from cost_models.question import MixedQuestion
+from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 
 TRAINING = TrainingSpec(global_batch=64, sequence_length=2048)
 OLD, NEW = "dgx-a100-80gb", "dgx-h100"
 
 
-def mixed(
-    cluster: str = f"{OLD}:16+{NEW}:16", *, stack: str = "megatron-core", batch: int = 64
-) -> MixedQuestion:
+def mixed(cluster: str = f"{OLD}:16+{NEW}:16", *, stack: str = "megatron-core", batch: int = 64) -> Question:
     training = TRAINING.model_copy(update={"global_batch": batch})
     model = catalog.load_model("llama3.2-1b")
     question = complete_question(model, resolve_cluster(cluster), training, stack=stack)
-    assert isinstance(question, MixedQuestion)
+    assert question.has_pools
     return question
 
 
-def replicas(question: MixedQuestion, text: str) -> Layout:
+def replicas(question: Question, text: str) -> Layout:
     layout = parse_layout(text)
     order = "tp-cp-pp-dp" if layout.pp > 1 else layout.order
     return in_pools(question, layout.model_copy(update={"order": order}))
@@ -120,7 +118,7 @@ def test_unequal_shares_beat_equal_ones_and_a_slow_link_shows() -> None:
     priced = estimate(question, layout)
     alike = mixed(f"{OLD}:16+{OLD}:16")  # where the slower pool takes half of the microbatches
     assert priced.step_seconds < 0.75 * estimate(alike, replicas(alike, "tp2 pp1 zero1")).step_seconds
-    link = question.mixed.link.faster(0.01)
+    link = question.between.faster(0.01)
     far = complete_question(
         question.model, question.mixed.model_copy(update={"between": link}), question.training
     )

@@ -15,7 +15,7 @@ from cost_models.operators.flops import model_flops
 from cost_models.pipeline.pools import pool_terms, rank_terms, ranks_in
 from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, costs_of, stage_costs
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.specs.cluster import LinkSpec
 from cost_models.specs.training import TrainingSpec
 
@@ -28,13 +28,13 @@ def asked(cluster: str, *, model: str = "llama3-8b", stack: str = "megatron-core
     return complete_question(catalog.load_model(model), resolve_cluster(cluster), TRAINING, stack=stack)
 
 
-def mixed(cluster: str, *, model: str = "llama3-8b", stack: str = "megatron-core") -> MixedQuestion:
+def mixed(cluster: str, *, model: str = "llama3-8b", stack: str = "megatron-core") -> Question:
     question = asked(cluster, model=model, stack=stack)
-    assert isinstance(question, MixedQuestion)
+    assert question.has_pools
     return question
 
 
-def rank_costs(question: MixedQuestion, text: str) -> StageCosts:
+def rank_costs(question: Question, text: str) -> StageCosts:
     """A row for each rank; the pools follow one another as in the cluster."""
     columns = LayoutColumns.of([parse_layout(text)])
     pool_R = np.repeat(np.arange(len(question.pools)), ranks_in(question, columns)[:, 0])
@@ -71,7 +71,7 @@ def test_ranks_have_the_rates_and_the_memory_of_their_pool() -> None:
     assert costs.memory_limit[0] < 0.6 * costs.memory_limit[3]
 
 
-def slow_link(question: MixedQuestion, bandwidth: float) -> MixedQuestion:
+def slow_link(question: Question, bandwidth: float) -> Question:
     """The same pools a given link apart, bytes/s."""
     link = LinkSpec(kind="ethernet", bandwidth=f"{bandwidth} B/s", latency="50 us")  # type: ignore[arg-type]
     linked = complete_question(
@@ -80,7 +80,7 @@ def slow_link(question: MixedQuestion, bandwidth: float) -> MixedQuestion:
         question.training,
         stack=question.stack,
     )
-    assert isinstance(linked, MixedQuestion)
+    assert linked.has_pools
     return linked
 
 

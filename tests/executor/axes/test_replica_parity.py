@@ -14,7 +14,7 @@ from training import GPT, LLAMA, MOE, plan_for, question_for, stray, train_weigh
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.pipeline.pricing import estimate
-from cost_models.question import MixedQuestion, mixed_question
+from cost_models.question import mixed_question
 from cost_models.specs.cluster import MixedCluster
 from executor.axes.replicas import share_of
 from executor.doctor.examine import assumptions_of
@@ -36,7 +36,7 @@ def pooled_plan(text: str, model: dict[str, Any], sizes: tuple[int, int]) -> Pla
     )
     mixed = MixedCluster(name="mixed", pools=clusters)
     question = complete_question(jobs[0].model, mixed, jobs[0].training, stack="meshwright")
-    assert isinstance(question, MixedQuestion)
+    assert question.has_pools
     old, new = question.pools
     slower = old.hardware.model_copy(update={"contention": 2.0})
     question = mixed_question(mixed, (replace(old, hardware=slower), new))

@@ -7,12 +7,12 @@ from several_pools import mixed_question, pool
 
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import InputError
-from cost_models.question import MixedQuestion
+from cost_models.question import Question
 from planner.rules.legality import check, require_legal
 from planner.search.given_layout import place_layout
 
 
-def question(batch: int = 24, **training: object) -> MixedQuestion:
+def question(batch: int = 24, **training: object) -> Question:
     return mixed_question(pool("old", gpus=4), pool("new", gpus=2, speed=2.0), global_batch=batch, **training)
 
 

@@ -19,7 +19,7 @@ from cost_models.errors import InfeasibleError, InputError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.pools import in_pools
 from cost_models.pipeline.pricing import estimate
-from cost_models.question import MixedQuestion
+from cost_models.question import Question
 from planner.explain.reasons import why_not
 from planner.placement.leaf import TOLERANCE, Placement
 from planner.placement.patterns import best_pattern, chunk_patterns
@@ -33,9 +33,9 @@ from planner.space.restrictions import Restrictions, parse_restrictions
 ALLOWED = ("replicas",)
 
 
-def legal_layouts(question: MixedQuestion, zeros: tuple[int, ...], sps: tuple[bool, ...]) -> list[Layout]:
+def legal_layouts(question: Question, zeros: tuple[int, ...], sps: tuple[bool, ...]) -> list[Layout]:
     """Every layout of some switches that breaks no rule; found one by one."""
-    gpus, batch = question.mixed.num_gpus, question.training.global_batch
+    gpus, batch = question.cluster.num_gpus, question.training.global_batch
     sizes = [size for size in range(1, batch + 1) if batch % size == 0]
     found = []
     for tp, pp in product((1, 2, 4), range(1, question.model.num_layers + 1)):
@@ -55,12 +55,12 @@ def legal_layouts(question: MixedQuestion, zeros: tuple[int, ...], sps: tuple[bo
     return found
 
 
-def leaf_of(question: MixedQuestion, layout: Layout) -> ReplicaLeaf:
+def leaf_of(question: Question, layout: Layout) -> ReplicaLeaf:
     """One layout with its costs."""
     return ReplicaSpace(question, LayoutColumns.of([layout]), question.training.recompute).leaf(0)
 
 
-def search_replicas(question: MixedQuestion, limits: Restrictions, *, top: int) -> BranchAndBound:
+def search_replicas(question: Question, limits: Restrictions, *, top: int) -> BranchAndBound:
     """A finished search of replicas alone."""
     replicas = replica_layouts(question, limits)
     candidates = PoolCandidates(question, limits, replicas.rows(np.empty(0, dtype=np.int64)), replicas)
@@ -78,7 +78,7 @@ def estimates(finished: BranchAndBound) -> list[Estimate]:
     return [estimate(finished.candidates.question, layout) for layout in placed[: finished.top]]
 
 
-def prices(question: MixedQuestion, layout: Layout) -> list[tuple[float, bool]]:
+def prices(question: Question, layout: Layout) -> list[tuple[float, bool]]:
     """What every covered placement of a layout takes, and whether it fits, each priced in full."""
     found = []
     for blocks in chunk_patterns(leaf_of(question, layout)):
@@ -98,7 +98,7 @@ def asked(
     batch: int = 8,
     stack: str = "megatron-core",
     recompute: tuple[str, ...] = ("none", "full"),
-) -> MixedQuestion:
+) -> Question:
     pools = [pool(f"p{k}", gpus=gpus, speed=speeds[k], memory=memories[k]) for k, gpus in enumerate(sizes)]
     return mixed_question(*pools, layers=layers, stack=stack, global_batch=batch, recompute=recompute)
 

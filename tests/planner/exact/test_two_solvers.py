@@ -19,7 +19,7 @@ from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, InputError, NothingPlacedError
 from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from planner.objectives import Proof
 from planner.placement.leaf import TOLERANCE
@@ -126,7 +126,7 @@ def test_both_solvers_agree_on_random_questions() -> None:
         met["pipelines"] += layout.pp > 1
         met["recompute"] += set(layout.recompute) != {"none"}
         met["uneven"] += len(set(layout.layers)) > 1
-        met["pools"] += isinstance(question, MixedQuestion)
+        met["pools"] += question.has_pools
     print(dict(met))
     assert met["infeasible"] < QUESTIONS / 2
     assert min(met[kind] for kind in ("pipelines", "recompute", "uneven", "pools")) >= QUESTIONS // 20

@@ -20,7 +20,7 @@ from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.pools import costs_of_ranks
 from cost_models.pipeline.pricing import estimate
-from cost_models.question import MixedQuestion
+from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from planner.exact.best_placement import best_placement
 from planner.explain.reasons import why_not
@@ -48,9 +48,9 @@ def test_the_exact_placement_is_the_best_of_all(seed: int) -> None:
         assert leaf.fits(solution.placement.table)
 
 
-def legal_layouts(question: MixedQuestion, zeros: tuple[int, ...], sps: tuple[bool, ...]) -> list[Layout]:
+def legal_layouts(question: Question, zeros: tuple[int, ...], sps: tuple[bool, ...]) -> list[Layout]:
     """Every layout of some switches, in every order of the pools, that breaks no rule; found one by one."""
-    gpus, batch = question.mixed.num_gpus, question.training.global_batch
+    gpus, batch = question.cluster.num_gpus, question.training.global_batch
     found = []
     for tp in (1, 2, 4):
         for pp in range(2, question.model.num_layers + 1):
@@ -69,7 +69,7 @@ def legal_layouts(question: MixedQuestion, zeros: tuple[int, ...], sps: tuple[bo
     return found
 
 
-def leaf_of(question: MixedQuestion, layout: Layout) -> Leaf:
+def leaf_of(question: Question, layout: Layout) -> Leaf:
     policies = ("none", "selective", "full")
     return Leaf(
         costs=costs_of_ranks(question, layout),
@@ -182,7 +182,7 @@ def test_more_memory_and_a_faster_link_are_never_slower() -> None:
     before = search(question, top=1).best.step_seconds
     roomy = mixed_question(pool("a", memory="200 MiB"), pool("b", speed=2.0, memory="1 GiB"))
     assert search(roomy, top=1).best.step_seconds <= before
-    link = question.mixed.link.model_copy(update={"bandwidth": 20e9, "latency": 1e-6})
+    link = question.between.model_copy(update={"bandwidth": 20e9, "latency": 1e-6})
     linked = complete_question(
         question.model, question.mixed.model_copy(update={"between": link}), question.training
     )

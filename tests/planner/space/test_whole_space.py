@@ -32,7 +32,7 @@ from cost_models.errors import InfeasibleError, InputError
 from cost_models.operators.flops import model_flops, utilisation
 from cost_models.pipeline.pools import costs_of_ranks
 from cost_models.pipeline.pricing import estimate
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import ClusterSpec, DriveSpec, GpuSpec, Links, LinkSpec
 from cost_models.specs.training import LengthsSpec, TrainingSpec, TuningSpec
@@ -261,19 +261,17 @@ def _drawn(rng: np.random.Generator) -> Drawn | None:
     flags += ["fix"] * bool(fix) + ["forbid"] * bool(forbid) + ["max-memory"] * (memory is not None)
     name = one_of(rng, (*["time"] * 6, "mfu", "mfu", "gpu-hours", "cost", "memory"))
     objective = Objective(name=name, price=2.0 if name == "cost" else None)
-    if isinstance(question, MixedQuestion) and name in ("memory", "mfu"):
+    if question.has_pools and name in ("memory", "mfu"):
         objective = Objective()
     flags.append(f"objective {objective.name}")
     if how_many(question, limits) > MOST_WRITTEN * (3 if opened else 1):
         return None
-    if not isinstance(question, MixedQuestion) and len(legal_space(question, limits)) > MOST_LAYOUTS:
+    if not question.has_pools and len(legal_space(question, limits)) > MOST_LAYOUTS:
         return None
     return Drawn(question, limits, objective, [flag for flag in flags if flag])
 
 
-def _pooled(
-    rng: np.random.Generator, model: TransformerSpec, training: TrainingSpec, stack: str
-) -> MixedQuestion:
+def _pooled(rng: np.random.Generator, model: TransformerSpec, training: TrainingSpec, stack: str) -> Question:
     """Two pools of one or two GPUs of unlike speed and memory."""
     pools = [
         pool(
@@ -332,7 +330,7 @@ def wanted_value(found: Everything, limits: Restrictions, objective: Objective) 
 
 def ask(asked: Drawn) -> tuple[int, bool]:
     """Check one question; returns how many layouts it has, and whether any fits."""
-    if isinstance(asked.question, MixedQuestion):
+    if asked.question.has_pools:
         return ask_pools(asked, asked.question)
     question, limits = asked.question, asked.limits
     columns = covered(question, limits)
@@ -365,7 +363,7 @@ def ask(asked: Drawn) -> tuple[int, bool]:
     return len(columns), True
 
 
-def ask_pools(asked: Drawn, question: MixedQuestion) -> tuple[int, bool]:
+def ask_pools(asked: Drawn, question: Question) -> tuple[int, bool]:
     """The same on several pools, whose layouts are placed one by one."""
     limits = asked.limits
     stages, replicas = covered_in_pools(question, limits)
@@ -405,7 +403,7 @@ def unplaced(layout: Layout) -> str:
 
 
 def leaf_seconds(
-    question: MixedQuestion,
+    question: Question,
     limits: Restrictions,
     layout: Layout,
     allowed: np.ndarray,
@@ -429,7 +427,7 @@ def leaf_seconds(
 
 
 def replica_prices(
-    question: MixedQuestion, limits: Restrictions, layout: Layout, allowed: np.ndarray
+    question: Question, limits: Restrictions, layout: Layout, allowed: np.ndarray
 ) -> list[float]:
     """Seconds of every covered placement that fits."""
     found = []

@@ -8,7 +8,7 @@ from functools import partial
 
 from cost_models.errors import InputError, Problem
 from cost_models.files.loading import resolve_cluster
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, Precision
 from meshwright.families.transformer.planning.ranked import Ranked
 from meshwright.inputs.goals import objective_of, read_prices, tokens_of
@@ -149,7 +149,7 @@ def _require_distinct(clusters: Sequence[str | ClusterSpec]) -> None:
 
 def _require_alike(questions: Sequence[Question]) -> None:
     for question in questions:
-        if isinstance(question, MixedQuestion):
+        if question.has_pools:
             raise InputError(
                 f"`{question.cluster.name}` has several pools, and its number of GPUs is no choice",
                 hint="plan for it alone",

@@ -144,7 +144,7 @@ def largest_header(family: Family, question: Question, sizes: Sequence[LargestSi
     subject = f"sizes of {family.name} by {family.by}"
     if family.by == "sequence":
         subject = f"longest sequence of {family.name}"
-    trust = trust_of(max(question.by_pool, key=lambda pool: pool.hardware.median_error or 1.0))
+    trust = trust_of(max(question.pools, key=lambda pool: pool.hardware.median_error or 1.0))
     memory = f"{format_bytes(limit)} of memory per GPU"
     if host is not None:
         usable = format_bytes(usable_host_memory(question.cluster))

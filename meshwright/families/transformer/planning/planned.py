@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cost_models.estimate import Estimate
 from cost_models.expected import ExpectedStep, expected_step
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.units import counted, format_seconds
 from meshwright.families.transformer.explain import Explained
 from meshwright.families.transformer.planning.facts import beside_facts, plan_facts
@@ -258,7 +258,7 @@ class Planned(AnswerBase):
         if undecided:
             left = counted(undecided, "layout")
             return [f"warning: only the first is proved; {left} may still belong among the others"]
-        ended = self.compares and self.recommendation is None and not isinstance(self.question, MixedQuestion)
+        ended = self.compares and self.recommendation is None and not self.question.has_pools
         return [_NOT_COMPARED] if ended else []
 
     @property
@@ -268,7 +268,7 @@ class Planned(AnswerBase):
 
     def next_commands(self, path: Path) -> str:
         """What to do with the plan in this file."""
-        if isinstance(self.question, MixedQuestion) and not self.best.replicas:
+        if self.question.has_pools and not self.best.replicas:
             return f"meshwright explain {path}"
         return f"meshwright explain {path}, {running_command(self.plan, path, self._writer[0])}"
 
