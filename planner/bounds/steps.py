@@ -45,9 +45,9 @@ recompute policies.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache, reduce
-from itertools import combinations, permutations
+from itertools import combinations, product
 
 import numpy as np
 
@@ -299,37 +299,17 @@ def rank_limits(
 def quick_chunk_bounds(rows: RankCosts) -> Array:
     """Quick bound of the step, seconds (N,); infinite where nothing fits on the first rank."""
     m_N, fixed_NR, x = rows.microbatches, rows.fixed_seconds, rows.costs
-    first_N, last_N = first_and_last(rows, rows.kinds) if rows.kinds else _first_and_last(rows)
-    first_N, last_N = m_N * (fixed_NR[:, 0] + first_N), _wait(rows) + m_N * (fixed_NR[:, -1] + last_N)
+    first_N, last_N = _first_and_last(rows)
+    # only the very first stage may have no block
+    smaller = np.minimum(rows.smaller_stages, np.where(rows.smallest_stage == 0, 1, rows.pp - 1))
+    wait_N = _wait(rows, rows.pp - 1, (rows.pp - 1) * rows.largest_stage - smaller)
+    first_N, last_N = m_N * (fixed_NR[:, 0] + first_N), wait_N + m_N * (fixed_NR[:, -1] + last_N)
     fullest_N = m_N * (
         rows.vpp * (x.stage_forward + x.stage_backward)
         + rows.fullest_rank_value(lambda kind: kind.least_block_seconds)
     )
     longest_N: Array = np.max([first_N, last_N, fullest_N, _round_trip_bounds(rows)], axis=0)
     return longest_N + rows.tail(rows.fewest_on_rank)
-
-
-def _first_and_last(rows: RankCosts) -> tuple[Array, Array]:
-    """Minimum seconds of a microbatch in the blocks of the first rank and of the last, (N,) each; infinite where the
-    blocks do not fit on the first rank."""
-    x, (most_live_N, all_live_N) = rows.costs, rows.live_on_first
-    seconds_NP, least_N = rows.block_seconds, rows.block_seconds.min(axis=1)
-    fastest_N1 = seconds_NP.argmin(axis=1)[:, None]
-    kept_N1 = np.take_along_axis(x.layer_activation, fastest_N1, axis=1)
-    live_N = rows.largest_stage * all_live_N - rows.missing_blocks * most_live_N
-    room_N = rows.free_bytes[:, 0] - rows.least_working[:, 0] - rows.fewest_on_rank * x.layer_static
-    short_N = live_N * kept_N1[:, 0] - room_N - TOLERANCE * x.memory_limit
-    saved_NP, longer_NP = kept_N1 - x.layer_activation, seconds_NP - least_N[:, None]
-    saved_NP = np.where(rows.allowed, saved_NP, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rate_N = np.where(saved_NP > 0, longer_NP / saved_NP, np.inf).min(axis=1) / most_live_N
-        recompute_N = np.where(short_N > 0, short_N * rate_N, 0.0)
-    fits_N = (short_N <= live_N * saved_NP.max(axis=1)) & (rows.fewest_on_rank <= rows.updatable[:, 0])
-    work_N = rows.fewest_on_rank * least_N
-    shared_N = recompute_N - np.where(
-        rows.smaller_stages > 0, np.where(rows.allowed, longer_NP, 0.0).max(axis=1), 0.0
-    )
-    return np.where(fits_N, work_N + recompute_N, np.inf), work_N + np.maximum(shared_N, 0.0)
 
 
 def _round_trip_bounds(rows: RankCosts) -> Array:
@@ -353,117 +333,85 @@ def _round_trip_bounds(rows: RankCosts) -> Array:
     return total
 
 
-def _wait(rows: RankCosts) -> Array:
-    """Minimum seconds that the last rank waits before its first action, (N,): a pass of every rank before it."""
+def _wait(rows: RankCosts, rank: Ints | int, blocks: Ints | int) -> Array:
+    """Minimum seconds that a rank waits before its first action, (N,): a pass of every rank before it, whose first
+    chunks have `blocks` blocks together."""
     x, passes = rows.lightest_costs, rows.costs.stage_forward + rows.costs.p2p
     block = x.layer_forward
     if not rows.splits_backward:
-        passes, block = passes + x.stage_backward + x.p2p, rows.block_seconds.min(axis=1)
-    # stages before the last rank's first one; only the very first may have no block
-    smaller = np.minimum(rows.smaller_stages, np.where(rows.smallest_stage == 0, 1, rows.pp - 1))
-    return (rows.pp - 1) * passes + ((rows.pp - 1) * rows.largest_stage - smaller) * block
+        passes, block = passes + x.stage_backward + x.p2p, rows.least_block_seconds
+    return rank * passes + blocks * block
 
 
 def chunk_bounds(group: RankCosts) -> Array:
     """Bound of the step over all patterns, seconds (N,); infinite where no pattern fits."""
-    if group.kinds is not None:
-        return _bounds_of_kinds(group, group.kinds)
     (pp, vpp), least_N = group.shape, np.full(len(group), np.inf)
     stage_of_RC = stages_of_rank(group.schedule, pp, vpp)
     for sizes_S in chunk_sizes(group.num_layers, pp * vpp):
-        sizes_CR = sizes_S[stage_of_RC.T]
-        fitting = np.flatnonzero(_sizes_may_fit(group, sizes_CR))
+        sizes_RC = sizes_S[stage_of_RC]
+        fitting = np.flatnonzero(_sizes_may_fit(group, sizes_RC))
         if not len(fitting):
             continue
-        ends_TP = blocks_recomputed(group.allowed, sizes_CR, group.uses_full_counts)
+        ends_TP = blocks_recomputed(group.allowed, sizes_RC.T, group.uses_full_counts)
+        begin_RC = (np.cumsum(sizes_S) - sizes_S)[stage_of_RC]
         step = max(1, TABLE_ENTRIES // (len(ends_TP) * vpp))
         for start in range(0, len(fitting), step):
             batch = fitting[start : start + step]
-            bound = _chunk_bounds(group.rows(batch), sizes_CR, ends_TP)
+            bound = _bounds_of_sizes(group.rows(batch), sizes_RC, begin_RC, ends_TP)
             least_N[batch] = np.minimum(least_N[batch], bound)
     return least_N
 
 
-def _bounds_of_kinds(group: RankCosts, kinds: Kinds) -> Array:
-    """Bound of the step with several kinds of blocks, seconds (N,). Sizes say which blocks lie on which rank. On the
-    first rank and on the rank with most work, what does not fit is paid for at a price of a byte, at which every block
-    follows the policy that is cheapest for it (Lagrange; `planner.bounds.steps`)."""
-    pp, vpp = group.shape
-    stage_of_RC = stages_of_rank(group.schedule, pp, vpp)
-    least_KN = np.stack([kind.least_block_seconds for kind in group.of_kinds])
-    least_N = np.full(len(group), np.inf)
-    for sizes_S in chunk_sizes(group.num_layers, pp * vpp):
-        blocks_RCK = kinds.in_sorts(sizes_S[:, None])[stage_of_RC]
-        work_RN = blocks_RCK.sum(axis=1) @ least_KN + group.fixed_seconds.T
-        longest_N = work_RN.max(axis=0)
-        for rank in sorted({0, int(work_RN.mean(axis=1).argmax())}):
-            paid_N = paid_seconds(group, blocks_RCK[rank], rank)
-            longest_N = np.maximum(longest_N, group.fixed_seconds[:, rank] + paid_N)
-        least_N = np.minimum(least_N, longest_N)
-    longest: Array = np.maximum(
-        quick_chunk_bounds(group), group.microbatches * least_N + group.tail(group.fewest_on_rank)
-    )
-    return longest
-
-
-def _sizes_may_fit(group: RankCosts, sizes_CR: Ints) -> Bools:
+def _sizes_may_fit(group: RankCosts, sizes_RC: Ints) -> Bools:
     """Layouts with memory for these sizes if every block keeps as little as any policy does, (N,). A cheap filter:
     patterns are hundreds of thousands where blocks are hundreds."""
-    x = group.costs
+    x = group.lightest_costs
     least_N = np.where(group.allowed, x.layer_activation, np.inf).min(axis=1)
-    may = np.ones(len(x), dtype=np.bool_)
-    for rank, sizes_C in enumerate(sizes_CR.T):
-        kept_N = least_N * (group.live[:, rank] @ sizes_C.astype(np.float64))
-        held_N = sizes_C.sum() * x.layer_static
-        may &= (
-            kept_N + group.least_working[:, rank] + held_N
-            <= group.free_bytes[:, rank] + TOLERANCE * x.memory_limit
-        )
+    kept_NR = least_N[:, None] * (group.live * sizes_RC).sum(axis=2) + x.layer_static[:, None] * sizes_RC.sum(
+        axis=1
+    )
+    free_NR = group.free_bytes + TOLERANCE * x.memory_limit[:, None]
+    may: Bools = (kept_NR + group.least_working <= free_NR).all(axis=1)
     return may
 
 
-def _chunk_bounds(group: RankCosts, sizes_CR: Ints, ends_TP: Ints) -> Array:
-    """Bound of the step for one choice of sizes, seconds (N,)."""
-    x, count_R = group.costs, sizes_CR.sum(axis=0)
-    seconds_NP = np.where(group.allowed, group.block_seconds, 0.0)
-    stage_N1 = (x.stage_forward + x.stage_backward)[:, None]
-    step_N1, way_NP = stage_N1 + 2 * x.p2p[:, None], seconds_NP
+def _bounds_of_sizes(group: RankCosts, sizes_RC: Ints, begin_RC: Ints, ends_TP: Ints) -> Array:
+    """Bound of the step for one choice of sizes and of the blocks where stages begin, seconds (N,)."""
+    x, of_kinds, count_R = group.costs, group.of_kinds, sizes_RC.sum(axis=1)
+    policies, last = np.flatnonzero(group.allowed).tolist(), len(sizes_RC) - 1
+    seconds_KNP = [np.where(group.allowed, kind.block_seconds, 0.0) for kind in of_kinds]
+    pass_N, way_KNP = x.stage_forward + x.stage_backward + 2 * x.p2p, seconds_KNP
     if group.splits_backward:
-        step_N1 = (x.stage_forward + x.p2p)[:, None]
-        way_NP = np.repeat(x.layer_forward[:, None], seconds_NP.shape[1], axis=1)
-    first_RTP = np.stack(
-        [blocks_of_chunks(ends_TP, sizes_C, group.uses_full_counts)[:, 0] for sizes_C in sizes_CR.T]
-    )
+        pass_N = x.stage_forward + x.p2p
+        forwards = [np.repeat(kind.costs.layer_forward, len(group.allowed)) for kind in of_kinds]
+        way_KNP = [forward.reshape(len(x), -1) for forward in forwards]
     fits_NT = np.ones((len(x), len(ends_TP)), dtype=np.bool_)
-    longest_NT = np.zeros(fits_NT.shape)
-    pp, _ = group.shape
-    fullest = int(pp - 1 - np.argmax(count_R[::-1]))
-    for rank in sorted({0, fullest, pp - 1}):
-        blocks_TCP = blocks_of_chunks(ends_TP, sizes_CR[:, rank], group.uses_full_counts)
-        fits_NT &= _fits(group, blocks_TCP, rank)
-        waits_NT = way_NP @ first_RTP[:rank].sum(axis=0).T + rank * step_N1
-        work_NT = group.fixed_seconds[:, rank, None] + seconds_NP @ blocks_TCP.sum(axis=1).T
-        longest_NT = np.maximum(longest_NT, waits_NT + group.microbatches[:, None] * work_NT)
-    longest_NT = np.maximum(longest_NT, _round_trip_bounds(group)[:, None])
+    longest_NT = np.repeat(_round_trip_bounds(group)[:, None], len(ends_TP), axis=1)
+    first_TKP = np.zeros((len(ends_TP), len(of_kinds), len(group.allowed)), dtype=np.int64)  # of ranks before
+    for rank, sizes_C in enumerate(sizes_RC):
+        blocks_TCP = blocks_of_chunks(ends_TP, sizes_C, group.uses_full_counts)
+        blocks_TCKP = group.in_kinds(blocks_TCP, begin_RC[rank])
+        if rank in (0, last - int(np.argmax(count_R[::-1])), last):
+            free_N = group.free_bytes[:, rank] + TOLERANCE * x.memory_limit
+            held_NT, working_NT = np.zeros((2, *fits_NT.shape))
+            wait_NT, work_NT = rank * pass_N[:, None], group.fixed_seconds[:, rank, None]
+            for k, kind in enumerate(of_kinds):
+                free_N = free_N - int(blocks_TCKP[0, :, k].sum()) * kind.costs.layer_static
+                wait_NT = wait_NT + way_KNP[k] @ first_TKP[:, k].T
+                work_NT = work_NT + seconds_KNP[k] @ blocks_TCKP[:, :, k].sum(axis=1).T
+                for policy in policies:
+                    live_NT = group.live[:, rank] @ blocks_TCKP[:, :, k, policy].T.astype(np.float64)
+                    held_NT += kind.costs.layer_activation[:, policy, None] * live_NT
+            for policy in policies:
+                used_T = blocks_TCP[..., policy].any(axis=1)
+                needed_NT = np.where(used_T, group.working[:, rank, policy, None], 0.0)
+                working_NT = np.maximum(working_NT, needed_NT)
+            fits_NT &= held_NT + working_NT <= free_N[:, None]
+            fits_NT &= group.updatable[:, rank, None] >= count_R[rank]
+            longest_NT = np.maximum(longest_NT, wait_NT + group.microbatches[:, None] * work_NT)
+        first_TKP += blocks_TCKP[:, 0]
     least_N: Array = np.where(fits_NT, longest_NT, np.inf).min(axis=1)
     return least_N + group.tail(int(count_R.min() if group.splits_backward else count_R[0]))
-
-
-def _fits(group: RankCosts, blocks_TCP: Ints, rank: int) -> Bools:
-    """Patterns that fit on a rank at one moment, (N, T)."""
-    x, blocks = group.costs, int(blocks_TCP[0].sum())
-    used_TP: Bools = np.asarray(blocks_TCP.any(axis=1))
-    working_NT = np.zeros((len(x), len(blocks_TCP)))
-    kept_NT = np.zeros(working_NT.shape)
-    for policy in np.flatnonzero(group.allowed).tolist():
-        needed_NT = np.where(used_TP[:, policy], group.working[:, rank, policy, None], 0.0)
-        working_NT = np.maximum(working_NT, needed_NT)
-        held_NT = group.live[:, rank] @ blocks_TCP[..., policy].T.astype(np.float64)
-        kept_NT += x.layer_activation[:, policy, None] * held_NT
-    free_N = group.free_bytes[:, rank] - blocks * x.layer_static + TOLERANCE * x.memory_limit
-    updatable_N = group.updatable[:, rank] >= blocks
-    fits: Bools = (kept_NT + working_NT <= free_N[:, None]) & updatable_N[:, None]
-    return fits
 
 
 BOUNDLESS = 1e30
@@ -496,117 +444,101 @@ def _runs(kinds: Kinds, pp: int, fewest_blocks: int, most_blocks: int) -> Ints:
 
 def lightest_runs(group: RankCosts, kinds: Kinds) -> Array:
     """Minimum seconds of one microbatch in B blocks of a rank, (N, R, B); infinite where no run of blocks fits."""
-    pp, _ = group.shape
-    runs_KRBJ = _runs(kinds, pp, int(group.sizes[0]), int(group.sizes[-1])).astype(np.float64)
+    runs_KRBJ = _runs(kinds, group.shape[0], int(group.sizes[0]), int(group.sizes[-1])).astype(np.float64)
     costs, live_NR = [kind.costs for kind in group.of_kinds], group.live[..., 0]
-    slack_N = TOLERANCE * group.costs.memory_limit
-    room_NR = group.free_bytes - group.least_working + slack_N[:, None]
-    static = _of_runs(runs_KRBJ, [kind.layer_static[:, None] for kind in costs])
-    activations = [np.where(group.allowed, kind.layer_activation, np.inf) for kind in costs]
-    seconds = [kind.block_seconds for kind in group.of_kinds]
-    least_bytes = _of_runs(runs_KRBJ, [bytes_NP.min(axis=1)[:, None] * live_NR for bytes_NP in activations])
-    free_NR = group.update_bytes + slack_N[:, None]
-    updated = _of_runs(runs_KRBJ, [(kind.layer_static + kind.layer_update)[:, None] for kind in costs])
-    room_NRBJ = np.clip(room_NR[..., None, None] - static, -BOUNDLESS, BOUNDLESS)
-    fits = (least_bytes <= room_NRBJ) & (updated <= free_NR[..., None, None])
-    longest = np.zeros(fits.shape)
-    for price in _prices(activations, seconds):
-        priced = [
-            (block_seconds + price[:, None] * kind.costs.layer_activation).min(axis=1)[:, None]
-            for kind, block_seconds in zip(group.of_kinds, seconds, strict=True)
-        ]
-        paid = _of_runs(runs_KRBJ, priced) - (price[:, None] / live_NR)[..., None, None] * room_NRBJ
-        np.maximum(longest, paid, out=longest)
-    lightest: Array = np.where(fits, longest, np.inf).min(axis=-1)
+
+    def sum_of_runs(value_of_kinds: Iterable[Array]) -> Array:
+        """Sum over the blocks of every run, (N, R, B, J), of a value per kind, (N, R) or (N, 1)."""
+        pairs = zip(value_of_kinds, runs_KRBJ, strict=True)
+        return reduce(np.add, [value[..., None, None] * runs for value, runs in pairs])
+
+    slack_N1 = TOLERANCE * group.costs.memory_limit[:, None]
+    static = sum_of_runs(cost.layer_static[:, None] for cost in costs)
+    room = (group.free_bytes - group.least_working + slack_N1)[..., None, None] - static
+    room = np.clip(room, -BOUNDLESS, BOUNDLESS)
+    updated = sum_of_runs((cost.layer_static + cost.layer_update)[:, None] for cost in costs)
+    fits = sum_of_runs(kept_N[:, None] * live_NR for kept_N in _least_kept(group)) <= room
+    fits &= updated <= (group.update_bytes + slack_N1)[..., None, None]
+
+    def paid(price_N: Array) -> Array:
+        priced = sum_of_runs(_priced_seconds(group, price_N)[..., None])
+        return priced - (price_N[:, None] / live_NR)[..., None, None] * room
+
+    lightest: Array = np.where(fits, _most_over_prices(group, paid), np.inf).min(axis=-1)
     return lightest
 
 
-def first_and_last(rows: RankCosts, kinds: Kinds) -> tuple[Array, Array]:
+def _first_and_last(rows: RankCosts) -> tuple[Array, Array]:
     """Minimum seconds of a microbatch in the blocks of the first rank and of the last, (N,) each, where a rank has
     several chunks; infinite where the blocks do not fit on the first rank.
 
     Whichever blocks a rank has, they take no less than as many of those that take least. A block is live as often as
     the first chunk's at most, all together as often as chunks are, at least; at a price of a byte what a block takes is
-    concave in that, so no less than if some were live as often as the first chunk's and the others not at all.
+    concave in that, so no less than if some were live as often as the first chunk's and the others not at all. Of one
+    kind of blocks the last rank recomputes as many as the first, but for those of smaller stages.
     """
-    by_kind = rows.of_kinds
     most_live_N, all_live_N = rows.live_on_first
     live_N = (rows.largest_stage * all_live_N - rows.missing_blocks * most_live_N) / most_live_N
-    seconds = [kind.block_seconds for kind in by_kind]
-    fastest = [own.min(axis=1) for own in seconds]
-    activations = [np.where(rows.allowed, kind.costs.layer_activation, np.inf) for kind in by_kind]
+    fewest, counts = rows.fewest_on_rank, np.array([kind.num_layers for kind in rows.of_kinds])[:, None]
 
-    def lightest(blocks_N: Array | Ints, of_kinds: list[Array]) -> Array:
-        return _lightest(blocks_N, np.stack(of_kinds), kinds)
+    def lightest(blocks_N: Array | Ints, each_KN: Array) -> Array:
+        """Minimum sum over so many blocks, (N,): those of the cheapest kinds first, as many as there are of each."""
+        if len(each_KN) == 1:
+            return blocks_N * each_KN[0]
+        order_KN = np.argsort(each_KN, axis=0, kind="stable")
+        there_KN = np.cumsum(np.take_along_axis(counts, order_KN, axis=0), axis=0)
+        taken_KN = np.diff(np.minimum(there_KN, blocks_N), axis=0, prepend=0.0)
+        total: Array = (taken_KN * np.take_along_axis(each_KN, order_KN, axis=0)).sum(axis=0)
+        return total
 
-    held_N = lightest(rows.fewest_on_rank, [kind.costs.layer_static for kind in by_kind])
+    held_N = lightest(fewest, np.stack([kind.costs.layer_static for kind in rows.of_kinds]))
     room_N = rows.free_bytes[:, 0] - rows.least_working[:, 0] - held_N + TOLERANCE * rows.costs.memory_limit
     room_N = np.clip(room_N, -BOUNDLESS, BOUNDLESS)
-    fits_N = most_live_N * lightest(live_N, [own.min(axis=1) for own in activations]) <= room_N
-    longest_N = np.zeros(len(rows))
-    for price_N in _prices(activations, seconds):
-        priced = [
-            (block_seconds + price_N[:, None] * kind.costs.layer_activation).min(axis=1)
-            for kind, block_seconds in zip(by_kind, seconds, strict=True)
-        ]
-        added = [own - least_N for own, least_N in zip(priced, fastest, strict=True)]
-        least_N = lightest(rows.fewest_on_rank, fastest)
-        paid_N = least_N + lightest(live_N, added) - price_N / most_live_N * room_N
-        longest_N = np.maximum(longest_N, paid_N)
-    return np.where(fits_N, longest_N, np.inf), lightest(rows.fewest_on_rank, fastest)
+    fits_N = (most_live_N * lightest(live_N, _least_kept(rows)) <= room_N) & (fewest <= rows.updatable[:, 0])
+    fastest_KN = np.stack([kind.least_block_seconds for kind in rows.of_kinds])
+    least_N = lightest(fewest, fastest_KN)
+
+    def paid(price_N: Array) -> Array:
+        added = _priced_seconds(rows, price_N) - fastest_KN
+        return least_N + lightest(live_N, added) - price_N / most_live_N * room_N
+
+    first_N, last_N = _most_over_prices(rows, paid), least_N
+    if len(fastest_KN) == 1:
+        slowest_N = np.where(rows.allowed, rows.block_seconds, 0.0).max(axis=1)
+        last_N = np.maximum(
+            first_N - np.where(rows.smaller_stages > 0, slowest_N - fastest_KN[0], 0.0), least_N
+        )
+    return np.where(fits_N, first_N, np.inf), last_N
 
 
-def paid_seconds(group: RankCosts, blocks_CK: Ints, rank: int) -> Array:
-    """Minimum seconds of a microbatch in a rank's chunks, (N,), with (C, K) blocks of each kind; infinite where they do
-    not fit. A chunk's blocks are live as often as the chunk is."""
-    by_kind = group.of_kinds
-    live_NC = group.live[:, rank].reshape(len(group.costs), -1)
-    activations = [np.where(group.allowed, rows.costs.layer_activation, np.inf) for rows in by_kind]
-    static = sum(
-        (count * rows.costs.layer_static for count, rows in zip(blocks_CK.sum(axis=0), by_kind, strict=True))
-    )
-    room_N = group.free_bytes[:, rank] - group.least_working[:, rank] - static
-    room_N = room_N + TOLERANCE * group.costs.memory_limit
-    room_N = np.clip(room_N, -BOUNDLESS, BOUNDLESS)
-    present_kinds = [(chunk, kind) for chunk, kind in zip(*np.nonzero(blocks_CK), strict=True)]
-    longest_N, needed_N = np.zeros((2, len(group.costs)))
-    for chunk, kind in present_kinds:
-        needed_N = needed_N + blocks_CK[chunk, kind] * live_NC[:, chunk] * activations[kind].min(axis=1)
-    for price_N in _prices(activations, [rows.block_seconds for rows in by_kind]):
-        paid_N = -price_N * room_N
-        for chunk, kind in present_kinds:
-            dear_NP = (price_N * live_NC[:, chunk])[:, None] * by_kind[kind].costs.layer_activation
-            cheapest_N = np.where(group.allowed, by_kind[kind].block_seconds + dear_NP, np.inf).min(axis=1)
-            paid_N = paid_N + blocks_CK[chunk, kind] * cheapest_N
-        longest_N = np.maximum(longest_N, paid_N)
-    least_N: Array = np.where(needed_N <= room_N, longest_N, np.inf)
-    return least_N
+def _slowest_seconds(group: RankCosts) -> Array:
+    """Seconds of a block under the slowest policy, (N,)."""
+    slowest: Array = np.where(group.allowed, group.block_seconds, 0.0).max(axis=1)
+    return slowest
 
 
-def _lightest(blocks_N: Array | Ints, each_KN: Array, kinds: Kinds) -> Array:
-    """Minimum sum over `blocks_N` blocks, (N,): blocks of the cheapest kinds first, as many as the model has of
-    each."""
-    order_KN = np.argsort(each_KN, axis=0, kind="stable")
-    there_KN = np.cumsum(np.array(kinds.counts)[order_KN], axis=0)
-    taken_KN = np.diff(np.minimum(there_KN, blocks_N), axis=0, prepend=0.0)
-    total: Array = (taken_KN * np.take_along_axis(each_KN, order_KN, axis=0)).sum(axis=0)
-    return total
+def _least_kept(group: RankCosts) -> Array:
+    """Bytes that a block of each kind keeps of a microbatch at least, (K, N)."""
+    kept = [np.where(group.allowed, kind.costs.layer_activation, np.inf) for kind in group.of_kinds]
+    return np.stack([kept_NP.min(axis=1) for kept_NP in kept])
 
 
-def _of_runs(runs_KRBJ: Array, value_of_kinds: list[Array]) -> Array:
-    """Sum over the blocks of every run, (N, R, B, J), of a value per kind, (N, R) or (N, 1)."""
-    sums = [value[..., None, None] * runs for value, runs in zip(value_of_kinds, runs_KRBJ, strict=True)]
-    total: Array = sum(sums[1:], start=sums[0])
-    return total
+def _priced_seconds(group: RankCosts, price_N: Array) -> Array:
+    """Seconds of a block of each kind and the price of the bytes it keeps, under the cheapest policy, (K, N)."""
+    priced = [kind.block_seconds + price_N[:, None] * kind.costs.layer_activation for kind in group.of_kinds]
+    return np.stack([priced_NP.min(axis=1) for priced_NP in priced])
 
 
-def _prices(activations: list[Array], seconds: list[Array]) -> list[Array]:
-    """Prices of a byte of one microbatch, (N,) each: zero, and each price at which a block of some kind changes its
-    policy."""
-    prices = [np.zeros(len(activations[0]))]
-    for bytes_NP, seconds_NP in zip(activations, seconds, strict=True):
-        for quick, slow in permutations(np.flatnonzero(np.isfinite(bytes_NP).all(axis=0)).tolist(), 2):
-            saved, longer = bytes_NP[:, quick] - bytes_NP[:, slow], seconds_NP[:, slow] - seconds_NP[:, quick]
-            useful = (saved > 0) & (longer > 0)
-            prices.append(np.where(useful, longer / np.where(useful, saved, 1.0), 0.0))
-    return prices
+def _most_over_prices(group: RankCosts, paid: Callable[[Array], Array]) -> Array:
+    """Largest of `paid(price)` over prices of a byte of one microbatch, (N,): zero, and each price at which a block of
+    some kind changes its policy."""
+    longest, policies = paid(np.zeros(len(group))), np.flatnonzero(group.allowed).tolist()
+    for kind, (quick, slow) in product(group.of_kinds, combinations(policies, 2)):
+        saved = kind.costs.layer_activation[:, quick] - kind.costs.layer_activation[:, slow]
+        longer = kind.block_seconds[:, slow] - kind.block_seconds[:, quick]
+        is_useful = (saved > 0) & (longer > 0)
+        if is_useful.any():
+            longest = np.maximum(
+                longest, paid(np.where(is_useful, longer / np.where(is_useful, saved, 1.0), 0.0))
+            )
+    return longest

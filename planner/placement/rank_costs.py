@@ -173,6 +173,11 @@ class RankCosts:
             replace(self, costs=costs, num_layers=count, kinds=None) for costs, count in costs_and_counts
         )
 
+    def in_kinds(self, blocks_TCP: Ints, begin_C: Ints) -> Ints:
+        """Blocks of each kind, (T, C, K, P), of stages that begin at these blocks."""
+        blocks = blocks_TCP if self.kinds is None else self.kinds.in_sorts(blocks_TCP, begin_C)
+        return blocks.reshape(*blocks_TCP.shape[:2], -1, blocks_TCP.shape[-1])
+
     def fullest_rank_value(self, value_of: Callable[[RankCosts], Array]) -> Array:
         """Minimum total of `value_of` over the blocks of the fullest rank, (N,) or (N · R,) for each that it may be: an
         even share of the blocks of any kind, or of all blocks."""
