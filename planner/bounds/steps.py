@@ -450,7 +450,8 @@ def lightest_runs(group: RankCosts, kinds: Kinds) -> Array:
     def sum_of_runs(value_of_kinds: Iterable[Array]) -> Array:
         """Sum over the blocks of every run, (N, R, B, J), of a value per kind, (N, R) or (N, 1)."""
         pairs = zip(value_of_kinds, runs_KRBJ, strict=True)
-        return reduce(np.add, [value[..., None, None] * runs for value, runs in pairs])
+        total: Array = reduce(np.add, [value[..., None, None] * runs for value, runs in pairs])
+        return total
 
     slack_N1 = TOLERANCE * group.costs.memory_limit[:, None]
     static = sum_of_runs(cost.layer_static[:, None] for cost in costs)
@@ -484,7 +485,8 @@ def _first_and_last(rows: RankCosts) -> tuple[Array, Array]:
     def lightest(blocks_N: Array | Ints, each_KN: Array) -> Array:
         """Minimum sum over so many blocks, (N,): those of the cheapest kinds first, as many as there are of each."""
         if len(each_KN) == 1:
-            return blocks_N * each_KN[0]
+            same: Array = blocks_N * each_KN[0]
+            return same
         order_KN = np.argsort(each_KN, axis=0, kind="stable")
         there_KN = np.cumsum(np.take_along_axis(counts, order_KN, axis=0), axis=0)
         taken_KN = np.diff(np.minimum(there_KN, blocks_N), axis=0, prepend=0.0)

@@ -31,7 +31,7 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.recompute import first_in_full
-from cost_models.errors import InputError
+from cost_models.errors import InputError, RunError
 from cost_models.pipeline.pricing import scenarios_of
 from cost_models.schedules.timeline import CriticalPath
 from planner.exact.counts import good_of_numbers
@@ -43,6 +43,8 @@ from planner.placement.mixes import every_mix
 from planner.placement.patterns import chunk_patterns
 from planner.search.branching import Progress
 from planner.search.candidates import Candidates
+from planner.search.enumeration import enumerated_names
+from planner.space.restrictions import Restrictions
 
 SLOWED = 1.05
 """Factor by which one rank is slowed to find the path through it."""
@@ -334,8 +336,10 @@ class ProgramSearch:
         start: float,
         time_limit: float | None,
         on_progress: Progress | None,
+        limits: Restrictions,
     ) -> None:
         _require_solvable(candidates)
+        self._limits = limits
         self.candidates, self.top, self._start = candidates, top, start
         self._time_limit, self._on_progress = time_limit, on_progress
         self.best: dict[int, tuple[Placement, float]] = {}
@@ -343,6 +347,8 @@ class ProgramSearch:
         self._leaves: list[Leaf] = []
         self._rows: list[list[int]] = []
         """Candidates that each layout represents: their costs are equal."""
+        self._uncovered = 0
+        """Candidates that the enumerator leaves out, such as those with a drive beside enough memory."""
         self._paths: dict[Pipeline, list[CriticalPath]] = {}
         self._bound: Array = np.empty(0)
         """Proven lower bound of each layout, seconds; infinite where none of its placements fits."""
@@ -403,10 +409,24 @@ class ProgramSearch:
         """Do nothing: the program has decided already."""
 
     def _gather(self) -> None:
-        """Price every layout; layouts with equal costs become one."""
+        """Price every layout that the enumerator finds; layouts with equal costs become one.
+
+        Raises:
+            RunError: the enumerator finds a layout that the search's space lacks.
+        """
         self.candidates.open_all()
+        names = [str(self.candidates.layout(row)) for row in range(len(self.candidates))]
+        covered = enumerated_names(self.candidates.question, self._limits)
+        if lacking := sorted((covered or set()).difference(names)):
+            raise RunError(
+                f"the search leaves out `{lacking[0]}`, which an enumerator of layouts covers: one of them is wrong",
+                hint="please report the question",
+            )
         numbers: dict[bytes, int] = {}
-        for row in range(len(self.candidates)):
+        for row, name in enumerate(names):
+            if covered is not None and name not in covered:
+                self._uncovered += 1
+                continue
             leaf = self.candidates.leaf(row)
             number = numbers.setdefault(leaf.key, len(self._leaves))
             if number == len(self._leaves):
@@ -546,7 +566,7 @@ class ProgramSearch:
             top=self.top,
             space=self.candidates.in_words(),
             layouts=len(self.candidates),
-            infeasible=self._count(infeasible),
+            infeasible=self._count(infeasible) + self._uncovered,
             pruned=self._count(~infeasible & ~solved & ~undecided),
             solved=self._count(solved),
             undecided=self._count(undecided),

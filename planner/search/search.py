@@ -245,7 +245,7 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
     candidates, start = _candidates(question, limits, settings.space), time.monotonic()
     common = candidates, settings.top, start, settings.time_limit, settings.on_progress
     prover = (
-        ProgramSearch(*common)
+        ProgramSearch(*common, limits)
         if settings.proof == "ilp"
         else BranchAndBound(*common, settings.must_beat_seconds)
     )

@@ -17,7 +17,7 @@ from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.defaults import complete_question
-from cost_models.errors import InfeasibleError, InputError, NothingPlacedError
+from cost_models.errors import InfeasibleError, InputError, NothingPlacedError, RunError
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
@@ -29,6 +29,7 @@ from planner.search.branching import SearchResult
 from planner.search.opening import Pricing
 from planner.search.pools import count_layouts
 from planner.search.search import Budget, search
+from planner.space import space
 from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.verify.plans import verify
 
@@ -145,6 +146,21 @@ def test_a_bound_that_is_too_high_is_found_out(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Pricing, "bounds", too_high)
     with pytest.raises(AssertionError):
         agree(*_answers(question, limits))
+
+
+def test_layouts_that_the_space_lacks_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program's layouts are an enumerator's, so an error in the search's space is a disagreement."""
+    cores = space.candidate_cores
+
+    def lacking(question: Question, limits: Restrictions) -> LayoutColumns:
+        every = cores(question, limits)
+        return every.rows(np.flatnonzero(every.tp > 1))
+
+    monkeypatch.setattr(space, "candidate_cores", lacking)
+    with pytest.raises(
+        RunError, match=r"the search leaves out `tp1 .*`, which an enumerator of layouts covers"
+    ):
+        search(small_question(), proof="ilp")
 
 
 def _answers(question: Question, limits: Restrictions) -> tuple[SearchResult, SearchResult]:

@@ -18,13 +18,12 @@ import numpy as np
 import pytest
 from brute import Everything, Placed, everything, settings_of
 from effort import number
-from enumerator import covered, covered_in_pools, how_many, names_of, policies_of
 from pydantic import ValidationError
 from several_pools import mixed_question, pool
 from small import every_axis
 from synthetic import exhaustive_best
 
-from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.columns import COLUMNS, LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question
@@ -43,6 +42,7 @@ from planner.objectives import Objective
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
 from planner.placement.patterns import chunk_patterns
 from planner.rules.legality import check
+from planner.search.enumeration import covered, covered_in_pools, how_many, policies_of
 from planner.search.pools import count_layouts, pool_candidates
 from planner.search.replicas import ReplicaSpace, replica_layouts
 from planner.search.search import Budget, search
@@ -64,6 +64,17 @@ STACKS = (
 )
 MOST_WRITTEN, MOST_LAYOUTS = 60_000, 600
 """Legal or not, and covered; of more another question is drawn."""
+
+
+def names_of(columns: LayoutColumns) -> list[str]:
+    """Layouts as they are written, each one checked to be what its row says."""
+    found = []
+    for row in range(len(columns)):
+        layout = columns.layout(row)
+        again = LayoutColumns.of([layout])
+        assert all(getattr(again, name)[0] == getattr(columns, name)[row] for name in COLUMNS), layout
+        found.append(str(layout))
+    return found
 
 
 @dataclass

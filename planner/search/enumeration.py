@@ -1,0 +1,219 @@
+"""Which layouts of a question a search covers, found one at a time: an enumerator that shares no code with its space.
+
+The lists of degrees and switches are written out, longer than any rule allows; what rules, restrictions and
+`SEARCH_LIMITS` leave of their product is covered. `--solver ilp` proves its answer over these layouts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from itertools import chain, permutations, product
+
+import numpy as np
+
+from cost_models.arrays import Bools
+from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
+from cost_models.axes.layout import USUAL_RING, Layout, Offload
+from cost_models.axes.recompute import allowed_recompute
+from cost_models.axes.words import EVERY, UNSAID
+from cost_models.pipeline.pools import in_pools
+from cost_models.question import Question
+from cost_models.schedules.registry import PLAIN, schedule_named
+from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, SCHEDULES
+from planner.formats.trainers import trainer_named
+from planner.rules.legality import check, legal_rows
+from planner.search.candidates import joined
+from planner.space.limits import SEARCH_LIMITS
+from planner.space.restrictions import Restrictions, allowed_rows
+
+_DEGREES = ("tp", "pp", "cp", "dp")
+_UNSHAPED = (1, SCHEDULES.index("1f1b"), 1)
+"""Chunks, schedule and microbatch size of the rows of which only the other axes matter."""
+MOST_IN_FULL = 200_000
+"""Combinations up to which each is written out; of more, shapes and microbatch sizes are written for those alone that
+rules without these allow."""
+MOST_COMBINATIONS = 2_000_000
+"""Maximum combinations without shapes and microbatch sizes that are written out."""
+
+Rows = list[tuple[int, ...]]
+Values = dict[tuple[str, ...], Rows]
+"""Columns that belong together → what they may be."""
+
+
+def policies_of(question: Question, limits: Restrictions) -> tuple[str, ...]:
+    """Recompute policies that the job, the restrictions and the trainer leave."""
+    left = limits.recompute(question)
+    return left if limits.trainer is None else tuple(set(left) & set(trainer_named(limits.trainer).policies))
+
+
+def enumerated_names(question: Question, limits: Restrictions) -> set[str] | None:
+    """Every covered layout in layout notation, without replicas; None where there are too many combinations."""
+    if how_many(question, limits, shaped=False) > MOST_COMBINATIONS:
+        return None
+    if question.has_pools:
+        return {str(layout) for layout in covered_in_pools(question, limits)[0]}
+    columns = covered(question, limits, hosts=False)
+    return {str(columns.layout(row)) for row in range(len(columns))}
+
+
+def covered(question: Question, limits: Restrictions, *, hosts: bool = True) -> LayoutColumns:
+    """Every covered layout of a question on one kind of GPU; without `hosts` also those that overflow host memory."""
+    rows = written(question, limits, shapes_of_schedules=SCHEDULES)
+    rows = rows.rows(np.flatnonzero(_allowed(question, limits, rows)))
+    return _within_limits(
+        question, limits, rows.rows(np.flatnonzero(legal_rows(question, rows, hosts=hosts)))
+    )
+
+
+def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Layout], list[Layout]]:
+    """Every covered layout on several pools in every order of these, and every one of whole replicas in each."""
+    rows = written(question, limits, shapes_of_schedules=PLAIN)
+    legal = _allowed(question, limits, rows) & legal_rows(question, rows)
+    columns = _within_limits(question, limits, rows.rows(np.flatnonzero(legal)))
+    stages: list[Layout] = []
+    for layout in map(columns.layout, range(len(columns))):
+        size = layout.tp * layout.data_ranks
+        counts = {pool.cluster.name: pool.cluster.num_gpus // size for pool in question.pools}
+        if sum(counts.values()) == layout.pp:
+            for order in permutations(question.names):
+                pools = tuple(name for name in order for _ in range(counts[name]))
+                placed = layout.model_copy(update={"pools": pools})
+                stages += [placed] if not check(question, placed) else []
+    if "replicas" not in limits.allowed or limits.trainer is not None:
+        return stages, []
+    gpus = rows.tp * rows.cp * rows.pp
+    fills = np.all([pool.cluster.num_gpus % gpus == 0 for pool in question.pools], axis=0)
+    fills &= allowed_rows(question, limits, rows) & (rows.pp <= question.model.num_layers)
+    columns = _within_limits(question, limits, rows.rows(np.flatnonzero(fills)))
+    replicas = [in_pools(question, columns.layout(row)) for row in range(len(columns))]
+    return stages, [layout for layout in replicas if not check(question, layout)]
+
+
+def _allowed(question: Question, limits: Restrictions, columns: LayoutColumns) -> Bools:
+    """Layouts that restrictions allow, (N,), with a schedule that runs under some policy."""
+    policies = set(policies_of(question, limits))
+    runs = np.array([bool(policies & set(allowed_recompute(name))) for name in SCHEDULES])
+    allowed: Bools = runs[columns.schedule] & allowed_rows(question, limits, columns)
+    return allowed
+
+
+def _within_limits(question: Question, limits: Restrictions, columns: LayoutColumns) -> LayoutColumns:
+    for limit in SEARCH_LIMITS:
+        columns = columns.rows(np.flatnonzero(~limit.beyond(question, limits, columns)))
+    return columns
+
+
+def written(
+    question: Question, limits: Restrictions, *, shapes_of_schedules: Collection[str]
+) -> LayoutColumns:
+    """All layouts that the notation can tell apart, legal or not, whose degrees fill the GPUs; where they are many,
+    without those that are not covered whatever their shape and microbatch size."""
+    in_full = how_many(question, limits) <= MOST_IN_FULL
+    tables = [LayoutColumns.of([Layout()]).rows(slice(0))]
+    for mesh in meshes(question, limits):
+        inside, shapes = _values(question, limits, mesh, shapes_of_schedules)
+        degrees: Values = {_DEGREES: [mesh]}
+        if not in_full:
+            columns = _combined(degrees | inside | {tuple(chain(*shapes)): [_UNSHAPED]})
+            left = legal_rows(question, columns, shaped=False, hosts=False)
+            for limit in SEARCH_LIMITS:
+                left &= ~limit.beyond(question, limits, columns)
+            names, columns = tuple(chain(*inside)), columns.rows(np.flatnonzero(left))
+            table = np.stack([getattr(columns, name) for name in names], axis=1)
+            inside = {names: [tuple(row) for row in table.tolist()]}
+        tables.append(_combined(degrees | inside | shapes))
+    return joined(tables)
+
+
+def _combined(values: Values) -> LayoutColumns:
+    """Every combination of some values."""
+    names = tuple(chain(*values))
+    rows = [tuple(chain(*combination)) for combination in product(*values.values())]
+    table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
+    return LayoutColumns(**dict(zip(names, np.ascontiguousarray(table.T), strict=True)))
+
+
+def how_many(question: Question, limits: Restrictions, *, shaped: bool = True) -> int:
+    """Number of combinations of all axes, or of those besides shapes and microbatch sizes."""
+    each = (_values(question, limits, mesh, SCHEDULES) for mesh in meshes(question, limits))
+    return sum(
+        math.prod(map(len, (inside | shapes if shaped else inside).values())) for inside, shapes in each
+    )
+
+
+def meshes(question: Question, limits: Restrictions) -> Rows:
+    """Permitted degrees tp, pp, cp and dp that fill the GPUs."""
+    gpus, every = question.cluster.num_gpus, product(_divisors(question.cluster.num_gpus), repeat=3)
+    filling = [(*some, gpus // math.prod(some)) for some in every if gpus % math.prod(some) == 0]
+    return _permitted(limits, _DEGREES, filling)
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def _values(
+    question: Question, limits: Restrictions, mesh: tuple[int, ...], schedules: Collection[str]
+) -> tuple[Values, Values]:
+    """What the axes inside a mesh may be, and what shapes and microbatch sizes may."""
+    tp, pp, cp, dp = mesh
+    model, ranks = question.model, dp * cp
+    experts: Rows = [(1, tp)]
+    if model.has_experts:
+        experts = list(product(range(1, model.num_experts + 1), _divisors(tp * ranks)))
+    states: Rows = [(0, ranks), *product((1, 2, 3), _divisors(ranks))]
+    ways: Rows = [(way,) for way in (USUAL_CONTEXT, *(range(len(CONTEXTS)) if cp > 1 else ()))]
+    offloads: Rows = [(*Offload(), USUAL_RING)]
+    if limits.opens("offload"):
+        offloads = _offloads(question, pp, {USUAL_RING, *limits.only.get("ring", ())})
+    overlaps: Rows = [(UNSAID,) * len(OVERLAPS)]
+    if limits.opens("overlap") and math.prod(mesh) > 1:
+        overlaps += product(*([0, 1] if degree > 1 else [0] for degree in (tp, pp, ranks)))
+    switch: Rows = [(0,), (1,)] if tp > 1 else [(0,)]
+    shapes: Rows = [
+        (vpp, SCHEDULES.index(name))
+        for name in schedules
+        for vpp in range(1, (model.num_layers + 3) // pp + 1)
+        if schedule_named(name).runs_chunks(vpp)
+    ]
+    sizes: Rows = [(size,) for size in _divisors(question.training.global_batch)]
+    inside: Values = {
+        ("ep", "etp"): experts,
+        ("zero", "shard"): states,
+        ("sp",): switch,
+        ("order",): _seatings(cp, dp, pp),
+        ("context",): ways,
+        (*(f"offload_{part}" for part in Offload._fields), "ring"): offloads,
+        tuple(f"overlap_{axis}" for axis in OVERLAPS): overlaps,
+    }
+    shaped: Values = {("vpp", "schedule"): shapes, ("mbs",): sizes}
+    for group in (inside, shaped):
+        group.update({names: _permitted(limits, names, values) for names, values in group.items()})
+    return inside, shaped
+
+
+def _permitted(limits: Restrictions, names: tuple[str, ...], values: Rows) -> Rows:
+    """Values that the restrictions on these columns permit; where several mean the same, all."""
+    if names in (("order",), ("context",)):
+        return values
+    table = np.array(values, dtype=np.int64).reshape(-1, len(names))
+    permitted = np.all([limits.permits(name, table[:, at]) for at, name in enumerate(names)], axis=0)
+    return [values[row] for row in np.flatnonzero(permitted).tolist()]
+
+
+def _seatings(cp: int, dp: int, pp: int) -> Rows:
+    """One order, the first, for every sequence of the axes of more than one rank."""
+    degrees, first = {"cp": cp, "dp": dp, "pp": pp}, dict[tuple[str, ...], int]()
+    for index, order in enumerate(ORDERS):
+        first.setdefault(tuple(axis for axis in order.split("-") if degrees.get(axis, 1) > 1), index)
+    return [(order,) for order in sorted(first.values())]
+
+
+def _offloads(question: Question, pp: int, rings: set[int]) -> Rows:
+    """Every count of every residency, one without a count at most, with each ring where weights are streamed."""
+    counts = [*range(question.model.num_layers // pp + 1), EVERY]
+    of_blocks = [some for some in product(counts, repeat=3) if some.count(EVERY) <= 1]
+    away = [(*some, *rest) for some in of_blocks for rest in product((0, EVERY), repeat=2)]
+    streamed = Offload._fields.index("streamed")
+    return [(*some, ring) for some in away for ring in (sorted(rings) if some[streamed] else [USUAL_RING])]
