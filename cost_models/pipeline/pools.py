@@ -34,7 +34,7 @@ Shape legend: N layouts, K pools.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -54,18 +54,19 @@ from cost_models.pipeline.terms import memory_terms, stage_terms, terms_by_kind,
 from cost_models.pipeline.time_pieces import Term, Terms, jitter, total, with_jitter
 from cost_models.pipeline.updates import tied_reduce_seconds
 from cost_models.question import Question
-from cost_models.schedules.registry import legal
 from cost_models.specs.cluster import BuildingsSpec, LevelSpec, LinkLevels, LinkSpec
+
+RankTerms = tuple[Terms, Array]
+"""Coefficients of N layouts and (N,) bytes that a device's peak may reach. Of one layout: one row for all its ranks,
+blocks by sort, or on several pools one for each rank, of mean blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolTerms:
     """The coefficients of N layouts in each of K pools, and the transfers between ranks."""
 
-    terms: tuple[Terms, ...]
+    priced: tuple[RankTerms, ...]
     """For each pool, transfers left out; the fixed time of a step is the slowest pool's in all of them."""
-    limits: tuple[Array, ...]
-    """(N,) bytes that a device's peak may reach."""
     costs: tuple[StageCosts, ...]
     """All of this added up."""
     transfers: Array
@@ -90,11 +91,10 @@ def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
     overhead = max((terms["step_overhead"] for terms in each), key=lambda term: float(total(term).max()))
     each = [terms | {"step_overhead": overhead} for terms in each]
     transfers, tied = _transfers(question, whole, columns)
-    limits = [memory_limit(pool, columns) for pool in whole]
+    priced = tuple((terms, memory_limit(pool, columns)) for terms, pool in zip(each, whole, strict=True))
     return PoolTerms(
-        terms=tuple(each),
-        limits=tuple(limits),
-        costs=tuple(costs_of(*one) for one in zip(each, limits, strict=True)),
+        priced=priced,
+        costs=tuple(costs_of(*one) for one in priced),
         transfers=transfers,
         tied=tied,
         slowdown=np.stack([jitter(pool, columns) for pool in whole]),
@@ -107,11 +107,6 @@ def ranks_in(question: Question, columns: LayoutColumns) -> Ints:
     gpus_K1 = np.array([pool.cluster.num_gpus for pool in question.pools])[:, None]
     ranks: Ints = gpus_K1 // (columns.tp * columns.replicas)
     return ranks
-
-
-RankTerms = tuple[Terms, Array]
-"""The coefficients of a layout, one row for all its ranks, blocks by sort, or on several pools one for each of mean
-blocks; and the bytes that the peak of each rank's device may reach."""
 
 
 def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTerms]:
@@ -152,12 +147,16 @@ def with_pools(question: Question, layout: Layout) -> Layout:
     """
     if layout.says_pools or not question.has_pools:
         return layout
-    counts = ranks_in(question, LayoutColumns.of([layout]))[:, 0].tolist()
-    ranks = [name for name, count in zip(question.names, counts, strict=True) for _ in range(count)]
+    ranks = _named(question, ranks_in(question, LayoutColumns.of([layout]))[:, 0])
     if len(ranks) != layout.pp:
         size = layout.tp * layout.data_ranks
         raise InputError(f"`{layout}` has {layout.pp} ranks of {size} GPUs; the pools hold {len(ranks)}")
-    return layout.model_copy(update={"pools": tuple(ranks)})
+    return layout.model_copy(update={"pools": ranks})
+
+
+def _named(question: Question, counts: Iterable[int]) -> tuple[str, ...]:
+    """The name of each pool, so many times."""
+    return tuple(name for name, count in zip(question.names, counts, strict=True) for _ in range(count))
 
 
 def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> RankTerms:
@@ -165,12 +164,14 @@ def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> RankTerms:
 
     The second value is what the peak of each rank's device may reach.
     """
-    ranks = {name: _of_ranks([one[name] for one in terms.terms], rows, pool_R) for name in terms.terms[0]}
+    ranks = {
+        name: _of_ranks([own[name] for own, _ in terms.priced], rows, pool_R) for name in terms.priced[0][0]
+    }
     for name, (seconds_Rn, slowdown_Rn) in _transfer_terms(terms, rows, pool_R).items():
         seconds, noise = seconds_Rn.T.reshape(-1), (seconds_Rn * slowdown_Rn).T.reshape(-1)
         term = ranks[name]
         ranks[name] = {**term, "pp_comm": term["pp_comm"] + seconds, "jitter": term["jitter"] + noise}
-    return ranks, _on_ranks([one[rows] for one in terms.limits], pool_R)
+    return ranks, _on_ranks([limit[rows] for _, limit in terms.priced], pool_R)
 
 
 def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
@@ -290,21 +291,7 @@ ONCE_A_STEP = (
 """Coefficients of what all replicas do together, or wait for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaTerms:
-    """The coefficients of N layouts in one pool."""
-
-    terms: Terms
-    limit: Array
-    """(N,) bytes that a device's peak may reach."""
-
-    @property
-    def costs(self) -> StageCosts:
-        """Each coefficient summed over its parts."""
-        return costs_of(self.terms, self.limit)
-
-
-def replica_terms(question: Question, columns: LayoutColumns) -> tuple[ReplicaTerms, ...]:
+def replica_terms(question: Question, columns: LayoutColumns) -> list[RankTerms]:
     """Price N layouts of which whole replicas lie in every pool. What happens once a step takes as long in every pool
     as in the slowest.
 
@@ -314,10 +301,7 @@ def replica_terms(question: Question, columns: LayoutColumns) -> tuple[ReplicaTe
     pools = [among_replicas(pool, question) for pool in question.pools]
     each = [stage_terms(pool, columns) for pool in pools]
     once = {name: _longest([terms[name] for terms in each]) for name in ONCE_A_STEP}
-    return tuple(
-        ReplicaTerms(terms=terms | once, limit=memory_limit(pool, columns))
-        for terms, pool in zip(each, pools, strict=True)
-    )
+    return [(terms | once, memory_limit(pool, columns)) for terms, pool in zip(each, pools, strict=True)]
 
 
 def replicas_in(question: Question, layout: Layout | LayoutColumns) -> tuple[Any, ...]:
@@ -328,15 +312,13 @@ def replicas_in(question: Question, layout: Layout | LayoutColumns) -> tuple[Any
 
 def in_pools(question: Question, layout: Layout) -> Layout:
     """Layout whose replicas fill the pools, in the cluster's order."""
-    held = replicas_in(question, layout)
-    pools = tuple(name for name, count in zip(question.names, held, strict=True) for _ in range(count))
+    pools = _named(question, replicas_in(question, layout))
     return layout.model_copy(update={"replicas": pools, "dp": len(pools)})
 
 
 def fewest_microbatches(layout: Layout) -> int:
-    """Microbatches that a replica takes at least, so that its schedule can run."""
-    several = range(1, layout.pp + 1)
-    return next(n for n in several if legal(layout.schedule, layout.pp, layout.vpp, n) is None)
+    """Microbatches that a replica takes at least, so that its plain schedule can run."""
+    return 1 if layout.schedule == "gpipe" else layout.pp
 
 
 def require_full_pools(question: Question, layout: Layout) -> None:

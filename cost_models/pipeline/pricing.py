@@ -216,14 +216,14 @@ def _price_replicas(question: Question, layout: Layout) -> PricedRanks:
     placed = place(layout, question)
     layout = placed.layout
     terms = replica_terms(question, LayoutColumns.of([layout]))
-    taken = shares(question, layout, [placed.pipeline(own.costs) for own in terms], placed.blocks)
+    taken = shares(question, layout, [placed.pipeline(costs_of(*own)) for own in terms], placed.blocks)
     pools: list[PricedRanks] = []
-    for pool, (own, microbatches) in enumerate(zip(terms, taken, strict=True)):
+    for pool, ((own, limit), microbatches) in enumerate(zip(terms, taken, strict=True)):
         most = max(microbatches)
         table = shortened(layout.schedule, layout.pp, layout.vpp, most, any_engine=placed.any_engine)
         there = replace(placed, table=table)
-        all_terms = own.terms | replica_memory(question, pool, layout, most)
-        pipeline = there.pipeline(costs_of(all_terms, own.limit))
+        all_terms = own | replica_memory(question, pool, layout, most)
+        pipeline = there.pipeline(costs_of(all_terms, limit))
         pools.append(PricedRanks(placed=there, pipeline=pipeline, terms=all_terms))
     seconds = [float(one.pipeline.step_seconds(placed.blocks)) for one in pools]
     replicas = tuple(

@@ -34,12 +34,15 @@ def holds_replicas(question: Question, columns: LayoutColumns) -> Bools:
     """(N,): layouts whose replicas each lie in one pool, fill all of them, and meet once a step only."""
     x = columns
     inside: Bools = np.fmod(x.tp * x.cp, x.ep * x.etp) == 0
-    meets_once: Bools = (x.zero <= ONCE_A_STEP) & ~offloads(x)
-    return _fills(question, x, "dp", x.tp * x.cp * x.pp) & meets_once & inside
+    meets_once: Bools = (x.zero <= ONCE_A_STEP) & ~offloads(x) & inside
+    return _fills(question, x, "dp", x.tp * x.cp * x.pp) & meets_once
 
 
 def _fills(question: Question, x: LayoutColumns, axis: Literal["pp", "dp"], size: Ints) -> Bools:
-    """(N,): layouts whose parts along an axis, of `size` GPUs each, divide every pool and are seated side by side."""
+    """(N,): layouts whose parts along an axis, of `size` GPUs each, divide every pool and are seated side by side; all
+    on a cluster of one kind of GPU."""
+    if not question.has_pools:
+        return np.ones(len(x), dtype=np.bool_)
     gpus_K1 = np.array([pool.cluster.num_gpus for pool in question.pools])[:, None]
     divides: Bools = (gpus_K1 % size == 0).all(axis=0)
     plain: Bools = is_scheduled(x, PLAIN) & (x.vpp == 1)

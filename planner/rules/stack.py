@@ -105,13 +105,6 @@ def _positions(question: Question, layout: Layout) -> Words:
     return Words(what, f"shorten the sequence, or write `max_positions: {needed}` in a model file of yours")
 
 
-def _stages_in_pools(question: Question, x: LayoutColumns) -> Bools:
-    """(N,): layouts of a cluster of several pools that have not whole replicas in each."""
-    if not question.has_pools:
-        return np.zeros(len(x), dtype=np.bool_)
-    return ~holds_replicas(question, x)
-
-
 def _routed_parts(question: Question, layout: Layout) -> Words:
     length = question.training.sequence_length
     what = f"the executor has each of tp{layout.tp} ranks route its part of a sequence"
@@ -164,7 +157,7 @@ _RUNNABLE: dict[str, Row] = {
         _positions,
     ),
     "one kind of GPU": (
-        _stages_in_pools,
+        lambda q, x: q.has_pools & ~holds_replicas(q, x),
         "the executor trains on one kind of GPU, and `{question.cluster.name}` has several pools",
         "whole replicas in each run: plan with `--allow replicas`",
     ),

@@ -12,7 +12,7 @@ from cost_models.axes.offload.residency import named_blocks as offloaded_by_numb
 from cost_models.axes.recompute import blocks_by_policy, named_blocks, policies_in
 from cost_models.errors import InputError
 from cost_models.pipeline.pools import costs_of_ranks
-from cost_models.pipeline.pricing import estimate
+from cost_models.pipeline.pricing import estimate_each
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
@@ -38,33 +38,11 @@ def place_layout(question: Question, layout: Layout) -> Layout:
     require_legal(question, layout, hosts=False)
     if layout.layers:
         return layout
-    if question.has_pools and layout.replicas:
-        return _in_replicas(question, layout)
-    if layout.schedule not in PLAIN or layout.num_stages > question.model.num_layers:
-        return _in_chunks(question, layout)
+    if layout.replicas or layout.schedule not in PLAIN or layout.num_stages > question.model.num_layers:
+        return _in_equal_stages(question, layout)
     placements = [(_place_plain(question, candidate), candidate) for candidate in orders_of(question, layout)]
     (_, _, placement), best_layout = min(placements, key=lambda result: result[0][:2])
     return best_layout.model_copy(update={"layers": placement.layers})
-
-
-def _in_replicas(question: Question, layout: Layout) -> Layout:
-    """Placement that suits the replicas of all pools, which have the same: stages as equal as the blocks allow. Of
-    those the fastest that fits; of equals the first.
-
-    Raises:
-        InputError: the recompute of some stage names more blocks than such a stage has.
-    """
-    sizes = chunk_sizes(question.model.num_layers, layout.num_stages, layout.num_stages).tolist()
-    fewest = [named_blocks(mix) for mix in layout.stage_recompute]
-    placed = [
-        layout.model_copy(update={"layers": tuple(stages)})
-        for stages in sizes
-        if all(blocks >= named for blocks, named in zip(stages, fewest, strict=True))
-    ]
-    if not placed:
-        raise names_too_many(layout)
-    priced = [estimate(question, one) for one in placed]
-    return min(priced, key=lambda one: (not one.fits, one.step_seconds)).layout
 
 
 def _place_plain(question: Question, layout: Layout) -> tuple[bool, float, Placement]:
@@ -78,9 +56,9 @@ def _place_plain(question: Question, layout: Layout) -> tuple[bool, float, Place
     raise names_too_many(layout)
 
 
-def _in_chunks(question: Question, layout: Layout) -> Layout:
-    """Place several chunks a rank: stages as equal as the blocks allow, smaller stages at the ends; the fastest that
-    fits, of equals the first.
+def _in_equal_stages(question: Question, layout: Layout) -> Layout:
+    """Place replicas, which have the same blocks in all pools, or several chunks a rank: stages as equal as the blocks
+    allow, smaller stages at the ends; the fastest that fits, of equals the first.
 
     Raises:
         InputError: the recompute of some stage names more blocks than such a stage has.
@@ -88,15 +66,22 @@ def _in_chunks(question: Question, layout: Layout) -> Layout:
     sizes_ZS = chunk_sizes(question.model.num_layers, layout.num_stages, layout.num_stages)
     named_S = np.array([named_blocks(mix) for mix in layout.stage_recompute])
     sizes_ZS = sizes_ZS[(sizes_ZS >= named_S).all(axis=1)]
-    leaf = _leaf(question, layout, costs_of_ranks(question, layout))
-    blocks_ZR = sizes_ZS[:, leaf.stage_of].sum(axis=1)
-    sizes_ZS = sizes_ZS[(blocks_ZR >= leaf.least_blocks).all(axis=1)]
+    leaf = None if layout.replicas else _leaf(question, layout, costs_of_ranks(question, layout))
+    if leaf is not None:
+        blocks_ZR = sizes_ZS[:, leaf.stage_of].sum(axis=1)
+        sizes_ZS = sizes_ZS[(blocks_ZR >= leaf.least_blocks).all(axis=1)]
     if not len(sizes_ZS):
         raise names_too_many(layout)
-    blocks_ZSP = np.stack([blocks_by_policy(sizes, layout.stage_recompute) for sizes in sizes_ZS.tolist()])
-    blocks_ZSP = leaf.in_sorts(blocks_ZSP)
-    best = np.lexsort((leaf.step_seconds(blocks_ZSP), ~leaf.fits(blocks_ZSP)))[0]
-    return layout.model_copy(update={"layers": tuple(sizes_ZS[best].tolist())})
+    placed = [layout.model_copy(update={"layers": tuple(sizes)}) for sizes in sizes_ZS.tolist()]
+    if leaf is None:
+        estimates = estimate_each(question, placed)
+        seconds, fits = [one.step_seconds for one in estimates], [one.fits for one in estimates]
+    else:
+        blocks_ZSP = leaf.in_sorts(
+            np.stack([blocks_by_policy(one.layers, layout.stage_recompute) for one in placed])
+        )
+        seconds, fits = leaf.step_seconds(blocks_ZSP).tolist(), leaf.fits(blocks_ZSP).tolist()
+    return placed[min(range(len(placed)), key=lambda index: (not fits[index], seconds[index]))]
 
 
 def names_too_many(layout: Layout) -> InputError:

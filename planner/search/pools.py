@@ -28,6 +28,7 @@ from planner.placement.leaf import Leaf
 from planner.placement.rank_costs import RankCosts
 from planner.rules.pools import fills_pools
 from planner.search.candidates import Tally
+from planner.search.opening import groups_of
 from planner.search.replicas import ReplicaSpace, replica_layouts
 from planner.space.limits import limits_in_words
 from planner.space.obstacles import closest_first, least_share, nothing_fits, nothing_legal
@@ -129,11 +130,10 @@ class PoolCandidates:
         """`bound` of each row, seconds (N,), computed for groups of one schedule, pp and order."""
         values = np.empty(len(rows))
         order, layout = np.divmod(rows, max(1, len(self._stages)))
-        key = np.stack([self._stages.schedule[layout], self._stages.pp[layout], order], axis=1)
-        group = np.unique(key, axis=0, return_inverse=True)[1].reshape(-1)
-        by_group = np.argsort(group, kind="stable")
-        for members in np.split(by_group, np.flatnonzero(np.diff(group[by_group])) + 1) if len(rows) else ():
-            values[members] = bound(self._group(rows[members]))
+        for number in np.unique(order).tolist():
+            own = np.flatnonzero(order == number)
+            for members in groups_of(self._stages.rows(layout[own])):
+                values[own[members]] = bound(self._group(rows[own[members]]))
         return values
 
     def in_words(self) -> str:

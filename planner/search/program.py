@@ -581,18 +581,6 @@ def _pipeline(leaf: Leaf) -> Pipeline:
     return leaf.schedule, leaf.pp, leaf.vpp, leaf.microbatches
 
 
-def require_searched(proof: Effort) -> None:
-    """Require that the search proves the answer of whole replicas in pools.
-
-    Raises:
-        InputError: the integer program should prove it.
-    """
-    if proof == "ilp":
-        raise InputError(
-            "--solver ilp knows no replicas in pools", hint="leave out --allow replicas or --solver"
-        )
-
-
 def _require_solvable(candidates: Candidates) -> None:
     """Require that the program takes the question. Raises InputError: too many layouts, or scenarios."""
     if (layouts := len(candidates)) > MOST_LAYOUTS:

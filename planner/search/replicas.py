@@ -43,7 +43,7 @@ from cost_models.pipeline.pools import (
     shares,
 )
 from cost_models.pipeline.pricing import estimate
-from cost_models.pipeline.stage_costs import StageCosts, add_up
+from cost_models.pipeline.stage_costs import StageCosts, add_up, costs_of
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
@@ -217,8 +217,7 @@ def _within(limits: Restrictions, dp: int) -> Restrictions | None:
 
 def _least(columns: LayoutColumns) -> Ints:
     """(N,) microbatches that a replica takes at least: see `fewest_microbatches`."""
-    needs = np.array([name in PLAIN and name != "gpipe" for name in SCHEDULES])
-    return np.where(needs[columns.schedule], columns.pp, 1)
+    return np.where(columns.schedule == SCHEDULES.index("gpipe"), 1, columns.pp)
 
 
 COMPARED = 4
@@ -239,7 +238,7 @@ class ReplicaSpace:
         self.allowed = np.array([policy in policies for policy in RECOMPUTE_POLICIES])
         self._max_memory = max_memory
         limit = math.inf if max_memory is None else max_memory
-        priced = [terms.costs for terms in replica_terms(question, columns)] if len(columns) else []
+        priced = [costs_of(*terms) for terms in replica_terms(question, columns)] if len(columns) else []
         self.costs = tuple(
             replace(costs, memory_limit=np.minimum(costs.memory_limit, limit)) for costs in priced
         )

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cost_models.errors import InfeasibleError, NothingPlacedError, RunError
+from cost_models.errors import InfeasibleError, InputError, NothingPlacedError, RunError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.pricing import estimate, scenarios_of
 from cost_models.question import Question
@@ -43,7 +43,7 @@ from planner.search.branching import (
 from planner.search.candidates import Candidates
 from planner.search.opening import UniformCandidates
 from planner.search.pools import count_layouts, pool_candidates
-from planner.search.program import ProgramSearch, require_searched
+from planner.search.program import ProgramSearch
 from planner.search.replicas import asks_for_replicas
 from planner.space.obstacles import nothing_legal
 from planner.space.restrictions import Restrictions
@@ -230,8 +230,10 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
             replace(settings, time_limit=seconds, must_beat_seconds=cut_off), question, part_limits
         )
 
-    if asks_for_replicas(question, limits):
-        require_searched(settings.proof)
+    if settings.proof == "ilp" and asks_for_replicas(question, limits):
+        raise InputError(
+            "--solver ilp knows no replicas in pools", hint="leave out --allow replicas or --solver"
+        )
     if parts := limits.by_recompute(question):
         try:
             with shared_spaces().shared():

@@ -19,7 +19,7 @@ from cost_models.axes.columns import COLUMNS, USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import ZERO_STAGES, Layout
 from cost_models.axes.pipeline import even_layers, goes_with
 from cost_models.axes.recompute import allowed_recompute
-from cost_models.axes.rule import Rule, Words, refuses, rule_when
+from cost_models.axes.rule import Rule, Words, refuses
 from cost_models.axes.words import MAX_STAGES
 from cost_models.defaults import OWN_STACKS
 from cost_models.errors import DoesNotFitError, InfeasibleError, Problem, either
@@ -125,7 +125,9 @@ def _rules_besides(question: Question, limits: Restrictions) -> tuple[Rule, ...]
     recomputes = np.array([bool(set(policies) & set(allowed)) for allowed in policies_of_schedules])
     return (
         *(trainer_named(limits.trainer).rules if limits.trainer else ()),
-        _pool_words,
+        refuses(
+            "ranks fill the pools", lambda q, x: ~fills_pools(q, x), lambda q, x: pool_objections(q, x)[0]
+        ),
         *beyond_limits(limits),
         refuses(
             "the schedule may recompute so",
@@ -133,17 +135,6 @@ def _rules_besides(question: Question, limits: Restrictions) -> tuple[Rule, ...]
             "`schedule={layout.schedule}` does not go with recompute=" + either(list(policies)),
         ),
     )
-
-
-def _outside_pools(question: Question, x: LayoutColumns) -> Bools:
-    if not question.has_pools:
-        return np.zeros(len(x), dtype=np.bool_)
-    return ~fills_pools(question, x)
-
-
-@rule_when("ranks fill the pools", _outside_pools)
-def _pool_words(question: Question, layout: Layout) -> Words:
-    return pool_objections(question, layout)[0]
 
 
 def _rows_within(question: Question, limits: Restrictions) -> LayoutColumns:

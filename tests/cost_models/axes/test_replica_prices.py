@@ -20,7 +20,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.operators.flops import model_flops
 from cost_models.pipeline.pools import ONCE_A_STEP, Finish, in_pools, replica_terms, shared
 from cost_models.pipeline.pricing import estimate, place
-from cost_models.pipeline.stage_costs import stage_costs
+from cost_models.pipeline.stage_costs import costs_of, stage_costs
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 
@@ -79,8 +79,9 @@ def test_replicas_in_equal_pools_cost_what_they_do_on_one_cluster(text: str, sta
     whole = complete_question(question.model, resolve_cluster(OLD, 32), question.training, stack=stack)
     alone = stage_costs(whole, columns)
     for pool in replica_terms(question, columns):
+        costs = costs_of(*pool)
         for field in fields(alone):
-            there, here = getattr(pool.costs, field.name), getattr(alone, field.name)
+            there, here = getattr(costs, field.name), getattr(alone, field.name)
             np.testing.assert_allclose(there, here, rtol=1e-12, err_msg=field.name)
     equal = estimate(question, layout)
     assert equal.step_seconds == pytest.approx(
@@ -95,7 +96,9 @@ def test_a_step_is_that_of_the_best_shares(text: str) -> None:
     layout = replicas(question, text)
     priced = estimate(question, layout)
     placed = place(layout, question)
-    pipelines = [placed.pipeline(own.costs) for own in replica_terms(question, LayoutColumns.of([layout]))]
+    pipelines = [
+        placed.pipeline(costs_of(*own)) for own in replica_terms(question, LayoutColumns.of([layout]))
+    ]
     ends = [
         lambda n, one=one: float(replace(one, microbatches=n).step_seconds(placed.blocks))
         for one in pipelines
@@ -130,7 +133,7 @@ def test_what_happens_once_a_step_lasts_as_long_everywhere() -> None:
     question = mixed()
     terms = replica_terms(question, LayoutColumns.of([replicas(question, "tp2 pp2 zero1")]))
     for name in ONCE_A_STEP:
-        old, new = (getattr(pool.costs, name) for pool in terms)
+        old, new = (getattr(costs_of(*pool), name) for pool in terms)
         np.testing.assert_array_equal(old, new)
 
 
