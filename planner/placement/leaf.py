@@ -209,7 +209,7 @@ class Leaf(Pipeline):
         return float(self.step_seconds(placement.table))
 
 
-def priced(costs: StageCosts, kinds: Kinds) -> dict[str, Any]:
+def priced(costs: StageCosts, kinds: Kinds | None) -> dict[str, Any]:
     """Fields of a leaf that hold its costs."""
     if not costs.kinds:
         return {"costs": costs}

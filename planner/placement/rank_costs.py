@@ -16,11 +16,13 @@ from typing import TypeVar
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.columns import LayoutColumns
 from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, V_SHAPED, PipelineSchedule, schedule_named
-from cost_models.specs.choices import Schedule
+from cost_models.specs.choices import SCHEDULES, Schedule
 from cost_models.specs.kinds import Kinds
-from planner.placement.leaf import TOLERANCE, Leaf, stage_sizes
+from planner.placement.leaf import TOLERANCE, Leaf, priced, stage_sizes
 
 Column = TypeVar("Column", Array, Bools)
 
@@ -66,12 +68,38 @@ class RankCosts:
             uses_full_counts=leaf.uses_full_counts,
         )
 
+    @classmethod
+    def of_rows(
+        cls,
+        question: Question,
+        columns: LayoutColumns,
+        costs: StageCosts,
+        allowed: Bools,
+        *,
+        uses_full_counts: bool = False,
+        one_shape: bool = True,
+    ) -> RankCosts:
+        """Costs of layouts of one schedule, and of one pipeline shape unless they are for their quick bound in
+        chunks."""
+        kinds = question.kinds
+        return cls(
+            costs=costs,
+            pp=int(columns.pp[0]) if one_shape else columns.pp,
+            vpp=int(columns.vpp[0]) if one_shape else columns.vpp,
+            schedule=SCHEDULES[columns.schedule[0]],
+            microbatches=columns.microbatches(question.training.global_batch),
+            num_layers=question.model.num_layers,
+            allowed=allowed,
+            kinds=kinds if kinds.number > 1 else None,
+            uses_full_counts=uses_full_counts,
+        )
+
     @property
     def leaf(self) -> Leaf:
-        """The leaf of a single layout of one kind of blocks."""
+        """The leaf of a single layout."""
         pp, vpp = self.shape
         return Leaf(
-            costs=self.costs,
+            **priced(self.costs, self.kinds),
             pp=pp,
             vpp=vpp,
             schedule=self.schedule,

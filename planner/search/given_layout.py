@@ -18,9 +18,10 @@ from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.exact.best_placement import best_placement
-from planner.placement.leaf import Leaf, Placement, priced
+from planner.placement.leaf import Leaf, Placement
 from planner.placement.mixes import good_placement
 from planner.placement.patterns import chunk_sizes
+from planner.placement.rank_costs import RankCosts
 from planner.rules.legality import require_legal
 from planner.search.pools import orders_of
 
@@ -95,14 +96,10 @@ def names_too_many(layout: Layout) -> InputError:
 def _leaf(question: Question, layout: Layout, costs: StageCosts) -> Leaf:
     """Leaf of the layout, restricted to the recompute policies that it names."""
     named_policies = {policy for mix in layout.stage_recompute for policy in policies_in(mix)}
-    return Leaf(
-        **priced(costs, question.kinds),
-        pp=layout.pp,
-        vpp=layout.vpp,
-        schedule=layout.schedule,
-        microbatches=layout.microbatches(question.training.global_batch),
-        num_layers=question.model.num_layers,
-        allowed=np.array([policy in named_policies for policy in RECOMPUTE_POLICIES]),
+    allowed = np.array([policy in named_policies for policy in RECOMPUTE_POLICIES])
+    columns = LayoutColumns.of([layout])
+    return replace(
+        RankCosts.of_rows(question, columns, costs, allowed).leaf,
         recompute=layout.stage_recompute,
-        least_blocks=int(offloaded_by_number(LayoutColumns.of([layout]))[0]),
+        least_blocks=int(offloaded_by_number(columns)[0]),
     )

@@ -30,11 +30,10 @@ from cost_models.pipeline.stage_costs import StageCosts, stage_costs
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN, is_scheduled
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
-from cost_models.specs.kinds import Kinds
 from planner.bounds.boxes import least_costs, most_held, nothing_held
 from planner.bounds.cores import best_known_bounds, relaxed_bounds
 from planner.bounds.steps import capacity_bounds, quick_bounds
-from planner.placement.leaf import TOLERANCE, Leaf, WeighedLeaf, priced
+from planner.placement.leaf import TOLERANCE, Leaf, WeighedLeaf
 from planner.placement.mixes import good_placement
 from planner.placement.patterns import best_pattern
 from planner.placement.rank_costs import RankCosts
@@ -63,12 +62,6 @@ class Pricing:
     def question(self) -> Question:
         """Question of the space."""
         return self.space.question
-
-    @property
-    def _kinds(self) -> Kinds | None:
-        """Kinds of blocks; None for a single kind."""
-        kinds = self.question.kinds
-        return kinds if kinds.number > 1 else None
 
     @property
     def allowed_at_all(self) -> Bools:
@@ -111,33 +104,20 @@ class Pricing:
     ) -> RankCosts:
         """Rows of one schedule, for the bounds; of several pipeline shapes for their quick bound in chunks."""
         columns = columns.rows(rows)
-        schedule = int(columns.schedule[0])
-        return RankCosts(
-            costs=costs.rows(rows),
-            pp=int(columns.pp[0]) if one_shape else columns.pp,
-            vpp=int(columns.vpp[0]) if one_shape else columns.vpp,
-            schedule=SCHEDULES[schedule],
-            microbatches=columns.microbatches(self.question.training.global_batch),
-            num_layers=self.question.model.num_layers,
-            allowed=self.allowed(schedule),
+        return RankCosts.of_rows(
+            self.question,
+            columns,
+            costs.rows(rows),
+            self.allowed(int(columns.schedule[0])),
             uses_full_counts=self.uses_full_counts,
-            kinds=self._kinds,
+            one_shape=one_shape,
         )
 
     def leaf(self, columns: LayoutColumns, costs: StageCosts, row: int) -> Leaf:
         """One layout, to be placed."""
-        row_columns = columns.rows(slice(row, row + 1))
-        leaf = Leaf(
-            **priced(costs.rows(slice(row, row + 1)), self.question.kinds),
-            pp=int(row_columns.pp[0]),
-            vpp=int(row_columns.vpp[0]),
-            schedule=SCHEDULES[row_columns.schedule[0]],
-            microbatches=int(row_columns.microbatches(self.question.training.global_batch)[0]),
-            num_layers=self.question.model.num_layers,
-            allowed=self.allowed(int(row_columns.schedule[0])),
-            uses_full_counts=self.uses_full_counts,
-            least_blocks=int(named_blocks(row_columns)[0]),
-        )
+        rows = np.array([row])
+        row_columns = columns.rows(rows)
+        leaf = replace(self.group(columns, costs, rows).leaf, least_blocks=int(named_blocks(row_columns)[0]))
         if not self.space.in_scenarios:
             return leaf
         scenarios = costs_under_scenarios(self.question, row_columns)

@@ -21,7 +21,7 @@ from cost_models.errors import InfeasibleError
 from cost_models.pipeline.pools import pool_terms, rank_costs, ranks_in
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
-from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.bounds.boxes import nothing_held, within_late_rules
 from planner.bounds.steps import capacity_bounds, quick_bounds
 from planner.placement.leaf import Leaf
@@ -29,7 +29,7 @@ from planner.placement.rank_costs import RankCosts
 from planner.rules.pools import fills_pools
 from planner.search.candidates import Tally
 from planner.search.opening import groups_of
-from planner.search.replicas import ReplicaSpace, replica_layouts
+from planner.search.replicas import ReplicaSpace, plain_only, replica_layouts
 from planner.space.limits import limits_in_words
 from planner.space.obstacles import closest_first, least_share, nothing_fits, nothing_legal
 from planner.space.restrictions import Restrictions
@@ -115,15 +115,10 @@ class PoolCandidates:
         """Rows of one schedule, pp and order with their costs, for the bounds."""
         layouts = rows % len(self._stages)
         columns = self._stages.rows(layouts)
-        return RankCosts(
-            costs=rank_costs(self._terms, layouts, self._pool_of_rank(int(rows[0]))),
-            pp=int(columns.pp[0]),
-            vpp=1,
-            schedule=SCHEDULES[columns.schedule[0]],
-            microbatches=columns.microbatches(self.question.training.global_batch),
-            num_layers=self.question.model.num_layers,
-            allowed=np.array([policy in self._policies for policy in RECOMPUTE_POLICIES]),
-            uses_full_counts=self._uses_full_counts,
+        costs = rank_costs(self._terms, layouts, self._pool_of_rank(int(rows[0])))
+        allowed = np.array([policy in self._policies for policy in RECOMPUTE_POLICIES])
+        return RankCosts.of_rows(
+            self.question, columns, costs, allowed, uses_full_counts=self._uses_full_counts
         )
 
     def _by_group(self, rows: Ints, bound: Callable[[RankCosts], Array]) -> Array:
@@ -183,12 +178,7 @@ def count_layouts(question: Question, limits: Restrictions) -> int:
 def _stage_layouts(question: Question, limits: Restrictions) -> tuple[LayoutColumns, Bools]:
     """Legal layouts with one stage a rank whose pipeline ranks fill the pools, and whether late rules allow them,
     (N,)."""
-    plain = {SCHEDULES.index(name) for name in PLAIN}
-    only = limits.only | {
-        "schedule": frozenset(limits.only.get("schedule", plain)) & plain,
-        "vpp": frozenset(limits.only.get("vpp", {1})) & {1},
-    }
-    space = legal_space(question, replace(limits, only=only))
+    space = legal_space(question, replace(limits, only=plain_only(limits)))
     rows = space.rows_of(np.flatnonzero(fills_pools(question, space.cores)))
     return rows, within_late_rules(question, rows)
 

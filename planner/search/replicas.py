@@ -188,9 +188,10 @@ def replica_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
     tables = [LayoutColumns.of([Layout()]).rows(np.empty(0, dtype=np.int64))]
     for size in range(1, together + 1) if asks_for_replicas(question, limits) else ():
         dp = gpus // size
-        within = _within(limits, dp)
-        if within is None or together % size or batch < dp or dp > MOST_REPLICAS:
+        only = plain_only(limits, dp={dp}, zero=set(range(ONCE_A_STEP + 1)))
+        if together % size or batch < dp or dp > MOST_REPLICAS or not all(only.values()):
             continue
+        within = replace(limits, only=only, allowed=limits.allowed & {"overlap"})
         training = question.training
         if not training.optimizer_in_backward:  # which leaves each replica one microbatch
             training = training.model_copy(update={"global_batch": batch * dp})
@@ -201,18 +202,10 @@ def replica_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
     return joined(tables)
 
 
-def _within(limits: Restrictions, dp: int) -> Restrictions | None:
-    """The restrictions for so many replicas; None where they allow none."""
-    may = {
-        "dp": {dp},
-        "zero": set(range(ONCE_A_STEP + 1)),
-        "schedule": {SCHEDULES.index(name) for name in PLAIN},
-        "vpp": {1},
-    }
-    only = {name: frozenset(limits.only.get(name, values)) & values for name, values in may.items()}
-    if not all(only.values()):
-        return None
-    return replace(limits, only=limits.only | only, allowed=limits.allowed & {"overlap"})
+def plain_only(limits: Restrictions, **values: set[int]) -> dict[str, frozenset[int]]:
+    """Values that restrictions leave of axes where one stage a rank and these `values` are all that may be."""
+    may = {"schedule": {SCHEDULES.index(name) for name in PLAIN}, "vpp": {1}} | values
+    return limits.only | {name: frozenset(limits.only.get(name, own)) & own for name, own in may.items()}
 
 
 def _least(columns: LayoutColumns) -> Ints:
@@ -279,15 +272,9 @@ class ReplicaSpace:
             ends, busiest = np.empty((2, len(self.costs), len(rows)))
             fits = np.ones(len(rows), dtype=np.bool_)
             for k, costs in enumerate(self.costs):
-                pool = RankCosts(
-                    costs=replace(costs, static=costs.static - retained).rows(rows),
-                    pp=pp,
-                    vpp=1,
-                    schedule=SCHEDULES[columns.schedule[0]],
-                    microbatches=_least(columns),
-                    num_layers=blocks,
-                    allowed=self.allowed,
-                )
+                least = replace(costs, static=costs.static - retained).rows(rows)
+                pool = RankCosts.of_rows(self.question, columns, least, self.allowed)
+                pool = replace(pool, microbatches=_least(columns))
                 each_N1, fixed_NR = pool.least_block_seconds[:, None], pool.fixed_seconds
                 rank_NR = np.maximum(
                     fixed_NR.min(axis=1, keepdims=True) + most * each_N1, fixed_NR + fewest * each_N1
