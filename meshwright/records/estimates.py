@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cost_models.axes.layout import AXES, Layout
 from cost_models.axes.offload.binding import host_windows
@@ -17,7 +17,9 @@ from cost_models.risk import least_chance
 from cost_models.specs.changes import changes_of
 from meshwright.records import fields_of
 from planner.answers.optimum import Optimum
-from planner.explain.reasons import CompletedLayout
+
+if TYPE_CHECKING:
+    from planner.explain.reasons import CompletedLayout
 
 _RATES = ("mfu", "hfu", "causal_mfu", "tokens_per_second")
 _FITTING = ("microbatches", "peak_bytes", "memory_limit", "fits", "fits_probability", "verdict", "bound_by")

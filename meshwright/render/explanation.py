@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cost_models.axes.layout import Layout
 from cost_models.estimate import Breakdown, Estimate
 from cost_models.pipeline.pricing import LossPart
@@ -26,11 +28,13 @@ from meshwright.render.words import (
     time_unit,
     wrapped,
 )
-from planner.explain.compare import difference
-from planner.explain.reasons import BindingConstraint, CompletedLayout, Explanation, WhyNot
-from planner.explain.what_if import Sensitivity, same_degrees
+from planner.explain.compare import difference, same_degrees
 from planner.objectives import ObjectiveName
 from planner.plan import Plan
+
+if TYPE_CHECKING:
+    from planner.explain.reasons import BindingConstraint, CompletedLayout, Explanation, WhyNot
+    from planner.explain.what_if import Sensitivity
 
 _MAX_PARTS = 3
 """Parts named in one sentence."""

@@ -41,7 +41,7 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import ClusterSpec, LinkLevels
 from cost_models.specs.stack import STORES_SCORES
 from cost_models.units import counted, format_bandwidth, format_bytes
-from planner.answers.optimum import just_below, least_memory, paddings
+from planner.answers.optimum import POINTS, just_below, least_memory, paddings
 from planner.objectives import Objective
 from planner.placement.leaf import TOLERANCE
 from planner.search.branching import SearchResult
@@ -377,8 +377,6 @@ def _mathematics(question: Question, allow: Sequence[str]) -> list[Technique]:
     return techniques
 
 
-POINTS = 12
-"""Most points of a walk against memory unless the user says otherwise."""
 MAX_PRICED = 150
 """Most layouts of a cloud that are priced in full: those whose quick price beats every plan known."""
 _MEMORY = Objective(name="memory")

@@ -39,6 +39,8 @@ from planner.space.sizes import resized
 PROVEN = 2e-9
 """A gap no larger than this is rounding: the least peak is known to a billionth."""
 LATE_HINT = "more GPUs, fewer tokens or a later deadline would do"
+POINTS = 12
+"""Most points of a frontier against memory unless the user says otherwise."""
 CLOSE = 5e-3
 """Relative gap of the least peak at which halving the memory limit ends."""
 

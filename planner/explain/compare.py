@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from cost_models.axes.layout import Layout
 from cost_models.base import Spec
 from cost_models.estimate import Breakdown, Estimate
 from cost_models.operators.flops import model_flops
@@ -166,3 +167,9 @@ def difference(before: Breakdown, after: Breakdown) -> Breakdown:
 def gain(estimate: Estimate, other: Estimate) -> float:
     """Relative gain in step time of `other` over `estimate`; negative where it is slower."""
     return 1 - other.step_seconds / estimate.step_seconds
+
+
+def same_degrees(one: Layout, other: Layout) -> bool:
+    """Whether two layouts differ only in the placement of blocks and in recompute."""
+    unplaced = {"layers": (), "recompute": ("none",)}
+    return one.model_copy(update=unplaced) == other.model_copy(update=unplaced)

@@ -25,8 +25,8 @@ from cost_models.question import Question
 from cost_models.risk import FITTING
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.explain.advice import Move, apply_move, changed_words
-from planner.explain.compare import difference, gain
-from planner.explain.what_if import NEGLIGIBLE_GAIN, Change, Sensitivity, same_degrees, sensitivities
+from planner.explain.compare import difference, gain, same_degrees
+from planner.explain.what_if import NEGLIGIBLE_GAIN, Change, Sensitivity, sensitivities
 from planner.objectives import Certificate
 from planner.plan import Plan, PlanCache, Searched, priced_again, priced_within_restrictions
 from planner.rules.legality import check, require_legal

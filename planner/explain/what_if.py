@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.arrays import Array
-from cost_models.axes.layout import Layout
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.pricing import estimate as price
@@ -137,12 +136,6 @@ def tornado_frame(
     keys = ["order", "quantity", "factor"]
     ranked = frame.assign(order=order).sort_values(keys, ascending=[False, True, True], ignore_index=True)
     return ranked.drop(columns="order")
-
-
-def same_degrees(one: Layout, other: Layout) -> bool:
-    """Whether two layouts differ only in the placement of blocks and in recompute."""
-    unplaced = {"layers": (), "recompute": ("none",)}
-    return one.model_copy(update=unplaced) == other.model_copy(update=unplaced)
 
 
 def faster_under(

@@ -21,11 +21,10 @@ from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import placed_on_pools, question_header
 from meshwright.render.tables import Table
 from meshwright.verbs.contract.answer import AnswerBase
-from planner.explain.compare import difference
+from planner.explain.compare import difference, same_degrees
 from planner.explain.reasons import Explanation, WhyNot
 from planner.explain.reasons import explain as explanation_of
 from planner.explain.reasons import why_not as reason_against
-from planner.explain.what_if import same_degrees
 from planner.plan import Plan, priced_again
 from planner.space.obstacles import notes_of
 

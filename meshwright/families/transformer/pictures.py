@@ -18,8 +18,7 @@ from meshwright.plots.drawn import Drawing
 from meshwright.render.words import sentence_list
 from meshwright.verbs.plot import PlotOptions
 from meshwright.verbs.plot.requests import STACKED, PictureRequest, scaling_kinds
-from planner.answers.frontier import POINTS
-from planner.answers.optimum import Offer, answered_question, offers_of, rank_offers
+from planner.answers.optimum import POINTS, Offer, answered_question, offers_of, rank_offers
 from planner.explain.compare import differences
 from planner.explain.reasons import RIVALS, search_rivals
 from planner.objectives import Objective

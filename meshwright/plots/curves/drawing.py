@@ -15,7 +15,8 @@ from meshwright.plots.drawing import draw_memory, draw_time, draw_timeline, draw
 from meshwright.plots.drawn import Drawing
 from meshwright.plots.subjects import require_one_kind, subject_of
 from meshwright.render.goals import sizes_text
-from planner.answers.frontier import POINTS, exact_frontier, frontier_frame, pareto_frame, scaling_frame
+from planner.answers.frontier import exact_frontier, frontier_frame, pareto_frame, scaling_frame
+from planner.answers.optimum import POINTS
 from planner.objectives import Objective
 from planner.search.search import KINDS, Budget, doublings
 from planner.space.restrictions import Restrictions

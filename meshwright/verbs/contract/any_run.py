@@ -13,18 +13,18 @@ from cost_models.errors import InputError
 from cost_models.reliability.segments import Segment
 from cost_models.specs.cluster import OperationsSpec
 from cost_models.units import counted, format_bytes, format_seconds
-from executor.measure.any_report import AnyReport, save_report
-from executor.measure.operations import PARTS, OperationsReport
-from executor.starting import StartReport
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
 
 if TYPE_CHECKING:
     from executor.emulate.alone import AnyEmulation
+    from executor.measure.any_report import AnyReport
+    from executor.measure.operations import OperationsReport
+    from executor.starting import StartReport
 
 
-R = TypeVar("R", bound=AnyReport)
+R = TypeVar("R", bound="AnyReport")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -101,6 +101,8 @@ class AnyEmulated(AnswerBase, Generic[E]):
 
     def save(self, path: str | Path) -> None:
         """Write the report as JSON."""
+        from executor.measure.any_report import save_report
+
         save_report(self.report, Path(path))
 
 
@@ -110,6 +112,8 @@ _LONGEST_BETWEEN = 3.6e12
 
 def operations_rows(seen: OperationsReport) -> list[dict[str, Any]]:
     """A row for each part of the time: `part`, `seconds`, its measured `share`, and that of the forecast."""
+    from executor.measure.operations import PARTS
+
     forecast = forecast_shares(seen)
     return [
         {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import cached_property
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,8 +17,6 @@ from cost_models.reliability.forecast import Forecast, with_every
 from cost_models.reliability.outlook import Change, changes_of, draw_ends, draw_ends_of
 from cost_models.reliability.segments import daly, first_order_ratio, young
 from cost_models.units import format_count, format_days, format_seconds, grouped
-from meshwright.plots.drawing import draw_forecast
-from meshwright.plots.drawn import Drawing
 from meshwright.render.expected import expected_record
 from meshwright.render.facts import Fact
 from meshwright.render.goals import gpus_in_words
@@ -26,6 +24,9 @@ from meshwright.render.tables import Table, table
 from meshwright.render.words import money, percent, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
 from meshwright.verbs.contract.any_run import PART_WORDS
+
+if TYPE_CHECKING:
+    from meshwright.plots.drawn import Drawing
 
 _STEPS = 40
 """Steps that ends are drawn with."""
@@ -70,6 +71,8 @@ class Forecasted(AnswerBase):
 
     def plot(self) -> Drawing:
         """Draw the expected end against the interval between checkpoints, and against the GPUs."""
+        from meshwright.plots.drawing import draw_forecast
+
         return draw_forecast(self.question, self.found)
 
     @property

@@ -12,29 +12,23 @@ from cost_models.estimate import Estimate
 from cost_models.expected import ExpectedStep, expected_step
 from cost_models.question import Question
 from cost_models.units import counted, format_seconds
-from meshwright.families.transformer.explain import Explained
 from meshwright.families.transformer.planning.facts import beside_facts, plan_facts
 from meshwright.families.transformer.planning.next_step import odd_count_note, running_command
 from meshwright.families.transformer.planning.recommendation import near_sentence, recommendation_record
 from meshwright.families.transformer.planning.training import training_run
 from meshwright.inputs.goals import Pick, objective_of
 from meshwright.inputs.options import Goal
-from meshwright.plots.curves.drawing import draw
-from meshwright.plots.drawn import Drawing
 from meshwright.records.estimates import optimum_record, optimum_rows
 from meshwright.render.estimates import warning_lines
 from meshwright.render.expected import expected_record, nearest_sentence
-from meshwright.render.explanation import why_not_text
 from meshwright.render.facts import Fact, facts_text
 from meshwright.render.goals import changes_worth, left_out_text, worth_sentence
 from meshwright.render.ranked import certificate_sentence, optimum_table, placed_on_pools, question_header
 from meshwright.render.tables import Table, in_notebook
 from meshwright.render.words import NOT_PROVED
 from meshwright.verbs.contract.answer import AnswerBase
-from planner.answers.frontier import POINTS, exact_frontier, pareto_frame
-from planner.answers.optimum import PROVEN, Optimum
+from planner.answers.optimum import POINTS, PROVEN, Optimum
 from planner.answers.recommend import Recommendation
-from planner.explain.reasons import RIVALS, explain, why_not
 from planner.formats.registry import exporter_of
 from planner.objectives import Certificate
 from planner.plan import Plan, PlanCache, make_plan, priced_again, save_plan
@@ -45,6 +39,8 @@ from planner.space.restrictions import Restrictions
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from meshwright.plots.drawn import Drawing
 
 
 _NOT_COMPARED = (
@@ -126,6 +122,8 @@ class Planned(AnswerBase):
 
     def save(self, path: str | Path) -> None:
         """Write the plan that was picked; what was proved of its rivals is kept for the verbs that ask next."""
+        from planner.explain.reasons import RIVALS
+
         plan, proof = self.plan, self.certificate
         save_plan(plan, Path(path))
         own = (plan.layout, plan.restrictions.read) == (self.best.layout, self.restrictions)
@@ -135,12 +133,18 @@ class Planned(AnswerBase):
 
     def explain(self) -> str:
         """Say what binds the plan, what it wins by, and what would change it."""
+        from meshwright.families.transformer.explain import Explained
+        from planner.explain.reasons import explain
+
         plan = self.plan
         explanation = explain(plan, priced_again(plan))
         return repr(Explained(question=self.question, explanation=explanation, plan=plan))
 
     def why_not(self, layout: str) -> str:
         """Say why another layout is not the plan."""
+        from meshwright.render.explanation import why_not_text
+        from planner.explain.reasons import why_not
+
         plan = self.plan
         priced = priced_again(plan)
         return why_not_text(why_not(self.question, priced, layout, plan.user_restrictions), priced)
@@ -157,6 +161,8 @@ class Planned(AnswerBase):
 
         `points` is how many at most where memory is one of them (None: all); `time_limit` is in seconds.
         """
+        from planner.answers.frontier import exact_frontier, pareto_frame
+
         price = self.optimum.objective.price
         goals = [Goal(objective=name, price=price if name == "cost" else None) for name in between]
         first, second = (objective_of(goal)[0] for goal in goals)
@@ -174,6 +180,8 @@ class Planned(AnswerBase):
 
     def plot(self, kind: str, *, gpus: Sequence[int] | None = None) -> Drawing:
         """Draw `frontier`, `scaling` (at these numbers of GPUs), `time`, `memory` or `timeline`."""
+        from meshwright.plots.curves.drawing import draw
+
         return draw(kind, self.question, self.estimates, gpus, self.restrictions)
 
     @property
