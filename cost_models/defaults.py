@@ -11,8 +11,8 @@ from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL
 from cost_models.question import Question, mixed_question, require_tiles
-from cost_models.specs.cluster import ClusterSpec, GpuSpec, LinkSpec, MixedCluster, Precision
-from cost_models.specs.hardware import CollectiveCurve, CurvePoint, HardwareProfile
+from cost_models.specs.cluster import ClusterSpec, GpuSpec, MixedCluster, Precision
+from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.stack import VOCABULARY_UNIT, StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
@@ -57,7 +57,21 @@ def complete_question(
         InputError: a profile of another GPU, or of another kind of device.
     """
     if isinstance(cluster, MixedCluster):
-        return _complete_all(model, cluster, training, stack, profile)
+        lent = catalog.load_profile(profile) if isinstance(profile, str) else profile
+        suits = [
+            lent is not None and (lent.tier == "datasheet" or _made_for(lent, one.gpu))
+            for one in cluster.pools
+        ]
+        if lent is not None and not any(suits):
+            raise InputError(
+                f"profile `{lent.name}` was made for `{lent.gpu}`; no pool of `{cluster.name}` has it",
+                hint="leave out --profile for the catalogue's nearest",
+            )
+        pools: list[Question] = []
+        for pool, suited in zip(cluster.pools, suits, strict=True):
+            shared, own = pools[0].stack if pools else stack, lent if suited else None
+            pools.append(complete_question(model, pool, training, stack=shared, profile=own))
+        return mixed_question(cluster, tuple(pools))
     chosen = chosen_stack(cluster, stack, usual=DEFAULT_STACK)
     hardware = chosen_profile(cluster, chosen, profile)
     given = profile or cluster.profile
@@ -68,9 +82,11 @@ def complete_question(
         )
     if hardware.attention_kernel is not None and chosen.name in OWN_STACKS:
         chosen = chosen.model_copy(update={"attention": hardware.attention_kernel})
+    if chosen.pads_vocabulary and model.vocab_multiple == 1 and not model.diffusion:
+        model = model.model_copy(update={"vocab_multiple": VOCABULARY_UNIT})
     require_tiles(hardware, cluster.gpu)
     question = Question(
-        model=_padded(model, chosen),
+        model=model,
         cluster=measured_cluster(hardware, cluster),
         training=training,
         stack=chosen,
@@ -130,38 +146,6 @@ def questions_by_precision(question: Question, precisions: Sequence[Precision]) 
     )
 
 
-def _padded(model: TransformerSpec, stack: StackSpec) -> TransformerSpec:
-    """The model with its vocabulary padded as the stack does, unless the model sets a multiple."""
-    if not stack.pads_vocabulary or model.vocab_multiple > 1 or model.diffusion:
-        return model
-    return model.model_copy(update={"vocab_multiple": VOCABULARY_UNIT})
-
-
-def _complete_all(
-    model: TransformerSpec,
-    mixed: MixedCluster,
-    training: TrainingSpec,
-    stack: str | StackSpec | None,
-    profile: str | HardwareProfile | None,
-) -> Question:
-    given = catalog.load_profile(profile) if isinstance(profile, str) else profile
-    suits = [
-        given is not None and (given.tier == "datasheet" or _made_for(given, p.gpu)) for p in mixed.pools
-    ]
-    if given is not None and not any(suits):
-        raise InputError(
-            f"profile `{given.name}` was made for `{given.gpu}`; no pool of `{mixed.name}` has it",
-            hint="leave out --profile for the catalogue's nearest",
-        )
-    pools: list[Question] = []
-    for pool, suited in zip(mixed.pools, suits, strict=True):
-        chosen = pools[0].stack if pools else stack
-        pools.append(
-            complete_question(model, pool, training, stack=chosen, profile=given if suited else None)
-        )
-    return mixed_question(mixed, tuple(pools))
-
-
 def _made_for(profile: HardwareProfile, gpu: GpuSpec) -> bool:
     return gpu.name in (profile.gpu, *profile.also_for)
 
@@ -215,8 +199,9 @@ def nearest_profile(
 def measured_cluster(profile: HardwareProfile, base: ClusterSpec) -> ClusterSpec:
     """`base` with the peak, bandwidth and links of the profile, where it has measured them.
 
-    The peak of a CPU is then the best fp32 product seen with all processes running, so MFU is relative to
-    that and the GPU's `source` says so.
+    A link has the rate of the largest message between two devices, and the latency of the smallest. The peak of a CPU
+    is then the best fp32 product seen with all processes running, so MFU is relative to that: the GPU's `source` says
+    so.
     """
     gpu = base.gpu
     if profile.measured_peak and profile.measured_bandwidth:
@@ -228,17 +213,8 @@ def measured_cluster(profile: HardwareProfile, base: ClusterSpec) -> ClusterSpec
             }
         )
     links = base.links
-    if link := _measured_link(profile.collectives, links.intra_node):
-        links = links.with_intra_node(link)
+    if curve := next((one for one in profile.collectives if one.operation == "p2p"), None):
+        largest, smallest = (pick(curve.points, key=lambda point: point.size) for pick in (max, min))
+        measured = {"bandwidth": largest.size / largest.seconds, "latency": smallest.seconds}
+        links = links.with_intra_node(links.intra_node.model_copy(update=measured))
     return base.model_copy(update={"gpu": gpu, "links": links})
-
-
-def _measured_link(collectives: Sequence[CollectiveCurve], link: LinkSpec) -> LinkSpec | None:
-    """The link of a measured point-to-point curve: rate of its largest message, latency of its smallest."""
-    for curve in collectives:
-        if curve.operation == "p2p":
-            largest: CurvePoint = max(curve.points, key=lambda point: point.size)
-            smallest: CurvePoint = min(curve.points, key=lambda point: point.size)
-            rate = largest.size / largest.seconds
-            return link.model_copy(update={"bandwidth": rate, "latency": smallest.seconds})
-    return None

@@ -121,8 +121,11 @@ def said(options: Any) -> tuple[str, ...]:
         for name, one in flags_of(type(options)).items()
         if one.asks and one.panel not in ("argument", "subject", "verb", "output")
     ]
-    defaults = defaults_of(type(options))
-    return tuple(name for name in chosen if not _is_default(getattr(options, name), defaults[name]))
+    values, defaults = {name: getattr(options, name) for name in chosen}, defaults_of(type(options))
+    empty: tuple[Any, ...] = (None, "", (), [])
+    return tuple(
+        name for name, value in values.items() if not any(value == one for one in (*empty, defaults[name]))
+    )
 
 
 def part_of(options: Any, kind: type[O], **more: Any) -> O:
@@ -130,12 +133,6 @@ def part_of(options: Any, kind: type[O], **more: Any) -> O:
     own = {one.name for one in fields(options)}
     both = {one.name: getattr(options, one.name) for one in fields(kind) if one.name in own}  # type: ignore[arg-type]
     return kind(**(both | more))
-
-
-def _is_default(value: object, default: object) -> bool:
-    if isinstance(value, (str, tuple, list)) and not value:
-        return True
-    return value is None or bool(value == default)
 
 
 def as_keywords(options: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R]]:

@@ -202,18 +202,15 @@ def training_steps(question: Question) -> int:
     return math.ceil(question.training.tokens / question.training.tokens_per_step)
 
 
-def _money(question: Question, estimate: Estimate, objective: Objective) -> float:
-    assert objective.price is not None
-    return objective.gpu_hours(question, estimate.step_seconds) * objective.price
-
-
 MEASURES: dict[ObjectiveName, Measure] = {
     "time": Measure(label="step", unit="seconds", of=lambda q, e, o: e.compared_seconds),
     "mfu": Measure(label="MFU", unit="share", of=lambda q, e, o: e.mfu, highest=True),
     "gpu-hours": Measure(
         label="GPU-hours", unit="GPU-hours", of=lambda q, e, o: o.gpu_hours(q, e.step_seconds)
     ),
-    "cost": Measure(label="cost", unit="money", of=_money),
+    "cost": Measure(
+        label="cost", unit="money", of=lambda q, e, o: o.gpu_hours(q, e.step_seconds) * (o.price or 0.0)
+    ),
     "memory": Measure(label="peak mem", unit="bytes", of=lambda q, e, o: e.peak_bytes),
     "gpus": Measure(label="GPUs", unit="GPUs", of=lambda q, e, o: float(q.cluster.num_gpus)),
 }

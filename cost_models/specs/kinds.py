@@ -30,23 +30,18 @@ def tower_of(model: TransformerSpec) -> TransformerSpec:
     """The blocks of a model's tower as a model, whose embedding is that of patches and which has no head."""
     tower = model.tower
     assert tower is not None
+    names = ["hidden_size", "num_heads", "head_dim", "ffn_hidden_size"]
+    names += ["gated_mlp", "activation", "norm", "norm_epsilon"]
     return TransformerSpec(
         name=model.name,
         num_layers=tower.layers,
-        hidden_size=tower.hidden_size,
-        num_heads=tower.num_heads,
         num_kv_heads=tower.num_heads,
-        head_dim=tower.head_dim,
-        ffn_hidden_size=tower.ffn_hidden_size,
         vocab_size=1,
-        gated_mlp=tower.gated_mlp,
-        activation=tower.activation,
-        norm=tower.norm,
-        norm_epsilon=tower.norm_epsilon,
         positions="rotary" if tower.positions == "rotary" else "none",
         attention_bias=tower.bias,
         mlp_bias=tower.bias,
         encoder=Encoder(head_transform=False),
+        **{name: getattr(tower, name) for name in names},
     ).model_copy(update={"tower": tower.model_copy(update={"part": "tower"})})
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import log
@@ -197,10 +198,9 @@ def far_links_frame(
         buildings = f"{counted(domains, 'building')}, " if domains else ""
         spending.tell(f"{buildings}{format_bandwidth(bandwidth)} ({number} of {len(points)})")
         linked = replace(question, cluster=cluster)
-        try:
+        result = None
+        with suppress(InfeasibleError):
             result = spending.search(linked, limits, effort="bounds")
-        except InfeasibleError:
-            continue
         if result is None:
             continue
         far = crossing(linked, result.best)
@@ -485,19 +485,19 @@ class _Walk:
         point, last, complete = self.point(fastest), None, True
         levels: list[float] = []
         if points is not None:
-            budget = self.budget
-            least = least_memory(self.question, _MEMORY, self.limits, top=1, budget=budget, known=fastest)
+            least = least_memory(
+                self.question, _MEMORY, self.limits, top=1, budget=self.budget, known=fastest
+            )
             if least is not None:
-                last, steps = self.point(least[0]), max(points - 1, 1)
-                high, ratio = fastest.best.peak_bytes, last.estimate.peak_bytes / fastest.best.peak_bytes
+                last, steps, high = self.point(least[0]), max(points - 1, 1), fastest.best.peak_bytes
+                ratio = last.estimate.peak_bytes / high
                 levels = [high * ratio ** (step / steps) * (1 + TOLERANCE) for step in range(1, steps)]
         while True:
             self.budget.tell(f"frontier below {format_bytes(point.estimate.peak_bytes)}")
             walks = complete or last is None
             successor = self._fastest_within(just_below(point.estimate.peak_bytes), None if walks else point)
-            if successor is not None and successor.estimate.step_seconds <= _as_slow(
-                point.estimate.step_seconds
-            ):
+            slowest = _as_slow(point.estimate.step_seconds)
+            if successor is not None and successor.estimate.step_seconds <= slowest:
                 point = successor
                 continue
             candidates.append(point)
@@ -506,17 +506,13 @@ class _Walk:
             if last is None and successor is not None:
                 point = successor
                 continue
+            assert last is not None
             levels = [level for level in levels if level < point.estimate.peak_bytes]
+            after = math.inf if successor is None else successor.estimate.peak_bytes
             if not levels:
-                if (
-                    last is None
-                    or successor is None
-                    or last.estimate.peak_bytes < just_below(successor.estimate.peak_bytes)
-                ):
-                    complete = False
+                complete &= last.estimate.peak_bytes >= just_below(after)
                 break
-            within = successor is not None and successor.estimate.peak_bytes <= levels[0]
-            jump = successor if within else self._fastest_within(levels[0])
+            jump = successor if after <= levels[0] else self._fastest_within(levels[0])
             complete &= jump is successor
             if jump is None:
                 break

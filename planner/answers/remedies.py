@@ -30,6 +30,7 @@ from cost_models.question import Question
 from cost_models.risk import EVEN, confident_share
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import FULL, ClusterSpec, MixedCluster
+from cost_models.specs.stack import StackSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.answers.optimum import where_least
 from planner.formats.trainers import TRAINERS
@@ -76,13 +77,8 @@ def with_remedies(
         if isinstance(whole_nodes, ClusterSpec):
             on_nodes = replace(question, cluster=whole_nodes)
         remedies = Remedies(question=largest, on_nodes=on_nodes, limits=limits, state_bytes=error.state_bytes)
-        raise DoesNotFitError(
-            error.headline,
-            problems=error.problems,
-            hint=error.hint,
-            state_bytes=error.state_bytes,
-            would_fit=tuple(remedies.all()),
-        ) from None
+        error.would_fit = tuple(remedies.all())
+        raise
 
 
 class Change(NamedTuple):
@@ -133,10 +129,9 @@ class Remedies:
         result = self.budget.search(change.question, where_least(change.limits), seconds=EACH_SECONDS)
         if result is None:
             return None
-        best, names = result.best, ("step_seconds", "peak_bytes", "memory_limit")
-        plan = {name: getattr(best, name) for name in names}
-        layout, gpus = best.layout.brief, best.layout.num_gpus
-        return Alternative(change=change.words, note=note, gpus=gpus, layout=layout, **plan)
+        layout, names = result.best.layout, ("step_seconds", "peak_bytes", "memory_limit")
+        plan = {name: getattr(result.best, name) for name in names}
+        return Alternative(change=change.words, note=note, gpus=layout.num_gpus, layout=layout.brief, **plan)
 
     def _fitting(self, changes: Iterable[Change], until: float = math.inf) -> Iterator[Alternative]:
         """Plans of those changes that have one, while less than `until` seconds are spent."""
@@ -149,6 +144,11 @@ class Remedies:
                 continue
             if plan is not None:
                 yield plan
+
+    def _completed(self, cluster: ClusterSpec, stack: StackSpec) -> Question:
+        """The question on another cluster, or another stack."""
+        other = complete_question(self.question.model, cluster, self.question.training, stack=stack)
+        return replace(other, confidence=self.question.confidence)
 
     def _seconds_until(self, share: float) -> float:
         """When a share of the time that is left will be spent, seconds after the start."""
@@ -206,8 +206,7 @@ class Remedies:
         for stack in map(catalog.load_stack, names):
             if (stack.family or stack.name) == family or stack.family in names:
                 continue  # another of its family stands for it
-            other = complete_question(question.model, question.cluster, question.training, stack=stack)
-            other = replace(other, confidence=question.confidence)
+            other = self._completed(question.cluster, stack)
             offloads = stack.residencies and "offload" not in limits.allowed
             allowed = replace(limits, allowed=limits.allowed | {"offload"}) if offloads else limits
             yield Change(f"--stack {stack.name}{_OFFLOAD if offloads else ''}", other, allowed)
@@ -273,12 +272,10 @@ class Remedies:
         clusters = {one.gpu.name: one for one in reversed(known)}.values()  # the first of each GPU
         least = max(here.gpu.memory, self.state_bytes / gpus)
         for one in sorted(clusters, key=lambda one: one.gpu.memory):
-            alike = (
-                _machine_class(one) == _machine_class(here) and question.training.precision in one.gpu.peak
-            )
+            alike = _machine_class(one) == _machine_class(here)
+            alike &= question.training.precision in one.gpu.peak
             if alike and one.gpu.memory > least and possible(gpus, one):
-                other = complete_question(question.model, one, question.training, stack=question.stack)
-                other = resized(replace(other, confidence=question.confidence), gpus)
+                other = resized(self._completed(one, question.stack), gpus)
                 yield Change(f"{one.name} --gpus {gpus}", other, self.limits)
 
     def _fewer_layers(self) -> Iterator[Alternative]:
