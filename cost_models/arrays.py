@@ -15,5 +15,4 @@ MAD_TO_DEVIATION = 1.4826
 
 def multiplied(*columns: Ints) -> Array:
     """(N,) products in floating point, where absurd degrees grow large instead of wrapping round."""
-    product: Array = np.prod(np.stack(columns).astype(np.float64), axis=0)
-    return product
+    return np.asarray(np.prod(np.stack(columns).astype(np.float64), axis=0))

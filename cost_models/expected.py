@@ -100,7 +100,7 @@ class Rows:
     """Name of `NAMES`, or "source" → (N,)."""
     spread: Array
     """(N,) how far its step moves with the constants that timed runs leave open: a deviation of its logarithm."""
-    told: tuple[dict[str, str], ...] = ()
+    runs: tuple[dict[str, str], ...] = ()
     """Of runs: source, model, layout and measured seconds, as written."""
 
     def __len__(self) -> int:
@@ -108,20 +108,18 @@ class Rows:
 
     def column(self, feature: str) -> Array:
         """(N,) one feature."""
-        values: Array = self.features[:, FEATURES.index(feature)]
-        return values
+        return np.asarray(self.features[:, FEATURES.index(feature)])
 
     def some(self, which: Any) -> Rows:
         """Some of the rows, by numbers or mask."""
         places = np.arange(len(self))[which]
-        told = tuple(self.told[place] for place in places) if self.told else ()
+        runs = tuple(self.runs[place] for place in places) if self.runs else ()
         names = {name: values[places] for name, values in self.names.items()}
-        return Rows(self.features[places], names, self.spread[places], told)
+        return Rows(self.features[places], names, self.spread[places], runs)
 
     def equal_names(self, other: Rows, name: str) -> Bools:
         """(N, M) whether a name is the same."""
-        same: Bools = self.names[name][:, None] == other.names[name][None]
-        return same
+        return np.asarray(self.names[name][:, None] == other.names[name][None])
 
 
 def row_of(question: Question, layout: Layout, spread: float) -> Rows:
@@ -143,13 +141,7 @@ def timed_rows() -> tuple[Rows, Array]:
         features=np.array([[float(row[name]) for name in FEATURES] for row in table]),
         names={name: np.array([row[name] for row in table]) for name in (*NAMES, "source")},
         spread=np.array([float(row["spread"]) for row in table]),
-        told=tuple(
-            {
-                name: row[name]
-                for name in ("run", "source", "model", "layout", "seconds", "gpu", "stack", "batch")
-            }
-            for row in table
-        ),
+        runs=tuple(table),
     )
     return rows, np.array([float(row["log_ratio"]) for row in table])
 
@@ -211,8 +203,7 @@ class Kernel:
             + self.narrow * (rows.column("bits") < 4)
             + self.sharded * rows.column("sharded")
         )
-        found: Array = self.amplitude * _USUAL_SPREAD * spread**self.power * np.exp(logarithm)
-        return found
+        return np.asarray(self.amplitude * _USUAL_SPREAD * spread**self.power * np.exp(logarithm))
 
     def likeness(self, one: Rows, other: Rows) -> Array:
         """(N, M) 1 of the same question, less the further away and where GPU, stack or kind is another."""
@@ -222,8 +213,7 @@ class Kernel:
             stack, 1.0, np.where(family, self.other_stack, self.other_family * self.other_stack)
         )
         left = left * np.where(one.equal_names(other, "experts"), 1.0, self.other_kind)
-        found: Array = left * np.exp(-self.distance(one, other))
-        return found
+        return np.asarray(left * np.exp(-self.distance(one, other)))
 
     def covariance(self, one: Rows, other: Rows) -> Array:
         """(N, M) covariances of what rows share, without their own noise."""
@@ -234,9 +224,7 @@ class Kernel:
             x[:, None] * y[None] for x, y in zip(self._parts(one), self._parts(other), strict=True)
         )
         beyond = shared * np.exp(-self.sharpness * away) + own * source
-        near = scale * self.likeness(one, other) * beyond
-        found: Array = near + self.publisher**2 * source
-        return found
+        return np.asarray(scale * self.likeness(one, other) * beyond + self.publisher**2 * source)
 
     def _parts(self, rows: Rows) -> tuple[Array, Array]:
         """(N,) h and g: roots of what the same question shares, and of what a source keeps to itself."""
@@ -245,15 +233,11 @@ class Kernel:
 
     def distance(self, one: Rows, other: Rows) -> Array:
         """(N, M) distances over features."""
-        scales = np.array([self._scale(name) for name in FEATURES])
+        lengths = [self.shape] * len(SHAPE) + [self.split] * len(SPLIT) + [self.switches] * len(SWITCHES)
+        scales = np.where(np.isin(FEATURES, _HALF_SHAPE), 0.5**0.5, 1.0) / np.array(lengths)
         x, y = one.features * scales, other.features * scales
         total: Array = (x**2).sum(1)[:, None] + (y**2).sum(1)[None] - 2 * x @ y.T
         return np.sqrt(np.maximum(total, 0.0))
-
-    def _scale(self, feature: str) -> float:
-        length = self.shape if feature in SHAPE else self.split if feature in SPLIT else self.switches
-        assert feature in (*SHAPE, *SPLIT, *SWITCHES)
-        return (0.5**0.5 if feature in _HALF_SHAPE else 1.0) / length
 
     def prior(self, rows: Rows) -> Array:
         """(N,) prior variances of rows of a new source."""
@@ -278,11 +262,9 @@ class Kernel:
 
     def same_question(self, asked: Rows, known: Rows) -> Bools:
         """(N,) known rows of the asked question: on its GPU, under its family of stacks, hardly any distance away."""
-        same_names = np.all(
-            [asked.equal_names(known, name)[0] for name in ("gpu", "family", "experts")], axis=0
-        )
-        found: Bools = same_names & (self.distance(asked, known)[0] < SAME_QUESTION_DISTANCE)
-        return found
+        same_names = [asked.equal_names(known, name)[0] for name in ("gpu", "family", "experts")]
+        near = self.distance(asked, known)[0] < SAME_QUESTION_DISTANCE
+        return np.asarray(np.all([*same_names, near], axis=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,10 +278,9 @@ class Reach:
 @cache
 def fitted() -> tuple[Kernel, dict[str, Reach], dict[str, Any]]:
     """The shipped constants; the reach by how much was timed; everything else that the file says."""
-    told = read_data("errors/steps")
-    own = {field.name for field in fields(Kernel)}
-    kernel = Kernel(**{name: value for name, value in told.items() if name in own})
-    return kernel, {name: Reach(**ends) for name, ends in told["reach"].items()}, told
+    constants = read_data("errors/steps")
+    kernel = Kernel(**{field.name: constants[field.name] for field in fields(Kernel)})
+    return kernel, {name: Reach(**ends) for name, ends in constants["reach"].items()}, constants
 
 
 STATED = 0.9
@@ -357,8 +338,7 @@ class ExpectedStep:
         """Steps from standard normal draws: the median at 0, the ends of the interval where 90 % of draws end."""
         side = half_width(STATED)
         slower, faster = math.log(self.high / self.seconds) / side, math.log(self.seconds / self.low) / side
-        steps: Array = self.seconds * np.exp(np.where(normal < 0, faster, slower) * normal)
-        return steps
+        return np.asarray(self.seconds * np.exp(np.where(normal < 0, faster, slower) * normal))
 
 
 def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None:
@@ -417,21 +397,17 @@ def stratum_of(asked: Rows, known: Rows) -> str:
 
 def _near_runs(asked: Rows, known: Rows, errors: Array, near: Ints) -> NearRuns:
     first = known.some([near[0]])
-    equal_names = [place for place in near if not _differences(first, known.some([place]))]
-    told = [known.told[place] for place in equal_names]
-    seconds = [float(run["seconds"]) for run in told]
+    alike = [place for place in near if not _differences(first, known.some([place]))]
+    seconds = [float(known.runs[place]["seconds"]) for place in alike]
+    names = ("source", "model", "gpu", "stack", "layout")
     return NearRuns(
-        source=told[0]["source"],
-        model=told[0]["model"],
-        gpu=told[0]["gpu"],
-        stack=told[0]["stack"],
         gpus=round(2 ** float(first.column("gpus")[0])),
-        layout=told[0]["layout"],
-        runs=len(equal_names),
+        runs=len(alike),
         least_seconds=min(seconds),
         most_seconds=max(seconds),
-        off=float(np.expm1(-np.median(errors[equal_names]))),
+        off=float(np.expm1(-np.median(errors[alike]))),
         differs=_differences(asked, first),
+        **{name: known.runs[alike[0]][name] for name in names},
     )
 
 
@@ -440,17 +416,9 @@ def _fastest(estimate: Estimate) -> float:
     return estimate.step_seconds * min(1.0, estimate.mfu / MOST_MFU)
 
 
-_WORDS = {
-    "parameters": "model",
-    "flops_per_token": "model",
-    "hidden": "model",
-    "layers": "model",
-    "gpus": "number of GPUs",
-    "microbatches": "batch",
-    "sharded": "zero",
-    "recomputed": "recompute",
-    "bits": "precision",
-}
+_WORDS = dict.fromkeys(("parameters", "flops_per_token", "hidden", "layers"), "model")
+_WORDS |= {"gpus": "number of GPUs", "microbatches": "batch"}
+_WORDS |= {"sharded": "zero", "recomputed": "recompute", "bits": "precision"}
 
 
 def _differences(one: Rows, other: Rows) -> tuple[str, ...]:
@@ -461,5 +429,4 @@ def _differences(one: Rows, other: Rows) -> tuple[str, ...]:
     for place, name in enumerate(FEATURES):
         if far[place] > (_SIZE_TOLERANCE if name in SHAPE else 1e-3):
             words.append(_WORDS.get(name, name))
-    assert set(SPLIT) <= set(FEATURES)
     return tuple(dict.fromkeys(words))

@@ -205,8 +205,7 @@ class Kinds:
         if len(each) == 1:
             return each[0]
         own = [count / len(self.of_block) * value for count, value in zip(self.counts, each, strict=True)]
-        total: Array = sum(own[1:], start=own[0])
-        return total
+        return np.asarray(sum(own[1:], start=own[0]))
 
     def of_fullest(self, ranks: Ints, each: Sequence[Array]) -> Array:
         """What the blocks of some rank have at least: of one kind its share, of several the most of any kind's share,
@@ -216,8 +215,7 @@ class Kinds:
         if len(each) == 1:
             return even
         most = [-(-count // ranks) * value for count, value in zip(self.counts, each, strict=True)]
-        least: Array = np.minimum(even, np.max([*most, blocks / ranks * mean], axis=0))
-        return least
+        return np.asarray(np.minimum(even, np.max([*most, blocks / ranks * mean], axis=0)))
 
     def in_sorts(self, blocks_SP: Ints, start: Ints | None = None) -> Ints:
         """(..., S, K·P): blocks of each kind under each recompute policy, kind by kind, from those under each policy.
@@ -234,8 +232,7 @@ class Kinds:
         sorts = (
             self.before[:, np.minimum(end_SP, last)] - self.before[:, np.minimum(end_SP - blocks_SP, last)]
         )
-        joined: Ints = np.moveaxis(sorts, 0, -2).reshape(*end_SP.shape[:-1], -1)
-        return joined
+        return np.moveaxis(sorts, 0, -2).reshape(*end_SP.shape[:-1], -1)
 
 
 @lru_cache(maxsize=_CACHED)

@@ -17,6 +17,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from cost_models.axes.columns import LayoutColumns
 from cost_models.defaults import questions_by_precision
 from cost_models.errors import DoesNotFitError, InfeasibleError, Problem, RunError
@@ -136,9 +138,8 @@ def optimise(
     for number, gpus in enumerate(counts, start=1):
         if len(counts) > 1:
             spending.tell(f"{counted(gpus, 'GPU')} ({number} of {len(counts)})")
-        for asked in questions:
-            sized = resized(asked, gpus) if sizes else asked
-            attempts.append(_attempt(sized, objective, limits, top, spending))
+        sized = [resized(asked, gpus) for asked in questions] if sizes else questions
+        attempts += [_attempt(asked, objective, limits, top, spending) for asked in sized]
         if objective.name == "gpus" and any(one.estimates for one in attempts):
             break
     answers = [one for one in attempts if one.estimates]
@@ -150,10 +151,9 @@ def optimise(
         return measure.loss(objective.value(attempt.question, estimate))
 
     # the fastest plan of an attempt may not be the best of it while the least peak is unproven
-    least = [(min(loss(one, each) for each in one.estimates), one.gpus) for one in answers]
-    by_loss = [answers[at] for at in sorted(range(len(answers)), key=least.__getitem__)]
+    ranks = [(min(loss(one, each) for each in one.estimates), one.gpus, at) for at, one in enumerate(answers)]
+    by_loss, value = [answers[at] for _, _, at in sorted(ranks)], measure.loss(min(ranks)[0])
     chosen, unfinished = by_loss[0], [one for one in attempts if one.is_unfinished]
-    value = measure.loss(min(least)[0])
     bound = measure.loss(min(measure.loss(one.bound) for one in answers))
     if objective.name == "gpus":
         bound = float(min([*(one.gpus for one in unfinished), chosen.gpus]))
@@ -165,9 +165,8 @@ def optimise(
         key=lambda pair: (loss(*pair), pair[0].gpus, *by_speed(pair[1])),
     )
     left_out = [(one.gpus, one.error.headline) for one in attempts if one.error is not None]
-    for one in unfinished:
-        precision = f" for {one.precision}" if precisions else ""
-        left_out.append((one.gpus, spending.why_ended + precision))
+    endings = (f" for {one.precision}" if precisions else "" for one in unfinished)
+    left_out += [(one.gpus, spending.why_ended + end) for one, end in zip(unfinished, endings, strict=True)]
     others = {one.precision: one for one in by_loss[::-1] if one.precision != chosen.precision}
     certificate = _certificate(objective, chosen, attempts, limits, measure.gap(value, bound), spending)
     return Optimum(
@@ -339,19 +338,15 @@ def _no_answer(
     last = errors[-1][1]
     if len(errors) == 1 and deadline is None:
         return last
-    problems = [
-        Problem(
-            counted(gpus, "GPU"),
-            ": ".join([error.headline, *(problem.what for problem in error.problems[:1])]),
-        )
-        for gpus, error in errors
+    words = [
+        ": ".join([error.headline, *(problem.what for problem in error.problems[:1])]) for _, error in errors
     ]
+    problems = [Problem(counted(gpus, "GPU"), what) for (gpus, _), what in zip(errors, words, strict=True)]
     headline = no_plan_words(question, deadline)
-    if deadline is not None:
-        return InfeasibleError(headline, problems=problems, hint=LATE_HINT)
-    if isinstance(last, DoesNotFitError):
-        return DoesNotFitError(headline, problems=problems, hint=last.hint, state_bytes=last.state_bytes)
-    return InfeasibleError(headline, problems=problems, hint=last.hint)
+    hint = last.hint if deadline is None else LATE_HINT
+    if deadline is None and isinstance(last, DoesNotFitError):
+        return DoesNotFitError(headline, problems=problems, hint=hint, state_bytes=last.state_bytes)
+    return InfeasibleError(headline, problems=problems, hint=hint)
 
 
 def no_plan_words(question: Question, deadline: float | None) -> str:
@@ -498,18 +493,18 @@ class OfferAnswer:
     @property
     def days(self) -> float | None:
         """Days of the whole training run; None where the number of its tokens is unknown."""
-        question, step_seconds = self.optimum.question, self.optimum.result.best.step_seconds
-        if question.training.tokens is None:
-            return None
-        return self.optimum.objective.training_seconds(question, step_seconds) / DAY
+        question, objective = self.optimum.question, self.optimum.objective
+        unknown, step = question.training.tokens is None, self.optimum.result.best.step_seconds
+        return None if unknown else objective.training_seconds(question, step) / DAY
 
     @property
     def cost(self) -> float | None:
         """Dollars for the whole training run; None where the number of its tokens or the price is unknown."""
-        question, step_seconds = self.optimum.question, self.optimum.result.best.step_seconds
-        if question.training.tokens is None or self.offer.price is None:
+        days, price = self.days, self.offer.price
+        if days is None or price is None:
             return None
-        return self.optimum.objective.gpu_hours(question, step_seconds) * self.offer.price
+        question = self.optimum.question
+        return self.optimum.objective.gpu_hours(question, self.optimum.result.best.step_seconds) * price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -574,14 +569,13 @@ class Ranking:
     def frontier(self) -> tuple[OfferAnswer, ...]:
         """Answers that no other beats in both days and cost, the soonest first; empty where either is unknown."""
         known = [(one.days, one.cost, place) for place, one in enumerate(self.answers)]
-        unbeaten, least = [], math.inf
-        for _, cost, place in sorted(
-            (d, c, place) for d, c, place in known if d is not None and c is not None
-        ):
-            if cost < least:
-                unbeaten.append(self.answers[place])
-                least = cost
-        return tuple(unbeaten)
+        complete = sorted((d, c, place) for d, c, place in known if d is not None and c is not None)
+        cheapest = np.minimum.accumulate([math.inf, *(cost for _, cost, _ in complete)])
+        return tuple(
+            self.answers[place]
+            for (_, cost, place), least in zip(complete, cheapest, strict=False)
+            if cost < least
+        )
 
 
 def rank_offers(
