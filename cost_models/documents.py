@@ -65,8 +65,8 @@ def printable(text: str, limit: int | None = 300) -> str:
 
 def spec_error(error: ValidationError, spec_type: type[BaseModel] = BaseModel) -> InputError:
     """An InputError with every problem of a spec made in Python; with its type, misspelt names get suggestions."""
-    told, _ = spec_problems(error, spec_type, most=None)
-    problems = [Problem(show_key(key), what) for key, what in told.items()]
+    sentences, _ = spec_problems(error, spec_type, most=None)
+    problems = [Problem(show_key(key), what) for key, what in sentences.items()]
     return InputError(f"{counted(len(problems), 'problem')} in {error.title}", problems=problems)
 
 
@@ -82,14 +82,14 @@ def spec_problems(
 
     Places that are `known` to be wrong, or lie in one that is, are left out.
     """
-    found: dict[Key, ErrorDetails] = {}
+    errors: dict[Key, ErrorDetails] = {}
     for details in error.errors(include_url=False):
         key: Key = tuple(part for part in details["loc"] if not str(part).startswith("["))
-        if not _follows(details) and not any(one in known or one in found for one in (key[:1], key)):
-            found[key] = details
-    first = sorted(found, key=order)[:most]
-    told = {key: printable(_sentence(spec_type, key, found[key])) for key in first}
-    return told, len(found) - len(told)
+        if not _follows(details) and not any(one in known or one in errors for one in (key[:1], key)):
+            errors[key] = details
+    first = sorted(errors, key=order)[:most]
+    sentences = {key: printable(_sentence(spec_type, key, errors[key])) for key in first}
+    return sentences, len(errors) - len(sentences)
 
 
 def _follows(details: ErrorDetails) -> bool:

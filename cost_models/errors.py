@@ -205,8 +205,8 @@ def _spelt(name: str) -> tuple[str, str, list[str], str]:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean `x`?` with the closest known name, or nothing."""
-    found = closest(name, known)
-    return "" if found is None else f"; did you mean `{found}`?"
+    guess = closest(name, known)
+    return "" if guess is None else f"; did you mean `{guess}`?"
 
 
 def either(words: list[str]) -> str:

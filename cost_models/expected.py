@@ -124,9 +124,9 @@ class Rows:
 
 def row_of(question: Question, layout: Layout, spread: float) -> Rows:
     """Row of one question with its layout; it has no source."""
-    found, names = features_of(question, layout), names_of(question)
+    features, names = features_of(question, layout), names_of(question)
     return Rows(
-        features=np.array([[found[name] for name in FEATURES]]),
+        features=np.array([[features[name] for name in FEATURES]]),
         names={name: np.array([value]) for name, value in {**names, "source": ""}.items()},
         spread=np.array([spread]),
     )
@@ -208,28 +208,28 @@ class Kernel:
     def likeness(self, one: Rows, other: Rows) -> Array:
         """(N, M) 1 of the same question, less the further away and where GPU, stack or kind is another."""
         gpu, die, stack, family = (one.equal_names(other, name) for name in ("gpu", "die", "stack", "family"))
-        left = np.where(gpu, 1.0, np.where(die, self.other_gpu, self.other_die * self.other_gpu))
-        left = left * np.where(
+        shares = np.where(gpu, 1.0, np.where(die, self.other_gpu, self.other_die * self.other_gpu))
+        shares = shares * np.where(
             stack, 1.0, np.where(family, self.other_stack, self.other_family * self.other_stack)
         )
-        left = left * np.where(one.equal_names(other, "experts"), 1.0, self.other_kind)
-        return np.asarray(left * np.exp(-self.distance(one, other)))
+        shares = shares * np.where(one.equal_names(other, "experts"), 1.0, self.other_kind)
+        return np.asarray(shares * np.exp(-self.distance(one, other)))
 
     def covariance(self, one: Rows, other: Rows) -> Array:
         """(N, M) covariances of what rows share, without their own noise."""
         source = one.equal_names(other, "source") & (one.names["source"] != "")[:, None]
         scale = self.amplitudes(one)[:, None] * self.amplitudes(other)[None]
         away = self.distance(one, other)
-        shared, own = (
+        shared, source_parts = (
             x[:, None] * y[None] for x, y in zip(self._parts(one), self._parts(other), strict=True)
         )
-        beyond = shared * np.exp(-self.sharpness * away) + own * source
+        beyond = shared * np.exp(-self.sharpness * away) + source_parts * source
         return np.asarray(scale * self.likeness(one, other) * beyond + self.publisher**2 * source)
 
     def _parts(self, rows: Rows) -> tuple[Array, Array]:
         """(N,) h and g: roots of what the same question shares, and of what a source keeps to itself."""
-        own = np.minimum(1.0, self.same**2 / self.amplitudes(rows) ** 2)
-        return np.sqrt(1 - own), np.sqrt(own)
+        source_share = np.minimum(1.0, self.same**2 / self.amplitudes(rows) ** 2)
+        return np.sqrt(1 - source_share), np.sqrt(source_share)
 
     def distance(self, one: Rows, other: Rows) -> Array:
         """(N, M) distances over features."""
@@ -256,8 +256,8 @@ class Kernel:
         mean, variance = float(between @ solved[:, 1]), float(self.prior(asked)[0] - between @ solved[:, 0])
         variance = max(variance, self.noise**2)
         if (same := self.same_question(asked, known)).any():
-            own, weight = float(np.mean(errors[same])), variance / (variance + self.same**2)
-            mean, variance = mean + weight * (own - mean), variance * (1 - weight)
+            same_error, weight = float(np.mean(errors[same])), variance / (variance + self.same**2)
+            mean, variance = mean + weight * (same_error - mean), variance * (1 - weight)
         return mean, variance**0.5
 
     def same_question(self, asked: Rows, known: Rows) -> Bools:
@@ -344,15 +344,15 @@ class ExpectedStep:
 def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None:
     """The expected step of an estimate under its question; None without scenarios, or over several pools."""
     layout, paper = estimate.layout, estimate.step_seconds
-    found = seconds_under_scenarios(question, layout)
-    if found is None:
+    scenario_seconds = seconds_under_scenarios(question, layout)
+    if scenario_seconds is None:
         return None
     hardware = question.hardware
     if hardware.name not in catalog.names("profiles") or catalog.load_profile(hardware.name) != hardware:
         ends = step_interval(question, layout, paper, STATED)
         assert ends is not None
         return ExpectedStep(on_paper=paper, seconds=paper, low=max(ends[0], _fastest(estimate)), high=ends[1])
-    asked = row_of(question, layout, spread_of(found, paper))
+    asked = row_of(question, layout, spread_of(scenario_seconds, paper))
     known, errors = timed_rows()
     kernel, reaches, _ = fitted()
     near = nearest_first(kernel, asked, known)[:_CONDITIONED_ROWS]

@@ -90,10 +90,10 @@ def flags_of(options: type[Any]) -> dict[str, Flag]:
     """The flags of an options class, a dataclass or a pydantic model, by field: panel by panel."""
     if hasattr(options, "model_fields"):
         marks = {name: one.metadata for name, one in options.model_fields.items()}
-        found = {name: mark for name, own in marks.items() for mark in own if isinstance(mark, Flag)}
+        flags = {name: mark for name, own in marks.items() for mark in own if isinstance(mark, Flag)}
     else:
-        found = {one.name: one.metadata[_FLAG] for one in fields(options) if _FLAG in one.metadata}
-    return in_order(found)
+        flags = {one.name: one.metadata[_FLAG] for one in fields(options) if _FLAG in one.metadata}
+    return in_order(flags)
 
 
 def in_order(flags: Mapping[str, Flag]) -> dict[str, Flag]:
@@ -130,8 +130,8 @@ def said(options: Any) -> tuple[str, ...]:
 
 def part_of(options: Any, kind: type[O], **more: Any) -> O:
     """Options of another kind with the fields that both have, and more."""
-    own = {one.name for one in fields(options)}
-    both = {one.name: getattr(options, one.name) for one in fields(kind) if one.name in own}  # type: ignore[arg-type]
+    names = {one.name for one in fields(options)}
+    both = {one.name: getattr(options, one.name) for one in fields(kind) if one.name in names}  # type: ignore[arg-type]
     return kind(**(both | more))
 
 

@@ -86,17 +86,16 @@ def uncovered_facts(question: Question, layout: Layout) -> int:
 def _uncovered(layout: Layout, timed: tuple[TimedRuns, ...]) -> tuple[str, ...]:
     """Words of the layout that no run covers: degrees larger than in any run, names that no run has."""
     words = []
-    for name in COMPARED:
-        own, plain = axis_value(name, layout), axis_value(name, _PLAINEST)
-        known = {value for runs in timed for value in runs.used(name)}
-        if own == plain or own in known:
+    for axis in COMPARED:
+        value = axis_value(axis, layout)
+        timed_values = {used for runs in timed for used in runs.used(axis)}
+        if value == axis_value(axis, _PLAINEST) or value in timed_values:
             continue
-        if isinstance(AXES[name], Number) and own.isdecimal():
-            if int(own) <= max((int(value) for value in known if value.isdecimal()), default=1):
-                continue
-            words.append(f"{name}{own}")
+        if isinstance(AXES[axis], Number) and value.isdecimal():
+            if int(value) > max((int(used) for used in timed_values if used.isdecimal()), default=1):
+                words.append(f"{axis}{value}")
         else:
-            words.append(name if own == "True" else f"{name}={own}")
+            words.append(axis if value == "True" else f"{axis}={value}")
     if layout.num_gpus > max(runs.most_gpus for runs in timed):
         words.append(f"{layout.num_gpus:,} GPUs")
     return tuple(words)

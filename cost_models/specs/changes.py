@@ -49,18 +49,18 @@ def changed(
     for word in dict.fromkeys(words):
         if word == "parallel-block":
             fields |= {"parallel_block": True}
-        elif found := _WINDOW.match(word):
-            fields |= {"attention_window": int(found[1])}
+        elif match := _WINDOW.match(word):
+            fields |= {"attention_window": int(match[1])}
         else:
             training = training.model_copy(update={"optimizer": "lamb"})
     if not fields:
         return model, training
-    told = tuple(word for word in dict.fromkeys(words) if word != "lamb")
+    named_changes = tuple(word for word in dict.fromkeys(words) if word != "lamb")
     try:
-        spec = TransformerSpec.model_validate(model.model_dump() | fields | {"changed": told})
+        spec = TransformerSpec.model_validate(model.model_dump() | fields | {"changed": named_changes})
     except ValidationError as error:
-        said = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise InputError(f"--allow {','.join(told)}: {said}") from None
+        problem = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise InputError(f"--allow {','.join(named_changes)}: {problem}") from None
     return spec, training
 
 
@@ -78,8 +78,8 @@ def without(
     undone: dict[str, Any] = (
         {"parallel_block": False} if word == "parallel-block" else {"attention_window": None}
     )
-    rest = tuple(one for one in model.changed if one != word)
-    return model.model_copy(update=undone | {"changed": rest}), training
+    remaining = tuple(one for one in model.changed if one != word)
+    return model.model_copy(update=undone | {"changed": remaining}), training
 
 
 def _complaint(model: TransformerSpec, training: TrainingSpec, word: str, words: Sequence[str]) -> str:
@@ -89,13 +89,13 @@ def _complaint(model: TransformerSpec, training: TrainingSpec, word: str, words:
         return "is what the job says already" * (training.optimizer == "lamb")
     if word == "parallel-block":
         return f"`{model.name}` has parallel blocks already" * model.parallel_block
-    found = _WINDOW.match(word)
-    if found is None or int(found[1]) == 0:
+    match = _WINDOW.match(word)
+    if match is None or int(match[1]) == 0:
         return f"is none of {', '.join(WORDS)}{did_you_mean(word, WORDS)}; a window is written `window=1024`"
     if sum(one.startswith("window") for one in dict.fromkeys(words)) > 1:
         return "there are several windows"
     if model.attention_window is not None:
         return f"`{model.name}` has windows of {grouped(model.attention_window)} tokens of its own"
-    if int(found[1]) >= length:
+    if int(match[1]) >= length:
         return f"hides nothing of sequences of {grouped(length)} tokens"
     return ""

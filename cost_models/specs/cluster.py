@@ -237,12 +237,11 @@ def _nesting(inner: LevelSpec, outer: LevelSpec) -> Iterator[str]:
     elif outer.gpus is not None and inner.gpus is None:
         yield f"level `{outer.name}` is inside the node and stands after `{inner.name}`: begin at the GPUs"
     else:
-        for size, unit in (("gpus", "GPUs"), ("nodes", "nodes")):
-            few, many = getattr(inner, size), getattr(outer, size)
-            if few is not None and many is not None and (many <= few or many % few):
-                yield (
-                    f"level `{outer.name}` of {many} {unit} does not hold several whole levels `{inner.name}` of {few}"
-                )
+        for name, unit in (("gpus", "GPUs"), ("nodes", "nodes")):
+            size, least = getattr(outer, name), getattr(inner, name)
+            if size is not None and least is not None and (size <= least or size % least):
+                sizes = f"of {size} {unit} does not hold several whole levels `{inner.name}` of {least}"
+                yield f"level `{outer.name}` {sizes}"
 
 
 def _form(value: Any) -> str:
@@ -442,12 +441,12 @@ class ClusterSpec(Spec):
     def odd_buildings(self, nodes: int) -> str:
         """Why so many nodes do not fill whole buildings; empty where they do, or stand in one."""
         each = nodes if self.buildings is None else self.buildings.nodes
-        whole, rest = divmod(nodes, each)
-        if not whole or not rest:
+        count, rest = divmod(nodes, each)
+        if not count or not rest:
             return ""
         return (
-            f"{grouped(nodes)} nodes are no whole number of buildings of {grouped(each)}; {grouped(whole * each)} or "
-            f"{grouped((whole + 1) * each)} would be"
+            f"{grouped(nodes)} nodes are no whole number of buildings of {grouped(each)}; {grouped(count * each)} or "
+            f"{grouped((count + 1) * each)} would be"
         )
 
     def _unlike(self, links: LinkLevels) -> Iterator[str]:

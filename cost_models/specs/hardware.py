@@ -197,12 +197,12 @@ class Scenarios(Spec):
             if name not in HardwareProfile.model_fields:
                 raise ValueError(f"`{name}` is no constant of a profile")
             try:
-                known = [0 < float(word) < math.inf for word in words.split()]
+                positive = [0 < float(word) < math.inf for word in words.split()]
             except ValueError:
-                known = [False]
-            if not known or not all(known):
+                positive = [False]
+            if not positive or not all(positive):
                 raise ValueError(f"`{name}` needs a factor above zero for each scenario")
-            if len(known) != count:
+            if len(positive) != count:
                 raise ValueError("every constant needs a factor for each scenario")
         return self
 

@@ -74,11 +74,11 @@ class Frozen:
     def moved(self) -> tuple[bool, ...]:
         """Of every block whether anything before it is trained, so that gradients go through it."""
         joins = not (self.projector and self.embedding)
-        own = [not frozen for frozen in self.blocks]
-        entering = [joins and number == self.tower for number in range(len(own))]
+        trained = [not frozen for frozen in self.blocks]
+        entering = [joins and number == self.tower for number in range(len(trained))]
         # what a block gets is trained where the ends before it are, or a block before it is
         before = accumulate(
-            (a or b for a, b in zip([False, *own[:-1]], entering, strict=True)),
+            (a or b for a, b in zip([False, *trained[:-1]], entering, strict=True)),
             lambda had, more: had or more,
             initial=self.tower > 0 and not self.patches,
         )
@@ -90,15 +90,15 @@ class Frozen:
 
     def left(self, block: int) -> tuple[Left, ...]:
         """What is left as it is of a model all of whose blocks are as this one; a tower embeds patches."""
-        own, joint = block < self.tower, self.tower and block == self.tower
+        in_tower, joint = block < self.tower, self.tower and block == self.tower
         parts: dict[Left, bool] = {
             "still": self.state(block) == "still",
             "block": self.blocks[block],
             "tower": bool(joint) and self.patches,
             "projector": bool(joint) and self.projector,
-            "embedding": self.patches if own else self.embedding,
-            "head": self.head and not own,
-            "head matrix": self.head_matrix and not own,
+            "embedding": self.patches if in_tower else self.embedding,
+            "head": self.head and not in_tower,
+            "head matrix": self.head_matrix and not in_tower,
         }
         return tuple(name for name, frozen in parts.items() if frozen)
 
@@ -110,15 +110,15 @@ class Frozen:
 
 def frozen_parts(model: TransformerSpec, training: TrainingSpec) -> Frozen:
     """What `freeze` of a job names of a model; parts that a model has not count as frozen."""
-    named, count = set(training.freeze), training.first_frozen
+    frozen_names, count = set(training.freeze), training.first_frozen
     tower = model.tower.layers if model.tower else 0
-    language = "language" in named
+    language = "language" in frozen_names
     decoder = tuple(language or number < count for number in range(model.num_layers - tower))
-    embedding = language or "embedding" in named
+    embedding = language or "embedding" in frozen_names
     return Frozen(
-        patches=not tower or "tower" in named,
-        blocks=("tower" in named,) * tower + decoder,
-        projector=not tower or "projector" in named,
+        patches=not tower or "tower" in frozen_names,
+        blocks=("tower" in frozen_names,) * tower + decoder,
+        projector=not tower or "projector" in frozen_names,
         embedding=embedding,
         head=language,
         head_matrix=language or (embedding and model.tied_embeddings),
@@ -158,8 +158,10 @@ class Kinds:
     @cached_property
     def before(self) -> Ints:
         """(K, L + 1): blocks of each kind before every position."""
-        own = np.array(self.of_block) == np.arange(self.number)[:, None]
-        return np.concatenate([np.zeros((self.number, 1), dtype=np.int64), np.cumsum(own, axis=1)], axis=1)
+        is_kind = np.array(self.of_block) == np.arange(self.number)[:, None]
+        return np.concatenate(
+            [np.zeros((self.number, 1), dtype=np.int64), np.cumsum(is_kind, axis=1)], axis=1
+        )
 
     @cached_property
     def _repeats(self) -> tuple[int, int]:
@@ -197,15 +199,17 @@ class Kinds:
             return np.zeros(1, dtype=np.int64), np.zeros(self.classes, dtype=np.int64)
         kinds, starts = np.array(self.of_block), min(self.classes, len(self.of_block) - blocks + 1)
         following = np.lib.stride_tricks.sliding_window_view(kinds, blocks)[:starts]
-        _, first, own = np.unique(following, axis=0, return_index=True, return_inverse=True)
-        return first, np.append(own.reshape(-1), np.zeros(self.classes - starts, dtype=np.int64))
+        _, first, group = np.unique(following, axis=0, return_index=True, return_inverse=True)
+        return first, np.append(group.reshape(-1), np.zeros(self.classes - starts, dtype=np.int64))
 
     def mean(self, each: Sequence[Array]) -> Array:
         """The mean over all blocks of what blocks of each kind have."""
         if len(each) == 1:
             return each[0]
-        own = [count / len(self.of_block) * value for count, value in zip(self.counts, each, strict=True)]
-        return np.asarray(sum(own[1:], start=own[0]))
+        weighted = [
+            count / len(self.of_block) * value for count, value in zip(self.counts, each, strict=True)
+        ]
+        return np.asarray(sum(weighted[1:], start=weighted[0]))
 
     def of_fullest(self, ranks: Ints, each: Sequence[Array]) -> Array:
         """What the blocks of some rank have at least: of one kind its share, of several the most of any kind's share,
@@ -244,7 +248,7 @@ def kinds_of(
     decoder, before = decoder_of(model), model.tower.layers if model.tower else 0
     turned = decoder.rotary.pattern if decoder.rotary else ()
 
-    def alike(number: int) -> _Kind:
+    def kind_at(number: int) -> _Kind:
         state, layer = "" if frozen is None else frozen.state(number), number - before
         if layer < 0:
             return _Kind(state=state, part="tower")
@@ -261,7 +265,7 @@ def kinds_of(
         )
 
     numbers: dict[_Kind, int] = {}
-    of_block = tuple(numbers.setdefault(alike(number), len(numbers)) for number in range(model.num_layers))
+    of_block = tuple(numbers.setdefault(kind_at(number), len(numbers)) for number in range(model.num_layers))
     if len(numbers) == 1:
         return Kinds(of_block), (model,)
     return Kinds(of_block), tuple(_only(model, kind) for kind in numbers)
@@ -286,22 +290,22 @@ def of_each_kind(
     target = training.target_length or source
     job = training.model_copy(update={"target_length": None, "freeze": ()})
     decoding = job.model_copy(update={"sequence_length": target})
-    found = list[tuple[TransformerSpec, TrainingSpec]]()
+    kinds_with_jobs = list[tuple[TransformerSpec, TrainingSpec]]()
     for kind, one in enumerate(each):
-        own = decoding if one.stacks else job
+        kind_job = decoding if one.stacks else job
         if one.stacks is not None:
             share = one.stacks.model_copy(update={"source_share": source / target})
             one = one.model_copy(update={"stacks": share})
         elif one.tower is not None and one.tower.part == "tower":
             seen = {"sequence_length": one.tower.tokens, "global_batch": images * job.global_batch}
-            own = job.model_copy(update=seen | {"dropout": 0.0})
+            kind_job = job.model_copy(update=seen | {"dropout": 0.0})
         elif one.tower is not None:
             joint = one.tower.model_copy(update={"share": images * one.tower.features / source})
             one = one.model_copy(update={"tower": joint})
-        if frozen is not None and (left := frozen.left(kinds.of_block.index(kind))):
-            own = own.model_copy(update={"tuning": LEFT.model_copy(update={"left": left})})
-        found.append((one, own))
-    return tuple(found)
+        if frozen is not None and (untrained := frozen.left(kinds.of_block.index(kind))):
+            kind_job = kind_job.model_copy(update={"tuning": LEFT.model_copy(update={"left": untrained})})
+        kinds_with_jobs.append((one, kind_job))
+    return tuple(kinds_with_jobs)
 
 
 def _frozen(model: TransformerSpec, training: TrainingSpec) -> Frozen | None:

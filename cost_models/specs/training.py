@@ -207,16 +207,16 @@ def _drawn(lengths: LengthsSpec, longest: int) -> Ints:
 
 def _best_fit(length_D: Ints, longest: int) -> list[list[int]]:
     """Documents of each sequence."""
-    found: list[list[int]] = []
+    sequences: list[list[int]] = []
     room: list[tuple[int, int]] = []  # left of a sequence, and its number
     for length in sorted(length_D.tolist(), reverse=True):
         place = bisect_left(room, (length, -1))
-        left, number = room.pop(place) if place < len(room) else (longest, len(found))
-        if number == len(found):
-            found.append([])
-        found[number].append(length)
-        insort(room, (left - length, number))
-    return found
+        spare, number = room.pop(place) if place < len(room) else (longest, len(sequences))
+        if number == len(sequences):
+            sequences.append([])
+        sequences[number].append(length)
+        insort(room, (spare - length, number))
+    return sequences
 
 
 StateDtype = Literal["fp32", "bf16"]
@@ -301,10 +301,13 @@ class TrainingSpec(Spec):
     @field_validator("lengths")
     @classmethod
     def _documents_fit(cls, lengths: LengthsSpec | None, info: ValidationInfo) -> LengthsSpec | None:
-        longest, whole = max(lengths.documents, default=0) if lengths else 0, info.data.get("sequence_length")
-        if whole is not None and longest > whole:
+        longest, sequence = (
+            max(lengths.documents, default=0) if lengths else 0,
+            info.data.get("sequence_length"),
+        )
+        if sequence is not None and longest > sequence:
             raise ValueError(
-                f"a document of {longest:,} tokens is longer than a sequence of {whole:,}: "
+                f"a document of {longest:,} tokens is longer than a sequence of {sequence:,}: "
                 f"write `sequence_length: {longest}`, or cut it"
             )
         return lengths

@@ -614,12 +614,13 @@ class TransformerSpec(Spec):
         filled |= data
         if filled.get("num_experts"):
             filled.setdefault("moe_ffn_hidden_size", filled["ffn_hidden_size"])
-            layers, tower, named = (filled.get(name) for name in ("num_layers", "tower", "moe_layers"))
+            layers, tower, moe_layers = (filled.get(name) for name in ("num_layers", "tower", "moe_layers"))
             before = tower.get("layers") if isinstance(tower, dict) else getattr(tower, "layers", 0)
             if isinstance(layers, int) and isinstance(before, int) and before < layers:
                 layers -= before
             filled.setdefault(
-                "num_moe_layers", len(named) if named and isinstance(named, list | tuple) else layers
+                "num_moe_layers",
+                len(moe_layers) if moe_layers and isinstance(moe_layers, list | tuple) else layers,
             )
         if filled.get("recurrence") is not None:
             filled["mixers"] = filled.get("mixers") or ("recurrence",)
@@ -636,12 +637,12 @@ class TransformerSpec(Spec):
     def priced_alone(self) -> tuple[str, ...]:
         """The part of that which prices count."""
         head, sinks = None if self.diffusion else self.outputs, self.attention_sinks
-        found: dict[str, Any] = {"attention sinks": sinks, "heads of rewards": head}
-        found |= {"modulated blocks": self.diffusion, "prediction of further tokens": self.further_tokens}
-        found |= {"indexers": self.window_kind == "picked"} | (self.tower.priced_alone if self.tower else {})
-        found["gates on latent attention"] = self.attention_gate and self.latent_attention is not None
-        found |= {self.recurrence.called: not self.recurrence.runs} if self.recurrence else {}
-        return tuple(name for name, there in found.items() if there)
+        names: dict[str, Any] = {"attention sinks": sinks, "heads of rewards": head}
+        names |= {"modulated blocks": self.diffusion, "prediction of further tokens": self.further_tokens}
+        names |= {"indexers": self.window_kind == "picked"} | (self.tower.priced_alone if self.tower else {})
+        names["gates on latent attention"] = self.attention_gate and self.latent_attention is not None
+        names |= {self.recurrence.called: not self.recurrence.runs} if self.recurrence else {}
+        return tuple(name for name, there in names.items() if there)
 
     @property
     def ends_in_norm(self) -> bool:
@@ -684,14 +685,14 @@ class TransformerSpec(Spec):
 
     def unmasked(self, sequence_length: int) -> float:
         """Keys that a query attends to, the mean over queries and blocks: without a window half, in an encoder all."""
-        whole, window = sequence_length / 2, min(sequence_length, self.attention_window or sequence_length)
+        causal, window = sequence_length / 2, min(sequence_length, self.attention_window or sequence_length)
         if self.encoder:
             return sequence_length
         seen = window * (1 - window / sequence_length / 2)
         if self.window_kind == "chunked":
-            chunks, rest = divmod(sequence_length, window)
-            seen = (chunks * window**2 + rest**2) / sequence_length / 2
-        return self._over_blocks(whole, seen) + self.source_share * sequence_length
+            chunks, last_chunk = divmod(sequence_length, window)
+            seen = (chunks * window**2 + last_chunk**2) / sequence_length / 2
+        return self._over_blocks(causal, seen) + self.source_share * sequence_length
 
     @property
     def source_share(self) -> float:
@@ -847,7 +848,7 @@ def _contradictions(model: TransformerSpec) -> Iterator[str]:
         yield "window_pattern and mixers both name blocks: only windows in all of them go with mixers"
     if model.separate_halves and any(model.mixer_of(layer) != "none" for layer in model.moe_layers):
         yield "with separate_halves a MoE block's mixer is none, and moe_layers names others"
-    experts, chosen, named = model.num_experts, model.experts_per_token, model.moe_layers
+    experts, chosen, moe_layers = model.num_experts, model.experts_per_token, model.moe_layers
     if not experts:
         mixture = (
             "experts_per_token moe_ffn_hidden_size shared_expert_ffn_hidden_size num_moe_layers moe_layers"
@@ -863,10 +864,12 @@ def _contradictions(model: TransformerSpec) -> Iterator[str]:
             yield "moe_ffn_hidden_size must be above zero"
         if model.shared_expert_gate and not model.shared_expert_ffn_hidden_size:
             yield "shared_expert_gate is for shared experts, and shared_expert_ffn_hidden_size is 0"
-        if named and ([*named] != sorted({*named}) or named[0] < 0 or named[-1] >= layers):
+        if moe_layers and (
+            [*moe_layers] != sorted({*moe_layers}) or moe_layers[0] < 0 or moe_layers[-1] >= layers
+        ):
             yield f"moe_layers are numbers of blocks from 0 to {layers - 1}, in ascending order"
-        if named and len(named) != model.num_moe_layers:
-            yield f"moe_layers names {len(named)} blocks, and num_moe_layers is {model.num_moe_layers}"
+        if moe_layers and len(moe_layers) != model.num_moe_layers:
+            yield f"moe_layers names {len(moe_layers)} blocks, and num_moe_layers is {model.num_moe_layers}"
         if groups := model.expert_groups:
             size, rest = divmod(experts, groups.count)
             if rest:

@@ -152,23 +152,23 @@ def heatmap_frame(
 def _degrees(degrees: Sequence[int], most: int, plan: int | None) -> Sequence[int]:
     """Those up to a number, the plan's own, and the first beyond."""
     beyond = [degree for degree in degrees if degree > most][:1]
-    within = [degree for degree in degrees if degree <= most]
-    if len(within) > MAX_DEGREES:
-        within = [degree for degree in within if degree & (degree - 1) == 0 or degree == plan]
-    return sorted({*within, *beyond, *([] if plan is None else [plan])})
+    small = [degree for degree in degrees if degree <= most]
+    if len(small) > MAX_DEGREES:
+        small = [degree for degree in small if degree & (degree - 1) == 0 or degree == plan]
+    return sorted({*small, *beyond, *([] if plan is None else [plan])})
 
 
 def _cell(
     question: Question, tp: int, pp: int, limits: Restrictions, untried: Sequence[str], budget: Budget
 ) -> Row:
     """The best layout with both degrees, or why there is none; `untried` is why a plan would not be searched there."""
-    within = replace(limits, only={**limits.only, "tp": frozenset({tp}), "pp": frozenset({pp})})
+    limited = replace(limits, only={**limits.only, "tp": frozenset({tp}), "pp": frozenset({pp})})
     names = ("mfu", "step_seconds", "peak_bytes")
     cell: Row = {"layout": "", **dict.fromkeys((*names, "gap"), float("nan"))}
-    if untried and count_layouts(question, within):
+    if untried and count_layouts(question, limited):
         return {**cell, "reason": "limit", "why": untried[0]}
     try:
-        result = budget.search(question, within, effort="bounds")
+        result = budget.search(question, limited, effort="bounds")
     except DoesNotFitError as error:
         why = REASON_SEPARATOR.join(f"{one.where}: {one.what}" for one in error.problems)
         return {**cell, "peak_bytes": error.least_bytes, "reason": "memory", "why": why}
@@ -287,10 +287,10 @@ def ladder_frame(question: Question, chosen: Estimate, allow: Sequence[str] = ()
     """
     import pandas as pd
 
-    left = [*_trainer_techniques(question, chosen.layout), *_mathematics(question, allow)]
+    techniques = [*_trainer_techniques(question, chosen.layout), *_mathematics(question, allow)]
     layout = chosen.layout.model_copy(update={"overlap": None})
     tokens = question.training.tokens_per_step
-    for technique in left:
+    for technique in techniques:
         question = question.updated(technique.part, **technique.off)
     rows = list[Row]()
 
@@ -304,11 +304,11 @@ def ladder_frame(question: Question, chosen: Estimate, allow: Sequence[str] = ()
 
     reached = price(question, layout)
     add_row("nothing of it", "base", True, reached, reached.mfu)
-    while left:
-        questions = [question.updated(technique.part, **technique.on) for technique in left]
+    while techniques:
+        questions = [question.updated(technique.part, **technique.on) for technique in techniques]
         tried = [price(one, layout) for one in questions]
-        best = min(range(len(left)), key=lambda at: tried[at].step_seconds / tokens_of(tried[at]))
-        technique = left.pop(best)
+        best = min(range(len(techniques)), key=lambda at: tried[at].step_seconds / tokens_of(tried[at]))
+        technique = techniques.pop(best)
         add_row(technique.name, technique.kind, technique.is_used, tried[best], reached.mfu)
         question, reached = questions[best], tried[best]
     return pd.DataFrame(rows)
@@ -430,14 +430,14 @@ def exact_frontier(
     limits, spending = restrictions or Restrictions(), budget or Budget()
     candidates, complete, failure = list[Point](), True, None
     for gpus in tuple(sizes) or (question.cluster.num_gpus,):
-        there = resized(question, gpus) if sizes else question
-        for group in paddings(there, limits) if "mfu" in names else [limits]:
-            walk = _Walk(there, group, spending)
+        sized = resized(question, gpus) if sizes else question
+        for group in paddings(sized, limits) if "mfu" in names else [limits]:
+            walk = _Walk(sized, group, spending)
             try:
                 if names == {"memory", "gpus"}:
-                    least = least_memory(there, _MEMORY, group, top=1, budget=spending)
+                    least = least_memory(sized, _MEMORY, group, top=1, budget=spending)
                     candidates += [] if least is None else [walk.point(least[0])]
-                elif (fastest := spending.search(there, group, effort="bounds")) is None:
+                elif (fastest := spending.search(sized, group, effort="bounds")) is None:
                     continue
                 elif "memory" in names:
                     complete &= walk.down(fastest, points, candidates)
@@ -523,13 +523,13 @@ class _Walk:
     def _fastest_within(self, limit: float, as_fast_as: Point | None = None) -> Point | None:
         """The fastest plan within a memory limit, or of those as fast as a point; None where there is none, or time ran
         out."""
-        within = replace(self.limits, max_memory=limit)
+        limited = replace(self.limits, max_memory=limit)
         try:
             if as_fast_as is None:
-                result = self.budget.search(self.question, within, effort="bounds")
+                result = self.budget.search(self.question, limited, effort="bounds")
                 return None if result is None else self.point(result)
             slowest = _as_slow(as_fast_as.estimate.compared_seconds)
-            estimate = self.budget.faster_than(slowest, self.question, within)
+            estimate = self.budget.faster_than(slowest, self.question, limited)
         except InfeasibleError:
             return None
         return None if estimate is None else Point(question=self.question, estimate=estimate, gap=0.0)
@@ -630,10 +630,10 @@ def _price_near_line(
     open_rows, priced = np.isfinite(seconds), list[Estimate]()
     while True:
         # smaller or faster than every known plan that fits
-        known = sorted((one.peak_bytes, one.step_seconds) for one in (*line, *priced) if one.fits)
-        fastest = np.minimum.accumulate(np.array([np.inf, *(step for _, step in known)]))
+        points = sorted((one.peak_bytes, one.step_seconds) for one in (*line, *priced) if one.fits)
+        fastest = np.minimum.accumulate(np.array([np.inf, *(step for _, step in points)]))
         better = np.flatnonzero(open_rows & (peaks <= limit))
-        smaller = np.searchsorted(np.array([size for size, _ in known]), peaks[better], side="right")
+        smaller = np.searchsorted(np.array([size for size, _ in points]), peaks[better], side="right")
         better = better[seconds[better] < fastest[smaller]]
         best = better[pareto_rows(peaks[better], seconds[better], limit)]
         if not len(best) or len(priced) + len(best) > MAX_PRICED:
@@ -666,8 +666,8 @@ def _cheap_rows(
     """Columns of the data frame for those of the flattened prices that are shown."""
     row, policy = np.nonzero(shown.reshape(prices.step_seconds.shape))
     seconds = prices.step_seconds[row, policy]
-    named = np.unique(row) if most_named is None or len(row) <= most_named else row[:0]
-    names = {number: str(columns.layout(number)) for number in named.tolist()}
+    named_rows = np.unique(row) if most_named is None or len(row) <= most_named else row[:0]
+    names = {number: str(columns.layout(number)) for number in named_rows.tolist()}
     words = ["" if name == "none" else f" recompute={name}" for name in RECOMPUTE_POLICIES]
     pairs = zip(row.tolist(), policy.tolist(), strict=True)
     degrees = np.unique(columns.tp).tolist()

@@ -103,13 +103,13 @@ class _Sizes:
         """
         size, result = self._last(np.arange(1, self.family.largest_size + 1), sure, guess), None
         while True:
-            above = [
+            larger_sizes = [
                 np.flatnonzero(alike_N[size:]) + size + 1
                 for alike_N in self.family.divisible_sizes(self.question)
             ]
-            above = sorted((sizes for sizes in above if len(sizes)), key=len, reverse=True)
+            larger_sizes = sorted((sizes for sizes in larger_sizes if len(sizes)), key=len, reverse=True)
             kinds = {
-                int(sizes[0]): sizes for sizes in above
+                int(sizes[0]): sizes for sizes in larger_sizes
             }  # of those with the same first size the narrowest
             first = next((one for one in sorted(kinds) if self._fits(one)), None)
             if first is None:
@@ -117,8 +117,8 @@ class _Sizes:
             size = int(kinds[first][self._last(kinds[first], 1, 1) - 1])
         if size:
             with suppress(InfeasibleError):
-                asked, seconds = self._question_of_size(size), FASTEST_SECONDS
-                result = self.budget.search(asked, self.limits, seconds=seconds, top=1)
+                sized, seconds = self._question_of_size(size), FASTEST_SECONDS
+                result = self.budget.search(sized, self.limits, seconds=seconds, top=1)
             result = result or self.plans.get(size)
         # whether a layout that fits some size fits the smaller ones of its kind: blocks are alike or their number
         # stays, and where it grows every number of them may be spread over pipelines
@@ -158,9 +158,9 @@ class _Sizes:
     def _fits(self, size: int) -> bool:
         """Whether some layout of a size fits, as far as time sufficed to know."""
         if size not in self.plans:
-            self.plans[size], asked = None, self._question_of_size(size)
+            self.plans[size], sized = None, self._question_of_size(size)
             with suppress(InfeasibleError):
-                self.plans[size] = self.budget.search(asked, where_least(self.limits), effort="any")
+                self.plans[size] = self.budget.search(sized, where_least(self.limits), effort="any")
                 self.decided &= self.plans[size] is not None
         return self.plans[size] is not None
 

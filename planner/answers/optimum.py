@@ -159,9 +159,9 @@ def optimise(
         bound = float(min([*(one.gpus for one in unfinished), chosen.gpus]))
     elif unfinished:
         bound = measure.open
-    alike = [one for one in answers if one.precision == chosen.precision]
+    same_precision = [one for one in answers if one.precision == chosen.precision]
     ranked = sorted(
-        ((one, each) for one in alike for each in one.estimates),
+        ((one, each) for one in same_precision for each in one.estimates),
         key=lambda pair: (loss(*pair), pair[0].gpus, *by_speed(pair[1])),
     )
     left_out = [(one.gpus, one.error.headline) for one in attempts if one.error is not None]
@@ -299,13 +299,13 @@ def _certificate(
     certificate = chosen.result.certificate
     if objective.name == "memory" and gap > PROVEN:
         certificate = certificate.model_copy(update={"gap": 1.0, "bound": 0.0, "settled": None})
-    rest = [one.result.certificate for one in attempts if one is not chosen and one.result is not None]
+    others = [one.result.certificate for one in attempts if one is not chosen and one.result is not None]
     unfinished = [one for one in attempts if one.is_unfinished]
     unfit = sum(count_layouts(one.question, limits) for one in attempts if one.error and one.result is None)
-    if not rest and not unfit and not unfinished:
+    if not others and not unfit and not unfinished:
         return certificate
     unsearched = sum(count_layouts(one.question, limits) for one in unfinished)
-    merged, covered = _merged([certificate, *rest]), [one for one in attempts if one.error is None]
+    merged, covered = _merged([certificate, *others]), [one for one in attempts if one.error is None]
     gpus = dict.fromkeys(str(one.gpus) for one in covered)
     types = dict.fromkeys(one.precision for one in covered)
     changed: dict[str, object] = {
@@ -568,8 +568,8 @@ class Ranking:
     @property
     def frontier(self) -> tuple[OfferAnswer, ...]:
         """Answers that no other beats in both days and cost, the soonest first; empty where either is unknown."""
-        known = [(one.days, one.cost, place) for place, one in enumerate(self.answers)]
-        complete = sorted((d, c, place) for d, c, place in known if d is not None and c is not None)
+        totals = [(one.days, one.cost, place) for place, one in enumerate(self.answers)]
+        complete = sorted((d, c, place) for d, c, place in totals if d is not None and c is not None)
         cheapest = np.minimum.accumulate([math.inf, *(cost for _, cost, _ in complete)])
         return tuple(
             self.answers[place]

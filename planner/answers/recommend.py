@@ -115,8 +115,8 @@ def _ordinary(question: Question, user: Restrictions, also: Sequence[str] = ()) 
         usual["order"] = frozenset([ORDERS.index(stack.axis_orders[0])])
     if len(stack.context_kinds) > 1:
         usual["context"] = frozenset([CONTEXTS.index(stack.context_parallel)])
-    known = {value for one in runs for value in one.used("schedule")} | _USUAL_SCHEDULES
-    schedules = frozenset(SCHEDULES.index(name) for name in stack.schedules if name in known)
+    timed_schedules = {value for one in runs for value in one.used("schedule")} | _USUAL_SCHEDULES
+    schedules = frozenset(SCHEDULES.index(name) for name in stack.schedules if name in timed_schedules)
     if schedules and len(schedules) < len({*stack.schedules}):
         usual["schedule"] = schedules
     only = {axis: values for axis, values in usual.items() if axis not in user.named_axes}
@@ -383,8 +383,8 @@ def fastest_feasible(
         below = math.inf if fastest is None else fastest.compared_seconds
         if one.compared_seconds < below:
             with suppress(InfeasibleError):
-                alone = limits.fix_layout(question, one.layout)
-                fastest = budget.faster_than(below, question, alone) or fastest
+                pinned = limits.fix_layout(question, one.layout)
+                fastest = budget.faster_than(below, question, pinned) or fastest
     return fastest
 
 

@@ -158,13 +158,15 @@ class Remedies:
     def _loosened(self) -> list[Change]:
         """Each restriction of the user left out."""
         question, limits, changes = self.question, self.limits, list[Change]()
-        kept: dict[str, Any] = {name: getattr(limits, name) for name in ("max_memory", "trainer", "allowed")}
+        common: dict[str, Any] = {
+            name: getattr(limits, name) for name in ("max_memory", "trainer", "allowed")
+        }
         for word in (*limits.fix_words, *limits.forbid_words):
             flag = "--fix" if word in limits.fix_words else "--forbid"
             fix, forbid = (
                 [one for one in words if one != word] for words in (limits.fix_words, limits.forbid_words)
             )
-            less = replace(parse_restrictions(fix, forbid), **kept)
+            less = replace(parse_restrictions(fix, forbid), **common)
             changes.append(Change(f"without {flag} {word}", question, less))
         if limits.max_memory is not None:
             changes.append(Change("without --max-memory", question, replace(limits, max_memory=None)))
@@ -268,13 +270,13 @@ class Remedies:
     def _larger_gpus(self) -> Iterator[Change]:
         """Clusters of the same machine class in the catalogue, with as many GPUs of more memory, the smallest first."""
         question, here, gpus = self.question, self.question.cluster, self.question.cluster.num_gpus
-        known = [catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL]
-        clusters = {one.gpu.name: one for one in reversed(known)}.values()  # the first of each GPU
+        offered = [catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL]
+        clusters = {one.gpu.name: one for one in reversed(offered)}.values()  # the first of each GPU
         least = max(here.gpu.memory, self.state_bytes / gpus)
         for one in sorted(clusters, key=lambda one: one.gpu.memory):
-            alike = _machine_class(one) == _machine_class(here)
-            alike &= question.training.precision in one.gpu.peak
-            if alike and one.gpu.memory > least and possible(gpus, one):
+            same_class = _machine_class(one) == _machine_class(here)
+            same_class &= question.training.precision in one.gpu.peak
+            if same_class and one.gpu.memory > least and possible(gpus, one):
                 other = resized(self._completed(one, question.stack), gpus)
                 yield Change(f"{one.name} --gpus {gpus}", other, self.limits)
 
@@ -317,8 +319,8 @@ def larger_hosts(question: Question, state_bytes: float) -> Iterator[tuple[str, 
     if question.has_pools or is_own_host(question.cluster):
         return
     cluster, now = question.cluster, question.cluster.host_memory or 0.0
-    besides = (state_bytes - cluster.num_gpus * cluster.gpu.memory) / cluster.nodes
-    least = math.ceil(math.log2(max(besides, now, _GIB) / _GIB))
+    overflow = (state_bytes - cluster.num_gpus * cluster.gpu.memory) / cluster.nodes
+    least = math.ceil(math.log2(max(overflow, now, _GIB) / _GIB))
     for power in range(least, least + _HOST_DOUBLINGS):
         size = 2**power
         if size * _GIB > now:

@@ -278,12 +278,12 @@ class ChangePath:
             return True
         return False
 
-    def _worth(self, here: Estimate, there: Estimate) -> float:
+    def _worth(self, here: Estimate, other: Estimate) -> float:
         """Relative gain per weight of trouble; where today's layout does not fit, the ratio of the steps."""
-        weight = WEIGHT[trouble_between(here.layout, there.layout)]
+        weight = WEIGHT[trouble_between(here.layout, other.layout)]
         if not here.fits:
-            return here.step_seconds / there.step_seconds / weight
-        gained = gain(here, there)
+            return here.step_seconds / other.step_seconds / weight
+        gained = gain(here, other)
         return gained / weight if gained >= LEAST_GAIN else 0.0
 
     def _promising(self, here: Estimate) -> Iterator[Move]:

@@ -110,7 +110,7 @@ def compare(estimates: Sequence[Estimate], questions: Sequence[Question] = ()) -
     different work, the parts of each step are shares of it, and rates are those of one GPU, too.
     """
     same = not questions or same_work(questions)
-    alike = not questions or same_model(questions)
+    same_models = not questions or same_model(questions)
     gpus = [estimate.layout.num_gpus for estimate in estimates]
     rates = [estimate.tokens_per_second for estimate in estimates]
 
@@ -121,13 +121,15 @@ def compare(estimates: Sequence[Estimate], questions: Sequence[Question] = ()) -
         line("step", "step", "seconds", (e.step_seconds for e in estimates), same),
         line("step", "MFU", "share", (e.mfu for e in estimates)),
         line("step", "HFU", "share", (e.hfu for e in estimates)),
-        line("step", "throughput", "tokens/s", rates, alike),
+        line("step", "throughput", "tokens/s", rates, same_models),
     ]
     if len({*gpus}) > 1:
         lines.append(
-            line("step", "per GPU", "tokens/s", (r / n for r, n in zip(rates, gpus, strict=True)), alike)
+            line(
+                "step", "per GPU", "tokens/s", (r / n for r, n in zip(rates, gpus, strict=True)), same_models
+            )
         )
-    if not alike:
+    if not same_models:
         flops = [
             model_flops(question.model, question.training, estimate.layout.tp)
             / estimate.step_seconds

@@ -85,8 +85,8 @@ def complete_layout(question: Question, text: str, within: Restrictions | None =
         filled = tuple(word for word in words if not _axes(word) & axes)
     else:
         layout = written
-        dp, rest = divmod(question.cluster.num_gpus, layout.tp * layout.cp * layout.pp)
-        if "dp" not in axes and not rest:  # all GPUs that the other degrees leave
+        dp, unused_gpus = divmod(question.cluster.num_gpus, layout.tp * layout.cp * layout.pp)
+        if "dp" not in axes and not unused_gpus:  # all GPUs that the other degrees leave
             layout = parse_layout(f"{text} dp{dp}")
         require_legal(question, layout, limits.trainer, hosts=False)
         layout = place_layout(question, layout)
@@ -164,8 +164,8 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
         rivals = search_rivals(plan, cache)
         replan = plan.searched and plan.objective_name == "time"
         changed = sensitivities(question, estimate, restrictions, cache, replan=replan)
-    within = restrictions.apply_confidence(question)
-    binding = binding_constraint(within, priced_within_restrictions(plan), restrictions)
+    confident = restrictions.apply_confidence(question)
+    binding = binding_constraint(confident, priced_within_restrictions(plan), restrictions)
     if binding.faster is not None:
         binding = replace(binding, faster=priced_again(plan, binding.faster.layout))
     return Explanation(
@@ -255,12 +255,14 @@ def _neighbours(question: Question, layout: Layout) -> list[Layout]:
     moves += [{"zero": layout.zero - 1}] if layout.zero else []
     moves += [{"tp": layout.tp // 2, "dp": 2 * layout.dp}] if layout.tp % 2 == 0 else []
     moves += [{"pp": layout.pp // 2, "dp": 2 * layout.dp, "pools": ()}] if layout.pp % 2 == 0 else []
-    moved = [one for move in moves if (one := apply_move(layout, start | dict(move))) is not None]
-    orders = [first_same(one.order, one.cp, one.dp, one.pp) for one in moved]
-    moved = [one.model_copy(update={"order": order}) for one, order in zip(moved, orders, strict=True)]
+    neighbours = [one for move in moves if (one := apply_move(layout, start | dict(move))) is not None]
+    orders = [first_same(one.order, one.cp, one.dp, one.pp) for one in neighbours]
+    neighbours = [
+        one.model_copy(update={"order": order}) for one, order in zip(neighbours, orders, strict=True)
+    ]
     if question.has_pools and layout.replicas:
-        return [in_pools(question, one) for one in moved]
-    return moved
+        return [in_pools(question, one) for one in neighbours]
+    return neighbours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

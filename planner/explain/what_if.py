@@ -75,10 +75,10 @@ def sensitivities(
             below = seconds_to_beat(repriced) * (1 - NEGLIGIBLE_GAIN)
             search = partial(_search, change, (question, changed), restrictions, below)
             layouts = cache.layouts(f"if {words}", search) if cache else search()[0]
-            again = (
+            repriced_layouts = (
                 price(limits.apply_confidence(changed), one).within(limits.max_memory) for one in layouts
             )
-            best = next(again, None)
+            best = next(repriced_layouts, None)
         effects.append(Sensitivity(change=words, repriced=repriced, replanned=best))
     return tuple(effects)
 
@@ -275,16 +275,16 @@ class Change:
         crosses = space.cores.tp > space.question.cluster.gpus_per_node
         touched = (crosses | (self.quantity in _INSIDE_NODES)) & (not of_memory)
         if of_memory or self.factor <= 1:
-            known = best_known_bounds(space, allowed)
+            bounds = best_known_bounds(space, allowed)
         elif self.quantity == "compute efficiency":
-            known = best_known_bounds(space, allowed) / self.factor
+            bounds = best_known_bounds(space, allowed) / self.factor
         else:
-            known = ideal_seconds(space, allowed) / np.where(touched, self.factor, 1.0)
+            bounds = ideal_seconds(space, allowed) / np.where(touched, self.factor, 1.0)
         if space.splits_backward:
-            known = np.where(touched, 0.0, known)
+            bounds = np.where(touched, 0.0, bounds)
         if of_memory and self.factor > 1:
-            return known
-        return np.where(known_infeasible(space, allowed, restrictions.max_memory), np.inf, known)
+            return bounds
+        return np.where(known_infeasible(space, allowed, restrictions.max_memory), np.inf, bounds)
 
 
 CHANGES = {

@@ -30,15 +30,15 @@ class Check:
 def check_equal(name: str, claimed: Mapping[str, Any], right: Mapping[str, Any]) -> Check:
     """Check that all that fields claim is right: numbers up to rounding, where one that is not there is 0."""
     claims, values = dict(_leaves(claimed)), dict(_leaves(right))
-    wrong = [
+    mistakes = [
         f"`{place}` says {_words(claims.get(place))}, computed again it is {_words(values.get(place))}"
         for place in {**values, **claims}
         if not _equal(claims.get(place), values.get(place))
     ]
-    if not wrong:
+    if not mistakes:
         return Check(name, True, f"{counted(len(values), 'value')} computed again, equal to {TOLERANCE:g}")
-    more = f", and {len(wrong) - _MAX_NAMED} more" if len(wrong) > _MAX_NAMED else ""
-    return Check(name, False, "; ".join(wrong[:_MAX_NAMED]) + more)
+    more = f", and {len(mistakes) - _MAX_NAMED} more" if len(mistakes) > _MAX_NAMED else ""
+    return Check(name, False, "; ".join(mistakes[:_MAX_NAMED]) + more)
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:

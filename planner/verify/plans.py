@@ -68,15 +68,15 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
             what = "is missing, though the layout is said to be chosen among others"
             yield Check("certificate", False, what)
         return
-    wrong = "; ".join(_contradictions(plan, plan.certificate, priced))
-    yield Check("certificate", not wrong, wrong or "its bound and gap agree with the step")
+    mistakes = "; ".join(_contradictions(plan, plan.certificate, priced))
+    yield Check("certificate", not mistakes, mistakes or "its bound and gap agree with the step")
     yield evenly_placed(plan, chosen)
     spending = budget or Budget()
     spending.solver = "cbc"  # not the usual one
-    asked = {"optimum": _ask_again(plan, plan.certificate, priced, spending)}
+    questions = {"optimum": _ask_again(plan, plan.certificate, priced, spending)}
     if plan.objective is not None and plan.objective.offers:
-        asked["clusters"] = _ask_of_clusters(plan, plan.objective, spending)
-    for name, checks in asked.items():
+        questions["clusters"] = _ask_of_clusters(plan, plan.objective, spending)
+    for name, checks in questions.items():
         try:
             yield from checks
         except (InputError, InfeasibleError) as error:
@@ -170,17 +170,17 @@ def _ask_again(plan: Plan, certificate: Certificate, priced: Estimate, budget: B
     if recommendation is None:
         yield _optimum(plan, objective, priced, optimum)
     else:
-        again = recommend(plan.question, optimum.result, plan.user_restrictions, budget)
-        if again is None:
+        recommended = recommend(plan.question, optimum.result, plan.user_restrictions, budget)
+        if recommended is None:
             yield Check("optimum", None, _late(budget))
             return
-        result = SearchResult(estimates=(again.estimate,), certificate=again.certificate)
-        value = again.estimate.compared_seconds
+        result = SearchResult(estimates=(recommended.estimate,), certificate=recommended.certificate)
+        value = recommended.estimate.compared_seconds
         optimum = replace(optimum, result=result, value=value, bound=value)
         yield _optimum(plan, objective, priced, optimum)
         claimed = recommendation.model_dump() | {"restrictions": plan.restrictions.model_dump()}
-        right = again.written(plan.user_restrictions, recommendation.top).model_dump()
-        right["restrictions"] = PlanRestrictions.of(again.within).model_dump()
+        right = recommended.written(plan.user_restrictions, recommendation.top).model_dump()
+        right["restrictions"] = PlanRestrictions.of(recommended.within).model_dump()
         yield check_equal("recommendation", claimed, right)
     if optimum.gap > PROVEN and certificate.gap <= 0:
         yield Check("proof", None, _late(budget))
@@ -208,7 +208,7 @@ def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimu
     claimed_gap = 0.0 if plan.certificate is None else plan.certificate.gap
     if written is not None:
         claimed_gap = measure.gap(written.value, measure.open if written.bound is None else written.bound)
-    again = _PROVERS[optimum.result.certificate.proved_by]
+    prover = _PROVERS[optimum.result.certificate.proved_by]
     layout, gpus = optimum.result.best.layout.brief, counted(optimum.question.cluster.num_gpus, "GPU")
     best = f"`{layout}` on {gpus} has {measure.label} {optimum.value:.6g}"
     if gained > PROVEN + claimed_gap:
@@ -217,34 +217,34 @@ def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimu
     if gained > PROVEN:
         what = f"{best}, better than {value:.6g} by no more than the plan leaves open"
     elif gained < -PROVEN and optimum.gap <= PROVEN:
-        missing = f"{again} finds nothing as good, so it does not cover this layout; {best}"
+        missing = f"{prover} finds nothing as good, so it does not cover this layout; {best}"
         return Check("optimum", False, missing)
     elif recommended:
         what = f"{best}, and is recommended again"
     else:
-        what = f"{again} of its own finds nothing better than {measure.label} {value:.6g}"
+        what = f"{prover} of its own finds nothing better than {measure.label} {value:.6g}"
     return Check("optimum", True, what)
 
 
 def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
     """Check that a second proof gives the same certificate. Another release may have covered other layouts, or named
     them otherwise: of its plans the bound alone is compared."""
-    again, complete = optimum.result.certificate, claimed.gap <= 0
-    prover, same_release = _PROVERS[again.proved_by], plan.meshwright_version == package_version()
+    second, complete = optimum.result.certificate, claimed.gap <= 0
+    prover, same_release = _PROVERS[second.proved_by], plan.meshwright_version == package_version()
     names = {"minimised", "scenarios", *(["bound"] if complete else [])}
     names |= {"layouts"} if same_release else set()
-    equal = check_equal("proof", claimed.model_dump(include=names), again.model_dump(include=names))
-    wrong = [] if equal.passed else [equal.what]
-    if same_release and not {*claimed.space.split(" | ")} <= {*again.space.split(" | ")}:
-        wrong.append(f"`space` names another than {prover} covers")
+    equal = check_equal("proof", claimed.model_dump(include=names), second.model_dump(include=names))
+    mistakes = [] if equal.passed else [equal.what]
+    if same_release and not {*claimed.space.split(" | ")} <= {*second.space.split(" | ")}:
+        mistakes.append(f"`space` names another than {prover} covers")
     if plan.objective is not None and complete:
         bound = plan.objective.bound
         if bound is None or not math.isclose(bound, optimum.bound, rel_tol=PROVEN):
-            wrong.append(f"the objective's `bound` says {bound}, {prover} proves {optimum.bound:.8g}")
-    counts = f"{again.infeasible:,} do not fit, {again.pruned:,} by bound, {again.solved:,} placed"
-    right = f"{counted(again.layouts, 'layout')}: {counts}, with the bound that the certificate says"
-    right += f"; release {plan.meshwright_version} covered {claimed.layouts:,}" * (not same_release)
-    return Check("proof", not wrong, "; ".join(wrong) or right)
+            mistakes.append(f"the objective's `bound` says {bound}, {prover} proves {optimum.bound:.8g}")
+    counts = f"{second.infeasible:,} do not fit, {second.pruned:,} by bound, {second.solved:,} placed"
+    summary = f"{counted(second.layouts, 'layout')}: {counts}, with the bound that the certificate says"
+    summary += f"; release {plan.meshwright_version} covered {claimed.layouts:,}" * (not same_release)
+    return Check("proof", not mistakes, "; ".join(mistakes) or summary)
 
 
 def _ask_of_clusters(plan: Plan, written: PlanObjective, budget: Budget) -> Iterator[Check]:

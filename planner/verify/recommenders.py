@@ -96,22 +96,22 @@ def _check_loads(
 
 def _check_restrictions(restrictions: ShardingRestrictions, sharding: Sharding) -> Check:
     """Check the restrictions: fixed options, tables that lie together, nothing forbidden."""
-    tables, wrong = sharding.tables, list[str]()
+    tables, mistakes = sharding.tables, list[str]()
     for number, table in enumerate(tables):
         if not restrictions.allows(table.option):
-            wrong.append(f"table {number} is forbidden as `{table.option}`")
+            mistakes.append(f"table {number} is forbidden as `{table.option}`")
     for fixed in restrictions.fixed:
         numbers = range(fixed.first, fixed.last + 1)
         others = [number for number in numbers if tables[number].option != fixed.option]
-        wrong += [f"table {number} is fixed as `{fixed.option}`" for number in others]
+        mistakes += [f"table {number} is fixed as `{fixed.option}`" for number in others]
         if fixed.at and sorted(fixed.at) != sorted(
             place for number in numbers for place in tables[number].at
         ):
-            wrong.append(f"tables from {fixed.first} on are fixed elsewhere")
+            mistakes.append(f"tables from {fixed.first} on are fixed elsewhere")
     for a, b in (pair for group in restrictions.together for pair in pairwise(group)):
         if tables[a].option.form != "whole" or tables[a].at != tables[b].at:
-            wrong.append(f"tables {a} and {b} are apart")
-    return Check("restrictions", not wrong, "; ".join(wrong[:3]) or "are kept to")
+            mistakes.append(f"tables {a} and {b} are apart")
+    return Check("restrictions", not mistakes, "; ".join(mistakes[:3]) or "are kept to")
 
 
 def _check_bound(problem: Problem, certificate: ShardingCertificate, time_limit: float) -> Check:
@@ -124,15 +124,15 @@ def _check_bound(problem: Problem, certificate: ShardingCertificate, time_limit:
         return Check("bound", True, "the mean of GPUs takes as long")
     options = OptionsProgram(problem, below)
     options.nothing_slower(below)
-    found = solve(options.problem, _SOLVER, seconds=time_limit / 2)
-    if found.verdict == "infeasible":
+    answer = solve(options.problem, _SOLVER, seconds=time_limit / 2)
+    if answer.verdict == "infeasible":
         return Check("bound", True, f"{_SOLVER} finds no choice of options below it")
     if few := len(problem.members) <= FLAT_CLASSES:
         places = PlacesProgram(problem, below, ordered=True)
-        found = solve(places.problem, _SOLVER, seconds=time_limit / 2)
-        if found.verdict == "infeasible":
+        answer = solve(places.problem, _SOLVER, seconds=time_limit / 2)
+        if answer.verdict == "infeasible":
             return Check("bound", True, f"{_SOLVER} finds no sharding below it")
-    if found.verdict == "stopped":
+    if answer.verdict == "stopped":
         return Check("bound", None, f"{_SOLVER} did not decide in time whether anything is below it")
     return Check("bound", False, f"{_SOLVER} finds {'a sharding' if few else 'options'} below `bound`")
 

@@ -109,7 +109,7 @@ def test_draws_end_where_the_interval_does() -> None:
 def test_the_table_of_rows_is_that_of_the_shipped_profiles(run: str) -> None:
     """`python benchmarks/fit_errors.py --rows` writes it again where predictions move."""
     rows, errors = timed_rows()
-    (place,) = [at for at, told in enumerate(rows.told) if told["run"] == run]
+    (place,) = [at for at, told in enumerate(rows.runs) if told["run"] == run]
     case = read_case(next(row for row in shipped_rows() if row.row_id == run))
     seconds = estimate(case.question, case.layout).step_seconds
     features, under = (
