@@ -22,12 +22,11 @@ Matrix Multiplication Background guide (tile and wave quantisation; alignment of
 memory); cuBLAS, Tensor Core Usage (the same for each transposition); Williams et al. 2009 (roofline). Leaves out
 split-k, L2 locality and how energy per FLOP falls with clocks; the profile's efficiency averages over them.
 
-Seconds around the products of a block in fp8 or fp4: what casts their operands and what scales their results.
-
-Transformer Engine casts what is new in a product, forward its input, backward the gradient of its output: read in 16
-bits and written twice, as it is and transposed (the product towards the weight wants both operands the other way
-round). In fp4 (NVFP4) what is cast is read once more before: its largest element sets a scale of scales. Weights are
-cast once a step, which is left out, and so are scaling factors.
+**Casts** of products in fp8 or fp4. Transformer Engine casts what is new in a product, forward its input, backward the
+gradient of its output: read in 16 bits and written twice, as it is and transposed (the product towards the weight wants
+both operands the other way round). In fp4 (NVFP4) what is cast is read once more before: its largest element sets a
+scale of scales. Its norms write what follows them already cast. Weights are cast once a step, which is left out, and so
+are scaling factors.
 
 torchao's `Float8Linear` casts both operands of every product, with a scale for each row: forward input and weight,
 backward the gradient twice, and weight and input again. Run operator by operator a cast is absolute value, maximum,
@@ -36,15 +35,9 @@ kernels make the scales. The products of the backward pass return their result u
 are multiplied in fp32, and the result with them. A compiler leaves one kernel for the maximum, one for the rest of a
 cast, one for the scaling, and casts what several matrices read once (torchao.float8, version 0.18).
 
-Seconds of the GEMMs of a block, forward and backward: projections, MLP, and the grouped GEMMs of experts.
-
-In fp8 operands are cast (`cost_models.compute.gemm`). The norms of NVIDIA's Transformer Engine write what follows them
-already cast.
-
-Products of a parallel block that a stack runs as one: attention and MLP read one input and are added to one sum.
-
-Matrices side by side fill the last wave of tiles once, and matrices whose outputs are added have one long inner
-dimension. PaLM (Chowdhery et al. 2022, section 2) joins them so; MegaScale (section 3.1) runs the two halves of a
+**Joined products.** A stack may run products of a parallel block as one: attention and MLP read one input and are added
+to one sum. Matrices side by side fill the last wave of tiles once, and matrices whose outputs are added have one long
+inner dimension. PaLM (Chowdhery et al. 2022, section 2) joins them so; MegaScale (section 3.1) runs the two halves of a
 parallel block at once, which is priced as the same.
 """
 
@@ -129,75 +122,45 @@ EAGER_CAST_BYTES = 2 * _FP32 + 1.0
 """At once for each element that is cast operator by operator: in fp32 before and after the clamp, and in fp8."""
 
 
-def forward_cast_seconds(
-    inputs: Array, weights: Array, device: Device, *, matrices: float = 1.0, cast_by_norm: bool = False
+def _cast_seconds(
+    local: LocalGemm, device: Device, *, backward: bool, cast_by_norm: bool = False
 ) -> Array | float:
-    """(N,) seconds to cast the operands of a forward product of `matrices` that read one input.
-
-    A norm may hand over the input cast already.
-    """
-    if not _casts_operands(device):
+    """(N,) seconds to cast the operands of a product forward, or of its two products backward and to scale the results
+    of these. A norm may hand over the input cast already."""
+    wide, narrow, kernel = device.element_bytes, device.operand_bytes, device.profile.kernel_seconds
+    if wide == narrow:
         return 0.0
-    if device.casts_apart:
-        return _input_cast_seconds(inputs, matrices, device) + _separate_cast_seconds(
-            weights, matrices, device
-        )
-    return 0.0 if cast_by_norm else _shared_cast_seconds(inputs, device)
+    inputs = local.rows * local.inputs * local.batch
+    weights = local.outputs * local.inputs * local.batch
+    gradients = local.rows * local.outputs * local.batch
+    if not device.casts_apart:  # one new operand for both products that use it
+        if cast_by_norm:
+            return 0.0
+        moved = (gradients if backward else inputs) * ((2 if narrow < 1 else 1) * wide + 2 * narrow)
+        return kernel + moved / device.memory_rate
+    matrices, fuses = local.matrices, device.fuses
+    times = (
+        1.0 if fuses else matrices
+    )  # an input for each matrix that reads it; a compiler sees that it is the same
 
+    def cast(elements: Array, casts: float, *, turned: bool = False) -> Array:
+        """Seconds to cast `casts` operands with `elements` in total, each for one product."""
+        kernels, bytes_each = _COMPILED_KERNELS, 2 * wide + narrow
+        if not fuses:
+            kernels = _EAGER_KERNELS + turned
+            bytes_each = 3 * wide + (wide + _FP32) + 2 * (2 * _FP32) + (_FP32 + narrow) + 2 * narrow * turned
+        return casts * kernels * kernel + elements * bytes_each / device.memory_rate
 
-def backward_cast_seconds(
-    inputs: Array, weights: Array, gradients: Array, device: Device, *, matrices: float = 1.0
-) -> Array | float:
-    """(N,) seconds for the operands of the two backward products, and for scaling their results."""
-    if not _casts_operands(device):
-        return 0.0
-    if not device.casts_apart:
-        return _shared_cast_seconds(gradients, device)
-    towards_input = _separate_cast_seconds(gradients, matrices, device) + _separate_cast_seconds(
-        weights, matrices, device, turned=True
-    )
-    towards_weight = _separate_cast_seconds(gradients, matrices, device, turned=True) + _input_cast_seconds(
-        inputs, matrices, device, turned=True
-    )
-    scaling = _scaling_seconds(matrices * inputs, matrices, device) + _scaling_seconds(
-        weights, matrices, device
-    )
-    return towards_input + towards_weight + scaling
+    def scale(elements: Array) -> Array:
+        """Seconds to scale results of backward products."""
+        bytes_each = 2 * wide + (0.0 if fuses else 2 * _FP32)
+        return matrices * (1 if fuses else 2) * kernel + elements * bytes_each / device.memory_rate
 
-
-def _casts_operands(device: Device) -> bool:
-    return device.operand_bytes != device.element_bytes
-
-
-def _shared_cast_seconds(elements: Array, device: Device) -> Array:
-    """Seconds to cast one new operand for both products that use it."""
-    read = 2 if device.operand_bytes < 1 else 1
-    moved = elements * (read * device.element_bytes + 2 * device.operand_bytes)
-    return device.profile.kernel_seconds + moved / device.memory_rate
-
-
-def _input_cast_seconds(elements: Array, matrices: float, device: Device, *, turned: bool = False) -> Array:
-    """An input for each of the matrices that read it; a compiler sees that it is the same."""
-    times = 1.0 if device.fuses else matrices
-    return _separate_cast_seconds(times * elements, times, device, turned=turned)
-
-
-def _separate_cast_seconds(elements: Array, casts: float, device: Device, *, turned: bool = False) -> Array:
-    """Seconds to cast `casts` operands with `elements` in total, each for one product."""
-    wide, narrow = device.element_bytes, device.operand_bytes
-    if device.fuses:
-        kernels, moved = _COMPILED_KERNELS, 2 * wide + narrow
-    else:
-        kernels = _EAGER_KERNELS + turned
-        moved = 3 * wide + (wide + _FP32) + 2 * (2 * _FP32) + (_FP32 + narrow) + 2 * narrow * turned
-    return casts * kernels * device.profile.kernel_seconds + elements * moved / device.memory_rate
-
-
-def _scaling_seconds(elements: Array, results: float, device: Device) -> Array:
-    """Seconds to scale `results` of backward products with `elements` in total."""
-    kernels = 1 if device.fuses else 2
-    moved = 2 * device.element_bytes + (0.0 if device.fuses else 2 * _FP32)
-    return results * kernels * device.profile.kernel_seconds + elements * moved / device.memory_rate
+    if not backward:
+        return cast(times * inputs, times) + cast(weights, matrices)
+    towards_input = cast(gradients, matrices) + cast(weights, matrices, turned=True)
+    towards_weight = cast(gradients, matrices, turned=True) + cast(times * inputs, times, turned=True)
+    return towards_input + towards_weight + (scale(matrices * inputs) + scale(weights))
 
 
 def product_operators(
@@ -266,30 +229,29 @@ def _matrix_seconds(
     question: Question, columns: LayoutColumns, device: Device
 ) -> tuple[Array, Array, Array, Array]:
     forward, backward, weight, column_weight = np.zeros((4, len(columns)))
-    wide = device_of(question, wide=True)
-    joined, tuning = question.stack.joins_parallel_products, question.training.tuning
-    for one in product_operators(question.model, joined=joined, tuning=tuning):
-        if one.gemm is not None:
-            runs_on = wide if one.gemm.router or one.gemm.adapter else device
-            local = local_gemm(question, columns, one.gemm)
-            cast_by_norm = question.stack.transformer_engine and one.gemm.behind_norm
-            forward = forward + one.share * forward_seconds(local, runs_on, cast_by_norm=cast_by_norm)
-            both, towards_weight = _backward_seconds(local, runs_on, trained=one.trained)
-            if one.gemm.routed:
-                read, added = _weights_apart(question, local, trained=one.trained)
-                forward = forward + one.share * read
-                both, towards_weight = both + read + added, towards_weight + added
-            if one.gemm.from_latent and question.stack.recomputes_latent_heads:
-                both = both + forward_seconds(local, runs_on)
-            backward, weight = backward + one.share * both, weight + one.share * towards_weight
-            if one.gemm.split == "columns":
-                column_weight = column_weight + one.share * towards_weight
+    wide, stack = device_of(question, wide=True), question.stack
+    tuning = question.training.tuning
+    for one in product_operators(question.model, joined=stack.joins_parallel_products, tuning=tuning):
+        gemm = one.gemm
+        assert gemm is not None
+        runs_on = wide if gemm.router or gemm.adapter else device
+        local = local_gemm(question, columns, gemm)
+        cast_by_norm = stack.transformer_engine and gemm.behind_norm
+        forward = forward + one.share * forward_seconds(local, runs_on, cast_by_norm=cast_by_norm)
+        both, towards_weight = _backward_seconds(local, runs_on, trained=one.trained)
+        if gemm.routed and not stack.experts_in_one_kernel:
+            read, added = _weights_apart(question, local, trained=one.trained)
+            forward = forward + one.share * read
+            both, towards_weight = both + read + added, towards_weight + added
+        if gemm.from_latent and stack.recomputes_latent_heads:
+            both = both + forward_seconds(local, runs_on)
+        backward, weight = backward + one.share * both, weight + one.share * towards_weight
+        if gemm.split == "columns":
+            column_weight = column_weight + one.share * towards_weight
     return forward, backward, weight, column_weight
 
 
-def _weights_apart(
-    question: Question, local: LocalGemm, *, trained: bool
-) -> tuple[Array | float, Array | float]:
+def _weights_apart(question: Question, local: LocalGemm, *, trained: bool) -> tuple[Array, Array]:
     """(N,) seconds in which products of experts move weights, and gradients where they add to these, and nothing else.
 
     Each expert's product is a kernel of its own, over few rows: it waits for the first of its weights, and once it has
@@ -297,9 +259,7 @@ def _weights_apart(
     FLOPs / rate + bytes / (0.9 · bandwidth), within a tenth from 128 to 1,024 rows an expert, forward, towards inputs,
     towards bf16 and towards fp32 gradients (timings in SimuMax, configs/system/b200_bf16_ceperm.json).
     """
-    if question.stack.experts_in_one_kernel:
-        return 0.0, 0.0
-    weights = local.inputs * local.outputs * local.batch
+    weights: Array = local.inputs * local.outputs * local.batch
     rate = _EXPERT_BANDWIDTH * question.cluster.gpu.memory_bandwidth
     gradient = STATE_BYTES[gradient_dtype(question)] if fuses_accumulation(question) else 0.0
     return question.training.operand_bytes * weights / rate, 2 * gradient * trained * weights / rate
@@ -326,14 +286,8 @@ def local_gemm(question: Question, columns: LayoutColumns, gemm: Gemm) -> LocalG
 
 def forward_seconds(local: LocalGemm, device: Device, *, cast_by_norm: bool = False) -> Array:
     """(N,) seconds with the casts of its operands; a norm may hand over its input cast."""
-    inputs, weights = local.rows * local.inputs, local.outputs * local.inputs
-    seconds = product_seconds(local, device) + forward_cast_seconds(
-        inputs * local.batch,
-        weights * local.batch,
-        device,
-        matrices=local.matrices,
-        cast_by_norm=cast_by_norm,
-    )
+    casts = _cast_seconds(local, device, backward=False, cast_by_norm=cast_by_norm)
+    seconds = product_seconds(local, device) + casts
     return seconds if local.stored_bytes is None else seconds + _widening_seconds(local, device)
 
 
@@ -357,9 +311,7 @@ def _backward_seconds(local: LocalGemm, device: Device, *, trained: bool) -> tup
     weight = np.zeros(len(rows))
     if trained:
         weight = gemm_seconds(inner, out, rows, device, batch, over_rows=True)
-    casts = backward_cast_seconds(
-        rows * inner * batch, out * inner * batch, rows * out * batch, device, matrices=local.matrices
-    )
+    casts = _cast_seconds(local, device, backward=True)
     if local.stored_bytes is not None:
         casts = casts + _widening_seconds(local, device)
     return gemm_seconds(rows, inner, out, device, batch) + weight + casts, weight

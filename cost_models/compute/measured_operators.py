@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -37,14 +36,8 @@ class Passes(NamedTuple):
     backward: Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Calls:
-    """`count` calls of one operator over `elements` (N,)."""
-
-    operator: ElementwiseOperator
-    elements: Array
-    count: float = 1.0
-
+_Calls = tuple[ElementwiseOperator, Array, float]
+"""An operator, the (N,) elements of a call, and the number of calls."""
 
 _COPIES_OF_WHOLE, _COPIES_OF_SPLIT = 2, 4
 """Copies of a block's activations in one pass: an all-reduce copies what it adds up, twice a pass; along the sequence
@@ -66,7 +59,7 @@ def measured_block(question: Question, columns: LayoutColumns) -> Passes:
     operators = block_operators(model)
 
     def calls(operator: ElementwiseOperator, amount: Amount, count: float = 1.0) -> _Calls:
-        return _Calls(operator=operator, elements=on_rank(question, columns, amount), count=count)
+        return operator, on_rank(question, columns, amount), count
 
     counted: dict[tuple[ElementwiseOperator, Tensor], float] = defaultdict(float)
     for one in operators:
@@ -76,7 +69,8 @@ def measured_block(question: Question, columns: LayoutColumns) -> Passes:
     inner = added(
         (one.share, {one.reads.place: one.reads.width}) for one in operators if one.kind == "activation"
     )
-    both.append(calls(_measured_as(model.activation), inner))
+    timed_as = {"quick-gelu": "silu", "gelu-tanh": "gelu"}.get(model.activation, model.activation)
+    both.append(calls(cast(ElementwiseOperator, timed_as), inner))
     if any(one.kind == "activation" and one.inputs > 1 for one in operators):
         both.append(calls("multiply", inner))
     sums = [
@@ -88,7 +82,7 @@ def measured_block(question: Question, columns: LayoutColumns) -> Passes:
     gradient_sums = [calls("add", {over.place: over.width}, count) for over, count in met]
     copies = np.where(columns.tp > 1, np.where(columns.sp == 1, _COPIES_OF_SPLIT, _COPIES_OF_WHOLE), 0)
     whole = columns.tokens(question.training.sequence_length) * model.hidden_size
-    exchanged = _Calls(operator="copy", elements=copies * whole)
+    exchanged: _Calls = ("copy", copies * whole, 1.0)
     once = [*gradient_sums, calls("bias-gradient", _biased(operators)), exchanged]
     return Passes(
         forward=_seconds(profile, [*both, *sums, exchanged], backward=False),
@@ -131,13 +125,6 @@ def gradients_met(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
     return met
 
 
-def _measured_as(activation: Activation) -> ElementwiseOperator:
-    """Name of the measured curve of an activation."""
-    if activation == "quick-gelu":
-        return "silu"
-    return "gelu" if activation == "gelu-tanh" else activation
-
-
 def attention_core(question: Question, columns: LayoutColumns) -> Passes:
     """The attention kernel over the heads of this rank; needs the profile's attention curves."""
     model = question.model
@@ -151,8 +138,8 @@ def accumulation_seconds(question: Question, columns: LayoutColumns, parameters:
     """Seconds of adding gradients of `parameters` (N,) to those of earlier microbatches, mean over the microbatches of
     a step: as long as sums of activations that move as many bytes."""
     moved = bytes_of_a_sum(question) / (3 * question.training.element_bytes)
-    added = [_Calls(operator="add", elements=moved * parameters)]
-    return _seconds(question.hardware, added, backward=False) * added_share(question, columns)
+    seconds = _seconds(question.hardware, [("add", moved * parameters, 1.0)], backward=False)
+    return seconds * added_share(question, columns)
 
 
 def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Passes:
@@ -163,7 +150,7 @@ def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Ar
     microbatches = columns.microbatches(question.training.global_batch)
     scattered = np.where(shards > 1, parameters / microbatches, 0.0)
     forward, once = (
-        _seconds(question.hardware, [_Calls(operator="copy", elements=elements)], backward=False)
+        _seconds(question.hardware, [("copy", elements, 1.0)], backward=False)
         for elements in (gathered, scattered)
     )
     return Passes(forward=forward, backward=forward + once)
@@ -175,14 +162,14 @@ def embedding_operators(question: Question, columns: LayoutColumns) -> Passes:
     tokens = columns.tokens(question.training.sequence_length)
     hidden = tokens * model.hidden_size
     table = padded_vocabulary(model, columns.tp) / columns.tp * model.hidden_size
-    gather = [_Calls(operator="embedding", elements=hidden)]
-    positions = [_Calls(operator="add", elements=hidden)] if model.positions == "learned" else []
-    dropped = [_Calls(operator="dropout", elements=hidden)] if question.dropout > 0 else []
-    whole_table = [_Calls(operator="add", elements=table, count=2.0 if model.tied_embeddings else 1.0)]
+    gather: list[_Calls] = [("embedding", hidden, 1.0)]
+    positions: list[_Calls] = [("add", hidden, 1.0)] if model.positions == "learned" else []
+    dropped: list[_Calls] = [("dropout", hidden, 1.0)] if question.dropout > 0 else []
+    whole_table: list[_Calls] = [("add", table, 2.0 if model.tied_embeddings else 1.0)]
+    backward = _seconds(profile, [*gather, *dropped], backward=True)
     return Passes(
         forward=_seconds(profile, [*gather, *positions, *dropped], backward=False),
-        backward=_seconds(profile, [*gather, *dropped], backward=True)
-        + _seconds(profile, whole_table, backward=False),
+        backward=backward + _seconds(profile, whole_table, backward=False),
     )
 
 
@@ -192,18 +179,16 @@ def head_operators(question: Question, columns: LayoutColumns) -> Passes:
     tokens = columns.tokens(question.training.sequence_length)
     logits = tokens * question.scored_share * head_rows(model, columns.tp) / columns.tp
     outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
-    both = [_Calls(operator=model.norm, elements=outside), _Calls(operator="cross-entropy", elements=logits)]
-    return Passes(
-        forward=_seconds(profile, both, backward=False), backward=_seconds(profile, both, backward=True)
-    )
+    both: list[_Calls] = [(model.norm, outside, 1.0), ("cross-entropy", logits, 1.0)]
+    return Passes(*(_seconds(profile, both, backward=backward) for backward in (False, True)))
 
 
 def _seconds(profile: HardwareProfile, calls: Iterable[_Calls], *, backward: bool) -> Array:
     """Sum over the calls; an operator without a curve costs nothing here, it was not worth measuring."""
     curves: dict[str, OperatorCurve] = {curve.operator: curve for curve in profile.operators}
     total = np.zeros(1)
-    for call in calls:
-        curve = curves.get(call.operator)
+    for operator, elements, count in calls:
+        curve = curves.get(operator)
         points = () if curve is None else curve.backward if backward else curve.forward
-        total = total + call.count * curve_seconds(points, call.elements)
+        total = total + count * curve_seconds(points, elements)
     return total
