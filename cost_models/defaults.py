@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from cost_models.compute.device import require_rate
+from cost_models.compute.gemm import require_rate
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL

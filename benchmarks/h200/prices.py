@@ -12,8 +12,7 @@ from cases import Case, Sweep
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.compute.block import block_seconds
-from cost_models.compute.device import Device, device_of
-from cost_models.compute.gemm import gemm_seconds, matrix_seconds
+from cost_models.compute.gemm import Device, device_of, gemm_seconds, matrix_seconds
 from cost_models.defaults import OWN_COMPILED, OWN_STACK, complete_question
 from cost_models.estimate import Estimate
 from cost_models.files import catalog

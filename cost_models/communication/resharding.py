@@ -29,7 +29,7 @@ import numpy as np
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.communication.levels import levels_of
+from cost_models.communication.topology import levels_of
 from cost_models.operators.block import (
     block_operators,
     embedding_weights,

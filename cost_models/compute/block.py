@@ -8,10 +8,10 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns, over_distinct
-from cost_models.compute.device import Device, device_of
-from cost_models.compute.flash import flash_seconds, index_seconds
 from cost_models.compute.gemm import (
+    Device,
     LocalGemm,
+    device_of,
     forward_seconds,
     gemm_seconds,
     local_gemm,
@@ -25,13 +25,12 @@ from cost_models.compute.measured_operators import (
     has_measured_operators,
     measured_block,
 )
-from cost_models.compute.scan import scan_seconds
+from cost_models.compute.mixing import flash_seconds, index_seconds, scan_seconds
 from cost_models.operators.accumulation import copied_bytes, fuses_accumulation, gradient_accumulation_bytes
 from cost_models.operators.documents import attended_keys, uneven_pieces
-from cost_models.operators.parameters import parameters
+from cost_models.operators.parameters import job_operators, parameters, trained_weights
 from cost_models.operators.record import Gemm
 from cost_models.operators.traffic import Traffic, attention_traffic, block_traffic, routing_traffic
-from cost_models.operators.tuning import job_operators, trained_weights
 from cost_models.question import Question
 from cost_models.specs.choices import ATTEND_AGAIN
 from cost_models.specs.stack import STORES_SCORES

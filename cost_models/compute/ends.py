@@ -8,15 +8,14 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns, over_distinct
-from cost_models.compute.device import Device
-from cost_models.compute.gemm import gemm_seconds
+from cost_models.compute.gemm import Device, gemm_seconds
 from cost_models.compute.measured_operators import (
     Passes,
     embedding_operators,
     has_measured_operators,
     head_operators,
 )
-from cost_models.operators.chunked_loss import chunks_loss, compiles_chunks
+from cost_models.operators.accumulation import chunks_loss, compiles_chunks
 from cost_models.operators.parameters import head_rows
 from cost_models.operators.record import tokens_on_rank
 from cost_models.question import Question

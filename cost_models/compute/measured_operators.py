@@ -26,7 +26,6 @@ from cost_models.specs.hardware import (
     attention_head_seconds,
     curve_seconds,
 )
-from cost_models.specs.transformer import Activation
 
 
 class Passes(NamedTuple):

@@ -27,10 +27,9 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns, context_ways, is_overlapped
-from cost_models.operators.chunked_loss import chunks_loss, compiles_chunks
-from cost_models.operators.parameters import head_rows, padded_vocabulary
+from cost_models.operators.accumulation import chunks_loss, compiles_chunks
+from cost_models.operators.parameters import head_rows, job_operators, padded_vocabulary, part_of
 from cost_models.operators.record import Amount, Operator, added, handed_on, on_rank, tokens_on_rank
-from cost_models.operators.tuning import job_operators, part_of
 from cost_models.question import Question
 from cost_models.schedules.registry import ALWAYS_SPLIT, is_scheduled
 from cost_models.specs.choices import CONTEXTS, SelectiveDrops

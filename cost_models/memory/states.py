@@ -16,8 +16,14 @@ import numpy as np
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.operators.accumulation import accumulates_apart, gradient_dtype, reduces_every_microbatch
-from cost_models.operators.parameters import total_parameters
-from cost_models.operators.tuning import ENDS, Part, job_operators, trained_parameters, tuned
+from cost_models.operators.parameters import (
+    ENDS,
+    Part,
+    job_operators,
+    total_parameters,
+    trained_parameters,
+    tuned,
+)
 from cost_models.question import Question
 from cost_models.specs.cluster import FULL
 from cost_models.specs.training import STATE_BYTES

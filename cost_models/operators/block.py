@@ -16,7 +16,7 @@ sizes of the convolved values, which tensor ranks add up; a short convolution al
 
 Forward FLOPs of the scan are those of its products with the states, 2·(N·P) a head, token and product: two where a
 state decays (a token is written, then read), three under the delta rule (what it says of the key is read before). How
-long chunks are that kernels work on changes what they execute (`cost_models.compute.scan`), not what the model needs.
+long chunks are that kernels work on changes what they execute (`cost_models.compute.mixing`), not what the model needs.
 
 Parameters beside matrices, from the modelling files of transformers 5.24 (`NemotronHMamba2Mixer`,
 `JambaMambaMixer`, `Qwen3NextGatedDeltaNet`, `KimiLinearDeltaAttention`, `MiniMaxLightningAttention`, `Lfm2ShortConv`):

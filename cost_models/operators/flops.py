@@ -31,8 +31,7 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import blocks_by_policy
 from cost_models.operators.block import block_operators
 from cost_models.operators.documents import attended_keys
-from cost_models.operators.parameters import padded_vocabulary
-from cost_models.operators.tuning import job_operators
+from cost_models.operators.parameters import job_operators, padded_vocabulary
 from cost_models.specs.choices import ATTEND_AGAIN, CORE, RECOMPUTE_POLICIES, Recompute, SelectiveDrops
 from cost_models.specs.kinds import frozen_parts, kinds_in, of_each_kind
 from cost_models.specs.training import TrainingSpec, TuningSpec

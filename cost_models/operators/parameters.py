@@ -3,16 +3,32 @@
 GPT-3 by hand: a block has 4h² + 4h (attention with biases) + 8h² + 5h (MLP with biases) + 4h (two layer norms)
 = 12h² + 13h parameters. A Mixtral 8x7B block has 2·4096² + 2·4096·1024 (attention) + 8·3·4096·14336 (experts) + 8·4096
 (router) + 2·4096 (norms) = 1451 million.
+
+**Fine-tuning**: what of a block is trained and what is frozen, a job's adapters as operators beside those of the block.
+
+Beside a matrix (in, out) an adapter multiplies by A (in, r) and then by B (r, out). Over tensor ranks it is split as
+its matrix is: beside split outputs every rank has A and its columns of B, beside split inputs its rows of A and all of
+B. What all ranks have is worked on in part by each, so that its gradients are added up over them once a step; sums of
+activations are those of the matrix. peft scales what B returns and adds it to what the matrix returned, and backward
+adds the gradients of the input, each in a kernel of its own (peft 0.17: tuners/lora/layer.py).
+
+All else of the model is frozen: matrices, norms, embedding and head have no gradients and no optimizer states. What
+lies before the first adapter is taken to run backward as everything else, a part of one block of the model.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from cost_models.arrays import Array, Ints
+from cost_models.axes.columns import LayoutColumns
 from cost_models.operators.block import (
+    TOWER_NORM,
     block_operators,
     embedding_weights,
     norm_weights,
@@ -20,8 +36,29 @@ from cost_models.operators.block import (
     projector_operators,
     transform_weights,
 )
-from cost_models.operators.record import Held, added, held_on_rank
-from cost_models.specs.kinds import decoder_of, tower_of
+from cost_models.operators.record import (
+    Gemm,
+    Held,
+    Operator,
+    Tensor,
+    added,
+    held_on_rank,
+    multiply,
+)
+from cost_models.question import Question
+from cost_models.specs.kinds import (
+    decoder_of,
+    frozen_parts,
+    kinds_in,
+    of_each_kind,
+    tower_of,
+)
+from cost_models.specs.training import (
+    Left,
+    Matrix,
+    TrainingSpec,
+    TuningSpec,
+)
 from cost_models.specs.transformer import TransformerSpec
 
 
@@ -98,3 +135,221 @@ def total_parameters(model: TransformerSpec) -> int:
     further = one.block + one.experts + further_weights(model) + 3 * norm_weights(model)
     total = total + model.further_tokens * further
     return round(float(total[0]))
+
+
+_CACHED = 64
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "queries, keys, values": ("q", "k", "v"),
+    "cross queries": ("q",),
+    "cross keys, values": ("k", "v"),
+    "cross output projection": ("o",),
+    "query latent": ("q_a",),
+    "queries": ("q_b",),
+    "key and value latent": ("kv_a",),
+    "keys and values": ("kv_b",),
+    "output projection": ("o",),
+    "state inputs": ("in_proj",),
+    "gate latents": ("in_proj", "in_proj"),
+    "gates": ("in_proj", "in_proj"),
+    "state outputs": ("out_proj",),
+    "mlp up": ("gate", "up"),
+    "mlp down": ("down",),
+    "shared up": ("gate", "up"),
+    "shared down": ("down",),
+}
+"""Operator → the usual names of its matrices; without a gate the last."""
+_MLP = frozenset({"gate", "up", "down"})
+_EXPERTS = frozenset({"experts"})
+_ALL = frozenset({*get_args(Matrix), *_EXPERTS})
+_GROUPS = {"all-linear": _ALL, "mlp": _MLP, "experts": _EXPERTS, "attention": _ALL - _MLP - _EXPERTS}
+
+Part = Literal["block", "experts", "embedding", "head"]
+"""Parts of a rank's model: blocks without routed experts, routed experts, embedding, head."""
+ENDS: tuple[Part, ...] = ("embedding", "head")
+
+
+@lru_cache(maxsize=_CACHED)
+def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Operator, ...]:
+    """All operators of a block as a job runs them: those of the model, and behind each matrix its adapters."""
+    if tuning is None:
+        return block_operators(model)
+    if tuning.left is not None:
+        return tuple(replace(one, trained=part_of(one) not in tuning.left) for one in block_operators(model))
+    wanted = target_names(tuning)
+    found: list[Operator] = []
+    kept: set[tuple[str, Tensor, float]] = set()
+    for base in block_operators(model):
+        found.append(_frozen(base, tuning))
+        source = ("both" if model.forked else base.half, base.reads, base.share)
+        has_input = base.reads_core or (base.shares_input and source in kept)
+        for number, name in enumerate(_matrices(base)):
+            if name in wanted:
+                shares = has_input and tuning.dropout == 0
+                found += _adapter(model, tuning, base, number, shares_input=shares)
+                has_input = True
+                kept.add(source)
+    return tuple(found)
+
+
+def part_of(one: Operator) -> Left:
+    """The part of a model that an operator of a block is of."""
+    return "tower" if one.name == TOWER_NORM else "projector" if one.name[:9] == "projector" else "block"
+
+
+def target_names(tuning: TuningSpec) -> frozenset[str]:
+    """Usual names of the matrices that have adapters."""
+    return frozenset[str]().union(*(_names_in_group(target) for target in tuning.targets))
+
+
+def missing_targets(model: TransformerSpec, targets: Iterable[str]) -> tuple[str, ...]:
+    """Targets that name no matrix of the model."""
+    there = frozenset(matrix_names(model))
+    return tuple(target for target in targets if not _names_in_group(target) & there)
+
+
+def matrix_names(model: TransformerSpec) -> tuple[str, ...]:
+    """Names of the matrices of its blocks that may have adapters."""
+    return tuple(dict.fromkeys(name for one in block_operators(model) for name in _matrices(one)))
+
+
+def _names_in_group(target: str) -> frozenset[str]:
+    return _GROUPS.get(target, frozenset({target}))
+
+
+def _matrices(base: Operator) -> tuple[str, ...]:
+    """Names of an operator's matrices in the order of its outputs; empty where adapters do not apply."""
+    gemm = base.gemm
+    if gemm is None or gemm.router:
+        return ()
+    if gemm.routed:
+        return ("experts",) * len(gemm.outputs)
+    if base.name == "queries" and not gemm.from_latent:
+        return ("q",)
+    return () if part_of(base) == "projector" else _NAMES.get(base.name, ())[-len(gemm.outputs) :]
+
+
+def _frozen(base: Operator, tuning: TuningSpec) -> Operator:
+    gemm = base.gemm
+    if gemm is not None and not gemm.router:
+        gemm = replace(gemm, stored_bytes=tuning.stored_bytes(gemm.inputs))
+    return replace(base, trained=False, gemm=gemm)
+
+
+def _adapter(
+    model: TransformerSpec, tuning: TuningSpec, base: Operator, number: int, *, shares_input: bool
+) -> Iterator[Operator]:
+    """Adapter operators: A, B, and the additions of output and input gradient."""
+    matrix = base.gemm
+    assert matrix is not None
+    common: dict[str, Any] = {"half": base.half, "share": base.share, "redone_by": base.redone_by}
+    product = dict(common)
+    if matrix.routed:
+        product |= {"experts": model.num_experts, "passed": model.experts_per_token}
+    beside: dict[str, Any] = {"routed": matrix.routed, "adapter": True}
+    into = Gemm(matrix.inputs, (tuning.rank,), "rows" if matrix.split == "rows" else "whole", **beside)
+    first = product | {"shares_input": shares_input, "drops_input": tuning.dropout > 0}
+    down = multiply(f"A of {base.name}", into, reads=base.reads.place, **first)
+    out = matrix.outputs[number]
+    out_of = Gemm(tuning.rank, (out,), "columns" if matrix.split == "columns" else "whole", **beside)
+    assert down.returns is not None
+    up = multiply(f"B of {base.name}", out_of, reads=down.returns.place, **product)
+    assert up.returns is not None
+    yield from (down, up)
+    yield Operator(f"adapter of {base.name}", "adapter", reads=up.returns, inputs=2, **common)
+    yield Operator(f"input of {base.name}", "adapter", reads=base.reads, inputs=0, **common)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """Trained share and frozen bytes of each model parameter on a rank."""
+
+    share: Array | float = 1.0
+    """Parameters trained."""
+    frozen: Array | float = 0.0
+    """Bytes of frozen weights."""
+
+
+WHOLE = Tuned()
+"""Shares of a job that trains every parameter."""
+
+
+def tuned(question: Question, columns: LayoutColumns, part: Part) -> Tuned:
+    """(N,) of a part of the model on a rank; of a job that trains all parameters 1 and 0."""
+    tuning, element = question.training.tuning, question.training.element_bytes
+    if tuning is None:
+        return WHOLE
+    if part in ENDS:
+        share: Array | float = float(question.training.trains("embedding" if part == "embedding" else "head"))
+        if part == "head" and not question.training.trains(
+            "head matrix"
+        ):  # its vectors may be trained without it
+            counts = parameters(question.model, columns.tp)
+            share = share * counts.head_vectors / (counts.head_vectors + counts.head_matrix)
+        return Tuned(share=share, frozen=element * (1.0 - share))
+    if tuning.left is not None and not {"block", "tower", "projector"} & {*tuning.left}:
+        return WHOLE
+    degrees, which = (columns.tp, columns.ep, columns.etp), part == "experts"
+    trained, frozen = _block_tuning_sizes(question.model, tuning, element)
+    there = np.maximum(1.0, held_on_rank(block_weights(question.model), *degrees)[which])
+    return Tuned(
+        share=held_on_rank(trained, *degrees)[which] / there,
+        frozen=held_on_rank(frozen, *degrees)[which] / there,
+    )
+
+
+def trained_weights(question: Question, columns: LayoutColumns, block: Array, experts: Array) -> Array:
+    """(N,) trained parameters of a rank, given its parameters of a block and of its experts."""
+    own, routed = (tuned(question, columns, part).share for part in ("block", "experts"))
+    return own * block + routed * experts
+
+
+def summed_over_tensor_ranks(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) parameters of a block whose gradients each tensor rank has a part of: those of adapters that all have."""
+    tuning = question.training.tuning
+    if tuning is None or tuning.left is not None:
+        return np.zeros(len(columns))
+    trained, _ = _block_tuning_sizes(question.model, tuning, question.training.element_bytes)
+    whole = trained.get("whole", 0.0) * (columns.tp > 1)
+    return whole + trained.get("each expert", 0.0) / columns.ep * (columns.etp > 1)
+
+
+def trained_parameters(model: TransformerSpec, tuning: TuningSpec) -> int:
+    """Parameters of all adapters of a model."""
+    return round(model.num_layers * sum(_block_tuning_sizes(model, tuning, 0.0)[0].values()))
+
+
+def unfrozen_parameters(model: TransformerSpec, training: TrainingSpec) -> int:
+    """Parameters of a model that a job does not freeze."""
+    frozen, decoder = frozen_parts(model, training), decoder_of(model)
+    ends = parameters(decoder, np.array([1]))
+    total = float(not frozen.embedding) * ends.embedding[0] + float(not frozen.head) * ends.head_vectors[0]
+    total += ends.head_matrix[0] * (not (decoder.tied_embeddings or frozen.head_matrix))
+    total += patch_weights(model.tower) * (not frozen.patches) if model.tower else 0
+    counts = kinds_in(model, training).counts
+    for (one, job), count in zip(of_each_kind(model, training), counts, strict=True):
+        operators = (own for own in job_operators(one, job.tuning) if own.trained)
+        total += count * sum(own.share * sum(own.weights.values()) for own in operators)
+    return round(float(total))
+
+
+@lru_cache(maxsize=_CACHED)
+def _block_tuning_sizes(
+    model: TransformerSpec, tuning: TuningSpec, element: float
+) -> tuple[dict[Held, float], dict[Held, float]]:
+    """Trained parameters and frozen bytes of a block over all ranks, by sharing."""
+    operators = job_operators(model, tuning)
+    trained = added((one.share, one.weights) for one in operators if one.trained)
+    frozen = added((one.share, _stored(one, element)) for one in operators if not one.trained)
+    return trained, frozen
+
+
+def _stored(one: Operator, element: float) -> dict[Held, float]:
+    """Frozen bytes of an operator by sharing: a matrix may be stored in fewer bits, a bias is not."""
+    gemm = one.gemm
+    if gemm is None or gemm.stored_bytes is None:
+        return {held: element * count for held, count in one.weights.items()}
+    bias = one.biased * gemm.width
+    biases = sum(one.weights.values()) * bias / (gemm.elements + bias)
+    *_, last = one.weights  # where biases are, too
+    stored = {held: gemm.stored_bytes * count for held, count in one.weights.items()}
+    return stored | {last: stored[last] + (element - gemm.stored_bytes) * biases}

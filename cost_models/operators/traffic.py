@@ -24,8 +24,8 @@ import numpy as np
 
 from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns
+from cost_models.operators.parameters import job_operators
 from cost_models.operators.record import Kind, Operator, Tensor, added, on_rank, tokens_on_rank
-from cost_models.operators.tuning import job_operators
 from cost_models.question import Question
 from cost_models.specs.stack import STORES_SCORES
 from cost_models.specs.transformer import TransformerSpec

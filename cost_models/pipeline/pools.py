@@ -44,15 +44,22 @@ import numpy as np
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns, is_overlapped
 from cost_models.axes.layout import Layout
-from cost_models.communication.stage import boundary_seconds
+from cost_models.communication.by_axis import boundary_seconds
 from cost_models.communication.topology import AxisGroups, axis_groups, pairs_over
 from cost_models.errors import InputError
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline.pipeline import Pipeline
-from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, costs_of, stage_costs
-from cost_models.pipeline.terms import memory_terms, stage_terms, terms_by_kind, terms_by_sort
-from cost_models.pipeline.time_pieces import Term, Terms, jitter, total, with_jitter
-from cost_models.pipeline.updates import tied_reduce_seconds
+from cost_models.pipeline.seconds import Term, Terms, jitter, tied_reduce_seconds, total, with_jitter
+from cost_models.pipeline.stage_costs import (
+    COLUMNS,
+    StageCosts,
+    costs_of,
+    memory_terms,
+    stage_costs,
+    stage_terms,
+    terms_by_kind,
+    terms_by_sort,
+)
 from cost_models.question import Question
 from cost_models.specs.cluster import BuildingsSpec, LevelSpec, LinkLevels, LinkSpec
 

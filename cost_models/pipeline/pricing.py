@@ -39,19 +39,17 @@ from cost_models.axes.columns import LayoutColumns, over_distinct
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload.price import tiers
 from cost_models.axes.recompute import blocks_by_policy
-from cost_models.communication.levels import Level, levels_of, met_levels, only
-from cost_models.communication.stage import boundary_seconds
-from cost_models.communication.topology import axis_groups
-from cost_models.compute.device import device_of
+from cost_models.communication.by_axis import boundary_seconds
+from cost_models.communication.topology import Level, axis_groups, levels_of, met_levels, only
 from cost_models.compute.ends import end_seconds
+from cost_models.compute.gemm import device_of
 from cost_models.errors import InputError
 from cost_models.estimate import Breakdown, Estimate, PoolReplicas, Trust, fullest_pool, fullness
 from cost_models.files import read_data
 from cost_models.memory.activations import activation_bytes
-from cost_models.operators.chunked_loss import loss_chunk
+from cost_models.operators.accumulation import loss_chunk
 from cost_models.operators.flops import causal_flops, model_flops, recomputed_flops, utilisation
-from cost_models.pipeline.peak import RankMemory, parts_of
-from cost_models.pipeline.pipeline import Pipeline, on_stages
+from cost_models.pipeline.pipeline import Pipeline, RankMemory, on_stages, parts_of
 from cost_models.pipeline.pools import (
     replica_memory,
     replica_terms,
@@ -60,9 +58,16 @@ from cost_models.pipeline.pools import (
     terms_of_each,
     with_pools,
 )
-from cost_models.pipeline.stage_costs import SECONDS, StageCosts, as_priced, costs_of, stage_costs, time_costs
-from cost_models.pipeline.terms import AXES
-from cost_models.pipeline.time_pieces import HIDDEN_AS, HIDDEN_PARTS, TIME_PARTS, Terms
+from cost_models.pipeline.seconds import HIDDEN_AS, HIDDEN_PARTS, TIME_PARTS, Terms
+from cost_models.pipeline.stage_costs import (
+    AXES,
+    SECONDS,
+    StageCosts,
+    as_priced,
+    costs_of,
+    stage_costs,
+    time_costs,
+)
 from cost_models.question import Question, by_uncertainty
 from cost_models.risk import slowest, weigh
 from cost_models.schedules.actions import IDLE, KINDS, ActionTable

@@ -26,19 +26,17 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
-from cost_models.communication.context import gathered_elements
+from cost_models.communication.by_axis import gathered_elements
 from cost_models.compute.gemm import EAGER_CAST_BYTES
-from cost_models.compute.scan import state_elements
+from cost_models.compute.mixing import state_elements
 from cost_models.memory.activations import ActivationBytes, activation_bytes, plain_scan_bytes
 from cost_models.memory.states import StateBytes, ends_apart, state_bytes
-from cost_models.operators.accumulation import fuses_accumulation
+from cost_models.operators.accumulation import chunks_loss, fuses_accumulation
 from cost_models.operators.block import block_operators
-from cost_models.operators.chunked_loss import chunks_loss
-from cost_models.operators.parameters import Parameters, padded_vocabulary, parameters
+from cost_models.operators.parameters import Parameters, job_operators, padded_vocabulary, parameters
 from cost_models.operators.record import tokens_on_rank
 from cost_models.operators.traffic import block_traffic
-from cost_models.operators.tuning import job_operators
-from cost_models.pipeline.time_pieces import Term, head_parameters, sum_terms
+from cost_models.pipeline.seconds import Term, head_parameters, sum_terms
 from cost_models.question import Question
 from cost_models.specs.choices import OUTPUTS, RECOMPUTE_POLICIES
 

@@ -1,7 +1,8 @@
 """Costs of a pipeline stage as affine functions of its layers: one record for one layout and for a million.
 
 Everything downstream (estimate, bounds, ILP, timeline) reads these columns and nothing else, so no second model can
-drift from the first. Shape legend: N layouts (rows), P recompute policies in the order of `RECOMPUTE_POLICIES`.
+drift from the first. Shape legend: N layouts (rows), P recompute policies in the order of `RECOMPUTE_POLICIES`, K
+kinds, T = K·P sorts, kind by kind.
 
 A virtual stage with `n` blocks under policy `q` takes, for one microbatch,
 
@@ -35,35 +36,411 @@ are between the halves of their backward pass, that is maximal in the schedule, 
     optimizer = static + rank_update + Σ_c n_c (layer_static + layer_update)
                 + [first] (embedding_static + embedding_update) + [last] (head_static + head_update)
 
-Where blocks are of several kinds `n · layer` is a sum over them; coefficients of the mean block are for what sums over
-the whole model, or draws clouds of points (`cost_models.pipeline.terms`).
+Every coefficient, of time (seconds) and of memory (bytes), is first split into the parts a user sees, `{part: value}`
+(terms); `stage_costs` is the one place where these are added up.
 
-`stage_costs` is the one place where parts are added up.
+**Kinds.** Models whose blocks are of several kinds have coefficients of each kind, of the mean block, and by sort: a
+kind of block under a recompute policy. Where blocks are of several kinds `n · layer` is a sum over them; coefficients
+by sort price placements, those of the mean block are for what sums over the whole model, or draws clouds of points.
+What is no block's is that of the last block's kind (predicted further tokens have such blocks), and what a rank does or
+holds besides is the mean. Where blocks are offloaded by number, which ones they are is not told, so all blocks are
+priced as their mean.
+
+**Further tokens.** Where a model predicts some, each has a block of its own behind the last one, and the head once
+more. It reads the state that the head reads and the embedding of the next token, both normed, side by side through a
+matrix (2h, h), and ends in the same output matrix and a loss of its own (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+All lie with the head; on a pipeline that rank holds the token embedding a second time, and its gradients are added to
+the first stage's (Megatron Core, `multi_token_prediction.py`). Being part of the head, these blocks recompute nothing.
+Left out: what the joining matrix itself keeps and is held by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import numpy as np
 
 from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns, is_overlapped, over_distinct
-from cost_models.memory.device import memory_limit
-from cost_models.pipeline.terms import (
-    AXES,
-    OF_BLOCKS,
-    by_sort,
-    each_kind,
-    memory_terms,
-    terms_by_kind,
-    times_of_kinds,
+from cost_models.axes.offload.price import offload_bytes, offload_seconds
+from cost_models.axes.offload.residency import named_blocks
+from cost_models.compute.gemm import gemm_seconds
+from cost_models.memory.activations import ActivationBytes, boundary_bytes, pending_bytes
+from cost_models.memory.device import fragmentation, memory_limit, workspace_bytes
+from cost_models.operators.accumulation import chunks_loss
+from cost_models.operators.documents import timed
+from cost_models.operators.parameters import tuned
+from cost_models.operators.record import tokens_on_rank
+from cost_models.pipeline.seconds import (
+    FRAGMENTATION,
+    Pieces,
+    Term,
+    Terms,
+    action_terms,
+    halves,
+    jitter,
+    launch_seconds,
+    layer_backward,
+    layer_forward,
+    optimizer,
+    sum_terms,
+    sync,
+    total,
+    with_jitter,
 )
-from cost_models.pipeline.time_pieces import Terms, total
+from cost_models.pipeline.sizes import (
+    Sizes,
+    held_back_bytes,
+    sizes_of,
+    working_bytes,
+)
 from cost_models.question import Question
-from cost_models.schedules.registry import REGISTRY
+from cost_models.schedules.registry import (
+    ALWAYS_SPLIT,
+    KEEPS_ALL_LOGITS,
+    REGISTRY,
+    is_scheduled,
+)
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.kinds import Kinds
+
+_FORWARD_PASSES, _BACKWARD_PASSES = 8.0, 10.0
+"""Over the residual stream: two norms, and both put side by side."""
+
+
+def _further_seconds(pieces: Pieces, terms: Terms) -> Terms:
+    """The coefficients of time that change, with what further tokens add."""
+    question, columns, device = pieces.question, pieces.columns, pieces.device
+    rows, h = columns.tokens(question.training.sequence_length), question.model.hidden_size
+    width, joined = h / columns.tp, np.asarray(2.0 * h)
+    passes = device.element_bytes * tokens_on_rank(question, columns, "stream") * h / device.memory_rate
+    weight = gemm_seconds(joined, width, rows, device, over_rows=True)
+    forward = gemm_seconds(rows, width, joined, device) + _FORWARD_PASSES * passes
+    backward = gemm_seconds(rows, joined, width, device) + weight + _BACKWARD_PASSES * passes
+    own = {
+        way: (_unrecomputed(terms[f"layer_{way}"]), terms[f"head_{way}"], {"compute": seconds})
+        for way, seconds in (("forward", forward), ("backward", backward), ("weight", weight))
+    }
+    return _with_further(question, columns, terms, own, ("sync", "optimizer"))
+
+
+def _further_bytes(question: Question, columns: LayoutColumns, terms: Terms) -> Terms:
+    """Memory coefficients that change with further predicted tokens."""
+    own: dict[str, tuple[Term, ...]] = {"moment": (terms["head_moment"],)}
+    own |= {k: (terms[f"head_{k}"], _unrecomputed(terms[f"layer_{k}"])) for k in ("activation", "pending")}
+    return _with_further(question, columns, terms, own, ("static", "update"))
+
+
+def _with_further(
+    question: Question,
+    columns: LayoutColumns,
+    terms: Terms,
+    own: Mapping[str, Sequence[Term]],
+    of_rank: Sequence[str],
+) -> Terms:
+    """Terms of the head with `own` of each further token, and of its rank with a block and the embedding, which a
+    pipeline's last rank would not hold anyway."""
+    times = question.model.further_tokens
+    changed = {
+        f"head_{kind}": sum_terms(terms[f"head_{kind}"], *each, times=times) for kind, each in own.items()
+    }
+    for kind in of_rank:
+        head = sum_terms(terms[f"head_{kind}"], terms[f"layer_{kind}"], times=times)
+        embedding = terms[f"embedding_{kind}"].items()
+        again = {part: np.where(columns.pp > 1, value, 0.0) for part, value in embedding if part != "buffers"}
+        changed[f"head_{kind}"] = sum_terms(head, again)
+    return changed
+
+
+def _unrecomputed(block: Term) -> Term:
+    """A block's term without recompute, where it has one for each policy."""
+    return {part: value[:, 0] if value.ndim > 1 else value for part, value in block.items()}
+
+
+_END_OF_A_BLOCK = 0.5
+"""To drive an end of the model takes this share of a block, on a CPU: both together take as long as one."""
+
+
+def time_terms(
+    question: Question, columns: LayoutColumns, *, data_parallel: bool = True, whole: bool = True
+) -> Terms:
+    """All time coefficients for N layouts at once, or as if no other ranks held the same parameters; without the
+    `whole` model's ends only those of blocks, and of what a rank does once a step."""
+    question = timed(question)
+    pieces = Pieces(question, columns, data_parallel, whole)
+    terms: Terms = {
+        "layer_forward": layer_forward(pieces),
+        "layer_backward": layer_backward(pieces),
+        **sync(pieces),
+        **optimizer(pieces),
+        **(_of_passes(pieces) if whole else {}),
+    }
+    terms |= offload_seconds(pieces, terms)
+    terms["layer_backward"], terms["layer_weight"] = halves(pieces, terms["layer_backward"])
+    if whole and question.model.further_tokens:
+        terms |= _further_seconds(pieces, terms)
+    if question.training.reference in ("resident", "host"):
+        # a reference model runs before each forward pass, with its gathers and collectives; what one that lies on the
+        # host waits for is its own
+        for name in terms.keys() & {"layer_forward", "embedding_forward", "head_forward", "stage_forward"}:
+            terms[name] = {
+                part: (1 + (part not in ("offload", "offload_hidden"))) * value
+                for part, value in terms[name].items()
+            }
+    slowdown = jitter(question, columns)
+    return {name: with_jitter(term, slowdown) for name, term in terms.items()}
+
+
+def _of_passes(pieces: Pieces) -> Terms:
+    """Passes through embedding and head, and what an action of a pipeline and a step take besides."""
+    ends, tensor = pieces.ends, pieces.tensor
+    on_cpu = pieces.question.cluster.gpu.kind == "cpu"
+    host = {"host": _END_OF_A_BLOCK * launch_seconds(pieces)} if on_cpu else {}
+    hidden = {"tp_comm": pieces.head_summed, "tp_hidden": tensor.head_backward - pieces.head_summed}
+    return {
+        "embedding_forward": {"compute": ends.embedding_forward, "tp_comm": tensor.embedding_forward} | host,
+        "embedding_backward": {"compute": ends.embedding_backward, "tp_comm": tensor.embedding_backward}
+        | host,
+        "head_forward": {"compute": ends.head_forward, "tp_comm": tensor.head_forward} | host,
+        "head_backward": {"compute": ends.head_backward, **hidden, **host},
+        "head_weight": {"compute": ends.head_weight},
+        **action_terms(pieces),
+        "step_overhead": {"host": np.full(len(pieces.columns), pieces.question.hardware.step_seconds)},
+    }
+
+
+_MOVING = (
+    "layer_activation",
+    "layer_pending",
+    "embedding_activation",
+    "head_activation",
+    "head_pending",
+    "working",
+    "head_moment",
+)
+"""Terms of tensors that are made and freed within a step; the optimizer's step finds the room of activations."""
+
+
+def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
+    """All memory coefficients for N layouts at once."""
+    sizes = sizes_of(question, columns)
+    states, (first, last), counts = sizes.states, sizes.ends, sizes.counts
+    kept, head = sizes.kept, sizes.head
+    (pending, head_pending), boundaries = pending_bytes(question, columns), boundary_bytes(question, columns)
+    head_live, head_moment = _head_bytes(columns, kept)
+    if question.training.optimizer_in_backward:  # the output matrix has its gradient beside those of logits
+        gradient = question.training.element_bytes * counts.head_matrix
+        head_moment = head_moment + np.where(chunks_loss(question, columns), 0.0, gradient)
+    buckets = np.where(
+        (columns.zero >= 1) & (columns.replicas > 1), question.stack.collective_buffers or 0.0, 0.0
+    )  # in which shards of gradients and weights are collected
+    terms: Terms = {
+        "static": {"buffers": boundaries.every_rank + workspace_bytes(question) + buckets},
+        "layer_static": sizes.held_block(states, sizes.experts),
+        "layer_activation": {"activations": kept.block},
+        "layer_pending": {"activations": pending},
+        "layer_update": sizes.updated_block(states, sizes.experts),
+        "rank_update": {"optimizer": np.zeros(len(columns))},
+        "embedding_static": sizes.held_end(first, counts.embedding) | {"buffers": boundaries.first_rank},
+        "embedding_activation": {"activations": kept.embedding},
+        "embedding_update": sizes.updated(first, counts.embedding),
+        "head_static": sizes.held_end(last, head) | {"buffers": boundaries.last_rank},
+        "head_activation": {"activations": head_live},
+        "head_pending": {"activations": head_pending},
+        "head_update": sizes.updated(last, head),
+        "working": {"working": working_bytes(sizes)},
+        "head_moment": {"working": head_moment},
+    }
+    terms |= offload_bytes(sizes, terms)
+    if question.model.further_tokens:
+        terms |= _further_bytes(question, columns, terms)
+    terms |= {name: terms[name] | {FRAGMENTATION: size} for name, size in _stream_pools(sizes, terms).items()}
+    held_back = terms["static"].get(FRAGMENTATION, 0.0) + held_back_bytes(question, columns)
+    terms["static"] = terms["static"] | {FRAGMENTATION: held_back}
+    terms = _with_fragmentation(terms, fragmentation(question), kept.released_logits)
+    return terms | {"head_moment": _freed_by_loss(sizes, terms["head_moment"])}
+
+
+def _freed_by_loss(sizes: Sizes, moment: Term) -> Term:
+    """The `moment` of the loss where embedding and head are let go of until their backward pass: that gathers them,
+    through a buffer (counted once where it is a stream's own), beside the gradients of logits in the weights' type."""
+    question, columns = sizes.question, sizes.columns
+    frees = question.stack.loss_frees_ends and not question.training.optimizer_in_backward
+    here = frees & (columns.pp == 1) & ~chunks_loss(question, columns)
+    freed = np.where(here, sizes.ends[0].gathered * (sizes.counts.embedding + sizes.head), 0.0)
+    copies = 1 if fragmentation(question) else 2
+    again = np.where(here, copies * freed + sizes.kept.logits, 0.0)
+    return moment | {"weights": -freed, "working": np.maximum(moment["working"], again)}
+
+
+def _with_fragmentation(terms: Terms, share: float, released: Array) -> Terms:
+    """Terms with fragmentation: a share of all temporary tensors, and released logits beside the loss."""
+    sizes = {name: share * total(terms[name]) for name in _MOVING}
+    sizes["head_moment"] = sizes["head_moment"] + (released if share else 0.0)
+    return terms | {name: terms[name] | {FRAGMENTATION: size} for name, size in sizes.items()}
+
+
+def _stream_pools(sizes: Sizes, terms: Terms) -> dict[str, Array]:
+    """Memory of `fully_shard` that only its own streams may use again, as the allocator keeps pools by stream.
+
+    Collectives gather into a buffer of the copy-in stream, for two blocks or for embedding and head, from which weights
+    are copied out. The reduction's stream makes the shards of gradients: from the second step on their blocks are there
+    before the gradients are (torch, distributed/fsdp/_fully_shard/_fsdp_collectives.py).
+    """
+    question, states, counts = sizes.question, sizes.states, sizes.counts
+    if not (question.stack.fully_shard and fragmentation(question)):
+        return {}
+    element, of_block = question.training.element_bytes, tuned(question, sizes.columns, "block")
+    gathers = np.where(states.scattering > 0, element, 0.0)
+    each = np.where(states.scattering > 0, element * of_block.share + of_block.frozen, 0.0)
+    blocks = 2 * each * counts.block
+    together = sizes.columns.pp == 1
+    first = gathers * (counts.embedding + np.where(together, sizes.head, 0.0))
+    last = np.where(together, 0.0, gathers * sizes.head)
+    made = {  # in the blocks that the pool has
+        name: -terms[name]["gradients"] for name in ("layer_update", "embedding_update", "head_update")
+    }
+    return made | {
+        "static": blocks,
+        "layer_static": states.reduced * counts.block + sizes.experts.reduced * counts.experts,
+        "embedding_static": sizes.ends[0].reduced * counts.embedding + np.maximum(0.0, first - blocks),
+        "head_static": sizes.ends[1].reduced * sizes.head + np.maximum(0.0, last - blocks),
+    }
+
+
+def _head_bytes(columns: LayoutColumns, kept: ActivationBytes) -> tuple[Array, Array]:
+    """(kept per live microbatch, held at once while the loss runs) of the last stage, (N,) each.
+
+    Schedules that run backward at once have one microbatch in the head, which belongs to that moment. GPipe keeps them
+    all, and DualPipeV runs another microbatch between; where backward is always split, what the output product kept
+    waits for its weight half.
+    """
+    collects, waits = is_scheduled(columns, KEEPS_ALL_LOGITS), is_scheduled(columns, ALWAYS_SPLIT)
+    live = kept.head + kept.log_probabilities
+    moment = kept.loss_gradients + np.where(collects, 0.0, np.where(waits, kept.log_probabilities, live))
+    return np.where(collects, live, np.where(waits, kept.head, 0.0)), moment
+
+
+Price = Callable[[Question, LayoutColumns], Terms]
+AXES = tuple(field.name for field in fields(LayoutColumns))
+OF_BLOCKS = (
+    *("layer_forward", "layer_backward", "layer_weight", "layer_sync", "layer_optimizer"),
+    *("layer_static", "layer_activation", "layer_pending", "layer_update", "working"),
+)
+"""Coefficients that a block has."""
+
+
+def times_of_kinds(question: Question, columns: LayoutColumns, *, data_parallel: bool = True) -> list[Terms]:
+    """The terms of time as if all blocks were of one kind, for each kind."""
+    price = partial(time_terms, data_parallel=data_parallel)
+    return each_kind(question, columns, price, partial(price, whole=False))
+
+
+def terms_by_kind(question: Question, columns: LayoutColumns) -> list[Terms]:
+    """The terms of time and memory as if all blocks were of one kind, for each kind."""
+    return each_kind(question, columns, stage_terms, partial(stage_terms, whole=False))
+
+
+def stage_terms(question: Question, columns: LayoutColumns, *, whole: bool = True) -> Terms:
+    """All coefficients of N layouts at once, those of time and those of memory."""
+    return time_terms(question, columns, whole=whole) | memory_terms(question, columns)
+
+
+def each_kind(
+    question: Question, columns: LayoutColumns, price: Price, of_others: Price | None = None
+) -> list[Terms]:
+    """Terms if all blocks were of one kind, for each kind; only terms of blocks differ.
+
+    `of_others` prices all kinds but the last block's, of which terms of blocks count, and what a rank has besides.
+    """
+    if question.kinds.number == 1:
+        return [_zero_frozen_terms(own, price(own, columns)) for own in question.by_kind]
+    # a block without experts does not depend on their degrees, but for updates by shares of the whole model
+    alike = question.stack.update_group is None
+    without = replace(columns, ep=np.ones_like(columns.ep), etp=columns.tp) if alike else columns
+    kinds, counted = question.kinds, named_blocks(columns) > 0
+    last, each = kinds.of_block[-1], list[Terms]()
+    for kind, own in enumerate(question.by_kind):
+        ends = kind == last or of_others is None or own.model.tower is not None
+        price_of = partial(price if ends else of_others or price, own)
+        rows = _tower_batch_columns(question, own, columns if own.model.moe_share else without)
+        each.append(_zero_frozen_terms(own, over_distinct(rows, AXES, price_of)))
+
+    def mean(name: str) -> Term:
+        return _joined([one[name] for one in each], kinds.mean)
+
+    common = each[last] | {name: mean(name) for name in each[last] if name.startswith("rank_")}
+    if question.model.tower is not None:
+        begins = {name: term for name, term in each[0].items() if name.startswith("embedding_")}
+        for name in begins.keys() & {"embedding_static"}:
+            begins[name] = begins[name] | {"buffers": common[name]["buffers"]}
+        common = common | begins
+    own_names = [name for name in OF_BLOCKS if name in common]
+    found = [common | {name: one[name] for name in own_names} for one in each]
+    if not counted.any():
+        return found
+
+    def mean_where_counted(both: list[Array]) -> Array:
+        return np.where(counted if both[0].ndim == 1 else counted[:, None], both[1], both[0])
+
+    return [
+        one | {name: _joined([one[name], mean(name)], mean_where_counted) for name in own_names}
+        for one in found
+    ]
+
+
+def _tower_batch_columns(question: Question, own: Question, columns: LayoutColumns) -> LayoutColumns:
+    """The layouts as blocks of one kind see them: to a vision tower every image is a sequence, which no rank splits."""
+    if own.model.tower is None or own.model.tower.part != "tower":
+        return columns
+    return replace(columns, mbs=columns.mbs * (question.training.images or 1), sp=np.zeros_like(columns.sp))
+
+
+def _zero_frozen_terms(own: Question, terms: Terms) -> Terms:
+    """Terms of blocks of one kind as a job runs them: forward alone where nothing before them is trained, and the first
+    of a decoder behind a tower with the token embedding, which lies with it."""
+    terms = dict(terms)
+    if own.training.still:
+        for name in terms.keys() & {"layer_backward", "layer_weight", "layer_activation", "layer_pending"}:
+            terms[name] = {part: np.zeros_like(value) for part, value in terms[name].items()}
+        for name in terms.keys() & {"working"}:
+            terms[name] = {part: value[:, :1] + np.zeros_like(value) for part, value in terms[name].items()}
+    if own.model.tower is not None and own.model.tower.part == "joint":
+        for name in [name for name in terms if name.startswith("embedding_")]:
+            block = dict(terms[name.replace("embedding", "layer")])
+            policies = max(value.ndim for value in block.values()) > 1
+            for part, value in terms[name].items():
+                if part != "buffers":
+                    block[part] = block.get(part, 0.0) + (value[:, None] if policies else value)
+            terms[name.replace("embedding", "layer")] = block
+    return terms
+
+
+def terms_by_sort(each: Sequence[Terms]) -> Terms:
+    """Terms of blocks by sort, with an axis T in place of P where there are several kinds."""
+    if len(each) == 1:
+        return each[0]
+    return each[0] | {name: _joined([one[name] for one in each], by_sort) for name in OF_BLOCKS}
+
+
+def by_sort(values: Sequence[Array]) -> Array:
+    """(N, T) of what blocks of each kind have, (N,) or (N, P)."""
+    policies = len(RECOMPUTE_POLICIES)
+    each = [np.repeat(value[:, None], policies, axis=1) if value.ndim == 1 else value for value in values]
+    return np.concatenate(each, axis=-1)
+
+
+def _joined(terms: Sequence[Mapping[str, Array]], join: Callable[[list[Array]], Array]) -> Term:
+    """Terms joined into one, part by part; a missing part counts as zero."""
+    known = {part: value for term in terms for part, value in term.items()}
+    return {part: join([term.get(part, np.zeros_like(own)) for term in terms]) for part, own in known.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,8 +48,12 @@ from cost_models.estimate import Breakdown
 from cost_models.files import read_data
 from cost_models.memory.device import is_own_host
 from cost_models.memory.states import moment_bytes
-from cost_models.operators.parameters import parameters, total_parameters
-from cost_models.operators.tuning import trained_parameters, unfrozen_parameters
+from cost_models.operators.parameters import (
+    parameters,
+    total_parameters,
+    trained_parameters,
+    unfrozen_parameters,
+)
 from cost_models.question import Question
 from cost_models.specs.training import STATE_BYTES
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from cost_models.communication.collectives import point_to_point_seconds
 from cost_models.communication.topology import group_of
-from cost_models.compute.device import device_of
-from cost_models.compute.gemm import gemm_seconds
+from cost_models.compute.gemm import device_of, gemm_seconds
 from cost_models.errors import HostError
 from cost_models.files.whole import temporary_folder
 from executor.doctor.judging import BETWEEN, Assumptions

@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from cost_models.operators.chunked_loss import loss_chunk
+from cost_models.operators.accumulation import loss_chunk
 from cost_models.operators.parameters import padded_vocabulary
 from executor.axes.axis import Axis, Rank
 from executor.axes.context.attention import ContextAxis

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.errors import InputError, Problem
-from cost_models.operators.tuning import target_names
+from cost_models.operators.parameters import target_names
 from cost_models.specs.training import TuningSpec
 from executor.boxes import Box
 from executor.hugging_face.names import Names, Part, Source, parts_of

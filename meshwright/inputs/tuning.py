@@ -7,7 +7,7 @@ from typing import Any, cast, get_args
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem, did_you_mean
-from cost_models.operators.tuning import matrix_names, missing_targets
+from cost_models.operators.parameters import matrix_names, missing_targets
 from cost_models.specs.training import (
     USUAL_RANK,
     USUAL_TARGETS,

@@ -11,7 +11,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from matplotlib.textpath import TextToPath
 
-from cost_models.communication.levels import Level, link_graph, met_levels
+from cost_models.communication.topology import Level, link_graph, met_levels
 from cost_models.pipeline.pricing import LinkUse
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import format_bandwidth, format_seconds, grouped

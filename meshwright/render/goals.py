@@ -10,8 +10,7 @@ from typing import Any
 from cost_models.estimate import Estimate
 from cost_models.operators.documents import attended_keys
 from cost_models.operators.flops import causal_flops, model_flops
-from cost_models.operators.parameters import total_parameters
-from cost_models.operators.tuning import trained_parameters, unfrozen_parameters
+from cost_models.operators.parameters import total_parameters, trained_parameters, unfrozen_parameters
 from cost_models.pipeline.pricing import estimate as price
 from cost_models.pipeline.sizes import narrow_copies
 from cost_models.question import Question

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cost_models.communication.levels import met_levels
+from cost_models.communication.topology import met_levels
 from cost_models.pipeline.pricing import Crossing, LinkUse
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import format_bandwidth, format_seconds, grouped

@@ -24,10 +24,15 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns, first_of_each
 from cost_models.axes.offload.residency import offloads
 from cost_models.memory.device import memory_limit
-from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, add_up
-from cost_models.pipeline.terms import each_kind, memory_terms, times_of_kinds
-from cost_models.pipeline.time_pieces import Term, Terms, jitter, total
-from cost_models.pipeline.updates import block_update_seconds
+from cost_models.pipeline.seconds import Term, Terms, block_update_seconds, jitter, total
+from cost_models.pipeline.stage_costs import (
+    COLUMNS,
+    StageCosts,
+    add_up,
+    each_kind,
+    memory_terms,
+    times_of_kinds,
+)
 from cost_models.risk import weigh
 from planner.bounds.boxes import corner_columns, some_allowed
 from planner.placement.rank_costs import count_fitting

@@ -22,7 +22,7 @@ from cost_models.defaults import OWN_COMPILED, OWN_STACK, OWN_STACKS
 from cost_models.errors import either
 from cost_models.files.catalog import load_stack
 from cost_models.operators.block import block_operators
-from cost_models.operators.tuning import matrix_names, target_names
+from cost_models.operators.parameters import matrix_names, target_names
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, is_scheduled
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, Overlap

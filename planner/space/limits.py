@@ -18,7 +18,7 @@ from cost_models.axes.offload.residency import named_blocks, offloads
 from cost_models.axes.pipeline import ENDS
 from cost_models.axes.rule import Rule, refuses
 from cost_models.axes.words import EVERY
-from cost_models.communication.levels import levels_of
+from cost_models.communication.topology import levels_of
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS, SCHEDULES
 from cost_models.specs.cluster import ClusterSpec

@@ -8,7 +8,7 @@ from itertools import pairwise, permutations
 import networkx
 import numpy as np
 
-from cost_models.communication.levels import Level, levels_of, link_graph
+from cost_models.communication.topology import Level, levels_of, link_graph
 from cost_models.specs.cluster import ClusterSpec
 
 Listed = np.ndarray[tuple[int, int], np.dtype[np.int64]]

@@ -7,9 +7,8 @@ import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
-from cost_models.compute.device import device_of
-from cost_models.compute.flash import flash_seconds
-from cost_models.compute.gemm import gemm_seconds
+from cost_models.compute.gemm import device_of, gemm_seconds
+from cost_models.compute.mixing import flash_seconds
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster

@@ -22,7 +22,7 @@ from cost_models.axes.offload.hosts import host_bytes
 from cost_models.axes.pipeline import goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.words import EVERY, UNSAID
-from cost_models.communication.levels import levels_of
+from cost_models.communication.topology import levels_of
 from cost_models.memory.device import usable_host_memory
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, stage_costs
 from cost_models.question import Question

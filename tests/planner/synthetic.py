@@ -7,8 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.pipeline.terms import OF_BLOCKS
+from cost_models.pipeline.stage_costs import OF_BLOCKS, StageCosts
 from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, stages_of_rank
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.kinds import Kinds

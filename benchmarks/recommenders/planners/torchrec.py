@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.recommenders.planners import option_prices
-from cost_models.communication.levels import levels_of
+from cost_models.communication.topology import levels_of
 from cost_models.errors import InputError
 from cost_models.recommender.priced import STAGES, PricedOptions
 from cost_models.recommender.question import RecommenderQuestion

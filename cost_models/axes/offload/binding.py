@@ -25,7 +25,7 @@ from cost_models.axes.offload.channels import (
 )
 from cost_models.axes.offload.residency import STREAMED, block_parameters, blocks_with
 from cost_models.estimate import Estimate
-from cost_models.pipeline.time_pieces import Pieces
+from cost_models.pipeline.seconds import Pieces
 from cost_models.question import Question
 
 Binding = Channel | Literal["host memory", "drive", "device memory", "nothing"]

@@ -39,9 +39,8 @@ from cost_models.axes.recompute import policies_in
 from cost_models.memory.activations import activation_bytes
 from cost_models.memory.device import is_own_host, usable_drive, usable_host_memory
 from cost_models.memory.states import StateBytes, state_bytes
+from cost_models.pipeline.seconds import Pieces, Term, Terms, block_update, jitter
 from cost_models.pipeline.sizes import Sizes
-from cost_models.pipeline.time_pieces import Pieces, Term, Terms, jitter
-from cost_models.pipeline.updates import block_update
 from cost_models.question import Question
 
 _GRADIENT_BUFFERS = 2

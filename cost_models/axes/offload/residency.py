@@ -47,7 +47,7 @@ from cost_models.axes.layout import RESIDENCIES, Layout, Offload
 from cost_models.axes.words import EVERY
 from cost_models.memory.states import DeviceShare
 from cost_models.operators.parameters import parameters
-from cost_models.pipeline.time_pieces import head_parameters
+from cost_models.pipeline.seconds import head_parameters
 from cost_models.question import Question
 from cost_models.schedules.registry import build
 

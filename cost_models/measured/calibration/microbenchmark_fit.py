@@ -23,8 +23,7 @@ from statistics import mode
 import numpy as np
 
 from cost_models.arrays import Array
-from cost_models.compute.device import Device
-from cost_models.compute.gemm import gemm_seconds
+from cost_models.compute.gemm import Device, gemm_seconds
 from cost_models.errors import InputError
 from cost_models.estimate import Breakdown
 from cost_models.measured.calibration.least_squares import relative_errors, relative_least_squares

@@ -18,8 +18,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.communication import collectives
 from cost_models.communication.topology import Groups, axis_groups, group_of
-from cost_models.compute.device import device_of
-from cost_models.compute.gemm import gemm_seconds
+from cost_models.compute.gemm import device_of, gemm_seconds
 from cost_models.measured.traces.exchanges import Exchange
 from cost_models.measured.traces.job import Job
 from cost_models.measured.traces.kernels import AXES

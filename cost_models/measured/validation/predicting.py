@@ -16,7 +16,7 @@ from cost_models.measured.runs.cases import Case, read_case
 from cost_models.measured.runs.rows import Row, UnpredictableError
 from cost_models.memory.device import in_use
 from cost_models.pipeline.pricing import estimate_each
-from cost_models.pipeline.time_pieces import FRAGMENTATION
+from cost_models.pipeline.seconds import FRAGMENTATION
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile
 

@@ -17,8 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from cost_models.compute.device import Device, require_rate
-from cost_models.compute.gemm import gemm_seconds
+from cost_models.compute.gemm import Device, gemm_seconds, require_rate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.cluster import FULL
 from cost_models.specs.recommender.constants import RecommenderStack

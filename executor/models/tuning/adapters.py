@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ParallelStyle
 
-from cost_models.operators.tuning import target_names
+from cost_models.operators.parameters import target_names
 from cost_models.specs.training import TuningSpec
 from executor.models.transformer import Block, Transformer
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cost_models.communication.levels import met_levels
+from cost_models.communication.topology import met_levels
 from cost_models.errors import InfeasibleError, InputError, UnknownNameError
 from cost_models.estimate import Estimate
 from cost_models.question import Question, parts_of

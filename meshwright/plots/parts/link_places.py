@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cost_models.communication.levels import Level
+from cost_models.communication.topology import Level
 from cost_models.specs.cluster import ClusterSpec
 
 TREE = 6.0

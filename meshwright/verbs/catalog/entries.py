@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cost_models.base import Spec
-from cost_models.communication.levels import Level, levels_of
+from cost_models.communication.topology import Level, levels_of
 from cost_models.families import RECOMMENDER, TRANSFORMER
 from cost_models.files import catalog as known
 from cost_models.operators.parameters import total_parameters

@@ -15,7 +15,7 @@ import yaml
 
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_stack
-from cost_models.operators.tuning import target_names
+from cost_models.operators.parameters import target_names
 from cost_models.specs.training import TrainingSpec, TuningSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats import fsdp2

@@ -13,9 +13,8 @@ from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.pipeline.stage_costs import stage_costs
-from cost_models.pipeline.terms import time_terms
-from cost_models.pipeline.time_pieces import Terms, total
+from cost_models.pipeline.seconds import Terms, total
+from cost_models.pipeline.stage_costs import stage_costs, time_terms
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 

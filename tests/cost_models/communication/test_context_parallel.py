@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.communication.context import context_seconds
-from cost_models.communication.data import data_seconds
+from cost_models.communication.by_axis import context_seconds, data_seconds
 from cost_models.communication.topology import axis_groups
-from cost_models.compute.device import device_of
-from cost_models.compute.flash import flash_seconds
+from cost_models.compute.gemm import device_of
+from cost_models.compute.mixing import flash_seconds
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster

@@ -12,18 +12,17 @@ import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
-from cost_models.communication.stage import expert_seconds
+from cost_models.communication.by_axis import expert_seconds
 from cost_models.communication.topology import axis_groups
 from cost_models.compute.block import block_seconds
-from cost_models.compute.device import device_of
+from cost_models.compute.gemm import device_of
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.memory.activations import activation_bytes
 from cost_models.operators.traffic import destinations
-from cost_models.pipeline.passes import launch_seconds, layer_backward, layer_forward
 from cost_models.pipeline.pricing import estimate
-from cost_models.pipeline.time_pieces import Pieces
+from cost_models.pipeline.seconds import Pieces, launch_seconds, layer_backward, layer_forward
 from cost_models.question import Question
 from cost_models.specs.choices import SelectiveDrops
 from cost_models.specs.training import TrainingSpec

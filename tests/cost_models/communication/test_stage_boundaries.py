@@ -7,13 +7,13 @@ import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.communication.by_axis import boundary_seconds, tensor_seconds
 from cost_models.communication.collectives import (
     all_gather_seconds,
     all_reduce_seconds,
     point_to_point_seconds,
     reduce_scatter_seconds,
 )
-from cost_models.communication.stage import boundary_seconds, tensor_seconds
 from cost_models.communication.topology import axis_groups
 from cost_models.defaults import complete_question
 from cost_models.files import catalog

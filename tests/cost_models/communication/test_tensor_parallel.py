@@ -6,7 +6,7 @@ import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.communication.stage import TensorSeconds, tensor_seconds
+from cost_models.communication.by_axis import TensorSeconds, tensor_seconds
 from cost_models.communication.topology import axis_groups
 from cost_models.defaults import complete_question
 from cost_models.files import catalog

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
-from cost_models.communication.levels import link_graph
-from cost_models.communication.topology import axis_groups
+from cost_models.communication.topology import axis_groups, link_graph
 
 POWERS = [degrees for degrees in EVERY_SMALL_LAYOUT if not any(degree % 3 == 0 for degree in degrees)]
 

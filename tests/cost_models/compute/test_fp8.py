@@ -11,14 +11,13 @@ import pytest
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.compute.block import block_seconds
-from cost_models.compute.device import device_of
 from cost_models.compute.ends import end_seconds
-from cost_models.compute.gemm import matrix_seconds
+from cost_models.compute.gemm import device_of, matrix_seconds
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.pricing import estimate
-from cost_models.pipeline.terms import memory_terms
+from cost_models.pipeline.stage_costs import memory_terms
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 

@@ -10,8 +10,7 @@ import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.compute.device import device_of
-from cost_models.compute.gemm import gemm_seconds, matrix_seconds, product_operators
+from cost_models.compute.gemm import device_of, gemm_seconds, matrix_seconds, product_operators
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster

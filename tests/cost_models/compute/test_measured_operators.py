@@ -8,8 +8,8 @@ import pytest
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.compute.block import BlockSeconds, block_seconds
-from cost_models.compute.device import device_of
 from cost_models.compute.ends import end_seconds
+from cost_models.compute.gemm import device_of
 from cost_models.compute.measured_operators import measured_block
 from cost_models.files import catalog
 from cost_models.question import Question

@@ -6,7 +6,7 @@ import pytest
 from calling import told
 
 from cost_models.axes.layout import parse_layout
-from cost_models.compute.device import device_of
+from cost_models.compute.gemm import device_of
 from cost_models.defaults import complete_question, nearest_profile
 from cost_models.expected import expected_step
 from cost_models.files import catalog

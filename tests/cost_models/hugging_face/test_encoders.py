@@ -11,8 +11,8 @@ from calling import told
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.compute.device import device_of
-from cost_models.compute.flash import flash_seconds
+from cost_models.compute.gemm import device_of
+from cost_models.compute.mixing import flash_seconds
 from cost_models.defaults import complete_question
 from cost_models.documents import Document
 from cost_models.errors import InputError

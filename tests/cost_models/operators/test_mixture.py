@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
-from cost_models.communication.stage import expert_seconds, tensor_seconds
+from cost_models.communication.by_axis import expert_seconds, tensor_seconds
 from cost_models.communication.topology import axis_groups
-from cost_models.compute.device import device_of
-from cost_models.compute.gemm import gemm_seconds, matrix_seconds
+from cost_models.compute.gemm import device_of, gemm_seconds, matrix_seconds
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster

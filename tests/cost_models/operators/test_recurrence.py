@@ -12,10 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
-from cost_models.communication.stage import tensor_seconds
+from cost_models.communication.by_axis import tensor_seconds
 from cost_models.communication.topology import axis_groups
-from cost_models.compute.device import device_of
-from cost_models.compute.scan import scan_flops, scan_seconds
+from cost_models.compute.gemm import device_of
+from cost_models.compute.mixing import scan_flops, scan_seconds
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog

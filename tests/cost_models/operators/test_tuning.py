@@ -16,10 +16,9 @@ from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.memory.states import state_bytes
 from cost_models.operators.flops import forward_flops, model_flops
-from cost_models.operators.parameters import parameters
-from cost_models.operators.tuning import missing_targets, trained_parameters
-from cost_models.pipeline.terms import memory_terms, time_terms
-from cost_models.pipeline.time_pieces import Pieces
+from cost_models.operators.parameters import missing_targets, parameters, trained_parameters
+from cost_models.pipeline.seconds import Pieces
+from cost_models.pipeline.stage_costs import memory_terms, time_terms
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec, TuningSpec
 from cost_models.specs.transformer import TransformerSpec

@@ -12,10 +12,9 @@ from cost_models.axes.layout import parse_layout
 from cost_models.files import catalog
 from cost_models.measured.calibration.families import predict_with
 from cost_models.measured.runs.shipped import timed_cases
-from cost_models.pipeline import passes
-from cost_models.pipeline.passes import SLICE_SECONDS, exposed_gathers_forward
+from cost_models.pipeline import seconds
 from cost_models.pipeline.pricing import estimate
-from cost_models.pipeline.time_pieces import Pieces
+from cost_models.pipeline.seconds import SLICE_SECONDS, Pieces, exposed_gathers_forward
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 
@@ -83,7 +82,7 @@ def test_blocks_without_attention_hide_gathers_as_well(monkeypatch: pytest.Monke
     """Of Jamba's blocks one in eight has attention: the others' matrices are gathered behind all else that they run."""
     question = asked("jamba-52b")
     priced = estimate(question, parse_layout("dp64 zero3 recompute=full"))
-    monkeypatch.setattr(passes, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(seconds, "SLICE_SECONDS", 0.0)
     free = estimate(question, parse_layout("dp64 zero3 recompute=full"))
     assert priced.step_seconds > free.step_seconds
     assert free.hidden_comm["dp_comm"] > 0

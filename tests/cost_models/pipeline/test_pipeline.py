@@ -13,8 +13,8 @@ from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.pricing import estimate, price_ranks
+from cost_models.pipeline.seconds import TIME_PARTS
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, stage_costs
-from cost_models.pipeline.time_pieces import TIME_PARTS
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from planner.placement.leaf import Leaf

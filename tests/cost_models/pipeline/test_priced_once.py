@@ -13,8 +13,16 @@ from cost_models.axes.columns import LayoutColumns, codes_of
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.pipeline.stage_costs import COLUMNS, SECONDS, StageCosts, as_priced, stage_costs
-from cost_models.pipeline.terms import each_kind, time_terms, times_of_kinds
+from cost_models.pipeline.stage_costs import (
+    COLUMNS,
+    SECONDS,
+    StageCosts,
+    as_priced,
+    each_kind,
+    stage_costs,
+    time_terms,
+    times_of_kinds,
+)
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
 from cost_models.specs.stack import StackSpec

@@ -13,7 +13,7 @@ from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.measured.runs.shipped import shipped_rows
 from cost_models.measured.validation.predicting import predict
-from cost_models.pipeline import terms
+from cost_models.pipeline import stage_costs
 from cost_models.pipeline.pricing import estimate, estimate_each
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
@@ -32,8 +32,8 @@ def question() -> Question:
 @pytest.fixture
 def priced(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """Calls that price coefficients of time."""
-    counted = Mock(wraps=terms.time_terms)
-    monkeypatch.setattr(terms, "time_terms", counted)
+    counted = Mock(wraps=stage_costs.time_terms)
+    monkeypatch.setattr(stage_costs, "time_terms", counted)
     return counted
 
 

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 import meshwright as mw
-from cost_models.compute.device import device_of
+from cost_models.compute.gemm import device_of
 from cost_models.defaults import complete_question
 from cost_models.errors import DoesNotFitError, InputError
 from cost_models.files import catalog

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cost_models.communication.levels import levels_of
+from cost_models.communication.topology import levels_of
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster

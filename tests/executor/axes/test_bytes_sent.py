@@ -17,7 +17,7 @@ from processes import Processes
 from training import LLAMA, MOE, SHARED, plan_for
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.communication import collectives, context, data, stage
+from cost_models.communication import by_axis, collectives
 from cost_models.communication.topology import AxisGroups, Groups, axis_groups
 from cost_models.operators.parameters import parameters
 from planner.plan import Plan
@@ -123,11 +123,8 @@ def size_of_a_share(message: npt.ArrayLike, groups: Groups, profile: object) -> 
 @pytest.fixture
 def in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Costs of communication come out as the bytes of all messages that they are made of."""
-    for module in (context, data, stage):
-        for name in [
-            name for name in vars(module) if hasattr(collectives, name) and name.endswith("_seconds")
-        ]:
-            monkeypatch.setattr(module, name, size_of_a_share if name == "all_to_all_seconds" else size)
+    for name in [name for name in vars(by_axis) if hasattr(collectives, name) and name.endswith("_seconds")]:
+        monkeypatch.setattr(by_axis, name, size_of_a_share if name == "all_to_all_seconds" else size)
 
 
 def test_tensor_parallel_ranks_reduce_what_is_priced(processes: Processes) -> None:
@@ -153,7 +150,7 @@ def test_context_parallel_ranks_send_what_is_priced(way: str, processes: Process
     found, _ = processes.run(2, sent, plan)[0]
     columns, groups = _columns_and_groups(plan)
     none = np.zeros(1)
-    priced = context.context_seconds(plan.question, columns, groups.cp, none, none)
+    priced = by_axis.context_seconds(plan.question, columns, groups.cp, none, none)
     passes = LLAMA["num_layers"] * plan.layout.microbatches(plan.training.global_batch)
     seen = messages([one for one in found if not one.update], GATHER, SCATTER, TRADE)
     assert sum(seen) == passes * (priced.forward + priced.backward)[0] > 0
@@ -183,7 +180,7 @@ def test_experts_trade_what_is_priced(
         one for found, _ in everyone for one in found if one.name == "all_to_all_single" and not one.alone
     ]
     seen = sum(one.mine for one in trades)
-    priced = stage.expert_seconds(plan.question, *_columns_and_groups(plan))[0]
+    priced = by_axis.expert_seconds(plan.question, *_columns_and_groups(plan))[0]
     passes = 2 * model["num_layers"] * plan.layout.microbatches(plan.training.global_batch)
     assert seen == plan.layout.num_gpus * passes * priced > 0
 
@@ -204,7 +201,7 @@ def test_data_parallel_ranks_send_what_is_priced(layout: str, processes: Process
         counts.embedding,
         counts.head_vectors + counts.head_matrix,
     ]
-    priced = [data.data_seconds(plan.question, columns, groups.data, module) for module in modules]
+    priced = [by_axis.data_seconds(plan.question, columns, groups.data, module) for module in modules]
     microbatches = plan.layout.microbatches(plan.training.global_batch)
     assert sum(module[0] for module in modules) * 4 == held
     assert sum(seen) == sum(

@@ -19,10 +19,10 @@ from training import GPT, LLAMA, Trained, plan_for, question_for, stray, traced,
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
-from cost_models.compute.device import device_of
 from cost_models.compute.ends import end_seconds
+from cost_models.compute.gemm import device_of
 from cost_models.memory.activations import activation_bytes
-from cost_models.operators.chunked_loss import loss_chunk
+from cost_models.operators.accumulation import loss_chunk
 from cost_models.pipeline.pricing import estimate
 from executor.emulate.one_rank import emulate
 from executor.engine.engine import loss

@@ -23,7 +23,7 @@ from training import GPT, LATENT, LLAMA, MOE, SHARED, question_for
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.compute.measured_operators import gradients_met
-from cost_models.compute.scan import scan_flops
+from cost_models.compute.mixing import scan_flops
 from cost_models.memory.activations import activation_bytes, pending_bytes
 from cost_models.operators.block import block_operators
 from cost_models.operators.flops import forward_flops

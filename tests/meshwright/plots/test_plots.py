@@ -13,7 +13,7 @@ from plot_data import GIB, accuracy_points, frontier_points, scaling_points, tim
 
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
-from cost_models.pipeline.time_pieces import MEMORY_PARTS, TIME_PARTS
+from cost_models.pipeline.seconds import MEMORY_PARTS, TIME_PARTS
 from meshwright.plots.curves.scaling import scaling
 from meshwright.plots.curves.tradeoff import frontier
 from meshwright.plots.measured.accuracy import accuracy

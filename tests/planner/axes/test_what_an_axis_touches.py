@@ -122,9 +122,9 @@ PLACES = {
         ),
         ('    "replicas": _opens', '    "lent": toys.lends_nothing,\n    "replicas": _opens'),
     ),
-    "cost_models/pipeline/time_pieces.py": (('    "offload",\n', '    "offload",\n    "toy",\n'),),
+    "cost_models/pipeline/seconds.py": (('    "offload",\n', '    "offload",\n    "toy",\n'),),
     **_with_import(
-        "cost_models/pipeline/terms.py",
+        "cost_models/pipeline/stage_costs.py",
         "from toys import toy_bytes, toy_seconds",
         (
             "    terms |= offload_seconds(pieces, terms)\n",

@@ -17,7 +17,7 @@ from small import every_axis, small_question
 
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import InfeasibleError, NothingPlacedError, RunError
-from cost_models.operators.chunked_loss import chunks_loss
+from cost_models.operators.accumulation import chunks_loss
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from planner.exact import labels

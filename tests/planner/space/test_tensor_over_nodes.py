@@ -15,7 +15,7 @@ from cost_models.communication.topology import axis_groups
 from cost_models.defaults import complete_question
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.pricing import estimate
-from cost_models.pipeline.terms import time_terms
+from cost_models.pipeline.stage_costs import time_terms
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec

@@ -27,7 +27,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.memory.states import state_bytes
 from cost_models.operators.parameters import parameters, total_parameters
 from cost_models.pipeline.pricing import estimate
-from cost_models.pipeline.terms import memory_terms
+from cost_models.pipeline.stage_costs import memory_terms
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from test_fit import EFFICIENCY, OPERANDS, PEAK, START_UP, fitted, machine, quiet
 
-from cost_models.compute.device import device_of
-from cost_models.compute.gemm import gemm_seconds
+from cost_models.compute.gemm import device_of, gemm_seconds
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.measured.calibration.measurements import Measurement

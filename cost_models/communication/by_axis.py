@@ -1,0 +1,456 @@
+"""Seconds that the ranks of every axis of a layout communicate: data, context, tensor and expert ranks, and stages.
+
+**Data ranks**: gradients reduced, weights gathered, and how much of it is exposed. Per step and rank, in elements ×
+(d−1)/d (Rajbhandari et al. 2020): replicas 2Ψ, ZeRO-1/2 2Ψ (scatter + gather), ZeRO-3 Ψ per gather and per scatter.
+Hybrid sharding scatters and gathers inside a shard group and all-reduces each shard over the groups (Zhao et al. 2023,
+PyTorch FSDP). A stack that overlaps shows only what outlasts the compute it hides behind. LAMB adds up the squares of
+every parameter and of its update over all ranks with slices of it (You et al. 2020).
+
+**Context ranks**: what attention needs from the other ranks of a sequence. Each of the c ranks has the queries of
+b·s/c tokens and must see every key and value, 2·b·s·kv/t elements in all.
+
+    ring        c − 1 steps; each passes on the keys and values of one rank while attention works on those before.
+                Backward their gradients travel along: twice the bytes (Liu et al. 2023; TransformerEngine's `p2p`).
+    all-gather  all keys and values at once, again in backward, where their gradients are reduced and scattered
+                (Llama 3, arXiv 2407.21783, section 3.3.2).
+    all-to-all  tokens are traded for heads before the kernel and back after it (Jacobs et al. 2023, Ulysses).
+
+A recurrence trades tokens for heads as well, whatever attention does (Megatron Core, ssm/mamba_context_parallel.py).
+States passed on from rank to rank would be fewer bytes, but every rank waits for the one before it.
+
+A layout names its way (`context=`) or leaves it to the software stack. Tokens are dealt so that causal attention is the
+same work for every rank and step: two pieces, one from either end of the sequence; where heads are traded a rank sees
+all of it. Ring steps run behind the kernel of the step before, which they hold up as all that overlaps does
+(`overlap_slowdown`); the others are exposed.
+
+PyTorch's own `context_parallel` (torch/distributed/tensor/experimental/_attention.py) attends step by step whichever
+way keys and values come, so that a gather runs behind the first step. Their gradients go all the way round in fp32: c
+steps, of which nothing hides the last.
+
+**Tensor ranks**, per block and at both ends of the model, before anything hides it. Two all-reduces of b·s·h forward
+and two backward per block (Narayanan et al. 2021). With sequence parallelism each is an all-gather and a
+reduce-scatter of the same bytes (Korthikanti et al. 2022); the backward pass gathers the inputs of the two
+column-parallel products once more, behind the products that do not need them, unless the stack kept them; some stacks
+also sum the gradients of these inputs behind the products towards the weights. In fp8 and fp4 Transformer Engine
+gathers operands as they were cast, and scatters sums in 16 bits. A parallel block leaves its region once, and enters
+it once where both halves read one norm. What Mamba-1 makes of all channels is summed besides.
+
+Recomputing a block repeats what its forward pass sent, except the sum after its last product where recomputation
+stops early. Torchtitan's per-operator policy keeps what was scattered and gathers again
+(models/llama3/infra/parallelize.py, `_op_sac_save_list`).
+
+**Expert ranks.** Per microbatch each rank has b·s·k/(c·t) copies of tokens for the e ranks of its group. Where copies
+travel (all-to-all) it sends and receives as many. Where tokens do, a token crosses to a node once however many of its
+experts are there, and is handed on inside once to each rank (DeepSeek-V3, arXiv 2412.19437, section 3.2.2; DeepEP).
+Results of experts are added up on the same way back. Ranks that split an expert gather the copies of one another and
+scatter the sums. Backward is the same in reverse: a dispatch and a combination each way (Lepikhin et al. 2020). Left
+out: the exchange of counts.
+
+**Stage boundaries.** A stage hands on b·s·h per microbatch; with sequence parallelism each tensor rank sends its
+share, with Megatron's scatter/gather optimisation likewise, followed by an all-gather over the tensor ranks
+(Narayanan et al. 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from cost_models.arrays import (
+    Array,
+    Bools,
+    Ints,
+    multiplied,
+)
+from cost_models.axes.columns import LayoutColumns, context_ways
+from cost_models.communication.collectives import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    all_to_all_seconds,
+    broadcast_seconds,
+    fan_out_seconds,
+    point_to_point_seconds,
+    reduce_scatter_seconds,
+)
+from cost_models.communication.topology import (
+    AxisGroups,
+    Groups,
+    MeshGroups,
+    ReplicaGroups,
+)
+from cost_models.operators.accumulation import gradient_dtype, reduces_every_microbatch
+from cost_models.operators.block import block_operators
+from cost_models.operators.parameters import WHOLE, Tuned
+from cost_models.operators.record import handed_on, tokens_on_rank
+from cost_models.operators.traffic import destinations
+from cost_models.question import Question
+from cost_models.specs.choices import CONTEXTS, Context
+from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.training import STATE_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSeconds:
+    """Seconds for one module (a block, the embedding, the head), each (N,); nothing is hidden yet."""
+
+    gather: Array
+    """ZeRO-3, per microbatch, before each pass."""
+    backward_reduce: Array
+    """Gradients reduced after every microbatch (ZeRO-2/3 without delayed synchronisation)."""
+    step_reduce: Array
+    """Gradients reduced once a step."""
+    step_gather: Array
+    """Updated weights gathered once a step (ZeRO-1/2)."""
+
+    def __add__(self, other: DataSeconds) -> DataSeconds:
+        return DataSeconds(
+            **{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
+        )
+
+
+def data_seconds(
+    question: Question,
+    columns: LayoutColumns,
+    groups: ReplicaGroups,
+    module_parameters: Array,
+    owners: Array | float = 1.0,
+    of: Tuned = WHOLE,
+) -> DataSeconds:
+    """Costs over the ranks that hold a module, of `module_parameters` (N,) parameters on each, trained as `of` says.
+
+    Where the stack updates by owner, `owners` (N,) ranks have tensors of the module; below 1 where one owns several.
+    """
+    stack, profile = question.stack, question.hardware
+    element = question.training.element_bytes
+    weights = module_parameters * of.share * element
+    gradients = module_parameters * of.share * STATE_BYTES[gradient_dtype(question)]
+    zero = columns.zero
+    scatter = reduce_scatter_seconds(gradients, groups.shard, profile)
+    if (groups.copies.size > 1).any():
+        scatter = scatter + all_reduce_seconds(gradients / groups.shard.size, groups.copies, profile)
+    everywhere = (zero == 0) | ((zero == 1) & stack.scatters_by_all_reduce)
+    reduce = np.where(everywhere, all_reduce_seconds(gradients, groups.every, profile), scatter)
+    gather = all_gather_seconds(weights, groups.shard, profile)
+    pieces = stack.zero3_collectives_per_block
+    whole, pieced = module_parameters * (element * of.share + of.frozen), gather
+    if pieces != 1 or of is not WHOLE:
+        pieced = pieces * all_gather_seconds(whole / pieces, groups.shard, profile)
+    updated = gather
+    if of is not WHOLE:  # of what is frozen no gradient is reduced, and no weight is sent but to compute with
+        trains = np.asarray(of.share) > 0
+        reduce, updated = reduce * trains, np.where(zero == 3, pieced, gather * trains)
+    elif stack.updates_by_owner:
+        # one after another each owner sends its part to all others
+        updated = owners * broadcast_seconds(weights / owners, groups.shard, profile)
+    each_microbatch = reduces_every_microbatch(question, columns)
+    regathers = (zero == 3) & stack.zero3_gathers_every_microbatch
+    none = np.zeros(len(columns))
+    return DataSeconds(
+        gather=np.where(regathers, pieced, none),
+        backward_reduce=np.where(each_microbatch, reduce, none),
+        step_reduce=np.where(each_microbatch, none, reduce),
+        step_gather=np.where((zero >= 1) & ~regathers, updated, none),
+    )
+
+
+def owners_of(columns: LayoutColumns, module: Array, held: Array, tensors: float) -> Array:
+    """(N,) ranks that own tensors of a module: as many as its share of the `held` parameters, at most one a tensor."""
+    return np.minimum(tensors, columns.shard * module / held)
+
+
+def no_seconds(rows: int) -> DataSeconds:
+    """Zero seconds in every phase, for modules that no other rank holds."""
+    none = np.broadcast_to(np.float64(0.0), (rows,))
+    return DataSeconds(**{field.name: none for field in fields(DataSeconds)})
+
+
+def exposed(
+    communication: Array, window: Array, profile: HardwareProfile, *, overlapped: bool | Bools
+) -> Array:
+    """(N,) seconds of `communication` still exposed when it runs behind `window` seconds of compute, if `overlapped`.
+
+    Both together take max(C, M) + κ min(C, M): while they overlap each slows the other down.
+    """
+    if not np.any(overlapped):
+        return communication
+    contended = profile.overlap_slowdown * np.minimum(communication, window)
+    left = np.maximum(0.0, communication - window) + contended
+    return left if np.all(overlapped) else np.where(overlapped, left, communication)
+
+
+def norms_seconds(question: Question, columns: LayoutColumns, groups: AxisGroups) -> Array:
+    """(N,) seconds of LAMB's all-reduce of norms, once a step: two numbers per parameter tensor, so all latency.
+
+    Priced as one over tensor ranks and one over those that ZeRO shards over, or, with experts, over all replicas. Two
+    numbers for the two copies of a tied matrix are left out. Nothing for other optimizers.
+    """
+    if question.training.optimizer != "lamb":
+        return np.zeros(len(columns))
+    blocks = question.model.num_layers / columns.pp
+    tensors = blocks * len(block_operators(question.model))
+    message = 2 * STATE_BYTES["fp32"] * tensors
+    experts = question.model.has_experts
+    over_data = groups.data.every if experts else groups.data.shard
+    shared = (columns.zero >= 1) | experts
+    seconds = np.where(shared, all_reduce_seconds(message, over_data, question.hardware), 0.0)
+    return seconds + all_reduce_seconds(message, groups.tp, question.hardware)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextSeconds:
+    """Seconds per block and microbatch, each (N,); zero where cp is 1."""
+
+    forward: Array
+    """Exposed."""
+    backward: Array
+    forward_hidden: Array
+    """Behind the attention kernel."""
+    backward_hidden: Array
+
+
+def attention_calls(question: Question, columns: LayoutColumns) -> Ints:
+    """(N,) calls of the attention kernel a pass: one a step of a ring, one a piece of a gathered sequence, else one."""
+    gathers = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index("all-gather"))
+    return np.select([attends_in_steps(question, columns), gathers], [columns.cp, 2], default=1)
+
+
+def attends_in_steps(question: Question, columns: LayoutColumns) -> Bools:
+    """(N,) whether attention works on the keys and values of one rank at a time."""
+    way = context_ways(question, columns)
+    gathers = (way == CONTEXTS.index("all-gather")) & question.stack.torch_context_parallel
+    steps: Bools = (columns.cp > 1) & (gathers | (way == CONTEXTS.index("ring")))
+    return steps
+
+
+def attended_width(question: Question) -> int:
+    """Columns of the keys and values that attention is given, and context ranks exchange, of the whole model."""
+    model = question.model
+    width = model.kv_size + model.value_size
+    return width * model.num_heads // model.num_kv_heads if question.stack.torch_context_parallel else width
+
+
+def gathered_elements(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) elements of the keys and values of a whole sequence that a rank holds for a block while it attends, and
+    again of their gradients in the backward pass; zero where they are not gathered."""
+    gathers = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index("all-gather"))
+    whole = columns.cp * columns.tokens(question.training.sequence_length) / columns.tp
+    return np.where(gathers, whole * attended_width(question), 0.0)
+
+
+def context_seconds(
+    question: Question, columns: LayoutColumns, group: Groups, core_forward: Array, core_backward: Array
+) -> ContextSeconds:
+    """Costs over the context-parallel groups, given the (N,) seconds of the attention kernels to hide behind."""
+    sent, hidden = np.zeros((2, 2, len(columns)))  # forward and backward, (2, N) each
+    way = context_ways(question, columns)
+    for index, name in enumerate(CONTEXTS):
+        rows = (way == index) & (columns.cp > 1)
+        if not rows.any():
+            continue
+        passes = _PASSES[name](question, columns, group)
+        for number, (messages, kernels) in enumerate(zip(passes, (core_forward, core_backward), strict=True)):
+            # of the blocks that have attention
+            parts = [(question.model.attention_share * seconds, share) for seconds, share in messages]
+            behind = [
+                seconds - exposed(seconds, share * kernels, question.hardware, overlapped=True)
+                for seconds, share in parts
+            ]
+            sent[number] = np.where(rows, sum(seconds for seconds, _ in parts), sent[number])
+            hidden[number] = np.where(rows, np.sum(behind, axis=0), hidden[number])
+    heads = _heads_of_states(question, columns, group)
+    return ContextSeconds(
+        forward=sent[0] - hidden[0] + heads,
+        backward=sent[1] - hidden[1] + heads,
+        forward_hidden=hidden[0],
+        backward_hidden=hidden[1],
+    )
+
+
+_Messages = Sequence[tuple[Array, Array | float]]
+"""(N,) seconds of messages, and the share of the attention kernels that they can run behind."""
+
+
+def _heads_of_states(question: Question, columns: LayoutColumns, group: Groups) -> Array:
+    """(N,) seconds of one pass over a recurrence: tokens are traded for heads before its convolution and back behind
+    its scan, whatever attention does. Keys that heads of several ranks share go to each of these; what Mamba-1 makes of
+    all channels is added up."""
+    model, mixer = question.model, question.model.recurrence
+    share = model.mixer_share("recurrence", "both")
+    if mixer is None or not share:
+        return np.zeros(len(columns))
+    keys = mixer.state_dim * np.maximum(mixer.groups, multiplied(columns.tp, columns.cp)) - mixer.key_size
+    whole = columns.cp * _rank_bytes(question, columns)
+    traded = mixer.input_size + (0 if mixer.step_rank else 2 * keys) + mixer.decay_size
+    there = all_to_all_seconds(whole * traded, group, question.hardware)
+    there = there + all_reduce_seconds(whole * columns.tp * mixer.selected_size, group, question.hardware)
+    back = all_to_all_seconds(whole * mixer.value_size, group, question.hardware)
+    return np.where(columns.cp > 1, share * (there + back), 0.0)
+
+
+def _rank_bytes(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) bytes that a rank's tokens take for each of the model's columns it would hold without tp."""
+    tokens = columns.tokens(question.training.sequence_length)
+    return tokens / columns.tp * question.training.element_bytes
+
+
+def _ring(question: Question, columns: LayoutColumns, group: Groups) -> tuple[_Messages, _Messages]:
+    keys_values = attended_width(question) * _rank_bytes(question, columns)
+    steps, behind = columns.cp - 1, (columns.cp - 1) / columns.cp
+    forward = steps * point_to_point_seconds(keys_values, group, question.hardware)
+    if question.stack.torch_context_parallel:
+        return [(forward, behind)], [(forward, behind), *_gradients_round(question, columns, group)]
+    backward = steps * point_to_point_seconds(2 * keys_values, group, question.hardware)
+    return [(forward, behind)], [(backward, behind)]
+
+
+def _all_gather(question: Question, columns: LayoutColumns, group: Groups) -> tuple[_Messages, _Messages]:
+    keys_values = columns.cp * (attended_width(question) * _rank_bytes(question, columns))
+    forward = all_gather_seconds(keys_values, group, question.hardware)
+    if question.stack.torch_context_parallel:
+        first_step = 1 / columns.cp
+        gradients = _gradients_round(question, columns, group)
+        return [(forward, first_step)], [(forward, first_step), *gradients]
+    return [(forward, 0.0)], [
+        (forward, 0.0),
+        (reduce_scatter_seconds(keys_values, group, question.hardware), 0.0),
+    ]
+
+
+def _gradients_round(question: Question, columns: LayoutColumns, group: Groups) -> _Messages:
+    """Gradients of keys and values in fp32, passed on after each of c steps."""
+    size = STATE_BYTES["fp32"] / question.training.element_bytes
+    gradients = size * attended_width(question) * _rank_bytes(question, columns)
+    one = point_to_point_seconds(gradients, group, question.hardware)
+    return [((columns.cp - 1) * one, (columns.cp - 1) / columns.cp), (one, 0.0)]
+
+
+def _all_to_all(question: Question, columns: LayoutColumns, group: Groups) -> tuple[_Messages, _Messages]:
+    model, whole = question.model, columns.cp * _rank_bytes(question, columns)
+    there = all_to_all_seconds(whole * (model.query_size + 2 * model.kv_size), group, question.hardware)
+    seconds = there + all_to_all_seconds(whole * model.query_size, group, question.hardware)
+    return [(seconds, 0.0)], [(seconds, 0.0)]
+
+
+_Passes = Callable[[Question, LayoutColumns, Groups], tuple[_Messages, _Messages]]
+_PASSES: dict[Context, _Passes] = {"ring": _ring, "all-gather": _all_gather, "all-to-all": _all_to_all}
+"""Messages of forward and backward passes for each way of context parallelism; nothing is hidden yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSeconds:
+    """Seconds per microbatch, each (N,)."""
+
+    block_forward: Array
+    block_backward: Array
+    block_regather: Array
+    """Backward gathers of inputs that run behind products towards these inputs."""
+    block_summed: Array
+    """Sums of their gradients, scattered or not, behind products towards weights; no part of `block_backward`."""
+    block_recomputed: Array
+    """(N, P): the part of `block_forward` that each recompute policy repeats."""
+    embedding_forward: Array
+    embedding_backward: Array
+    head_forward: Array
+    head_backward: Array
+
+
+def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) -> TensorSeconds:
+    """Costs over the tensor-parallel groups; zero where tp is 1."""
+    tokens = columns.tokens(question.training.sequence_length)
+    message = tokens * question.model.hidden_size * question.training.element_bytes
+    profile = question.hardware
+    reduce = all_reduce_seconds(message, group, profile)
+    gather = all_gather_seconds(message, group, profile)
+    operand = gather
+    if question.stack.transformer_engine and question.training.narrow:
+        cast = message * question.training.operand_bytes / question.training.element_bytes
+        operand = all_gather_seconds(cast, group, profile)
+    scatter = reduce_scatter_seconds(message, group, profile)
+    sp = columns.sp == 1
+    joined = question.model.parallel_block  # what attention and MLP find is added before it is reduced
+    # share of the blocks whose MLP communicates over tp: with sequence parallelism routed experts take the tokens of
+    # each rank as they are; shared experts are an MLP
+    model = question.model
+    routed_only = model.moe_share if model.shared_expert_ffn_hidden_size == 0 else 0.0
+    times = np.where(sp, model.feed_forward_share - routed_only, model.feed_forward_share)
+    inner = _selections(question, tokens, group)
+    crosses, source = question.model.stacks is not None, question.model.source_share
+    mixes = 1.0 - question.model.mixer_share("none")
+    entered = times + mixes * (
+        not question.model.forked
+    )  # where both halves read one norm it is gathered once
+    entered = entered + crosses * (1.0 + source)  # an encoder's tokens too
+    tower = question.model.tower  # its projector is left before the decoder's first block
+    left = times + mixes * (not joined) + crosses + (tower.share if tower else 0.0)
+    embeds = (1.0 + source) * (
+        tower is None or tower.part != "tower"
+    )  # what makes tokens of patches is whole
+    keeps_gathered = question.stack.saves_gathered_activations
+    none = np.zeros(len(columns))
+    behind = question.stack.reduces_behind_weight_products
+    summed = entered * np.where(sp, scatter, reduce)
+    forward = np.where(sp, entered * operand + left * scatter, left * reduce) + inner
+    last = times * np.where(sp, scatter, reduce)
+    again = forward - last if question.stack.recompute_stops_early else forward
+    by_operator = "all-but-every-other-product" in question.stack.drops
+    gathered = np.where(sp, entered * gather, none) if by_operator else none
+    return TensorSeconds(
+        block_forward=forward,
+        block_recomputed=np.stack([none, gathered, again], axis=-1),
+        block_backward=np.where(behind, none, summed) + np.where(sp, left * operand, none) + inner,
+        block_summed=np.where(behind, summed, none),
+        block_regather=none if keeps_gathered else np.where(sp, entered * operand, none),
+        embedding_forward=embeds * np.where(sp, scatter, reduce),
+        embedding_backward=embeds * np.where(sp, gather, none),
+        head_forward=np.where(sp, gather, none),
+        head_backward=np.where(sp, scatter, reduce),
+    )
+
+
+def _selections(question: Question, tokens: Array, group: Groups) -> Array:
+    """(N,) seconds of the sum of what Mamba-1's channels make together, or of its gradient; the mean over blocks."""
+    mixer, share = question.model.recurrence, question.model.mixer_share("recurrence", "both")
+    if mixer is None or not (mixer.step_rank and share):
+        return np.zeros(len(tokens))
+    message = tokens * mixer.selected_size * question.training.element_bytes
+    return share * all_reduce_seconds(message, group, question.hardware)
+
+
+def expert_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:
+    """(N,) seconds of one pass, forward or backward, averaged over blocks with and without experts."""
+    model, training, profile = question.model, question.training, question.hardware
+    if not model.has_experts:
+        return np.zeros(len(columns))
+    exchanged = 2 * _one_way(question, columns, groups, training.element_bytes)
+    copies = tokens_on_rank(question, columns, "sent") * model.hidden_size * training.element_bytes
+    gathered = all_gather_seconds(columns.etp * copies, groups.etp, profile)
+    scattered = reduce_scatter_seconds(columns.etp * copies, groups.etp, profile)
+    return model.moe_share * (exchanged + gathered + scattered)
+
+
+def _one_way(question: Question, columns: LayoutColumns, groups: MeshGroups, element_bytes: float) -> Array:
+    """(N,) seconds of one exchange, to the experts or back."""
+    model, profile = question.model, question.hardware
+    row_bytes = model.hidden_size * element_bytes
+    if question.stack.expert_dispatch == "copies":
+        sent_bytes = tokens_on_rank(question, columns, "sent") * row_bytes
+        return all_to_all_seconds(columns.ep * sent_bytes, groups.ep, profile)
+    own_bytes = tokens_on_rank(question, columns, "split") * row_bytes
+    ranks, nodes = destinations(model, groups.ep.size), destinations(model, groups.ep.nodes)
+    return fan_out_seconds(ranks * own_bytes, nodes * own_bytes, groups.ep, profile)
+
+
+def boundary_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:
+    """(N,) seconds; zero where pp is 1. Of two stacks, tokens of both go from stage to stage; of a tower and a decoder
+    what is more."""
+    message = handed_on(question, columns) * question.training.element_bytes
+    sp = columns.sp == 1
+    split = sp | question.stack.scatter_gather_pipeline_sends
+    sent = point_to_point_seconds(
+        np.where(split, message / columns.tp, message), groups.pp, question.hardware
+    )
+    gathered = all_gather_seconds(message, groups.tp, question.hardware)
+    delay = sent + np.where(split & ~sp, gathered, 0.0)
+    return np.where(columns.pp > 1, delay, 0.0)

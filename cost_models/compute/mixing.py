@@ -1,0 +1,217 @@
+"""Seconds of the kernels that mix tokens: attention cores, and scans of states.
+
+**Attention** where a flash kernel runs it: scores are never stored, masked blocks never computed.
+
+    seconds = FLOPs · (u + calls · half / 2) / s / (peak · share · (1 + half / reference))
+    u       = keys that a row of the scores sees, of s: half of them under a causal mask, at most a window or document;
+              in an encoder all, where no `half` is added: blocks on the diagonal are whole, and rows alike
+
+Tensor cores wait at the start and the end of a call and compute half of the blocks on the diagonal in vain, and causal
+rows are of unlike length: kernels take as long as if a sequence had `half` tokens more. Their published shares were
+measured at `reference` tokens (`attention_tokens` of a GPU). None runs faster than a product that its power allows.
+
+A ring of context ranks makes one call a step, for a part of the keys, and adds up what the steps found: forward a pass
+over the output in fp32 for each, backward one over the gradients of queries, keys and values (TransformerEngine,
+`AttnFuncWithCPAndKVP2P`). PyTorch's `context_parallel` merges operator by operator, each a pass of its own
+(torch/distributed/tensor/experimental/_attention.py, `_SDPAMerger`, `_templated_ring_attention_backward`).
+
+Of tokens that an indexer picks a kernel reads latents, which all heads share (DeepSeek-V3.2, section 2.1): its products
+are as wide as these. The indexer's scores run at the same share of peak, and are written and read once in fp32 to pick
+from; backward those of picked tokens run thrice. Left out: what their loss wants of attention's.
+
+**Scans** update and read the states of a recurrence, chunk by chunk. A sequence is cut into chunks of C tokens. Inside
+a chunk tokens meet as in attention, between chunks states are handed on, all in matrix products (Dao and Gu 2024, arXiv
+2405.21060, section 6; Yang et al. 2024, arXiv 2412.06464, section 3.3). Products forward of a token, for G groups of
+keys of N numbers and H heads of P values:
+
+    decays  2·H·N·P with the states, C·(G·N + H·P) inside a chunk
+    delta   3·H·N·P with the states, C·H·(3·N + 2·P) inside a chunk
+
+Backward each runs twice, and those forward once more, as states are not kept. Seconds are the larger of FLOPs at the
+share of peak that the attention kernel reaches, which has as short products, and of bytes, pass by pass as kernels read
+and write (`_PASSES`); each kernel takes its start-up at least. Left out: the inverse of a chunk's triangle (C²/3 a head
+and token), and that one kernel's bytes do not hide behind another's products.
+
+Mamba-1's kernel has no products: it goes through a channel's states number by number in fp32, 9 FLOPs each forward and
+twice as many backward with the states made once more, on units that tensor cores have no part in (mamba-ssm 2.2,
+ops/selective_scan_interface.py; its authors' count). Left out: exponentials, which have units of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cost_models.arrays import Array
+from cost_models.axes.columns import LayoutColumns
+from cost_models.communication.by_axis import attended_width, attends_in_steps, attention_calls
+from cost_models.compute.gemm import Device
+from cost_models.operators.block import state_products
+from cost_models.operators.documents import attended_keys
+from cost_models.operators.flops import index_width
+from cost_models.operators.record import tokens_on_rank
+from cost_models.question import Question
+from cost_models.specs.transformer import Recurrence
+
+_HALF = 600.0
+"""Tokens, between 4,096 of them under a causal mask and what kernels end at without one (Shah et al. 2024,
+FlashAttention-3, figures 5 to 7, head 128: FlashAttention-2 655, cuDNN 648, FlashAttention-3 488)."""
+_BACKWARD_PRODUCTS = 2.5
+"""Backward products per forward product: four, and the scores once more (Dao 2023, FlashAttention-2)."""
+_FP32 = 4.0
+
+
+def flash_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
+    """Forward and backward, (N,) each, of one block and microbatch."""
+    sequence, latent = question.training.sequence_length, question.model.latent_attention
+    widths = (question.model.query_size + question.model.attended_size) / columns.tp
+    if index_width(question.model, sequence) and latent:
+        widths = question.model.num_heads * (2 * latent.kv_rank + latent.position_dim) / columns.tp
+    flops = 2.0 * columns.tokens(sequence) * sequence * widths
+    unmasked = attended_keys(question.model, question.training).computed
+    calls = attention_calls(question, columns)
+    in_vain = 0.0 if question.model.encoder else _HALF / 2
+    executed = flops * (unmasked + calls * in_vain) / sequence
+    longest = 1.0 + _HALF / question.cluster.gpu.attention_tokens
+    least = device.profile.kernel_seconds * calls
+    paid = flops * unmasked / sequence / device.power_rate
+    forward = executed / (device.peak * device.attention.forward * longest)
+    backward = executed / (device.peak * device.attention.backward * longest)
+    merged, merged_back = _merging_seconds(question, columns, device)
+    return (
+        np.maximum(np.maximum(forward, paid), least) + merged,
+        np.maximum(_BACKWARD_PRODUCTS * np.maximum(backward, paid), least) + merged_back,
+    )
+
+
+def index_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
+    """Forward and backward, (N,) each, of an indexer's scores, on every tensor rank; 0 where there are none."""
+    sequence, picked = question.training.sequence_length, float(question.model.attention_window or 0)
+    width, tokens = index_width(question.model, sequence), columns.tokens(sequence)
+    scores = tokens * sequence / 2 * (width > 0)
+    forward = 2.0 * scores * width / (device.peak * device.attention.forward)
+    forward = forward + 2 * _FP32 * scores / device.memory_rate
+    return forward, 3 * 2.0 * tokens * picked * width / (device.peak * device.attention.backward)
+
+
+def _merging_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
+    """Seconds to merge the results of the steps of a ring, forward and backward."""
+    steps = np.where(attends_in_steps(question, columns), columns.cp, 0)
+    width = device.element_bytes
+    local = columns.tokens(question.training.sequence_length) / columns.tp / device.memory_rate
+    found, queries, keys_values = (
+        local * columns_of
+        for columns_of in (question.model.attended_size, question.model.query_size, attended_width(question))
+    )
+    if not question.stack.torch_context_parallel:
+        return steps * found * (width + 2 * _FP32), steps * 3 * width * (queries + keys_values)
+    again, once = np.maximum(steps - 1, 0), np.minimum(steps, 1)
+    widened, narrowed, added = width + _FP32, _FP32 + width, width + 2 * _FP32
+    # each step's output is widened; the difference to what is there, times a sigmoid, is taken from it; at the end the
+    # sum is narrowed. Keys and values are laid out for the kernel, and joined for every exchange
+    forward = found * (steps * widened + again * 8 * _FP32 + once * narrowed)
+    forward = forward + keys_values * 2 * width * (once + again)
+    # gradients of all queries, and of half of the keys and values, are added to what is there; these are joined with
+    # the other half, and for the exchange with one another; sums begin as zeros and are narrowed at the end
+    backward = steps * (added * queries + (added / 2 + 4 * _FP32) * keys_values)
+    backward = backward + again * 2 * width * keys_values
+    backward = backward + once * (_FP32 + narrowed) * (queries + keys_values)
+    return forward, backward
+
+
+_SCAN_BACKWARD_PRODUCTS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """Kernels of one pass over a block: reads and writes of tensors of each size, and the number of kernels."""
+
+    values: float
+    """H·P numbers of a token."""
+    keys: float
+    """G·N numbers."""
+    head_keys: float
+    """H·N numbers."""
+    states: float
+    """H·N·P numbers of a chunk."""
+    squares: float
+    """A row of C numbers in fp32 a head, or a group where states decay."""
+    kernels: float
+
+
+_PASSES = {
+    "decays": (_Passes(3, 4, 0, 4, 2, 5), _Passes(9, 13, 0, 10, 6, 12)),
+    "delta": (_Passes(6, 9, 2, 2, 4, 8), _Passes(15, 18, 5, 4, 2, 12)),
+}
+"""Forward and backward, counted in `_mamba_chunk_scan_combined_fwd` and `.._bwd` (mamba-ssm 2.2,
+ops/triton/ssd_combined.py, whose states are in fp32) and in `chunk_gated_delta_rule_fwd` and `.._bwd` with the norms of
+queries and keys (flash-linear-attention 0.4, ops/gated_delta_rule/chunk.py, whose states are in 16 bits)."""
+_SELECTIVE = (_Passes(5, 6, 0, 2, 0, 1), _Passes(10, 10, 0, 2, 0, 1))
+"""Of `selective_scan_cuda.fwd` and `.bwd`: values, step sizes, gates, what is returned and that gated; backward their
+gradients too; keys and queries as they are laid out, and gradients of theirs in fp32."""
+_SELECTIVE_FLOPS = (9.0, 27.0)
+_GATED = (2.0, 8.0)
+"""Further passes over the values where the kernels of decaying states gate them: the gate is read and the output
+written twice; backward gradients of both are made from what they read and the output again."""
+
+
+def scan_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
+    """(N,) seconds forward and backward of one block and microbatch, the mean over blocks with states and without."""
+    mixer, none = question.model.recurrence, np.zeros(len(columns))
+    share = question.model.mixer_share("recurrence", "both")
+    if mixer is None or not (share and mixer.scans):
+        return none, none
+    tokens = tokens_on_rank(question, columns, "split")
+    if mixer.kind == "mamba1":
+        return _selective_seconds(question, mixer, share * tokens, device)
+    flops = tokens * scan_flops(mixer)
+    seconds = []
+    rates = (device.attention.forward, device.attention.backward / _SCAN_BACKWARD_PRODUCTS)
+    gated = _GATED if question.stack.transformer_engine and not mixer.delta else (0.0, 0.0)
+    for passes, rate, more in zip(_PASSES["delta" if mixer.delta else "decays"], rates, gated, strict=True):
+        passes = replace(passes, values=passes.values + more)
+        moved = tokens * _bytes(mixer, passes, question.training.element_bytes)
+        roof = np.maximum(flops / (device.peak * rate), moved / device.memory_rate)
+        seconds.append(share * np.maximum(roof, passes.kernels * device.profile.kernel_seconds))
+    return seconds[0], seconds[1]
+
+
+def _selective_seconds(
+    question: Question, mixer: Recurrence, tokens: Array, device: Device
+) -> tuple[Array, Array]:
+    numbers, element = mixer.value_size * mixer.state_dim, question.training.element_bytes
+    rate = question.cluster.gpu.peak.get("fp32", device.peak)
+    forward, backward = (
+        np.maximum(
+            tokens * np.maximum(flops * numbers / rate, _bytes(mixer, passes, element) / device.memory_rate),
+            (tokens > 0) * passes.kernels * device.profile.kernel_seconds,
+        )
+        for passes, flops in zip(_SELECTIVE, _SELECTIVE_FLOPS, strict=True)
+    )
+    return forward, backward
+
+
+def scan_flops(mixer: Recurrence) -> float:
+    """FLOPs of a token forward that kernels execute, over all heads."""
+    states = state_products(mixer) * mixer.value_size * mixer.state_dim
+    inside = mixer.key_size + mixer.value_size
+    if mixer.delta:
+        inside = mixer.heads * (3 * mixer.state_dim + 2 * mixer.head_dim)
+    return 2.0 * (states + mixer.chunk * inside)
+
+
+def _bytes(mixer: Recurrence, passes: _Passes, element: float) -> float:
+    """Bytes that one token moves in a pass over a block."""
+    rows = passes.values * mixer.value_size + passes.keys * mixer.key_size
+    rows += passes.head_keys * mixer.heads * mixer.state_dim
+    return (
+        element * rows
+        + (element if mixer.delta else _FP32) * passes.states * state_elements(mixer)
+        + _FP32 * passes.squares * mixer.chunk * (mixer.heads if mixer.delta else mixer.groups)
+    )
+
+
+def state_elements(mixer: Recurrence) -> float:
+    """Numbers of all heads' states that a token of a chunk stands for, where each chunk's are written."""
+    return mixer.value_size * mixer.state_dim / mixer.chunk

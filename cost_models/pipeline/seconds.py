@@ -1,0 +1,857 @@
+"""Time coefficients of a rank, in seconds by the part of a step that a user sees: of a block's passes, of an action of
+the pipeline, and of what a rank does once a step.
+
+A term is `{part: seconds}`. Parts in `HIDDEN_PARTS` run behind others: they are shown, never added.
+
+**An action** takes its host `action_host_seconds`. A host that waits for its device before it (for a hand-over that
+blocks, for a batch whose size it reads from the device, or for both) leaves the device idle for as long again, until it
+has launched what comes next.
+
+**Data-parallel communication behind a block's passes**: weights that ZeRO-3 gathers and gradients that are reduced.
+Most trainers gather as far ahead as memory lets them, so that a pass of compute C and communication M shows what
+outlasts all of it: max(ΣC, ΣM). DeepSpeed gathers matrix by matrix, in hooks of each. Until 2022 it fetched one matrix
+behind the one at work and waited for the device before the next, so that the longer of the two counts for each matrix:
+Σ max(C, M). Its host cut and copied each gathered tensor into a slice a rank, and only then launched what is to run.
+Hooks of each matrix run in a recomputed pass, too: what it used is gathered once more for the backward pass, unless so
+few parameters pass in between that it was kept. A run is a matrix with what is computed until the next one; what is
+neither a product nor the attention core is shared out like weights. Left out: copies of what is gathered once more.
+
+**Once a step** a rank reduces the gradients still left, and updates its parameters. A block's gradients are complete
+after the backward pass of its last microbatch. With one chunk a rank they are reduced behind the backward pass of
+another block. Where microbatches pass through several chunks in rounds (interleaved 1F1B), a chunk is complete a whole
+round before the next one: a stack that reduces chunk by chunk then shows what outlasts a round of passes, and all of
+the last chunk's (Jiang et al. 2024, section 3.2).
+
+Shape legend: N layouts, P recompute policies, U matrices of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.arrays import Array, Bools
+from cost_models.axes.columns import (
+    LayoutColumns,
+    is_overlapped,
+    names_overlap,
+    over_distinct,
+)
+from cost_models.communication.by_axis import (
+    ContextSeconds,
+    DataSeconds,
+    TensorSeconds,
+    boundary_seconds,
+    context_seconds,
+    data_seconds,
+    expert_seconds,
+    exposed,
+    no_seconds,
+    norms_seconds,
+    owners_of,
+    tensor_seconds,
+)
+from cost_models.communication.collectives import (
+    all_reduce_seconds,
+    broadcast_seconds,
+    point_to_point_seconds,
+)
+from cost_models.communication.topology import Groups, MeshGroups, axis_groups
+from cost_models.compute.block import BlockSeconds, block_seconds
+from cost_models.compute.ends import EndSeconds, end_seconds
+from cost_models.compute.gemm import Device, device_of, forward_seconds, local_gemm
+from cost_models.memory.states import ends_apart, state_bytes
+from cost_models.operators.accumulation import gradient_dtype
+from cost_models.operators.block import block_operators
+from cost_models.operators.documents import waiting
+from cost_models.operators.parameters import (
+    ENDS,
+    Parameters,
+    Part,
+    parameters,
+    summed_over_tensor_ranks,
+    tuned,
+)
+from cost_models.operators.record import Operator, held_on_rank
+from cost_models.question import Question
+from cost_models.schedules.actions import round_sizes
+from cost_models.schedules.registry import ALWAYS_SPLIT, V_SHAPED, is_scheduled
+from cost_models.specs.choices import ATTEND_AGAIN, RECOMPUTE_POLICIES
+from cost_models.specs.stack import USER_BUFFERS
+from cost_models.specs.training import STATE_BYTES
+
+Term = dict[str, Array]
+Terms = dict[str, Term]
+"""Coefficient of `StageCosts` → its term in seconds or bytes by part: (N,), or where it has policies (N, P)."""
+
+TIME_PARTS = (
+    "compute",
+    "recompute",
+    "tp_comm",
+    "cp_comm",
+    "ep_comm",
+    "pp_comm",
+    "dp_comm",
+    "optimizer",
+    "offload",
+    "host",
+    "jitter",
+)
+HIDDEN_AS = {"offload_hidden": "offload"}
+"""Names of hidden parts that are not communication of an axis."""
+HIDDEN_PARTS = ("tp_hidden", "cp_hidden", "ep_hidden", "dp_hidden", *HIDDEN_AS)
+FRAGMENTATION = "fragmentation"
+"""Bytes that the allocator holds and no tensor uses; all other parts are what it counts as allocated."""
+MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "working", "buffers", FRAGMENTATION)
+_BEFORE, _BEHIND = (
+    TIME_PARTS[: TIME_PARTS.index("optimizer")],
+    TIME_PARTS[TIME_PARTS.index("optimizer") + 1 :],
+)
+_ADDED = (*_BEFORE, *MEMORY_PARTS, *_BEHIND)
+"""Parts in the order in which they are added up: those of time and those of memory each in their own."""
+
+
+def total(term: Term) -> Array:
+    """Sum of the parts of a term, seconds or bytes; hidden parts take no time of their own."""
+    return sum((term[part] for part in _ADDED if part in term), start=np.zeros(1))
+
+
+def sum_terms(own: Term, *others: Term, times: int = 1) -> Term:
+    """A term plus `times` times each of the other terms, part by part; a missing part counts as zero."""
+    summed = dict(own)
+    for other in others:
+        for part, value in other.items():
+            summed[part] = summed.get(part, np.zeros(1)) + times * value
+    return summed
+
+
+def jitter(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) what stragglers and noise add, as a share: so much for each doubling of the nodes that a layout occupies.
+
+    On a CPU also what else runs on its cores, and the turns that more processes than cores take. Rates are measured in
+    a process's own time, which does not pass while another has its core.
+    """
+    cluster, profile = question.cluster, question.hardware
+    doublings = np.log2(np.maximum(1.0, columns.ranks / cluster.gpus_per_node))
+    stragglers = profile.jitter_per_doubling * doublings
+    if cluster.gpu.kind != "cpu":
+        return stragglers
+    slowdown = (1.0 + stragglers) * (1.0 + profile.contention)
+    if profile.measured_peak is not None and cluster.host_cores:
+        here = np.minimum(columns.ranks, cluster.gpus_per_node)
+        slowdown = slowdown * np.maximum(1.0, here / cluster.host_cores)
+    return slowdown - 1.0
+
+
+def with_jitter(term: Term, slowdown: Array) -> Term:
+    """Adds what stragglers and noise cost, in proportion to the term."""
+    seconds = total(term)
+    return {**term, "jitter": term.get("jitter", 0.0) + (seconds.T * slowdown).T}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """Parallel groups, and data-parallel seconds of each module."""
+
+    groups: MeshGroups
+    block: DataSeconds
+    """Seconds of a block; its experts are over the ranks that hold the same experts."""
+    embedding: DataSeconds
+    head: DataSeconds
+    norms: Array
+    """Seconds in which LAMB adds up its norms."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Parts of the time coefficients of N layouts, each computed on first use."""
+
+    question: Question
+    columns: LayoutColumns
+    data_parallel: bool = True
+    """Whether other ranks hold the same parameters; False: as if none did."""
+    whole: bool = True
+    """Whether embedding and head are asked for too; False: blocks alone, and what a rank does once a step."""
+
+    @cached_property
+    def device(self) -> Device:
+        """In the training precision."""
+        return device_of(self.question)
+
+    @cached_property
+    def links(self) -> Links:
+        """Groups and data-parallel seconds, which do not depend on the microbatch."""
+        names = ("tp", "cp", "pp", "dp", "ep", "etp", "shard", "zero", "order")
+        return over_distinct(self.columns, names, lambda rows: _links_of(replace(self, columns=rows)))
+
+    @cached_property
+    def block(self) -> BlockSeconds:
+        """Compute of a block."""
+        return block_seconds(self.question, self.columns, self.device, data_parallel=self.data_parallel)
+
+    def waited(self, core: Array) -> Term:
+        """What ranks wait for the one with most attention, behind seconds of a block's; no term where sequences are
+        alike."""
+        return {} if self.question.training.lengths is None else {"jitter": (core.T * self._waiting).T}
+
+    @cached_property
+    def _waiting(self) -> Array:
+        return waiting(self.question, self.columns, data_parallel=self.data_parallel)
+
+    @cached_property
+    def ends(self) -> EndSeconds:
+        """Compute of embedding and head."""
+        return end_seconds(self.question, self.columns, device_of(self.question, wide=True))
+
+    @cached_property
+    def tensor(self) -> TensorSeconds:
+        """Communication of tensor ranks."""
+        return tensor_seconds(self.question, self.columns, self.links.groups.tp)
+
+    @cached_property
+    def context(self) -> ContextSeconds:
+        """Communication of context ranks."""
+        kernels = self.block.core_forward, self.block.core_backward
+        return context_seconds(self.question, self.columns, self.links.groups.cp, *kernels)
+
+    @cached_property
+    def experts(self) -> Array:
+        """(N,) exchange of tokens between experts, one pass of one block."""
+        return expert_seconds(self.question, self.columns, self.links.groups)
+
+    @cached_property
+    def counts(self) -> Parameters:
+        """Parameters of a rank."""
+        x = self.columns
+        return parameters(self.question.model, x.tp, ep=x.ep, etp=x.etp)
+
+    @cached_property
+    def head_parameters(self) -> Array:
+        """(N,) of a rank that holds the head."""
+        return head_parameters(self.question, self.columns, self.counts)
+
+    @property
+    def none(self) -> Array:
+        """(N,) zeros."""
+        return np.zeros(len(self.columns))
+
+    @cached_property
+    def experts_shown(self) -> Array:
+        """(N,) seconds by which the exchange with experts lengthens one pass of a block.
+
+        What runs behind compute is that of another microbatch: forward behind backward and the other way round, so both
+        exchanges of a block hide behind both its passes. Compute is slower by what any overlap costs.
+        """
+        window = (self.block.forward + self.block.backward) / 2
+        hidden = np.minimum(self.question.stack.overlap_expert_exchange * self.experts, window)
+        return self.experts - (1.0 - self.question.hardware.overlap_slowdown) * hidden
+
+    @property
+    def experts_hidden(self) -> Array:
+        """(N,) hidden seconds of the exchange with experts."""
+        return np.maximum(0.0, self.experts - self.experts_shown)
+
+    @cached_property
+    def hides_tensor_parallel(self) -> Bools:
+        """(N,): the stack has kernels that send while they multiply, and memory that all of a tensor group reach: user
+        buffers and symmetric memory are of one node."""
+        stack, precision = self.question.stack, self.question.training.precision
+        hides = precision in USER_BUFFERS or not stack.transformer_engine
+        return hides & ~self.links.groups.tp.crosses_nodes
+
+    @cached_property
+    def regather(self) -> Array:
+        """(N,) seconds of a block's backward pass that wait for inputs to be gathered again, behind products towards
+        inputs."""
+        half = self.block.matrices_backward / 2
+        return exposed(self.tensor.block_regather, half, self.question.hardware, overlapped=True)
+
+    @cached_property
+    def summed(self) -> Array:
+        """(N,) that wait for gradients of inputs to be summed, behind products towards the same matrices' weights."""
+        return exposed(
+            self.tensor.block_summed, self.block.column_weight, self.question.hardware, overlapped=True
+        )
+
+    @property
+    def head_summed(self) -> Array:
+        """(N,) seconds of the head's backward pass that wait for the same."""
+        hides = exposed(
+            self.tensor.head_backward, self.ends.head_weight, self.question.hardware, overlapped=True
+        )
+        behind = self.question.stack.reduces_behind_weight_products
+        return hides if behind else self.tensor.head_backward
+
+    @cached_property
+    def forward_window(self) -> Array:
+        """(N,) seconds of a block's forward pass behind which data-parallel communication runs."""
+        return self.block.forward + self.context.forward
+
+    @cached_property
+    def backward_window(self) -> Array:
+        """(N,) seconds of its backward pass. What already hides behind compute takes nothing from others, but where the
+        pass waits for it, they go on too: so no device is slower for computing faster."""
+        return self.block.backward + self.regather + self.summed + self.context.backward
+
+
+def _links_of(pieces: Pieces) -> Links:
+    question, columns, counts = pieces.question, pieces.columns, pieces.counts
+    groups, none = axis_groups(question.cluster, columns), no_seconds(len(columns))
+    mesh = MeshGroups(tp=groups.tp, cp=groups.cp, pp=groups.pp, ep=groups.ep, etp=groups.etp)
+    if not pieces.data_parallel:
+        return Links(groups=mesh, block=none, embedding=none, head=none, norms=none.gather)
+    head = pieces.head_parameters
+    held = counts.block * question.model.num_layers / columns.pp + counts.embedding + head
+    matrices = sum(len(one.gemm.outputs) for one in block_operators(question.model) if one.gemm)
+
+    def seconds(module: Array, tensors: float, part: Part) -> DataSeconds:
+        owners = owners_of(columns, module, held, tensors)
+        return data_seconds(question, columns, groups.data, module, owners, tuned(question, columns, part))
+
+    block = seconds(counts.block, matrices, "block")
+    if question.model.moe_share:  # experts have fewer replicas than the rest
+        of = tuned(question, columns, "experts")
+        block = block + data_seconds(question, columns, groups.experts, counts.experts, of=of)
+    return Links(
+        groups=mesh,
+        block=block,
+        embedding=seconds(counts.embedding, 1.0, "embedding") if pieces.whole else none,
+        head=seconds(head, 1.0, "head") if pieces.whole else none,
+        norms=norms_seconds(question, columns, groups),
+    )
+
+
+def head_parameters(question: Question, columns: LayoutColumns, counts: Parameters) -> Array:
+    """Final norm and output matrix of the last stage; a tied matrix on the embedding's own rank is not held twice."""
+    shared = question.model.tied_embeddings & (columns.pp == 1)
+    return counts.head_vectors + np.where(shared, 0.0, counts.head_matrix)
+
+
+_SPLIT_LAUNCHES = (1.1, 2.0)
+"""Launch time of dgrad and of wgrad in a split backward pass of PyTorch's, relative to a whole one: the graph is walked
+in Python, and each weight is a call of its own."""
+_ROUTING_HOST_SECONDS = 1.0e-3
+"""Host seconds to launch a block's router, permutations and exchange in one pass, beyond those of a dense block, where
+Megatron Core's host goes through the experts: at 30 us for each thing launched, as a dense block's 13 take 0.4 ms, some
+32 kernels (moe/router.py, token_dispatcher.py)."""
+_EXPERT_HOST_SECONDS = 3.0e-5
+"""Host seconds for each expert of the rank, the mean over both passes: two weights an expert, each with a hook of its
+own (distributed_data_parallel.py)."""
+_EXPERT_CAST_HOST_SECONDS = 1.1e-4
+"""Host seconds that come to it in fp8: a cast copy of each looked up, a tensor made for each of two cast operands."""
+SLICE_SECONDS = 7.8e-6
+"""Host seconds for each rank's slice of a matrix that is gathered or reduced as a list of slices (DeepSpeed v0.5,
+zero/partition_parameters.py, _allgather_param and _reduce_scatter_gradient): a loop over ranks cuts a slice, 2.8 us
+(timed with torch 2.11 on a CPU), and c10d copies it by a kernel of its own, 5 us (profile `datasheet-gpu`)."""
+MOST_PASSES = 2.0
+"""Of a block that a backward pass launches: its own, and the forward pass that full recompute repeats."""
+
+
+def _exposed_tensor_seconds(pieces: Pieces, sent: Array, window: Array) -> Array:
+    """Like `sent`: the part of tensor-parallel communication that `window` seconds of products do not hide.
+
+    Without `overlap=` it is the stack's share. A layout with `overlap=tp` hides it behind products in as many chunks as
+    there are ranks, of which one never is: the first that is gathered comes before its product, the last that is
+    scattered after it.
+    """
+    question, columns = pieces.question, pieces.columns
+
+    def like_sent(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return values.reshape(-1, *[1] * (sent.ndim - 1))
+
+    hides = like_sent(pieces.hides_tensor_parallel)
+    always = np.where(hides, 1.0 - question.stack.overlap_tensor_parallel, 1.0) * sent
+    named = names_overlap(columns)
+    if not named.any():
+        return always
+    hidden = exposed(sent, window, question.hardware, overlapped=True)
+    chunked = np.maximum(hidden, sent / like_sent(columns.tp))
+    return np.where(
+        like_sent(named), np.where(like_sent(columns.overlap_tp == 1) & hides, chunked, sent), always
+    )
+
+
+def layer_forward(pieces: Pieces) -> Term:
+    """One block forward: compute, exposed tensor-parallel and gather time, and launches that outlast the device."""
+    block, tensor, context = pieces.block, pieces.tensor, pieces.context
+    experts_shown = pieces.experts_shown
+    gather, gather_hidden = exposed_gathers_forward(pieces)
+    tensor_shown = _exposed_tensor_seconds(pieces, tensor.block_forward, block.matrices_forward)
+    exchanged = context.forward + experts_shown
+    device_seconds = block.forward + tensor_shown + exchanged + gather
+    return {
+        "compute": block.forward,
+        "tp_comm": tensor_shown,
+        "cp_comm": context.forward,
+        "ep_comm": experts_shown,
+        "dp_comm": gather,
+        "host": np.maximum(_host(pieces, device_seconds, passes=1.0), _first_of_experts(pieces)),
+        "tp_hidden": tensor.block_forward - tensor_shown,
+        "cp_hidden": context.forward_hidden,
+        "ep_hidden": pieces.experts_hidden,
+        "dp_hidden": gather_hidden,
+        **pieces.waited(block.core_forward),
+    }
+
+
+def layer_backward(pieces: Pieces) -> Term:
+    """Seconds of one block backward under each policy; recomputation repeats its communication."""
+    question, block, tensor, context = pieces.question, pieces.block, pieces.tensor, pieces.context
+    recompute = block.recomputed
+    repeated = tensor.block_recomputed
+    data_shown, data_hidden = exposed_gathers_backward(pieces)
+    waited_for = tensor.block_backward + pieces.summed
+    products = np.maximum(0.0, block.matrices_backward - tensor.block_regather - tensor.block_summed)
+    window = products[:, None] + np.where(repeated > 0, block.matrices_forward[:, None], 0.0)
+    tensor_exposed = (
+        _exposed_tensor_seconds(pieces, waited_for[:, None] + repeated, window) + pieces.regather[:, None]
+    )
+    drops = question.stack.drops
+    experts_again = float("experts" in drops)
+    attends_again = np.array([0.0, float(bool(drops & ATTEND_AGAIN)), 1.0])
+    context_exposed = context.backward[:, None] + context.forward[:, None] * attends_again
+    exchanges = np.array([1.0, 1.0 + experts_again, 2.0])  # with experts or the block theirs is repeated
+    exchanged = pieces.experts_shown[:, None] * exchanges
+    device_seconds = block.backward[:, None] + data_shown + recompute + tensor_exposed
+    device_seconds = device_seconds + context_exposed + exchanged
+    sent = tensor.block_backward + tensor.block_regather + tensor.block_summed
+    hidden = sent[:, None] + repeated - tensor_exposed
+    # backward launches about as much as forward; full recompute adds a forward
+    passes = np.array([1.0, 1.0, MOST_PASSES])
+    attended = block.core_backward[:, None] + block.core_forward[:, None] * attends_again
+    return {
+        "compute": block.backward[:, None] * np.ones(recompute.shape[-1]),
+        "recompute": recompute,
+        "tp_comm": tensor_exposed,
+        "cp_comm": context_exposed,
+        "ep_comm": exchanged,
+        "dp_comm": data_shown,
+        "host": _host(pieces, device_seconds, passes=passes),
+        "tp_hidden": hidden,
+        "cp_hidden": context.backward_hidden[:, None] + context.forward_hidden[:, None] * attends_again,
+        "ep_hidden": pieces.experts_hidden[:, None] * exchanges,
+        "dp_hidden": data_hidden,
+        **pieces.waited(attended),
+    }
+
+
+def halves(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
+    """One block backward as its schedule runs it, and the part of that which a split runs apart, towards the weights.
+
+    Communication stays with the other half. Where every pass is split each half is launched by itself; where few are,
+    launches are shared out as the device's work is, so that the halves add up to the whole pass.
+    """
+    weight, launches = pieces.block.weight, launch_seconds(pieces)
+    device_seconds = total({part: value for part, value in backward.items() if part != "host"})
+    of_input, of_weight = _SPLIT_LAUNCHES if pieces.question.stack.torch_pipelining else (1.0, 1.0)
+    first = _host_outlasting_device(pieces, of_input * launches[:, None], device_seconds - weight[:, None])
+    second = _host_outlasting_device(pieces, of_weight * launches, weight)
+    shared = backward["host"][:, 0] * weight / device_seconds[:, 0]
+    always = is_scheduled(pieces.columns, ALWAYS_SPLIT)
+    host = np.where(always[:, None], first + second[:, None], backward["host"])
+    return {**backward, "host": host}, {"compute": weight, "host": np.where(always, second, shared)}
+
+
+def _host(pieces: Pieces, device_seconds: Array, *, passes: float | Array) -> Array:
+    """Time the host needs to launch a block: in full on a CPU, what outlasts the device's work on a GPU."""
+    per_pass = launch_seconds(pieces)
+    launches: Array = per_pass * passes if isinstance(passes, float) else per_pass[:, None] * passes
+    return _host_outlasting_device(pieces, launches, device_seconds)
+
+
+def launch_seconds(pieces: Pieces) -> Array:
+    """(N,) seconds to launch a block once."""
+    profile = pieces.question.hardware
+    split = np.where(pieces.columns.tp > 1, profile.tensor_parallel_host_seconds, 0.0)
+    split = split + np.where(pieces.columns.sp == 1, profile.sequence_parallel_host_seconds, 0.0)
+    sharded = pieces.question.stack.fully_shard & (pieces.columns.zero >= 2) & (pieces.columns.shard > 1)
+    split = split + np.where(sharded, profile.sharded_host_seconds, 0.0)
+    question, model, stack = pieces.question, pieces.question.model, pieces.question.stack
+    halves = (1.0 - model.mixer_share("none") + model.feed_forward_share) / 2
+    dense: Array = halves * (profile.host_layer_seconds + split)
+    if model.has_experts and stack.experts_in_one_kernel:  # CUDA graphs replay blocks with experts
+        return dense - model.moe_share * dense
+    if model.has_experts and stack.waits_for_expert_counts:
+        each = _expert_host_seconds(question) * model.num_experts / pieces.columns.ep
+        return dense + model.moe_share * (_ROUTING_HOST_SECONDS + each)
+    return dense + np.zeros(len(pieces.columns))
+
+
+def _first_of_experts(pieces: Pieces) -> Array:
+    """(N,) seconds in which the device waits for its experts' first product, as their host waited for counts.
+
+    Where no token is dropped the host reads how many came before it can launch what works on them, by when the device
+    has done all that it was given. It goes through the experts of the first of their two products (half of what they
+    add to a pass) and only then launches one. Another microbatch fills the gap; CUDA graphs know no counts.
+    """
+    question, stack = pieces.question, pieces.question.stack
+    if not (question.model.has_experts and stack.waits_for_expert_counts and pieces.device.launches_ahead):
+        return pieces.none
+    eager = (1.0 - stack.experts_in_one_kernel) * (1.0 - stack.overlap_expert_exchange)
+    first = question.model.num_experts / pieces.columns.ep * _expert_host_seconds(question) / 2
+    return question.model.moe_share * eager * first
+
+
+def _expert_host_seconds(question: Question) -> float:
+    """Host seconds of an expert in one pass."""
+    narrow = question.training.operand_bytes < question.training.element_bytes
+    return _EXPERT_HOST_SECONDS + _EXPERT_CAST_HOST_SECONDS * narrow
+
+
+def _host_outlasting_device(pieces: Pieces, launches: Array, device_seconds: Array) -> Array:
+    return np.maximum(0.0, launches - device_seconds) if pieces.device.launches_ahead else launches
+
+
+def or_launches(pieces: Pieces, window: Array, *, passes: float) -> Array:
+    """(N,) seconds of a pass behind which communication runs, those included in which the device waits for its host.
+
+    Stages differ in what they recompute, so of backward passes those count that launch most: behind a shorter window
+    a device that is faster than its host would show more the faster it is.
+    """
+    return np.maximum(window, passes * launch_seconds(pieces)) if pieces.device.launches_ahead else window
+
+
+_TOKEN_BYTES, _SIZE_BYTES = 8, 40
+"""Of a token's number, and of the five sizes that Megatron-LM sends ahead (core/tensor_parallel/data.py)."""
+_MASK_BYTES = 17
+"""Read and written for each pair of positions: ones and their lower triangle in fp32, compared (megatron/utils.py)."""
+_MASK_KERNELS = 3
+
+
+def action_terms(pieces: Pieces) -> dict[str, Term]:
+    """Coefficients of an action by its pass, and of a hand-over that blocks nobody."""
+    question, columns = pieces.question, pieces.columns
+    each, ahead = question.hardware.action_host_seconds, pieces.device.launches_ahead
+    hands_on = boundary_seconds(question, columns, pieces.links.groups)
+    sends_on = is_overlapped(columns, "pp", default=question.stack.overlap_pipeline_sends)
+    blocked, sent = np.where(sends_on, 0.0, hands_on), np.where(sends_on, hands_on, 0.0)
+    host = np.where(columns.pp > 1, each, 0.0)
+    waits = ~sends_on & (columns.pp > 1) & ahead
+    gets = question.stack.broadcasts_every_batch
+    batch: Term = {}
+    if gets:  # a batch is sent and masked on every stage
+        length, profile = question.training.sequence_length, question.hardware
+        tokens, tensor_ranks = columns.tokens(length) * _TOKEN_BYTES, pieces.links.groups.tp
+        seconds = broadcast_seconds(tokens, tensor_ranks, profile)
+        seconds = seconds + broadcast_seconds(np.full(len(columns), _SIZE_BYTES), tensor_ranks, profile)
+        mask = _MASK_BYTES * length**2 / pieces.device.memory_rate + _MASK_KERNELS * profile.kernel_seconds
+        batch = {"compute": pieces.none + mask, "tp_comm": seconds}
+    return {
+        "stage_forward": {"pp_comm": blocked, "host": host + each * (waits | gets)} | batch,
+        "stage_backward": {"pp_comm": blocked, "host": host + each * waits},
+        "stage_weight": {"host": np.where(is_scheduled(columns, ALWAYS_SPLIT), host, 0.0)},
+        "p2p": {"pp_comm": sent},
+    }
+
+
+_Exposed = tuple[Array, Array]
+"""Seconds in sight, and seconds hidden."""
+_Run = tuple[int, bool]
+"""The number of a matrix, and whether it is at work backward."""
+
+
+def exposed_gathers_forward(pieces: Pieces) -> _Exposed:
+    """(N,) each, of the gathers of a forward pass."""
+    gather = pieces.links.block.gather
+    if not pieces.question.stack.zero3_waits_for_device:
+        return _exposed_behind(pieces, gather, pieces.forward_window)
+    gathers = gather * np.roll(_weights(pieces), -1, axis=0)
+    seconds = _seconds(pieces, backward=False)
+    return _exposed_run_by_run(pieces, list(zip(gathers, gathers, seconds, strict=True)))
+
+
+def exposed_gathers_backward(pieces: Pieces) -> _Exposed:
+    """(N, P) each, of the gathers of a backward pass and of gradients reduced behind it."""
+    data = pieces.links.block
+    if pieces.question.stack.zero3_reuse_elements is None:
+        found = _exposed_behind(pieces, data.gather + data.backward_reduce, pieces.backward_window)
+        shown, hidden = (one[:, None] * np.ones(len(RECOMPUTE_POLICIES)) for one in found)
+        return shown, hidden
+    each = [_policy_gathers(pieces, number) for number in range(len(RECOMPUTE_POLICIES))]
+    shown, hidden = (np.stack(some, axis=-1) for some in zip(*each, strict=True))
+    return shown, hidden
+
+
+def _policy_gathers(pieces: Pieces, policy: int) -> _Exposed:
+    """(N,) each, where hooks of each matrix gather."""
+    data, again = pieces.links.block, pieces.block.recomputed[:, policy]
+    weights, runs = _weights(pieces), _runs(pieces, policy)
+    gathers = [data.gather * share for share in _gathered_shares(pieces, runs, weights)]
+    if not pieces.question.stack.zero3_waits_for_device:
+        moved = _ordered_sum(gathers) + data.backward_reduce
+        return _exposed_behind(pieces, moved, pieces.backward_window + again)
+    behind = []
+    for at, seconds in enumerate(_run_seconds(pieces, runs, again)):
+        (before, reduces), gather = runs[at - 1], gathers[(at + 1) % len(runs)]
+        reduced = (data.backward_reduce * weights[before] + _slice_seconds(pieces)) * reduces
+        behind.append((gather, gather + reduced, seconds))
+    return _exposed_run_by_run(pieces, behind)
+
+
+def _exposed_run_by_run(pieces: Pieces, runs: Sequence[tuple[Array, Array, Array]]) -> _Exposed:
+    """(N,) each, of runs: gather, all that moves, compute. Under ZeRO-3 alone each waits for its own."""
+    gathers, moved, seconds = (np.stack(some) for some in zip(*runs, strict=True))
+    late = _slice_seconds(pieces) * (gathers > 0).sum(axis=0)
+    waited = [_exposed_behind(pieces, *run) for run in zip(moved, seconds, strict=True)]
+    each = _ordered_sum(np.stack(one) for one in waited)
+    whole = _exposed_behind(pieces, _ordered_sum(moved), _ordered_sum(seconds))
+    zero3 = pieces.columns.zero == 3
+    return np.where(zero3, late + each[0], whole[0]), np.where(zero3, each[1], whole[1])
+
+
+def _ordered_sum(arrays: Iterable[Array]) -> Array:
+    """Their sum, one after another, so that a layout costs the same bits alone and among others."""
+    total: Array = reduce(np.add, arrays, np.zeros(1))
+    return total
+
+
+def _runs(pieces: Pieces, policy: int) -> list[_Run]:
+    """Backward from the last matrix to the first; what is recomputed runs forward before the first that needs it."""
+    name, drops = RECOMPUTE_POLICIES[policy], pieces.question.stack.drops
+    redone = [
+        name == "full" or (name == "selective" and bool(drops & one.redone_by)) for one in _matrices(pieces)
+    ]
+    runs: list[_Run] = []
+    for matrix in reversed(range(len(redone))):
+        if redone[matrix] and all(backward for _, backward in runs):
+            runs += [(number, False) for number, again in enumerate(redone) if again]
+        runs.append((matrix, True))
+    return runs
+
+
+def _gathered_shares(pieces: Pieces, runs: Sequence[_Run], weights: Array) -> Iterator[Array]:
+    """(N,) for each run: the share of a block's weights that is gathered for it."""
+    reach = pieces.question.stack.zero3_reuse_elements or 0
+    held = pieces.counts.block + pieces.counts.experts
+    for at, (matrix, backward) in enumerate(runs):
+        share = weights[matrix]
+        if backward and (matrix, False) in runs:
+            between = [weights[one] for one, _ in runs[runs.index((matrix, False)) + 1 : at]]
+            share = np.where(_ordered_sum(between) * held < reach, 0.0, share)
+        yield share
+
+
+def _run_seconds(pieces: Pieces, runs: Sequence[_Run], again: Array) -> Iterator[Array]:
+    """(N,) seconds of each run, of which those forward take `again`; with none, what reads the core does."""
+    forward, backward = (_seconds(pieces, backward=way) for way in (False, True))
+    redone = [forward[matrix] for matrix, way in runs if not way]
+    for matrix, way in runs:
+        reads_core = _matrices(pieces)[matrix].reads_core and not redone
+        yield backward[matrix] + reads_core * again if way else again * forward[matrix] / sum(redone)
+
+
+def _matrices(pieces: Pieces) -> list[Operator]:
+    return [one for one in block_operators(pieces.question.model) if one.gemm is not None]
+
+
+def _weights(pieces: Pieces) -> Array:
+    """(U, N): each matrix's share of a block's parameters on a rank."""
+    columns = pieces.columns
+    degrees = columns.tp, columns.ep, columns.etp
+    each = np.stack([one.share * sum(held_on_rank(one.weights, *degrees)) for one in _matrices(pieces)])
+    shares: Array = each / _ordered_sum(each)
+    return shares
+
+
+def _seconds(pieces: Pieces, *, backward: bool) -> Array:
+    """(U, N) seconds of each run of a pass. The core runs before what reads it, and backward behind that; what a block
+    without one has besides products is shared out."""
+    block, matrices = pieces.block, _matrices(pieces)
+    gemms = [
+        (one.share, local_gemm(pieces.question, pieces.columns, one.gemm)) for one in matrices if one.gemm
+    ]
+    products = np.stack(
+        np.broadcast_arrays(*[share * forward_seconds(local, pieces.device) for share, local in gemms])
+    )
+    every = block.matrices_backward if backward else block.matrices_forward
+    core = block.core_backward if backward else block.core_forward
+    window = pieces.backward_window if backward else pieces.forward_window
+    readers = [number for number, one in enumerate(matrices) if one.reads_core]
+    apart = core if readers else 0.0 * core
+    each: Array = products / _ordered_sum(products) * every + _weights(pieces) * (window - every - apart)
+    for reader in readers[:1]:
+        each[reader if backward else reader - 1] += core
+    return each
+
+
+def _slice_seconds(pieces: Pieces) -> Array:
+    """(N,) seconds in which the host cuts and copies a tensor, a slice a rank."""
+    gathers = pieces.links.block.gather > 0
+    return np.where(gathers, SLICE_SECONDS * pieces.columns.shard, 0.0)
+
+
+def _exposed_behind(pieces: Pieces, communication: Array, window: Array) -> _Exposed:
+    """(N,) exposed and hidden seconds of communication behind `window` seconds of compute."""
+    streams = pieces.question.cluster.gpu.kind != "cpu"  # there `fully_shard` waits for every gather
+    shown = exposed(communication, window, pieces.question.hardware, overlapped=streams)
+    return shown, communication - shown
+
+
+def sync(pieces: Pieces) -> dict[str, Term]:
+    """Gradients still to be reduced after the last backward of a rank."""
+    layer = pieces.links.block.step_reduce
+    window = or_launches(pieces, pieces.backward_window, passes=MOST_PASSES)
+    layer_shown = _reduce_shown(pieces, layer, window)
+    once = np.where(pieces.columns.replicas > 1, pieces.question.hardware.collective_seconds, 0.0)
+    never = _never_hidden(pieces, layer_shown)
+    found = {
+        "layer_sync": {"dp_comm": layer_shown + never, "dp_hidden": layer - layer_shown - never}
+        | _summed(pieces),
+        "rank_sync": {"dp_comm": once},
+    }
+    return found | _sync_of_ends(pieces) if pieces.whole else found
+
+
+def _never_hidden(pieces: Pieces, reduce_shown: Array) -> Array:
+    """(N,) seconds of a block beyond those in sight that `overlap=dp` cannot hide; 0 in layouts without it.
+
+    Nothing runs any more behind which the last block could be reduced, nor yet where the first is gathered.
+    """
+    columns, block = pieces.columns, pieces.links.block
+    named = columns.overlap_dp == 1
+    if not named.any():
+        return pieces.none
+    share = np.minimum(1.0, columns.pp / pieces.question.model.num_layers)
+    shown = reduce_shown + gather_shown(pieces, block.step_gather, forward_window(pieces))
+    kept = np.maximum(0.0, share * (block.step_reduce + block.step_gather) - shown)
+    return np.where(named, kept, 0.0)
+
+
+def _summed(pieces: Pieces) -> Term:
+    """An all-reduce of gradients that each tensor rank has a part of; nothing where every parameter is trained."""
+    question, columns = pieces.question, pieces.columns
+    if question.training.tuning is None:
+        return {}
+    message = summed_over_tensor_ranks(question, columns) * STATE_BYTES[gradient_dtype(question)]
+    seconds = all_reduce_seconds(message, pieces.links.groups.tp, question.hardware)
+    return {"tp_comm": np.where(message > 0, seconds, 0.0)}
+
+
+def _sync_of_ends(pieces: Pieces) -> dict[str, Term]:
+    """Gradient synchronisation of embedding and head."""
+    links, head = pieces.links, pieces.links.head.step_reduce
+    head_shown = _reduce_shown(pieces, head, pieces.ends.head_backward)
+    tied = tied_reduce_seconds(pieces.question, pieces.columns, links.groups.pp)
+    return {
+        "embedding_sync": {"dp_comm": links.embedding.step_reduce, "pp_comm": tied},
+        "head_sync": {"dp_comm": head_shown, "dp_hidden": head - head_shown, "pp_comm": tied},
+    }
+
+
+def _reduce_shown(pieces: Pieces, reduce: Array, window: Array) -> Array:
+    """(N,) seconds that a rank waits at its step's end for `reduce`, the gradients of a module, the mean over its
+    chunks; `window` is the backward pass of the module."""
+    question, columns, stack = pieces.question, pieces.columns, pieces.question.stack
+    at_once = np.isin(columns.zero, stack.overlaps_gradient_reduce_at)
+    overlapped = at_once & is_overlapped(columns, "dp", default=stack.overlap_gradient_reduce)
+    shown = exposed(reduce, window, question.hardware, overlapped=overlapped)
+    turns = overlapped & (columns.vpp > 1) & ~is_scheduled(columns, V_SHAPED)
+    if not (stack.reduces_chunks_in_turn and turns.any()):
+        return shown
+    a_round = round_sizes(columns.pp, columns.microbatches(question.training.global_batch))
+    others = exposed(reduce, a_round * window, question.hardware, overlapped=overlapped)
+    return np.where(turns, (reduce + (columns.vpp - 1) * others) / columns.vpp, shown)
+
+
+def gather_shown(pieces: Pieces, gather: Array, window: Array) -> Array:
+    """(N,) seconds of a gather of updated weights that `window` does not hide."""
+    hides = is_overlapped(pieces.columns, "dp", default=pieces.question.stack.overlap_parameter_gather)
+    return exposed(gather, window, pieces.question.hardware, overlapped=hides)
+
+
+def forward_window(pieces: Pieces) -> Array:
+    """(N,) seconds of a block's forward pass behind which weights are gathered."""
+    return or_launches(pieces, pieces.forward_window, passes=1.0)
+
+
+def optimizer(pieces: Pieces) -> dict[str, Term]:
+    """Update of the rank's share of the states, then the gather of updated weights (ZeRO-1/2).
+
+    On the device it is bound by memory: per parameter it reads gradient, moments and (master) weight and writes all but
+    the gradient. The gradient norm reads the gradients once more, averaging over replicas reads and writes them, a
+    buffer that stays is zeroed.
+    """
+    counts, links, each = pieces.counts, pieces.links, _update_seconds(pieces, "block")
+
+    def term(update: Array, gather: Array, window: Array) -> Term:
+        shown = gather_shown(pieces, gather, window)
+        return {"optimizer": update, "dp_comm": shown, "dp_hidden": gather - shown}
+
+    found = {
+        "layer_optimizer": term(block_update(pieces, each), links.block.step_gather, forward_window(pieces)),
+        "rank_optimizer": {"optimizer": pieces.none + pieces.device.profile.kernel_seconds, **_norms(pieces)},
+    }
+    if not pieces.whole:
+        return found
+    apart = ends_apart(pieces.question)
+    of_embedding, of_head = (_update_seconds(pieces, end) if apart else each for end in ENDS)
+    head = pieces.head_parameters * of_head
+    return found | {
+        "embedding_optimizer": term(
+            counts.embedding * of_embedding, links.embedding.step_gather, pieces.none
+        ),
+        "head_optimizer": term(head, links.head.step_gather, pieces.ends.head_forward),
+    }
+
+
+def _norms(pieces: Pieces) -> Term:
+    """LAMB's all-reduce of norms: over tensor ranks alone where nothing else splits a parameter."""
+    seconds, columns = pieces.links.norms, pieces.columns
+    if not seconds.any():
+        return {}
+    alone = (columns.zero == 0) & (not pieces.question.model.has_experts)
+    return {"tp_comm": np.where(alone, seconds, 0.0), "dp_comm": np.where(alone, 0.0, seconds)}
+
+
+def block_update(pieces: Pieces, each: Array | None = None) -> Array:
+    """(N,) seconds to update the parameters of a block on the device, jitter left out; `each` are those of a parameter
+    that is no expert's, where they are known."""
+    block = pieces.counts.block * (_update_seconds(pieces, "block") if each is None else each)
+    if pieces.question.model.has_experts:
+        block = block + pieces.counts.experts * _update_seconds(pieces, "experts")
+    return block
+
+
+def block_update_seconds(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) seconds to update the parameters of a block, jitter included."""
+    return block_update(Pieces(question, columns)) * (1 + jitter(question, columns))
+
+
+def _update_seconds(pieces: Pieces, part: Part) -> Array:
+    """(N,) seconds to update one parameter of the rank on its device: the bytes that a step reads and writes for it."""
+    question, columns = pieces.question, pieces.columns
+    experts, share = part == "experts", tuned(question, columns, part).share
+    states = state_bytes(question, columns, experts=experts, end=part if part in ENDS else None)
+    shard, copies = columns.shard, columns.replicas
+    if experts:
+        shard, copies = columns.expert_shard, columns.expert_replicas
+    sharded = np.where(columns.zero >= 1, shard, 1)
+    gradient = STATE_BYTES[gradient_dtype(question)]
+    buffered = question.stack.gradient_buffer & (columns.zero <= 1)
+    passes = 2 + np.where(copies > 1, 2, 0) + np.where(buffered, sharded, 0)
+    besides = question.stack.unfused_update_bytes
+    if question.training.optimizer == "lamb":
+        besides += question.stack.lamb_update_bytes
+    unfused = besides / sharded
+    touched = (
+        share * (passes * gradient / sharded) + 2 * states.optimizer + 2 * states.updated + share * unfused
+    )
+    return touched / pieces.device.optimizer_rate
+
+
+def tied_reduce_seconds(question: Question, columns: LayoutColumns, boundary: Groups) -> Array:
+    """First and last stage add the gradients of a tied matrix: one transfer over the stage boundary's links.
+
+    In a V both are on one rank.
+    """
+    matrix = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp).head_matrix
+    message = matrix * STATE_BYTES[gradient_dtype(question)]
+    seconds = point_to_point_seconds(message, boundary, question.hardware)
+    apart = (columns.pp > 1) & ~is_scheduled(columns, V_SHAPED)
+    trains = question.training.trains("head matrix")
+    return np.where(question.model.tied_embeddings & apart & trains, seconds, 0.0)
