@@ -38,9 +38,9 @@ from planner.formats.trainers import refusals, trainer_named, trainers_of
 from planner.objectives import Certificate
 from planner.plan import PlanChoice, PlanRecommendation, PlanRestrictions
 from planner.rules.legality import check
-from planner.search.branching import TIE_TOLERANCE, BranchAndBound, SearchResult
+from planner.search.branching import TIE_TOLERANCE, BranchAndBound, SearchResult, count_below, nearest_below
+from planner.search.candidates import UniformCandidates
 from planner.search.given_layout import place_layout
-from planner.search.opening import UniformCandidates, count_below, nearest_below
 from planner.search.search import Budget, close_proof
 from planner.space.axes import divisors
 from planner.space.restrictions import Restrictions, satisfies

@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 
@@ -672,101 +672,66 @@ def place_by_labels(
     incumbent: Incumbent | None = None,
     cut_off: float = math.inf,
     met_paths: Sequence[CriticalPath] = (),
-    time_limit: float | None = None,
+    deadline: float = math.inf,
     most_rounds: int | None = None,
 ) -> Solution | None:
     """Best placement of a plain layout, if it takes less than `cut_off` seconds; None if there are too many labels.
 
-    `incumbent` is a placement and its time, `met_paths` are critical paths of other layouts with the same pipeline.
-    `time_limit` is in seconds and `most_rounds` of passes and timelines; without both the answer is always proven.
+    `incumbent` is a placement and its time, `met_paths` are critical paths of other layouts with the same pipeline. It
+    is `stopped`, without a bound, at a `deadline` in seconds of the monotonic clock or after `most_rounds` of passes
+    and timelines; without both the answer is always proven.
+
+    Where scenarios are weighed, passes are at mean costs and leave every placement that may take less than the target
+    (`cost_models.pipeline.pricing`). Each candidate is priced in every scenario; the mean length of its critical paths
+    there, of the scenarios that count, is its weighed step and a bound of every other placement's. Each stage has the
+    mix of recompute policies that is fastest at mean costs. No integer program does that, so too many labels stop it.
     """
-    critical = list(met_paths)
-
-    def meet(blocks_KRP: Ints) -> None:
-        critical.extend(leaf.critical_path(blocks) for blocks in blocks_KRP)
-
-    def cuts(choices: Choices) -> Cuts:
-        return cuts_of(choices, all_ways(choices), critical)
-
-    solution, too_many = _place(leaf, cuts, meet, incumbent, cut_off, time_limit, most_rounds)
-    return None if too_many else replace(solution, paths=tuple(critical[len(met_paths) :]))
-
-
-def place_weighed(
-    leaf: WeighedLeaf,
-    *,
-    incumbent: Incumbent | None = None,
-    cut_off: float = math.inf,
-    time_limit: float | None = None,
-) -> Solution:
-    """Best placement of a plain layout under weighed scenarios, if its weighed step is below `cut_off` seconds.
-
-    Passes are at mean costs and leave every placement that may take less than the target (`pipeline.under_scenarios`).
-    Each candidate is priced in every scenario; the mean length of its critical paths there, of the scenarios that
-    count, is its weighed step and a bound of every other placement's. Each stage has the mix of recompute policies that
-    is fastest at mean costs.
-
-    It is `stopped` without a bound where time runs out, or where there are too many labels.
-    """
-    bounding_paths: list[ScenarioPaths] = []
-
-    def meet(blocks_KRP: Ints) -> None:
-        bounding_paths.extend(leaf.bounding_path(blocks) for blocks in blocks_KRP)
-
-    def cuts(choices: Choices) -> Cuts:
-        return _weighed_cuts(leaf, choices, bounding_paths)
-
-    return _place(leaf, cuts, meet, incumbent, cut_off, time_limit)[0]
-
-
-def _place(
-    leaf: Leaf,
-    cuts: Callable[[Choices], Cuts],
-    meet: Callable[[Ints], None],
-    incumbent: Incumbent | None,
-    cut_off: float,
-    time_limit: float | None,
-    most_rounds: int | None = None,
-) -> tuple[Solution, bool]:
-    """Alternate label passes and timelines; also whether labels were too many. `meet` adds candidates to `cuts`."""
-    start = time.monotonic()
     best, best_seconds = incumbent if incumbent else (None, math.inf)
-    rounds, too_many = 0, False
+    paths: list[CriticalPath] = [*met_paths]
+    weighed_paths: list[ScenarioPaths] = []
     status: Status | None = None
+    rounds = 0
     while status is None:
         target = min(best_seconds, cut_off) * (1 - TOLERANCE)
-        late = time_limit is not None and time.monotonic() - start >= time_limit
-        if late or rounds == most_rounds:
+        if time.monotonic() >= deadline or rounds == most_rounds:
             status = "stopped"
             break
         choices = choices_of(leaf, target)
         if choices is None:
             break
-        rounds += 1
+        rounds, ways = rounds + 1, all_ways(choices)
+        cuts = (
+            _weighed_cuts(leaf, choices, weighed_paths)
+            if isinstance(leaf, WeighedLeaf)
+            else cuts_of(choices, ways, paths)
+        )
         try:
-            labels, _ = label_pass(choices, all_ways(choices), cuts(choices), target).run()
+            labels, _ = label_pass(choices, ways, cuts, target).run()
         except TooManyLabelsError:
-            status, too_many = "stopped", True
+            if not isinstance(leaf, WeighedLeaf):
+                return None
+            status = "stopped"
             break
         if not len(labels):
             break
         sizes_KR = labels.sizes[np.argsort(labels.lead, kind="stable")[:MOST_CANDIDATES]]
         blocks_KRP = choices.table(sizes_KR)
         seconds_K = leaf.step_seconds(blocks_KRP)
-        meet(blocks_KRP)
+        if isinstance(leaf, WeighedLeaf):
+            weighed_paths.extend(leaf.bounding_path(blocks) for blocks in blocks_KRP)
+        else:
+            paths.extend(leaf.critical_path(blocks) for blocks in blocks_KRP)
         fastest = int(seconds_K.argmin())
         if seconds_K[fastest] < best_seconds:
             best, best_seconds = Placement.of(blocks_KRP[fastest]), float(seconds_K[fastest])
-    if status is None:
-        status = proven(best_seconds, cut_off)
-    solution = Solution(
-        status=status,
+    return Solution(
+        status=status or proven(best_seconds, cut_off),
         placement=best,
         objective=best_seconds,
         bound=0.0 if status == "stopped" else min(best_seconds, cut_off),
         rounds=rounds,
+        paths=tuple(paths[len(met_paths) :]),
     )
-    return solution, too_many
 
 
 def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = ()) -> Choices | None:

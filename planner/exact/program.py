@@ -43,10 +43,17 @@ import pulp
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.errors import RunError
 from cost_models.schedules.timeline import CriticalPath
-from planner.exact.counts import numbers_of
-from planner.exact.labels import Choices, choices_in_time, known_paths, longest_windows
+from planner.exact.counts import best_of_numbers, numbers_of
+from planner.exact.labels import (
+    Choices,
+    choices_in_time,
+    choices_of,
+    known_paths,
+    longest_windows,
+    place_by_labels,
+)
 from planner.exact.solvers import Interrupt, Solved, SolverName, available_solver, solve
-from planner.placement.leaf import TOLERANCE, Leaf, Placement
+from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, proven
 from planner.placement.patterns import chunk_patterns
 
 CUTS_PER_ROUND = 64
@@ -297,10 +304,9 @@ class Minimum:
 
 
 def minimum(
-    program: Program, solver: SolverName, *, known_seconds: float = math.inf, time_limit: float | None = None
+    program: Program, solver: SolverName, *, known_seconds: float = math.inf, deadline: float = math.inf
 ) -> Minimum:
     """Minimum step time of a program; stops early once nothing can beat `known_seconds`."""
-    start = time.monotonic()
     best: tuple[Leaf, Placement, float] | None = None
     bound, rounds = 0.0, 0
     critical: list[CriticalPath] = []
@@ -309,10 +315,10 @@ def minimum(
         return Minimum(verdict=verdict, fastest=best, bound=bound, rounds=rounds, paths=tuple(critical))
 
     while True:
-        seconds_left = None if time_limit is None else time_limit - (time.monotonic() - start)
-        if seconds_left is not None and seconds_left <= 0:
+        seconds_left = deadline - time.monotonic()
+        if seconds_left <= 0:
             return answer("stopped")
-        solved = program.solve(solver, seconds=math.inf if seconds_left is None else seconds_left)
+        solved = program.solve(solver, seconds=seconds_left)
         rounds += 1
         if solved.verdict == "infeasible":
             return answer("nothing" if best is None else "proven")
@@ -361,7 +367,7 @@ def solve_record(
     survivors: Sequence[Survivor],
     best_seconds: float,
     *,
-    time_limit: float | None = None,
+    deadline: float = math.inf,
     solver: SolverName | None = None,
 ) -> Record:
     """Solve the program over the surviving layouts and compare its optimum with the search's `best_seconds`.
@@ -376,7 +382,7 @@ def solve_record(
     for number, (survivor, table) in enumerate(fitting):
         _add_paths(program, program.place(number, survivor.leaf, table), survivor)
     program.problem += (program.step <= 1.0), "no_worse_than_known"
-    result = minimum(program, name, time_limit=time_limit)
+    result = minimum(program, name, deadline=deadline)
     if result.verdict == "nothing":
         raise _disagreement("nothing as good", best_seconds)
     agrees = math.isclose(result.bound, best_seconds, rel_tol=10 * TOLERANCE)
@@ -421,3 +427,80 @@ def _disagreement(claim: str, best_seconds: float) -> RunError:
         f"the integer program finds {claim} where the search finds {best_seconds:.9g} s: one of them is wrong"
     )
     return RunError(message, hint="please report the question")
+
+
+def best_placement(
+    leaf: Leaf,
+    *,
+    incumbent: tuple[Placement, float] | None = None,
+    cut_off: float = math.inf,
+    met_paths: Sequence[CriticalPath] = (),
+    deadline: float = math.inf,
+    most_rounds: int | None = None,
+) -> Solution:
+    """Prove the best placement of a plain layout by label setting, or by its integer program where labels are too many.
+
+    The solution is `stopped` after `most_rounds` rounds of label setting or at the `deadline`, in seconds of the
+    monotonic clock.
+    """
+    if leaf.uses_full_counts and leaf.full_count is None:
+
+        def solve(numbered_leaf: Leaf, seconds: float) -> Solution:
+            return best_placement(
+                numbered_leaf,
+                cut_off=seconds,
+                met_paths=met_paths,
+                deadline=deadline,
+                most_rounds=most_rounds,
+            )
+
+        return best_of_numbers(leaf, solve, incumbent, cut_off)
+    solution = place_by_labels(
+        leaf,
+        incumbent=incumbent,
+        cut_off=cut_off,
+        met_paths=met_paths,
+        deadline=deadline,
+        most_rounds=most_rounds,
+    )
+    if solution is None:
+        solution = place_by_ilp(
+            leaf, incumbent=incumbent, cut_off=cut_off, met_paths=met_paths, deadline=deadline
+        )
+    return solution
+
+
+def place_by_ilp(
+    leaf: Leaf,
+    *,
+    incumbent: tuple[Placement, float] | None = None,
+    cut_off: float = math.inf,
+    met_paths: Sequence[CriticalPath] = (),
+    deadline: float = math.inf,
+    solver: SolverName | None = None,
+) -> Solution:
+    """Best placement of a plain layout by the integer program; arguments and result as for `place_by_labels`."""
+    best, best_seconds = incumbent if incumbent else (None, math.inf)
+    to_beat = min(best_seconds, cut_off)
+    choices = choices_of(leaf, to_beat)
+    bound, rounds, stopped = to_beat, 0, False
+    paths: tuple[CriticalPath, ...] = ()
+    if choices is not None:
+        program = Program([0.0], min(to_beat, choices.slowest_step) * (1 + TOLERANCE))
+        choice = program.place(0, leaf, stage_columns(choices))
+        for path in [*known_paths(leaf), *met_paths]:
+            program.step_is_no_shorter_than_path(choice, path)
+        program.problem += (program.step <= 1.0), "no_worse_than_known"
+        result = minimum(program, solver or available_solver(), known_seconds=to_beat, deadline=deadline)
+        if result.fastest is not None and result.fastest[2] < best_seconds:
+            _, best, best_seconds = result.fastest
+        rounds, paths, stopped = result.rounds, result.paths, result.verdict == "stopped"
+        bound = result.bound if stopped else min(best_seconds, cut_off)
+    return Solution(
+        status="stopped" if stopped else proven(best_seconds, cut_off),
+        placement=best,
+        objective=best_seconds,
+        bound=bound,
+        rounds=rounds,
+        paths=paths,
+    )

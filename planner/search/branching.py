@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from cost_models.arrays import Bools, Ints
+from cost_models.arrays import Array, Bools, Ints
+from cost_models.axes.layout import Layout
 from cost_models.errors import NothingPlacedError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.pricing import scenarios_of
@@ -24,14 +26,15 @@ from cost_models.risk import weighed_of
 from cost_models.schedules.timeline import CriticalPath
 from cost_models.specs.choices import Schedule
 from cost_models.units import counted, format_seconds
-from planner.exact.best_placement import best_placement
 from planner.exact.counts import good_of_numbers
-from planner.exact.program import Survivor, solve_record
+from planner.exact.program import Survivor, best_placement, solve_record
 from planner.exact.solvers import SolverName
 from planner.objectives import Certificate, Effort, Settled
 from planner.placement.leaf import TOLERANCE, Placement, gap_of
+from planner.placement.mixes import good_placement
 from planner.placement.patterns import best_pattern
-from planner.search.candidates import Candidates, Rows, lowest
+from planner.search.candidates import UniformCandidates, lowest
+from planner.search.pools import PoolCandidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +98,75 @@ SHARED_SEARCH_ROUNDS = MAX_ROUNDS // 3
 COUNT_INTERVAL = 0.1
 """Seconds between counts of undecided layouts: counting takes longer than many steps of the search."""
 
+MOST_NEAR = 100_000
+"""Maximum number of layouts examined for the nearest."""
+PLACEMENTS_PER_LAYOUT = 3
+"""Maximum placements tried for each requested layout: some layouts fit nowhere."""
+
+Candidates = UniformCandidates | PoolCandidates
+"""Search space of one question."""
 Progress = Callable[[int, int, float, float], None]
 """Called with (layouts decided, layouts in all, best seconds, proven bound in seconds)."""
 
 
-class BranchAndBound:
-    """State of one search: bound, incumbent and decision of every row."""
+class Rows:
+    """The rows of one search; every column has shape (N,)."""
+
+    def __init__(self) -> None:
+        self.bound: Array = np.empty(0)
+        """Proven lower bound, seconds; infinite where nothing fits, the best step where the row is decided."""
+        self.first_bound: Array = np.empty(0)
+        """Bounds before any placement, seconds."""
+        none = np.empty(0, dtype=np.bool_)
+        self.refined: Bools = none
+        """Whether the row has a capacity bound."""
+        self.has_placement: Bools = none
+        """Whether a good placement was sought."""
+        self.decided: Bools = none
+        """Whether the best placement is known."""
+        self.solved: Bools = none
+        """Whether the best placement was searched for and proven."""
+        self.abandoned: Bools = none
+        """Whether exact placement stopped with time to spare; only the row's bound is proven."""
+
+    def __len__(self) -> int:
+        return len(self.bound)
+
+    def add(self, bound: Array) -> None:
+        """Append newly opened rows with their quick bounds."""
+        self.bound = np.concatenate([self.bound, bound])
+        self.first_bound = np.concatenate([self.first_bound, bound])
+        for name in ("refined", "has_placement", "decided", "solved", "abandoned"):
+            closed = np.zeros(len(bound), dtype=np.bool_)
+            setattr(self, name, np.concatenate([getattr(self, name), closed]))
+
+    def refine(self, rows: Ints, bound: Array) -> None:
+        """Give some rows their capacity bounds."""
+        self.bound[rows] = self.first_bound[rows] = np.maximum(self.bound[rows], bound)
+        self.refined[rows] = True
+
+    def open_below(self, seconds: float) -> Bools:
+        """Undecided rows that may take less than `seconds`, (N,)."""
+        rows: Bools = ~self.decided & np.isfinite(self.bound) & (self.bound < seconds)
+        return rows
+
+    def decide(self, row: int, seconds: float) -> None:
+        """Close a row: none of its placements is faster than `seconds`, or is of interest any more."""
+        self.bound[row], self.decided[row] = max(self.bound[row], seconds), True
+
+    def swap(self, first: int, second: int) -> None:
+        """Swap two rows with equal costs."""
+        for column in (self.bound, self.decided, self.solved):
+            column[[first, second]] = column[[second, first]]
+
+
+class Prover:
+    """State of one proof: candidates, incumbents and time."""
+
+    @property
+    def abandoned(self) -> int:
+        """Number of undecided layouts if all of them were abandoned with time to spare; else 0."""
+        return 0
 
     def __init__(
         self,
@@ -111,22 +177,12 @@ class BranchAndBound:
         on_progress: Progress | None,
         must_beat_seconds: float = math.inf,
     ) -> None:
-        """Search only for layouts faster than `must_beat_seconds`."""
-        self._cut_off = must_beat_seconds
-        self.candidates, self.top = candidates, top
-        self._start, self._time_limit, self._on_progress = start, time_limit, on_progress
+        """Prove the `top` fastest layouts, of those faster than `must_beat_seconds`; times in monotonic seconds."""
+        self.candidates, self.top, self._cut_off = candidates, top, must_beat_seconds
+        self._start, self._on_progress = start, on_progress
+        self._deadline = math.inf if time_limit is None else start + time_limit
         self.best: dict[int, tuple[Placement, float]] = {}
         """Row → the best placement known and its step time."""
-        self._paths: dict[tuple[Schedule, int, int], list[CriticalPath]] = {}
-        """(schedule, pp, microbatches) → known critical paths: they hold for any costs of the same pipeline."""
-        self._representative_row: dict[bytes, int] = {}
-        """Costs → the row that represents all layouts with these costs."""
-        self.rows = Rows()
-        self.settled: Settled | None = None
-        self._refined_together = FEWEST_REFINED
-        self._rounds = MAX_ROUNDS
-        self._undecided, self._counted_at = 0, -math.inf
-        """Undecided layouts at the last count, and its time in seconds."""
 
     @property
     def kth_seconds(self) -> float:
@@ -138,6 +194,53 @@ class BranchAndBound:
         """Rows and placements of the k best, and of every row that ties with the k-th."""
         worst = self.kth_seconds * (1 + TOLERANCE)
         return [(row, placement) for row, (placement, seconds) in self.best.items() if seconds <= worst]
+
+    def _threshold(self) -> float:
+        return self.kth_seconds * (1 - TOLERANCE)
+
+    def _seconds_left(self) -> float:
+        return self._deadline - time.monotonic()
+
+    def _best_seconds(self) -> float:
+        return min((seconds for _, seconds in self.best.values()), default=math.inf)
+
+    def _certificate(self, bound: float, **parts: Any) -> Certificate:
+        """Certificate with a proven bound, in seconds, and numbers of layouts by decision."""
+        best = self._best_seconds()
+        return Certificate(
+            top=self.top,
+            space=self.candidates.in_words(),
+            layouts=len(self.candidates),
+            bound=bound,
+            gap=gap_of(best, bound) if math.isfinite(best) else 1.0,
+            seconds=time.monotonic() - self._start,
+            **parts,
+        )
+
+
+class BranchAndBound(Prover):
+    """State of one search: bound, incumbent and decision of every row."""
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        top: int,
+        start: float,
+        time_limit: float | None,
+        on_progress: Progress | None,
+        must_beat_seconds: float = math.inf,
+    ) -> None:
+        super().__init__(candidates, top, start, time_limit, on_progress, must_beat_seconds)
+        self._paths: dict[tuple[Schedule, int, int], list[CriticalPath]] = {}
+        """(schedule, pp, microbatches) → known critical paths: they hold for any costs of the same pipeline."""
+        self._representative_row: dict[bytes, int] = {}
+        """Costs → the row that represents all layouts with these costs."""
+        self.rows = Rows()
+        self.settled: Settled | None = None
+        self._refined_together = FEWEST_REFINED
+        self._rounds = MAX_ROUNDS
+        self._undecided, self._counted_at = 0, -math.inf
+        """Undecided layouts at the last count, and its time in seconds."""
 
     def names(self, rows: Bools) -> set[str]:
         """Layouts of the selected rows, (N,), in layout notation."""
@@ -155,9 +258,6 @@ class BranchAndBound:
         if (rows & ~self.rows.abandoned).any() or self.candidates.least_closed() < self._threshold():
             return 0
         return int(rows.sum())
-
-    def _threshold(self) -> float:
-        return self.kth_seconds * (1 - TOLERANCE)
 
     def _open_rows(self) -> Bools:
         """Undecided rows that may still belong to the k best, (N,)."""
@@ -214,9 +314,9 @@ class BranchAndBound:
             leaves.setdefault(leaf.key, Survivor(leaf, incumbent[0] if incumbent else None, paths))
             if len(leaves) > MAX_ILP_LAYOUTS:
                 return
-        seconds_left = self._seconds_left()
-        limit = None if math.isinf(seconds_left) else seconds_left
-        record = solve_record(list(leaves.values()), self._best_seconds(), time_limit=limit, solver=solver)
+        record = solve_record(
+            list(leaves.values()), self._best_seconds(), deadline=self._deadline, solver=solver
+        )
         if record.verdict == "equal":
             self.settled = Settled(
                 solver=record.solver,
@@ -280,15 +380,15 @@ class BranchAndBound:
 
     def _solve(self, row: int, effort: Effort) -> None:
         """Place one layout exactly, if it can still be among the k best."""
-        leaf, seconds_left = self.candidates.leaf(row), self._seconds_left()
+        leaf, is_unlimited = self.candidates.leaf(row), math.isinf(self._deadline)
         known_paths = self._paths.setdefault((leaf.schedule, leaf.pp, leaf.microbatches), [])
         solution = best_placement(
             leaf,
             incumbent=self.best.get(row),
             met_paths=known_paths,
             cut_off=self.kth_seconds,
-            time_limit=None if math.isinf(seconds_left) else seconds_left,
-            most_rounds=self._rounds if math.isinf(seconds_left) or effort != "search" else None,
+            deadline=self._deadline,
+            most_rounds=self._rounds if is_unlimited or effort != "search" else None,
         )
         known_paths += solution.paths
         if solution.placement is not None:
@@ -313,45 +413,90 @@ class BranchAndBound:
             self._representative_row[key], row, twin = twin, twin, row
         self.rows.decide(twin, self.rows.bound[twin])
 
-    def _seconds_left(self) -> float:
-        return math.inf if self._time_limit is None else self._time_limit - (time.monotonic() - self._start)
-
     def _report(self) -> None:
         if self._on_progress is not None:
             total, now = len(self.candidates), time.monotonic()
             if now >= self._counted_at + COUNT_INTERVAL:
-                closed = self.candidates.tally(self._threshold())
-                self._undecided, self._counted_at = int(self._open_rows().sum()) + closed.undecided, now
+                self._undecided, self._counted_at = self._counts()["undecided"], now
             self._on_progress(total - self._undecided, total, self._best_seconds(), self._proven_bound())
-
-    def _best_seconds(self) -> float:
-        return min((seconds for _, seconds in self.best.values()), default=math.inf)
 
     def _proven_bound(self) -> float:
         """Lower bound on the step of every covered layout, seconds, no higher than the cut-off."""
         rows = float(self.rows.bound[self._open_rows()].min(initial=math.inf))
         return min(rows, self.candidates.least_closed(), self._best_seconds(), self._cut_off)
 
+    def _counts(self) -> dict[str, int]:
+        """Numbers of layouts by decision, of rows and of closed entries."""
+        bound, layouts = self.candidates.closed_bounds()
+        never, late = np.isinf(bound), bound >= self._threshold()
+        infeasible, open_rows = np.isinf(self.rows.bound), self._open_rows()
+        solved = self.rows.decided & ~infeasible
+        return {
+            "infeasible": int(infeasible.sum() + layouts[never].sum()),
+            "pruned": int((~infeasible & ~solved & ~open_rows).sum() + layouts[late & ~never].sum()),
+            "solved": int(solved.sum()),
+            "undecided": int(open_rows.sum() + layouts[~late & ~never].sum()),
+        }
+
     def certificate(self) -> Certificate:
         """Certificate: numbers of layouts by decision, proven bound and gap."""
-        infeasible, open_rows = np.isinf(self.rows.bound), self._open_rows()
-        best, bound = self._best_seconds(), self._proven_bound()
-        solved = self.rows.decided & ~infeasible
-        closed = self.candidates.tally(self._threshold())
         question = self.candidates.question
         scenarios = weighed_of(len(scenarios_of(question)), question.risk)
-        return Certificate(
-            top=self.top,
-            space=self.candidates.in_words(),
-            layouts=len(self.candidates),
-            infeasible=int(infeasible.sum()) + closed.infeasible,
-            pruned=int((~infeasible & ~solved & ~open_rows).sum()) + closed.pruned,
-            solved=int(solved.sum()),
-            undecided=int(open_rows.sum()) + closed.undecided,
-            bound=bound,
-            gap=gap_of(best, bound) if math.isfinite(best) else 1.0,
-            minimised=question.risk if scenarios else "none",
-            scenarios=scenarios,
-            settled=self.settled,
-            seconds=time.monotonic() - self._start,
-        )
+        minimised = question.risk if scenarios else "none"
+        parts = self._counts() | {"minimised": minimised, "scenarios": scenarios, "settled": self.settled}
+        return self._certificate(self._proven_bound(), **parts)
+
+
+def count_below(
+    search: BranchAndBound, seconds: float, max_count: int, has_time: Callable[[], bool]
+) -> int | None:
+    """Number of layouts whose bound is below `seconds`; None if there are more than `max_count`, or time is over.
+
+    Entries that the search left closed for its smaller time to beat are opened, and bounds cut off there are refined.
+    """
+    candidates, rows = search.candidates, search.rows
+    while candidates.least_closed() < seconds:
+        rows.add(candidates.open(seconds))
+        if int((rows.first_bound < seconds).sum()) > max_count or not has_time():
+            return None
+    near = rows.first_bound < seconds
+    stopped = rows.first_bound >= search.kth_seconds
+    unrefined = np.flatnonzero(near & (~rows.refined | stopped))
+    rows.refine(unrefined, candidates.capacity_bounds(unrefined, seconds))
+    return int((rows.first_bound < seconds).sum())
+
+
+def nearest_below(
+    searches: Sequence[BranchAndBound],
+    seconds: float,
+    max_layouts: int,
+    first: Layout,
+    has_time: Callable[[], bool],
+) -> list[Layout]:
+    """At most `max_layouts` layouts faster than `seconds`, lowest bounds first, each with a good placement; they differ
+    from `first` and one another in degrees or microbatch. The result does not depend on search order."""
+    for search in searches:
+        count_below(search, seconds, MOST_NEAR, has_time)
+    near = sorted(
+        (float(search.rows.first_bound[row]), number, str(search.candidates.layout(row)), row)
+        for number, search in enumerate(searches)
+        for row in np.flatnonzero(search.rows.first_bound < seconds).tolist()
+    )
+    layouts, degrees, num_placed = list[Layout](), {_degrees(first)}, 0
+    for _, number, _, row in near:
+        candidates = searches[number].candidates
+        layout = candidates.layout(row)
+        if _degrees(layout) in degrees:
+            continue
+        if len(layouts) == max_layouts or num_placed == PLACEMENTS_PER_LAYOUT * max_layouts or not has_time():
+            break
+        leaf, num_placed = candidates.leaf(row), num_placed + 1
+        solution = good_placement(leaf) if leaf.is_plain else best_pattern(leaf, seconds)
+        if solution and solution[1] < seconds:
+            degrees.add(_degrees(layout))
+            layouts.append(solution[0].on(layout))
+    return layouts
+
+
+def _degrees(layout: Layout) -> tuple[int, ...]:
+    return layout.tp, layout.pp, layout.cp, layout.dp, layout.ep, layout.expert_tp, layout.mbs

@@ -1,130 +1,331 @@
-"""Candidates of a search: open rows (layouts, each with a bound and a state) and closed entries (bounds of many
-layouts).
+"""Candidates of a search on one kind of GPU: layouts with their costs and bounds, opened best bound first.
+
+    cores   ideal bound, then relaxed bound (`planner.bounds.cores`)     → each of their layouts, priced
+    rows    layouts under the bound of their pipeline at their own costs   → placed by `planner.search.branching`
+
+A core whose bound cannot beat the k-th best layout is never opened, which decides all its layouts at once. Where counts
+of blocks are open (`planner.space.counts`), a row stands for a box of them and is halved before it is placed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.axes.offload.residency import named_blocks
+from cost_models.axes.recompute import allowed_recompute
 from cost_models.errors import InfeasibleError
-from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.pricing import costs_under_scenarios
+from cost_models.pipeline.stage_costs import StageCosts, stage_costs
 from cost_models.question import Question
-from planner.placement.leaf import Leaf
+from cost_models.schedules.registry import PLAIN, is_scheduled
+from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
+from planner.bounds.boxes import least_costs, most_held, nothing_held
+from planner.bounds.cores import best_known_bounds, relaxed_bounds
+from planner.bounds.steps import capacity_bounds, quick_bounds
+from planner.placement.leaf import TOLERANCE, Leaf, WeighedLeaf
+from planner.placement.rank_costs import RankCosts
+from planner.space.counts import Boxes, with_counts
+from planner.space.limits import limits_in_words
+from planner.space.obstacles import explain_infeasible, nothing_legal
+from planner.space.restrictions import Restrictions
+from planner.space.space import Space, legal_space
 
 Columns = TypeVar("Columns", LayoutColumns, StageCosts)
 
 
-class Tally(NamedTuple):
-    """Numbers of layouts of closed entries that are infeasible, pruned or undecided."""
+@dataclass(frozen=True, kw_only=True)
+class Pricing:
+    """Costs and quick bounds of rows of a space."""
 
-    infeasible: int
-    """Layouts without a placement that fits."""
-    pruned: int
-    """Layouts whose bound is not below the time to beat."""
-    undecided: int
+    space: Space
+    policies: tuple[Recompute, ...]
+    """Recompute policies the search may use."""
+    max_memory: float | None
+    """Bytes of a device a plan may fill, where that is less than the device allows."""
+    uses_full_counts: bool = False
+    """See `Leaf.uses_full_counts`."""
+
+    def allowed(self, schedule: int | None = None) -> Bools:
+        """(P,): policies a stage may use under a schedule; under some where it is None."""
+        runs = RECOMPUTE_POLICIES if schedule is None else allowed_recompute(SCHEDULES[schedule])
+        return np.array([policy in self.policies and policy in runs for policy in RECOMPUTE_POLICIES])
+
+    def costs(self, columns: LayoutColumns, counts: Boxes) -> StageCosts:
+        """Minimum costs of layouts that stand for boxes of counts, within the memory limit."""
+        return self.limited(least_costs(self.space.question, columns, counts))
+
+    def limited(self, costs: StageCosts) -> StageCosts:
+        """Costs within the user's memory limit."""
+        if self.max_memory is None:
+            return costs
+        return replace(costs, memory_limit=np.minimum(costs.memory_limit, self.max_memory))
+
+    def bounds(self, columns: LayoutColumns, costs: StageCosts) -> Array:
+        """(N,) quick bounds of layouts: those of one pipeline shape together, those in chunks of one schedule; infinite
+        where the schedule runs under none of the policies, as in a space that was made for more of them."""
+        bound = np.full(len(columns), np.inf)
+        plain = is_scheduled(columns, PLAIN)
+        for rows in groups_of(columns, np.flatnonzero(plain)):
+            bound[rows] = quick_bounds(self.group(columns, costs, rows))
+        for schedule in np.unique(columns.schedule[~plain]).tolist():
+            if not self.allowed(schedule).any():
+                continue
+            rows = np.flatnonzero(columns.schedule == schedule)
+            bound[rows] = quick_bounds(self.group(columns, costs, rows, one_shape=False))
+        return bound
+
+    def group(
+        self, columns: LayoutColumns, costs: StageCosts, rows: Ints, *, one_shape: bool = True
+    ) -> RankCosts:
+        """Rows of one schedule, for the bounds; of several pipeline shapes for their quick bound in chunks."""
+        columns = columns.rows(rows)
+        return RankCosts.of_rows(
+            self.space.question,
+            columns,
+            costs.rows(rows),
+            self.allowed(int(columns.schedule[0])),
+            uses_full_counts=self.uses_full_counts,
+            one_shape=one_shape,
+        )
+
+    def leaf(self, columns: LayoutColumns, costs: StageCosts, row: int) -> Leaf:
+        """One layout, to be placed."""
+        leaf, columns = self.group(columns, costs, np.array([row])).leaf, columns.rows(np.array([row]))
+        leaf = replace(leaf, least_blocks=int(named_blocks(columns)[0]))
+        if not self.space.in_scenarios:
+            return leaf
+        scenarios = costs_under_scenarios(self.space.question, columns)
+        assert scenarios is not None
+        return WeighedLeaf.of(leaf, scenarios, self.space.question.risk)
 
 
-class Candidates(Protocol):
-    """Search space of one question."""
+def groups_of(columns: LayoutColumns, rows: Ints | None = None) -> list[Ints]:
+    """Rows that share pp, vpp and schedule, of some or all."""
+    rows = np.arange(len(columns)) if rows is None else rows
+    if not len(rows):
+        return []
+    keys = ((columns.schedule * (1 << 40)) + (columns.pp << 20) + columns.vpp)[rows]
+    order = np.argsort(keys, kind="stable")
+    return np.split(rows[order], np.flatnonzero(np.diff(keys[order])) + 1)
 
-    @property
-    def question(self) -> Question:
-        """The question whose layouts these are."""
 
-    @property
-    def max_memory(self) -> float | None:
-        """Bytes a plan may fill of each device, where that is less than the device allows; None: no such limit."""
+SEED_CORES = 64
+"""Cores opened first, for an early incumbent."""
+FIRST_OPENED, MOST_OPENED = 128, 20_000
+"""Entries opened in one batch: few at first, doubling every time."""
+FIRST_RELAXED, MOST_RELAXED = 4096, 65_536
+"""Cores relaxed in one batch: few at first, doubling every time."""
+FEWEST_PARTS = 256
+"""Minimum number of boxes of counts that are priced together: pricing one takes as long as pricing many."""
+TIES = 4 * TOLERANCE
+"""Relative margin above the time to beat within which a layout may tie with the best and has to be opened."""
+PRICED_TOGETHER = 50_000
+"""Rows priced in one batch, which bounds memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Closed layouts of open cores, or boxes of layouts that differ in counts of blocks."""
+
+    core: Ints
+    """(N,)"""
+    choice: Ints
+    """(N, 4) zero, shard, vpp and schedule"""
+    counts: Boxes
+    bound: Array
+    """(N,) seconds"""
+
+    def rows(self, index: Ints) -> Closed:
+        """Selected entries."""
+        return Closed(self.core[index], self.choice[index], self.counts.rows(index), self.bound[index])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Closed]) -> Closed:
+        """Concatenation of several tables."""
+        core, choice, bound = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("core", "choice", "bound")
+        )
+        return cls(core, choice, Boxes.joined([part.counts for part in parts]), bound)
+
+
+class UniformCandidates:
+    """The candidates of a question on one kind of GPU."""
+
+    def __init__(self, question: Question, limits: Restrictions, space: Space | None = None) -> None:
+        """Candidates of `space`; by default of all legal layouts."""
+        space = space or legal_space(question, limits)
+        if not len(space):
+            raise nothing_legal(question, limits)
+        self._pricing = Pricing(
+            space=space,
+            policies=limits.recompute(question),
+            max_memory=limits.max_memory,
+            uses_full_counts=limits.counts_blocks(question),
+        )
+        self.question, self.max_memory = question, limits.max_memory
+        self._limits = limits
+        self._core_bound = best_known_bounds(space, self._pricing.allowed())
+        """(N,) seconds: of cores their ideal bound, once relaxed their sharper relaxed bound; infinite of open ones."""
+        self._core_sizes = space.sizes.copy()
+        """(N,) layouts of each closed core."""
+        self._is_relaxed = np.zeros(len(self._core_bound), dtype=np.bool_)
+        core, choice = space.choices_of(np.empty(0, dtype=np.int64))
+        self.closed = Closed(core, choice, space.counts.rows(core), np.empty(0))
+        self._columns = space.rows(core, choice)
+        self._costs = stage_costs(question, self._columns)
+        self._seeded, self._batch, self._relaxed_together = False, FIRST_OPENED, FIRST_RELAXED
 
     def __len__(self) -> int:
-        """Number of layouts in all."""
+        return len(self._pricing.space)
 
     def least_closed(self) -> float:
-        """Lowest bound of the closed entries, seconds; infinite where none is left."""
+        """Lowest bound of the closed cores and layouts, seconds; infinite where none is left."""
+        return float(min(self._core_bound.min(initial=np.inf), self.closed.bound.min(initial=np.inf)))
+
+    def closed_bounds(self) -> tuple[Array, Ints]:
+        """Bound, in seconds, and number of layouts of every closed entry."""
+        bound = np.concatenate([self._core_bound, self.closed.bound])
+        return bound, np.concatenate([self._core_sizes, self.closed.counts.layouts])
 
     def open(self, threshold: float) -> Array:
-        """Open closed entries, or sharpen their bounds; returns the quick bounds of the new rows, (N,), maybe empty.
+        """Open the closed entries with the lowest bounds below `threshold` seconds, or sharpen their bounds; returns
+        the quick bounds of the new rows, (N,), maybe none. The first call opens seeds, for an early incumbent."""
+        if not self._seeded:
+            self._seeded = True
+            return self.open_cores(self._seeds(), threshold)
+        bound = self.closed.bound
+        if self._core_bound.min(initial=np.inf) <= bound.min(initial=np.inf):
+            cores = self._lowest_cores(threshold)
+            self._batch = min(2 * self._batch, MOST_OPENED)
+            return self.open_cores(cores, threshold)
+        return self.halve(lowest(bound, np.flatnonzero(bound < threshold), self._batch), threshold)
 
-        Only entries whose bound is below `threshold` seconds are opened.
-        """
+    def _seeds(self) -> Ints:
+        """Cores likely to hold a good layout: the lowest relaxed bounds among those with the best ideal bound, overall
+        or of their (tp, pp, cp)."""
+        cores, order = self._pricing.space.cores, np.argsort(self._core_bound, kind="stable")
+        mesh = (cores.tp * (1 << 40) + cores.pp * (1 << 20) + cores.cp)[order]
+        _, first = np.unique(mesh, return_index=True)
+        likely = order[np.union1d(first, np.arange(min(len(order), SEED_CORES)))]
+        self._relax(likely)
+        best: Ints = likely[np.argsort(self._core_bound[likely], kind="stable")][:SEED_CORES]
+        return best[np.isfinite(self._core_bound[best])]
+
+    def _relax(self, cores: Ints) -> None:
+        """Replace ideal bounds of cores by relaxed bounds."""
+        for start in range(0, len(cores), PRICED_TOGETHER):
+            batch = cores[start : start + PRICED_TOGETHER]
+            sharper = relaxed_bounds(
+                self._pricing.space, batch, self._pricing.allowed(), self._pricing.max_memory
+            )
+            self._core_bound[batch] = np.maximum(self._core_bound[batch], sharper)
+        self._is_relaxed[cores] = True
+
+    def _lowest_cores(self, threshold: float) -> Ints:
+        """Closed cores with the lowest bounds below `threshold` seconds, relaxed first if necessary."""
+        while True:
+            closed = np.flatnonzero(self._core_bound < threshold)
+            rows = lowest(self._core_bound, closed, self._batch)
+            if self._is_relaxed[rows].all():
+                return rows
+            unrelaxed = closed[~self._is_relaxed[closed]]
+            batch = lowest(self._core_bound, unrelaxed, self._relaxed_together)
+            self._relax(np.sort(batch))  # neighbours have more in common
+            self._relaxed_together = min(2 * self._relaxed_together, MOST_RELAXED)
+
+    def open_cores(self, cores: Ints, threshold: float) -> Array:
+        """Price every layout of some cores; returns the quick bounds of layouts that may take less than `threshold`."""
+        self._core_bound[cores], self._core_sizes[cores] = np.inf, 0
+        core, choice = self._pricing.space.choices_of(cores)
+        return self._price(core, choice, self._pricing.space.counts.rows(core), threshold)
+
+    def halve(self, rows: Ints, threshold: float) -> Array:
+        """Replace closed boxes of counts by their halves, or smaller parts where there are few; single layouts that may
+        take less than `threshold` seconds are opened, and their quick bounds returned."""
+        parents = self.closed.rows(rows)
+        self.closed = self.closed.rows(np.setdiff1d(np.arange(len(self.closed.core)), rows))
+        core, choice, counts = parents.core, parents.choice, parents.counts
+        while True:
+            part, counts = counts.halves()
+            core, choice = core[part], choice[part]
+            if len(core) >= FEWEST_PARTS or counts.is_single.all():
+                return self._price(core, choice, counts, threshold)
+
+    def _price(self, core: Ints, choice: Ints, counts: Boxes, threshold: float) -> Array:
+        """Price (N,) layouts or boxes. Single layouts that may take less than `threshold` seconds, or tie, become rows,
+        whose quick bounds are returned; the others stay closed."""
+        bounds, columns_of, costs_of, closed = [np.empty(0)], [self._columns], [self._costs], [self.closed]
+        for start in range(0, len(core), PRICED_TOGETHER):
+            batch = np.arange(start, min(start + PRICED_TOGETHER, len(core)))
+            boxes = counts.rows(batch)
+            columns = with_counts(self._pricing.space.rows(core[batch], choice[batch]), boxes.least)
+            costs = self._pricing.costs(columns, boxes)
+            bound = self._pricing.bounds(columns, costs)
+            is_row = boxes.is_single & (bound < threshold * (1 + TIES))
+            rows, priced = np.flatnonzero(is_row), Closed(core[batch], choice[batch], boxes, bound)
+            columns_of.append(columns.rows(rows))
+            costs_of.append(costs.rows(rows))
+            closed.append(priced.rows(np.flatnonzero(~is_row)))
+            bounds.append(bound[rows])
+        self._columns, self._costs = joined(columns_of), joined(costs_of)
+        self.closed = Closed.joined(closed)
+        return np.concatenate(bounds)
 
     def open_all(self) -> None:
-        """Open every layout at once, in place of `open`: rows are then all layouts."""
-
-    def tally(self, threshold: float) -> Tally:
-        """Count the layouts of closed entries; bounds of `threshold` seconds or more mean pruned."""
+        """Write out every layout, even those that hosts cannot hold."""
+        self._columns = self._pricing.space.all_rows()
+        self._costs = self._pricing.costs(self._columns, Boxes.of(self._columns))
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
         """Finer lower bounds of rows, seconds (N,); bounds above `cut_off` may be the cut-off."""
+        bound = np.empty(len(rows))
+        for members in groups_of(self._columns.rows(rows)):
+            group = self._pricing.group(self._columns, self._costs, rows[members])
+            bound[members] = capacity_bounds(group, cut_off)
+        return bound
 
     def leaf(self, row: int) -> Leaf:
         """One row with its costs, ready to be placed."""
+        return self._pricing.leaf(self._columns, self._costs, row)
 
     def layout(self, row: int) -> Layout:
         """The layout of one row, without a placement."""
+        return self._columns.layout(row)
 
     def nothing_fits(self) -> InfeasibleError:
         """The error to raise when no placement of any layout fits."""
+        core, columns = self._pricing.space.smallest_rows()
+        columns, has_room = most_held(self.question, columns, self._pricing.space.counts.rows(core))
+        if not has_room.any():
+            return nothing_held(self.question, columns)
+        core, columns = core[has_room], columns.rows(np.flatnonzero(has_room))
+        costs = self._pricing.costs(columns, Boxes.of(columns))
+        return explain_infeasible(self.question, columns, costs, self._pricing.policies)
 
     def in_words(self) -> str:
         """Description of what the search covers."""
-
-
-class Rows:
-    """The rows of one search; every column has shape (N,)."""
-
-    def __init__(self) -> None:
-        self.bound: Array = np.empty(0)
-        """Proven lower bound, seconds; infinite where nothing fits, the best step where the row is decided."""
-        self.first_bound: Array = np.empty(0)
-        """Bounds before any placement, seconds."""
-        none = np.empty(0, dtype=np.bool_)
-        self.refined: Bools = none
-        """Whether the row has a capacity bound."""
-        self.has_placement: Bools = none
-        """Whether a good placement was sought."""
-        self.decided: Bools = none
-        """Whether the best placement is known."""
-        self.solved: Bools = none
-        """Whether the best placement was searched for and proven."""
-        self.abandoned: Bools = none
-        """Whether exact placement stopped with time to spare; only the row's bound is proven."""
-
-    def __len__(self) -> int:
-        return len(self.bound)
-
-    def add(self, bound: Array) -> None:
-        """Append newly opened rows with their quick bounds."""
-        self.bound = np.concatenate([self.bound, bound])
-        self.first_bound = np.concatenate([self.first_bound, bound])
-        for name in ("refined", "has_placement", "decided", "solved", "abandoned"):
-            closed = np.zeros(len(bound), dtype=np.bool_)
-            setattr(self, name, np.concatenate([getattr(self, name), closed]))
-
-    def refine(self, rows: Ints, bound: Array) -> None:
-        """Give some rows their capacity bounds."""
-        self.bound[rows] = self.first_bound[rows] = np.maximum(self.bound[rows], bound)
-        self.refined[rows] = True
-
-    def open_below(self, seconds: float) -> Bools:
-        """Undecided rows that may take less than `seconds`, (N,)."""
-        rows: Bools = ~self.decided & np.isfinite(self.bound) & (self.bound < seconds)
-        return rows
-
-    def decide(self, row: int, seconds: float) -> None:
-        """Close a row: none of its placements is faster than `seconds`, or is of interest any more."""
-        self.bound[row], self.decided[row] = max(self.bound[row], seconds), True
-
-    def swap(self, first: int, second: int) -> None:
-        """Swap two rows with equal costs."""
-        for column in (self.bound, self.decided, self.solved):
-            column[[first, second]] = column[[second, first]]
+        shapes = np.concatenate([own for by_stage in self._pricing.space.shapes for own in by_stage])
+        used = [SCHEDULES[index] for index in np.unique(shapes[:, 1]).tolist()]
+        policies = " / ".join(self._pricing.policies)
+        mixes = f"any number of blocks of a stage under each of recompute {policies}"
+        chunked = ", or where stages are of such sizes all ranks as many of their first blocks"
+        if self._pricing.uses_full_counts:
+            mixes, chunked = "any number of first blocks recomputed in full, of every stage the same", ""
+        return (
+            "all legal tp x pp x vpp x cp x dp x ep x etp x mbs x ZeRO x shard groups x sequence parallelism x axis"
+            f" orders x ways of context parallelism x schedules ({', '.join(used)}) on"
+            f" {self.question.cluster.num_gpus} GPUs, within limits:"
+            f" {limits_in_words(self.question, self._limits)}; {mixes}{chunked}"
+            + "; in plain pipelines each stage recomputes as is fastest at mean costs of the scenarios"
+            * bool(self._pricing.space.in_scenarios)
+        )
 
 
 def lowest(bound: Array, rows: Ints, max_count: int) -> Ints:

@@ -17,7 +17,7 @@ from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from planner.exact.best_placement import best_placement
+from planner.exact.program import best_placement
 from planner.placement.leaf import Leaf, Placement
 from planner.placement.mixes import good_placement
 from planner.placement.patterns import chunk_sizes

@@ -27,8 +27,7 @@ from planner.bounds.steps import capacity_bounds, quick_bounds
 from planner.placement.leaf import Leaf
 from planner.placement.rank_costs import RankCosts
 from planner.rules.pools import fills_pools
-from planner.search.candidates import Tally
-from planner.search.opening import groups_of
+from planner.search.candidates import groups_of
 from planner.search.replicas import ReplicaSpace, plain_only, replica_layouts
 from planner.space.limits import limits_in_words
 from planner.space.obstacles import closest_first, least_share, nothing_fits, nothing_legal
@@ -81,9 +80,9 @@ class PoolCandidates:
         """Open every row."""
         self._is_open = True
 
-    def tally(self, threshold: float) -> Tally:
-        """Count the closed rows: all are undecided."""
-        return Tally(0, 0, 0 if self._is_open else len(self))
+    def closed_bounds(self) -> tuple[Array, Ints]:
+        """Bound, in seconds, and number of layouts of every closed entry: one of all rows until they are opened."""
+        return np.zeros(1), np.array([0 if self._is_open else len(self)])
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
         """Finer lower bounds of rows, seconds (N,), zero for replicas; bounds above `cut_off` may be the cut-off."""

@@ -21,7 +21,6 @@ longer is the best, with proof; the next best is found without that layout.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,11 +37,10 @@ from planner.exact.counts import good_of_numbers
 from planner.exact.program import Choice, Columns, Program, path_lengths
 from planner.exact.solvers import SolverName, available_solver
 from planner.objectives import Certificate, Effort
-from planner.placement.leaf import TOLERANCE, Leaf, Placement, gap_of
+from planner.placement.leaf import TOLERANCE, Leaf, Placement
 from planner.placement.mixes import every_mix
 from planner.placement.patterns import chunk_patterns
-from planner.search.branching import Progress
-from planner.search.candidates import Candidates
+from planner.search.branching import Candidates, Progress, Prover
 from planner.search.enumeration import enumerated_names
 from planner.space.restrictions import Restrictions
 
@@ -326,7 +324,7 @@ Pipeline = tuple[str, int, int, int]
 """Schedule, pp, vpp and microbatches, which decide the paths."""
 
 
-class ProgramSearch:
+class ProgramSearch(Prover):
     """State of one solve: bound, incumbent and proof of every layout; layouts with equal costs count as one."""
 
     def __init__(
@@ -339,11 +337,8 @@ class ProgramSearch:
         limits: Restrictions,
     ) -> None:
         _require_solvable(candidates)
+        super().__init__(candidates, top, start, time_limit, on_progress)
         self._limits = limits
-        self.candidates, self.top, self._start = candidates, top, start
-        self._time_limit, self._on_progress = time_limit, on_progress
-        self.best: dict[int, tuple[Placement, float]] = {}
-        """Layout → the best placement known and its step time."""
         self._leaves: list[Leaf] = []
         self._rows: list[list[int]] = []
         """Candidates that each layout represents: their costs are equal."""
@@ -362,15 +357,6 @@ class ProgramSearch:
         self._batch = FIRST_SHARPENED
         self._ended = False
 
-    abandoned = 0
-    """Number of layouts left undecided with time to spare."""
-
-    @property
-    def kth_seconds(self) -> float:
-        """Step seconds to beat: the k-th best known, infinite while fewer are known."""
-        times = sorted(seconds for _, seconds in self.best.values())
-        return times[self.top - 1] if len(times) >= self.top else math.inf
-
     @property
     def is_unfinished(self) -> bool:
         """Whether some layout may still be better than the k best."""
@@ -378,12 +364,7 @@ class ProgramSearch:
 
     def leaders(self) -> list[tuple[int, Placement]]:
         """Candidates and placements of the k best and of all that tie; equal layouts under their shortest name."""
-        worst = self.kth_seconds * (1 + TOLERANCE)
-        return [
-            (self._shortest_name(number), placement)
-            for number, (placement, seconds) in self.best.items()
-            if seconds <= worst
-        ]
+        return [(self._shortest_name(number), placement) for number, placement in super().leaders()]
 
     def _shortest_name(self, number: int) -> int:
         names = {row: str(self.candidates.layout(row)) for row in self._rows[number]}
@@ -459,7 +440,7 @@ class ProgramSearch:
             return
         solved = program.solve(solver, self._seconds_left())
         self._lower_bound = max(self._lower_bound, solved.bound)
-        is_beaten = self._lower_bound >= self.kth_seconds * (1 - TOLERANCE)
+        is_beaten = self._lower_bound >= self._threshold()
         self._ended = is_beaten or solved.verdict == "infeasible"
         if solved.verdict == "stopped" or self._ended:
             return
@@ -478,7 +459,7 @@ class ProgramSearch:
 
     def _open_layouts(self) -> Bools:
         """Layouts that are not proven and may be among the k best, (N,)."""
-        may: Bools = self._bound < self.kth_seconds * (1 - TOLERANCE)
+        may: Bools = self._bound < self._threshold()
         may[list(self._proofs)] = False
         return may
 
@@ -534,12 +515,6 @@ class ProgramSearch:
             if _pipeline(peer.leaf) == pipeline:
                 program.step_is_no_shorter_than_path(peer, path)
 
-    def _seconds_left(self) -> float:
-        return math.inf if self._time_limit is None else self._time_limit - (time.monotonic() - self._start)
-
-    def _best_seconds(self) -> float:
-        return min((seconds for _, seconds in self.best.values()), default=math.inf)
-
     def _proven_bound(self) -> float:
         """Lower bound in seconds on every layout."""
         if self._ended or self._proofs:
@@ -561,19 +536,13 @@ class ProgramSearch:
         solved[[*self._proofs, *(n for n, (_, own) in self.best.items() if own <= self.kth_seconds)]] = True
         solved &= self._ended
         undecided = self._open_layouts() & ~infeasible & (not self._ended)
-        best, bound = self._best_seconds(), self._proven_bound()
-        return Certificate(
-            top=self.top,
-            space=self.candidates.in_words(),
-            layouts=len(self.candidates),
+        return self._certificate(
+            self._proven_bound(),
             infeasible=self._count(infeasible) + self._uncovered,
             pruned=self._count(~infeasible & ~solved & ~undecided),
             solved=self._count(solved),
             undecided=self._count(undecided),
-            bound=bound,
-            gap=gap_of(best, bound) if math.isfinite(best) else 1.0,
             proved_by="ilp",
-            seconds=time.monotonic() - self._start,
         )
 
 

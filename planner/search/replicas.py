@@ -53,8 +53,7 @@ from planner.bounds.steps import pipeline_seconds
 from planner.placement.leaf import Leaf
 from planner.placement.rank_costs import RankCosts
 from planner.rules.pools import ONCE_A_STEP, holds_replicas
-from planner.search.candidates import joined
-from planner.search.opening import groups_of
+from planner.search.candidates import groups_of, joined
 from planner.space.limits import limits_in_words
 from planner.space.restrictions import Restrictions
 from planner.space.space import legal_space

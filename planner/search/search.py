@@ -33,6 +33,7 @@ from planner.placement.leaf import Placement, gap_of
 from planner.search.branching import (
     TIE_TOLERANCE,
     BranchAndBound,
+    Candidates,
     Progress,
     SearchResult,
     by_speed,
@@ -40,8 +41,7 @@ from planner.search.branching import (
     out_of_time,
     placement_abandoned,
 )
-from planner.search.candidates import Candidates
-from planner.search.opening import UniformCandidates
+from planner.search.candidates import UniformCandidates
 from planner.search.pools import count_layouts, pool_candidates
 from planner.search.program import ProgramSearch
 from planner.search.replicas import asks_for_replicas

@@ -85,9 +85,9 @@ def test_flags_of_curves(meshwright, plan_file: Path, words: tuple[str, ...], sa
 def test_a_curve_that_is_interrupted_keeps_its_points(
     meshwright, plan_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from planner.search import budget
+    from planner.search import search as search_module
 
-    left, search = [2], budget.search_on
+    left, search = [2], search_module.search_on
 
     def interrupted(*args: object, **kwargs: object) -> object:
         left[0] -= 1
@@ -95,7 +95,7 @@ def test_a_curve_that_is_interrupted_keeps_its_points(
             raise KeyboardInterrupt
         return search(*args, **kwargs)
 
-    monkeypatch.setattr(budget, "search_on", interrupted)
+    monkeypatch.setattr(search_module, "search_on", interrupted)
     words = ("--gpus", "2,4,8", "--kind", "strong", "-o", str(tmp_path / "x.png"), "--json")
     answer = meshwright("plot", "scaling", str(plan_file), *words)
     assert answer.code == 130

@@ -21,7 +21,7 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.answers import largest, remedies
 from planner.answers.largest import largest_sizes
-from planner.search import opening
+from planner.search import candidates
 from planner.search.search import Budget
 from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.space.sizes import WAYS, Family, family_named, resized
@@ -84,7 +84,7 @@ def drawn(rng: np.random.Generator) -> Asked:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what fits is asked: neither the fastest layout of a size nor which comes closest where none fits."""
     monkeypatch.setattr(largest, "FASTEST_SECONDS", 0.0)
-    monkeypatch.setattr(opening, "explain_infeasible", lambda *_: InfeasibleError("nothing fits"))
+    monkeypatch.setattr(candidates, "explain_infeasible", lambda *_: InfeasibleError("nothing fits"))
 
 
 def fits(question: Question, limits: Restrictions) -> bool:

@@ -18,7 +18,7 @@ from cost_models.axes.words import EVERY
 from cost_models.pipeline.pricing import weighed_costs
 from cost_models.pipeline.stage_costs import COLUMNS
 from planner.bounds.boxes import least_costs
-from planner.search.opening import UniformCandidates
+from planner.search.candidates import UniformCandidates
 from planner.space.counts import Boxes, with_counts
 from planner.space.space import legal_space
 

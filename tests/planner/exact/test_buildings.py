@@ -18,7 +18,7 @@ from cost_models.specs.cluster import BuildingsSpec, LinkSpec
 from cost_models.specs.training import TrainingSpec
 from planner.bounds.cores import relaxed_bounds
 from planner.placement.leaf import TOLERANCE
-from planner.search.opening import UniformCandidates
+from planner.search.candidates import UniformCandidates
 from planner.search.search import search
 from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.space.space import legal_space

@@ -17,10 +17,9 @@ from synthetic import exhaustive_best, random_costs, random_leaf
 from cost_models.errors import RunError
 from planner.bounds.steps import capacity_bounds, quick_bounds
 from planner.exact import labels
-from planner.exact.best_placement import best_placement, place_by_ilp
 from planner.exact.counts import good_of_numbers
 from planner.exact.labels import choices_in_time, place_by_labels, undominated
-from planner.exact.program import Survivor, solve_record
+from planner.exact.program import Survivor, best_placement, place_by_ilp, solve_record
 from planner.placement.leaf import TOLERANCE, Leaf, Solution
 from planner.placement.mixes import good_placement
 from planner.placement.patterns import best_pattern
@@ -215,7 +214,7 @@ def test_paths_met_elsewhere_save_rounds_and_change_nothing(solve: Callable[...,
 @SOLVERS
 def test_out_of_time_the_bound_still_holds(solve: Callable[..., Solution]) -> None:
     leaf = uneven_leaf(pp=6, layers=17, microbatches=20)
-    stopped = solve(leaf, incumbent=good_placement(leaf), time_limit=0.0)
+    stopped = solve(leaf, incumbent=good_placement(leaf), deadline=0.0)
     assert stopped.status == "stopped"
     assert stopped.bound <= solve(leaf).objective <= stopped.objective * (1 + TOLERANCE)
 

@@ -15,7 +15,7 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.bounds.cores import ideal_seconds, relaxed_bounds
 from planner.bounds.steps import capacity_bounds
 from planner.placement.leaf import TOLERANCE
-from planner.search.opening import Pricing, UniformCandidates, groups_of
+from planner.search.candidates import Pricing, UniformCandidates, groups_of
 from planner.space.restrictions import Restrictions
 from planner.space.space import legal_space
 

@@ -26,7 +26,7 @@ from planner.placement.leaf import TOLERANCE
 from planner.plan import make_plan
 from planner.search import program
 from planner.search.branching import SearchResult
-from planner.search.opening import Pricing
+from planner.search.candidates import Pricing
 from planner.search.pools import count_layouts
 from planner.search.search import Budget, search
 from planner.space import space

@@ -22,7 +22,7 @@ from cost_models.pipeline.pools import costs_of_ranks
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
-from planner.exact.best_placement import best_placement
+from planner.exact.program import best_placement
 from planner.explain.reasons import why_not
 from planner.placement.leaf import TOLERANCE, Leaf
 from planner.placement.mixes import good_placement
