@@ -17,7 +17,7 @@ import numpy as np
 from cost_models.arrays import Array
 from cost_models.files import catalog
 from cost_models.files.parsing import save_spec
-from cost_models.measured.calibration.scenarios import with_covariance
+from cost_models.measured.calibration.step_time_fit import with_covariance
 from cost_models.specs.hardware import GemmTile, Scenarios
 
 FOLDER = Path(__file__).parents[1] / "cost_models" / "data" / "profiles" / "amd"

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from cost_models.measured.calibration.anchors import anchor, spread_positions
-from cost_models.measured.calibration.families import errors_of
 from cost_models.measured.calibration.few_runs import fit_few_runs
+from cost_models.measured.calibration.profile_fits import errors_of
 from cost_models.measured.calibration.step_time_fit import measured_seconds
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.runs.rows import Row
-from cost_models.measured.validation.predicting import Prediction
+from cost_models.measured.validation.predictions import Prediction
 from cost_models.measured.validation.scores import step_error
 from cost_models.specs.hardware import HardwareProfile
 

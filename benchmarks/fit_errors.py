@@ -23,7 +23,7 @@ from judged_intervals import Judged, fitted_kernel, judged, reaches
 
 from cost_models.defaults import die_of
 from cost_models.expected import FEATURES, NAMES, features_of, names_of, spread_of
-from cost_models.measured.calibration.families import (
+from cost_models.measured.calibration.profile_fits import (
     ANY,
     blank_profile,
     errors_of,

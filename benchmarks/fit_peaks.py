@@ -15,9 +15,9 @@ import numpy as np
 from judged_intervals import search
 
 from cost_models.measured.runs.shipped import shipped_rows
-from cost_models.measured.validation.intervals import chance_ranges
-from cost_models.measured.validation.predicting import Prediction, predict
+from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import (
+    chance_ranges,
     measured_bytes,
     measured_seconds,
 )

@@ -19,10 +19,10 @@ import numpy as np
 
 from cost_models.files import catalog
 from cost_models.files.parsing import save_spec
-from cost_models.measured.calibration.families import fit_families
+from cost_models.measured.calibration.profile_fits import fit_families
 from cost_models.measured.calibration.step_time_fit import StepTimeFit, fitted_profile
 from cost_models.measured.runs.shipped import timed_cases
-from cost_models.measured.validation.intervals import reach_in
+from cost_models.measured.validation.scores import reach_in
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "cost_models" / "data" / "profiles"
@@ -55,7 +55,7 @@ def _show(name: str, fit: StepTimeFit) -> None:
     print(f"{name}: {len(fit.residuals)} runs, median error {fit.median_error:.1%}")
     for constant, interval in fit.constants.items():
         span = f"{interval.value:10.4g}  [{interval.low:.4g}, {interval.high:.4g}]"
-        print(f"  {constant:30}{span:34}{', '.join(interval.moved_by[:2])}")
+        print(f"  {constant:30}{span:34}{', '.join(interval.movers[:2])}")
     for source, errors in fit.by_source().items():
         print(f"  {source:30}{np.median(np.abs(errors)):10.1%} over {len(errors)}")
 

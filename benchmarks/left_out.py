@@ -11,12 +11,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from few_rows import anchored, calibrated
 
-from cost_models.measured.calibration.families import ANY, blank_profile, errors_of, under_other_sources
+from cost_models.measured.calibration.profile_fits import ANY, blank_profile, errors_of, under_other_sources
 from cost_models.measured.calibration.step_time_fit import measured_seconds
 from cost_models.measured.runs.cases import Case
-from cost_models.measured.validation.choices import ChoiceScore, choice_scores
-from cost_models.measured.validation.intervals import LeftOutRun, Reach, held_by_source, reach_of
-from cost_models.measured.validation.predicting import Prediction, predict
+from cost_models.measured.validation.predictions import Prediction, predict
+from cost_models.measured.validation.scores import (
+    ChoiceScore,
+    LeftOutRun,
+    Reach,
+    choice_scores,
+    coverage_by_source,
+    reach_of,
+)
 from cost_models.pipeline.pricing import step_deviation
 from meshwright.verbs.validate.text import CHOICE_HEADERS, choice_cells
 
@@ -58,7 +64,7 @@ class Unseen:
         return errors
 
     def _lines(self) -> Iterator[str]:
-        errors, held = self._errors(), held_by_source(self.runs)
+        errors, held = self._errors(), coverage_by_source(self.runs)
         medians = [float(np.median(np.abs(found))) for found in errors.values()]
         every = [one for found in held.values() for one in found]
         yield "# Sources left out"

@@ -33,7 +33,7 @@ from cost_models.expected import (
     row_of,
     spread_of,
 )
-from cost_models.measured.calibration.families import (
+from cost_models.measured.calibration.profile_fits import (
     errors_of,
     fit_families,
     profiles_without,
@@ -45,8 +45,8 @@ from cost_models.measured.calibration.step_time_fit import fitted_profile
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.runs.rows import read_rows
 from cost_models.measured.runs.shipped import shipped_rows
-from cost_models.measured.runs.switches import is_suspect
-from cost_models.measured.validation.predicting import Prediction, predict
+from cost_models.measured.runs.stack import is_suspect
+from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import MIN_RANKED, measured_seconds, sweep_of
 from cost_models.pipeline.pricing import seconds_under_scenarios
 from cost_models.risk import middle

@@ -16,7 +16,7 @@ from pathlib import Path
 from cost_models.files.whole import write_whole
 from cost_models.measured.runs.rows import Row, read_rows
 from cost_models.measured.runs.stack import kernel_is_assumed
-from cost_models.measured.validation.predicting import predict
+from cost_models.measured.validation.predictions import predict
 from meshwright.terminal.formats import as_csv
 
 FOLDER = Path(__file__).parents[1] / "cost_models" / "data" / "published"

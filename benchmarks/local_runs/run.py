@@ -27,7 +27,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.files.models import resolve_model
 from cost_models.files.parsing import save_spec
 from cost_models.files.whole import write_whole
-from cost_models.measured.calibration.refining import quantities
+from cost_models.measured.calibration.refinement import quantities
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile

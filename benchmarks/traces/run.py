@@ -35,13 +35,15 @@ from played_jobs import FAULTS, Fault, plan_of, play  # noqa: E402
 
 from cost_models.axes.layout import parse_layout  # noqa: E402
 from cost_models.errors import InputError  # noqa: E402
-from cost_models.measured.calibration.moved_profile import moved  # noqa: E402
-from cost_models.measured.logs.reading import Work, read_logs  # noqa: E402
-from cost_models.measured.logs.steps import usual  # noqa: E402
+from cost_models.measured.calibration.scaled_profile import scale_seconds  # noqa: E402
+from cost_models.measured.logs import (  # noqa: E402
+    Work,
+    read_logs,
+    typical_steps,
+)
 from cost_models.measured.traces.events import TraceFile  # noqa: E402
-from cost_models.measured.traces.kernels import AXES, KERNELS, UNNAMED, Parts  # noqa: E402
-from cost_models.measured.traces.reading import read_traces  # noqa: E402
-from cost_models.measured.traces.splitting import KINDS, Spans, split  # noqa: E402
+from cost_models.measured.traces.rank_trace import read_traces  # noqa: E402
+from cost_models.measured.traces.step_parts import AXES, KERNELS, KINDS, UNNAMED, Parts, Spans, step_of  # noqa: E402  # noqa: E402
 from cost_models.specs.hardware import Moved  # noqa: E402
 from meshwright.families.transformer.measured import Measured, measure  # noqa: E402
 
@@ -112,7 +114,7 @@ def calibrated() -> Iterable[Mapping[str, Any]]:
     """Predictions of layouts that were not traced, before and after."""
     from meshwright.verbs.calibrate import calibrate_from_run
 
-    machine = moved(plan_of(TRACED).question.hardware, MACHINE)
+    machine = scale_seconds(plan_of(TRACED).question.hardware, MACHINE)
     with tempfile.TemporaryDirectory() as folder:
         answer = measure(plan_of(TRACED), (), play(Path(folder), plan_of(TRACED, machine)))
     learnt = calibrate_from_run(answer.report)
@@ -182,7 +184,7 @@ def beside_hta(folder: Path, python: str) -> Iterable[Mapping[str, Any]]:
 
 
 def _whole(path: Path) -> Mapping[str, float]:
-    """Shares of a whole trace, as `split` has them of a step."""
+    """Shares of a whole trace, as `step_of` has them of a step."""
     of = TraceFile(path)
     parts, spans, device = (
         Parts(parse_layout(f"dp{max(of.world_size or 2, (of.rank or 0) + 1)}")),
@@ -195,8 +197,8 @@ def _whole(path: Path) -> Mapping[str, float]:
             spans.add(event.start, event.seconds, "dp" if part == UNNAMED else part)
     if not spans.start:
         raise InputError("no kernel of a GPU")
-    found = split(spans)
-    busy = split(spans, order=(*AXES, *(kind for kind in KINDS if kind not in AXES))).parts
+    found = step_of(spans)
+    busy = step_of(spans, order=(*AXES, *(kind for kind in KINDS if kind not in AXES))).parts
     exposed, sent = (sum(one[f"{axis}_comm"] for axis in AXES) for one in (found.parts, busy))
     compute = sum(found.parts[name] for name in ("compute", "optimizer", "other"))
     shares = {
@@ -222,7 +224,7 @@ def logs(folder: Path) -> Iterable[Mapping[str, Any]]:
         except InputError as error:
             yield row | {"trainer": "", "said": error.headline.replace(f"`{path}` ", "")[:60]}
             continue
-        steps = usual(log.steps.kept)
+        steps = typical_steps(log.steps.lines)
         middle = statistics.median(line.seconds for line in steps.lines)
         rate = next(
             (
@@ -234,7 +236,7 @@ def logs(folder: Path) -> Iterable[Mapping[str, Any]]:
         )
         yield row | {
             "trainer": log.format.called,
-            "steps": log.steps.told,
+            "steps": log.steps.count,
             "quantity": rate,
             "usual": f"{middle if rate == 'seconds' else sequences / middle:.4g}",
             "allocated_gib": f"{max(log.allocated.values()) / 2**30:.2f}" if log.allocated else "",

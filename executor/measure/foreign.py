@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cost_models.measured.logs.reading import Log
-from cost_models.measured.logs.steps import Usual
+from cost_models.measured.logs import Log, TypicalSteps
 from cost_models.measured.traces.job import Job
 from executor.measure.any_report import Course, Environment
 from executor.measure.report import (
@@ -27,7 +26,7 @@ def foreign_report(
     seconds: Sequence[float],
     *,
     log: Log | None = None,
-    steps: Usual | None = None,
+    steps: TypicalSteps | None = None,
     job: Job | None = None,
     notes: Sequence[str] = (),
 ) -> RunReport:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from cost_models.defaults import OWN_STACK
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
-from cost_models.measured.calibration.refining import STEP, MeasuredQuantity, ObservedRun
+from cost_models.measured.calibration.refinement import STEP, MeasuredQuantity, ObservedRun
 from executor.measure.report import RunReport, middle_half
 from planner.plan import Plan
 

@@ -15,7 +15,13 @@ import torch
 from torch import Tensor
 
 from cost_models.measured.calibration.measurements import Measurement
-from cost_models.measured.calibration.microbenchmark_parts import CHANGE, LOOKUP, SERVED, SUMS, moved_bytes
+from cost_models.measured.calibration.microbenchmark_fit import (
+    CHANGE,
+    LOOKUP,
+    SERVED_PREFIX,
+    SUMS,
+    moved_bytes,
+)
 from cost_models.recommender.caching import POLICIES
 from cost_models.specs.recommender.training import TableOptimizer
 from executor.embeddings.bags import Bags, pooled, row_gradients
@@ -87,7 +93,7 @@ def _served(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measure
         for name, batches in (("miss", gone), ("few", few), ("hit", hit)):
             timing = watch.on_host(in_turn([partial(cache.look_up, one) for one in batches]), own_clock=True)
             shape = width * _FP32, len(batches[0].values)
-            yield timing.row("table", f"{SERVED}{policy}.{name}", float(shape[1]), shape)
+            yield timing.row("table", f"{SERVED_PREFIX}{policy}.{name}", float(shape[1]), shape)
 
 
 def _bags(rows: int, pooling: float, ids: int, device: torch.device) -> Bags:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cost_models.measured.traces.achieved import Achieved
+from cost_models.measured.traces.job import Achieved
 from cost_models.units import format_bandwidth, format_bytes, format_seconds, grouped
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped

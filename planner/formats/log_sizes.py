@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from cost_models.errors import Problem
-from cost_models.measured.logs.reading import Log, Setting
+from cost_models.measured.logs import Log, Setting
 from cost_models.units import grouped
 from planner.formats.exporter import PARTS, Job
 from planner.formats.table import table_of
@@ -40,7 +40,7 @@ def contradictions(log: Log, plan: Plan) -> Iterator[Problem]:
             continue
         if not _agrees(setting.value, expected):
             yield Problem(
-                f"{setting.where}  {setting.name}",
+                f"{setting.place}  {setting.name}",
                 f"the log has {_printed_words(setting)}, the plan {_words(expected)}",
             )
 

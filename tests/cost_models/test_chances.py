@@ -11,8 +11,8 @@ from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.measured.runs.rows import Row
-from cost_models.measured.validation.intervals import brier_scores, chance_ranges
-from cost_models.measured.validation.predicting import Prediction
+from cost_models.measured.validation.predictions import Prediction
+from cost_models.measured.validation.scores import brier_scores, chance_ranges
 from cost_models.risk import PeakErrors, confident_share, fits_probability, least_chance, peak_errors
 from cost_models.specs.training import TrainingSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cost_models.measured.logs.reading import Work
+from cost_models.measured.logs import Work
 
 WORK = Work(tokens=64 * 1024, sequences=64, gpus=8)
 _STAMP = "2026-01-02 03:04:05"

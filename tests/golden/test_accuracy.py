@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cost_models.measured.runs.shipped import shipped_rows
-from cost_models.measured.validation.predicting import Prediction, predict
+from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import SourceScore, score
 
 FIGURES = Path(__file__).with_name("accuracy.json")

@@ -16,17 +16,17 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.measured.calibration.few_runs import Offset, covariance_of, offset_of
-from cost_models.measured.calibration.moved_profile import moved_by_factors
+from cost_models.measured.calibration.scaled_profile import scale_constants
 from cost_models.measured.calibration.step_time_fit import CONSTANTS, TimedCases
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.runs.rows import Row
-from cost_models.measured.validation.predicting import Prediction
+from cost_models.measured.validation.predictions import Prediction
 from cost_models.measured.validation.scores import measured_seconds
 from cost_models.pipeline.pricing import estimate
 from cost_models.specs.hardware import HardwareProfile
 
 IS_ANCHOR = "an anchor: its measured step time calibrates the rest of its sweep"
-"""Why an anchor's row has no prediction."""
+"""Reason of an anchor's row for having no prediction."""
 _WORTH_NAMING = 0.005
 _ANOTHER_UNIT = 500.0
 """Factor beyond which a time must be in another unit (milliseconds, hours) or mistyped, and calibrates nothing."""
@@ -38,36 +38,36 @@ def anchor(
     *,
     on_sweep: Callable[[int, int], None] | None = None,
 ) -> tuple[Prediction, ...]:
-    """The predictions in their order, with those of each sweep calibrated on `anchors` of its timed rows.
+    """Calibrate the predictions of each sweep on `anchors` of its timed rows; the order is kept.
 
     Anchors no longer have predictions. A sweep without more timed rows than anchors keeps its predictions. `on_sweep`
     is called with the number of sweeps that are done and of all.
     """
     ordered = list(predictions)
     sweeps: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for index, one in enumerate(ordered):
-        sweeps[_sweep_of(one.row)].append(index)
-    for done, indices in enumerate(sweeps.values(), start=1):
+    for index, prediction in enumerate(ordered):
+        sweeps[_sweep_of(prediction.row)].append(index)
+    for sweeps_done, indices in enumerate(sweeps.values(), start=1):
         timed = [i for i in indices if _ratio(ordered[i]) is not None]
         timed.sort(key=lambda i: ordered[i].row.row_id)
         if 0 < anchors < len(timed):
-            chosen = {timed[position] for position in spread_positions(len(timed), anchors)}
-            calibrated = _calibration([ordered[i] for i in sorted(chosen)])
+            anchor_indices = {timed[position] for position in spread_positions(len(timed), anchors)}
+            calibrated = _calibration([ordered[i] for i in sorted(anchor_indices)])
             for i in indices:
-                ordered[i] = _as_anchor(ordered[i]) if i in chosen else calibrated(ordered[i])
+                ordered[i] = _as_anchor(ordered[i]) if i in anchor_indices else calibrated(ordered[i])
         if on_sweep is not None:
-            on_sweep(done, len(sweeps))
+            on_sweep(sweeps_done, len(sweeps))
     return tuple(ordered)
 
 
-def spread_positions(count: int, wanted: int) -> Sequence[int]:
-    """`wanted` of `count` positions, evenly spaced from the first to the last; of one, the middle.
+def spread_positions(count: int, number: int) -> Sequence[int]:
+    """`number` of `count` positions, evenly spaced from the first to the last; of one, the middle.
 
     Three of seven: 0, 3, 6.
     """
-    if wanted == 1:
+    if number == 1:
         return (count // 2,)
-    return tuple(-(-position * (count - 1) // (wanted - 1)) for position in range(wanted))
+    return tuple(-(-position * (count - 1) // (number - 1)) for position in range(number))
 
 
 def _sweep_of(row: Row) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def _as_anchor(prediction: Prediction) -> Prediction:
 
 
 def _calibration(anchors: Sequence[Prediction]) -> Callable[[Prediction], Prediction]:
-    """How anchors correct a prediction: priced again under its moved profile, and scaled."""
+    """Function that corrects a prediction by anchors: priced again under its moved profile, and scaled."""
     cases = [one.case for one in anchors if one.case is not None]
     constants = _constants_of([case.question.hardware for case in cases])
     around = [_around(one, constants) for one in anchors]
@@ -103,9 +103,11 @@ def _calibration(anchors: Sequence[Prediction]) -> Callable[[Prediction], Predic
         if prediction.case is not None:
             hardware = prediction.case.question.hardware
             if hardware.name not in profiles:
-                profiles[hardware.name] = moved_by_factors(hardware, factors)
+                profiles[hardware.name] = scale_constants(hardware, factors)
             prediction = _priced(prediction, prediction.case, profiles[hardware.name])
-        return _scaled(prediction, math.exp(offset.step), _told(prediction, profiles, len(anchors), offset))
+        return _scaled(
+            prediction, math.exp(offset.step), _anchor_summary(prediction, profiles, len(anchors), offset)
+        )
 
     return calibrated
 
@@ -128,26 +130,28 @@ def _around(prediction: Prediction, constants: Sequence[str]) -> tuple[float, Ar
         ratio = _ratio(prediction)
         assert ratio is not None
         return -math.log(ratio), np.zeros(len(constants))
-    here = TimedCases(prediction.case.question.hardware, [prediction.case], constants)
-    errors, slopes = here.logarithms
+    cases = TimedCases(prediction.case.question.hardware, [prediction.case], constants)
+    errors, slopes = cases.logarithms
     return float(errors[0]), slopes[0]
 
 
-def _told(prediction: Prediction, profiles: dict[str, HardwareProfile], anchors: int, offset: Offset) -> str:
-    """How far the anchors moved each constant and the step time, in words."""
-    moved = []
+def _anchor_summary(
+    prediction: Prediction, profiles: dict[str, HardwareProfile], anchors: int, offset: Offset
+) -> str:
+    """Factors by which the anchors moved constants and the step time, in words."""
+    changes = []
     if prediction.case is not None:
-        before = prediction.case.question.hardware
-        after = profiles[before.name]
+        old = prediction.case.question.hardware
+        new = profiles[old.name]
         ratios = {
-            name: getattr(after, name) / getattr(before, name)
-            for name in CONSTANTS
-            if getattr(before, name) > 0
+            name: getattr(new, name) / getattr(old, name) for name in CONSTANTS if getattr(old, name) > 0
         }
-        moved = [f"{name} × {ratio:.2f}" for name, ratio in ratios.items() if abs(ratio - 1) > _WORTH_NAMING]
+        changes = [
+            f"{name} × {ratio:.2f}" for name, ratio in ratios.items() if abs(ratio - 1) > _WORTH_NAMING
+        ]
     if abs(offset.step) > _WORTH_NAMING:
-        moved.append(f"step time × {math.exp(offset.step):.3f}")
-    return f"{anchors} anchors of its sweep: {', '.join(moved) or 'nothing moved'}"
+        changes.append(f"step time × {math.exp(offset.step):.3f}")
+    return f"{anchors} anchors of its sweep: {', '.join(changes) or 'nothing moved'}"
 
 
 def _priced(prediction: Prediction, case: Case, profile: HardwareProfile) -> Prediction:
@@ -156,12 +160,12 @@ def _priced(prediction: Prediction, case: Case, profile: HardwareProfile) -> Pre
     return replace(prediction, step_seconds=priced.step_seconds, parts=dict(priced.time))
 
 
-def _scaled(prediction: Prediction, factor: float, told: str) -> Prediction:
-    """The prediction with its step, and every part of it, multiplied by `factor`."""
+def _scaled(prediction: Prediction, factor: float, summary: str) -> Prediction:
+    """The prediction with step and parts multiplied by `factor`."""
     assert prediction.step_seconds is not None
     return replace(
         prediction,
         step_seconds=factor * prediction.step_seconds,
         parts={part: factor * seconds for part, seconds in prediction.parts.items()},
-        assumptions=(*prediction.assumptions, told),
+        assumptions=(*prediction.assumptions, summary),
     )

@@ -1,4 +1,4 @@
-"""What a few timed runs of a cluster say of its others: a factor on its steps and factors of its profile's constants.
+"""Offset of a cluster from its profile, inferred from a few timed runs: factors of its steps and of constants.
 
     log measured = log predicted(constants · e^δ) + γ + noise
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cost_models.arrays import Array
-from cost_models.measured.calibration.moved_profile import moved_by_factors
+from cost_models.measured.calibration.scaled_profile import scale_constants
 from cost_models.measured.calibration.step_time_fit import (
     Interval,
     StepTimeFit,
@@ -34,15 +34,15 @@ from cost_models.specs.hardware import HardwareProfile
 
 _VARIANCE = 0.6
 """Variance of δ as a share of the scenarios', which have stacks that were misread among them."""
-_OFFSET, _FAR_OFFSET = 0.03, 0.5
-"""Deviation of γ between clusters that are like others, and of one that is far."""
-_FAR = 0.01
+_OFFSET_DEVIATION, _FAR_OFFSET_DEVIATION = 0.03, 0.5
+"""Deviation of γ between ordinary clusters, and of a far cluster."""
+_FAR_SHARE = 0.01
 """Share of clusters that are far."""
 _NOISE, _ODD_NOISE = 0.02, 0.5
-"""Deviation of an ordinary row from its neighbours, and of an odd one."""
-_ODD, _FAR_ODD = 0.4, 0.05
+"""Deviation of an ordinary row from its neighbours, and of an odd row."""
+_ODD_SHARE, _FAR_ODD_SHARE = 0.4, 0.05
 """Share of rows that are odd; on a cluster that is far rows agree, or it could not be recognised."""
-_MOST = 128
+_MAX_COMBINATIONS = 128
 """Combinations that are followed."""
 
 
@@ -57,7 +57,7 @@ class Offset:
     determined: Array
     """(C,) share of the deviation of each constant that the runs take away."""
     deviations: Array
-    """(C,) what is left of it."""
+    """(C,) remaining deviation of each constant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +73,15 @@ class _Combinations:
     odd: Array
     """(H,) share of rows that are odd."""
 
-    def after(self, term: Array, value: float) -> _Combinations:
+    def updated(self, term: Array, value: float) -> _Combinations:
         """The hypotheses after one more row, ordinary or odd, with `term` · (γ, δ) = `value`."""
         along = self.covariances @ term
         off = value - self.means @ term
-        both = []
+        branches = []
         for share, deviation in ((1 - self.odd, _NOISE), (self.odd, _ODD_NOISE)):
             variance = along @ term + deviation**2
             gain = along / variance[:, None]
-            both.append(
+            branches.append(
                 (
                     self.means + gain * off[:, None],
                     self.covariances - gain[:, :, None] * along[:, None, :],
@@ -89,8 +89,8 @@ class _Combinations:
                     self.odd,
                 )
             )
-        means, covariances, chances, odd = (np.concatenate(pair) for pair in zip(*both, strict=True))
-        best = np.argsort(-chances, kind="stable")[:_MOST]
+        means, covariances, chances, odd = (np.concatenate(pair) for pair in zip(*branches, strict=True))
+        best = np.argsort(-chances, kind="stable")[:_MAX_COMBINATIONS]
         return _Combinations(means[best], covariances[best], chances[best], odd[best])
 
     def moments(self) -> tuple[Array, Array]:
@@ -108,28 +108,32 @@ def offset_of(errors: Array, slopes: Array, covariance: Array, *, known_runs: in
     `covariance` (C, C) is that of the scenarios. `known_runs` of the same cluster are in the constants already, which
     leaves less to say for these. Without errors the offset is zero.
     """
-    found = _Combinations(
+    hypotheses = _Combinations(
         means=np.zeros((2, len(covariance) + 1)),
-        covariances=np.array([_joint(one**2, covariance, known_runs) for one in (_OFFSET, _FAR_OFFSET)]),
-        chances=np.log([1 - _FAR, _FAR]),
-        odd=np.array([_ODD, _FAR_ODD]),
+        covariances=np.array(
+            [_joint(one**2, covariance, known_runs) for one in (_OFFSET_DEVIATION, _FAR_OFFSET_DEVIATION)]
+        ),
+        chances=np.log([1 - _FAR_SHARE, _FAR_SHARE]),
+        odd=np.array([_ODD_SHARE, _FAR_ODD_SHARE]),
     )
-    _, before = found.moments()
+    _, prior_deviations = hypotheses.moments()
     for error, slope in zip(errors.tolist(), slopes, strict=True):
-        found = found.after(np.append(1.0, slope), -error)
-    mean, after = found.moments()
-    told = np.clip(1 - after / np.maximum(before, 1e-12), 0.0, 1.0)
-    return Offset(step=float(mean[0]), constants=mean[1:], determined=told[1:], deviations=after[1:])
+        hypotheses = hypotheses.updated(np.append(1.0, slope), -error)
+    mean, deviations = hypotheses.moments()
+    determined = np.clip(1 - deviations / np.maximum(prior_deviations, 1e-12), 0.0, 1.0)
+    return Offset(
+        step=float(mean[0]), constants=mean[1:], determined=determined[1:], deviations=deviations[1:]
+    )
 
 
 def covariance_of(profile: HardwareProfile, constants: Sequence[str]) -> Array:
     """(C, C) covariance of the constants' logarithms over a profile's scenarios; from the pulls where it has none."""
-    told = profile.scenarios.by_constant if profile.scenarios is not None else {}
+    scenario_factors = profile.scenarios.by_constant if profile.scenarios is not None else {}
     covariance = np.diag(pulls_of(constants) ** 2)
-    known = [place for place, name in enumerate(constants) if name in told]
-    if known:
-        logs = np.log([told[constants[place]] for place in known])
-        covariance[np.ix_(known, known)] = np.cov(logs, bias=True)
+    places = [place for place, name in enumerate(constants) if name in scenario_factors]
+    if places:
+        logs = np.log([scenario_factors[constants[place]] for place in places])
+        covariance[np.ix_(places, places)] = np.cov(logs, bias=True)
     return covariance
 
 
@@ -137,16 +141,17 @@ def _joint(offset: float, covariance: Array, known_runs: int) -> Array:
     """(1 + C, 1 + C) prior covariance of γ and δ, reduced by `known_runs` runs that the profile was fitted to."""
     joint = np.zeros((len(covariance) + 1,) * 2)
     joint[0, 0], joint[1:, 1:] = offset, _VARIANCE * covariance
-    left = (1.0 + known_runs * np.diag(joint) / _NOISE**2) ** -0.5
-    return np.asarray(joint * np.outer(left, left))
+    remaining = (1.0 + known_runs * np.diag(joint) / _NOISE**2) ** -0.5
+    return np.asarray(joint * np.outer(remaining, remaining))
 
 
-FEW = 8
-"""Most runs that count as few: of sources left out of every fit a close fit to fifteen predicted the rest better."""
+MAX_FEW_RUNS = 8
+"""Largest number of runs that are fitted as few; with fifteen runs of a left-out source a close fit predicted
+better."""
 _WARY = 0.8
 """Share of the variance that anchors count: a profile is kept, and must not be worse than the one it was."""
 _Z90 = 1.645
-_HARDLY = 1e-6
+_NEGLIGIBLE_WEIGHT = 1e-6
 """Weight of a run that moves nothing."""
 
 
@@ -158,14 +163,14 @@ def fit_few_runs(
     errors, slopes = timed.logarithms
     known_runs = sum(one.runs for one in start.timed if one.source == cases[0].row.source)
     covariance = _WARY * covariance_of(start, timed.constants)
-    found = offset_of(errors, slopes, covariance, known_runs=known_runs)
-    factors = dict(zip(timed.constants, np.exp(found.constants).tolist(), strict=True))
-    moved = moved_by_factors(start, factors)
-    fit = fit_step_times(moved, cases, weight_of_a_run=_HARDLY, on_round=on_round)
+    offset = offset_of(errors, slopes, covariance, known_runs=known_runs)
+    factors = dict(zip(timed.constants, np.exp(offset.constants).tolist(), strict=True))
+    profile = scale_constants(start, factors)
+    fit = fit_step_times(profile, cases, weight_of_a_run=_NEGLIGIBLE_WEIGHT, on_round=on_round)
     return replace(
         fit,
-        profile=moved,
-        constants=_intervals(moved, timed, found, slopes),
+        profile=profile,
+        constants=_intervals(profile, timed, offset, slopes),
         # what sources differ by, and what was ever timed, a few runs add to
         pair_error=start.pair_error or fit.pair_error,
         scenarios=start.scenarios or fit.scenarios,
@@ -174,19 +179,19 @@ def fit_few_runs(
 
 
 def _intervals(
-    moved: HardwareProfile, timed: TimedCases, found: Offset, slopes: np.ndarray
+    profile: HardwareProfile, timed: TimedCases, offset: Offset, slopes: np.ndarray
 ) -> dict[str, Interval]:
     """90 % interval of each constant, with the runs that depend on it most."""
     intervals = {}
     for place, name in enumerate(timed.constants):
-        value, wide = getattr(moved, name), float(np.exp(_Z90 * found.deviations[place]))
+        value, half_factor = getattr(profile, name), float(np.exp(_Z90 * offset.deviations[place]))
         strongest = np.argsort(-np.abs(slopes[:, place]), kind="stable")[:3]
         movers = tuple(timed.cases[run].row.row_id for run in strongest if slopes[run, place] != 0)
         intervals[name] = Interval(
             value=value,
-            low=value / wide,
-            high=value * wide,
-            moved_by=movers,
-            determined=float(found.determined[place]),
+            low=value / half_factor,
+            high=value * half_factor,
+            movers=movers,
+            determined=float(offset.determined[place]),
         )
     return intervals

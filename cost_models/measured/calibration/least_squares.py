@@ -25,10 +25,10 @@ ErrorsAt = Callable[[Array], Array]
 _PROBE = 0.02
 """Step in a coordinate for numerical derivatives."""
 _ROUNDS = 25
-_REWEIGHTED = 6
+_REWEIGHTINGS = 6
 """Times that a step of the linear problem is solved anew with the weights that its own errors give."""
 _TRIALS = 8
-_DONE = 1e-3
+_RELATIVE_GAIN = 1e-3
 """Relative gain of a round below which iteration ends."""
 
 _HUBER_ROUNDS = 30
@@ -36,25 +36,25 @@ _HUBER = 1.345
 """Residuals beyond this many deviations count linearly: 95 % efficient on clean data (Huber 1964)."""
 
 
-def relative_least_squares(terms: Array, seconds: Array, least: Array | float = 0.0) -> Array:
-    """Coefficients c (T,), none below `least`, with `terms` (N, T) · c ≈ `seconds` (N,), rows weighted by 1 /
+def relative_least_squares(terms: Array, seconds: Array, lower_bounds: Array | float = 0.0) -> Array:
+    """Coefficients c (T,), none below `lower_bounds`, with `terms` (N, T) · c ≈ `seconds` (N,), rows weighted by 1 /
     seconds.
 
     Iteratively reweighted with Huber's weights, so that a disturbed point does not move the rest. Coefficients that
-    come out below `least` have no meaning and are fixed at it, the lowest first.
+    come out below `lower_bounds` have no meaning and are fixed at it, the lowest first.
     """
-    least = np.broadcast_to(np.asarray(least, dtype=np.float64), terms.shape[1:])
+    lower_bounds = np.broadcast_to(np.asarray(lower_bounds, dtype=np.float64), terms.shape[1:])
     free = np.ones(terms.shape[1], dtype=bool)
-    values = 1.0 - terms @ least / seconds
+    values = 1.0 - terms @ lower_bounds / seconds
     while free.any():
         scaled = terms[:, free] / seconds[:, None]
         solution = _huber(scaled, values)
         if (solution >= 0).all():
-            coefficients = least.copy()
+            coefficients = lower_bounds.copy()
             coefficients[free] += solution
             return coefficients
         free[np.flatnonzero(free)[np.argmin(solution)]] = False
-    return least.copy()
+    return lower_bounds.copy()
 
 
 def relative_errors(terms: Array, coefficients: Array, seconds: Array) -> Array:
@@ -119,20 +119,22 @@ CLEARLY_LESS = 0.75
 the model leaves out."""
 
 
-def least_of(errors_at: ErrorsAt, here: Expansion, others: Array, pulls: Array, weights: Array) -> Expansion:
-    """The expansion with the least loss: `here`, at the origin, or clearly less of it around one of `others` (K, C).
+def best_expansion(
+    errors_at: ErrorsAt, current: Expansion, candidates: Array, pulls: Array, weights: Array
+) -> Expansion:
+    """The expansion with the least loss: `current`, at the origin, unless a candidate (K, C) has clearly less.
 
     What a maximum hides has no slope: a fit to runs that wait for a host would never hear of it from where nothing
     waits.
     """
     losses = [
-        _loss(errors, point, here.point, pulls, weights)
-        for errors, point in zip(errors_at(others), others, strict=True)
+        _loss(errors, point, current.point, pulls, weights)
+        for errors, point in zip(errors_at(candidates), candidates, strict=True)
     ]
     best = int(np.argmin(losses))
-    if losses[best] >= CLEARLY_LESS * _loss(here.errors, here.point, here.point, pulls, weights):
-        return here
-    return expand(errors_at, others[best])
+    if losses[best] >= CLEARLY_LESS * _loss(current.errors, current.point, current.point, pulls, weights):
+        return current
+    return expand(errors_at, candidates[best])
 
 
 def _loss(errors: Array, point: Array, origin: Array, pulls: Array, weights: Array) -> float:
@@ -166,36 +168,36 @@ def shrink(
         inlier = weights * np.minimum(1.0, 1.0 / np.maximum(np.abs(errors), 1e-12))
         return slopes.T @ (inlier[:, None] * slopes) + np.diag(pulls**-2.0), inlier
 
-    def step_from(here: Expansion, damping: float) -> Array:
-        """(C,) the point where the linear problem around `here` is least, damped."""
-        slopes, point = here.slopes, here.point
-        for _ in range(_REWEIGHTED):
-            errors = here.errors + slopes @ (point - here.point)
+    def step_from(current: Expansion, damping: float) -> Array:
+        """(C,) the point where the linear problem around `current` is least, damped."""
+        slopes, point = current.slopes, current.point
+        for _ in range(_REWEIGHTINGS):
+            errors = current.errors + slopes @ (point - current.point)
             curvature, inlier = curvature_of(errors, slopes)
             downhill = slopes.T @ (inlier * errors) + (point - origin) / pulls**2
             brake = damping * np.diag(np.diag(curvature))
-            step = np.linalg.solve(curvature + brake, downhill + brake @ (point - here.point))
+            step = np.linalg.solve(curvature + brake, downhill + brake @ (point - current.point))
             point = np.clip(point - step, floor, ceiling)
         return point
 
-    here = around or expand(errors_at, origin)
-    best, damping = loss(here.errors, here.point), 1e-2
+    current = around or expand(errors_at, origin)
+    best, damping = loss(current.errors, current.point), 1e-2
     for round_ in range(_ROUNDS):
-        before = best
+        loss_before = best
         for _ in range(_TRIALS):
-            point = step_from(here, damping)
-            hoped = best - loss(here.errors + here.slopes @ (point - here.point), point)
-            if hoped < _DONE * max(1.0, best):
+            point = step_from(current, damping)
+            hoped = best - loss(current.errors + current.slopes @ (point - current.point), point)
+            if hoped < _RELATIVE_GAIN * max(1.0, best):
                 break
             trial = expand(errors_at, point)
             if (value := loss(trial.errors, trial.point)) < best:
-                here, best, damping = trial, value, damping / 3
+                current, best, damping = trial, value, damping / 3
                 break
             damping *= 4
-            if value - best < _DONE * max(1.0, best):
+            if value - best < _RELATIVE_GAIN * max(1.0, best):
                 break
         if on_round is not None:
-            on_round(round_ + 1, here.errors)
-        if before - best < _DONE * max(1.0, best):
+            on_round(round_ + 1, current.errors)
+        if loss_before - best < _RELATIVE_GAIN * max(1.0, best):
             break
-    return Shrinkage(around=here, curvature=curvature_of(here.errors, here.slopes)[0])
+    return Shrinkage(around=current, curvature=curvature_of(current.errors, current.slopes)[0])

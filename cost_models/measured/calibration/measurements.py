@@ -30,7 +30,7 @@ class Measurement:
 
     kind: Kind
     name: str
-    """What was timed, with its pass: `gelu` and `gelu.backward`."""
+    """Operation and pass: `gelu` and `gelu.backward`."""
     shape: tuple[int, ...] = ()
     size: float
     seconds: float
@@ -39,7 +39,7 @@ class Measurement:
     """Seconds of the fastest repetition; its distance from `seconds` is the noise."""
     rank: int = 0
     kernel: AttentionKernel | None = None
-    """Of attention, what torch chose to run."""
+    """Kernel that torch chose for attention."""
 
     @property
     def noise(self) -> float:
@@ -66,26 +66,26 @@ def quietest(rounds: Sequence[Sequence[Measurement]]) -> list[Measurement]:
 
     Rounds lie apart in time, so that a passing disturbance of the machine does not hit every timing of one thing.
     """
-    kept = max(1, len(rounds) // 4)
-    found = []
-    for same in zip(*rounds, strict=True):
-        assert len({(row.kind, row.name, row.shape, row.size) for row in same}) == 1, "rounds differ"
-        fastest = sorted(same, key=lambda row: row.seconds)[:kept]
-        found.append(
+    fastest_rounds = max(1, len(rounds) // 4)
+    means = []
+    for repetitions in zip(*rounds, strict=True):
+        assert len({(row.kind, row.name, row.shape, row.size) for row in repetitions}) == 1, "rounds differ"
+        fastest = sorted(repetitions, key=lambda row: row.seconds)[:fastest_rounds]
+        means.append(
             replace(
-                same[0],
+                repetitions[0],
                 seconds=fmean(row.seconds for row in fastest),
-                quiet_seconds=min(row.quiet_seconds for row in same),
+                quiet_seconds=min(row.quiet_seconds for row in repetitions),
             )
         )
-    return found
+    return means
 
 
 def merge(measurements: Iterable[Measurement]) -> list[Measurement]:
     """One row for each thing that several processes timed side by side: the mean of their seconds."""
-    together: dict[tuple[str, str, tuple[int, ...], float], list[Measurement]] = defaultdict(list)
+    groups: dict[tuple[str, str, tuple[int, ...], float], list[Measurement]] = defaultdict(list)
     for row in measurements:
-        together[row.kind, row.name, row.shape, row.size].append(row)
+        groups[row.kind, row.name, row.shape, row.size].append(row)
     return [
         replace(
             rows[0],
@@ -93,5 +93,5 @@ def merge(measurements: Iterable[Measurement]) -> list[Measurement]:
             seconds=fmean(row.seconds for row in rows),
             quiet_seconds=fmean(row.quiet_seconds for row in rows),
         )
-        for rows in together.values()
+        for rows in groups.values()
     ]

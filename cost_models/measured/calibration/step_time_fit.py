@@ -4,30 +4,179 @@ Minimises, over the logarithms θ of the constants,
 
     Σ_r w_r · Huber(log(predicted_r / measured_r) / 5 %)  +  Σ_c ((θ_c − default_c) / pull)² / 2
 
-as `shrinkage` does it. Rows of one sweep are not independent, so each of n rows of a source weighs 1/√n. What the rows
-cannot tell stays at its default; the intervals are those of the linearised problem.
+as `least_squares` does it. Rows of one sweep are not independent, so each of n rows of a source weighs 1/√n. Constants
+that the rows do not determine stay at their defaults; the intervals are those of the linearised problem.
+
+**Scenarios** are sets of constants that the runs leave possible on an untimed cluster. There the constants of a profile
+are off by δ = p + s, in logarithms: p is what the runs leave open (the inverse of the loss's curvature at the fit), s
+is how much one cluster and release differ from another. With S the slopes of the errors r of a source's runs, r = −S·s
++ ε; the variances τ² of s come from all sources together (expectation maximisation, each source's s being normal),
+beginning from the pulls of the fit as if these were one source more. The rest of r is `unexplained`, each layout's own.
+δ has the covariance Σ = Cov(p) + diag(τ²). The scenarios are ± the columns of a root of Σ under a fixed rotation, so
+that their mean is zero and their covariance Σ itself, not a sample of it.
+
+**Pair error**: the share of an error that one cluster and one release have in common (clocks, fabric, kernels) cancels
+in the ratio of two times of one sweep, so its error is smaller than either's. It grows with the square root of the
+number n of axes on which the layouts differ, as if each axis brought an error of its own: over the published sweeps its
+median is 5 % on one axis, 7 % on two, 9 % on three. So one figure is enough, the median of |error of the ratio| / √n.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import combinations
+from statistics import NormalDist
 
 import numpy as np
 
-from cost_models.arrays import Array
-from cost_models.measured.calibration.least_squares import Expansion, Shrinkage, expand, least_of, shrink
-from cost_models.measured.calibration.moved_profile import ceiling_of
-from cost_models.measured.calibration.scenarios import scenarios_of
-from cost_models.measured.calibration.timed_runs import pair_error, timed_runs
+from cost_models.arrays import MAD_TO_DEVIATION, Array
+from cost_models.axes.layout import COMPARED, Layout, axes_that_differ, axis_value
+from cost_models.measured.calibration.least_squares import (
+    Expansion,
+    Shrinkage,
+    best_expansion,
+    expand,
+    shrink,
+)
+from cost_models.measured.calibration.scaled_profile import ceiling_of
 from cost_models.measured.runs.cases import Case
-from cost_models.measured.validation.intervals import Reach
+from cost_models.measured.validation.scores import Reach, sweep_of
 from cost_models.measured.validation.scores import measured_seconds as timed_seconds
 from cost_models.measured.validation.step_times import StepTimes
 from cost_models.specs.hardware import HardwareProfile, Scenarios, TimedRuns
+
+COUNT = 16
+"""Scenarios of a profile; a power of two above the number of constants."""
+_SEED = 14
+_ROUNDS = 30
+_MAX_PULLS = 3.0
+"""Pulls beyond which no source's constants are believed to be off: more looks like a wrong fact of its stack."""
+_TAIL_SHARE = 0.9
+"""Share of the runs that `unexplained`, taken for the deviation of a normal error, has to hold; tails are heavy."""
+
+
+def scenarios_of(
+    constants: Sequence[str],
+    covariance: Array,
+    slopes: Array,
+    errors: Array,
+    sources: Sequence[str],
+    pulls: Array,
+) -> Scenarios:
+    """Scenarios of fitted constants (C,) from their covariance (C, C), and the errors (R,) of the runs of `sources`
+    (R,) with their slopes (R, C), all in logarithms."""
+    spread, unexplained = _source_variances(slopes, errors, sources, pulls)
+    factors = with_covariance(constants, covariance + np.diag(spread))
+    return Scenarios(factors=factors, unexplained=round(unexplained, 4))
+
+
+def with_covariance(constants: Sequence[str], covariance: Array) -> dict[str, str]:
+    """Constant → factors by scenario, with mean zero and covariance (C, C) in logarithms."""
+    assert len(constants) < COUNT
+    rotation = np.linalg.qr(np.random.default_rng(_SEED).normal(size=(len(constants),) * 2))[0]
+    factors = np.exp(np.linalg.cholesky(covariance) @ rotation @ _design(len(constants)))
+    words = [" ".join(f"{factor:.4g}" for factor in row) for row in factors.tolist()]
+    return dict(zip(constants, words, strict=True))
+
+
+def _source_variances(
+    slopes: Array, errors: Array, sources: Sequence[str], pulls: Array
+) -> tuple[Array, float]:
+    """(C,) variances of the constants between sources, and the standard deviation of the remaining error."""
+    rows: dict[str, list[int]] = defaultdict(list)
+    for row, source in enumerate(sources):
+        rows[source].append(row)
+    variances, unexplained = pulls**2, float(np.std(errors)) or 1e-3
+    for _ in range(_ROUNDS):
+        squares, remaining = pulls**2, np.empty_like(errors)
+        for source_rows in rows.values():
+            size = np.maximum(np.abs(errors[source_rows]) / unexplained, 1e-12)
+            # rows of a sweep are alike: n count for √n
+            weight = np.minimum(1, 2 / size) * len(source_rows) ** -0.5 / unexplained**2
+            source_slopes = slopes[source_rows]
+            weighted = weight[:, None] * source_slopes
+            spread = np.linalg.inv(weighted.T @ source_slopes + np.diag(1 / variances))
+            mean = np.clip(
+                -spread @ (weighted.T @ errors[source_rows]), -_MAX_PULLS * pulls, _MAX_PULLS * pulls
+            )
+            squares = squares + mean**2 + np.diag(spread)
+            remaining[source_rows] = errors[source_rows] + source_slopes @ mean
+        variances = squares / (len(rows) + 1)
+        unexplained = max(1e-3, MAD_TO_DEVIATION * float(np.median(np.abs(remaining))))
+    tails = float(np.quantile(np.abs(remaining), _TAIL_SHARE)) / NormalDist().inv_cdf((1 + _TAIL_SHARE) / 2)
+    return variances, max(unexplained, tails)
+
+
+def _design(rows: int) -> Array:
+    """(rows, COUNT) of ±1: rows of a Hadamard matrix, orthogonal to one another and of mean zero."""
+    matrix = np.ones((1, 1))
+    while len(matrix) < COUNT:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return matrix[1 : rows + 1]
+
+
+FEWEST_PAIRS = 10
+"""Fewest pairs of runs from which a pair error is claimed."""
+
+
+def pair_error(cases: Sequence[Case], errors: Mapping[str, float]) -> float | None:
+    """Median |error of the ratio| / √n over the pairs of layouts in the sweeps of `cases`; None where they are few.
+
+    `errors` are predicted / measured − 1 by run. Every sweep weighs as much as it has runs, not pairs.
+    """
+    sweeps: dict[tuple[str, ...], list[Case]] = defaultdict(list)
+    for case in cases:
+        sweeps[(case.row.source, *sweep_of(case.row))].append(case)
+    sizes, weights = [], []
+    for runs in sweeps.values():
+        for first, second in combinations(runs, 2):
+            if axes := axes_that_differ(first.layout, second.layout):
+                ratio = (1 + errors[first.row.row_id]) / (1 + errors[second.row.row_id])
+                sizes.append(abs(np.log(ratio)) / len(axes) ** 0.5)
+                weights.append(1 / (len(runs) - 1))
+    if len(sizes) < FEWEST_PAIRS:
+        return None
+    order = np.argsort(sizes)
+    cumulative = np.cumsum(np.array(weights)[order])
+    return float(np.array(sizes)[order][np.searchsorted(cumulative, cumulative[-1] / 2)])
+
+
+_PLAINEST = Layout()
+
+
+def timed_runs(cases: Sequence[Case], errors: Mapping[str, float]) -> tuple[TimedRuns, ...]:
+    """The runs of each (source, GPU, stack), in order of first appearance; `errors` are by run."""
+    groups: dict[tuple[str, str, str], list[Case]] = defaultdict(list)
+    for case in cases:
+        question = case.question
+        groups[(case.row.source, question.cluster.gpu.name, question.stack.name)].append(case)
+    return tuple(_summary(*names, members, errors) for names, members in groups.items())
+
+
+def _summary(
+    source: str, gpu: str, stack: str, members: Sequence[Case], errors: Mapping[str, float]
+) -> TimedRuns:
+    gpus = [one.layout.num_gpus for one in members]
+    used = {}
+    for name in COMPARED:
+        values = {axis_value(name, one.layout) for one in members}
+        if values != {axis_value(name, _PLAINEST)}:
+            used[name] = " ".join(sorted(values, key=lambda text: (len(text), text)))
+    return TimedRuns(
+        source=source,
+        gpu=gpu,
+        stack=stack,
+        runs=len(members),
+        median_error=round(float(np.median([abs(errors[one.row.row_id]) for one in members])), 4),
+        fewest_gpus=min(gpus),
+        most_gpus=max(gpus),
+        axes=used,
+    )
+
 
 CONSTANTS = (
     "gemm_efficiency",
@@ -65,7 +214,7 @@ class Interval:
     value: float
     low: float
     high: float
-    moved_by: tuple[str, ...]
+    movers: tuple[str, ...]
     """The runs that pull the constant most, strongest first."""
     determined: float
     """Share of the constant's uncertainty that the runs remove; at 0 they say nothing and it stays where it was."""
@@ -73,13 +222,13 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimeFit:
-    """A fitted profile, its residuals and the intervals of its constants."""
+    """A fitted profile with residuals, and intervals of constants."""
 
     profile: HardwareProfile
     residuals: dict[str, float]
     """Run → predicted / measured − 1."""
     sources: dict[str, str]
-    """Run → its source."""
+    """Run → source."""
     constants: dict[str, Interval]
     around: Expansion
     """The errors around the fitted constants, from which a fit to some of the runs can start."""
@@ -101,7 +250,7 @@ class StepTimeFit:
         return self.around.of([place_of[case.row.row_id] for case in cases])
 
     def by_source(self) -> dict[str, Array]:
-        """Source → errors of its runs."""
+        """Source → errors of runs."""
         errors: dict[str, list[float]] = {}
         for run, error in self.residuals.items():
             errors.setdefault(self.sources[run], []).append(error)
@@ -133,7 +282,7 @@ class TimedCases:
     def beginning(self, pulls: Array, weight: Array) -> Expansion:
         """The errors around the constants of `start`, or a slower host where that explains more."""
         slower = np.outer(np.log(_SLOWER_HOSTS), [name == "host_layer_seconds" for name in self.constants])
-        return least_of(self.errors_at, self.at_start, self.origin + slower, pulls, weight)
+        return best_expansion(self.errors_at, self.at_start, self.origin + slower, pulls, weight)
 
     @property
     def logarithms(self) -> tuple[Array, Array]:
@@ -142,12 +291,12 @@ class TimedCases:
 
     def of(self, rows: Sequence[int]) -> TimedCases:
         """Some of the cases, with the errors at `start` where they are known already."""
-        some = copy(self)
-        some.cases = tuple(self.cases[row] for row in rows)
-        some._times, some._measured = self._times.of(rows), self._measured[list(rows)]
+        subset = copy(self)
+        subset.cases = tuple(self.cases[row] for row in rows)
+        subset._times, subset._measured = self._times.of(rows), self._measured[list(rows)]
         if "at_start" in vars(self):
-            vars(some)["at_start"] = self.at_start.of(list(rows))
-        return some
+            vars(subset)["at_start"] = self.at_start.of(list(rows))
+        return subset
 
     def values_at(self, points: Array) -> dict[str, Array]:
         """Constants by name at (..., C) points, with the digits that a profile's file has."""
@@ -202,9 +351,9 @@ def fit_step_times(
     names = [case.row.row_id for case in timed.cases]
     errors = np.expm1(_HUBER * shrunk.around.errors)
     residuals = dict(zip(names, errors.tolist(), strict=True))
-    moved = timed.profile_at(shrunk.point)
+    fitted = timed.profile_at(shrunk.point)
     return StepTimeFit(
-        profile=start.model_copy(update={name: getattr(moved, name) for name in timed.constants}),
+        profile=start.model_copy(update={name: getattr(fitted, name) for name in timed.constants}),
         residuals=residuals,
         sources={case.row.row_id: case.row.source for case in timed.cases},
         constants=_intervals(timed.constants, shrunk, weight, pulls, names),
@@ -225,8 +374,7 @@ def fit_step_times(
 def fitted_profile(
     fit: StepTimeFit, *, unseen_error: float | None = None, reach: Reach | None = None
 ) -> HardwareProfile:
-    """The fitted profile with its claims: runs, remaining error, error on unseen sources, and the reach of intervals
-    there."""
+    """The fitted profile with claims: runs, remaining error, error on unseen sources and reach of intervals there."""
     runs = ", ".join(f"{len(errors)} of {source}" for source, errors in fit.by_source().items())
     return fit.profile.model_copy(
         update={
@@ -274,7 +422,7 @@ def _intervals(
     for index, name in enumerate(constants):
         strongest = np.argsort(influence[index])[::-1][:3]
         low, value, high = (float(np.exp(shrunk.point[index] + side * spread[index])) for side in (-1, 0, 1))
-        moved = tuple(names[run] for run in strongest if influence[index][run] > 0)
-        told = max(0.0, 1 - float(spread[index] / (_Z90 * pulls[index])))
-        intervals[name] = Interval(value=value, low=low, high=high, moved_by=moved, determined=told)
+        movers = tuple(names[run] for run in strongest if influence[index][run] > 0)
+        determined = max(0.0, 1 - float(spread[index] / (_Z90 * pulls[index])))
+        intervals[name] = Interval(value=value, low=low, high=high, movers=movers, determined=determined)
     return intervals

@@ -1,4 +1,7 @@
-"""Reading a row as a question with a layout: blank cells are filled as their author would have, and noted."""
+"""A row as a question with a layout: blank cells are filled as their author would have, and noted.
+
+A row with an impossible value is skipped, with the reason.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +13,25 @@ from pydantic import ValidationError
 from cost_models.axes.layout import Layout
 from cost_models.axes.pipeline import even_layers, layers_in_turn, layers_up_to_shares
 from cost_models.defaults import complete_question
-from cost_models.documents import spec_error
+from cost_models.documents import printable, spec_error
 from cost_models.errors import InputError
-from cost_models.measured.runs.degrees import MAX_ACTIONS, Degrees, check_counts, chunks_of, degrees_of
 from cost_models.measured.runs.hardware import cluster_of, gpu_of
 from cost_models.measured.runs.model import model_of
-from cost_models.measured.runs.policies import (
+from cost_models.measured.runs.rows import Notes, Row, UnpredictableError
+from cost_models.measured.runs.stack import (
+    expert_tensor_parallel,
+    keeps_experts_whole,
+    month_of,
+    names_hybrid,
     offload_of,
     precision_of,
     recompute_of,
-    shards_in_a_node,
-    with_host_update,
-    zero_of,
-)
-from cost_models.measured.runs.rows import Notes, Row, UnpredictableError
-from cost_models.measured.runs.stack import month_of, stack_of
-from cost_models.measured.runs.switches import (
-    expert_tensor_parallel,
-    keeps_experts_whole,
+    shards_within_node,
+    stack_of,
     state_changes,
     training_changes,
+    with_host_update,
+    zero_of,
 )
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import padded_vocabulary
@@ -39,6 +41,150 @@ from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+
+LARGEST_COUNTS: dict[str, int] = {
+    "layers": 10_000,
+    "hidden": 1_000_000,
+    "heads": 100_000,
+    "head_dim": 100_000,
+    "kv_heads": 100_000,
+    "ffn_hidden": 10_000_000,
+    "vocab": 100_000_000,
+    "seq_len": 100_000_000,
+    "moe_experts": 100_000,
+    "moe_top_k": 100_000,
+    "moe_ffn_hidden": 10_000_000,
+    "moe_layers": 10_000,
+    "gpus_per_node": 10_000,
+    "num_gpus": 10_000_000,
+    "tp": 100_000,
+    "pp": 10_000,
+    "vp": 10_000,
+    "cp": 100_000,
+    "ep": 100_000,
+    "dp": 10_000_000,
+    "hybrid_shard": 10_000_000,
+    "micro_batch": 1_000_000,
+    "global_batch": 100_000_000,
+    "grad_accum": 10_000_000,
+}
+"""Column of whole numbers → largest plausible value, far above anything that was trained."""
+MAX_ACTIONS = 10_000_000
+"""Largest stages × microbatches of a step that are laid out action by action."""
+
+_NO_VALUE = re.compile(
+    r"|[-–—?.]|0+(\.0*)?|-1|n/?a|nan|none|null|nil|unknown|unspecified|default|auto|off|false|no"
+)
+"""Pattern of cells without a value; 0 and -1 switch an axis off."""
+
+
+def check_counts(row: Row) -> None:
+    """Check that every column of whole numbers holds one, or nothing.
+
+    Raises:
+        UnpredictableError: the first cell that is something else, with what it says.
+    """
+    for column, largest in LARGEST_COUNTS.items():
+        words = row.text(column)
+        count = row.count(column)
+        if (
+            count is None
+            and not _NO_VALUE.fullmatch(words.lower())
+            and not _is_fraction_of_a_batch(row, column)
+            and not (column == "hybrid_shard" and (row.flag(column) or names_hybrid(words)))
+        ):
+            raise UnpredictableError(f"`{column}` is `{printable(words, 20)}`, not a whole number above zero")
+        if count is not None and count > largest:
+            raise UnpredictableError(f"`{column}` is {printable(words, 20)}, beyond anything that is trained")
+
+
+def _is_fraction_of_a_batch(row: Row, column: str) -> bool:
+    """Whether a batch is given in tokens, which need not be a whole number of sequences."""
+    value = row.number(column)
+    return column == "global_batch" and value is not None and value >= 1
+
+
+_USUAL_GPUS = 128
+"""GPUs assumed for a row that does not say: only a share of the optimizer's states depends on it."""
+_USUAL_BUBBLE = 0.05
+"""Share of a step that recipes leave idle where they choose the number of chunks (Llama 3, section 3.3.2)."""
+
+
+@dataclass(slots=True)
+class Degrees:
+    """Number of ranks of each axis."""
+
+    tp: int
+    pp: int
+    vp: int
+    cp: int
+    ep: int
+    dp: int
+    zero: int = 0
+
+    @property
+    def num_gpus(self) -> int:
+        return self.tp * self.pp * self.cp * self.dp
+
+
+def degrees_of(row: Row, notes: Notes) -> Degrees:
+    """Degrees of a row: axes left blank are 1; data parallelism is what remains of the GPUs."""
+    tp, pp, vp, cp, ep = (row.count(axis) or 1 for axis in ("tp", "pp", "vp", "cp", "ep"))
+    gpus, dp = row.count("num_gpus"), row.count("dp")
+    model_gpus = tp * pp * cp
+    if gpus is None:
+        if dp is None:
+            dp = _usual_replicas(row, model_gpus)
+            notes.assume(f"{model_gpus * dp} GPUs: the row names none")
+        else:
+            notes.assume(f"{model_gpus * dp} GPUs: the product of the degrees")
+    elif gpus % model_gpus:
+        raise UnpredictableError(f"tp · pp · cp = {model_gpus} does not divide {gpus} GPUs")
+    else:
+        if dp is not None and dp * model_gpus != gpus:
+            notes.assume(f"dp {gpus // model_gpus}: the row's {dp} does not fit {gpus} GPUs")
+        dp = gpus // model_gpus
+    return Degrees(tp=tp, pp=pp, vp=vp if pp > 1 else 1, cp=cp, ep=ep, dp=dp)
+
+
+def _usual_replicas(row: Row, model_gpus: int) -> int:
+    """Replicas, of `model_gpus` GPUs, that fill a usual number of GPUs, as far as the batch divides."""
+    batch, micro = row.count("global_batch"), row.count("micro_batch") or 1
+    if batch is None:
+        raise UnpredictableError("neither `num_gpus` nor `dp` nor `global_batch` is given")
+    samples = max(1, batch // micro)
+    return next(dp for dp in range(max(1, _USUAL_GPUS // model_gpus), 0, -1) if samples % dp == 0)
+
+
+def chunks_of(row: Row, model: TransformerSpec, stack: StackSpec, degrees: Degrees, notes: Notes) -> int:
+    """Chunks a rank, as the row says; where blank, as few as keep the pipeline busy, if the stack interleaves."""
+    if degrees.pp == 1 or row.count("vp"):
+        return degrees.vp
+    chunks = 1
+    microbatches = _microbatches(row, degrees)
+    if stack.usually_splits_sequence and microbatches % degrees.pp == 0:
+        possible = _possible_chunks(model.num_layers, degrees.pp, ends=stack.ends_count_as_blocks)
+        idle = (degrees.pp - 1) / microbatches
+        chunks = next((count for count in possible if idle / count <= _USUAL_BUBBLE), possible[-1])
+    notes.assume(f"{chunks} model chunk{'s' if chunks > 1 else ''} a rank (vp blank)")
+    return chunks
+
+
+def _possible_chunks(blocks: int, pp: int, *, ends: bool) -> tuple[int, ...]:
+    """Numbers of chunks a rank that divide the blocks, or with `ends` the blocks, the embedding and the head."""
+    slots = next((count for count in (blocks, blocks + 2 * ends) if count % pp == 0), pp)
+    blocks_per_rank = slots // pp
+    return tuple(count for count in range(1, blocks_per_rank + 1) if blocks_per_rank % count == 0)
+
+
+def _microbatches(row: Row, degrees: Degrees) -> int:
+    """Microbatches of a step by the row; the number of stages where it is blank."""
+    batch = row.count("global_batch")
+    if accumulated := row.count("grad_accum"):
+        return accumulated
+    return max(1, batch // (degrees.dp * (row.count("micro_batch") or 1))) if batch else degrees.pp
+
 
 _ADAPTERS = re.compile(r"\bq?lora\b|\bdora\b|\bpeft\b|adapters?\b")
 """Words for training that leaves most weights frozen."""
@@ -117,7 +263,7 @@ def _training(row: Row, cluster: ClusterSpec, degrees: Degrees, notes: Notes) ->
 
 
 def _dropout(row: Row) -> float | None:
-    """The row's dropout, where it is a probability."""
+    """Dropout of the row; None where the cell is no probability."""
     share = row.number("dropout")
     return share if share is not None and 0 <= share < 1 else None
 
@@ -140,7 +286,7 @@ def _global_batch(row: Row, degrees: Degrees, notes: Notes) -> int:
 
 
 def _layout(row: Row, question: Question, degrees: Degrees, notes: Notes) -> Layout:
-    """The row's layout, its blocks on stages as the stack places them, with a usual microbatch where it is blank."""
+    """Layout of the row, with blocks placed as the stack does; a blank microbatch is tuned."""
     micro = _micro_batch(row, question, degrees, notes)
     stated = micro is not None
     micro = micro or 1
@@ -164,18 +310,18 @@ def _layout(row: Row, question: Question, degrees: Degrees, notes: Notes) -> Lay
         shard=_shard_group(row, degrees, question.cluster.gpus_per_node, notes),
         sp=degrees.tp > 1 and _splits_sequence(row, question.stack, notes),
         recompute=(recompute_of(row, question.stack, notes),),
-        layers=_placed(question, stages, notes),
+        layers=_blocks_on_stages(question, stages, notes),
         offload=offload,
         ring=ring,
     )
     if stated:
         return layout
-    layout = _tuned(question, layout)
+    layout = _with_tuned_microbatch(question, layout)
     notes.assume(f"microbatch {layout.mbs} (blank)")
     return layout
 
 
-def _placed(question: Question, stages: int, notes: Notes) -> tuple[int, ...]:
+def _blocks_on_stages(question: Question, stages: int, notes: Notes) -> tuple[int, ...]:
     """Blocks on stages as the stack places them."""
     model = question.model
     if question.stack.places_blocks == "by-compute" and stages > 1:
@@ -191,7 +337,7 @@ def _placed(question: Question, stages: int, notes: Notes) -> tuple[int, ...]:
     return even_layers(model.num_layers, stages)
 
 
-def _tuned(question: Question, layout: Layout) -> Layout:
+def _with_tuned_microbatch(question: Question, layout: Layout) -> Layout:
     """The layout with the smallest microbatch that fits and is hardly slower than the fastest, as an author would tune
     it; with one sequence where none fits."""
     samples = question.training.global_batch // layout.dp
@@ -232,7 +378,7 @@ def _expert_tensor(row: Row, degrees: Degrees) -> int | None:
 def _shard_group(row: Row, degrees: Degrees, per_node: int, notes: Notes) -> int | None:
     """Ranks that share one copy of what ZeRO shards; None: all replicas."""
     size, replicas = row.count("hybrid_shard"), degrees.dp * degrees.cp
-    if degrees.zero and shards_in_a_node(row):
+    if degrees.zero and shards_within_node(row):
         size = max(1, per_node // (degrees.tp * degrees.pp))
         notes.assume(f"hybrid sharding over {size} ranks: those of a node")
     if size is None or size >= replicas or degrees.zero == 0:
@@ -244,7 +390,7 @@ def _shard_group(row: Row, degrees: Degrees, per_node: int, notes: Notes) -> int
 
 
 def _usual_microbatches(row: Row, question: Question, degrees: Degrees) -> int | None:
-    """The number of stages, where releases at the row's date used as many microbatches; else None."""
+    """Number of stages where releases at the row's date had a microbatch for each; else None."""
     until = question.stack.microbatches_per_stage_until
     month = month_of(row)
     return (
@@ -253,7 +399,7 @@ def _usual_microbatches(row: Row, question: Question, degrees: Degrees) -> int |
 
 
 def _micro_batch(row: Row, question: Question, degrees: Degrees, notes: Notes) -> int | None:
-    """The row's microbatch, or the one that its accumulation implies; None where it says neither."""
+    """Microbatch of the row, or by its accumulation; None where both are blank."""
     micro, batch = row.count("micro_batch"), question.training.global_batch
     if micro is None:
         accumulated = row.count("grad_accum") or _usual_microbatches(row, question, degrees)

@@ -23,22 +23,22 @@ _REPORTED = 79.1 / 80
 _SAME_LABEL = 0.07
 """Difference between label and catalogue within which a cell names the catalogue's own board."""
 _BOARDS = (0.5, 1.6)
-"""Least and most memory of a board relative to the catalogue's of its name; beyond, a cell counts several GPUs."""
+"""Range of a board's memory relative to the catalogue's GPU; beyond, a cell counts several GPUs."""
 
 
-def as_printed(gpu: GpuSpec, words: str, notes: Notes) -> GpuSpec:
+def board_of_cell(gpu: GpuSpec, words: str, notes: Notes) -> GpuSpec:
     """The catalogue's GPU with what the cell's words say of memory, power limit and bandwidth."""
-    found: dict[str, Any] = {}
+    printed: dict[str, Any] = {}
     if label := _MEMORY.search(words):
         memory = int(label[1]) * _REPORTED * GIB
         ratio = memory / gpu.memory
         if abs(ratio - 1) > _SAME_LABEL and _BOARDS[0] < ratio < _BOARDS[1]:
-            found["memory"] = memory
+            printed["memory"] = memory
     if limit := _WATTS.search(words):
-        found["tdp_watts"] = int(limit[1])
+        printed["tdp_watts"] = int(limit[1])
     if rate := _BANDWIDTH.search(words):
-        found["memory_bandwidth"] = float(rate[1]) * (1e12 if rate[2] in "tT" else 1e9)
-    changed = {name: value for name, value in found.items() if value != getattr(gpu, name)}
+        printed["memory_bandwidth"] = float(rate[1]) * (1e12 if rate[2] in "tT" else 1e9)
+    changed = {name: value for name, value in printed.items() if value != getattr(gpu, name)}
     if not changed:
         return gpu
     notes.assume(f"{', '.join(name.replace('_', ' ') for name in changed)} as the GPU's cell says")
@@ -68,7 +68,7 @@ _ADAPTER = re.compile(
     re.IGNORECASE,
 )
 """Words for an adapter of the network, which may itself be said to sit on PCIe."""
-_EACH = re.compile(r"(per|a|/)\s*(gpu|device|chip|accelerator|gcd)|per-gpu", re.IGNORECASE)
+_PER_GPU = re.compile(r"(per|a|/)\s*(gpu|device|chip|accelerator|gcd)|per-gpu", re.IGNORECASE)
 _ONE_ADAPTER = re.compile(r"ethernet|gbe\b|\btcp", re.IGNORECASE)
 _ONE_ADAPTER_BITS = 101e9
 _ADAPTER_BITS = 401e9
@@ -88,11 +88,11 @@ def network_bits(words: str, per_node: int) -> float | None:
         return max(several) / per_node
     if match := _SPEED.search(outside):
         bits = _bits(match)
-        if _EACH.search(outside):
+        if _PER_GPU.search(outside):
             return bits
         shared = re.search(r"node|instance|\befa\b", outside, re.IGNORECASE)
-        alone = _ONE_ADAPTER.search(outside) and bits < _ONE_ADAPTER_BITS
-        return bits / per_node if shared or alone or bits > _ADAPTER_BITS else bits
+        single_adapter = _ONE_ADAPTER.search(outside) and bits < _ONE_ADAPTER_BITS
+        return bits / per_node if shared or single_adapter or bits > _ADAPTER_BITS else bits
     if match := _GENERATION.search(outside):
         bits = float(match["rate"]) * 1e9
         return bits * int(match["rails"]) / per_node if match["rails"] else bits
@@ -129,20 +129,20 @@ _PCIE_LATENCY = "5 us"
 _UNNAMED_NETWORK = LinkSpec.model_validate({"kind": "infiniband", "bandwidth": "100 Gb/s", "latency": "5 us"})
 """Network between boxes that the catalogue has without one: an EDR adapter a GPU."""
 _LARGEST_BOX = 16
-"""Most GPUs of a single machine; a catalogue node with more is a rack."""
+"""Largest number of GPUs in a machine; a catalogue node with more is a rack."""
 
 
 def gpu_of(row: Row) -> str | None:
     """Catalogue name of the row's GPU; None where it names none that is known."""
     words = row.text("gpu").lower()
-    found: str | None = meaning("gpus", words)
-    return found
+    gpu: str | None = meaning("gpus", words)
+    return gpu
 
 
 def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
     """The catalogue's cluster of that GPU, with the row's node size and network where given."""
     words = row.text("interconnect")
-    cluster = _catalogued(gpu, words)
+    cluster = _catalogue_cluster(gpu, words)
     per_node = row.count("gpus_per_node")
     if per_node is None and (box := _BOX.match(row.text("gpu"))):
         per_node = int(box[1])
@@ -167,7 +167,7 @@ def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
         links = links.with_inter_node(_UNNAMED_NETWORK)
     return cluster.model_copy(
         update={
-            "gpu": as_printed(cluster.gpu, row.text("gpu"), notes),
+            "gpu": board_of_cell(cluster.gpu, row.text("gpu"), notes),
             "gpus_per_node": per_node,
             "nodes": -(-num_gpus // per_node),
             "links": links,
@@ -194,17 +194,17 @@ def _allocated(num_gpus: int, rack: int, notes: Notes) -> int:
     return even
 
 
-def _catalogued(gpu: str, words: str) -> ClusterSpec:
+def _catalogue_cluster(gpu: str, words: str) -> ClusterSpec:
     """The catalogue's cluster of that GPU with the named network; where none is named, InfiniBand if there is one."""
     specs = map(catalog.load_cluster, (name for name in catalog.names("clusters") if name != LOCAL))
     # a row names a node and a network, no levels
-    having = [spec for spec in specs if spec.gpu.name == gpu and isinstance(spec.links, Links)]
-    wanted = meaning("networks", words.lower()) or "infiniband"
-    if not having:
+    candidates = [spec for spec in specs if spec.gpu.name == gpu and isinstance(spec.links, Links)]
+    network = meaning("networks", words.lower()) or "infiniband"
+    if not candidates:
         spec = catalog.load_gpu(gpu)
         links = Links(intra_node=_through_host(spec))
         return ClusterSpec(name=gpu, gpu=spec, gpus_per_node=_USUAL_BOX, links=links)
-    return next((spec for spec in having if _network_kind(spec) == wanted), having[0])
+    return next((spec for spec in candidates if _network_kind(spec) == network), candidates[0])
 
 
 def _through_host(gpu: GpuSpec) -> LinkSpec:

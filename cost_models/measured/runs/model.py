@@ -7,7 +7,7 @@ from typing import Any
 
 from cost_models.files import catalog
 from cost_models.measured.runs.rows import Notes, Row, UnpredictableError, meaning, spellings
-from cost_models.measured.runs.switches import further_tokens
+from cost_models.measured.runs.stack import further_tokens
 from cost_models.specs.stack import VOCABULARY_UNIT, StackSpec
 from cost_models.specs.transformer import TransformerSpec
 
@@ -19,16 +19,16 @@ _LONGEST_NAME = 80
 def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
     """The model of the row. Raises UnpredictableError: the row has neither a shape nor a name the catalogue knows."""
     layers, hidden = row.count("layers"), row.count("hidden")
-    known = _by_name(row.text("model_name"))
+    catalogued = _by_name(row.text("model_name"))
     if layers is None or hidden is None:
-        if known is None:
+        if catalogued is None:
             raise UnpredictableError(
                 "`layers` or `hidden` is blank and the catalogue has no model of that name"
             )
-        notes.assume(f"shape of the catalogue's {known.name}")
-        return known
-    if known is not None and (known.num_layers, known.hidden_size) == (layers, hidden):
-        row = _completed(row, known, notes)
+        notes.assume(f"shape of the catalogue's {catalogued.name}")
+        return catalogued
+    if catalogued is not None and (catalogued.num_layers, catalogued.hidden_size) == (layers, hidden):
+        row = _with_missing_cells(row, catalogued, notes)
     kind = row.text("ffn_kind").lower()
     gated = bool(re.search(r"glu", kind)) if kind else _looks_gated(row, hidden)
     activation = meaning("activations", kind) or "gelu"
@@ -64,12 +64,15 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
     if (experts := row.count("moe_experts") or 1) > 1:
         fields |= _mixture(row, experts, notes)
         fields["further_tokens"] = further_tokens(row)
-    if known is not None and (known.hidden_size, known.num_heads) == (hidden, heads):  # blocks may be fewer
-        fields |= {name: getattr(known, name) for name in _UNTABLED}
-        if known.latent_attention is not None:  # tables say the width of its values, or nothing
-            fields |= {"head_dim": known.head_dim, "num_kv_heads": known.num_kv_heads}
-        if fields.get("num_experts") == known.num_experts:
-            fields["expert_groups"] = known.expert_groups
+    if catalogued is not None and (catalogued.hidden_size, catalogued.num_heads) == (
+        hidden,
+        heads,
+    ):  # blocks may be fewer
+        fields |= {name: getattr(catalogued, name) for name in _UNTABLED}
+        if catalogued.latent_attention is not None:  # tables say the width of its values, or nothing
+            fields |= {"head_dim": catalogued.head_dim, "num_kv_heads": catalogued.num_kv_heads}
+        if fields.get("num_experts") == catalogued.num_experts:
+            fields["expert_groups"] = catalogued.expert_groups
     return TransformerSpec.model_validate(fields)
 
 
@@ -89,23 +92,26 @@ _UNTABLED = (
 """Fields of a model that tables have no column for: taken from the catalogue's model of that name and width."""
 
 
-def _completed(row: Row, known: TransformerSpec, notes: Notes) -> Row:
+def _with_missing_cells(row: Row, catalogued: TransformerSpec, notes: Notes) -> Row:
     """The row with blank cells of the model's shape filled from the catalogue's model of that name and size."""
     shape = {
-        "ffn_hidden": str(known.ffn_hidden_size),
-        "ffn_kind": "swiglu" if known.gated_mlp else known.activation,
-        "vocab": str(known.vocab_size),
-        "tied_embeddings": str(int(known.tied_embeddings)),
+        "ffn_hidden": str(catalogued.ffn_hidden_size),
+        "ffn_kind": "swiglu" if catalogued.gated_mlp else catalogued.activation,
+        "vocab": str(catalogued.vocab_size),
+        "tied_embeddings": str(int(catalogued.tied_embeddings)),
     }
-    if row.count("heads") in (None, known.num_heads):
-        shape["heads"], shape["kv_heads"] = str(known.num_heads), str(known.num_kv_heads)
-        shape["head_dim"] = str(known.head_dim)
-    if known.has_experts:
-        shape["moe_experts"], shape["moe_top_k"] = str(known.num_experts), str(known.experts_per_token)
-        shape["moe_ffn_hidden"] = str(known.moe_ffn_hidden_size)
+    if row.count("heads") in (None, catalogued.num_heads):
+        shape["heads"], shape["kv_heads"] = str(catalogued.num_heads), str(catalogued.num_kv_heads)
+        shape["head_dim"] = str(catalogued.head_dim)
+    if catalogued.has_experts:
+        shape["moe_experts"], shape["moe_top_k"] = (
+            str(catalogued.num_experts),
+            str(catalogued.experts_per_token),
+        )
+        shape["moe_ffn_hidden"] = str(catalogued.moe_ffn_hidden_size)
     missing = {name: cell for name, cell in shape.items() if not row.text(name)}
     if missing:
-        notes.assume(f"{', '.join(missing)} of the catalogue's {known.name}")
+        notes.assume(f"{', '.join(missing)} of the catalogue's {catalogued.name}")
     return Row({**row.cells, **missing})
 
 
@@ -118,11 +124,11 @@ def _looks_gated(row: Row, hidden: int) -> bool:
 
 def _mixture(row: Row, experts: int, notes: Notes) -> dict[str, Any]:
     """Fields of an MoE model; experts are as wide as the MLP and in every block unless the row says otherwise."""
-    chosen = row.count("moe_top_k")
-    if chosen is None:
-        chosen = min(2, experts)
-        notes.assume(f"{chosen} experts a token")
-    fields: dict[str, Any] = {"num_experts": experts, "experts_per_token": min(chosen, experts)}
+    per_token = row.count("moe_top_k")
+    if per_token is None:
+        per_token = min(2, experts)
+        notes.assume(f"{per_token} experts a token")
+    fields: dict[str, Any] = {"num_experts": experts, "experts_per_token": min(per_token, experts)}
     if width := row.count("moe_ffn_hidden"):
         fields["moe_ffn_hidden_size"] = width
     if blocks := row.count("moe_layers"):
@@ -148,11 +154,14 @@ def _name(row: Row) -> str:
 
 def _by_name(name: str) -> TransformerSpec | None:
     """The catalogue's model of that name in any spelling; None where there is none."""
-    for spelling, usual in spellings()["model_names"]:
-        name = re.sub(spelling, usual, name.lower())
-    wanted = _letters(name)
-    found = next((known for known in catalog.names("models") if wanted and _letters(known) == wanted), None)
-    return catalog.load_model(found) if found else None
+    for spelling, replacement in spellings()["model_names"]:
+        name = re.sub(spelling, replacement, name.lower())
+    letters = _letters(name)
+    match = next(
+        (candidate for candidate in catalog.names("models") if letters and _letters(candidate) == letters),
+        None,
+    )
+    return catalog.load_model(match) if match else None
 
 
 def _letters(name: str) -> str:

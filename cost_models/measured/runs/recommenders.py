@@ -40,7 +40,7 @@ class RecommenderRun:
     seconds: float | None
     """Measured seconds of a step; of MLPerf with its evaluations."""
     training_seconds: float | None
-    """The same without evaluations, where they are apart."""
+    """Measured seconds of a step without evaluations, where they were timed separately."""
     memory_bytes: float | None
     """Bytes of the first GPU's memory in use."""
     out_of_memory: bool
@@ -93,8 +93,10 @@ def _mlperf(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
     shardings = parse_yaml((FOLDER / "shardings.yaml").read_text("utf-8"), source="shardings.yaml").value
     training = _training(row, precision="fp16", optimizer="adagrad", dense_optimizer="adagrad")
     nodes = max(1, gpus // 8)
-    known = {int(key): text for key, text in shardings.items()}
-    return _question("dlrm-dcnv2", _GPUS[row["gpu"]], nodes, 8, training, "hugectr"), known[nodes]
+    shardings_by_nodes = {int(key): text for key, text in shardings.items()}
+    return _question("dlrm-dcnv2", _GPUS[row["gpu"]], nodes, 8, training, "hugectr"), shardings_by_nodes[
+        nodes
+    ]
 
 
 def _sok(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
@@ -114,12 +116,12 @@ _PLAIN_INTERACTION = 28.0
 def _wide_and_deep(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
     gpus, rows, hugectr = int(row["num_gpus"]), int(row["vocab_rows_total"]), "HugeCTR" in row["framework"]
     layers = int(row.get("mlp_hidden_layers") or (7 if rows >= 3_200_000 else 2))
-    here = min(gpus, int(row["gpus_per_node"]))
+    gpus_per_node = min(gpus, int(row["gpus_per_node"]))
     question = _question(
         "wide-deep-2x1024",
         "dgx-v100-16gb",
-        gpus // here,
-        here,
+        gpus // gpus_per_node,
+        gpus_per_node,
         _training(row, precision="fp32", optimizer="adam", dense_optimizer="adam"),
         "hugectr-2020" if hugectr else "oneflow",
     )
@@ -146,7 +148,7 @@ def _wide_and_deep(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
 
 
 _README_MEMORY = {"table_element_bytes": 4.0, "communicator_bytes": 0.95e9}
-"""What OneFlow's README runs hold beyond those of the later report: 16 B an element of a table in place of 12 while the
+"""Memory of OneFlow's README runs beyond the later report's runs: 16 B an element of a table in place of 12 while the
 vocabulary doubles, and as much on each of several GPUs. Nobody says why; fitted to them."""
 
 _GPUS = {
@@ -155,7 +157,7 @@ _GPUS = {
     "A100-SXM-80GB": "dgx-a100-80gb",
     "V100-SXM2-32GB": "dgx-v100",
 }
-"""GPU as tables write it → cluster of the catalogue."""
+"""GPU in tables' words → cluster of the catalogue."""
 
 
 def _one_adapter(cluster: ClusterSpec) -> ClusterSpec:

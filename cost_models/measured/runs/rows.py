@@ -69,8 +69,8 @@ def parse_table(text: str, *, place: str, needed: Sequence[str], hint: str) -> l
         ) from None
     missing = [column for column in needed if column not in columns]
     if missing:
-        named = ", ".join(f"`{column}`" for column in missing)
-        raise InputError(f"`{place}` has no column {named}", hint=hint)
+        names = ", ".join(f"`{column}`" for column in missing)
+        raise InputError(f"`{place}` has no column {names}", hint=hint)
     return rows
 
 
@@ -84,11 +84,11 @@ def _decoded(raw: bytes, path: Path) -> str:
                 return raw.decode("utf-8-sig")
             except UnicodeDecodeError:
                 return raw.decode("latin-1")
-        where = raw.index(b"\0")
+        position = raw.index(b"\0")
     except UnicodeDecodeError as error:
-        where = error.start
+        position = error.start
     raise InputError(
-        f"`{path}` is not a text file", problems=[Problem(str(path), f"byte {where} is no text")]
+        f"`{path}` is not a text file", problems=[Problem(str(path), f"byte {position} is no text")]
     )
 
 
@@ -102,9 +102,9 @@ class Notes:
 
     assumed: list[str] = field(default_factory=list)
 
-    def assume(self, what: str) -> None:
+    def assume(self, assumption: str) -> None:
         """Note one assumption."""
-        self.assumed.append(what)
+        self.assumed.append(assumption)
 
 
 NEEDED_COLUMNS = ("num_gpus", "layers", "hidden")
@@ -155,13 +155,20 @@ class Row:
 
 @cache
 def spellings() -> dict[str, Any]:
-    """What cells of tables mean, by kind, from `data/published/spellings.yaml`."""
+    """Meanings of words in cells, by kind, from `data/published/spellings.yaml`."""
     return read_data("published/spellings")
 
 
 def meaning(kind: str, words: str) -> Any:
     """The meaning of the first pattern of a kind that is found in `words`, or None."""
-    return next((what for pattern, what in spellings()[kind] if re.search(pattern, words)), None)
+    return next(
+        (
+            meaning_of_pattern
+            for pattern, meaning_of_pattern in spellings()[kind]
+            if re.search(pattern, words)
+        ),
+        None,
+    )
 
 
 def read_rows(path: Path) -> tuple[Row, ...]:

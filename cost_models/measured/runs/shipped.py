@@ -49,12 +49,12 @@ class SourceNote(Spec):
     measured: str
     """Who measured what, and on which hardware."""
     unknown: str
-    """What was not printed, or read at second hand: where residuals may come from."""
+    """Facts that were not printed, or read at second hand: possible causes of residuals."""
 
 
 @cache
 def source_notes() -> Mapping[str, SourceNote]:
-    """Source → its note, for the tables that are shipped."""
+    """Source → note, for the shipped tables."""
     return {name: SourceNote(**note) for name, note in read_data("published/sources").items()}
 
 

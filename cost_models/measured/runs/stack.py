@@ -1,23 +1,358 @@
-"""The software stack that a row ran on: by its framework's name, its kernels and its ZeRO stage."""
+"""The software stack of a row, its policies, and switches of its trainer.
+
+The stack follows from the framework's name, the kernels and the ZeRO stage. Policies (precision, recomputation, ZeRO
+stage, shard group, offload) are numbers, or the names trainers use; a row may also state how fast its host updates
+parameters. A switch of the notes counts where it stands alone between semicolons, as
+`--no-gradient-accumulation-fusion` without its dashes does in the logs of Megatron-LM. Facts that are not named stay as
+in the stack, or in the recipe of that release.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
+from typing import Any
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import NOWHERE, USUAL_RING, Layout, Offload
+from cost_models.axes.offload.channels import channel_seconds
+from cost_models.axes.words import EVERY
+from cost_models.documents import printable
 from cost_models.files import catalog
-from cost_models.measured.runs.policies import modules_of
-from cost_models.measured.runs.rows import Notes, Row, meaning
-from cost_models.measured.runs.switches import expert_changes, has_narrow_moments, stack_changes
-from cost_models.specs.choices import CORE, OUTPUTS
-from cost_models.specs.cluster import AttentionKernel
+from cost_models.measured.runs.rows import Notes, Row, meaning, spellings
+from cost_models.question import Question
+from cost_models.specs.choices import CORE, OUTPUTS, Recompute, SelectiveDrops
+from cost_models.specs.cluster import AttentionKernel, ClusterSpec, Precision
 from cost_models.specs.stack import STORES_SCORES, StackSpec
+
+_UNIT = 1e-9
+"""Seconds of a parameter at which the rate that a log implies is computed."""
+_MIXED = re.compile(r"|mixed|amp|auto|o[12]")
+"""Pattern of 16-bit training that does not name the type."""
+
+NOTHING = re.compile(r"[-–—]|n/?a|no|not?[ -]used|none|null|nil|false|off|0+(\.0)?|disabled?|without.*|w/o.*")
+"""Words of tables for something that was not used."""
+_SOME_BLOCKS = re.compile(
+    r"every (other|\d|second|third)|every-?_?(?:2nd|3rd|[2-9])|\d+ ?(of|/) ?\d+|partial|\d ?%|block\("
+)
+_SELECTIVE = re.compile(r"select|\bsac\b|core|attn|attention|\bops?\b|per[-_ ]?op|mlp|norm|swiglu|moe_act")
+_MODULES = re.compile(r"recompute(?:[- _]modules)?[ =:\[]+(?P<names>[a-z_, ]+)")
+"""Words for what of a block was recomputed, by name."""
+_MODULE_DROPS: dict[str, SelectiveDrops] = {
+    "core_attn": "core",
+    "core": "core",
+    "norm": "norms",
+    "layernorm": "norms",
+    "moe": "experts",
+    "act": "expert-activations",
+    "moe_act": "expert-activations",
+    "mla_up_proj": "latent-heads",
+    "mlp": "dense-mlp",
+    "shared_experts": "shared-experts",
+}
+"""Megatron Core's `--recompute-modules`, as tables write them."""
+
+_REPLICATES = re.compile(r"\bddp\b|distributed ?data ?parallel|nanogpt")
+"""Names of frameworks that mean plain data parallelism."""
+
+
+def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
+    """The row's precision of matrix products, where its GPU has it."""
+    words = row.text("precision").lower()
+    stated: Precision | None = meaning("precisions", words)
+    if stated is None and not _MIXED.fullmatch(words):
+        notes.assume(f"bf16: precision `{printable(words, 30)}` is not known")
+    precision = stated or "bf16"
+    if precision not in cluster.gpu.peak:
+        replacement: Precision = "fp16" if "bf16" not in cluster.gpu.peak else "bf16"
+        replacement = "fp32" if precision == "tf32" else replacement
+        if precision == "fp4" and "fp8" in cluster.gpu.peak:
+            replacement = "fp8"
+        notes.assume(f"{replacement}: {cluster.gpu.name} has no {precision}")
+        return replacement
+    if not words:
+        notes.assume(f"{precision} (precision blank)")
+    return precision
+
+
+def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
+    """The row's recompute policy; where blank, what the stack's users did."""
+    words = row.text("recompute").lower()
+    if modules := _recipe_modules(row):
+        notes.assume(f"recompute {modules}, as its recipe does (blank)")
+        return "selective"
+    if not words:
+        default = stack.usual_recompute or ("full" if stack.attention in STORES_SCORES else "none")
+        notes.assume(f"recompute {default} (blank)")
+        return default
+    if NOTHING.fullmatch(words):
+        return "none"
+    if _SOME_BLOCKS.search(words):
+        notes.assume(f"recompute full in every block: `{printable(words, 30)}` names some")
+        return "full"
+    if _SELECTIVE.search(words):
+        return "selective"
+    return "full"  # "full", "every layer", "true", "gradient checkpointing", ...
+
+
+def modules_of(row: Row) -> tuple[SelectiveDrops, ...]:
+    """Modules of a block that a Megatron recomputed (`--recompute-modules`), where the row names known ones."""
+    match = _MODULES.search(f"{row.text('recompute')}; {row.text('notes')}".lower())
+    names = re.findall(r"[a-z_]+", match["names"] if match else _recipe_modules(row))
+    drops = [_MODULE_DROPS[name] for name in names if name in _MODULE_DROPS]
+    return tuple(sorted({*drops})) if len(drops) == len(names) else ()
+
+
+def _recipe_modules(row: Row) -> str:
+    """Modules that the trainer's recipe recomputes, where the table leaves recomputation blank; else empty."""
+    if row.text("recompute"):
+        return ""
+    ran = " ".join(row.text(cell) for cell in ("framework", "model_name", "gpu", "precision"))
+    modules: str | None = meaning("recipe_modules", ran.lower())
+    return modules or ""
+
+
+def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:
+    """The row's ZeRO stage over its replicas; where it is blank, the stack's usual one."""
+    words = row.text("zero_stage").lower()
+    stage = row.number("zero_stage")
+    stated = int(stage) if stage is not None and 0 <= stage <= 3 else _stage_of_words(words)
+    if replicas == 1:
+        return 0
+    if (row.count("pp") or 1) > 1 and stated == 3 and stack.pipelines_keep_weights:
+        notes.assume(f"ZeRO-2: {stack.name} does not reshard weights between a pipeline's microbatches")
+        return 2
+    if stated is not None:
+        return stated
+    if _REPLICATES.search(row.text("framework").lower()):
+        notes.assume("ZeRO-0: data-parallel replicas")
+        return 0
+    default = stack.usual_zero_stage
+    notes.assume(f"ZeRO-{default}, as {stack.name} usually runs")
+    return default
+
+
+def _stage_of_words(words: str) -> int | None:
+    if words and re.fullmatch(r"none|off|no|false|disabled?", words):
+        return 0
+    for pattern, stage in spellings()["zero_stages"]:
+        if match := re.search(pattern, words):
+            return int(match[2]) if stage < 0 else stage
+    return None
+
+
+def shards_within_node(row: Row) -> bool:
+    """Whether ZeRO shards in groups that replicate one another, and the row does not say how large a group is."""
+    if row.count("hybrid_shard") not in (None, 1):
+        return False
+    stated = row.flag("hybrid_shard") or names_hybrid(row.text("hybrid_shard"))
+    return stated or (row.flag("hybrid_shard") is None and names_hybrid(row.text("zero_stage")))
+
+
+def names_hybrid(words: str) -> bool:
+    """Whether the words mean sharding in groups that replicate one another."""
+    return re.search(r"hybrid|hsdp|intra[-_ ]?node|per[-_ ]?node", words.lower()) is not None
+
+
+def offload_of(row: Row, stack: StackSpec, blocks: int, notes: Notes) -> tuple[Offload, int]:
+    """Residency of the `blocks` of a row's model, and buffers of the ring."""
+    words = row.text("offload").lower()
+    if not words or NOTHING.fullmatch(words):
+        return NOWHERE, USUAL_RING
+    if "window" in words:
+        window = min(row.count("window") or 1, blocks)
+        notes.assume(f"a ring of {window} blocks besides {window} that stay on the device")
+        return Offload(streamed=blocks - window), window
+    if ("activation" in words and "(" in words) or (
+        "see notes" in words and "activation" in row.text("notes").lower()
+    ):
+        notes.assume("activations of some operators in host memory count as on the device")
+        return NOWHERE, USUAL_RING
+    if "activation" in words:
+        notes.assume("activations in host memory")
+        return Offload(activations=EVERY), USUAL_RING
+    if "nvme" in words:
+        notes.assume("NVMe as fast as host memory")
+    offloads_weights = re.search(r"param|weight|model|nvme|infinity", words) or (
+        stack.residencies == ("streamed",) and not re.search("optim|state", words)
+    )
+    parts = "weights, gradients and optimizer states" if offloads_weights else "optimizer states"
+    notes.assume(f"{parts} in host memory, updated by the CPU")
+    return (Offload(streamed=EVERY) if offloads_weights else Offload(states=EVERY)), USUAL_RING
+
+
+def with_host_update(row: Row, question: Question, layout: Layout, notes: Notes) -> Question:
+    """The question with the host's update time from the row's log; unchanged where the row has none."""
+    stated = row.number("cpu_update_s")
+    if stated is None or stated <= 0:
+        return question
+    by_unit = channel_seconds(with_seconds(question, _UNIT), LayoutColumns.of([layout])).update[0] / _UNIT
+    if by_unit == 0:
+        return question
+    notes.assume(f"its host updates a parameter in {stated / by_unit * 1e9:.2f} ns, as its log says")
+    return with_seconds(question, stated / by_unit)
+
+
+def with_seconds(question: Question, seconds: float) -> Question:
+    """The question on a host that takes `seconds` to update a parameter."""
+    return replace(question, hardware=question.hardware.model_copy(update={"host_update_seconds": seconds}))
+
+
+_SUSPECT = re.compile(r"noisy|suspect|inconsistent|regression|_bound\b")
+_LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING=1"
+_EXPERT_TENSOR = re.compile(r"(?:ETP|expert-tensor-parallel-size)=(\d{1,4})\b")
+_DROPOUT = re.compile(r"dropout(?: default)?[ =](?P<share>0(?:\.\d+)?)(?:/[\d.]+)?")
+_OPTIMIZER = re.compile(r"optimizer=(?P<name>\w+)")
+_OPTIMIZERS = {"sgd": "sgd", "adam": "adamw", "adamw": "adamw"}
+
+
+def is_suspect(row: Row) -> bool:
+    """Whether the transcriber flagged the row's time: noisy, suspect, or bound by what the row does not say."""
+    return _SUSPECT.search(row.text("flags").lower()) is not None
+
+
+def _switches(row: Row) -> tuple[str, ...]:
+    """Words that stand alone in a row's notes and in its assumed fields."""
+    words = re.split(r"[;,()]", f"{row.text('notes')};{row.text('assumed_fields')}")
+    return tuple(one.strip().lstrip("-") for one in words)
+
+
+def expert_tensor_parallel(row: Row) -> int | None:
+    """Expert tensor parallelism where the row's notes say it; else None."""
+    sizes = _EXPERT_TENSOR.findall(row.text("notes"))
+    return int(sizes[0]) if sizes else None
+
+
+def stack_changes(row: Row) -> dict[str, Any]:
+    """Field of `StackSpec` → value that the row's switches set."""
+    changes: dict[str, Any] = {}
+    if _LAUNCH_BLOCKING in row.text("notes"):
+        changes["launches_block"] = True
+    for switch in _switches(row):
+        changes |= spellings()["stack_flags"].get(switch, {})
+    return changes
+
+
+def training_changes(row: Row) -> dict[str, Any]:
+    """Field of `TrainingSpec` → value that the row's notes set: dropout, optimizer."""
+    changes: dict[str, Any] = {}
+    for switch in _switches(row):
+        if dropout := _DROPOUT.match(switch):
+            changes["dropout"] = float(dropout["share"])
+        if (optimizer := _OPTIMIZER.match(switch)) and optimizer["name"] in _OPTIMIZERS:
+            changes["optimizer"] = _OPTIMIZERS[optimizer["name"]]
+    return changes
+
+
+_MOMENTS = re.compile(r"(?:bf16|16-bit) (?:adam )?moments|exp[- ]avg[- ]dtype[= ]bf16")
+_WHERE_SPLIT = re.compile(r"when tp\*pp ?> ?1")
+"""A launcher that asks for 16-bit moments where the model is split."""
+
+
+def state_changes(row: Row) -> dict[str, Any]:
+    """Field of `TrainingSpec` → value."""
+    return {"moment_dtype": "bf16"} if has_narrow_moments(row) else {}
+
+
+def has_narrow_moments(row: Row) -> bool:
+    """Whether moments are in 16 bits."""
+    words = f"{row.text('notes')}; {row.text('assumed_fields')}".lower()
+    split = (row.count("tp") or 1) * (row.count("pp") or 1) > 1
+    return _MOMENTS.search(words) is not None and (split or _WHERE_SPLIT.search(words) is None)
+
+
+_DISPATCHERS: tuple[tuple[str, str], ...] = (
+    (r"deep-?ep|hybrid-?ep|\bflex\b", "tokens"),  # Megatron Core 0.13 and later
+    (r"\ba2a\b|all-?to-?all|\bmoe alltoall", "copies"),
+)
+"""Pattern in a table → `expert_dispatch` of a stack; the first pattern found counts."""
+_OVERLAPS = re.compile(r"(?:1f1b|a2a|ep|expert)[- ]overlap|overlap[-_ ]moe")
+_CONTAINER = re.compile(r"container (\d\d)\.(\d\d)")
+_NEMO = re.compile(r"nemo")
+_WHOLE_STEP_GRAPHS = (26, 6)
+"""Containers from here on have Megatron Bridge 0.5, some of whose recipes in MXFP8 capture the whole step in a CUDA
+graph, run the exchange behind the other microbatch and all experts of a rank in one kernel
+(scripts/performance/configs, `cuda_graph_impl`, `moe_a2a_overlap`, `cutedsl_fused_grouped_mlp`)."""
+_CAPTURED = re.compile(r"(deepseek|qwen3|gpt.?oss).* on gb[23]00|qwen3.?30b.* on b300")
+"""Models and GPUs of those recipes."""
+_ALL_TO_ALL = re.compile(r"qwen3.?235b|gpt.?oss")
+_IN_BOXES = re.compile(r"h100|\bb[23]00")
+"""Models whose recipes of Megatron Bridge kept `moe_token_dispatcher_type: alltoall` on nodes of eight GPUs."""
+_OVERLAPPED_ON = re.compile(r"h100")
+"""GPUs on which Qwen3 235B's recipes exchanged behind the other microbatch (`moe_a2a_overlap`)."""
+_FURTHER = re.compile(r"deepseek.?v3")
+"""Models that Megatron Bridge's recipes train to predict one token more (recipes/deepseek/deepseek_v3.py,
+`mtp_num_layers`) unless the table says `w/o MTP`."""
+_FILLED_IN_TURN = re.compile(r"deepseek.?v3|kimi")
+"""Models whose stages Megatron Bridge's recipes fill in turn: 16 stages of four blocks, the last of one beside the
+heads of further tokens and the loss (recipes/deepseek/deepseek_v3.py and recipes/kimi/kimi_k2.py, the map of
+layouts)."""
+_RECOMPUTES_LATENTS = re.compile(r"h100|\bb[23]00")
+"""Nodes of eight GPUs, where those recipes recompute `mla_up_proj`; racks change from one release to the next."""
+_MICROSCALED = re.compile(r"mx-?fp8|nvfp4")
+
+
+def keeps_experts_whole(row: Row) -> bool:
+    """Whether the row's recipes do not split experts over tensor ranks: all of Megatron Bridge's set
+    `expert_tensor_parallel_size` to 1, and so does Megatron Core's guide for experts that DeepEP exchanges."""
+    return "bridge" in row.text("framework").lower() or expert_changes(row).get("expert_dispatch") == "tokens"
+
+
+def expert_changes(row: Row) -> dict[str, Any]:
+    """Field of `StackSpec` → value, of a row whose model has experts."""
+    if (row.count("moe_experts") or 1) == 1:
+        return {}
+    words = f"{row.text('other_kernels')}; {row.text('notes')}".lower()
+    framework = row.text("framework").lower()
+    changes: dict[str, Any] = {}
+    container = _CONTAINER.search(framework)
+    if container is None and _NEMO.search(framework):  # before Megatron Bridge
+        changes |= {"expert_dispatch": "copies", "weighs_inside_experts": False}
+    if container is not None:
+        changes |= _kept_all_to_all(row) | _latents_and_stages(row)
+    release = (int(container[1]), int(container[2])) if container else (0, 0)
+    captured = _CAPTURED.search(f"{row.text('model_name')} on {row.text('gpu')}".lower())
+    if release >= _WHOLE_STEP_GRAPHS and captured and _MICROSCALED.search(row.text("precision").lower()):
+        changes |= {"overlap_expert_exchange": 1.0, "experts_in_one_kernel": True}
+    if dispatch := next((kind for pattern, kind in _DISPATCHERS if re.search(pattern, words)), None):
+        changes["expert_dispatch"] = dispatch
+        changes |= {"weighs_inside_experts": True} if dispatch == "tokens" else {}
+    if _OVERLAPS.search(words):
+        changes["overlap_expert_exchange"] = 1.0
+    return changes
+
+
+def further_tokens(row: Row) -> int:
+    """Further tokens that the row's model learns to predict: by its name, else by its recipes."""
+    name = row.text("model_name").lower()
+    if match := re.search(r"\b(w/|with|w/o|without) ?mtp", name):
+        return int(match[1] in ("w/", "with"))
+    return int(_CONTAINER.search(row.text("framework").lower()) is not None and bool(_FURTHER.search(name)))
+
+
+def _latents_and_stages(row: Row) -> dict[str, Any]:
+    """How Megatron Bridge's recipes place and recompute models with latent attention."""
+    if not _FILLED_IN_TURN.search(row.text("model_name").lower()):
+        return {}
+    latents = _RECOMPUTES_LATENTS.search(row.text("gpu").lower()) is not None
+    return {"places_blocks": "in-turn", "recomputes_latent_heads": latents}
+
+
+def _kept_all_to_all(row: Row) -> dict[str, Any]:
+    """Recipes of Megatron Bridge that exchange copies."""
+    model, gpu = _ALL_TO_ALL.search(row.text("model_name").lower().replace(" ", "-")), row.text("gpu").lower()
+    if model is None or not _IN_BOXES.search(gpu):
+        return {}
+    hidden = "qwen" in model[0] and _OVERLAPPED_ON.search(gpu) is not None
+    return {"expert_dispatch": "copies"} | ({"overlap_expert_exchange": 1.0} if hidden else {})
+
 
 _SOME_FLASH = re.compile(r"flash[- _]?(attn|attention)?")
 """A flash kernel that does not say which: that of the trainer's release."""
 _FLASH: frozenset[AttentionKernel] = frozenset({"flash1", "flash2", "flash3"})
 _NATIVE = re.compile(r"torch|native")
-"""What tables call the attention that a trainer writes in PyTorch's own operators."""
+"""Words of tables for attention that a trainer writes in PyTorch's own operators."""
 
 _RECENT_GPUS = re.compile(r"h100|h200|h800|h20\b|gh200|hopper|b[23]00|mi3\d\d|(fp|float)-?8")
 """Pattern of GPUs, and of a type, later than 2021: an undated Megatron on them is a Megatron Core."""
@@ -35,7 +370,7 @@ _MONTH = re.compile(r"20\d\d-(?:0[1-9]|1[0-2])")
 
 def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
     """The stack given, or the catalogue's for the row's framework and date, with the attention kernel it names."""
-    stack = catalog.load_stack(forced) if forced else _of_release(_named(row, notes), row)
+    stack = catalog.load_stack(forced) if forced else _of_release(_stack_name(row, notes), row)
     changes: dict[str, object] = {"attention": _kernel(row, stack, notes)}
     if row.flag("compile") or re.search(r"compile|inductor|\bjit\b", row.text("other_kernels").lower()):
         changes |= stack.when_compiled(loss=stack.compiles_loss and not _left_loss(row, stack))
@@ -70,7 +405,7 @@ def _last_months(family: str) -> dict[str, str]:
     return {one.last_month: one.name for one in members if one.family == family and one.last_month}
 
 
-def _named(row: Row, notes: Notes) -> str:
+def _stack_name(row: Row, notes: Notes) -> str:
     """Catalogue name of the row's framework, or of the stack of its family."""
     words = row.text("framework").lower()
     family: str | None = meaning("frameworks", words)
@@ -105,15 +440,17 @@ def _kernel(row: Row, stack: StackSpec, notes: Notes) -> AttentionKernel:
     if _had_no_deterministic_kernel(row):
         notes.assume("attention stores its scores: its container had no deterministic kernel")
         return "unfused"
-    if (named := _attention(row)) is not None and not kernel_is_assumed(row):
-        own = _SOME_FLASH.fullmatch(row.text("attention_kernel").lower()) and stack.attention in _FLASH
-        return stack.attention if own else named
+    if (stated := _attention(row)) is not None and not kernel_is_assumed(row):
+        same_family = (
+            _SOME_FLASH.fullmatch(row.text("attention_kernel").lower()) and stack.attention in _FLASH
+        )
+        return stack.attention if same_family else stated
     native = _is_native(row)
     if row.text("attention_kernel") and not native:
         notes.assume(f"{stack.attention} attention: the kernel named is not known")
-    usual = stack.native_attention if native else stack.attention
-    if usual in STORES_SCORES or not _before_flash(row):
-        return usual
+    default = stack.native_attention if native else stack.attention
+    if default in STORES_SCORES or not _before_flash(row):
+        return default
     notes.assume("attention stores its scores: no flash kernel for this GPU or year")
     return "unfused"
 

@@ -21,8 +21,8 @@ from cost_models.communication.topology import Groups, axis_groups, group_of
 from cost_models.compute.gemm import device_of, gemm_seconds
 from cost_models.measured.traces.exchanges import Exchange
 from cost_models.measured.traces.job import Job
-from cost_models.measured.traces.kernels import AXES
 from cost_models.measured.traces.products import Product
+from cost_models.measured.traces.step_parts import AXES
 from cost_models.question import Question
 
 _PRICES: dict[str, Callable[..., Array]] = {

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -15,13 +17,13 @@ import ijson
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.files.reading import Nesting
-from cost_models.measured.logs.lines import LONGEST_SECONDS, chunks_of
+from cost_models.measured.logs import LONGEST_SECONDS, chunks_of
 from cost_models.units import grouped
 
 _LARGEST_EVENT = 1 << 26
 """Bytes without the end of an event: no event is as large."""
 _HEAD = 1 << 18
-"""Bytes in which a trace says whose it is, before its events."""
+"""Bytes before the events, in which a trace names its rank."""
 _RANK = re.compile(rb'"rank": *(\d{1,9})')
 _WORLD = re.compile(rb'"world_size": *(\d{1,9})')
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,9})", re.IGNORECASE)
@@ -45,18 +47,18 @@ class Event:
     seconds: float
     device: int
     thread: str
-    """Of the host; on a GPU the stream."""
+    """Thread of the host, or stream of a GPU."""
     details: Mapping[str, Any]
 
 
 def rank_in_name(path: Path) -> int | None:
     """The rank that a file is named after, as `trace_rank3.json`."""
-    named = _RANK_IN_NAME.search(path.name)
-    return int(named[1]) if named else None
+    match = _RANK_IN_NAME.search(path.name)
+    return int(match[1]) if match else None
 
 
 class TraceFile:
-    """A file that is read once: whose it is, then its spans."""
+    """A trace that is read once: its rank, then its spans."""
 
     def __init__(self, path: Path) -> None:
         """Raises InputError: the file cannot be read, or is no JSON."""
@@ -64,8 +66,8 @@ class TraceFile:
         self._since, self._nesting = 0, Nesting(self._name)
         self._chunks = chunks_of(path)
         first = next(self._chunks, b"")
-        while first and len(first) < _HEAD and (more := next(self._chunks, b"")):
-            first += more
+        while first and len(first) < _HEAD and (following := next(self._chunks, b"")):
+            first += following
         self._listed = first.lstrip()[:1] == b"["
         if not first.lstrip().startswith((b"{", b"[")):
             raise InputError(
@@ -75,7 +77,7 @@ class TraceFile:
         head = first.partition(b'"traceEvents"')[0]
         rank, world = _RANK.search(head), _WORLD.search(head)
         self.rank = int(rank[1]) if rank else rank_in_name(path)
-        """None where nothing says it."""
+        """Rank by the file's head or name; None where both lack it."""
         self.world_size = int(world[1]) if world else None
         self._chunks = chain([first], self._chunks)
 
@@ -84,7 +86,7 @@ class TraceFile:
         return printable(str(self.path))
 
     def read(self, size: int = -1) -> bytes:
-        """What the parser asks for; its first question is for nothing."""
+        """Next bytes for the parser; it first asks for none."""
         if size == 0:
             return b""
         chunk = next(self._chunks, b"")
@@ -102,42 +104,42 @@ class TraceFile:
         """
         number = 0
         try:
-            for number, said in enumerate(
+            for number, entry in enumerate(
                 ijson.items(self, "item" if self._listed else "traceEvents.item", use_float=True), start=1
             ):
                 self._since = 0
-                if isinstance(said, dict) and said.get("ph") == "X":
-                    yield self._event(number, said)
+                if isinstance(entry, dict) and entry.get("ph") == "X":
+                    yield self._event(number, entry)
         except ijson.JSONError as error:
-            said = str(error).splitlines()[0]
-            ends = "premature" in said or "ncomplete" in said
-            what = "the file ends inside an event" if ends else printable(said, limit=100)
+            entry = str(error).splitlines()[0]
+            ends = "premature" in entry or "ncomplete" in entry
+            message = "the file ends inside an event" if ends else printable(entry, limit=100)
             raise InputError(
                 f"`{self._name}` is no whole trace",
-                problems=[Problem(f"{self._name}  event {grouped(number + 1)}", what)],
+                problems=[Problem(f"{self._name}  event {grouped(number + 1)}", message)],
                 hint="export it again, or copy it again where it was cut off",
             ) from None
         if number == 0:
             raise InputError(f"`{self._name}` is no trace: it has no `traceEvents`")
 
-    def _event(self, number: int, said: Mapping[str, Any]) -> Event:
-        name, details = printable(str(said.get("name", "")), limit=200), said.get("args")
+    def _event(self, number: int, entry: Mapping[str, Any]) -> Event:
+        name, details = printable(str(entry.get("name", "")), limit=200), entry.get("args")
         details = details if isinstance(details, dict) else {}
-        start, seconds = (_number(said.get(key)) * _MICROSECOND for key in ("ts", "dur"))
+        start, seconds = (_number(entry.get(key)) * _MICROSECOND for key in ("ts", "dur"))
         if not math.isfinite(start) or not 0 <= seconds <= LONGEST_SECONDS:
             raise InputError(
                 f"`{self._name}` has times that are none",
                 problems=[
                     Problem(
                         f"{self._name}  event {grouped(number)}",
-                        f"`{printable(name, limit=60)}` has ts {said.get('ts')!r:.30}, dur {said.get('dur')!r:.30}",
+                        f"`{printable(name, limit=60)}` has ts {entry.get('ts')!r:.30}, dur {entry.get('dur')!r:.30}",
                     )
                 ],
             )
-        device = details.get("device", details.get("inDevice", said.get("pid", 0)))
+        device = details.get("device", details.get("inDevice", entry.get("pid", 0)))
         if "external id" in details:
             details = {"External id": details["external id"], **details}
-        category = str(said.get("cat", "")).lower()
+        category = str(entry.get("cat", "")).lower()
         return Event(
             name=name,
             category="user_annotation"
@@ -146,10 +148,46 @@ class TraceFile:
             start=start,
             seconds=seconds,
             device=device if isinstance(device, int) else 0,
-            thread=str(said.get("tid", ""))[:40],
+            thread=str(entry.get("tid", ""))[:40],
             details=details,
         )
 
 
 def _number(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+
+
+_COPY = "CASE copyKind WHEN 1 THEN 'Memcpy HtoD' WHEN 2 THEN 'Memcpy DtoH' ELSE 'Memcpy DtoD' END"
+_TABLES = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": ("kernel", "s.value", "deviceId, streamId", "demangledName"),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": ("gpu_memcpy", _COPY, "deviceId, streamId", "NULL"),
+    "CUPTI_ACTIVITY_KIND_MEMSET": ("gpu_memset", "'Memset'", "deviceId, streamId", "NULL"),
+    "NVTX_EVENTS": ("user_annotation", "coalesce(text, s.value)", "0, globalTid", "textId"),
+}
+"""Table → category of events; columns of name, of device and thread, of the name's number (schemas to 2026)."""
+
+
+class NsightFile(TraceFile):
+    """An export, read as a trace is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.rank, self.world_size = path, rank_in_name(path), None
+
+    def events(self) -> Iterator[Event]:
+        try:
+            with closing(sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True)) as export:
+                export.text_factory = lambda text: text.decode("utf-8", "replace")
+                tables = {name for (name,) in export.execute("SELECT name FROM sqlite_master")}
+                for table in (table for table in _TABLES if table in tables):
+                    category, name_column, columns, name_id = _TABLES[table]
+                    query = f"SELECT {name_column}, start / 1e3, (end - start) / 1e3, {columns} FROM {table}"
+                    query += f" LEFT JOIN StringIds AS s ON s.id = {name_id} WHERE end IS NOT NULL"
+                    for number, (name, start, length, device, thread) in enumerate(export.execute(query), 1):
+                        entry = {"name": name, "cat": category, "ts": start, "dur": length, "tid": thread}
+                        yield self._event(number, entry | {"args": {"device": device}})
+        except (sqlite3.Error, OSError) as error:
+            raise InputError(
+                f"`{self._name}` is no whole export of Nsight Systems",
+                problems=[Problem(self._name, printable(str(error), limit=100))],
+                hint="nsys export --type sqlite report.nsys-rep",
+            ) from None

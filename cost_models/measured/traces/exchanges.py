@@ -1,4 +1,4 @@
-"""Collectives of a rank's trace by axis, operation and size; those of several ranks matched, to tell who is late.
+"""Collectives of a rank's trace by axis, operation and size; matched over ranks, to find late ranks.
 
 All members of a collective end together, so the one whose kernel is shortest came last, whatever their clocks say; the
 others waited by as much as theirs are longer.
@@ -18,8 +18,7 @@ import numpy as np
 
 from cost_models.axes.layout import Layout
 from cost_models.measured.traces.events import Event
-from cost_models.measured.traces.kernels import AXES
-from cost_models.measured.traces.splitting import Step
+from cost_models.measured.traces.step_parts import AXES, Step
 
 _OPERATIONS = {
     "allreduce": "all_reduce",
@@ -38,12 +37,12 @@ _BYTES = {"double": 8, "long": 8, "float": 4, "int": 4, "bfloat16": 2, "half": 2
 _MOST_KINDS = 100_000
 LATE = 0.02
 """Share of a step from which a late rank is named."""
-_MOSTLY = 0.6
-"""Share of its collectives to which a late rank must have come last."""
+_LATE_SHARE = 0.6
+"""Share of collectives to which a late rank must have come last."""
 
 
 class Exchange(NamedTuple):
-    """What tells one kind of collective from others."""
+    """Kind of a collective."""
 
     axis: str
     operation: str
@@ -51,9 +50,9 @@ class Exchange(NamedTuple):
     group: str
     """The ranks, as the trace names them, or the group's description."""
     size: int
-    """Ranks; 0: not told."""
+    """Ranks; 0: unknown."""
     message_bytes: float
-    """Of the whole tensor; 0: not told."""
+    """Bytes of the whole tensor; 0: unknown."""
 
 
 @dataclass(slots=True)
@@ -67,35 +66,39 @@ class Exchanges:
 
     def add(self, event: Event, axis: str) -> None:
         """Keep a kernel."""
-        one = _exchange(event, axis)
-        if one in self.kinds or len(self.kinds) < _MOST_KINDS:
+        exchange = _exchange(event, axis)
+        if exchange in self.kinds or len(self.kinds) < _MOST_KINDS:
             self.start.append(event.start)
             self.seconds.append(event.seconds)
-            self.kind.append(self.kinds.setdefault(one, len(self.kinds)))
+            self.kind.append(self.kinds.setdefault(exchange, len(self.kinds)))
 
-    def within(self, step: Step) -> dict[Exchange, list[tuple[float, float]]]:
+    def of_step(self, step: Step) -> dict[Exchange, list[tuple[float, float]]]:
         """Begin and seconds of each exchange of a step, by kind, in order of time."""
         start, seconds, kind = np.array(self.start), np.array(self.seconds), np.array(self.kind)
         inside = np.flatnonzero((start >= step.begin) & (start < step.begin + step.seconds))
-        named, found = list(self.kinds), defaultdict(list)
+        exchange_kinds, times = list(self.kinds), defaultdict(list)
         for index in inside[np.argsort(start[inside], kind="stable")].tolist():
-            found[named[kind[index]]].append((float(start[index]), float(seconds[index])))
-        return dict(found)
+            times[exchange_kinds[kind[index]]].append((float(start[index]), float(seconds[index])))
+        return dict(times)
 
 
 def _exchange(event: Event, axis: str) -> Exchange:
-    said = event.details
-    called = str(said.get("Collective name") or event.name).lower().replace("_", "")
-    operation = next((one for word, one in _OPERATIONS.items() if word in called), "")
-    sent, got = (_count(said.get(f"{way} msg nelems")) for way in ("In", "Out"))
-    width = _BYTES.get(str(said.get("dtype", "float")).lower(), 1)
-    size = said.get("Group size")
+    details = event.details
+    name = str(details.get("Collective name") or event.name).lower().replace("_", "")
+    operation = next((one for word, one in _OPERATIONS.items() if word in name), "")
+    sent_elements, received_elements = (_count(details.get(f"{way} msg nelems")) for way in ("In", "Out"))
+    width = _BYTES.get(str(details.get("dtype", "float")).lower(), 1)
+    size = details.get("Group size")
     return Exchange(
         axis=axis,
         operation=operation,
-        group=str(said.get("Process Group Ranks") or said.get("Process Group Description") or "")[:4_000],
+        group=str(details.get("Process Group Ranks") or details.get("Process Group Description") or "")[
+            :4_000
+        ],
         size=size if isinstance(size, int) and 0 < size < 10**9 else 0,
-        message_bytes=float(width * (max(sent, got) if operation != "all_to_all" else sent)),
+        message_bytes=float(
+            width * (max(sent_elements, received_elements) if operation != "all_to_all" else sent_elements)
+        ),
     )
 
 
@@ -108,9 +111,9 @@ class Late(NamedTuple):
 
     rank: int
     seconds: float
-    """Of a step in which one of its groups waits for it alone."""
+    """Seconds of a step in which a group waits for this rank alone."""
     share: float
-    """Of its collectives to which it came last, or with the last."""
+    """Share of collectives to which the rank came last, or with the last."""
 
 
 class Arrival(NamedTuple):
@@ -118,17 +121,17 @@ class Arrival(NamedTuple):
 
     rank: int
     at: float
-    """By its own clock."""
+    """Seconds by the clock of the rank."""
     waited: float
     """Seconds that the first to come waited for it."""
 
 
 def arrivals(
-    found: Mapping[int, Mapping[Exchange, list[tuple[float, float]]]], layout: Layout
+    exchanges_by_rank: Mapping[int, Mapping[Exchange, list[tuple[float, float]]]], layout: Layout
 ) -> list[list[Arrival]]:
-    """Who came when to each collective that was matched."""
+    """Arrivals at each matched collective."""
     groups: dict[tuple[object, ...], dict[int, list[tuple[float, float]]]] = defaultdict(dict)
-    for rank, exchanges in found.items():
+    for rank, exchanges in exchanges_by_rank.items():
         for kind, times in exchanges.items():
             group = _members(kind, layout, rank)
             if group is not None:
@@ -137,15 +140,15 @@ def arrivals(
     for members in groups.values():
         if len(members) < 2 or len({len(times) for times in members.values()}) > 1:
             continue
-        for here in zip(*members.values(), strict=True):
-            longest = max(seconds for _, seconds in here)
-            pairs = zip(members, here, strict=True)
+        for kernels in zip(*members.values(), strict=True):
+            longest = max(seconds for _, seconds in kernels)
+            pairs = zip(members, kernels, strict=True)
             matched.append([Arrival(rank, start, longest - seconds) for rank, (start, seconds) in pairs])
     return matched
 
 
 def _members(kind: Exchange, layout: Layout, rank: int) -> object:
-    """What tells a group from the others of its axis; None where nothing does, or it does not meet as a whole."""
+    """Key of a group within its axis; None where the trace has none, or the group does not meet as a whole."""
     if kind.axis not in AXES or kind.operation in ("", "send", "recv", "p2p"):
         return None
     if kind.group.startswith("["):  # of one stage: others end later as planned
@@ -161,14 +164,16 @@ def late_ranks(matched: Sequence[Sequence[Arrival]], step_seconds: float) -> tup
     lost: dict[int, float] = defaultdict(float)
     last: dict[int, list[bool]] = defaultdict(list)
     for members in matched:
-        most = max(one.waited for one in members)
-        others = [one.waited for one in members if one.waited <= most / 2]
-        for one in members:
-            last[one.rank].append(one.waited > most / 2)
-            lost[one.rank] += one.waited - median(others) if one.waited > most / 2 else 0.0
+        longest = max(arrival.waited for arrival in members)
+        waits_of_others = [arrival.waited for arrival in members if arrival.waited <= longest / 2]
+        for arrival in members:
+            last[arrival.rank].append(arrival.waited > longest / 2)
+            lost[arrival.rank] += (
+                arrival.waited - median(waits_of_others) if arrival.waited > longest / 2 else 0.0
+            )
     late = [
         Late(rank, seconds, sum(last[rank]) / len(last[rank]))
         for rank, seconds in lost.items()
-        if seconds >= LATE * step_seconds and sum(last[rank]) >= _MOSTLY * len(last[rank])
+        if seconds >= LATE * step_seconds and sum(last[rank]) >= _LATE_SHARE * len(last[rank])
     ]
-    return tuple(sorted(late, key=lambda one: -one.seconds))
+    return tuple(sorted(late, key=lambda arrival: -arrival.seconds))

@@ -1,19 +1,31 @@
-"""Traces of several ranks put together: who is late, and every pass of a pipeline on one clock."""
+"""Traces of several ranks of a job: late ranks, every pass of a pipeline on one clock, rates of products and
+collectives.
+
+A collective's kernel runs while its rank waits for the others; the shortest of a kind's is the nearest to its own time.
+"""
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median, median_low
 from typing import NamedTuple
 
+import numpy as np
+
+from cost_models.arrays import Array
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.measured.traces.exchanges import Arrival, Late, arrivals, late_ranks
-from cost_models.measured.traces.host import Pass
-from cost_models.measured.traces.passes import Pipeline, aligned, bubble_of, passes_of, updating_of
-from cost_models.measured.traces.reading import Traced
-from cost_models.measured.traces.splitting import without_waits
+from cost_models.communication import collectives
+from cost_models.communication.topology import Groups, axis_groups, group_of
+from cost_models.compute.gemm import device_of, gemm_seconds
+from cost_models.measured.traces.exchanges import Arrival, Exchange, Late, arrivals, late_ranks
+from cost_models.measured.traces.passes import Pass, Pipeline, aligned, bubble_of, passes_of, updating_of
+from cost_models.measured.traces.products import Product
+from cost_models.measured.traces.rank_trace import RankTrace
+from cost_models.measured.traces.step_parts import AXES, without_waits
 from cost_models.pipeline.pricing import pass_spans
 from cost_models.question import Question
 from cost_models.schedules.actions import KINDS
@@ -22,7 +34,7 @@ SLICES = 50
 """Pieces of a step in which lateness is added up."""
 _UNEVEN = 0.05
 """Share by which a stage must take longer beside the others than planned, before it is named."""
-_OWN = 0.25
+_OWN_WORK_SHARE = 0.25
 """Share of what a late rank costs that its own work must be longer by, for it to be the cause."""
 
 
@@ -31,69 +43,80 @@ class SlowStage(NamedTuple):
 
     place: int
     seconds: float
-    """Of a step, more than as the others do."""
+    """Seconds of a step beyond the other stages' ratio to plan."""
     times: float
-    """As long as planned beside the others."""
+    """Ratio to plan, relative to the other stages' ratio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What the traces of some ranks tell together."""
+    """Traces of some ranks of a job, matched."""
 
-    traced: tuple[Traced, ...]
+    traced: tuple[RankTrace, ...]
     passes: Mapping[int, tuple[Pass, ...]]
-    """Rank → its passes, in seconds since the step began; of pipelines of which every rank was traced."""
+    """Rank → passes, in seconds since the step began, for pipelines with every rank traced."""
     late: tuple[Late, ...]
     late_seconds: Mapping[int, tuple[float, ...]]
     """Rank → seconds that others waited for it, in each of `SLICES` of the step."""
     slow_stage: SlowStage | None = None
     unfollowed: tuple[int, ...] = ()
-    """Ranks whose sends and receives are not those of the plan's schedule."""
+    """Ranks whose sends and receives do not follow the plan's schedule."""
 
 
-def put_together(traced: Sequence[Traced], question: Question, layout: Layout) -> Job:
-    """Match the collectives of a job's ranks, find the passes of its pipelines, and tell waits for other stages and for
-    late ranks from what is sent."""
-    ranks, longest = list(traced), max(one.seconds for one in traced)
-    matched = arrivals({one.rank: one.exchanges for one in ranks}, layout)
+def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> Job:
+    """Match the collectives of a job's ranks, find the passes of its pipelines, and separate sends from waits for
+    stages and late ranks."""
+    ranks, longest = list(traced), max(rank_trace.seconds for rank_trace in traced)
+    matched = arrivals({rank_trace.rank: rank_trace.exchanges for rank_trace in ranks}, layout)
     late = _first_late(late_ranks(matched, longest), ranks, layout)
     waits = _waits(matched)
     ranks = [
-        replace(one, parts=without_waits(one.step, waits[one.rank])) if one.rank in waits else one
-        for one in ranks
+        replace(rank_trace, parts=without_waits(rank_trace.step, waits[rank_trace.rank]))
+        if rank_trace.rank in waits
+        else rank_trace
+        for rank_trace in ranks
     ]
-    annotated = all(one.passes for one in ranks)
+    annotated = all(rank_trace.passes for rank_trace in ranks)
     if annotated:  # on a CPU: a barrier is where steps begin, so each waits until the slowest is done
-        waiting = {one.rank: one.parts["bubble"] + longest - one.seconds for one in ranks}
-        ranks = [replace(one, parts=one.parts | {"bubble": waiting[one.rank]}) for one in ranks]
+        waiting = {
+            rank_trace.rank: rank_trace.parts["bubble"] + longest - rank_trace.seconds for rank_trace in ranks
+        }
+        ranks = [
+            replace(rank_trace, parts=rank_trace.parts | {"bubble": waiting[rank_trace.rank]})
+            for rank_trace in ranks
+        ]
     if layout.pp == 1 and not annotated:
         return Job(traced=tuple(ranks), passes={}, late=late, late_seconds=_in_slices(ranks, matched))
     pipeline = pipeline_of(question, layout)
-    found, told, raw = {one.rank: one for one in ranks}, {}, {}
-    for one in ranks:
-        place = layout.place_along("pp", one.rank)
-        raw[one.rank] = one.passes or passes_of(one.step, one.exchanges, pipeline, place)
+    traces, placed_passes, raw = {rank_trace.rank: rank_trace for rank_trace in ranks}, {}, {}
+    for rank_trace in ranks:
+        place = layout.place_along("pp", rank_trace.rank)
+        raw[rank_trace.rank] = rank_trace.passes or passes_of(
+            rank_trace.step, rank_trace.exchanges, pipeline, place
+        )
     for replica in _replicas(ranks, layout):
-        if len(replica) < layout.pp or not all(raw[one.rank] for one in replica.values()):
+        if len(replica) < layout.pp or not all(raw[rank_trace.rank] for rank_trace in replica.values()):
             continue
-        own = {place: raw[one.rank] for place, one in replica.items()}
-        clock = own if annotated else aligned(own, pipeline)
+        rank_passes = {place: raw[rank_trace.rank] for place, rank_trace in replica.items()}
+        clock = rank_passes if annotated else aligned(rank_passes, pipeline)
         if len(clock) < layout.pp:  # no message tells how far apart two clocks are
             continue
         begins = {
-            place: replica[place].step.begin if annotated else own[place][0].start - clock[place][0].start
+            place: replica[place].step.begin
+            if annotated
+            else rank_passes[place][0].start - clock[place][0].start
             for place in clock
         }
         all_there = max(
             updating_of(replica[place].step, clock[place], begin) for place, begin in begins.items()
         )
-        every = [span for each in clock.values() for span in each]
-        for place, one in replica.items():
-            told[one.rank] = clock[place]
-            found[one.rank] = _refined(one, clock[place], every, begins[place], all_there)
+        all_passes = [span for each in clock.values() for span in each]
+        for place, rank_trace in replica.items():
+            placed_passes[rank_trace.rank] = clock[place]
+            traces[rank_trace.rank] = _refined(rank_trace, clock[place], all_passes, begins[place], all_there)
     return Job(
-        traced=tuple(found.values()),
-        passes=told,
+        traced=tuple(traces.values()),
+        passes=placed_passes,
         late=late,
         late_seconds=_in_slices(ranks, matched),
         slow_stage=_slow_stage(ranks, pipeline, layout),
@@ -105,53 +128,62 @@ def _waits(matched: Sequence[Sequence[Arrival]]) -> dict[int, list[tuple[float, 
     """Rank → when each of its collectives began, and how long it waited there for the last to come."""
     waits: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for members in matched:
-        most = max(one.waited for one in members)
-        for one in members:
-            waits[one.rank].append((one.at, most - one.waited))
+        longest = max(arrival.waited for arrival in members)
+        for arrival in members:
+            waits[arrival.rank].append((arrival.at, longest - arrival.waited))
     return waits
 
 
-def _first_late(late: Sequence[Late], ranks: Sequence[Traced], layout: Layout) -> tuple[Late, ...]:
-    """Those that are late by their own work, beside others of their stage: the rest of their pipelines waits for them.
-    All, where none is."""
-    work = {one.rank: one.parts["compute"] + one.parts["host"] for one in ranks}
-    own = []
-    for one in late:
-        stage = layout.place_along("pp", one.rank)
-        others = [work[rank] for rank in work if rank != one.rank and layout.place_along("pp", rank) == stage]
-        if others and work[one.rank] - median(others) >= _OWN * one.seconds:
-            own.append(one)
-    return tuple(own or late)
+def _first_late(late: Sequence[Late], ranks: Sequence[RankTrace], layout: Layout) -> tuple[Late, ...]:
+    """Ranks that are late by their own work, compared with their stage: the rest of their pipelines waits for them.
+    All late ranks, where no work explains any."""
+    work = {late_rank.rank: late_rank.parts["compute"] + late_rank.parts["host"] for late_rank in ranks}
+    own_work = []
+    for late_rank in late:
+        stage = layout.place_along("pp", late_rank.rank)
+        peers = [
+            work[rank] for rank in work if rank != late_rank.rank and layout.place_along("pp", rank) == stage
+        ]
+        if peers and work[late_rank.rank] - median(peers) >= _OWN_WORK_SHARE * late_rank.seconds:
+            own_work.append(late_rank)
+    return tuple(own_work or late)
 
 
-def _replicas(ranks: Sequence[Traced], layout: Layout) -> list[dict[int, Traced]]:
+def _replicas(ranks: Sequence[RankTrace], layout: Layout) -> list[dict[int, RankTrace]]:
     """Place in the pipeline → rank, of each replica."""
-    replicas: dict[int, dict[int, Traced]] = defaultdict(dict)
-    for one in ranks:
-        place = layout.place_along("pp", one.rank)
-        replicas[one.rank - place * layout.stride("pp")][place] = one
+    replicas: dict[int, dict[int, RankTrace]] = defaultdict(dict)
+    for rank_trace in ranks:
+        place = layout.place_along("pp", rank_trace.rank)
+        replicas[rank_trace.rank - place * layout.stride("pp")][place] = rank_trace
     return list(replicas.values())
 
 
-def _in_slices(ranks: Sequence[Traced], matched: Sequence[Sequence[Arrival]]) -> dict[int, tuple[float, ...]]:
+def _in_slices(
+    ranks: Sequence[RankTrace], matched: Sequence[Sequence[Arrival]]
+) -> dict[int, tuple[float, ...]]:
     """Rank → seconds that others waited for it, slice by slice."""
-    steps = {one.rank: one.step for one in ranks}
-    found: dict[int, list[float]] = {}
-    for one in (one for members in matched for one in members):
-        step = steps[one.rank]
-        place = min(SLICES - 1, int(SLICES * (one.at - step.begin) / step.seconds))
-        found.setdefault(one.rank, [0.0] * SLICES)[place] += one.waited
-    return {rank: tuple(each) for rank, each in found.items()}
+    steps = {arrival.rank: arrival.step for arrival in ranks}
+    seconds_by_rank: dict[int, list[float]] = {}
+    for arrival in (arrival for members in matched for arrival in members):
+        step = steps[arrival.rank]
+        place = min(SLICES - 1, int(SLICES * (arrival.at - step.begin) / step.seconds))
+        seconds_by_rank.setdefault(arrival.rank, [0.0] * SLICES)[place] += arrival.waited
+    return {rank: tuple(each) for rank, each in seconds_by_rank.items()}
 
 
-def _slow_stage(ranks: Sequence[Traced], pipeline: Pipeline, layout: Layout) -> SlowStage | None:
+def _slow_stage(ranks: Sequence[RankTrace], pipeline: Pipeline, layout: Layout) -> SlowStage | None:
     """The place of a pipeline that computes longest beside what was planned; None where they are even, or some were not
     traced."""
     measured: dict[int, list[float]] = defaultdict(list)
-    for one in ranks:
-        measured[layout.place_along("pp", one.rank)].append(one.parts["compute"] + one.parts["host"])
+    for rank_trace in ranks:
+        measured[layout.place_along("pp", rank_trace.rank)].append(
+            rank_trace.parts["compute"] + rank_trace.parts["host"]
+        )
     planned = [
-        sum(pipeline.expected.get((one.kind, one.stage), 0.0) for one in pipeline.table.actions(place))
+        sum(
+            pipeline.expected.get((rank_trace.kind, rank_trace.stage), 0.0)
+            for rank_trace in pipeline.table.actions(place)
+        )
         for place in range(layout.pp)
     ]
     if len(measured) < layout.pp or layout.pp == 1 or not all(planned):
@@ -159,10 +191,10 @@ def _slow_stage(ranks: Sequence[Traced], pipeline: Pipeline, layout: Layout) -> 
     # not of one slow rank
     times = [median_low(measured[place]) / planned[place] for place in range(layout.pp)]
     worst = max(range(layout.pp), key=times.__getitem__)
-    usual = median(times[:worst] + times[worst + 1 :])
-    if usual <= 0 or times[worst] < (1 + _UNEVEN) * usual:
+    typical = median(times[:worst] + times[worst + 1 :])
+    if typical <= 0 or times[worst] < (1 + _UNEVEN) * typical:
         return None
-    return SlowStage(worst, (times[worst] - usual) * planned[worst], times[worst] / usual)
+    return SlowStage(worst, (times[worst] - typical) * planned[worst], times[worst] / typical)
 
 
 def pipeline_of(question: Question, layout: Layout) -> Pipeline:
@@ -177,9 +209,109 @@ def pipeline_of(question: Question, layout: Layout) -> Pipeline:
 
 
 def _refined(
-    one: Traced, passes: Sequence[Pass], every: Sequence[Pass], begin: float, all_there: float
-) -> Traced:
-    """With what it waits for stages that are not done yet as bubble, and the rest as sends."""
-    bubble, after = bubble_of(one.step, passes, every, begin, all_there), one.seconds - one.step.seconds
-    sends = one.parts["pp_comm"] + one.parts["bubble"] - after - bubble
-    return replace(one, parts=one.parts | {"bubble": bubble + after, "pp_comm": max(0.0, sends)})
+    trace: RankTrace, passes: Sequence[Pass], all_passes: Sequence[Pass], begin: float, all_there: float
+) -> RankTrace:
+    """The trace with waits for unfinished stages as bubble, and the rest as sends."""
+    bubble, end_wait = (
+        bubble_of(trace.step, passes, all_passes, begin, all_there),
+        trace.seconds - trace.step.seconds,
+    )
+    sends = trace.parts["pp_comm"] + trace.parts["bubble"] - end_wait - bubble
+    return replace(trace, parts=trace.parts | {"bubble": bubble + end_wait, "pp_comm": max(0.0, sends)})
+
+
+_PRICES: dict[str, Callable[..., Array]] = {
+    "all_reduce": collectives.all_reduce_seconds,
+    "all_gather": collectives.all_gather_seconds,
+    "reduce_scatter": collectives.reduce_scatter_seconds,
+    "broadcast": collectives.broadcast_seconds,
+    "all_to_all": collectives.all_to_all_seconds,
+}
+
+
+class Achieved(NamedTuple):
+    """Kernels of one shape or size."""
+
+    axis: str
+    """Axis of a collective; empty for a product."""
+    what: str
+    """Shape of a product, operation of a collective."""
+    ranks: int
+    """Ranks of a collective; 0 for a product."""
+    message_bytes: float
+    """Bytes of a collective's whole tensor; 0 for a product."""
+    kernels: int
+    """Number on one rank: in the trace; for collectives in a step."""
+    seconds: float
+    """Median seconds of a kernel; for collectives on the rank where that is shortest."""
+    predicted: float
+    """Seconds by the profile; 0: unknown, as without a size."""
+    rate: float
+    """FLOP/s of a product, message bytes/s of a collective."""
+
+    @property
+    def excess(self) -> float:
+        """Seconds of all kernels beyond the profile's."""
+        return self.kernels * (self.seconds - self.predicted) if self.predicted else 0.0
+
+
+def products(job: Job, question: Question) -> list[Achieved]:
+    """Products by shape, those first that lose most."""
+    device = device_of(question)
+    times: dict[Product, array[float]] = {}
+    for rank in job.traced:
+        for product, seconds in rank.products.items():
+            times.setdefault(product, array("d")).extend(seconds)
+    ranks = len(job.traced)
+    by_shape = []
+    for product, seconds in times.items():
+        batch, rows, inner, columns = (np.array([float(size)]) for size in product)
+        predicted = float(gemm_seconds(rows, columns, inner, device, batch)[0])
+        by_shape.append(_product(product, seconds, ranks, predicted))
+    return sorted(by_shape, key=lambda size: -size.excess)
+
+
+def _product(product: Product, seconds: Sequence[float], ranks: int, predicted: float) -> Achieved:
+    typical = median(seconds)
+    return Achieved(
+        axis="",
+        what=str(product),
+        ranks=0,
+        message_bytes=0.0,
+        kernels=-(-len(seconds) // ranks),
+        seconds=typical,
+        predicted=predicted,
+        rate=product.flops / typical if typical else 0.0,
+    )
+
+
+def collectives_of(job: Job, question: Question, layout: Layout) -> list[Achieved]:
+    """Collectives of a step by axis, operation and size, those first that lose most."""
+    times_by_kind: dict[tuple[str, str, int, float], list[list[float]]] = defaultdict(list)
+    for rank in job.traced:
+        for kind, times in rank.exchanges.items():
+            if kind.operation and kind.axis in AXES:
+                key = (kind.axis, kind.operation, _size(kind, layout), kind.message_bytes)
+                times_by_kind[key].append([seconds for _, seconds in times])
+    rows = []
+    for (axis, operation, size, message), rank_times in times_by_kind.items():
+        typical = min(median(each) for each in rank_times)
+        price, groups = _PRICES.get(operation), _groups(axis, size, question, layout)
+        has_price = price is not None and message > 0 and groups is not None
+        predicted = float(price(message, groups, question.hardware)[0]) if has_price and price else 0.0
+        count = max(len(each) for each in rank_times)
+        rate = message / typical if typical else 0.0
+        rows.append(Achieved(axis, operation, size, message, count, typical, predicted, rate))
+    return sorted(rows, key=lambda one: (-one.excess, -one.kernels * one.seconds))
+
+
+def _size(kind: Exchange, layout: Layout) -> int:
+    return kind.size or int(getattr(layout, kind.axis))
+
+
+def _groups(axis: str, size: int, question: Question, layout: Layout) -> Groups | None:
+    """Links of an axis's groups, or of neighbours where the size differs; None where the cluster has fewer GPUs."""
+    axis_group: Groups = getattr(axis_groups(question.cluster, LayoutColumns.of([layout])), axis)
+    if int(axis_group.size[0]) == size:
+        return axis_group
+    return group_of(question.cluster, size) if 1 < size <= question.cluster.num_gpus else None

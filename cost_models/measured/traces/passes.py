@@ -1,4 +1,4 @@
-"""The passes of a pipeline, microbatch by microbatch, from what each of its ranks computes, sends and receives.
+"""Passes of a pipeline, microbatch by microbatch, and the work of a rank on a CPU.
 
 Between two passes of a rank lies a send or a receive wherever the plan's action table has one: kernels between two of
 them are one pass, or several that follow each other without, which are told apart by their predicted lengths. Where
@@ -6,53 +6,168 @@ the trainer annotates its passes these are taken.
 
 Clocks of ranks differ. A message arrives after it was sent, in both directions: each bounds by how much the clock of
 one stage is ahead of its neighbour's, and the middle is taken (Mills 1991, RFC 1305).
+
+On a CPU compute is the time inside torch's operators, less that of operators inside them, and without those that only
+dispatch to the same operator on the shards of a `DTensor`. Waits, passes and updates are annotated, as `run --profiler`
+does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
 from cost_models.arrays import Array
+from cost_models.measured.logs import search
+from cost_models.measured.traces.events import Event
 from cost_models.measured.traces.exchanges import Exchange
-from cost_models.measured.traces.host import Pass
-from cost_models.measured.traces.splitting import COMPUTE, Step
+from cost_models.measured.traces.step_parts import COMPUTE, Interval, Spans, Step, patterns
 from cost_models.schedules.actions import Action, ActionTable
+
+_OPERATOR = "aten::"
+
+
+class Pass(NamedTuple):
+    """One pass of one microbatch, in seconds."""
+
+    kind: str
+    """The letter of the action table: F, B, I, W."""
+    stage: int
+    microbatch: int
+    start: float
+    end: float
+
+
+@dataclass(slots=True)
+class _Frame:
+    """An operator that runs: its own time so far, and whether it only dispatches."""
+
+    name: int
+    end: float
+    since: float
+    spans: list[Interval] = field(default_factory=list)
+    dispatches: bool = False
+
+
+@dataclass(slots=True)
+class HostSpans:
+    """Operators of all threads, and what the training thread annotates."""
+
+    start: array[float] = field(default_factory=lambda: array("d"))
+    seconds: array[float] = field(default_factory=lambda: array("d"))
+    name: array[int] = field(default_factory=lambda: array("i"))
+    thread: array[int] = field(default_factory=lambda: array("i"))
+    waits: list[tuple[str, float, float]] = field(default_factory=list)
+    """Axis, begin, seconds."""
+    passes: list[Pass] = field(default_factory=list)
+    updates: list[Interval] = field(default_factory=list)
+    training: str = ""
+    """The thread that annotates steps."""
+    _names: dict[str, int] = field(default_factory=dict)
+    _threads: dict[str, int] = field(default_factory=dict)
+
+    def add(self, event: Event) -> None:
+        """Keep an operator or an annotation."""
+        kineto, begin, end = patterns(), event.start, event.start + event.seconds
+        if match := search(kineto.wait, event.name):
+            self.waits.append((match[1], begin, event.seconds))
+        elif match := search(kineto.passed, event.name):
+            self.passes.append(Pass(match[1], int(match[2]), int(match[3]), begin, end))
+        elif any(word in event.name for word in kineto.update):
+            self.updates.append((begin, end))
+        elif search(kineto.step, event.name):
+            self.training = event.thread
+        self.start.append(begin)
+        self.seconds.append(event.seconds)
+        self.name.append(self._names.setdefault(event.name, len(self._names)))
+        self.thread.append(self._threads.setdefault(event.thread, len(self._threads)))
+
+    def passes_of(self, begin: float, seconds: float) -> tuple[Pass, ...]:
+        """Passes of a step, in seconds since its begin."""
+        passes = [span._replace(start=span.start - begin, end=span.end - begin) for span in self.passes]
+        return tuple(
+            sorted((span for span in passes if 0 <= span.start <= seconds), key=lambda span: span.start)
+        )
+
+    def fill(self, spans: Spans) -> None:
+        """Add what the training thread did to the spans of its rank."""
+        for axis, begin, seconds in self.waits:
+            spans.add(begin, seconds, axis)
+        spans.updates += self.updates
+        for begin, end in self.updates:
+            spans.add(begin, end - begin, "optimizer")
+        for begin, end in self._computed():
+            spans.add(begin, end - begin, "compute")
+
+    def _computed(self) -> Iterator[Interval]:
+        """The own time of every operator of the training thread, from the innermost out."""
+        thread = np.array(self.thread)
+        training_spans = np.flatnonzero(
+            thread == self._threads.get(self.training, np.bincount(thread).argmax())
+        )
+        start, seconds, name = (
+            np.array(one)[training_spans] for one in (self.start, self.seconds, self.name)
+        )
+        operators = {number for one, number in self._names.items() if one.startswith(_OPERATOR)}
+        open_frames: list[_Frame] = []
+
+        def close(until: float) -> Iterator[Interval]:
+            while open_frames and open_frames[-1].end <= until:
+                frame = open_frames.pop()
+                frame.spans.append((frame.since, frame.end))
+                if open_frames:
+                    open_frames[-1].since = frame.end
+                if frame.name in operators and not frame.dispatches:
+                    yield from (span for span in frame.spans if span[1] > span[0])
+
+        for index in np.lexsort((-seconds, start)).tolist():
+            begin, end, kind = float(start[index]), float(start[index] + seconds[index]), int(name[index])
+            yield from close(begin)
+            if open_frames:
+                outer = open_frames[-1]
+                outer.spans.append((outer.since, begin))
+                outer.dispatches |= outer.name == kind
+                end = min(end, outer.end)
+            open_frames.append(_Frame(name=kind, end=end, since=begin))
+        yield from close(float("inf"))
+
 
 _TICK = 1e-6
 """Seconds by which what follows on another may seem to begin before it, as clocks are rounded."""
-Timed = Mapping[Exchange, list[tuple[float, float]]]
+TimesByExchange = Mapping[Exchange, list[tuple[float, float]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The table of a plan, and how long it expects each kind of pass on each stage to take."""
+    """The table of a plan, and expected seconds of each kind of pass on each stage."""
 
     table: ActionTable
     expected: Mapping[tuple[str, int], float]
 
     def sends(self, action: Action) -> bool:
-        """Whether what a pass makes goes to another rank."""
+        """Whether the output of a pass goes to another rank."""
         return self._leaves(action.stage, forward=action.kind == "F") and action.kind != "W"
 
     def receives(self, action: Action) -> bool:
-        """Whether what it needs comes from one."""
+        """Whether the input of a pass comes from another rank."""
         return self._leaves(action.stage, forward=action.kind != "F") and action.kind != "W"
 
     def _leaves(self, stage: int, *, forward: bool) -> bool:
-        """Whether the next stage, or the one before, is on another rank."""
-        other, ranks = stage + (1 if forward else -1), self.table.rank_of_stage
-        return 0 <= other < len(ranks) and bool(ranks[other] != ranks[stage])
+        """Whether the next stage, or the previous, is on another rank."""
+        neighbour, ranks = stage + (1 if forward else -1), self.table.rank_of_stage
+        return 0 <= neighbour < len(ranks) and bool(ranks[neighbour] != ranks[stage])
 
 
-def passes_of(step: Step, exchanges: Timed, pipeline: Pipeline, place: int) -> tuple[Pass, ...]:
+def passes_of(step: Step, exchanges: TimesByExchange, pipeline: Pipeline, place: int) -> tuple[Pass, ...]:
     """Every pass of one rank at that place of the pipeline; none where its sends do not follow the table."""
     cuts = _cuts(exchanges)
-    mine = step.kind == COMPUTE
-    low, high = step.low[mine], step.high[mine]
+    computes = step.kind == COMPUTE
+    low, high = step.low[computes], step.high[computes]
     if not len(low):
         return ()
     bursts = np.searchsorted(cuts, low, side="right")
@@ -63,18 +178,18 @@ def passes_of(step: Step, exchanges: Timed, pipeline: Pipeline, place: int) -> t
     runs = _runs(pipeline, place)
     if len(spans) != len(runs):
         return ()
-    found: list[Pass] = []
+    passes: list[Pass] = []
     for (begin, end), run in zip(spans, runs, strict=True):
         lengths = np.array([pipeline.expected.get((one.kind, one.stage), 1.0) for one in run])
         edges = begin + (end - begin) * np.concatenate([[0.0], np.cumsum(lengths) / lengths.sum()])
-        found += [
+        passes += [
             Pass(*one, float(a), float(b)) for one, a, b in zip(run, edges[:-1], edges[1:], strict=True)
         ]
-    return tuple(found)
+    return tuple(passes)
 
 
-def _cuts(exchanges: Timed) -> Array:
-    """When a pass may end, as something is sent, or begin, as something is there."""
+def _cuts(exchanges: TimesByExchange) -> Array:
+    """Moments at which a pass may end (a send) or begin (an arrival)."""
     cuts = [
         moment
         for kind, times in exchanges.items()
@@ -93,53 +208,58 @@ def _runs(pipeline: Pipeline, place: int) -> list[list[Action]]:
     for index, action in enumerate(actions):
         number += index > 0 and (pipeline.sends(actions[index - 1]) or pipeline.receives(action))
         runs.append((number, action))
-    return [[action for _, action in run] for _, run in groupby(runs, key=lambda one: one[0])]
+    return [
+        [action for _, action in run]
+        for _, run in groupby(runs, key=lambda numbered_action: numbered_action[0])
+    ]
 
 
 def aligned(passes: Mapping[int, Sequence[Pass]], pipeline: Pipeline) -> dict[int, tuple[Pass, ...]]:
     """Passes by place in the pipeline, of one replica, on the clock of the first place, from the first pass on."""
-    sent = {(one.kind == "F", one.stage, one.microbatch): one for each in passes.values() for one in each}
+    passes_by_key = {
+        (span.kind == "F", span.stage, span.microbatch): span for each in passes.values() for span in each
+    }
     ranks = pipeline.table.rank_of_stage.tolist()
     ahead: dict[tuple[int, int], list[float]] = {}
-    for (forward, stage, microbatch), one in sent.items():
-        sender = sent.get((forward, stage + (-1 if forward else 1), microbatch))
-        if sender is None or one.kind == "W" or ranks[stage] == ranks[sender.stage]:
+    for (forward, stage, microbatch), span in passes_by_key.items():
+        sender = passes_by_key.get((forward, stage + (-1 if forward else 1), microbatch))
+        if sender is None or span.kind == "W" or ranks[stage] == ranks[sender.stage]:
             continue
-        here, there = ranks[sender.stage], ranks[stage]
-        ahead.setdefault((here, there), []).append(one.start - sender.end)
+        sender_rank, receiver_rank = ranks[sender.stage], ranks[stage]
+        ahead.setdefault((sender_rank, receiver_rank), []).append(span.start - sender.end)
     shift = {min(passes): 0.0}
     for _ in passes:  # a clock is known once a neighbour's is
-        for (here, there), gaps in ahead.items():
-            if here in shift and there not in shift and (there, here) in ahead:
-                most, least = min(gaps), -min(ahead[there, here])
-                shift[there] = shift[here] + (most + least) / 2
-    moved = {
-        place: [one._replace(start=one.start - shift[place], end=one.end - shift[place]) for one in each]
+        for (sender_rank, receiver_rank), gaps in ahead.items():
+            if sender_rank in shift and receiver_rank not in shift and (receiver_rank, sender_rank) in ahead:
+                upper, lower = min(gaps), -min(ahead[receiver_rank, sender_rank])
+                shift[receiver_rank] = shift[sender_rank] + (upper + lower) / 2
+    shifted = {
+        place: [span._replace(start=span.start - shift[place], end=span.end - shift[place]) for span in each]
         for place, each in passes.items()
         if place in shift
     }
-    origin = min(one.start for each in moved.values() for one in each)
+    origin = min(span.start for each in shifted.values() for span in each)
     return {
-        place: tuple(one._replace(start=one.start - origin, end=one.end - origin) for one in each)
-        for place, each in moved.items()
+        place: tuple(span._replace(start=span.start - origin, end=span.end - origin) for span in each)
+        for place, each in shifted.items()
     }
 
 
 def bubble_of(
-    step: Step, passes: Sequence[Pass], every: Sequence[Pass], begin: float, all_there: float
+    step: Step, passes: Sequence[Pass], all_passes: Sequence[Pass], begin: float, all_there: float
 ) -> float:
     """Seconds of a step in which a rank waits for another stage that is not done yet.
 
-    `passes` are its own and `every` those of its replica, in seconds since `begin` of this rank's clock; `all_there` is
-    when the last stage begins its update.
+    `passes` are the rank's and `all_passes` the replica's, in seconds since `begin` of this rank's clock; `all_there`
+    is when the last stage begins its update.
     """
-    ends = {(one.kind == "F", one.stage, one.microbatch): one.end for one in every if one.kind != "W"}
+    ends = {(one.kind == "F", one.stage, one.microbatch): one.end for one in all_passes if one.kind != "W"}
     updating, bubble = updating_of(step, passes, begin), 0.0
     for low, high in ((low - begin, high - begin) for low, high in step.sends):
-        after = next((one for one in passes if one.start >= low and one.kind != "W"), None)
-        if after is not None:
-            forward = after.kind == "F"
-            ready = ends.get((forward, after.stage + (-1 if forward else 1), after.microbatch), 0.0)
+        next_pass = next((one for one in passes if one.start >= low and one.kind != "W"), None)
+        if next_pass is not None:
+            forward = next_pass.kind == "F"
+            ready = ends.get((forward, next_pass.stage + (-1 if forward else 1), next_pass.microbatch), 0.0)
         else:
             ready = all_there if low >= updating else 0.0
         bubble += min(max(0.0, ready - low), high - low)
@@ -147,5 +267,5 @@ def bubble_of(
 
 
 def updating_of(step: Step, passes: Sequence[Pass], begin: float) -> float:
-    """When a rank begins its update, in seconds since `begin`: as annotated, else after its last pass."""
+    """Begin of a rank's update, in seconds since `begin`: as annotated, else after its last pass."""
     return max(one.end for one in passes) if step.updating is None else step.updating - begin

@@ -11,13 +11,13 @@ import numpy as np
 
 from cost_models.arrays import Ints
 from cost_models.measured.traces.events import Event
-from cost_models.measured.traces.kernels import patterns
+from cost_models.measured.traces.step_parts import patterns
 
 _OPERATORS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1, "aten::_scaled_mm": 0}
-"""Operator → which of its inputs is the first factor; the second follows."""
+"""Operator → index of the first factor among the inputs; the second follows."""
 _RUNTIME = ("cuda_runtime", "cuda_driver")
 """Categories of launches; ROCm's are called alike."""
-_MOST = 2_000_000
+_MAX_EVENTS = 2_000_000
 
 
 class Product(NamedTuple):
@@ -30,7 +30,7 @@ class Product(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """Of one of them all."""
+        """FLOPs of one product."""
         return 2.0 * self.batch * self.rows * self.inner * self.columns
 
     def __str__(self) -> str:
@@ -46,20 +46,20 @@ class Products:
     _operator: array[int] = field(default_factory=lambda: array("q"))
     """Id of an operator."""
     _shape: array[int] = field(default_factory=lambda: array("i"))
-    """Which of the shapes it multiplies."""
+    """Number of the operator's shape."""
     _launch: array[int] = field(default_factory=lambda: array("q"))
     _launcher: array[int] = field(default_factory=lambda: array("q"))
     _kernel: array[int] = field(default_factory=lambda: array("q"))
-    """Of each kernel the id of its operator, or less one the number of its launch."""
+    """Id of each kernel's operator, or minus the number of its launch."""
     _seconds: array[float] = field(default_factory=lambda: array("d"))
     _multiplies: dict[str, bool] = field(default_factory=dict)
-    """Name of a kernel → whether it does."""
+    """Name of a kernel → whether it multiplies."""
 
-    def ran(self, event: Event) -> None:
+    def add_kernel(self, event: Event) -> None:
         """Keep a kernel that multiplies."""
-        if event.category != "kernel" or len(self._kernel) >= _MOST:
+        if event.category != "kernel" or len(self._kernel) >= _MAX_EVENTS:
             return
-        if event.name not in self._multiplies and len(self._multiplies) < _MOST:
+        if event.name not in self._multiplies and len(self._multiplies) < _MAX_EVENTS:
             self._multiplies[event.name] = bool(re.search(patterns().compute[0], event.name.lower()))
         if self._multiplies.get(event.name):
             operator, launch = (_id(event.details.get(key)) for key in ("External id", "correlation"))
@@ -67,37 +67,39 @@ class Products:
                 self._kernel.append(operator or -launch)
                 self._seconds.append(event.seconds)
 
-    def told(self, event: Event) -> None:
+    def add_operator(self, event: Event) -> None:
         """Keep an operator that multiplies, or a launch."""
         operator = _id(event.details.get("External id"))
-        if event.category == "cpu_op" and event.name in _OPERATORS and len(self._operator) < _MOST:
+        if event.category == "cpu_op" and event.name in _OPERATORS and len(self._operator) < _MAX_EVENTS:
             if operator and (shape := _shape(event.details.get("Input Dims"), _OPERATORS[event.name])):
                 self._operator.append(operator)
                 self._shape.append(self._shapes.setdefault(shape, len(self._shapes)))
-        elif event.category in _RUNTIME and operator and len(self._launch) < 10 * _MOST:
+        elif event.category in _RUNTIME and operator and len(self._launch) < 10 * _MAX_EVENTS:
             self._launch.append(_id(event.details.get("correlation")))
             self._launcher.append(operator)
 
-    def found(self) -> dict[Product, array[float]]:
+    def seconds_by_shape(self) -> dict[Product, array[float]]:
         """Each shape with the seconds of its kernels."""
         kernel, seconds = np.array(self._kernel), np.array(self._seconds)
-        launched = _looked_up(-kernel, np.array(self._launch), np.array(self._launcher), none=0)
+        launched = _values_of(-kernel, np.array(self._launch), np.array(self._launcher), none=0)
         operator = np.where(kernel < 0, launched, kernel)
-        shape = _looked_up(operator, np.array(self._operator), np.array(self._shape), none=-1)
-        named = list(self._shapes)
+        shape = _values_of(operator, np.array(self._operator), np.array(self._shape), none=-1)
+        shapes = list(self._shapes)
         return {
-            named[one]: array("d", seconds[shape == one]) for one in dict.fromkeys(shape.tolist()) if one >= 0
+            shapes[one]: array("d", seconds[shape == one])
+            for one in dict.fromkeys(shape.tolist())
+            if one >= 0
         }
 
 
-def _looked_up(keys: Ints, known: Ints, values: Ints, *, none: int) -> Ints:
+def _values_of(keys: Ints, known_keys: Ints, values: Ints, *, none: int) -> Ints:
     """The value that is known of each key, the last where there are several; `none` where none is."""
-    if not len(known):
+    if not len(known_keys):
         return np.full(len(keys), none)
-    order = np.argsort(known, kind="stable")
-    place = np.searchsorted(known, keys, side="right", sorter=order) - 1
-    found = order[np.maximum(place, 0)]
-    return np.where(known[found] == keys, values[found], none)
+    order = np.argsort(known_keys, kind="stable")
+    place = np.searchsorted(known_keys, keys, side="right", sorter=order) - 1
+    indices = order[np.maximum(place, 0)]
+    return np.where(known_keys[indices] == keys, values[indices], none)
 
 
 def _id(value: object) -> int:

@@ -1,4 +1,4 @@
-"""What papers state beside their tables of runs (ablations, MFU, days), predicted by the shipped profiles.
+"""Figures that papers state beside their tables of runs (ablations, MFU, days), predicted by shipped profiles.
 
 A point is a row of a shipped table with other cells; in a ladder it also has all that the points before it changed, and
 the microbatch of the first. Nothing here is fitted: a point that is missed is shown with its residual.
@@ -38,7 +38,7 @@ class PointSpec(Spec):
     model: dict[str, Any] = Field(default_factory=dict)
     training: dict[str, Any] = Field(default_factory=dict)
     stack: str | None = None
-    """Stack whose `fields` it takes."""
+    """Stack whose `fields` replace the row's."""
     fields: Annotated[tuple[str, ...], Field(strict=False)] = ()
     tokens: float | None = None
     """Tokens of the whole training, for days."""
@@ -53,9 +53,9 @@ class FiguresSpec(Spec):
     within: float
     """How near a prediction should come: points of MFU, percent of days."""
     ladder: bool = False
-    """Each point has what those before it have."""
+    """Whether each point also has the changes of the points before."""
     profile: str | None = None
-    """Of all points; default: each row's own."""
+    """Profile of all points; default: each row's own."""
     row: str | None = None
     cells: dict[str, str] = Field(default_factory=dict)
     points: Annotated[tuple[PointSpec, ...], Field(strict=False)]
@@ -63,7 +63,7 @@ class FiguresSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A published figure and its prediction."""
+    """A published figure, predicted."""
 
     name: str
     published: float
@@ -87,7 +87,7 @@ class Figures:
     points: tuple[Figure, ...] = field(default=())
 
     @property
-    def met(self) -> int:
+    def within_tolerance(self) -> int:
         """Number of figures within the group's tolerance."""
         return sum(abs(point.off) <= self.within for point in self.points)
 
@@ -114,21 +114,21 @@ def published_figures() -> tuple[Figures, ...]:
 
 def _predicted(group: FiguresSpec) -> Iterator[Figure]:
     rows = {row.row_id: row for row in shipped_rows()}
-    before: tuple[Question, Layout] | None = None
+    base: tuple[Question, Layout] | None = None
     for point in group.points:
-        if before is None or not group.ladder:
+        if base is None or not group.ladder:
             row = rows[point.row or group.row or ""]
             case = read_case(Row({**row.cells, **group.cells, **point.cells}), profile=group.profile)
-            before = case.question, case.layout
-        question, layout = _changed(before[0], point), before[1]
-        before = question, layout
-        found = estimate(question, layout)
+            base = case.question, case.layout
+        question, layout = _changed(base[0], point), base[1]
+        base = question, layout
+        estimated = estimate(question, layout)
         if group.quantity == "mfu":
-            predicted = 100 * found.mfu
+            predicted = 100 * estimated.mfu
             off = predicted - point.published
         else:
             steps = (point.tokens or 0.0) / question.training.tokens_per_step
-            predicted = steps * found.step_seconds / _DAY
+            predicted = steps * estimated.step_seconds / _DAY
             off = 100 * (predicted / point.published - 1)
         yield Figure(
             name=point.name,
@@ -142,11 +142,11 @@ def _predicted(group: FiguresSpec) -> Iterator[Figure]:
 
 def _changed(question: Question, point: PointSpec) -> Question:
     """The question with the changes of a point applied."""
-    other = catalog.load_stack(point.stack) if point.stack else question.stack
-    taken = {name: getattr(other, name) for name in point.fields}
+    stack = catalog.load_stack(point.stack) if point.stack else question.stack
+    fields = {name: getattr(stack, name) for name in point.fields}
     return replace(
         question,
         model=question.model.model_copy(update=point.model),
         training=question.training.model_copy(update=point.training),
-        stack=question.stack.model_copy(update=taken),
+        stack=question.stack.model_copy(update=fields),
     )

@@ -26,7 +26,7 @@ class RecommenderPrediction:
     run: RecommenderRun
     estimate: RecommenderEstimate
     seconds: float
-    """Of a step, with MLPerf's evaluations."""
+    """Predicted seconds of a step, with MLPerf's evaluations."""
 
     @property
     def error(self) -> float | None:
@@ -63,24 +63,24 @@ class RecommenderScore:
     worst_error: float
     median_memory_error: float | None
     out_of_memory: tuple[int, int]
-    """Runs that ran out of memory, and those of them that were predicted to."""
+    """Number of runs out of memory, and number of these that were predicted to be."""
 
 
 def predict(run: RecommenderRun) -> RecommenderPrediction:
     """The prediction of one run."""
-    found = estimate(run.question, run.sharding)
-    seconds = found.step_seconds
+    priced = estimate(run.question, run.sharding)
+    seconds = priced.step_seconds
     if run.training_seconds is not None:
-        forward = found.stages[STAGES.lookup] + found.stages[STAGES.forward_exchange]
+        forward = priced.stages[STAGES.lookup] + priced.stages[STAGES.forward_exchange]
         seconds += EVALUATED * (forward + dense_seconds(run.question).forward)
-    return RecommenderPrediction(run=run, estimate=found, seconds=seconds)
+    return RecommenderPrediction(run=run, estimate=priced, seconds=seconds)
 
 
 def scores(predictions: Iterable[RecommenderPrediction]) -> tuple[RecommenderScore, ...]:
     """Medians by framework and GPU."""
     groups: dict[tuple[str, str], list[RecommenderPrediction]] = {}
-    for one in predictions:
-        groups.setdefault((one.run.framework, one.run.gpu), []).append(one)
+    for prediction in predictions:
+        groups.setdefault((prediction.run.framework, prediction.run.gpu), []).append(prediction)
     return tuple(_score(*key, group) for key, group in groups.items())
 
 

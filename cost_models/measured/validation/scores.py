@@ -1,25 +1,46 @@
-"""Accuracy of predictions: error figures of each source of published rows, and how often runs with a stated chance ran.
+"""Accuracy of predictions by source of published rows: errors, choices within sweeps, and coverage of intervals.
 
 Errors are predicted / measured − 1. A *sweep* is what one source ran under one nominal question: rows that agree in
 model, sequence length, number of GPUs, global batch, GPU and precision, and differ in layout.
+
+**Choices**: the recommended row of a sweep is the simplest of those that the model cannot tell from the one predicted
+fastest (`cost_models.uncertainty`). Simple is what `plan` recommends: no optional axes, no recomputation, room in
+memory. The regret of a choice is how much slower it ran than the fastest row; runs of one layout with the same
+prediction count as one choice, with their median time. For every two rows that differ, the score says whether the
+measured ratio of their times lies in the model's 90 % interval.
+
+**Intervals**: a step's interval is as wide as its deviation says, stretched to either side (conformal prediction) by
+what the twentieth and nineteen twentieths of the runs of sources left out of every fit needed. Errors have two unlike
+sides: a cluster is seldom faster than its model, and in many ways slower. It is tested on each source with the
+stretches of all others, so that neither its constants nor its interval have seen it. Chances to fit are compared with
+outcomes: of the runs that were said to fit with so much chance, how many ran.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+from statistics import mean
 
+import numpy as np
+
+from cost_models.arrays import Array
+from cost_models.axes.layout import Layout, axes_that_differ
 from cost_models.measured.runs.rows import Row
-from cost_models.measured.validation.predicting import Prediction
+from cost_models.measured.validation.predictions import Prediction
+from cost_models.specs.hardware import HardwareProfile
+from cost_models.uncertainty import CLEAR, chance_of_gain, deviation, half_width, pair_error_of
 
 SWEEP_COLUMNS = ("model_name", "seq_len", "num_gpus", "global_batch", "gpu", "precision")
 """Columns in which the rows of one sweep agree."""
 MIN_RANKED = 3
-"""Fewest timed rows of a sweep in which picking the fastest is scored."""
+"""Fewest timed rows of a sweep for a regret."""
 MIN_ORDERED = 5
-"""Fewest timed rows of a sweep whose order is scored, and of which three may be anchors."""
+"""Fewest timed rows of a sweep for a τ, and for three anchors."""
 _PENALTY = 1e3
 """Factor on the time of a layout predicted not to fit: it is picked only where nothing fits."""
 _GIGABYTE = 1e9
@@ -177,7 +198,7 @@ def error_score(errors: Sequence[float]) -> ErrorScore | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Timed:
+class _TimedRow:
     """A row with a measured and a predicted step time."""
 
     row_id: str
@@ -187,32 +208,34 @@ class _Timed:
 
 
 def _score_source(name: str, predictions: Sequence[Prediction]) -> SourceScore:
-    answered = [one for one in predictions if one.step_seconds is not None or one.peak_bytes is not None]
-    timed = [(sweep_of(one.row), found) for one in answered if (found := _timed(one)) is not None]
-    sweeps: dict[tuple[str, ...], list[_Timed]] = defaultdict(list)
-    for key, one in timed:
-        sweeps[key].append(one)
+    predicted = [row for row in predictions if row.step_seconds is not None or row.peak_bytes is not None]
+    timed = [
+        (sweep_of(row.row), timed_row) for row in predicted if (timed_row := _timed_row(row)) is not None
+    ]
+    sweeps: dict[tuple[str, ...], list[_TimedRow]] = defaultdict(list)
+    for key, row in timed:
+        sweeps[key].append(row)
     return SourceScore(
         source=name,
         rows=len(predictions),
-        skipped=len(predictions) - len(answered),
-        step=error_score([one.predicted / one.measured - 1 for _, one in timed]),
+        skipped=len(predictions) - len(predicted),
+        step=error_score([row.predicted / row.measured - 1 for _, row in timed]),
         anchored=error_score([error for rows in sweeps.values() for error in _anchored(rows)]),
-        memory=error_score([error for one in answered if (error := memory_error(one)) is not None]),
-        verdicts=_verdicts(answered),
+        memory=error_score([error for row in predicted if (error := memory_error(row)) is not None]),
+        verdicts=_verdicts(predicted),
         sweeps=tuple(_score_sweep(key, rows) for key, rows in sweeps.items() if len(rows) >= MIN_RANKED),
     )
 
 
-def _timed(prediction: Prediction) -> _Timed | None:
+def _timed_row(prediction: Prediction) -> _TimedRow | None:
     measured, predicted = measured_seconds(prediction.row), prediction.step_seconds
     if not measured or not predicted:
         return None
     fits = prediction.fits is not False
-    return _Timed(row_id=prediction.row.row_id, measured=measured, predicted=predicted, fits=fits)
+    return _TimedRow(row_id=prediction.row.row_id, measured=measured, predicted=predicted, fits=fits)
 
 
-def _score_sweep(key: tuple[str, ...], rows: Sequence[_Timed]) -> SweepScore:
+def _score_sweep(key: tuple[str, ...], rows: Sequence[_TimedRow]) -> SweepScore:
     picked = min(rows, key=lambda row: row.predicted * (1 if row.fits else _PENALTY))
     best = min(row.measured for row in rows)
     tau = None
@@ -221,7 +244,7 @@ def _score_sweep(key: tuple[str, ...], rows: Sequence[_Timed]) -> SweepScore:
     return SweepScore(key=key, rows=len(rows), regret=picked.measured / best - 1, tau=tau)
 
 
-def _anchored(rows: Sequence[_Timed]) -> list[float]:
+def _anchored(rows: Sequence[_TimedRow]) -> list[float]:
     """Errors of the other rows after the median ratio of three is divided out; empty for fewer than five rows."""
     if len(rows) < MIN_ORDERED:
         return []
@@ -236,11 +259,11 @@ def _anchored(rows: Sequence[_Timed]) -> list[float]:
 def _verdicts(predictions: Sequence[Prediction]) -> MemoryVerdicts:
     """Counts of verdicts over rows that ran out of memory or have a step time."""
     caught = missed = false_alarms = agreed = 0
-    for one in (known for known in predictions if known.fits is not None):
-        alarm = one.fits is False
-        if one.row.flag("oom"):
+    for prediction in (known for known in predictions if known.fits is not None):
+        alarm = prediction.fits is False
+        if prediction.row.flag("oom"):
             caught, missed = caught + alarm, missed + (not alarm)
-        elif measured_seconds(one.row):
+        elif measured_seconds(prediction.row):
             false_alarms, agreed = false_alarms + alarm, agreed + (not alarm)
     return MemoryVerdicts(caught=caught, missed=missed, false_alarms=false_alarms, agreed=agreed)
 
@@ -249,5 +272,242 @@ def _error(predicted: float | None, measured: float | None) -> float | None:
     return predicted / measured - 1 if predicted and measured else None
 
 
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
+def _share(part: int, total: int) -> float | None:
+    return part / total if total else None
+
+
+STATED = 0.9
+"""Share of the cases that an interval should hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceScore:
+    """Choices in one source's sweeps of at least three rows, and its pairs of rows that differ."""
+
+    source: str
+    point: tuple[float, ...]
+    """Regret of the row predicted fastest, by sweep."""
+    recommended: tuple[float, ...]
+    """Regret of the recommended row, by sweep."""
+    pairs: int
+    covered: float | None
+    """Share of the pairs whose measured ratio lies in the stated interval; every sweep weighs as its rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    layout: Layout
+    predicted: float
+    measured: float
+    fits: bool
+    roomy: bool
+    pair_error: float
+
+
+def choice_scores(predictions: Iterable[Prediction]) -> tuple[ChoiceScore, ...]:
+    """The choices in every source with pairs, in order of first appearance."""
+    sweeps: dict[str, dict[tuple[str, ...], list[_Row]]] = defaultdict(lambda: defaultdict(list))
+    for prediction in predictions:
+        if (row := _row(prediction)) is not None:
+            sweeps[prediction.row.source][sweep_of(prediction.row)].append(row)
+    scores = (_score(source, list(found.values())) for source, found in sweeps.items())
+    return tuple(score for score in scores if score.pairs or score.point)
+
+
+def _row(prediction: Prediction) -> _Row | None:
+    measured = measured_seconds(prediction.row)
+    if prediction.case is None or not prediction.step_seconds or not measured:
+        return None
+    return _Row(
+        layout=prediction.case.layout,
+        predicted=prediction.step_seconds,
+        measured=measured,
+        fits=prediction.fits is not False,
+        roomy=prediction.verdict == "fits",
+        pair_error=pair_error_of(prediction.case.question),
+    )
+
+
+def _score(source: str, sweeps: Sequence[Sequence[_Row]]) -> ChoiceScore:
+    ranked = [_choices(rows) for rows in sweeps if len(rows) >= MIN_RANKED]
+    covered, weights = [], []
+    for rows in sweeps:
+        for first, second in combinations(rows, 2):
+            if axes_that_differ(first.layout, second.layout):
+                covered.append(_covers(first, second))
+                weights.append(1 / (len(rows) - 1))
+    return ChoiceScore(
+        source=source,
+        point=tuple(_regret(rows, _fastest(rows)) for rows in ranked),
+        recommended=tuple(_regret(rows, _recommended(rows)) for rows in ranked),
+        pairs=len(covered),
+        covered=statistics.fmean(covered, weights) if covered else None,
+    )
+
+
+def _choices(rows: Sequence[_Row]) -> list[_Row]:
+    """The rows, with rows of one layout and one prediction merged into one."""
+    groups: dict[tuple[str, float], list[_Row]] = defaultdict(list)
+    for row in rows:
+        groups[str(row.layout), row.predicted].append(row)
+    return [
+        replace(equal_rows[0], measured=statistics.median(row.measured for row in equal_rows))
+        for equal_rows in groups.values()
+    ]
+
+
+def _covers(first: _Row, second: _Row) -> bool:
+    """Whether the measured ratio of two rows lies in the interval stated around the predicted one."""
+    error = math.log(first.predicted / second.predicted) - math.log(first.measured / second.measured)
+    return abs(error) <= half_width(STATED) * deviation(first.layout, second.layout, first.pair_error)
+
+
+def _fastest(rows: Sequence[_Row]) -> _Row:
+    return min([row for row in rows if row.fits] or rows, key=lambda row: row.predicted)
+
+
+def _recommended(rows: Sequence[_Row]) -> _Row:
+    """The simplest row whose prediction is within uncertainty of the fastest."""
+    fastest = _fastest(rows)
+    close = [row for row in rows if (row.fits or not fastest.fits) and not _is_slower(row, fastest)]
+    return min(close, key=lambda row: (_step(row), row.predicted))
+
+
+def _is_slower(row: _Row, fastest: _Row) -> bool:
+    gain = math.log(row.predicted / fastest.predicted)
+    return gain > 0 and chance_of_gain(gain, row.layout, fastest.layout, row.pair_error) >= CLEAR
+
+
+def _step(row: _Row) -> tuple[bool, bool, bool]:
+    """Distance from the simplest layout: context parallelism, a full device, recompute."""
+    recomputes = any(policy != "none" for policy in row.layout.recompute)
+    return row.layout.cp > 1, not row.roomy, recomputes
+
+
+def _regret(rows: Sequence[_Row], choice: _Row) -> float:
+    return choice.measured / min(row.measured for row in rows) - 1
+
+
+EDGES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.98, 1.0)
+"""Bounds of the ranges of P(fits), narrow where a decision is taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChanceRange:
+    """The runs whose chance of fitting lay in one range."""
+
+    least: float
+    most: float
+    runs: int
+    fits_probability: float
+    """Mean chance of the runs."""
+    ran_share: float
+    """Share of the runs that ran."""
+
+
+def chance_ranges(predictions: Iterable[Prediction]) -> tuple[ChanceRange, ...]:
+    """Ranges of P(fits) that have runs, the least likely first; runs with unknown outcome do not count."""
+    outcomes = _outcomes(predictions)
+    ranges = []
+    for low, high in pairwise(EDGES):
+        in_range = [
+            (chance, ran)
+            for chance, ran in outcomes
+            if low <= chance and (chance < high or high == EDGES[-1])
+        ]
+        if in_range:
+            mean_chance, ran = (mean(column) for column in zip(*in_range, strict=True))
+            ranges.append(
+                ChanceRange(
+                    least=low, most=high, runs=len(in_range), fits_probability=mean_chance, ran_share=ran
+                )
+            )
+    return tuple(ranges)
+
+
+def brier_scores(predictions: Iterable[Prediction]) -> tuple[float, float] | None:
+    """Mean squared difference of P(fits) from what happened, 1 or 0, and the same of one chance for all: the share that
+    ran (Brier 1950). None: no outcome is known."""
+    outcomes = _outcomes(predictions)
+    if not outcomes:
+        return None
+    share = mean(ran for _, ran in outcomes)
+    return mean((chance - ran) ** 2 for chance, ran in outcomes), share * (1 - share)
+
+
+def _outcomes(predictions: Iterable[Prediction]) -> list[tuple[float, bool]]:
+    """P(fits) of the runs whose outcome is known, and whether they ran."""
+    return [
+        (one.fits_probability, not one.row.flag("oom"))
+        for one in predictions
+        if one.fits_probability is not None
+        and (one.row.flag("oom") or measured_seconds(one.row) or measured_bytes(one.row))
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOutRun:
+    """A timed run, predicted by constants fitted to all sources but its own."""
+
+    source: str
+    error: float
+    """Predicted / measured − 1."""
+    deviation: float | None
+    """Predicted deviation of the logarithm of the step time; None where the profile has none."""
+
+    @property
+    def needed(self) -> float:
+        """Distance of the measured from the predicted step in deviations; negative where it was faster."""
+        assert self.deviation is not None
+        return -float(np.log1p(self.error)) / self.deviation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Stretch of an interval to each side, relative to a normal error's."""
+
+    faster: float
+    slower: float
+
+    def covers(self, run: LeftOutRun) -> bool:
+        """Whether the interval of a run holds what was measured."""
+        normal_width = half_width(STATED)
+        return -self.faster * normal_width <= run.needed <= self.slower * normal_width
+
+
+def reach_in(profile: HardwareProfile) -> Reach | None:
+    """The reach that a profile states; None without scenarios."""
+    scenarios = profile.scenarios
+    return None if scenarios is None else Reach(faster=scenarios.faster, slower=scenarios.slower)
+
+
+def reach_of(runs: Sequence[LeftOutRun]) -> Reach:
+    """The reach that holds nine in ten of the runs; each of n runs of a source weighs 1/√n, as in fits."""
+    usable = [run for run in runs if run.deviation is not None]
+    counts = Counter(run.source for run in usable)
+    needed = np.array([run.needed for run in usable])
+    weights = np.array([counts[run.source] ** -0.5 for run in usable])
+    lower, upper = (_quantile(needed, weights, share) for share in ((1 - STATED) / 2, (1 + STATED) / 2))
+    normal_width = half_width(STATED)
+    return Reach(
+        faster=round(max(0.0, -lower) / normal_width, 2), slower=round(max(0.0, upper) / normal_width, 2)
+    )
+
+
+def coverage_by_source(runs: Sequence[LeftOutRun]) -> Mapping[str, tuple[bool, ...]]:
+    """Source → for each of its runs, whether the interval with the reach of all other sources holds it."""
+    covered = {}
+    for source in dict.fromkeys(run.source for run in runs if run.deviation is not None):
+        reach = reach_of([run for run in runs if run.source != source])
+        source_runs = [run for run in runs if run.source == source and run.deviation is not None]
+        covered[source] = tuple(reach.covers(run) for run in source_runs)
+    return covered
+
+
+def _quantile(values: Array, weights: Array, share: float) -> float:
+    """The weighted quantile of the values."""
+    order = np.argsort(values)
+    cumulative = np.cumsum(weights[order])
+    return float(
+        values[order][min(len(values) - 1, int(np.searchsorted(cumulative, share * cumulative[-1])))]
+    )

@@ -27,21 +27,21 @@ class _Group:
 
     question: Question
     columns: LayoutColumns
-    placed: tuple[Placed, ...]
+    placements: tuple[Placed, ...]
     rows: tuple[int, ...]
 
-    def part(self, which: slice) -> _Group:
+    def part(self, rows: slice) -> _Group:
         """A slice of the group's cases."""
-        return _Group(self.question, self.columns.rows(which), self.placed[which], self.rows[which])
+        return _Group(self.question, self.columns.rows(rows), self.placements[rows], self.rows[rows])
 
-    def kept(self, place_of: Mapping[int, int]) -> _Group:
+    def select(self, place_of: Mapping[int, int]) -> _Group:
         """The cases that `place_of` keeps, renumbered by it."""
-        which = [index for index, row in enumerate(self.rows) if row in place_of]
+        indices = [index for index, row in enumerate(self.rows) if row in place_of]
         return _Group(
             self.question,
-            self.columns.rows(np.array(which, dtype=np.int64)),
-            tuple(self.placed[index] for index in which),
-            tuple(place_of[self.rows[index]] for index in which),
+            self.columns.rows(np.array(indices, dtype=np.int64)),
+            tuple(self.placements[index] for index in indices),
+            tuple(place_of[self.rows[index]] for index in indices),
         )
 
 
@@ -49,22 +49,22 @@ class StepTimes:
     """Cases prepared for repeated evaluation."""
 
     def __init__(self, cases: Sequence[Case]) -> None:
-        together: dict[tuple[str, ...], list[int]] = {}
+        groups: dict[tuple[str, ...], list[int]] = {}
         for index, case in enumerate(cases):
             question = case.question
             shared = (question.model, question.cluster, question.training, question.stack)
-            together.setdefault(tuple(map(repr, shared)), []).append(index)
-        self._groups = tuple(_group([cases[i] for i in rows], rows) for rows in together.values())
+            groups.setdefault(tuple(map(repr, shared)), []).append(index)
+        self._groups = tuple(_group([cases[i] for i in rows], rows) for rows in groups.values())
         self._count = len(cases)
 
     def of(self, rows: Sequence[int]) -> StepTimes:
         """Some of the cases, in the order of `rows`."""
         place_of = {row: place for place, row in enumerate(rows)}
-        some = copy(self)
-        found = (group.kept(place_of) for group in self._groups)
-        some._groups = tuple(group for group in found if group.rows)
-        some._count = len(rows)
-        return some
+        subset = copy(self)
+        groups = (group.select(place_of) for group in self._groups)
+        subset._groups = tuple(group for group in groups if group.rows)
+        subset._count = len(rows)
+        return subset
 
     def seconds(self, profile: HardwareProfile) -> Array:
         """(N,) predicted step seconds of the cases, all under `profile`."""
@@ -74,11 +74,11 @@ class StepTimes:
     def under(self, profile: HardwareProfile, constants: dict[str, Array], count: int) -> Array:
         """(K, N) predicted step seconds under `count` profiles K that differ in `constants`, by name (K,)."""
         seconds = np.empty((count, self._count))
-        most = max(1, (MIN_ROWS_TO_DEDUPLICATE - 1) // count)
+        rows_at_once = max(1, (MIN_ROWS_TO_DEDUPLICATE - 1) // count)
         for group in self._groups:
-            for start in range(0, len(group.rows), most):
-                some = group.part(slice(start, start + most))
-                seconds[:, some.rows] = _seconds(some, profile, constants, count)
+            for start in range(0, len(group.rows), rows_at_once):
+                part = group.part(slice(start, start + rows_at_once))
+                seconds[:, part.rows] = _seconds(part, profile, constants, count)
         return seconds
 
 
@@ -88,14 +88,14 @@ def _seconds(group: _Group, profile: HardwareProfile, constants: dict[str, Array
     columns = {name: np.repeat(values, rows) for name, values in constants.items()}
     question = replace(group.question, hardware=profile.model_copy(update=columns))
     costs = time_costs(question, group.columns.rows(np.tile(np.arange(rows), count))).in_sorts
-    found = np.empty((count, rows))
-    for index, placed in enumerate(group.placed):
-        own = costs.rows(slice(index, None, rows))
-        found[:, index] = placed.pipeline(own).step_seconds_under(own, placed.blocks)
-    return found
+    seconds = np.empty((count, rows))
+    for index, placement in enumerate(group.placements):
+        case_costs = costs.rows(slice(index, None, rows))
+        seconds[:, index] = placement.pipeline(case_costs).step_seconds_under(case_costs, placement.blocks)
+    return seconds
 
 
 def _group(cases: Sequence[Case], rows: Sequence[int]) -> _Group:
     question = cases[0].question
-    placed = tuple(place(case.layout, question) for case in cases)
-    return _Group(question, LayoutColumns.of([one.layout for one in placed]), placed, tuple(rows))
+    placements = tuple(place(case.layout, question) for case in cases)
+    return _Group(question, LayoutColumns.of([one.layout for one in placements]), placements, tuple(rows))

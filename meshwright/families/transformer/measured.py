@@ -10,11 +10,9 @@ from typing import Any
 
 from cost_models.documents import printable
 from cost_models.errors import InputError
-from cost_models.measured.logs.reading import Log, Work, read_logs
-from cost_models.measured.logs.steps import Usual, usual
-from cost_models.measured.traces.achieved import Achieved, exchanged, products
-from cost_models.measured.traces.job import Job, put_together
-from cost_models.measured.traces.reading import Traced, read_traces
+from cost_models.measured.logs import Log, TypicalSteps, Work, read_logs, typical_steps
+from cost_models.measured.traces.job import Achieved, Job, collectives_of, job_of, products
+from cost_models.measured.traces.rank_trace import RankTrace, read_traces
 from cost_models.question import Question
 from cost_models.units import counted, format_seconds, grouped
 from executor.measure.any_report import save_report
@@ -120,7 +118,7 @@ def measure(plan: Plan, logs: Sequence[Path], traces: Sequence[Path]) -> Measure
     log = _log_of(plan, logs) if logs else None
     job = _job_of(plan, traces) if traces else None
     traced = () if job is None else job.traced
-    steps = None if log is None else usual(log.steps.kept)
+    steps = None if log is None else typical_steps(log.steps.lines)
     notes = [*(_of_the_log(log, logs, steps) if log and steps else []), *_of_traces(traced, steps)]
     notes += [] if job is None else findings(job)
     seconds = [line.seconds for line in steps.lines] if steps else [max(one.seconds for one in traced)]
@@ -128,7 +126,7 @@ def measure(plan: Plan, logs: Sequence[Path], traces: Sequence[Path]) -> Measure
     read: dict[str, Any] = {"logs": _named(logs), "traces": _named(traces)}
     if log is not None and steps is not None:
         left_out = dict(steps.left_out) | ({"other batch": log.ramped} if log.ramped else {})
-        read |= {"trainer": log.format.called, "lines": log.steps.told, "left_out": left_out}
+        read |= {"trainer": log.format.called, "lines": log.steps.count, "left_out": left_out}
         read |= {"lost_share": steps.lost, "starts": log.steps.attempts + 1}
     read["kernels_known"] = min((one.covered for one in traced), default=None)
     hint = "" if log is None or traced else _HINT.format(log.format.called, log.format.profile)
@@ -138,7 +136,7 @@ def measure(plan: Plan, logs: Sequence[Path], traces: Sequence[Path]) -> Measure
         assert isinstance(question, Question), "traces of several pools are refused"
         tables = {
             "products": tuple(products(job, question)),
-            "collectives": tuple(exchanged(job, question, plan.layout)),
+            "collectives": tuple(collectives_of(job, question, plan.layout)),
         }
     return Measured(report=report, steps=len(seconds), read=read, hint=hint, **tables)
 
@@ -149,7 +147,7 @@ def _job_of(plan: Plan, traces: Sequence[Path]) -> Job:
     if question.has_pools:
         raise InputError("traces of a job over several pools of GPUs are not read", hint="give --log alone")
     on_cpu = question.cluster.gpu.kind == "cpu"
-    return put_together(read_traces(traces, plan.layout, on_cpu=on_cpu), question, plan.layout)
+    return job_of(read_traces(traces, plan.layout, on_cpu=on_cpu), question, plan.layout)
 
 
 def _log_of(plan: Plan, logs: Sequence[Path]) -> Log:
@@ -170,9 +168,9 @@ def _named(paths: Sequence[Path]) -> list[str]:
     return [printable(str(path)) for path in paths]
 
 
-def _of_the_log(log: Log, logs: Sequence[Path], steps: Usual) -> list[str]:
+def _of_the_log(log: Log, logs: Sequence[Path], steps: TypicalSteps) -> list[str]:
     """What was read, and what of it was left out."""
-    told = log.steps.told
+    told = log.steps.count
     notes = [
         f"Read from {sentence_list(_named(logs))}: {counted(told, 'line')} of steps of {log.format.called}"
     ]
@@ -190,7 +188,7 @@ def _of_the_log(log: Log, logs: Sequence[Path], steps: Usual) -> list[str]:
     return notes
 
 
-def _of_traces(traced: Sequence[Traced], steps: Usual | None) -> list[str]:
+def _of_traces(traced: Sequence[RankTrace], steps: TypicalSteps | None) -> list[str]:
     """Whose traces were read, how long their steps were beside the log's, and kernels that nothing names."""
     if not traced:
         return []

@@ -10,8 +10,7 @@ from typing import Any
 
 from cost_models.documents import printable
 from cost_models.files.parsing import save_spec
-from cost_models.measured.calibration.families import UnseenSource
-from cost_models.measured.calibration.refitting import Refit, Selection, named_sources
+from cost_models.measured.calibration.profile_fits import Refit, Selection, UnseenSource, named_sources
 from cost_models.measured.calibration.step_time_fit import Interval
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted
@@ -86,7 +85,12 @@ def refit_record(refit: Refit, file: Path | None) -> dict[str, Any]:
         "median_error_after": refit.fit.median_error,
         "constants": constant_records(refit),
         "runs": [
-            {"row_id": run, "source_id": refit.fit.sources[run], "before": refit.before[run], "after": after}
+            {
+                "row_id": run,
+                "source_id": refit.fit.sources[run],
+                "before": refit.start_errors[run],
+                "after": after,
+            }
             for run, after in refit.fit.residuals.items()
         ],
         "profile": refit.profile.model_dump(mode="json"),
@@ -103,7 +107,7 @@ def constant_records(refit: Refit) -> list[dict[str, Any]]:
             "low": interval.low,
             "high": interval.high,
             "told": interval.determined,
-            "moved_by": list(interval.moved_by),
+            "moved_by": list(interval.movers),
         }
         for name, interval in refit.fit.constants.items()
     ]
@@ -163,7 +167,7 @@ def fits_text(
 def _refit_text(refit: Refit) -> Iterator[str | Table]:
     die, stack = refit.pair
     yield wrapped(
-        f"{die} under {stack}: {counted(len(refit.before), 'row')} ({named_sources(refit.fit)}), from profile"
+        f"{die} under {stack}: {counted(len(refit.start_errors), 'row')} ({named_sources(refit.fit)}), from profile"
         f" {refit.start.name}"
     )
     yield f"median error {percent(refit.median_before)} before, {percent(refit.fit.median_error)} after"
@@ -196,7 +200,7 @@ def _movers(refit: Refit) -> Iterator[str]:
     for name, interval in refit.fit.constants.items():
         if interval.determined >= _SILENT and _has_moved(refit, name):
             before, after = getattr(refit.start, name), getattr(refit.profile, name)
-            movers = ", ".join(printable(run, _ID) for run in interval.moved_by)
+            movers = ", ".join(printable(run, _ID) for run in interval.movers)
             yield wrapped(f"  {name} {change(before, after)}: most by {movers}", indent="    ")
 
 

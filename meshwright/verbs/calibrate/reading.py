@@ -11,10 +11,16 @@ from pathlib import Path
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.files import catalog
-from cost_models.measured.calibration.families import Pair, UnseenSource
-from cost_models.measured.calibration.families import cross_validate as leave_sources_out
-from cost_models.measured.calibration.refining import ObservedRun, refine
-from cost_models.measured.calibration.refitting import Refit, Selection, refit, select_runs
+from cost_models.measured.calibration.profile_fits import (
+    Pair,
+    Refit,
+    Selection,
+    UnseenSource,
+    refit,
+    select_runs,
+)
+from cost_models.measured.calibration.profile_fits import cross_validate as leave_sources_out
+from cost_models.measured.calibration.refinement import ObservedRun, refine
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.runs.rows import Row, read_rows
 from cost_models.specs.hardware import HardwareProfile

@@ -13,11 +13,15 @@ from typing import Any, TypeVar
 
 from cost_models.documents import printable
 from cost_models.measured.runs.shipped import source_notes
-from cost_models.measured.validation.choices import ChoiceScore
 from cost_models.measured.validation.figures import Figures
-from cost_models.measured.validation.intervals import chance_ranges
-from cost_models.measured.validation.predicting import Prediction
-from cost_models.measured.validation.scores import SourceScore, measured_seconds, step_error
+from cost_models.measured.validation.predictions import Prediction
+from cost_models.measured.validation.scores import (
+    ChoiceScore,
+    SourceScore,
+    chance_ranges,
+    measured_seconds,
+    step_error,
+)
 from cost_models.units import format_seconds
 from meshwright.pages.html import templates
 from meshwright.render.words import part_label, percent
@@ -107,7 +111,9 @@ def _figures(group: Figures) -> dict[str, Any]:
     ]
     near = f"{group.within:g} {_UNITS[group.quantity]}"
     profiles = sorted({point.profile for point in group.points})
-    met = [f"Within {near}: {group.met} of {len(group.points)}; profiles: {', '.join(profiles)}."]
+    met = [
+        f"Within {near}: {group.within_tolerance} of {len(group.points)}; profiles: {', '.join(profiles)}."
+    ]
     if group.ladder:
         headers += ["adds, published", "adds, predicted"]
         adds = [

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-from cost_models.measured.validation.choices import ChoiceScore
-from cost_models.measured.validation.predicting import Prediction
+from cost_models.measured.validation.predictions import Prediction
 from cost_models.measured.validation.scores import (
+    ChoiceScore,
     ErrorScore,
     SourceScore,
     SweepScore,

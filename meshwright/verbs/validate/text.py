@@ -7,10 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from cost_models.documents import printable
-from cost_models.measured.validation.choices import ChoiceScore
-from cost_models.measured.validation.intervals import ChanceRange, brier_scores, chance_ranges
-from cost_models.measured.validation.predicting import Prediction
-from cost_models.measured.validation.scores import SourceScore
+from cost_models.measured.validation.predictions import Prediction
+from cost_models.measured.validation.scores import (
+    ChanceRange,
+    ChoiceScore,
+    SourceScore,
+    brier_scores,
+    chance_ranges,
+)
 from cost_models.units import counted
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped

@@ -14,11 +14,16 @@ from cost_models.files.whole import write_whole
 from cost_models.measured.calibration.anchors import anchor
 from cost_models.measured.runs.rows import Row, read_rows
 from cost_models.measured.runs.shipped import shipped_rows
-from cost_models.measured.validation.choices import ChoiceScore, choice_scores
 from cost_models.measured.validation.figures import Figures, published_figures
-from cost_models.measured.validation.intervals import brier_scores, chance_ranges
-from cost_models.measured.validation.predicting import Prediction, predict
-from cost_models.measured.validation.scores import SourceScore, score
+from cost_models.measured.validation.predictions import Prediction, predict
+from cost_models.measured.validation.scores import (
+    ChoiceScore,
+    SourceScore,
+    brier_scores,
+    chance_ranges,
+    choice_scores,
+    score,
+)
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import grouped
 from meshwright.inputs.problems import Problems

@@ -10,7 +10,7 @@ import pytest
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
 from cost_models.files import catalog
-from cost_models.measured.calibration.families import predict_with
+from cost_models.measured.calibration.profile_fits import predict_with
 from cost_models.measured.runs.shipped import timed_cases
 from cost_models.pipeline import seconds
 from cost_models.pipeline.pricing import estimate

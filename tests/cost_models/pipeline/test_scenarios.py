@@ -12,7 +12,7 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.measured.calibration.scenarios import COUNT, scenarios_of
+from cost_models.measured.calibration.step_time_fit import COUNT, scenarios_of
 from cost_models.pipeline.pricing import estimate, seconds_under_scenarios, step_interval
 from cost_models.question import Question
 from cost_models.specs.hardware import Scenarios

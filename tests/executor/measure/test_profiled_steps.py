@@ -10,8 +10,8 @@ from effort import few
 from processes import Processes
 from training import plan_for
 
-from cost_models.measured.traces.job import put_together
-from cost_models.measured.traces.reading import read_traces
+from cost_models.measured.traces.job import job_of
+from cost_models.measured.traces.rank_trace import read_traces
 from executor.measure.parts import profile_step, step_parts
 from executor.measure.step_spans import StepSpans
 from planner.plan import Plan
@@ -49,7 +49,7 @@ def differences(plan: Plan, folder: Path, processes: Processes, steps: int = 2) 
         shares = {rank: told[rank][1] for rank in ranks}
         expected = step_parts([spans for spans, _ in told], shares, on_cpu=False)
         traces = [folder / f"{number}" / f"trace_rank{rank}.json.gz" for rank in ranks]
-        job = put_together(read_traces(traces, plan.layout, on_cpu=True), plan.question, plan.layout)
+        job = job_of(read_traces(traces, plan.layout, on_cpu=True), plan.question, plan.layout)
         assert [len(job.passes[rank]) for rank in ranks] == [len(spans.work) for spans, _ in told]
         step = max(spans.end for spans, _ in told)
         off = {"sum": max(abs(sum(one.parts.values()) - step) / step for one in job.traced)}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from processes import Processes
 
-from cost_models.measured.calibration.microbenchmark_parts import collective_curves
+from cost_models.measured.calibration.microbenchmark_fit import collective_curves
 from executor.microbenchmarks.collectives import collectives
 from executor.microbenchmarks.scale import scale_of
 from executor.microbenchmarks.stopwatch import Stopwatch

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 from calling import told
-from planner.plan_files import load_any_plan
 
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import InputError
@@ -20,6 +19,7 @@ from planner.formats.exporter import nested
 from planner.formats.registry import reader_of
 from planner.formats.settings import Reading, ReadOptions, also_settings
 from planner.formats.table import table_of
+from planner.plan import load_any_plan
 
 FSDP = {"distributed_type": "FSDP", "num_processes": 8, "fsdp_config": {"fsdp_version": 2}}
 AXOLOTL = {

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from calling import Answer
 from effort import number
-from planner.plan_files import load_any_plan
 
 import meshwright as mw
 from benchmarks.exporters.draw import DENSE, MIXTURES, draw
@@ -22,7 +21,7 @@ from planner.formats.megatron.launches import launch_of
 from planner.formats.megatron.script import read_megatron
 from planner.formats.registry import reader_of
 from planner.formats.settings import Reading
-from planner.plan import make_plan
+from planner.plan import load_any_plan, make_plan
 
 SHAPE = (
     "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 "

@@ -11,7 +11,6 @@ from calling import Answer
 from effort import number
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planner.plan_files import load_any_plan
 
 import meshwright as mw
 from benchmarks.exporters.draw import draw
@@ -22,7 +21,7 @@ from cost_models.pipeline.pricing import estimate
 from meshwright.verbs.export import export
 from planner.formats.settings import Reading
 from planner.formats.torchtitan.reader import read_recipe, read_torchtitan
-from planner.plan import make_plan
+from planner.plan import load_any_plan, make_plan
 
 
 def read(text: str, gpus: int | None = 8, *, also: str = "", name: str = "recipe.py") -> Reading:

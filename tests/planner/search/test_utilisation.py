@@ -11,7 +11,7 @@ from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.measured.runs.shipped import timed_cases
-from cost_models.measured.runs.switches import is_suspect
+from cost_models.measured.runs.stack import is_suspect
 from cost_models.measured.validation.scores import measured_seconds
 from cost_models.operators.flops import causal_flops, model_flops, utilisation
 from cost_models.specs.cluster import Precision

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from cost_models.files import catalog
-from cost_models.measured.calibration.few_runs import FEW, covariance_of, fit_few_runs, offset_of
-from cost_models.measured.calibration.refitting import refit
+from cost_models.measured.calibration.few_runs import MAX_FEW_RUNS, covariance_of, fit_few_runs, offset_of
+from cost_models.measured.calibration.profile_fits import refit
 from cost_models.measured.calibration.step_time_fit import pulls_of
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.runs.rows import Row
@@ -75,7 +75,7 @@ def test_calibrating_takes_the_careful_way_with_few_runs_of_one_source(cases: Se
     pair = ("a100-sxm-80gb", "megatron-2021")
     few = refit(pair, cases[:3])
     assert few.profile.gemm_efficiency == fit_few_runs(few.start, cases[:3]).profile.gemm_efficiency
-    assert len(cases) > FEW
+    assert len(cases) > MAX_FEW_RUNS
     assert refit(pair, cases).fit.profile.gemm_efficiency != few.profile.gemm_efficiency
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cost_models.defaults import measured_cluster
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
@@ -21,7 +22,6 @@ from cost_models.specs.hardware import (
     HardwareProfile,
     attention_head_seconds,
     curve_seconds,
-    measured_cluster,
 )
 
 PEAK, START_UP = 1e11, 4e-6

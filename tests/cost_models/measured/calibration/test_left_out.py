@@ -11,7 +11,7 @@ from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.measured.validation.intervals import LeftOutRun, Reach, held_by_source, reach_of
+from cost_models.measured.validation.scores import LeftOutRun, Reach, coverage_by_source, reach_of
 from cost_models.pipeline.pricing import estimate, step_deviation, step_interval
 from cost_models.question import Question
 from cost_models.specs.hardware import TimedRuns
@@ -34,7 +34,7 @@ def test_intervals_reach_as_far_as_either_side_needs() -> None:
     reach = reach_of(skewed(20))
     assert reach.slower == pytest.approx(3.0, rel=0.1)
     assert reach.faster == pytest.approx(0.5, rel=0.1)
-    assert np.mean([reach.holds(run) for run in skewed(20)]) == pytest.approx(0.9, abs=0.005)
+    assert np.mean([reach.covers(run) for run in skewed(20)]) == pytest.approx(0.9, abs=0.005)
 
 
 def test_a_long_table_weighs_as_the_root_of_its_runs() -> None:
@@ -46,8 +46,8 @@ def test_a_long_table_weighs_as_the_root_of_its_runs() -> None:
 
 def test_a_source_is_judged_by_the_reach_of_all_others() -> None:
     """A source far from the others is not held, however far its own runs would have the interval reach."""
-    assert not any(held_by_source([*skewed(20), *runs("odd", np.full(400, 3.0))])["odd"])
-    drawn = held_by_source(skewed(20))
+    assert not any(coverage_by_source([*skewed(20), *runs("odd", np.full(400, 3.0))])["odd"])
+    drawn = coverage_by_source(skewed(20))
     assert np.mean([np.mean(own) for own in drawn.values()]) == pytest.approx(0.9, abs=0.01)
 
 
@@ -55,7 +55,7 @@ def test_without_a_deviation_nothing_is_claimed() -> None:
     known = skewed(4)
     unknown = LeftOutRun(source="silent", error=3.0, deviation=None)
     assert reach_of([*known, unknown]) == reach_of(known)
-    assert "silent" not in held_by_source([*known, unknown])
+    assert "silent" not in coverage_by_source([*known, unknown])
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +106,6 @@ def test_an_interval_reaches_further_towards_slower_steps(question: Question) ->
     assert found is not None
     assert deviation is not None
     assert np.log(found) == pytest.approx(half_width(0.9) * deviation * np.array([-0.5, 2.0]))
-    assert Reach(faster=0.5, slower=2.0).holds(
+    assert Reach(faster=0.5, slower=2.0).covers(
         LeftOutRun(source="a", error=1 / found[1] - 1 + 1e-6, deviation=deviation)
     )

@@ -12,8 +12,7 @@ from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.files.models import resolve_model
-from cost_models.measured.calibration.moved_profile import before_runs, moved
-from cost_models.measured.calibration.refining import (
+from cost_models.measured.calibration.refinement import (
     STEP,
     MeasuredQuantity,
     ObservedRun,
@@ -22,6 +21,7 @@ from cost_models.measured.calibration.refining import (
     quantities,
     refine,
 )
+from cost_models.measured.calibration.scaled_profile import before_runs, scale_seconds
 from cost_models.specs.hardware import CurvePoint, HardwareProfile, Moved, OperatorCurve
 from cost_models.specs.training import TrainingSpec
 
@@ -69,7 +69,7 @@ def observed(
 
 
 def planted(**factors: float) -> HardwareProfile:
-    return moved(measured_apart(), Moved(**factors))
+    return scale_seconds(measured_apart(), Moved(**factors))
 
 
 def error(refinement: Refinement, truth: HardwareProfile, layout: str, quantity: str) -> float:
@@ -137,7 +137,7 @@ def test_time_that_others_took_is_contention_and_not_compute() -> None:
 def test_moving_back_gives_what_was_measured_apart(factor: float) -> None:
     start = measured_apart()
     by = Moved(compute=factor, host=2 * factor, optimizer=factor)
-    back = before_runs(moved(start, by).model_copy(update={"moved": by, "contention": 0.3}))
+    back = before_runs(scale_seconds(start, by).model_copy(update={"moved": by, "contention": 0.3}))
     run = observed("tp2 mbs2", start)
     assert quantities(priced(run, back)) == pytest.approx(quantities(priced(run, start)), rel=1e-3)
     assert (back.moved, back.contention) == (None, 0.0)
@@ -153,7 +153,7 @@ def test_a_second_calibration_starts_where_the_first_did() -> None:
 
 @pytest.mark.parametrize("factor", [0.1, 0.5, 0.95])
 def test_no_share_of_a_peak_exceeds_it_however_fast_a_run_was(factor: float) -> None:
-    fast = moved(measured_apart(), Moved(compute=factor, optimizer=factor))
+    fast = scale_seconds(measured_apart(), Moved(compute=factor, optimizer=factor))
     shares = {name: value for name, value in fast if name.endswith("efficiency") and value is not None}
     assert max(shares.values()) <= 1.0
     rate = fast.measured_peak * fast.gemm_efficiency

@@ -10,8 +10,13 @@ import numpy as np
 import pytest
 
 from cost_models.errors import UnknownNameError
-from cost_models.measured.calibration.families import blank_profile, cross_validate
-from cost_models.measured.calibration.refitting import Selection, refit, select_runs
+from cost_models.measured.calibration.profile_fits import (
+    Selection,
+    blank_profile,
+    cross_validate,
+    refit,
+    select_runs,
+)
 from cost_models.measured.calibration.step_time_fit import (
     CONSTANTS,
     StepTimeFit,
@@ -185,7 +190,7 @@ def test_what_the_rows_cannot_tell_stays_at_its_default(clean: StepTimeFit, star
     for name in MULTI_NODE:
         assert getattr(clean.profile, name) == pytest.approx(getattr(start, name), rel=1e-3)
         assert clean.constants[name].determined == pytest.approx(0, abs=1e-6)
-        assert clean.constants[name].moved_by == ()
+        assert clean.constants[name].movers == ()
     assert clean.constants["gemm_efficiency"].determined > 0.5
 
 

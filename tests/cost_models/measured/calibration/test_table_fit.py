@@ -12,7 +12,7 @@ from cost_models.errors import InputError
 from cost_models.files.catalog import load_profile, load_recommender
 from cost_models.files.loading import resolve_cluster
 from cost_models.measured.calibration.measurements import Measurement
-from cost_models.measured.calibration.microbenchmark_parts import moved_bytes, table_rates
+from cost_models.measured.calibration.microbenchmark_fit import moved_bytes, table_rates
 from cost_models.recommender.prices.lookup import efficiency, lookup_seconds, update_seconds
 from cost_models.recommender.question import RecommenderQuestion, complete_recommender
 from cost_models.recommender.rows import option_columns

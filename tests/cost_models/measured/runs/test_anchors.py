@@ -11,7 +11,7 @@ import pytest
 from cost_models.measured.calibration.anchors import anchor, spread_positions
 from cost_models.measured.runs.rows import Row
 from cost_models.measured.runs.shipped import shipped_rows
-from cost_models.measured.validation.predicting import Prediction, predict
+from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import score, step_error
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from cost_models.measured.runs.cases import Case, read_case
 from cost_models.measured.runs.rows import Row, UnpredictableError
-from cost_models.measured.validation.predicting import Prediction, predict
+from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.pipeline.pricing import estimate
 
 LARGE = {

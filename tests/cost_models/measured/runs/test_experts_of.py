@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cost_models.measured.runs.rows import Row
-from cost_models.measured.runs.switches import expert_changes, further_tokens, keeps_experts_whole
+from cost_models.measured.runs.stack import expert_changes, further_tokens, keeps_experts_whole
 
 FLEX = {"expert_dispatch": "tokens", "weighs_inside_experts": True}
 BRIDGE = "Megatron-Bridge, NeMo container {}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cost_models.measured.runs.rows import Row
-from cost_models.measured.validation.predicting import predict
+from cost_models.measured.validation.predictions import predict
 
 ROW = {
     "model_name": "llama3-8b",

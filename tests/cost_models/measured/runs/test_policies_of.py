@@ -10,17 +10,17 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Offload
 from cost_models.axes.words import EVERY
 from cost_models.files import catalog
-from cost_models.measured.calibration.families import fit_families, pair_of
+from cost_models.measured.calibration.profile_fits import fit_families, pair_of
 from cost_models.measured.runs.cases import Case, read_case
 from cost_models.measured.runs.hardware import cluster_of
-from cost_models.measured.runs.policies import (
+from cost_models.measured.runs.rows import Notes, Row
+from cost_models.measured.runs.stack import (
+    is_suspect,
     precision_of,
     recompute_of,
+    stack_of,
     zero_of,
 )
-from cost_models.measured.runs.rows import Notes, Row
-from cost_models.measured.runs.stack import stack_of
-from cost_models.measured.runs.switches import is_suspect
 from cost_models.memory.states import state_bytes
 from cost_models.pipeline.pricing import estimate
 

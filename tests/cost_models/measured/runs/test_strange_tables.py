@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from cost_models.errors import InputError
 from cost_models.measured.calibration.anchors import anchor
-from cost_models.measured.runs.degrees import LARGEST_COUNTS
+from cost_models.measured.runs.cases import LARGEST_COUNTS
 from cost_models.measured.runs.rows import Row, parse_rows, read_rows
-from cost_models.measured.validation.predicting import Prediction, predict
+from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import score
 
 GOOD = {

@@ -14,11 +14,11 @@ from gpu_traces import ADAM, GEMM, UNKNOWN, write_trace
 
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import InputError
-from cost_models.measured.logs import lines
+from cost_models.measured import logs
 from cost_models.measured.traces import events
 from cost_models.measured.traces.events import Event
 from cost_models.measured.traces.products import Products
-from cost_models.measured.traces.reading import read_traces
+from cost_models.measured.traces.rank_trace import read_traces
 
 PARTS = {"compute": 0.5, "host": 0.02, "optimizer": 0.03, "offload": 0.01, "other": 0.02}
 COMMUNICATION = {"tp": 0.08, "pp": 0.04, "dp": 0.06, "bubble": 0.11}
@@ -252,7 +252,7 @@ def test_products_are_joined_with_the_operators_that_launched_them(tmp_path: Pat
 
 def test_an_event_made_to_fill_a_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_LARGEST_EVENT", 1 << 18)
-    monkeypatch.setattr(lines, "MOST_EXPANSION", 1 << 20)
+    monkeypatch.setattr(logs, "MOST_EXPANSION", 1 << 20)
     bomb = tmp_path / "bomb.json.gz"
     bomb.write_bytes(gzip.compress(b'{"traceEvents": [{"name": "' + b"a" * (1 << 22)))
     assert "has an event of more than" in _refused(bomb)
@@ -274,11 +274,11 @@ def test_products_of_a_long_trace_take_few_bytes() -> None:
             ("kernel", "gemm"),
         ):
             one = event(category, name, number)
-            read.ran(one) if category == "kernel" else read.told(one)
+            read.add_kernel(one) if category == "kernel" else read.add_operator(one)
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert kept < 20_000 * 80
-    found = read.found()
+    found = read.seconds_by_shape()
     assert {str(product): len(seconds) for product, seconds in found.items()} == {
         "8 x 4 x 2": 6667,
         "8 x 4 x 3": 6667,

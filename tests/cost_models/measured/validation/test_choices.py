@@ -9,9 +9,8 @@ import pytest
 
 from cost_models.measured.runs.rows import Row
 from cost_models.measured.runs.shipped import shipped_rows
-from cost_models.measured.validation.choices import choice_scores
-from cost_models.measured.validation.predicting import Prediction, predict
-from cost_models.measured.validation.scores import sweep_of
+from cost_models.measured.validation.predictions import Prediction, predict
+from cost_models.measured.validation.scores import choice_scores, sweep_of
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from cost_models.measured.runs.rows import Row
-from cost_models.measured.validation.predicting import Prediction, predict
+from cost_models.measured.validation.predictions import Prediction, predict
 
 LAST_RANK = "torch allocated_bytes.all.peak on LAST rank"
 TINY = {

@@ -30,7 +30,7 @@ def test_one_profile_has_all_rungs_of_a_ladder() -> None:
 )
 def test_as_many_figures_are_met_as_were(name: str, least: int) -> None:
     found = group(name)
-    assert found.met >= least
+    assert found.within_tolerance >= least
     assert all(abs(point.off) < 10 for point in found.points)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cost_models.files import catalog
-from cost_models.measured.calibration.families import ANY, pair_of, takes_part
+from cost_models.measured.calibration.profile_fits import ANY, is_fitted, pair_of
 from cost_models.measured.runs.cases import Case
 from cost_models.measured.runs.shipped import timed_cases
 from cost_models.measured.validation.scores import measured_seconds
@@ -23,7 +23,7 @@ FITTED = [
 def runs_of(profile: str) -> list[Case]:
     """What the profile was fitted to: the shipped runs of its die and stack that move constants."""
     fitted = catalog.load_profile(profile)
-    trusted = [case for case in timed_cases() if takes_part(case)]
+    trusted = [case for case in timed_cases() if is_fitted(case)]
     pairs = {(fitted.gpu, fitted.stack)} if fitted.stack != ANY else {pair_of(case) for case in trusted}
     return [case for case in trusted if pair_of(case) in pairs and pair_of(case)[0] == fitted.gpu]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cost_models.measured.runs.rows import Row
-from cost_models.measured.validation.predicting import Prediction
+from cost_models.measured.validation.predictions import Prediction
 from cost_models.measured.validation.scores import SourceScore, kendall_tau, score
 
 

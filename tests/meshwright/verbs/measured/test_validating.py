@@ -14,7 +14,7 @@ from calling import Answer, told
 from effort import number
 
 from cost_models.measured.runs.shipped import shipped_rows, source_notes
-from cost_models.measured.validation.predicting import Prediction, predict
+from cost_models.measured.validation.predictions import Prediction, predict
 
 COLUMNS = (
     "row_id,source_id,framework,layers,hidden,heads,vocab,seq_len,gpu,num_gpus,tp,pp,micro_batch,global_batch,"

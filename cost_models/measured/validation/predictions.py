@@ -20,8 +20,8 @@ from cost_models.pipeline.seconds import FRAGMENTATION
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile
 
-_TOGETHER = 256
-"""Rows that are read before the first of them is predicted."""
+_BATCH_ROWS = 256
+"""Rows that are read before any is predicted."""
 _LAST_RANK = re.compile(r"last (pipeline )?(rank|stage)|rank -1")
 _FIRST_RANK = re.compile(r"first (pipeline )?(rank|stage)|rank 0")
 _DRIVER = re.compile(r"nvidia-smi|nvml|driver|pynvml|rocm-smi|gpu memory used|device memory")
@@ -50,11 +50,11 @@ class Prediction:
     peak_bytes: float | None = None
     """Predicted peak as the row measured it: allocated on the rank it names, or as the driver reports."""
     fits: bool | None = None
-    """None also where the row does not say what was recomputed, and it fits only if more was than is assumed."""
+    """Whether the run fits; None also where recomputation is blank, and only more of it than assumed would fit."""
     fits_probability: float | None = None
-    """Chance that it fits."""
+    """Chance of fitting in memory."""
     verdict: Verdict | None = None
-    """Whether it fits, `tight` where the error of peaks leaves that open; None where nothing was predicted."""
+    """Verdict on memory, `tight` where the error of peaks leaves it open; None without a prediction."""
     parts: dict[str, float] = field(default_factory=dict)
     """Seconds of the step by part."""
     assumptions: tuple[str, ...] = ()
@@ -71,10 +71,10 @@ def predict(
 
     Rows that follow one another and ask the same question are priced together.
     """
-    coming = iter(rows)
-    while some := list(islice(coming, _TOGETHER)):
-        cases = [_case(row, stack, profile) for row in some]
-        for row, case, priced in zip(some, cases, _priced(cases), strict=True):
+    remaining = iter(rows)
+    while batch := list(islice(remaining, _BATCH_ROWS)):
+        cases = [_case(row, stack, profile) for row in batch]
+        for row, case, priced in zip(batch, cases, _batch_estimates(cases), strict=True):
             if isinstance(case, str) or isinstance(priced, str):
                 yield Prediction(row=row, skipped=case if isinstance(case, str) else str(priced))
             elif _cannot_be_undivided(case, priced):
@@ -84,40 +84,44 @@ def predict(
 
 
 def _case(row: Row, stack: str | None, profile: str | HardwareProfile | None) -> Case | str:
-    """What a row asks, or why it cannot be read."""
+    """The case of a row, or the reason why it cannot be read."""
     try:
         return read_case(row, stack=stack, profile=profile)
     except (UnpredictableError, InputError) as reason:
-        return _why(reason)
+        return _reason_words(reason)
 
 
-def _priced(cases: Sequence[Case | str]) -> list[Estimate | str]:
-    """The estimate of each case, or why there is none."""
-    found: list[Estimate | str] = [""] * len(cases)
-    together: list[tuple[Question, list[tuple[int, Layout]]]] = []
+def _batch_estimates(cases: Sequence[Case | str]) -> list[Estimate | str]:
+    """The estimate of each case, or the reason why there is none."""
+    estimates: list[Estimate | str] = [""] * len(cases)
+    groups: list[tuple[Question, list[tuple[int, Layout]]]] = []
     for number, case in enumerate(cases):
         if isinstance(case, str):
             continue
-        own = next((rows for question, rows in reversed(together) if question == case.question), None)
-        if own is None:
-            together.append((case.question, own := []))
-        own.append((number, case.layout))
-    for question, rows in together:
+        group = next((rows for question, rows in reversed(groups) if question == case.question), None)
+        if group is None:
+            groups.append((case.question, group := []))
+        group.append((number, case.layout))
+    for question, rows in groups:
         numbers, layouts = zip(*rows, strict=True)
-        for number, priced in zip(numbers, _each(question, layouts), strict=True):
-            found[number] = priced
-    return found
+        for number, priced in zip(numbers, _estimates(question, layouts), strict=True):
+            estimates[number] = priced
+    return estimates
 
 
-def _each(question: Question, layouts: Sequence[Layout]) -> Sequence[Estimate | str]:
-    """The estimates of some layouts; where one of them has none, each for itself."""
+def _estimates(question: Question, layouts: Sequence[Layout]) -> Sequence[Estimate | str]:
+    """Estimates of layouts, together; separately where any fails."""
     try:
         return estimate_each(question, layouts)
     except InputError as reason:
-        return [_why(reason)] if len(layouts) == 1 else [_each(question, [one])[0] for one in layouts]
+        return (
+            [_reason_words(reason)]
+            if len(layouts) == 1
+            else [_estimates(question, [one])[0] for one in layouts]
+        )
 
 
-def _why(reason: Exception) -> str:
+def _reason_words(reason: Exception) -> str:
     return printable(str(reason).splitlines()[0])
 
 
@@ -131,15 +135,15 @@ def _cannot_be_undivided(case: Case, priced: Estimate) -> bool:
 
 def _prediction(case: Case, priced: Estimate) -> Prediction:
     # a run that recomputed more than is assumed had more room
-    known = priced.fits or bool(case.row.text("recompute"))
+    is_certain = priced.fits or bool(case.row.text("recompute"))
     return Prediction(
         row=case.row,
         case=case,
         step_seconds=priced.step_seconds if case.sized else None,
         peak_bytes=peak_bytes(case, priced),
-        fits=priced.fits if known else None,
-        fits_probability=priced.fits_probability if known else None,
-        verdict=priced.verdict if known else None,
+        fits=priced.fits if is_certain else None,
+        fits_probability=priced.fits_probability if is_certain else None,
+        verdict=priced.verdict if is_certain else None,
         parts=dict(priced.time) if case.sized else {},
         assumptions=case.assumptions,
         trust=str(priced.trust),

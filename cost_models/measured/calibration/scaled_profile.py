@@ -1,4 +1,4 @@
-"""A profile with its seconds multiplied kind by kind, as runs suggest, and the way back.
+"""Scaling of a profile's seconds, kind by kind, as runs suggest, and the way back.
 
 No share of a peak exceeds 1. Where a run was faster than anything measured before, a measured peak rises with it; the
 peak of a datasheet is the limit.
@@ -12,7 +12,7 @@ from typing import TypeVar
 from cost_models.specs.hardware import AttentionCurve, CurvePoint, HardwareProfile, Moved, OperatorCurve
 
 Curve = TypeVar("Curve", OperatorCurve, AttentionCurve)
-MOVED_BY = "; moved by "
+PROVENANCE_MARK = "; moved by "
 """Separates, in a profile's source, how it was measured from the runs that moved it."""
 _DIGITS = 6
 """Significant digits: enough that moving back gives the measured values, and short to read."""
@@ -36,31 +36,33 @@ _SECONDS = {
 """Constant in seconds → the factor of `Moved` that multiplies it."""
 
 
-def moved(profile: HardwareProfile, by: Moved) -> HardwareProfile:
+def scale_seconds(profile: HardwareProfile, factors: Moved) -> HardwareProfile:
     """`profile` with the seconds of each kind multiplied by its factor."""
-    rise, bandwidth_rise = _rises(profile, by)
+    rise, bandwidth_rise = _rises(profile, factors)
     operands = profile.gemm_operand_bandwidth
     shares = {
-        "gemm_efficiency": (by.compute, rise),
-        "attention_forward_efficiency": (by.compute, rise),
-        "attention_backward_efficiency": (by.compute, rise),
-        "memory_efficiency": (by.compute, bandwidth_rise),
-        "optimizer_efficiency": (by.optimizer, bandwidth_rise),
-        "link_efficiency": (by.collectives, 1.0),
-        "network_efficiency": (by.collectives, 1.0),
+        "gemm_efficiency": (factors.compute, rise),
+        "attention_forward_efficiency": (factors.compute, rise),
+        "attention_backward_efficiency": (factors.compute, rise),
+        "memory_efficiency": (factors.compute, bandwidth_rise),
+        "optimizer_efficiency": (factors.optimizer, bandwidth_rise),
+        "link_efficiency": (factors.collectives, 1.0),
+        "network_efficiency": (factors.collectives, 1.0),
     }
-    seconds = {name: _short(getattr(profile, name) * getattr(by, kind)) for name, kind in _SECONDS.items()}
+    seconds = {
+        name: _short(getattr(profile, name) * getattr(factors, kind)) for name, kind in _SECONDS.items()
+    }
     return profile.model_copy(
         update=seconds
         | {name: _share(getattr(profile, name) / slower / more) for name, (slower, more) in shares.items()}
         | {
-            "gemm_operand_bandwidth": None if operands is None else _short(operands / by.compute),
+            "gemm_operand_bandwidth": None if operands is None else _short(operands / factors.compute),
             "measured_peak": _risen(profile.measured_peak, rise),
             "measured_bandwidth": _risen(profile.measured_bandwidth, bandwidth_rise),
-            "operators": tuple(_slowed(curve, by.compute) for curve in profile.operators),
-            "attention": tuple(_slowed(curve, by.compute) for curve in profile.attention),
+            "operators": tuple(_slowed(curve, factors.compute) for curve in profile.operators),
+            "attention": tuple(_slowed(curve, factors.compute) for curve in profile.attention),
             "collectives": tuple(
-                curve.model_copy(update={"points": _slower(curve.points, by.collectives)})
+                curve.model_copy(update={"points": _slower(curve.points, factors.collectives)})
                 for curve in profile.collectives
             ),
         }
@@ -72,33 +74,38 @@ def before_runs(profile: HardwareProfile) -> HardwareProfile:
     if profile.moved is None:
         return profile
     back = Moved(**{kind: 1.0 / factor for kind, factor in profile.moved})
-    source = profile.source.partition(MOVED_BY)[0]
-    return moved(profile, back).model_copy(update={"moved": None, "contention": 0.0, "source": source})
+    source = profile.source.partition(PROVENANCE_MARK)[0]
+    return scale_seconds(profile, back).model_copy(
+        update={"moved": None, "contention": 0.0, "source": source}
+    )
 
 
-def moved_by_factors(profile: HardwareProfile, factors: Mapping[str, float]) -> HardwareProfile:
+def scale_constants(profile: HardwareProfile, factors: Mapping[str, float]) -> HardwareProfile:
     """The profile with some constants multiplied, each at most at the fit's ceiling or its former value."""
     values = {}
     for name, factor in factors.items():
-        before = getattr(profile, name)
-        values[name] = min(float(f"{before * factor:.4g}"), max(before, ceiling_of(name)))
+        value = getattr(profile, name)
+        values[name] = min(float(f"{value * factor:.4g}"), max(value, ceiling_of(name)))
     return profile.model_copy(update=values)
 
 
 def ceiling_of(name: str) -> float:
     """Largest value that a fit may give a constant, within the limits of the profile's file."""
-    most = next(mark.le for mark in HardwareProfile.model_fields[name].metadata if hasattr(mark, "le"))
+    limit = next(mark.le for mark in HardwareProfile.model_fields[name].metadata if hasattr(mark, "le"))
     ceiling = 1.0 if name in _OF_A_BENCHMARK else _CEILING
-    return min(float(most), ceiling) if name.endswith("efficiency") else float(most)
+    return min(float(limit), ceiling) if name.endswith("efficiency") else float(limit)
 
 
-def _rises(profile: HardwareProfile, by: Moved) -> tuple[float, float]:
+def _rises(profile: HardwareProfile, factors: Moved) -> tuple[float, float]:
     """Factors by which the measured peak and bandwidth rise; 1 where no rate exceeds them."""
     rise = bandwidth_rise = 1.0
     if profile.measured_peak is not None:
-        rise = max(rise, profile.gemm_efficiency / by.compute)
+        rise = max(rise, profile.gemm_efficiency / factors.compute)
     if profile.measured_bandwidth is not None:
-        rates = (profile.memory_efficiency / by.compute, profile.optimizer_efficiency / by.optimizer)
+        rates = (
+            profile.memory_efficiency / factors.compute,
+            profile.optimizer_efficiency / factors.optimizer,
+        )
         bandwidth_rise = max(bandwidth_rise, *rates)
     return rise, bandwidth_rise
 

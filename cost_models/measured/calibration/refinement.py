@@ -1,4 +1,4 @@
-"""Refining the profile of a machine by runs on it: measured constants move only as far as the runs say.
+"""Refinement of the profile of a machine by runs on it: measured constants move only as far as the runs imply.
 
 Microbenchmarks time operators one by one. They cannot see how operators do inside a training step; a run sees just
 that, but of one layout, and with the machine's noise. So the fit is over factors on seconds, one for each kind
@@ -19,7 +19,7 @@ from cost_models.axes.layout import Layout
 from cost_models.defaults import complete_question
 from cost_models.estimate import Estimate
 from cost_models.measured.calibration.least_squares import shrink
-from cost_models.measured.calibration.moved_profile import MOVED_BY, before_runs, moved
+from cost_models.measured.calibration.scaled_profile import PROVENANCE_MARK, before_runs, scale_seconds
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile, Moved
@@ -34,9 +34,9 @@ QUANTITIES: dict[str, tuple[str, ...]] = {
     "ep_comm": ("ep_comm",),
     "dp_comm": ("dp_comm",),
 }
-"""Quantity that runs measure → the parts of an estimate that it consists of; `step` is all of them."""
+"""Quantity that runs measure → its parts in an estimate; `step` is the sum of all parts."""
 STEP = "step"
-_UNSEEN = {
+_MODEL_ERROR = {
     STEP: 0.05,
     "thread": 0.02,
     "compute": 0.1,
@@ -63,14 +63,14 @@ _PULLS = {
 """Log-distance from what was measured apart that is as likely as one deviation: operators repeat within a tenth, host
 times differ by factors, and so do collectives whose members wait for one another. Contention is 1 + it, from 1."""
 _FOLLOW_HOST = ("action_host", "tensor_parallel_host", "sequence_parallel_host", "sharded_host")
-_FOLLOWS = 0.3
+_SHARED_HOST_FACTOR = 0.3
 """Share of the logarithm by which all host time is off that these are taken to be off by, beside something of their
 own: caches are colder in a step than where it was measured, which is most of a short time and little of a long one."""
 _FARTHEST = math.log(100.0)
 """Largest factor, as a logarithm, that a constant may move by: beyond it something else is wrong."""
 _Z90 = 1.645
-_NAMED = 4
-"""Most runs named one by one in a profile's source."""
+_MAX_NAMED_RUNS = 4
+"""Largest number of runs that a profile's source names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class ObservedRun:
     layout: Layout
     """The layout, placed."""
     seen: Mapping[str, MeasuredQuantity]
-    """`step`, and those of `QUANTITIES` that this run measured."""
+    """Quantity → measurement, for `step` and the `QUANTITIES` that this run measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +114,9 @@ class Refinement:
     """A profile before and after runs refined it."""
 
     start: HardwareProfile
-    """The profile as it was measured."""
+    """The measured profile, before runs moved it."""
     profile: HardwareProfile
-    """The refined profile; its error is that of the fit, and no less than the runs vary by."""
+    """The refined profile; it claims the error of the fit, or the variation of the runs if larger."""
     runs: tuple[ObservedRun, ...]
     estimates: tuple[Estimate, ...]
     """Estimate of each run under the refined profile."""
@@ -132,21 +132,24 @@ def refine(
     Raises:
         InputError: the profile is of another GPU.
     """
-    start = _for(runs[0].question, before_runs(profile))
-    seen = _to_explain(start, runs)
+    start = _renamed_profile(runs[0].question, before_runs(profile))
+    quantities_seen = _explained_quantities(start, runs)
     deviations = np.array(
-        [math.hypot(_UNSEEN[quantity], one.noise, one.disturbance) for _, quantity, one in seen]
+        [
+            math.hypot(_MODEL_ERROR[quantity], measured_quantity.noise, measured_quantity.disturbance)
+            for _, quantity, measured_quantity in quantities_seen
+        ]
     )
-    measured = np.log([one.seconds for _, _, one in seen])
+    measured = np.log([measured_quantity.seconds for _, _, measured_quantity in quantities_seen])
     totals = _totals()
 
     def errors_at(points: Array) -> Array:
         return np.array([errors_of(point) for point in points])
 
     def errors_of(point: Array) -> Array:
-        there = _moved_to(start, totals @ point)
-        predicted = [quantities(priced(run, there)) for run in runs]
-        logarithms = np.log([predicted[index][quantity] for index, quantity, _ in seen])
+        profile_there = _scaled_profile(start, totals @ point)
+        predicted = [quantities(priced(run, profile_there)) for run in runs]
+        logarithms = np.log([predicted[index][quantity] for index, quantity, _ in quantities_seen])
         return np.asarray((logarithms - measured) / deviations)
 
     pulls = np.array(list(_PULLS.values()))
@@ -155,20 +158,20 @@ def refine(
         errors_at,
         np.zeros(len(pulls)),
         pulls,
-        np.ones(len(seen)),
+        np.ones(len(quantities_seen)),
         floor=floor,
         ceiling=_FARTHEST,
         on_round=None if on_round is None else lambda round_, errors: on_round(round_),
     )
-    settled = _settled(totals, shrunk.point, np.asarray(np.linalg.inv(shrunk.curvature)), pulls)
-    result = _moved_to(start, totals @ shrunk.point)
+    factors = _factor_intervals(totals, shrunk.point, np.asarray(np.linalg.inv(shrunk.curvature)), pulls)
+    result = _scaled_profile(start, totals @ shrunk.point)
     estimates = tuple(priced(run, result) for run in runs)
     return Refinement(
         start=start,
         profile=result.model_copy(update=_claims(start, runs, estimates)),
         runs=tuple(runs),
         estimates=estimates,
-        factors=settled,
+        factors=factors,
     )
 
 
@@ -184,14 +187,14 @@ def priced(run: ObservedRun, profile: HardwareProfile) -> Estimate:
     return estimate(question, run.layout)
 
 
-def quantities(found: Estimate) -> dict[str, float]:
+def quantities(result: Estimate) -> dict[str, float]:
     """An estimate's seconds in the quantities that runs measure."""
-    parts = found.time.as_dict()
-    sums = {name: sum(parts[part] for part in of) for name, of in QUANTITIES.items()}
-    return {STEP: found.step_seconds} | sums
+    parts = result.time.as_dict()
+    sums = {name: sum(parts[part] for part in part_names) for name, part_names in QUANTITIES.items()}
+    return {STEP: result.step_seconds} | sums
 
 
-def _for(question: Question, profile: HardwareProfile) -> HardwareProfile:
+def _renamed_profile(question: Question, profile: HardwareProfile) -> HardwareProfile:
     """The profile renamed for the question's GPU and stack. Raises InputError where it is of another GPU."""
     complete_question(
         question.model, question.cluster, question.training, stack=question.stack, profile=profile
@@ -201,16 +204,16 @@ def _for(question: Question, profile: HardwareProfile) -> HardwareProfile:
     return profile.model_copy(update=identity)
 
 
-def _to_explain(
+def _explained_quantities(
     start: HardwareProfile, runs: Sequence[ObservedRun]
 ) -> list[tuple[int, str, MeasuredQuantity]]:
     """(run, quantity, what was measured) for quantities that both the run and the cost model have."""
     predicted = [quantities(priced(run, start)) for run in runs]
     return [
-        (index, quantity, one)
+        (index, quantity, measured)
         for index, run in enumerate(runs)
-        for quantity, one in run.seen.items()
-        if 0 < one.seconds < math.inf and predicted[index][quantity] > 0
+        for quantity, measured in run.seen.items()
+        if 0 < measured.seconds < math.inf and predicted[index][quantity] > 0
     ]
 
 
@@ -219,28 +222,30 @@ def _totals() -> Array:
     kinds = list(_PULLS)
     matrix = np.eye(len(kinds))
     for kind in _FOLLOW_HOST:
-        matrix[kinds.index(kind), kinds.index("host")] = _FOLLOWS
+        matrix[kinds.index(kind), kinds.index("host")] = _SHARED_HOST_FACTOR
     return matrix
 
 
-def _moved_to(start: HardwareProfile, logarithms: Array) -> HardwareProfile:
+def _scaled_profile(start: HardwareProfile, logarithms: Array) -> HardwareProfile:
     """The profile moved by factors with these logarithms, in the order of `_PULLS`."""
     factors = {kind: float(f"{factor:.4g}") for kind, factor in zip(_PULLS, np.exp(logarithms), strict=True)}
     contention = round(factors.pop("contention") - 1.0, 4)
     by = Moved(**factors)
-    return moved(start, by).model_copy(update={"moved": by, "contention": contention})
+    return scale_seconds(start, by).model_copy(update={"moved": by, "contention": contention})
 
 
-def _settled(totals: Array, point: Array, covariance: Array, pulls: Array) -> dict[str, RefinedFactor]:
+def _factor_intervals(
+    totals: Array, point: Array, covariance: Array, pulls: Array
+) -> dict[str, RefinedFactor]:
     """The factor of each kind with the 90 % interval of the linearised problem."""
-    after = np.sqrt(np.diag(totals @ covariance @ totals.T))
-    before = np.sqrt(np.diag(totals @ np.diag(pulls**2) @ totals.T))
-    found = {}
-    for kind, at, spread, unknown in zip(_PULLS, totals @ point, after, before, strict=True):
+    posterior = np.sqrt(np.diag(totals @ covariance @ totals.T))
+    prior = np.sqrt(np.diag(totals @ np.diag(pulls**2) @ totals.T))
+    factors = {}
+    for kind, at, spread, unknown in zip(_PULLS, totals @ point, posterior, prior, strict=True):
         low, factor, high = (float(np.exp(at + side * _Z90 * spread)) for side in (-1, 0, 1))
-        told = max(0.0, 1.0 - float(spread / unknown))
-        found[kind] = RefinedFactor(factor=factor, low=low, high=high, determined=told)
-    return found
+        determined = max(0.0, 1.0 - float(spread / unknown))
+        factors[kind] = RefinedFactor(factor=factor, low=low, high=high, determined=determined)
+    return factors
 
 
 def _claims(
@@ -252,10 +257,10 @@ def _claims(
     ]
     noise = float(np.median([run.seen[STEP].noise for run in runs]))
     model = runs[0].question.model.name
-    layouts = ", ".join(run.layout.brief for run in runs[:_NAMED])
-    more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
+    layouts = ", ".join(run.layout.brief for run in runs[:_MAX_NAMED_RUNS])
+    further = f" and {len(runs) - _MAX_NAMED_RUNS} more" if len(runs) > _MAX_NAMED_RUNS else ""
     return {
         "median_error": round(max(float(np.median(errors)), noise), 4),
         "validated_runs": len(runs),
-        "source": f"{start.source}{MOVED_BY}runs of {model} under {layouts}{more}",
+        "source": f"{start.source}{PROVENANCE_MARK}runs of {model} under {layouts}{further}",
     }

@@ -10,34 +10,44 @@ from pathlib import Path
 from cost_models.axes.layout import Layout
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem, either
-from cost_models.measured.logs.formats import search
-from cost_models.measured.traces.events import Event, TraceFile
+from cost_models.measured.logs import search
+from cost_models.measured.traces.events import Event, NsightFile, TraceFile
 from cost_models.measured.traces.exchanges import Exchange, Exchanges
-from cost_models.measured.traces.host import HostSpans, Pass
-from cost_models.measured.traces.kernels import AXES, KERNELS, OTHER, UNNAMED, Parts, patterns
-from cost_models.measured.traces.nsight import NsightFile
+from cost_models.measured.traces.passes import HostSpans, Pass
 from cost_models.measured.traces.products import Product, Products
-from cost_models.measured.traces.splitting import KINDS, ON_CPU, Spans, Step, split
+from cost_models.measured.traces.step_parts import (
+    AXES,
+    KERNELS,
+    KINDS,
+    ON_CPU,
+    UNKNOWN,
+    UNNAMED,
+    Parts,
+    Spans,
+    Step,
+    patterns,
+    step_of,
+)
 from cost_models.units import counted, grouped
 
 _HOST = ("cpu_", "python_", "overhead", "trace", "fwdbwd", "ac2g")
-"""Beginnings of the categories of what is no GPU's."""
+"""Prefixes of categories of host events."""
 _CPU_OPERATOR, _CPU_STEP, _GPU_STEP = "cpu_op", "user_annotation", "gpu_user_annotation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
+class RankTrace:
     """One rank's trace."""
 
     rank: int
     step: Step
-    """The one that is looked at."""
+    """The step that was split into parts."""
     parts: dict[str, float]
-    """Its seconds by part, which add up to it."""
+    """Seconds of the step by part; they add up to it."""
     exchanges: dict[Exchange, list[tuple[float, float]]]
-    """Begin and seconds of each of its exchanges."""
+    """Begin and seconds of each exchange of the step."""
     passes: tuple[Pass, ...] = ()
-    """Those of the step that the trainer annotates, in seconds since it began."""
+    """Passes of the step that the trainer annotates, in seconds since its begin."""
     products: dict[Product, array[float]] = field(default_factory=dict)
     """Matrix products of the whole trace whose shapes it tells → seconds of each."""
     unknown: dict[str, float] = field(default_factory=dict)
@@ -47,45 +57,47 @@ class Traced:
 
     @property
     def seconds(self) -> float:
-        """Of the step."""
+        """Seconds of the step."""
         return sum(self.parts.values())
 
     @property
     def steps(self) -> int:
-        """Of the trace."""
+        """Steps of the trace."""
         return self.step.count
 
 
-def read_traces(paths: Sequence[Path], layout: Layout, *, on_cpu: bool = False) -> tuple[Traced, ...]:
+def read_traces(paths: Sequence[Path], layout: Layout, *, on_cpu: bool = False) -> tuple[RankTrace, ...]:
     """Read the same step of traces, of one rank each, in the order of their ranks; where all ran `on_cpu` no kernels
     are needed.
 
     Raises:
         InputError: a file cannot be read, is no trace of a GPU, or is of another job than the layout's.
     """
-    found: dict[int, Traced] = {}
+    traces: dict[int, RankTrace] = {}
     for path in paths:
-        first = next(iter(found.values()), None)
-        one = _read(path, layout, len(found), None if first is None else first.step.number, on_cpu=on_cpu)
-        if one.rank in found:
+        first = next(iter(traces.values()), None)
+        trace = _read(path, layout, len(traces), None if first is None else first.step.number, on_cpu=on_cpu)
+        if trace.rank in traces:
             raise InputError(
-                f"`{printable(str(path))}` is a second trace of rank {one.rank}",
+                f"`{printable(str(path))}` is a second trace of rank {trace.rank}",
                 hint="give one for each rank; a name with `rank3` says whose it is",
             )
-        found[one.rank] = one
-    return tuple(found[rank] for rank in sorted(found))
+        traces[trace.rank] = trace
+    return tuple(traces[rank] for rank in sorted(traces))
 
 
-def _read(path: Path, layout: Layout, otherwise: int, number: int | None, *, on_cpu: bool) -> Traced:
-    """`otherwise` is its rank where nothing says it, `number` that of the step to look at."""
+def _read(path: Path, layout: Layout, default_rank: int, number: int | None, *, on_cpu: bool) -> RankTrace:
+    """The trace of one rank: `default_rank` where the file names none; `number` is the step to split."""
     file = NsightFile(path) if path.suffix == ".sqlite" else TraceFile(path)
     name = printable(str(path))
-    rank = otherwise if file.rank is None else file.rank
+    rank = default_rank if file.rank is None else file.rank
     if file.world_size not in (None, layout.num_gpus) or rank >= layout.num_gpus:
-        said = f"rank {grouped(rank)}" + (f" of {grouped(file.world_size)}" if file.world_size else "")
+        rank_words = f"rank {grouped(rank)}" + (f" of {grouped(file.world_size)}" if file.world_size else "")
         raise InputError(
             "the trace is of another job than the plan",
-            problems=[Problem(name, f"it is of {said}, the plan has {counted(layout.num_gpus, 'rank')}")],
+            problems=[
+                Problem(name, f"it is of {rank_words}, the plan has {counted(layout.num_gpus, 'rank')}")
+            ],
         )
     spans, parts, exchanges, products, host = Spans(), Parts(layout), Exchanges(), Products(), HostSpans()
     seconds = dict.fromkeys(KINDS, 0.0)
@@ -100,33 +112,33 @@ def _read(path: Path, layout: Layout, otherwise: int, number: int | None, *, on_
             if part in (*AXES, UNNAMED):
                 exchanges.add(event, part)
             elif part == "compute":
-                products.ran(event)
+                products.add_kernel(event)
         elif event.category in (_CPU_STEP, _GPU_STEP):
             _annotate(spans, event)
-        products.told(event)
+        products.add_operator(event)
         if on_cpu and event.category in (_CPU_OPERATOR, _CPU_STEP):
             host.add(event)
     if on_cpu and not len(spans.start):
         host.fill(spans)
         seconds = {kind: sum(seconds for axis, _, seconds in host.waits if axis == kind) for kind in KINDS}
-    _require_whole(name, layout, spans, seconds, sorted(categories))
-    step = split(spans, number=number, order=ON_CPU if host.passes or host.waits else KINDS)
+    _require_complete(name, layout, spans, seconds, sorted(categories))
+    step = step_of(spans, number=number, order=ON_CPU if host.passes or host.waits else KINDS)
     if step.seconds <= 0:
         raise InputError(f"`{name}` has no step that lasts", hint="profile two or three whole steps")
     everything = sum(seconds.values())
-    return Traced(
+    return RankTrace(
         rank=rank,
         step=step,
         parts=step.parts,
-        exchanges=exchanges.within(step),
+        exchanges=exchanges.of_step(step),
         passes=host.passes_of(step.begin, step.seconds),
-        products=products.found(),
-        unknown=dict(sorted(parts.unknown.items(), key=lambda one: -one[1])),
-        covered=1 - (seconds[OTHER] + seconds[UNNAMED]) / everything if everything else 1.0,
+        products=products.seconds_by_shape(),
+        unknown=dict(sorted(parts.unknown.items(), key=lambda name_and_seconds: -name_and_seconds[1])),
+        covered=1 - (seconds[UNKNOWN] + seconds[UNNAMED]) / everything if everything else 1.0,
     )
 
 
-def _require_whole(
+def _require_complete(
     name: str, layout: Layout, spans: Spans, seconds: Mapping[str, float], categories: Sequence[str]
 ) -> None:
     """Raises InputError where nothing ran, or ranks of a job of several never communicated."""
@@ -149,9 +161,9 @@ def _annotate(spans: Spans, event: Event) -> None:
     """Keep where steps begin, the GPU's own annotation before the host's, where the GPU updates, and when the host
     waits for a batch."""
     begin, end = event.start, event.start + event.seconds
-    if found := search(patterns().step, event.name):
-        if event.category == _GPU_STEP or int(found[1]) not in spans.steps:
-            spans.steps[int(found[1])] = begin, end
+    if match := search(patterns().step, event.name):
+        if event.category == _GPU_STEP or int(match[1]) not in spans.steps:
+            spans.steps[int(match[1])] = begin, end
     elif event.category == _GPU_STEP and any(word in event.name for word in patterns().update):
         spans.updates.append((begin, end))
     elif event.category == _CPU_STEP and any(word in event.name for word in patterns().loading):

@@ -1,0 +1,442 @@
+"""Profiles fitted to runs: of every die and stack of published runs, cross-validated over sources, and of users'
+tables.
+
+There is one profile for each (die, family of stacks) with enough runs, and one for each die over all its stacks, for
+untimed stacks. Cross-validation leaves whole sources out of every fit, because rows of one sweep are alike. Tables of
+timed runs refit the catalogue's nearest profile of their GPU and stack.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from cost_models.arrays import Array
+from cost_models.defaults import DIES, die_of, nearest_profile
+from cost_models.documents import printable
+from cost_models.files import catalog
+from cost_models.measured.calibration.few_runs import MAX_FEW_RUNS, fit_few_runs
+from cost_models.measured.calibration.step_time_fit import (
+    WEIGHT_ON_ONE_CLUSTER,
+    StepTimeFit,
+    TimedCases,
+    fit_step_times,
+    fitted_profile,
+    measured_seconds,
+)
+from cost_models.measured.runs.cases import Case
+from cost_models.measured.runs.rows import Row
+from cost_models.measured.runs.stack import is_suspect
+from cost_models.measured.validation.predictions import Prediction, predict
+from cost_models.measured.validation.scores import measured_seconds as timed_seconds
+from cost_models.measured.validation.scores import reach_in
+from cost_models.measured.validation.step_times import StepTimes
+from cost_models.specs.hardware import HardwareProfile
+
+Pair = tuple[str, str]
+"""Key of a profile: the GPU that stands for a die, and the name of a stack."""
+OnRound = Callable[[str, int, float], None]
+"""Called in every round of a fit with the profile's name, the round and the median error."""
+
+ANY = "any"
+_FEWEST = 6
+"""Fewest runs of a stack with a separate profile."""
+_UNEXPLAINED = 0.1
+"""Median error above which a fit does not explain its runs and gives no profile."""
+
+
+def is_fitted(case: Case) -> bool:
+    """Whether a row moves constants: not where its transcriber flagged it, as a few runs on a strained machine would
+    set its host's times alone; nor of recurrences, whose kernels on Blackwell take longer than their bytes for a reason
+    that is not known (Nemotron 3 Nano: within 5 % on H100, 15 to 22 % fast there)."""
+    return not is_suspect(case.row) and case.question.model.recurrence is None
+
+
+def fit_families(
+    cases: Sequence[Case] | TimedCases,
+    needed: Collection[Pair] | None = None,
+    *,
+    fewest: int = _FEWEST,
+    around: Mapping[str, StepTimeFit] | None = None,
+    on_round: OnRound | None = None,
+) -> dict[str, StepTimeFit]:
+    """Name → fit, for every (die, stack) and every die with `fewest` timed `cases` or more, as far as `needed`.
+
+    A fit starts `around` that of the same name to more cases, where there is one. Not every row takes part
+    (`is_fitted`).
+    """
+    timed = cases if isinstance(cases, TimedCases) else timed_by_default(cases)
+    groups: dict[Pair, list[int]] = {}
+    for index, case in enumerate(timed.cases):
+        if not is_fitted(case):
+            continue
+        die, stack = pair_of(case)
+        groups.setdefault((die, stack), []).append(index)
+        groups.setdefault((die, ANY), []).append(index)
+    fits = {}
+    for (die, stack), rows in sorted(groups.items()):
+        if len(rows) >= fewest and (needed is None or (die, stack) in needed):
+            start = blank_profile(die, stack)
+            name = start.name
+            members = timed.of(rows)
+            near = around.get(name) if around else None
+            fit = fit_step_times(
+                start,
+                members,
+                around=None if near is None else near.around_runs(members.cases),
+                on_round=None if on_round is None else partial(on_round, name),
+            )
+            if fit.median_error <= _UNEXPLAINED:
+                fits[name] = fit
+    return fits
+
+
+def timed_by_default(cases: Sequence[Case]) -> TimedCases:
+    """Cases prepared for fits that start at the documented defaults."""
+    return TimedCases(catalog.load_profile("datasheet-gpu"), cases)
+
+
+def blank_profile(gpu: str, stack: str) -> HardwareProfile:
+    """The documented defaults, under the name and identity of a profile that is to be fitted."""
+    die = die_of(gpu)
+    short = die.split("-")[0]
+    identity = {
+        "name": short if stack == ANY else f"{short}-{stack}",
+        "gpu": die,
+        "also_for": DIES.get(die, ()),
+        "stack": stack,
+        "tier": "profile",
+    }
+    return catalog.load_profile("datasheet-gpu").model_copy(update=identity)
+
+
+def predict_with(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) -> Array:
+    """(N,) relative error of each case under the nearest of `profiles`."""
+    return errors_of(under_nearest(profiles, cases))
+
+
+def under_nearest(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) -> tuple[Case, ...]:
+    """The cases, each under the nearest of `profiles`."""
+    candidates = tuple(profiles)
+    moved_cases = []
+    for case in cases:
+        gpu, stack = case.question.cluster.gpu, case.question.stack
+        nearest = nearest_profile(gpu, stack.name, candidates, family=stack.family)
+        moved_cases.append(replace(case, question=replace(case.question, hardware=nearest)))
+    return tuple(moved_cases)
+
+
+def errors_of(cases: Sequence[Case]) -> Array:
+    """(N,) relative error of each case under its own profile."""
+    errors: Array = seconds_of(cases) / np.array([measured_seconds(case) for case in cases]) - 1
+    return errors
+
+
+def seconds_of(cases: Sequence[Case]) -> Array:
+    """(N,) predicted seconds of each case under its own profile."""
+    case_profiles = [case.question.hardware for case in cases]
+    seconds = np.empty(len(cases))
+    for identity in dict.fromkeys(map(id, case_profiles)):  # profiles of one name may be fitted to other runs
+        rows = [index for index, profile in enumerate(case_profiles) if id(profile) == identity]
+        seconds[rows] = StepTimes([cases[index] for index in rows]).seconds(case_profiles[rows[0]])
+    return seconds
+
+
+def leave_sources_out(
+    cases: Sequence[Case], *, fewest: int = _FEWEST, on_source: Callable[[str], None] | None = None
+) -> dict[str, Array]:
+    """Source → (n,) errors of its cases under profiles fitted to all other sources."""
+    return {
+        source: errors_of(source_cases)
+        for source, source_cases in under_other_sources(cases, fewest=fewest, on_source=on_source)
+    }
+
+
+def under_other_sources(
+    cases: Sequence[Case], *, fewest: int = _FEWEST, on_source: Callable[[str], None] | None = None
+) -> Iterator[tuple[str, tuple[Case, ...]]]:
+    """Yield every source and its cases, each under the nearest profile that was fitted without that source."""
+    timed = timed_by_default(cases)
+    of_all = fit_families(timed, fewest=fewest)
+    for source, profiles in profiles_without(timed, of_all, fewest=fewest, on_source=on_source):
+        yield source, under_nearest(profiles, [case for case in cases if case.row.source == source])
+
+
+def profiles_without(
+    timed: TimedCases,
+    of_all: Mapping[str, StepTimeFit],
+    *,
+    fewest: int = _FEWEST,
+    on_source: Callable[[str], None] | None = None,
+) -> Iterator[tuple[str, tuple[HardwareProfile, ...]]]:
+    """Yield every source and the profiles that its rows need, fitted to all other sources."""
+    cases = timed.cases
+    for source in dict.fromkeys(case.row.source for case in cases):
+        if on_source is not None:
+            on_source(source)
+        other_rows = [row for row, case in enumerate(cases) if case.row.source != source]
+        other_pairs, source_pairs = (
+            {pair_of(case) for case in cases if (case.row.source == source) == of_source}
+            for of_source in (False, True)
+        )
+        needed = (source_pairs & other_pairs) | {
+            (die, ANY) for die, _ in (other_pairs if source_pairs - other_pairs else ())
+        }
+        fits = fit_families(timed.of(other_rows), needed, fewest=fewest, around=of_all)
+        yield source, tuple(map(fitted_profile, fits.values()))
+
+
+def pair_of(case: Case) -> Pair:
+    """The die and family of stacks that a case ran on."""
+    stack = case.question.stack
+    return die_of(case.question.cluster.gpu.name), stack.family or stack.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnseenSource:
+    """Median absolute relative errors of one source's step times under three kinds of profiles."""
+
+    source: str
+    runs: int
+    defaults: float
+    """Error under the documented defaults, which were fitted to nothing."""
+    left_out: float
+    """Error under profiles fitted to every other source."""
+    fitted: float
+    """Error under the profile that was fitted to this source too."""
+
+
+def cross_validate(
+    cases: Sequence[Case],
+    fitted_errors: Mapping[str, float],
+    *,
+    on_source: Callable[[str], None] | None = None,
+) -> tuple[UnseenSource, ...]:
+    """Errors of every source of `cases`, left out in turn; `fitted_errors` are the errors of the full fits, by run.
+
+    The fits start from the documented defaults, not from the catalogue's profiles, which may have seen the same
+    runs. A source whose GPU and stack no other source has is predicted with the nearest of the others' profiles.
+    """
+    unseen = leave_sources_out(cases, fewest=1, on_source=on_source)
+    scores = []
+    for source, errors in unseen.items():
+        members = [case for case in cases if case.row.source == source]
+        fitted = np.array([fitted_errors[case.row.row_id] for case in members])
+        scores.append(
+            UnseenSource(
+                source=source,
+                runs=len(members),
+                defaults=_median(predict_with((), members)),
+                left_out=_median(errors),
+                fitted=_median(fitted),
+            )
+        )
+    return tuple(scores)
+
+
+def _median(errors: Array) -> float:
+    return float(np.median(np.abs(errors)))
+
+
+_SLIP = 10.0
+"""Factor between measured and predicted time beyond which a cell is taken for a slip: milliseconds, a lost digit."""
+_LONGEST_NAME = 100
+_NAMED_SOURCES = 8
+"""Largest number of sources that a profile's source names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Rows that a fit can use, as cases, and the other rows with the reason why not."""
+
+    cases: tuple[Case, ...]
+    left_out: tuple[tuple[Row, str], ...]
+    forced: bool
+    """True where no row names the wanted stack: all rows are then read as if they had run on it."""
+
+    def pairs(self) -> dict[Pair, tuple[Case, ...]]:
+        """Cases by the (die, stack) that they ran on, the largest group first."""
+        groups: dict[Pair, list[Case]] = {}
+        for case in self.cases:
+            groups.setdefault(_pair(case), []).append(case)
+        ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+        return {pair: tuple(members) for pair, members in ordered}
+
+
+def select_runs(
+    rows: Iterable[Row],
+    *,
+    stack: str | None = None,
+    gpu: str | None = None,
+    on_row: Callable[[int], None] | None = None,
+) -> Selection:
+    """Rows that were timed and can be predicted, of one `stack` and the die of one `gpu` where given.
+
+    Rows that name no framework are read as run on `stack`; rows that name another are left out, except where `stack`
+    is a file or no row names it: then all are read as run on it. Rows with one id are numbered; a row that occurs
+    twice, cell by cell, counts once. `on_row` hears how many rows were read.
+
+    Raises:
+        InputError: no such stack or GPU.
+    """
+    stack_name = catalog.load_stack(stack).name if stack else None
+    die = die_of(catalog.load_gpu(gpu).name) if gpu else None
+    distinct, left_out = _distinct_rows(rows)
+    timed = [row for row in distinct if timed_seconds(row) is not None]
+    left_out += [(row, "no step time") for row in distinct if timed_seconds(row) is None]
+    forced = stack is not None and stack not in catalog.names("stacks")
+    predictions = list(_predictions(timed, stack, forced, on_row))
+    if (
+        stack_name
+        and not forced
+        and not any(_ran_under(prediction, stack_name) for prediction in predictions)
+    ):
+        forced = True
+        predictions = list(_predictions(timed, stack, forced, on_row))
+    cases = []
+    for prediction in predictions:
+        reason = (
+            prediction.skipped
+            if prediction.case is None
+            else _exclusion_reason(prediction, prediction.case, stack_name, die)
+        )
+        if prediction.case is None or reason:
+            left_out.append((prediction.row, reason))
+        else:
+            cases.append(prediction.case)
+    return Selection(cases=tuple(cases), left_out=tuple(left_out), forced=forced)
+
+
+def _predictions(
+    rows: Sequence[Row], stack: str | None, forced: bool, on_row: Callable[[int], None] | None
+) -> Iterator[Prediction]:
+    """One prediction a row, under `stack` where the row names no framework or where it is `forced`."""
+    for rows_done, row in enumerate(rows, start=1):
+        yield from predict((row,), stack=stack if forced or not row.text("framework") else None)
+        if on_row is not None:
+            on_row(rows_done)
+
+
+def _ran_under(prediction: Prediction, stack: str) -> bool:
+    return prediction.case is not None and prediction.case.question.stack.name == stack
+
+
+def _exclusion_reason(prediction: Prediction, case: Case, stack: str | None, die: str | None) -> str:
+    """Reason that keeps a predicted row out of a fit; empty where it takes part."""
+    if prediction.step_seconds is None:
+        return "neither `num_gpus` nor `dp` is given"
+    if not (math.isfinite(prediction.step_seconds) and prediction.step_seconds > 0):
+        return "its step has no finite price"
+    ratio = measured_seconds(case) / prediction.step_seconds
+    if not 1 / _SLIP < ratio < _SLIP:
+        return f"its time is more than {_SLIP:g} times off: a slip of units?"
+    of_die, of_stack = _pair(case)
+    if die is not None and of_die != die:
+        return f"ran on {of_die}"
+    return f"ran under {of_stack}" if stack is not None and of_stack != stack else ""
+
+
+def _pair(case: Case) -> Pair:
+    """The die and the stack, not the family of stacks, that a case ran on."""
+    return die_of(case.question.cluster.gpu.name), case.question.stack.name
+
+
+def _distinct_rows(rows: Iterable[Row]) -> tuple[list[Row], list[tuple[Row, str]]]:
+    """Rows, with unique ids, and rows left out since they repeat another in every cell."""
+    seen: set[frozenset[tuple[str, str]]] = set()
+    used_names: set[str] = set()
+    times: Counter[str] = Counter()
+    distinct: list[Row] = []
+    repeated: list[tuple[Row, str]] = []
+    for row in rows:
+        cells = frozenset(row.cells.items())
+        if cells in seen:
+            repeated.append((row, "repeats another row, cell by cell"))
+            continue
+        seen.add(cells)
+        name = row.row_id
+        while name in used_names:
+            times[row.row_id] += 1
+            name = f"{row.row_id} ({times[row.row_id] + 1})"
+        used_names.add(name)
+        distinct.append(row if name == row.row_id else Row({**row.cells, "row_id": name}))
+    return distinct, repeated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refit:
+    """A profile before and after it was fitted to runs."""
+
+    pair: Pair
+    start: HardwareProfile
+    """The profile that the fit starts from: the catalogue's nearest, or its documented defaults."""
+    start_errors: dict[str, float]
+    """Run → predicted / measured − 1 under `start`."""
+    fit: StepTimeFit
+    profile: HardwareProfile
+    """The fitted profile, named for its GPU and stack, with its claimed error."""
+
+    @property
+    def median_before(self) -> float:
+        """Median absolute relative error of step time under `start`."""
+        return float(np.median(np.abs(list(self.start_errors.values()))))
+
+
+def refit(
+    pair: Pair, cases: Sequence[Case], *, on_round: Callable[[int, float], None] | None = None
+) -> Refit:
+    """Fit the profile of `pair` to its `cases`, from the catalogue's nearest; `on_round` is called after every step.
+
+    Runs of one source are taken to be of one cluster, which its profile follows closely, but for a few runs, of which
+    no more is believed than they agree on (`few_runs`); of several sources each of n runs counts 1/√n, and none is
+    followed far from the others.
+    """
+    die, stack = pair
+    start = nearest_profile(catalog.load_gpu(die), stack, family=cases[0].question.stack.family)
+    predicted = StepTimes(cases).seconds(start)
+    errors = predicted / np.array([measured_seconds(case) for case in cases]) - 1
+    identity = {
+        "name": f"fitted-{die}-{stack}"[:_LONGEST_NAME],
+        "tier": "profile",
+        "gpu": die,
+        "also_for": DIES.get(die, ()),
+        "stack": stack,
+    }
+    sources = {case.row.source for case in cases}
+    start_profile = start.model_copy(update=identity)
+    if len(sources) == 1 and len(cases) <= MAX_FEW_RUNS:
+        fit = fit_few_runs(start_profile, cases, on_round=on_round)
+    else:
+        weight = WEIGHT_ON_ONE_CLUSTER if len(sources) == 1 else None
+        fit = fit_step_times(start_profile, cases, weight_of_a_run=weight, on_round=on_round)
+    return Refit(
+        pair=pair,
+        start=start,
+        start_errors=dict(zip(fit.residuals, errors.tolist(), strict=True)),
+        fit=fit,
+        profile=fitted_profile(fit, reach=reach_in(start)).model_copy(
+            update={"source": _provenance(fit, start)}
+        ),
+    )
+
+
+def named_sources(fit: StepTimeFit) -> str:
+    """ "3 of mine, 2 of lab": how many runs of which source were fitted, the largest sources by name."""
+    by_size = sorted(fit.by_source().items(), key=lambda item: -len(item[1]))
+    words = [f"{len(errors)} of {printable(source, 40)}" for source, errors in by_size[:_NAMED_SOURCES]]
+    if further_runs := sum(len(errors) for _, errors in by_size[_NAMED_SOURCES:]):
+        words.append(f"{further_runs} of others")
+    return ", ".join(words)
+
+
+def _provenance(fit: StepTimeFit, start: HardwareProfile) -> str:
+    """The `source` of a fitted profile: the runs it was fitted to, and the profile the fit started from."""
+    return (
+        f"Fitted to timed runs: {named_sources(fit)}; started from {start.name}. The median error is that of the"
+        " fit itself."
+    )

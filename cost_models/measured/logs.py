@@ -1,0 +1,514 @@
+"""Logs of a job, read line by line in constant memory: its steps, its memory, and the sizes that it prints of itself.
+
+Formats of trainers' logs are patterns of `data/logs/`. Typical steps leave out warm-up, checkpoints and disturbances.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import re
+import statistics
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from io import BufferedIOBase
+from itertools import groupby
+from pathlib import Path
+
+from pydantic import Field
+
+from cost_models.arrays import MAD_TO_DEVIATION
+from cost_models.base import Spec
+from cost_models.documents import printable
+from cost_models.errors import MOST_PROBLEMS, InputError, Problem
+from cost_models.files import data_files
+from cost_models.files.parsing import validate
+from cost_models.files.reading import opened
+from cost_models.files.yaml_text import parse_yaml
+from cost_models.units import LARGEST, counted, grouped
+
+TIMES = ("seconds", "tokens_per_second_per_gpu", "samples_per_second", "steps_per_second")
+"""Quantities of a line that tell the time of a step, the first that is there counts."""
+_THOUSANDS = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+
+
+class Printed(Spec):
+    """A number in a line."""
+
+    pattern: str
+    """Regular expression whose last group is the number."""
+    unit: float | dict[str, float] = 1.0
+    """Base units (seconds or bytes) of a printed 1; by the group `unit` where the line has a unit."""
+
+    def read(self, text: str) -> float | None:
+        """The number in base units, as `1,234`, `5.6E+00` or `7.8K`; None where the line has none."""
+        match = search(self.pattern, text)
+        if match is None:
+            return None
+        unit = self.unit[match["unit"]] if isinstance(self.unit, dict) else self.unit
+        return number(match[match.lastindex or 0]) * unit
+
+
+class SizeLine(Spec):
+    """A line with sizes of the job."""
+
+    pattern: str
+    fields: tuple[str, ...]
+    """Fields of a plan, as `layout.tp`, in the order of the pattern's groups; `gpus` is the number of ranks."""
+
+
+class LogFormat(Spec):
+    """Format of one trainer's log."""
+
+    called: str
+    """Name of the trainer in words."""
+    table: str = ""
+    """The folder of `planner.formats` whose arguments it prints by their names; empty: none."""
+    mark: str
+    """Words that every line of a step has: others are not searched."""
+    step: str
+    """Regular expression whose first group is the number of the step; its group `total` the number of all."""
+    values: dict[str, Printed]
+    """Quantity → pattern in that line: one of `TIMES`, `loss`, `gradient_norm`, `batch` (sequences of a step),
+    `allocated` and `reserved` (peaks in bytes)."""
+    memory_mark: str = ""
+    """Words of a line of its own about memory; empty: there is none."""
+    memory: dict[str, Printed] = Field(default_factory=dict)
+    """`allocated` and `reserved` in that line."""
+    disturbed_by: tuple[str, ...] = ()
+    """Words of lines after which a step may be slow: checkpoints, evaluation."""
+    settings: tuple[str, ...] = ()
+    """Regular expressions of lines that print one setting: its name, its value."""
+    fields: dict[str, str] = Field(default_factory=dict)
+    """Setting → field of a plan, in addition to `table`."""
+    said: tuple[SizeLine, ...] = ()
+    one_total: bool = False
+    """Whether lines with another total than the first count something else."""
+    assumes: str = ""
+    """Condition under which its times are times of steps."""
+    profile: str
+    """Settings that make the trainer write a trace."""
+
+
+class _Formats(Spec):
+    source: str
+    """The releases of the trainers that the patterns were read from, by file."""
+    formats: dict[str, LogFormat]
+
+
+@cache
+def formats() -> Mapping[str, LogFormat]:
+    """Format by name; formats with seconds come before formats with rates, progress bars last."""
+    formats_by_name: dict[str, LogFormat] = {}
+    for file in data_files("logs"):
+        document = parse_yaml(file.read_text(encoding="utf-8"), source=f"logs/{file.name}")
+        formats_by_name |= validate(document, _Formats).formats
+    order = sorted(
+        formats_by_name,
+        key=lambda name: (formats_by_name[name].one_total, "seconds" not in formats_by_name[name].values),
+    )
+    return {name: formats_by_name[name] for name in order}
+
+
+def number(text: str) -> float:
+    """A number as trainers print it; NaN where it is none."""
+    plain = text.replace(",", "")
+    scale = _THOUSANDS.get(plain[-1:], 1.0)
+    try:
+        return float(plain[:-1] if scale > 1 else plain) * scale
+    except ValueError:
+        return math.nan
+
+
+def search(pattern: str, text: str) -> re.Match[str] | None:
+    """Match of a format's pattern in a line."""
+    return re.search(pattern, text, re.ASCII)
+
+
+LONGEST_LINE = 1 << 16
+"""Characters of a line that are read; no line of a step is nearly as long."""
+LONGEST_SECONDS = 1e7
+"""Beyond which a duration that is told is a mistake."""
+_CHUNK = 1 << 18
+_MAGIC = b"\x1f\x8b"
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+MOST_EXPANSION = 400
+"""Bytes that a byte of a packed file may become, beyond the first `_SMALL`: logs and traces expand 5 to 50 times, one
+that is made to fill a memory a thousand times (deflate's limit is 1,032)."""
+_SMALL = 1 << 26
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines without colours; what carriage returns part (progress bars) are lines of one number.
+
+    A last line that no line end closes is left out: it may be cut off inside a number.
+
+    Raises:
+        InputError: missing, a folder, unreadable, packed and broken, or packed to fill a memory.
+    """
+    number, remainder = 1, b""
+    for chunk in chunks_of(path):
+        *complete, remainder = (remainder + chunk).split(b"\n")
+        for line in complete:
+            yield from _parts(number, line)
+            number += 1
+        if len(remainder) > LONGEST_LINE:
+            *complete_parts, remainder = remainder.split(b"\r")
+            for part in complete_parts:
+                yield from _parts(number, part)
+            remainder = remainder[-LONGEST_LINE:]
+    if b"\r" in remainder:
+        yield from _parts(number, remainder.rpartition(b"\r")[0])
+
+
+def _parts(number: int, line: bytes) -> Iterator[tuple[int, str]]:
+    for part in line.split(b"\r"):
+        text = part[:LONGEST_LINE].decode("utf-8", "replace")
+        yield number, _COLOUR.sub("", text) if "\x1b" in text else text
+
+
+def chunks_of(path: Path) -> Iterator[bytes]:
+    """The bytes of a file, unpacked where it is packed by gzip, a piece at a time.
+
+    Raises:
+        InputError: as `lines_of`.
+    """
+    name = printable(str(path))
+    try:
+        with opened(path) as file:
+            if file.peek(2)[:2] != _MAGIC:
+                yield from _pieces(file)
+                return
+            packed, unpacked_bytes = path.stat().st_size, 0
+            with gzip.open(file) as unpacked:
+                for chunk in _pieces(unpacked):
+                    unpacked_bytes += len(chunk)
+                    if packed and unpacked_bytes > max(_SMALL, MOST_EXPANSION * packed):  # a pipe has no size
+                        raise InputError(
+                            f"`{name}` becomes more than {MOST_EXPANSION} times as large when it is unpacked;"
+                            " it is no log or trace"
+                        )
+                    yield chunk
+    except InputError:
+        raise
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(
+            f"`{name}` cannot be unpacked",
+            problems=[Problem(name, printable(str(error)[:1].lower() + str(error)[1:]))],
+            hint="copy it again, or unpack what is whole of it: gzip -dc FILE > log",
+        ) from None
+    except (OSError, ValueError) as error:  # which is a null character in the path
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"cannot read `{name}`: {reason.lower()}") from None
+
+
+def _pieces(file: BufferedIOBase) -> Iterator[bytes]:
+    return iter(lambda: file.read(_CHUNK), b"")
+
+
+MAX_LINES = 20_000
+"""Largest number of lines kept; of longer logs every second, fourth, eighth is, which leaves the median."""
+_LATE = 8
+"""Lines back to which another rank may tell of a step that was told before."""
+_FAR = 5.0
+"""Robust deviations from the median beyond which a step is none of the usual (3.5 for one look at normal data,
+Iglewicz & Hoaglin 1993; here thousands are looked at)."""
+_LEAST_WIDTH = 0.02
+"""Share of the median within which every step is usual, however even the others are: clocks have few digits."""
+WARM_UP, DISTURBED, SLOW, QUICK = "warm-up", "checkpoint or evaluation", "slow", "quick"
+"""Reasons for leaving a line out."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StepLine:
+    """One line: a step, or the mean of the steps since the line before it."""
+
+    step: int
+    seconds: float
+    loss: float = math.nan
+    gradient_norm: float = math.nan
+    attempt: int = 0
+    """How often the job had started again before it."""
+    disturbed: bool = False
+    """Whether a checkpoint or an evaluation came since the line before."""
+
+
+@dataclass(slots=True)
+class Steps:
+    """Lines so far, at most `MAX_LINES`."""
+
+    lines: list[StepLine] = field(default_factory=list)
+    attempts: int = 0
+    _stride: int = 1
+    count: int = 0
+    """Lines that were taken."""
+    _late: dict[int, StepLine] = field(default_factory=dict)
+
+    def add(self, line: StepLine) -> None:
+        """Take a line; where another rank tells of the same step again, the slower one counts."""
+        if (earlier := self._late.get(line.step)) is not None:
+            earlier.seconds = max(earlier.seconds, line.seconds)
+            return
+        if self._late and line.step < max(self._late):
+            if line.step > min(self._late):  # a rank that lags
+                return
+            self.attempts += 1
+            self._late.clear()
+        line.attempt = self.attempts
+        self._late[line.step] = line
+        if len(self._late) > _LATE:
+            del self._late[min(self._late)]
+        if self.count % self._stride == 0:
+            self.lines.append(line)
+        self.count += 1
+        if len(self.lines) > MAX_LINES:
+            self.lines = self.lines[::2]
+            self._stride *= 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypicalSteps:
+    """Typical steps of a log."""
+
+    lines: Sequence[StepLine]
+    left_out: Mapping[str, int]
+    """Reason → number of lines left out."""
+    lost: float
+    """Share of the time behind the warm-up that slow lines took beyond the median."""
+
+
+def typical_steps(lines: Sequence[StepLine]) -> TypicalSteps:
+    """Leave out the first line of every start, and lines far from the median of the rest.
+
+    Slow lines that follow a start at once are its warm-up, too. A log of a single line is taken as it is.
+    """
+    starts = [list(run) for _, run in groupby(lines, key=lambda line: line.attempt)]
+    settled = [line for run in starts for line in run[1:]] or list(lines)
+    seconds = [line.seconds for line in settled]
+    middle = statistics.median(seconds)
+    spread = MAD_TO_DEVIATION * statistics.median(abs(one - middle) for one in seconds)
+    width = max(_FAR * spread, _LEAST_WIDTH * middle)
+    reasons: Counter[str] = Counter()
+    typical: list[StepLine] = []
+    excess = 0.0
+    for run in starts:
+        warming = True
+        for place, line in enumerate(run):
+            slow, first = line.seconds > middle + width, place == 0 and len(lines) > len(starts)
+            warming = first or (warming and slow)
+            if warming and (first or place):
+                reasons[WARM_UP] += 1
+                continue
+            if slow:
+                reasons[DISTURBED if line.disturbed else SLOW] += 1
+                excess += line.seconds - middle
+            elif line.seconds < middle - width:
+                reasons[QUICK] += 1
+            else:
+                typical.append(line)
+    total_seconds = middle * (len(lines) - reasons[WARM_UP]) + excess
+    return TypicalSteps(
+        lines=typical or settled,
+        left_out=dict(reasons),
+        lost=excess / total_seconds if total_seconds > 0 else 0.0,
+    )
+
+
+_MOST_SETTINGS = 5_000
+_MOST_VALUES = 4
+"""Different values of one setting that are kept: a job that starts again prints them again."""
+_MOST_RANKS = 100_000
+_STEPS_TO_IDENTIFY = 50
+"""Steps of one trainer after which lines are no longer read as other trainers'."""
+_RANK = r"\[(?:Rank |rank|default)(\d+)\]|^ *(\d+): "
+"""How launchers and trainers say whose line it is: `[rank3]:` of torchrun, `3: ` of srun."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Work of one step of a job, which turns rates of a log into seconds."""
+
+    tokens: int
+    sequences: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A size of the job that a log prints."""
+
+    name: str
+    """The trainer's name for the size, or the field of a plan that a whole line prints."""
+    value: str
+    place: str
+    """File and line."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Log:
+    """Steps, memory and settings in one trainer's lines of a job's logs."""
+
+    format: LogFormat
+    steps: Steps = field(default_factory=Steps)
+    allocated: dict[int, float] = field(default_factory=dict)
+    """Rank → peak bytes; lines that name no rank count for rank 0."""
+    reserved: dict[int, float] = field(default_factory=dict)
+    settings: dict[str, dict[str, Setting]] = field(default_factory=dict)
+    """Name → value → where it stands first."""
+    problems: list[Problem] = field(default_factory=list)
+    other_batch: dict[int, str] = field(default_factory=dict)
+    """Sequences of a step, other than the plan's → where they stand first."""
+    ramped: int = 0
+    """Lines of steps of another batch."""
+    total: str = ""
+    disturbed: bool = False
+
+
+def read_logs(paths: Sequence[Path], work: Work) -> Log:
+    """Read the logs of one job, in whatever order they are given: those of earlier steps come first.
+
+    Raises:
+        InputError: a file cannot be read, is of no known trainer, or tells of no step; durations that are none.
+    """
+    ordered = paths
+    if len(paths) > 1:  # a pipe is read once
+        ordered = [Path(name) for _, name in sorted((_first_step(path), str(path)) for path in paths)]
+    logs = {name: Log(format=one) for name, one in formats().items()}
+    lines = 0
+    for path in ordered:
+        for place, text in lines_of(path):
+            lines += 1
+            for log in logs.values():
+                _read(log, text, path, place, work)
+            if len(logs) > 1 and any(log.steps.count >= _STEPS_TO_IDENTIFY for log in logs.values()):
+                logs = {name: log for name, log in logs.items() if log.steps.count}
+    log_with_steps = next((log for log in logs.values() if log.steps.count or log.problems), None)
+    if log_with_steps is None:
+        raise _no_step_error(paths, logs, lines)
+    if log_with_steps.problems:
+        raise InputError("times of steps that are none", problems=log_with_steps.problems)
+    return log_with_steps
+
+
+def _first_step(path: Path) -> float:
+    """The first step that a log tells of; without one it comes last."""
+    for _, text in lines_of(path):
+        for log_format in formats().values():
+            if log_format.mark in text and (step := search(log_format.step, text)):
+                return int(step[1][:12])
+    return math.inf
+
+
+def _no_step_error(paths: Sequence[Path], logs: Mapping[str, Log], lines: int) -> InputError:
+    file_names = ", ".join(f"`{printable(str(path))}`" for path in paths)
+    ramped = next((log for log in logs.values() if log.other_batch), None)
+    if ramped is not None:
+        return InputError(
+            "no step of the log has the plan's global batch",
+            problems=[
+                Problem(where, f"global batch {grouped(batch)}")
+                for batch, where in ramped.other_batch.items()
+            ],
+            hint="measure the plan of what ran: meshwright import COMMAND CLUSTER -o mine.yaml",
+        )
+    field_names = {name: ("gpus", *log.format.fields) for name, log in logs.items()}
+    if started := [
+        log.format
+        for name, log in logs.items()
+        if any("." in log_format or log_format in field_names[name] for log_format in log.settings)
+    ]:
+        log_format = started[0]
+        return InputError(
+            f"{file_names} looks like a log of {log_format.called}, but has no line of a step",
+            problems=[Problem("", f"such a line has `{log_format.mark}`; {counted(lines, 'line')} read")],
+            hint="give the file that has stdout and stderr of the rank that prints: 2>&1 | tee train.log",
+        )
+    return InputError(
+        f"{file_names} is the log of no known trainer: {counted(lines, 'line')} read, none of a step",
+        problems=[
+            Problem("", f"{log_format.format.called}: lines with `{log_format.format.mark}`")
+            for log_format in logs.values()
+        ],
+        hint="lines of steps must be in it, unbroken; another trainer's: a YAML of `data/logs/` says what it prints",
+    )
+
+
+def _read(log: Log, text: str, path: Path, place: int, work: Work) -> None:
+    log_format = log.format
+    if log_format.mark in text and (match := search(log_format.step, text)):
+        total = match.groupdict().get("total", "")
+        if not (log_format.one_total and total != (log.total or total)):
+            log.total = total
+            _take_step(log, int(match[1][:12]), text, f"{path}:{place}", work)
+        return
+    if log_format.memory_mark and log_format.memory_mark in text:
+        _take_memory(log, text, {name: printed.read(text) for name, printed in log_format.memory.items()})
+        return
+    if any(words in text for words in log_format.disturbed_by):
+        log.disturbed = True
+        return
+    for size_line in log_format.said:
+        if match := search(size_line.pattern, text):
+            for name, value in zip(size_line.fields, match.groups(), strict=True):
+                _take_setting(log, name, value, f"{path}:{place}")
+    for pattern in log_format.settings:
+        if match := search(pattern, text):
+            _take_setting(log, match[1], match[2], f"{path}:{place}")
+
+
+def _take_setting(log: Log, name: str, value: str, place: str) -> None:
+    values = log.settings.get(name, {})
+    full = len(values) >= _MOST_VALUES or (not values and len(log.settings) >= _MOST_SETTINGS)
+    if value not in values and not full:
+        setting = Setting(name=name, value=printable(value.strip(), limit=80), place=printable(place))
+        log.settings.setdefault(name, {})[value] = setting
+
+
+def _take_step(log: Log, step: int, text: str, place: str, work: Work) -> None:
+    values = {name: value for name, one in log.format.values.items() if (value := one.read(text)) is not None}
+    batch = values.get("batch", float(work.sequences))
+    if batch != work.sequences:
+        log.ramped += 1
+        if math.isfinite(batch) and len(log.other_batch) < MOST_PROBLEMS:
+            log.other_batch.setdefault(int(batch), printable(place))
+        return
+    name = next((one for one in TIMES if one in values), None)
+    if name is None:
+        return  # nothing of it could be timed, as torchtitan's first line may be
+    seconds = _seconds(name, values[name], work)
+    if not 0 < seconds <= LONGEST_SECONDS:
+        if len(log.problems) < MOST_PROBLEMS:
+            message = f"step {grouped(step)} takes no such time: {name.replace('_', ' ')} {values[name]:g}"
+            log.problems.append(Problem(printable(place), message))
+        return
+    log.steps.add(
+        StepLine(
+            step=step,
+            seconds=seconds,
+            loss=values.get("loss", math.nan),
+            gradient_norm=values.get("gradient_norm", math.nan),
+            disturbed=log.disturbed,
+        )
+    )
+    log.disturbed = False
+    _take_memory(log, text, values)
+
+
+def _seconds(name: str, value: float, work: Work) -> float:
+    """Seconds of a step from the quantity that a line has; NaN where it is none."""
+    if name == "seconds" or not value > 0:
+        return value if name == "seconds" else math.nan
+    work_of_step = dict(zip(TIMES[1:], (work.tokens / work.gpus, work.sequences, 1), strict=True))
+    return work_of_step[name] / value
+
+
+def _take_memory(log: Log, text: str, values: Mapping[str, float | None]) -> None:
+    match = search(_RANK, text)
+    rank = int(number(match[1] or match[2])) if match else 0
+    for name, peaks in (("allocated", log.allocated), ("reserved", log.reserved)):
+        size = values.get(name) or 0.0
+        if 0 < size <= LARGEST and (rank in peaks or len(peaks) < _MOST_RANKS):
+            peaks[rank] = max(peaks.get(rank, 0.0), size)
