@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.axes.pipeline import even_layers
+from cost_models.axes.stages import even_layers
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster

@@ -32,7 +32,7 @@ from processes import Processes
 from training import plan_for, stray, traced, train_weights
 
 from cost_models.axes.layout import Layout, Offload, parse_layout
-from cost_models.axes.recompute import policies_in
+from cost_models.axes.stages import policies_in
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.schedules.registry import SPLIT_BACKWARD
 from planner.plan import Plan

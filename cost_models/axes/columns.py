@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import Field, fields, is_dataclass, make_dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.axes.layout import AXES, RESOLVED_AS, Layout
+from cost_models.axes.layout import AXES, Layout
 from cost_models.axes.words import UNSAID, Word
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS, OVERLAPS, Overlap
@@ -30,18 +29,10 @@ def take_rows(column: npt.NDArray[Numbers], index: Ints | slice) -> npt.NDArray[
     return np.broadcast_to(column[:1], index.shape) if len(column) else column[index]
 
 
-_FIELDS = {
-    name: (word.value, tuple(columns)) for name, word in AXES.items() if (columns := word.columns(name))
-}
-"""The fields of layouts before placement, what makes one of numbers, and in which columns these are."""
-_NUMBERS = {
-    column: (attrgetter(RESOLVED_AS.get(name, name)), number)
-    for name, word in AXES.items()
-    for column, (number, _) in word.columns(name).items()
-}
-"""Column → the value in a layout, and the number that stands for it."""
+_COLUMNS_OF = {name: tuple(word.columns(name)) for name, word in AXES.items() if word.columns(name)}
+"""The axes of layouts before placement, and the columns of each."""
 COLUMNS: dict[str, Word] = {
-    column: word for name, axis in AXES.items() for column, (_, word) in axis.columns(name).items()
+    column: word for name, axis in AXES.items() for column, word in axis.columns(name).items()
 }
 """How a number of each column is written after its name, in the order of the notation; recompute, chosen stage by
 stage, is none."""
@@ -85,19 +76,18 @@ class _Columns:
     @classmethod
     def of(cls, layouts: Sequence[Layout]) -> LayoutColumns:
         """Columns of some layouts, in order."""
-        return LayoutColumns(
-            **{
-                name: np.array([number(value(layout)) for layout in layouts], dtype=np.int64)
-                for name, (value, number) in _NUMBERS.items()
-            }
-        )
+        values: dict[str, Ints] = {}
+        for axis, names in _COLUMNS_OF.items():
+            numbers = [AXES[axis].numbers(layout.resolve(axis)) for layout in layouts]
+            values |= zip(names, np.array(numbers, dtype=np.int64).reshape(-1, len(names)).T, strict=True)
+        return LayoutColumns(**values)
 
     def layout(self, row: int) -> Layout:
         """Row → `Layout` (not placed)."""
         return Layout(
             **{
-                name: value(*[int(getattr(self, column)[row]) for column in columns])
-                for name, (value, columns) in _FIELDS.items()
+                axis: AXES[axis].value(*[int(getattr(self, name)[row]) for name in names])
+                for axis, names in _COLUMNS_OF.items()
             }
         )
 

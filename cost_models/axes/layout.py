@@ -1,6 +1,12 @@
 """One layout: degrees and switches, written `tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective` everywhere.
 
 The fields of `Layout` are the axes, in the order of the notation; `AXES` says how each is written and read.
+
+The order of mesh axes says how they fill a cluster's ranks: which groups are neighbours, and so which stay inside a
+node. `tp-cp-dp-pp` reads from the inside out: tensor-parallel ranks are neighbours, context ranks lie tp apart, data
+ranks tp · cp, pipeline ranks tp · cp · dp. tp is always innermost: docs/decisions/0007-tensor-ranks-are-neighbours.md.
+Axes of degree one have no place: with cp1 `tp-cp-dp-pp` and `tp-dp-cp-pp` seat every rank alike, and the first of
+`ORDERS` stands for all that do.
 """
 
 from __future__ import annotations
@@ -9,15 +15,14 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
-from cost_models.axes.order import OUTERMOST_REPLICAS, first_same
-from cost_models.axes.pipeline import goes_with
-from cost_models.axes.recompute import StageRecompute
+from cost_models.arrays import Ints
+from cost_models.axes.stages import StageRecompute
 from cost_models.axes.words import (
     EVERY,
     MAX_STAGES,
-    Assigned,
     Choice,
     Counts,
     Number,
@@ -71,6 +76,51 @@ RESIDENCIES = ("states", "parked", "streamed")
 UPDATED_BY_CPU = ("states", "streamed")
 """Those of them whose states the CPU updates, so that they may lie on the drive."""
 NOWHERE = Offload()
+
+
+OUTERMOST_REPLICAS: Order = "tp-cp-pp-dp"
+"""Megatron's other one: each replica of the model on neighbouring ranks, as where it lies whole in one pool."""
+_MESH_AXES = ("cp", "dp", "pp")
+"""Outside tp."""
+
+
+def _first_seats() -> Ints:
+    """(8, orders): `same_seats` of meshes whose cp, dp, pp are above one where the bits of the row, from the lowest,
+    are set."""
+    table = []
+    for bits in range(8):
+        there = {axis for bit, axis in enumerate(_MESH_AXES) if bits >> bit & 1}
+        seats = [tuple(axis for axis in order.split("-") if axis in there) for order in ORDERS]
+        table.append([seats.index(seat) for seat in seats])
+    return np.array(table, dtype=np.int64)
+
+
+_FIRST_SEATS = _first_seats()
+_INSIDE: dict[str, Ints] = {
+    axis: np.array(
+        [[order.index(other) < order.index(axis) for other in _MESH_AXES] for order in ORDERS], dtype=np.int64
+    )
+    for axis in _MESH_AXES
+}
+"""Axis → (orders, 3): which of cp, dp, pp lie inside it."""
+
+
+def same_seats(cp: Ints | int, dp: Ints | int, pp: Ints | int) -> Ints:
+    """(N, orders), of one mesh (orders,): for each of `ORDERS` the index of the first that seats the ranks alike."""
+    table: Ints = _FIRST_SEATS[(cp > 1) + 2 * (dp > 1) + 4 * (pp > 1)]
+    return table
+
+
+def first_same(order: Order, cp: int, dp: int, pp: int) -> Order:
+    """The order that stands for all that seat the ranks of such a mesh as `order` does."""
+    return ORDERS[int(same_seats(cp, dp, pp)[ORDERS.index(order)])]
+
+
+def ranks_inside(axis: str, order: Ints, tp: Ints, cp: Ints, dp: Ints, pp: Ints) -> Ints:
+    """(N,) ranks between neighbours of an axis: tp and the degrees of the axes inside it, multiplied."""
+    inside = _INSIDE[axis][order]
+    stride: Ints = tp * cp ** inside[:, 0] * dp ** inside[:, 1] * pp ** inside[:, 2]
+    return stride
 
 
 def usual_schedule(vpp: int) -> Schedule:
@@ -168,7 +218,7 @@ class Layout(Spec):
             yield f"{self.num_gpus:,} GPUs are more than there are; {MAX_GPUS:,} are the most"
         if stages > MAX_STAGES:
             yield f"{stages:,} stages are more than any model has blocks for; {MAX_STAGES:,} are the most"
-        if not goes_with(self.schedule, self.vpp):
+        if not REGISTRY[self.schedule].runs_chunks(self.vpp):
             yield f"schedule {self.schedule} does not go with vpp{self.vpp}"
         if len(self.recompute) not in (1, stages):
             yield f"recompute names {counted(len(self.recompute), 'stage')}; the layout has {stages}"
@@ -272,7 +322,7 @@ AXES: dict[str, Word] = {
     "context": Choice(CONTEXTS),
     "recompute": PerStage(),
     "offload": Counts(parts=Offload._fields),
-    "ring": Assigned(usual=USUAL_RING),
+    "ring": Number(usual=USUAL_RING),
     "overlap": Subset(OVERLAPS),
     "layers": PerStage(int),
     "pools": PerStage(),

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
-from operator import itemgetter
-from typing import Any, ClassVar
+from typing import Any
 
 from cost_models.base import MAX_LAYERS
 from cost_models.documents import printable
@@ -22,8 +20,10 @@ _MOST_DIGITS = 12
 class Word:
     """A kind of word: a name, and what follows it."""
 
-    sign: ClassVar[str] = "="
-    """What every such word has after its name."""
+    @property
+    def sign(self) -> str:
+        """What every such word has after its name."""
+        return "="
 
     def read(self, rest: str) -> Any:
         """The value that stands after the name; None where this is another word.
@@ -43,9 +43,13 @@ class Word:
             return f"{'usual' if isinstance(self, (Choice, Subset)) else 'no'} {name}"
         return self.write(name, value)
 
-    def columns(self, name: str) -> dict[str, tuple[Callable[[Any], int], Word]]:
-        """The columns that such an axis has: the number in each that stands for a value, and how this is written."""
-        return {name: (int, self)}
+    def columns(self, name: str) -> dict[str, Word]:
+        """The columns that such an axis has, and how a number of each is written."""
+        return {name: self}
+
+    def numbers(self, value: Any) -> tuple[int, ...]:
+        """The numbers in these columns that stand for a value."""
+        return (int(value),)
 
     def value(self, *numbers: int) -> Any:
         """The value that numbers in these columns stand for."""
@@ -64,27 +68,29 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Number(Word):
-    """`tp8` or `tp=8`."""
-
-    sign: ClassVar[str] = ""
+    """`tp8` or `tp=8`; where a usual one goes without saying, only `ring=4`."""
 
     least: int = 1
     most: int | None = None
     outside: str = "must be above zero"
     """What is wrong with a number below the least or above the most."""
+    usual: int | None = None
+
+    @property
+    def sign(self) -> str:
+        return "" if self.usual is None else "="
 
     def read(self, rest: str) -> int | None:
-        digits = rest[1:] if rest.startswith("=") else rest
-        return (
-            int(digits) if digits.isdecimal() and digits.isascii() and len(digits) <= _MOST_DIGITS else None
-        )
+        digits = rest.removeprefix("=") if rest.startswith(self.sign) else ""
+        is_number = digits.isdecimal() and digits.isascii() and len(digits) <= _MOST_DIGITS
+        return int(digits) if is_number else None
 
     def write(self, name: str, value: Any) -> str:
-        return f"{name}{value}"
+        return f"{name}{self.sign}{value}"
 
     @property
     def simplest(self) -> int:
-        return self.least
+        return self.least if self.usual is None else self.usual
 
     @property
     def every(self) -> range | None:
@@ -93,9 +99,13 @@ class Number(Word):
 
 @dataclass(frozen=True, slots=True)
 class Switch(Word):
-    """`sp` or `sp=1`; `sp=0` says that it is off."""
+    """`sp` or `sp=1`; `sp=0` says that it is off. Of a subset whether a name is in it, or `UNSAID`, the simplest."""
 
-    sign: ClassVar[str] = ""
+    simplest: int = 0
+
+    @property
+    def sign(self) -> str:
+        return ""
 
     def read(self, rest: str) -> bool | None:
         return rest != "=0" if rest in ("", "=1", "=0") else None
@@ -108,26 +118,7 @@ class Switch(Word):
 
     @property
     def every(self) -> range:
-        return range(2)
-
-
-@dataclass(frozen=True, slots=True)
-class Assigned(Number):
-    """`ring=4`: a number behind the sign of a choice, and what goes without saying."""
-
-    sign: ClassVar[str] = "="
-
-    usual: int = 1
-
-    def read(self, rest: str) -> int | None:
-        return Number.read(self, rest) if rest.startswith("=") else None
-
-    def write(self, name: str, value: Any) -> str:
-        return f"{name}={value}"
-
-    @property
-    def simplest(self) -> int:
-        return self.usual
+        return range(self.simplest, 2)
 
 
 UNSAID = -1
@@ -140,11 +131,8 @@ class Choice(Word):
 
     names: tuple[str, ...]
 
-    def columns(self, name: str) -> dict[str, tuple[Callable[[Any], int], Word]]:
-        return {name: (self._number, self)}
-
-    def _number(self, value: str | None) -> int:
-        return UNSAID if value is None else self.names.index(value)
+    def numbers(self, value: str | None) -> tuple[int, ...]:
+        return (UNSAID if value is None else self.names.index(value),)
 
     def value(self, *numbers: int) -> str | None:
         return None if numbers[0] == UNSAID else self.names[numbers[0]]
@@ -152,19 +140,6 @@ class Choice(Word):
     @property
     def every(self) -> range:
         return range(len(self.names))
-
-
-@dataclass(frozen=True, slots=True)
-class _FlagSetWord(Switch):
-    """Whether one of some names is said; `UNSAID` where the layout says none of them, nor `none`."""
-
-    @property
-    def simplest(self) -> int:
-        return UNSAID
-
-    @property
-    def every(self) -> range:
-        return range(UNSAID, 2)
 
 
 NONE = "none"
@@ -189,17 +164,16 @@ class Subset(Word):
     def write(self, name: str, value: Any) -> str:
         return f"{name}={','.join(value) or NONE}"
 
-    def columns(self, name: str) -> dict[str, tuple[Callable[[Any], int], Word]]:
-        return {f"{name}_{one}": (partial(_is_said, one), _FlagSetWord()) for one in self.names}
+    def columns(self, name: str) -> dict[str, Word]:
+        return {f"{name}_{one}": Switch(UNSAID) for one in self.names}
+
+    def numbers(self, value: tuple[str, ...] | None) -> tuple[int, ...]:
+        return tuple(UNSAID if value is None else int(name in value) for name in self.names)
 
     def value(self, *numbers: int) -> tuple[str, ...] | None:
         if all(number == UNSAID for number in numbers):
             return None
         return tuple(name for name, number in zip(self.names, numbers, strict=True) if number == 1)
-
-
-def _is_said(name: str, value: tuple[str, ...] | None) -> int:
-    return UNSAID if value is None else int(name in value)
 
 
 EVERY = 10**6
@@ -235,9 +209,11 @@ class Counts(Word):
         ]
         return f"{name}={'/'.join(named)}"
 
-    def columns(self, name: str) -> dict[str, tuple[Callable[[Any], int], Word]]:
-        count = Number(least=0)
-        return {f"{name}_{part}": (itemgetter(index), count) for index, part in enumerate(self.parts)}
+    def columns(self, name: str) -> dict[str, Word]:
+        return {f"{name}_{part}": Number(least=0) for part in self.parts}
+
+    def numbers(self, value: tuple[int, ...]) -> tuple[int, ...]:
+        return value
 
     def value(self, *numbers: int) -> tuple[int, ...]:
         return numbers
@@ -264,8 +240,11 @@ class PerStage(Word):
     def write(self, name: str, value: Any) -> str:
         return f"{name}={_run_lengths(value)}"
 
-    def columns(self, name: str) -> dict[str, tuple[Callable[[Any], int], Word]]:
+    def columns(self, name: str) -> dict[str, Word]:
         return {}
+
+    def numbers(self, value: Any) -> tuple[int, ...]:
+        return ()
 
 
 def _run_lengths(values: Iterable[object]) -> str:

@@ -39,7 +39,7 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns, first_of_each, over_distinct
-from cost_models.axes.order import ranks_inside
+from cost_models.axes.layout import ranks_inside
 from cost_models.errors import InputError
 from cost_models.fabric.shares import AS_USUAL, Share, shares
 from cost_models.specs.cluster import (

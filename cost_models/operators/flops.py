@@ -28,7 +28,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 
 from cost_models.axes.layout import Layout
-from cost_models.axes.recompute import blocks_by_policy
+from cost_models.axes.stages import blocks_by_policy
 from cost_models.operators.block import block_operators
 from cost_models.operators.documents import attended_keys
 from cost_models.operators.parameters import job_operators, padded_vocabulary

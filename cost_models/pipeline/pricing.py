@@ -38,7 +38,7 @@ from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns, over_distinct
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload.price import tiers
-from cost_models.axes.recompute import blocks_by_policy
+from cost_models.axes.stages import blocks_by_policy
 from cost_models.communication.by_axis import boundary_seconds
 from cost_models.communication.topology import Level, axis_groups, levels_of, met_levels, only
 from cost_models.compute.ends import end_seconds

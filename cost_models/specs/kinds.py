@@ -225,7 +225,7 @@ class Kinds:
         """(..., S, K·P): blocks of each kind under each recompute policy, kind by kind, from those under each policy.
 
         Stages follow one another, unless it is said where each begins, `start` (..., S). Within a stage those that
-        recompute most come first (`cost_models.axes.recompute.policy_of_blocks`).
+        recompute most come first (`cost_models.axes.stages.policy_of_blocks`).
         """
         if self.number == 1:
             return blocks_SP

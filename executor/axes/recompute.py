@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from cost_models.axes.recompute import policy_of_blocks
+from cost_models.axes.stages import policy_of_blocks
 from executor.axes.axis import Axis
 from executor.models.transformer import Block, Transformer
 

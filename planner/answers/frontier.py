@@ -29,7 +29,7 @@ import numpy as np
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.pipeline import even_layers
+from cost_models.axes.stages import even_layers
 from cost_models.communication.topology import met_levels
 from cost_models.errors import DoesNotFitError, InfeasibleError, InputError, Problem
 from cost_models.estimate import Estimate

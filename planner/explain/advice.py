@@ -22,13 +22,13 @@ import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import AXES, RESOLVED_AS, Layout, usual_schedule
-from cost_models.axes.pipeline import goes_with
-from cost_models.axes.recompute import allowed_recompute
+from cost_models.axes.stages import allowed_recompute
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.estimate import Estimate
 from cost_models.files import catalog
 from cost_models.pipeline.pricing import estimate as price
 from cost_models.question import Question
+from cost_models.schedules.registry import schedule_named
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import FULL
 from planner.explain.compare import gain
@@ -403,7 +403,11 @@ def moves(question: Question, layout: Layout) -> Iterator[Move]:
     if layout.pp > 1:
         for schedule in stack.schedules:
             chunks = range(1, model.num_layers // layout.pp + 1)
-            yield from ({"vpp": vpp, "schedule": schedule} for vpp in chunks if goes_with(schedule, vpp))
+            yield from (
+                {"vpp": vpp, "schedule": schedule}
+                for vpp in chunks
+                if schedule_named(schedule).runs_chunks(vpp)
+            )
     yield from ({"order": order} for order in stack.axis_orders)
     if layout.cp > 1:
         yield from ({"context": context} for context in (None, *stack.context_kinds))

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import AXES, Layout, parse_layout
-from cost_models.axes.order import first_same
+from cost_models.axes.layout import AXES, Layout, first_same, parse_layout
 from cost_models.errors import DoesNotFitError, InfeasibleError, InputError, Problem
 from cost_models.estimate import Breakdown, Estimate
 from cost_models.pipeline.pools import in_pools

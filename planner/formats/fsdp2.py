@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.offload.residency import offloads
-from cost_models.axes.recompute import policies_in
 from cost_models.axes.rule import Rule, refuses
+from cost_models.axes.stages import policies_in
 from cost_models.axes.words import EVERY
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack

@@ -7,8 +7,8 @@ import numpy as np
 from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.recompute import number_in_full, policies_in
 from cost_models.axes.rule import Words
+from cost_models.axes.stages import number_in_full, policies_in
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.files import catalog
 from cost_models.question import Question

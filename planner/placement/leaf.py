@@ -21,7 +21,7 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.layout import Layout
-from cost_models.axes.recompute import mixes_of
+from cost_models.axes.stages import mixes_of
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.risk import Risk, slowest, weigh

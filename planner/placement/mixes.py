@@ -27,7 +27,7 @@ from math import comb
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.axes.recompute import blocks_by_policy, first_in_full, named_blocks
+from cost_models.axes.stages import blocks_by_policy, first_in_full, named_blocks
 from cost_models.specs.kinds import Kinds
 from planner.placement.leaf import Leaf, Placement
 

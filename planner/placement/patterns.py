@@ -20,7 +20,7 @@ from functools import lru_cache
 import numpy as np
 
 from cost_models.arrays import Bools, Ints
-from cost_models.axes.pipeline import ENDS
+from cost_models.axes.stages import ENDS
 from cost_models.schedules.registry import PLAIN, schedule_named
 from cost_models.specs.choices import Schedule
 from planner.placement.leaf import TOLERANCE, Leaf, Placement

@@ -17,8 +17,6 @@ from cost_models.axes.layout import USUAL_RING, Layout
 from cost_models.axes.offload.hosts import drive_bytes, host_bytes
 from cost_models.axes.offload.residency import named_blocks as offloaded_by_number
 from cost_models.axes.offload.residency import offloads
-from cost_models.axes.pipeline import ENDS
-from cost_models.axes.recompute import allowed_recompute, named_blocks, policies_in
 from cost_models.axes.rule import (
     Broken,
     Row,
@@ -30,6 +28,7 @@ from cost_models.axes.rule import (
     rule_when,
     rules,
 )
+from cost_models.axes.stages import ENDS, allowed_recompute, named_blocks, policies_in
 from cost_models.axes.words import EVERY
 from cost_models.errors import Problem
 from cost_models.memory.device import usable_drive, usable_host_memory

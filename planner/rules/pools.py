@@ -11,9 +11,8 @@ import numpy as np
 
 from cost_models.arrays import Bools, Ints
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
+from cost_models.axes.layout import OUTERMOST_REPLICAS, Layout, ranks_inside
 from cost_models.axes.offload.residency import offloads
-from cost_models.axes.order import OUTERMOST_REPLICAS, ranks_inside
 from cost_models.axes.rule import Words
 from cost_models.pipeline.pools import fewest_microbatches, ranks_in, replicas_in, with_microbatches
 from cost_models.question import Question

@@ -14,9 +14,8 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns, context_ways
-from cost_models.axes.layout import Layout, Offload
+from cost_models.axes.layout import Layout, Offload, same_seats
 from cost_models.axes.offload.residency import offloads
-from cost_models.axes.order import same_seats_of
 from cost_models.axes.rule import Broken, Row, Rule, Sentence, Words, raise_problems, rules
 from cost_models.defaults import OWN_COMPILED, OWN_STACK, OWN_STACKS
 from cost_models.errors import either
@@ -316,7 +315,7 @@ def _order_missing(question: Question, x: LayoutColumns) -> Bools:
     """Whether no order of the stack seats the ranks as the layout's does."""
     if (x.order == 0).all() and question.stack.axis_orders[:1] == ORDERS[:1]:
         return np.zeros(len(x), dtype=np.bool_)
-    seats = same_seats_of(x.cp, x.dp, x.pp)
+    seats = same_seats(x.cp, x.dp, x.pp)
     own = np.take_along_axis(seats, x.order[:, None], axis=1)
     offered = seats[:, [ORDERS.index(order) for order in question.stack.axis_orders]]
     missing: Bools = (offered != own).all(axis=1)

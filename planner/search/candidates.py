@@ -19,7 +19,7 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload.residency import named_blocks
-from cost_models.axes.recompute import allowed_recompute
+from cost_models.axes.stages import allowed_recompute
 from cost_models.errors import InfeasibleError
 from cost_models.pipeline.pricing import costs_under_scenarios
 from cost_models.pipeline.stage_costs import StageCosts, stage_costs

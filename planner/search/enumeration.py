@@ -15,7 +15,7 @@ import numpy as np
 from cost_models.arrays import Bools
 from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import USUAL_RING, Layout, Offload
-from cost_models.axes.recompute import allowed_recompute
+from cost_models.axes.stages import allowed_recompute
 from cost_models.axes.words import EVERY, UNSAID
 from cost_models.pipeline.pools import in_pools
 from cost_models.question import Question

@@ -9,7 +9,7 @@ import numpy as np
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload.residency import named_blocks as offloaded_by_number
-from cost_models.axes.recompute import blocks_by_policy, named_blocks, policies_in
+from cost_models.axes.stages import blocks_by_policy, named_blocks, policies_in
 from cost_models.errors import InputError
 from cost_models.pipeline.pools import costs_of_ranks
 from cost_models.pipeline.pricing import estimate_each

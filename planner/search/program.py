@@ -29,7 +29,7 @@ from itertools import permutations, product
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.axes.recompute import first_in_full
+from cost_models.axes.stages import first_in_full
 from cost_models.errors import InputError, RunError
 from cost_models.pipeline.pricing import scenarios_of
 from cost_models.schedules.timeline import CriticalPath

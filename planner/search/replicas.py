@@ -28,7 +28,7 @@ import numpy as np
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import MOST_REPLICAS, Layout
-from cost_models.axes.pipeline import even_layers
+from cost_models.axes.stages import even_layers
 from cost_models.errors import DoesNotFitError
 from cost_models.estimate import fullest_pool, fullness
 from cost_models.memory.activations import boundary_bytes

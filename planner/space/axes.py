@@ -14,8 +14,7 @@ import numpy as np
 
 from cost_models.arrays import Ints
 from cost_models.axes.columns import USUAL_CONTEXT
-from cost_models.axes.layout import AXES, NOWHERE, RESIDENCIES, USUAL_RING, Offload
-from cost_models.axes.order import same_seats
+from cost_models.axes.layout import AXES, NOWHERE, RESIDENCIES, USUAL_RING, Offload, same_seats
 from cost_models.axes.words import EVERY, UNSAID
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS

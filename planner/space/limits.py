@@ -15,8 +15,8 @@ from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import AXES, USUAL_RING, Layout
 from cost_models.axes.offload.residency import named_blocks, offloads
-from cost_models.axes.pipeline import ENDS
 from cost_models.axes.rule import Rule, refuses
+from cost_models.axes.stages import ENDS
 from cost_models.axes.words import EVERY
 from cost_models.communication.topology import levels_of
 from cost_models.question import Question
@@ -85,7 +85,7 @@ def _closed(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools
     is_closed = np.zeros(len(x), dtype=np.bool_)
     for name in CLOSED:
         if not limits.opens(name):
-            for column, (_, word) in AXES[name].columns(name).items():
+            for column, word in AXES[name].columns(name).items():
                 is_closed |= getattr(x, column) != word.simplest
     return is_closed
 

@@ -17,9 +17,8 @@ import numpy as np
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import COLUMNS, USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import ZERO_STAGES, Layout
-from cost_models.axes.pipeline import even_layers, goes_with
-from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.rule import Rule, Words, refuses
+from cost_models.axes.stages import allowed_recompute, even_layers
 from cost_models.axes.words import MAX_STAGES
 from cost_models.defaults import OWN_STACKS
 from cost_models.errors import DoesNotFitError, InfeasibleError, Problem, either
@@ -29,6 +28,7 @@ from cost_models.pipeline.pricing import estimate, scenarios_of
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
 from cost_models.risk import confident_share
+from cost_models.schedules.registry import schedule_named
 from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from cost_models.units import GIB, counted, format_bytes, format_count, grouped
 from planner.formats.trainers import trainer_named
@@ -159,7 +159,7 @@ def _rows_within(question: Question, limits: Restrictions) -> LayoutColumns:
         (vpp, schedule)
         for schedule in values("schedule", runs)
         for vpp in values("vpp", (1, 2))
-        if goes_with(SCHEDULES[schedule], vpp)
+        if schedule_named(SCHEDULES[schedule]).runs_chunks(vpp)
     ]
     inside = [name for name in COLUMNS if name not in (*_MESH, *_SHAPE)]
     rows = []

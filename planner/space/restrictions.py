@@ -15,9 +15,8 @@ import numpy as np
 from cost_models.arrays import Bools, Ints
 from cost_models.axes.columns import COLUMNS, LayoutColumns, context_ways
 from cost_models.axes.layout import AXES as LAYOUT_AXES
-from cost_models.axes.layout import RESOLVED_AS, Layout
-from cost_models.axes.order import same_seats_of
-from cost_models.axes.recompute import policies_in
+from cost_models.axes.layout import RESOLVED_AS, Layout, same_seats
+from cost_models.axes.stages import policies_in
 from cost_models.axes.words import Choice, Number, Switch
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.operators.block import drops_something
@@ -154,7 +153,7 @@ class Restrictions:
     def _allows(self, axis: str, columns: LayoutColumns) -> Bools:
         column = getattr(columns, axis)
         if axis == "order":
-            seats = same_seats_of(columns.cp, columns.dp, columns.pp)
+            seats = same_seats(columns.cp, columns.dp, columns.pp)
             is_named = self.permits(axis, np.arange(len(ORDERS), dtype=np.int64))
             is_equal = seats == np.take_along_axis(seats, column[:, None], axis=1)
             allowed: Bools = (is_equal & is_named).any(axis=1)

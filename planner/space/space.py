@@ -30,12 +30,11 @@ import numpy as np
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import COLUMNS, LayoutColumns, first_of_each
 from cost_models.axes.layout import AXES, ZERO_STAGES
-from cost_models.axes.pipeline import ENDS, goes_with
-from cost_models.axes.recompute import allowed_recompute
+from cost_models.axes.stages import ENDS, allowed_recompute
 from cost_models.pipeline.pricing import scenarios_of
 from cost_models.question import Question
 from cost_models.risk import EVEN
-from cost_models.schedules.registry import SPLIT_BACKWARD
+from cost_models.schedules.registry import SPLIT_BACKWARD, schedule_named
 from cost_models.specs.choices import SCHEDULES
 from planner.placement.patterns import covers
 from planner.rules.legality import LATE_RULES, SIZED_RULES, legal_rows
@@ -71,7 +70,7 @@ class _Options:
         restrictions on whole layouts.
         """
         if name in CLOSED and not self._restrictions.opens(name):
-            return [tuple(word.simplest for _, word in AXES[name].columns(name).values())]
+            return [tuple(word.simplest for word in AXES[name].columns(name).values())]
         values = VALUES[name](self._question, mesh)
         if name not in COLUMNS or name in ("order", "context"):
             return [value if isinstance(value, tuple) else (value,) for value in values]
@@ -207,7 +206,7 @@ def shapes_of(
                 (vpp, SCHEDULES.index(schedule))
                 for schedule in runs
                 for vpp in chunks
-                if goes_with(schedule, vpp) and covers(schedule, model.num_layers, pp * vpp)
+                if schedule_named(schedule).runs_chunks(vpp) and covers(schedule, model.num_layers, pp * vpp)
             ]
         for zero in range(ZERO_STAGES):
             groups = variants[index][variants[index][:, 0] == zero, 1]

@@ -11,7 +11,7 @@ from training import GPT, LATENT, LLAMA, question_for
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.axes.recompute import allowed_recompute
+from cost_models.axes.stages import allowed_recompute
 from cost_models.defaults import OWN_STACK
 from cost_models.files.catalog import load_stack
 from cost_models.schedules.registry import SPLIT_BACKWARD

@@ -10,8 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from cost_models.axes.layout import Layout, parse_layout
-from cost_models.axes.order import ranks_inside
+from cost_models.axes.layout import Layout, parse_layout, ranks_inside
 from cost_models.reliability.job import group_sizes
 from cost_models.specs.choices import ORDERS, Order
 from executor.mesh import (

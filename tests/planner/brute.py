@@ -19,15 +19,14 @@ from synthetic import POLICIES, every_placement, random_costs
 from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import USUAL_RING, Offload
 from cost_models.axes.offload.hosts import host_bytes
-from cost_models.axes.pipeline import goes_with
-from cost_models.axes.recompute import allowed_recompute
+from cost_models.axes.stages import allowed_recompute
 from cost_models.axes.words import EVERY, UNSAID
 from cost_models.communication.topology import levels_of
 from cost_models.memory.device import usable_host_memory
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, stage_costs
 from cost_models.question import Question
 from cost_models.schedules.actions import live_profiles, pending_profiles
-from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, build, rank_of_stage
+from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, build, rank_of_stage, schedule_named
 from cost_models.schedules.timeline import compile_timeline
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, RECOMPUTE_POLICIES, SCHEDULES
 from planner.placement.leaf import Leaf
@@ -127,7 +126,7 @@ def _pipelines(blocks: int, pp: int) -> list[tuple[int, int]]:
     for (index, schedule), vpp in product(enumerate(SCHEDULES), range(1, (blocks + MOST_EMPTY) // pp + 1)):
         nearly = -blocks % (pp * vpp) <= MOST_SMALLER
         some = pp * vpp <= blocks or schedule == "interleaved"
-        if goes_with(schedule, vpp) and some and (schedule in PLAIN or nearly):
+        if schedule_named(schedule).runs_chunks(vpp) and some and (schedule in PLAIN or nearly):
             found.append((vpp, index))
     return found
 

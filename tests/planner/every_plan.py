@@ -6,7 +6,7 @@ from itertools import product
 
 from small import small_question
 
-from cost_models.axes.recompute import mix_of
+from cost_models.axes.stages import mix_of
 from cost_models.estimate import Estimate
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question

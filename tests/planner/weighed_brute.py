@@ -22,7 +22,7 @@ from brute import (
 )
 from questions import base
 
-from cost_models.axes.recompute import allowed_recompute
+from cost_models.axes.stages import allowed_recompute
 from cost_models.pipeline.pricing import scenarios_of, weighed_costs
 from cost_models.question import Question
 from cost_models.risk import RISKS, weigh

@@ -40,7 +40,7 @@ from cost_models.axes.offload.residency import (
     residency_of_blocks,
     turns_of_rank,
 )
-from cost_models.axes.recompute import policy_of_blocks
+from cost_models.axes.stages import policy_of_blocks
 from cost_models.memory.activations import activation_bytes
 from cost_models.pipeline.pricing import PassSpans, pass_spans, place
 from cost_models.question import Question

@@ -35,7 +35,7 @@ from cost_models.axes.offload.residency import (
     over_residencies,
     rest_is,
 )
-from cost_models.axes.recompute import policies_in
+from cost_models.axes.stages import policies_in
 from cost_models.memory.activations import activation_bytes
 from cost_models.memory.device import is_own_host, usable_drive, usable_host_memory
 from cost_models.memory.states import StateBytes, state_bytes

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from cost_models.axes.layout import Layout
-from cost_models.axes.pipeline import even_layers, layers_in_turn, layers_up_to_shares
+from cost_models.axes.stages import even_layers, layers_in_turn, layers_up_to_shares
 from cost_models.defaults import complete_question
 from cost_models.documents import printable, spec_error
 from cost_models.errors import InputError

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.axes.layout import Layout, Offload
-from cost_models.axes.recompute import first_in_full, mixes_of, number_in_full, policies_in
+from cost_models.axes.stages import first_in_full, mixes_of, number_in_full, policies_in
 from cost_models.axes.words import EVERY, MAX_STAGES
 from cost_models.errors import InputError
 from cost_models.specs.stack import StackSpec

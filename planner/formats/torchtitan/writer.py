@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from cost_models.axes.layout import Layout
-from cost_models.axes.recompute import policies_in
+from cost_models.axes.stages import policies_in
 from cost_models.files.catalog import load_model
 from cost_models.schedules.registry import schedule_named
 from cost_models.specs.transformer import TransformerSpec

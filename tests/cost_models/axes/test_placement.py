@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.axes.pipeline import layers_up_to_shares
+from cost_models.axes.stages import layers_up_to_shares
 
 
 @pytest.mark.parametrize(

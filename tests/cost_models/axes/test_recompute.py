@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.axes.layout import parse_layout
-from cost_models.axes.recompute import blocks_by_policy, mix_of, policies_in, policy_of_blocks
+from cost_models.axes.stages import blocks_by_policy, mix_of, policies_in, policy_of_blocks
 from cost_models.errors import InputError
 
 COUNTS = st.tuples(*(st.integers(0, 9),) * 3)

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
-from cost_models.axes.order import first_same, same_seats, same_seats_of
+from cost_models.axes.layout import Layout, first_same, same_seats
 from cost_models.communication.topology import Groups, axis_groups
 from cost_models.specs.choices import ORDERS
 
@@ -147,7 +146,7 @@ def test_orders_that_seat_ranks_alike_are_one_order(cp: int, dp: int, pp: int) -
         assert seated.tobytes() == seats[order]
     assert len(set(seats.values())) == len(set(same_seats(cp, dp, pp)))
     first = [ORDERS.index(first_same(order, cp, dp, pp)) for order in ORDERS]
-    columns = same_seats_of(*(np.array([degree]) for degree in (cp, dp, pp)))
+    columns = same_seats(*(np.array([degree]) for degree in (cp, dp, pp)))
     assert columns[0].tolist() == first
 
 

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
-from cost_models.axes.order import ORDERS
+from cost_models.axes.layout import ORDERS, Layout
 from cost_models.communication import collectives
 from cost_models.communication.topology import axis_groups, fabric_of, group_of
 from cost_models.fabric.fabric import FabricLevel

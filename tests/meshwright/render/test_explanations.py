@@ -7,7 +7,7 @@ import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
-from cost_models.axes.pipeline import even_layers
+from cost_models.axes.stages import even_layers
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.estimate import Breakdown, Estimate

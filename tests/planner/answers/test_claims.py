@@ -9,8 +9,7 @@ import pytest
 from effort import number
 from small import small_cluster
 
-from cost_models.axes.pipeline import even_layers
-from cost_models.axes.recompute import allowed_recompute
+from cost_models.axes.stages import allowed_recompute, even_layers
 from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.pipeline.pricing import estimate

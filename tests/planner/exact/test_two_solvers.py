@@ -15,7 +15,7 @@ from weighed_brute import weighed_base
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
+from cost_models.axes.stages import RECOMPUTE_POLICIES
 from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, InputError, NothingPlacedError, RunError
 from cost_models.pipeline.stage_costs import StageCosts

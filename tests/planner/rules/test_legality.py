@@ -12,10 +12,10 @@ from small import MODEL, every_axis, small_question
 
 from cost_models.axes.columns import COLUMNS, USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.axes.pipeline import goes_with
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_stack
 from cost_models.question import Question
+from cost_models.schedules.registry import schedule_named
 from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
 from cost_models.specs.training import TrainingSpec
 from planner.placement.patterns import covers
@@ -45,7 +45,7 @@ def every_candidate(asked: Question) -> LayoutColumns:
     pipelines = [
         (vpp, index)
         for (index, schedule), vpp in product(enumerate(SCHEDULES), range(1, MODEL.num_layers + 2))
-        if goes_with(schedule, vpp)
+        if schedule_named(schedule).runs_chunks(vpp)
     ]
     shares = list(product((1, 2), (1, 2))) if asked.model.has_experts else [(1, 0), (2, 0)]
     shards, ways = (2, gpus, gpus + 1), (USUAL_CONTEXT, CONTEXTS.index("all-to-all"))

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from small import every_axis, small_question
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout, parse_layout
-from cost_models.axes.order import first_same
+from cost_models.axes.layout import Layout, first_same, parse_layout
 from cost_models.errors import InputError
 from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
 from planner.rules.legality import check

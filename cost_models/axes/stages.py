@@ -1,4 +1,4 @@
-"""What a stage recomputes: one policy for all its blocks, or a mix with so many blocks under each.
+"""Stages of a pipeline: blocks spread over them, and what a stage recomputes: one policy for all its blocks, or a mix.
 
 Written `full`, or `full:3` (three blocks in full, the others nothing), or `full:3/selective` (three in full, all others
 selectively). Blocks that recompute most come first in a stage, as in Megatron-LM's `--recompute-method block`.
@@ -18,8 +18,33 @@ from cost_models.errors import InputError
 from cost_models.schedules.registry import SPLIT_BACKWARD
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 
+ENDS = 2
+"""Stages that may be without a block: the first, which has the embedding, and the last, which has the head."""
 _NONE, _FULL = (RECOMPUTE_POLICIES.index(policy) for policy in ("none", "full"))
 _PART = re.compile(rf"({'|'.join(RECOMPUTE_POLICIES)})(?::(\d{{1,6}}))?", re.ASCII)
+
+
+def even_layers(num_layers: int, stages: int) -> tuple[int, ...]:
+    """Blocks as even as they divide, the larger shares in the middle, away from embedding and head."""
+    share, rest = divmod(num_layers, stages)
+    first = (stages - rest) // 2
+    return tuple(share + (first <= stage < first + rest) for stage in range(stages))
+
+
+def layers_in_turn(num_layers: int, stages: int) -> tuple[int, ...]:
+    """Stages filled in turn, each with the most that any has, so that what is left lies with the head."""
+    most = -(-num_layers // stages)
+    return tuple(max(0, min(most, num_layers - most * stage)) for stage in range(stages))
+
+
+def layers_up_to_shares(num_layers: int, stages: int, head: float) -> tuple[int, ...]:
+    """Stages filled in turn, each until all work so far passes its share; the head works as `head` blocks do.
+
+    The head follows the last block, so the last stages may have none.
+    """
+    share = (num_layers + head) / stages
+    ends = [min(num_layers, int(share * (stage + 1)) + 1) for stage in range(stages - 1)] + [num_layers]
+    return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
 
 
 def allowed_recompute(schedule: str) -> tuple[Recompute, ...]:
@@ -40,9 +65,9 @@ StageRecompute = Annotated[str, AfterValidator(_is_mix)]
 """A policy, or a mix of them."""
 
 
-def _parts(text: str) -> list[tuple[Recompute, int | None]]:
+def _parts(text: str) -> dict[Recompute, int | None]:
     """The policies of a mix, each with its number of blocks; None: all that are left."""
-    found: list[tuple[Recompute, int | None]] = []
+    found: dict[Recompute, int | None] = {}
     for word in text.split("/"):
         match = _PART.fullmatch(word)
         if match is None:
@@ -50,10 +75,10 @@ def _parts(text: str) -> list[tuple[Recompute, int | None]]:
                 f"`{word}` is not {' / '.join(RECOMPUTE_POLICIES)}, or one with a count like `full:3`"
             )
         policy = RECOMPUTE_POLICIES[RECOMPUTE_POLICIES.index(match[1])]
-        if policy in [known for known, _ in found]:
+        if policy in found:
             raise ValueError(f"`{text}` names {policy} twice")
-        found.append((policy, None if match[2] is None else int(match[2])))
-    open_ended = [policy for policy, count in found if count is None]
+        found[policy] = None if match[2] is None else int(match[2])
+    open_ended = [policy for policy, count in found.items() if count is None]
     if len(open_ended) > 1:
         raise ValueError(f"`{text}` leaves the number of blocks open for {' and '.join(open_ended)}")
     return found
@@ -62,8 +87,12 @@ def _parts(text: str) -> list[tuple[Recompute, int | None]]:
 def policies_in(text: str) -> tuple[Recompute, ...]:
     """The policies that a mix names, and `none` where it leaves blocks over."""
     parts = _parts(text)
-    named = tuple(policy for policy, _ in parts)
-    return named if any(count is None for _, count in parts) or "none" in named else (*named, "none")
+    return (*parts,) if None in parts.values() or "none" in parts else (*parts, "none")
+
+
+def named_blocks(text: str) -> int:
+    """How many blocks a mix gives a count to."""
+    return sum(count or 0 for count in _parts(text).values())
 
 
 def blocks_by_policy(layers: Sequence[int], recompute: Sequence[str]) -> Ints:
@@ -74,21 +103,13 @@ def blocks_by_policy(layers: Sequence[int], recompute: Sequence[str]) -> Ints:
     """
     counts_SP = np.zeros((len(layers), len(RECOMPUTE_POLICIES)), dtype=np.int64)
     for stage, (blocks, text) in enumerate(zip(layers, recompute, strict=True)):
-        rest: Recompute = "none"
-        for policy, count in _parts(text):
-            if count is None:
-                rest = policy
-            counts_SP[stage, RECOMPUTE_POLICIES.index(policy)] += count or 0
-        left = blocks - int(counts_SP[stage].sum())
+        parts, left = _parts(text), blocks - named_blocks(text)
         if left < 0:
             raise InputError(f"recompute `{text}` names more blocks than the {blocks} of stage {stage}")
-        counts_SP[stage, RECOMPUTE_POLICIES.index(rest)] += left
+        rest: Recompute = next((policy for policy, count in parts.items() if count is None), "none")
+        for policy, count in (*parts.items(), (rest, left)):
+            counts_SP[stage, RECOMPUTE_POLICIES.index(policy)] += count or 0
     return counts_SP
-
-
-def named_blocks(text: str) -> int:
-    """How many blocks a mix gives a count to."""
-    return sum(count or 0 for _, count in _parts(text))
 
 
 def mix_of(counts_P: Sequence[int]) -> str:
