@@ -17,11 +17,13 @@ import numpy as np
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.errors import InfeasibleError
+from cost_models.errors import DoesNotFitError, InfeasibleError
 from cost_models.pipeline.pools import pool_terms, rank_costs, ranks_in
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES
+from cost_models.units import format_bytes
 from planner.bounds.boxes import nothing_held, within_late_rules
 from planner.bounds.steps import capacity_bounds, quick_bounds
 from planner.placement.leaf import Leaf
@@ -30,12 +32,14 @@ from planner.rules.pools import fills_pools
 from planner.search.candidates import groups_of
 from planner.search.replicas import ReplicaSpace, plain_only, replica_layouts
 from planner.space.limits import limits_in_words
-from planner.space.obstacles import closest_first, least_share, nothing_fits, nothing_legal
+from planner.space.obstacles import evenly_full, least_share, nothing_legal
 from planner.space.restrictions import Restrictions
 from planner.space.space import legal_space
 
 PRECISION = 1e-4
 """Relative width of the interval that holds a capacity bound: finer than the bounds are tight."""
+COMPARED_IN_POOLS = 48
+"""Number of roughly closest layouts whose ranks are filled one by one when nothing fits."""
 
 
 class PoolCandidates:
@@ -150,7 +154,19 @@ class PoolCandidates:
         if not self._num_stages:
             return self._replicas.nothing_fits()
         share_N = self._by_group(np.arange(self._num_stages), least_share)
-        return nothing_fits(self.question, closest_first(share_N), self.leaf, self.layout, self.max_memory)
+        rows = np.argsort(share_N, kind="stable")[:COMPARED_IN_POOLS].tolist()
+        filled = {row: evenly_full(self.leaf(row)) for row in rows}
+        row = min(filled, key=lambda index: filled[index][1])
+        update = {"layers": filled[row][0], "recompute": (self._policies[-1],)}
+        closest = estimate(self.question, self.layout(row).model_copy(update=update)).within(self.max_memory)
+        rank, cluster = closest.fullest_rank, self.question.cluster
+        return DoesNotFitError(
+            f"no layout of {self.question.model.name} fits the {cluster.num_gpus:,} GPUs of `{cluster.name}`; the"
+            f" closest, {closest.layout.brief}, needs {format_bytes(closest.peak_bytes)} of"
+            f" {closest.limit_words} on pipeline rank {rank}, in pool `{closest.layout.pools[rank]}`",
+            hint="use more GPUs, or shorter sequences",
+            closest=closest,
+        )
 
 
 def pool_candidates(question: Question, limits: Restrictions) -> PoolCandidates:

@@ -309,10 +309,6 @@ def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
     )
 
 
-COMPARED_IN_POOLS = 48
-"""Number of roughly closest layouts whose ranks are filled one by one."""
-
-
 def least_share(group: RankCosts) -> Array:
     """Minimum memory of a pipeline, as a share of its ranks' memory, (N,)."""
     x, by_rank = group.costs, group.by_rank
@@ -321,36 +317,6 @@ def least_share(group: RankCosts) -> Array:
     fixed_NR = group.with_ends(*map(by_rank, (x.static, x.embedding_static, x.head_static)))
     share_N: Array = (fixed_NR.sum(axis=1) + blocks_N) / by_rank(x.memory_limit).sum(axis=1).clip(min=1.0)
     return share_N
-
-
-def closest_first(fullness_N: Array) -> Sequence[int]:
-    """At most `COMPARED_IN_POOLS` rows that come closest to fitting: smallest share of memory first."""
-    rows: list[int] = np.argsort(fullness_N, kind="stable")[:COMPARED_IN_POOLS].tolist()
-    return rows
-
-
-def nothing_fits(
-    question: Question,
-    rows: Iterable[int],
-    leaf_of: Callable[[int], Leaf],
-    layout_of: Callable[[int], Layout],
-    max_memory: float | None,
-) -> DoesNotFitError:
-    """The error to raise when no placement of any layout fits."""
-    filled = {row: evenly_full(leaf_of(row)) for row in rows}
-    row = min(filled, key=lambda index: filled[index][1])
-    leaf = leaf_of(row)
-    weakest = RECOMPUTE_POLICIES[int(np.flatnonzero(leaf.allowed)[-1])]
-    layout = layout_of(row).model_copy(update={"layers": filled[row][0], "recompute": (weakest,)})
-    closest = estimate(question, layout).within(max_memory)
-    rank, cluster = closest.fullest_rank, question.cluster
-    return DoesNotFitError(
-        f"no layout of {question.model.name} fits the {cluster.num_gpus:,} GPUs of `{cluster.name}`; the closest,"
-        f" {closest.layout.brief}, needs {format_bytes(closest.peak_bytes)} of"
-        f" {closest.limit_words} on pipeline rank {rank}, in pool `{closest.layout.pools[rank]}`",
-        hint="use more GPUs, or shorter sequences",
-        closest=closest,
-    )
 
 
 def evenly_full(leaf: Leaf) -> tuple[tuple[int, ...], float]:
