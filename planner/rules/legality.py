@@ -54,18 +54,6 @@ def _uses_every_gpu(question: Question, layout: Layout) -> Words:
     return Words(what, f"add {counted(more_nodes, 'node')}" if more_nodes > 0 and not partial else "")
 
 
-def _recompute_objection(layout: Layout) -> Words | None:
-    """What forbids the layout's recompute under its schedule; asked of layouts, as recompute is no column."""
-    allowed = allowed_recompute(layout.schedule)
-    named = {policy for mix in layout.recompute for policy in policies_in(mix)}
-    refused = sorted(named - set(allowed))
-    if not refused:
-        return None
-    what = f"`recompute={refused[0]}` does not go with `schedule={layout.schedule}`, which splits backward passes"
-    why = "PyTorch would recompute for every piece of them"
-    return Words(f"{what}: {why}", "leave out `recompute`, or use another schedule")
-
-
 def _schedule_refuses(question: Question, x: LayoutColumns) -> Bools:
     """The scalar rule of each schedule, asked once for every distinct (schedule, pp, vpp, microbatches)."""
     shapes = np.stack([x.schedule, x.pp, x.vpp, x.microbatches(question.training.global_batch)], axis=1)
@@ -479,20 +467,6 @@ def legal_rows(
     return legal
 
 
-def objections(question: Question, layout: Layout, *, hosts: bool = True) -> list[tuple[Rule, Words]]:
-    """Every rule the layout breaks, with its words; empty for a legal layout. That it is more than `hosts` of known
-    memory and drives hold may be left to its price."""
-    question = with_mean_batch(question, layout)
-    columns = LayoutColumns.of([layout])
-    if broken := [rule for rule in RULES if rule.broken(question, columns)[0]]:
-        return [(rule, rule.sentence(question, layout)) for rule in broken]
-    late = broken_late(question, layout)
-    found = [(rule, words) for rule, words in late if hosts or (rule.unknown and rule.unknown(question))]
-    if SCHEDULE_RULE.broken(question, columns)[0]:
-        found.append((SCHEDULE_RULE, SCHEDULE_RULE.sentence(question, layout)))
-    return found
-
-
 def broken_late(question: Question, layout: Layout) -> list[tuple[Rule, Words]]:
     """Every late rule that a layout breaks with what its stages recompute, with its words."""
     columns = LayoutColumns.of([layout])
@@ -532,15 +506,25 @@ def require_held(question: Question, layout: Layout) -> None:
 
 
 def _problems(question: Question, layout: Layout, trainer: str | None, *, hosts: bool = True) -> list[Words]:
-    broken = [words for _, words in objections(question, layout, hosts=hosts)]
-    if words := _recompute_objection(layout):
-        broken.append(words)
-    broken += [*pool_objections(question, layout), *_placement_objections(question, layout)]
-    return broken if trainer is None else [*broken, *refusals(trainer, question, layout)]
+    asked, columns = with_mean_batch(question, layout), LayoutColumns.of([layout])
+    problems = [rule.sentence(asked, layout) for rule in RULES if rule.broken(asked, columns)[0]]
+    if not problems:
+        late = broken_late(asked, layout)
+        problems = [words for rule, words in late if hosts or (rule.unknown and rule.unknown(asked))]
+        if SCHEDULE_RULE.broken(asked, columns)[0]:
+            problems.append(SCHEDULE_RULE.sentence(asked, layout))
+    problems += _objections_without_columns(question, layout)
+    return problems if trainer is None else [*problems, *refusals(trainer, question, layout)]
 
 
-def _placement_objections(question: Question, layout: Layout) -> Iterator[Words]:
-    """What is wrong with the blocks that a layout places, or names of its stages."""
+def _objections_without_columns(question: Question, layout: Layout) -> Iterator[Words]:
+    """Problems of what no column holds: recompute, pools and blocks of stages."""
+    policies = {policy for mix in layout.recompute for policy in policies_in(mix)}
+    if refused := sorted(policies - set(allowed_recompute(layout.schedule))):
+        splits = f"`schedule={layout.schedule}`, which splits backward passes"
+        what = f"`recompute={refused[0]}` does not go with {splits}: PyTorch would recompute for every piece of them"
+        yield Words(what, "leave out `recompute`, or use another schedule")
+    yield from pool_objections(question, layout)
     if layout.layers and sum(layout.layers) != question.model.num_layers:
         has = f"the model has {question.model.num_layers}"
         placed = f"`layers` places {counted(sum(layout.layers), 'block')}; {has}"

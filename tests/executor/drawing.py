@@ -15,7 +15,7 @@ from cost_models.axes.stages import allowed_recompute
 from cost_models.defaults import OWN_STACK
 from cost_models.files.catalog import load_stack
 from cost_models.schedules.registry import SPLIT_BACKWARD
-from planner.rules.legality import objections
+from planner.rules.legality import check
 from planner.rules.stack import RUNNABLE
 from planner.space.restrictions import parse_restrictions
 from planner.space.space import enumerate_layouts
@@ -77,7 +77,7 @@ def completed(layout: Layout, shape: str, choose: Choose[Any], offload: Sequence
     way = "" if layout.schedule in SPLIT_BACKWARD else choose(offload)
     if way:
         whole = parse_layout(f"{whole} offload={way}")
-    assert not objections(question_for(SHAPES[shape], layout.num_gpus, **JOB), whole)
+    assert not check(question_for(SHAPES[shape], layout.num_gpus, **JOB), whole)
     return whole
 
 
