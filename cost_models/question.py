@@ -27,11 +27,11 @@ class Question:
     stack: StackSpec
     hardware: HardwareProfile
     confidence: float = EVEN
-    """Least probability of fitting that a plan must have."""
+    """Minimum probability of fitting in memory that a plan must have."""
     risk: Risk = "none"
-    """What of the steps in a profile's scenarios layouts are compared by; none: the step on paper."""
-    whole: TransformerSpec | None = None
-    """The model, where `model` is what it would be if all its blocks were of one kind; None: `model` itself."""
+    """How the steps in a profile's scenarios are weighed where layouts are compared; none: the step on paper."""
+    full_model: TransformerSpec | None = None
+    """The model with blocks of all kinds, where `model` has those of one kind alone; None: `model` itself."""
     mixed: MixedCluster | None = None
     """The cluster of several pools, with rates as measured where a profile has measured them. `cluster` and `hardware`
     are then what holds for all pools (rules of legality, the weakest trust); prices come from the pools' questions."""
@@ -52,11 +52,11 @@ class Question:
         if self.kinds.number == 1 and not self.training.freeze:
             return (self,)
         each = of_each_kind(self.model, self.training)
-        return tuple(replace(self, model=one, training=job, whole=self.model) for one, job in each)
+        return tuple(replace(self, model=one, training=job, full_model=self.model) for one, job in each)
 
     @property
     def kinds(self) -> Kinds:
-        """Which block is of which kind; in several pools of GPUs all are priced as their mean."""
+        """Kind of each block; in several pools of GPUs all are priced as their mean."""
         return Kinds((0,) * self.model.num_layers) if self.has_pools else kinds_in(self.model, self.training)
 
     @property
@@ -127,7 +127,7 @@ _TIERS = ("measured", "profile", "datasheet")
 
 
 def by_uncertainty(profile: HardwareProfile) -> tuple[int, float]:
-    """Sort key of profiles, larger for one that is trusted less: by tier, then by the error it has shown."""
+    """Sort key of profiles by trust, least last: the tier, then the error that the profile has shown."""
     error = profile.median_error
     return _TIERS.index(profile.tier), float("inf") if error is None else error
 

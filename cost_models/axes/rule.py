@@ -14,7 +14,7 @@ from cost_models.question import Question
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What a broken rule tells the user: the sentence, and one hint (may be empty)."""
+    """Sentence that tells the user of a broken rule, and one hint (may be empty)."""
 
     what: str
     hint: str = ""
@@ -28,13 +28,13 @@ class Rule:
     broken: Callable[[Question, LayoutColumns], Bools]
     sentence: Callable[[Question, Layout], Words]
     unknown: Callable[[Question], bool] | None = None
-    """Of a rule that prices what it asks: whether the question leaves out the limit, so that no price shows it."""
+    """Whether a question leaves out the limit that a pricing rule asks for, so that no price shows it."""
 
 
 Broken = Callable[[Question, LayoutColumns], Bools]
 Sentence = Callable[[Question, Layout], Words]
 Row = tuple[Broken, Sentence] | tuple[Broken, str] | tuple[Broken, str, str]
-"""What breaks a rule, and its words: a function, or templates of `refuses` for the sentence and the hint."""
+"""Condition that breaks a rule, and its words: a function, or templates of `refuses` for sentence and hint."""
 
 
 def rules(table: Mapping[str, Row]) -> tuple[Rule, ...]:
@@ -45,7 +45,7 @@ def rules(table: Mapping[str, Row]) -> tuple[Rule, ...]:
 def rule_when(
     name: str, broken: Broken, *, unknown: Callable[[Question], bool] | None = None
 ) -> Callable[[Sentence], Rule]:
-    """Makes a rule of the function below it, which words what is wrong."""
+    """Decorator that makes a rule of the function with its words."""
     return lambda sentence: Rule(name=name, broken=broken, sentence=sentence, unknown=unknown)
 
 
@@ -70,10 +70,10 @@ def dividing(axis: str, total: int, limit: int) -> str:
 
 
 def raise_problems(words: Sequence[Words], headline: str) -> None:
-    """Nothing where there are no words.
+    """Raise one error for all problems; return if there are none.
 
     Raises:
-        InputError: the only one, or under a headline all, with the hint of the first.
+        InputError: the only problem, or all under a headline, with the hint of the first.
     """
     if len(words) == 1:
         raise InputError(words[0].what, hint=words[0].hint)

@@ -204,7 +204,7 @@ def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -
     group = question.stack.update_group
     if group is None:
         return np.full(len(columns), each)
-    model, tuning = question.whole or question.model, question.training.tuning
+    model, tuning = question.full_model or question.model, question.training.tuning
     adapted = tuning is not None and tuning.left is None
     trained = trained_parameters(model, tuning) if adapted and tuning else total_parameters(model)
     held = trained / (columns.tp * columns.pp * columns.ep * shard)

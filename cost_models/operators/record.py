@@ -234,7 +234,7 @@ def handed_on(question: Question, columns: LayoutColumns) -> Array:
     numbers = columns.tokens(training.sequence_length) * (1.0 + model.source_share) * model.hidden_size
     if model.diffusion is not None:
         numbers = numbers * (1.0 + 1.0 / model.diffusion.tokens)
-    tower = None if question.whole is None else question.whole.tower
+    tower = None if question.full_model is None else question.full_model.tower
     if tower is None:
         return numbers
     of_images = columns.mbs * (training.images or 1) * tower.tokens * tower.hidden_size

@@ -73,7 +73,7 @@ class PoolTerms:
     """The coefficients of N layouts in each of K pools, and the transfers between ranks."""
 
     priced: tuple[RankTerms, ...]
-    """For each pool, transfers left out; the fixed time of a step is the slowest pool's in all of them."""
+    """Coefficients in each pool, without transfers; the fixed time of a step is the slowest pool's in all of them."""
     costs: tuple[StageCosts, ...]
     """All of this added up."""
     transfers: Array
@@ -162,7 +162,7 @@ def with_pools(question: Question, layout: Layout) -> Layout:
 
 
 def _named(question: Question, counts: Iterable[int]) -> tuple[str, ...]:
-    """The name of each pool, so many times."""
+    """Name of each pool, repeated by its count."""
     return tuple(name for name, count in zip(question.names, counts, strict=True) for _ in range(count))
 
 
@@ -213,7 +213,7 @@ def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tup
 
 
 def _as_large_as_all(pool: Question, question: Question) -> Question:
-    """Question of a pool enlarged to as many nodes as the whole job has, so that its degrees fit.
+    """Question of a pool with as many nodes as all pools together, so that the degrees of a layout fit.
 
     Groups of one rank stay as they are: each lies inside the pool, under its own leaf switches.
     """
@@ -236,12 +236,12 @@ def _without_transfers(terms: Terms, pool: Question, columns: LayoutColumns) -> 
     """Terms without transfers to neighbours."""
     slowdown = jitter(pool, columns)
 
-    def alone(term: Term) -> Term:
+    def without_pp(term: Term) -> Term:
         own = {part: value for part, value in term.items() if part not in ("pp_comm", "jitter")}
         return with_jitter({**own, "pp_comm": np.zeros(len(columns))}, slowdown)
 
     names = ("stage_forward", "stage_backward", "p2p", "embedding_sync", "head_sync")
-    return terms | {name: alone(terms[name]) for name in names}
+    return terms | {name: without_pp(terms[name]) for name in names}
 
 
 def _transfers(question: Question, whole: list[Question], columns: LayoutColumns) -> tuple[Array, Array]:
@@ -391,7 +391,7 @@ def with_microbatches(question: Question, layout: Layout, microbatches: int) -> 
 
 
 def replica_memory(question: Question, pool: int, layout: Layout, microbatches: int) -> Terms:
-    """Terms of memory of a replica in one pool that takes so many microbatches."""
+    """Memory terms of a replica in one pool that takes this number of microbatches."""
     inside = among_replicas(question.pools[pool], question)
     return memory_terms(with_microbatches(inside, layout, microbatches), LayoutColumns.of([layout]))
 

@@ -496,7 +496,7 @@ class MixedCluster(Spec):
     source: str = ""
 
     @model_validator(mode="after")
-    def _pools_are_told_apart(self) -> MixedCluster:
+    def _check_pools(self) -> MixedCluster:
         names = [pool.name for pool in self.pools]
         if not 2 <= len(names) <= MAX_POOLS:
             raise ValueError(f"`pools` lists {len(names)}; a cluster of several has 2 to {MAX_POOLS}")

@@ -1,1 +1,1 @@
-"""Which layouts may run: rules of the model, the cluster, the stack, the executor and of trainers."""
+"""Legality of layouts: rules of the model, the cluster, the stack, the executor and of trainers."""

@@ -1,4 +1,4 @@
-"""Which layouts may run at all: a list of named rules, shared by the search, the errors and the explanations.
+"""Legality of layouts: a list of named rules, shared by the search, the errors and the explanations.
 
 Every rule says it twice, once for many layouts (`broken`, a column) and once in the user's words (`sentence`); both
 read the same quantities. Rules of software stacks and of our own executor are in `planner.rules.stack`. A legal layout
@@ -479,15 +479,15 @@ def broken_late(question: Question, layout: Layout) -> list[tuple[Rule, Words]]:
 def check(
     question: Question, layout: Layout, trainer: str | None = None, *, hosts: bool = True
 ) -> list[Problem]:
-    """What is wrong with a layout (for a trainer), all problems at once; where it is placed, with its placement too.
-    That it is more than `hosts` of known memory hold may be left to its price."""
+    """All problems of a layout (for a trainer), and of its placement where it has one. That it is more than `hosts` of
+    known memory hold may be left to its price."""
     return [Problem("", words.what) for words in _problems(question, layout, trainer, hosts=hosts)]
 
 
 def require_legal(
     question: Question, layout: Layout, trainer: str | None = None, *, hosts: bool = True
 ) -> None:
-    """Nothing for a legal layout (that the trainer would start with; that `hosts` of known memory hold).
+    """Check that a layout is legal (that the trainer would start with it; that `hosts` of known memory hold it).
 
     Raises:
         InputError: with every broken rule and the hint of the first.
@@ -497,7 +497,7 @@ def require_legal(
 
 
 def require_held(question: Question, layout: Layout) -> None:
-    """Nothing for a layout that late rules allow, as that hosts hold what it offloads.
+    """Check that late rules allow a layout, as that hosts hold what it offloads.
 
     Raises:
         InputError: the first that it breaks.

@@ -1,4 +1,4 @@
-"""What a layout must keep to on a cluster of several pools, beside the rules of `planner.rules.legality`."""
+"""Rules of layouts on a cluster of several pools, in addition to those of `planner.rules.legality`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _is_outermost(axis: Literal["pp", "dp"], x: LayoutColumns, size: Ints) -> Bo
 
 
 def pool_objections(question: Question, layout: Layout) -> list[Words]:
-    """What is wrong with where a layout puts its ranks or replicas, and with what replicas do together."""
+    """Problems of where a layout puts its ranks or replicas, and of what replicas do together."""
     if not question.has_pools:
         word = layout.says_pools
         what = f"`{word}=` chooses among pools; cluster `{question.cluster.name}` is one"
