@@ -1,10 +1,11 @@
-"""What `--allow` opens of the mathematics: parallel blocks, windows, LAMB. Another loss curve, so never unasked for.
+"""Changes of the mathematics that `--allow` permits: parallel blocks, windows, LAMB. They change the loss
+curve, so they are never applied unless requested.
 
     parallel-block   attention and MLP read one norm side by side (Wang & Komatsuzaki 2021; MegaScale, section 3.1)
     window=N         a query attends to N tokens, itself included (Beltagy et al. 2020)
-    lamb             You et al. 2020: for batches that Adam does not bear
+    lamb             optimizer for batches that are too large for Adam (You et al. 2020)
 
-A changed model says what was changed, in these words, wherever it goes: plans, checkpoints and reports hold it.
+A changed model carries these words in plans, checkpoints and reports.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import grouped
 
 WORDS = ("parallel-block", "window=N", "lamb")
-"""As people write them, in the order in which they are told."""
+"""Words of `--allow`, in the order in which messages list them."""
 _WINDOW = re.compile(r"window=(\d{1,12})$", re.ASCII)
 
 
@@ -65,7 +66,7 @@ def changed(
 
 
 def changes_of(model: TransformerSpec, training: TrainingSpec) -> tuple[str, ...]:
-    """What is changed, in the words of `--allow`."""
+    """Changes of a model and a job, as words of `--allow`."""
     return (*model.changed, *(["lamb"] if training.optimizer == "lamb" else []))
 
 

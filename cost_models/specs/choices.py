@@ -1,4 +1,5 @@
-"""Names of what a layout chooses among, as stacks, training jobs and layouts write them."""
+"""Names of the choices that stacks, training jobs and layouts may write: schedules, orders, overlaps,
+recompute policies."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from cost_models.schedules.registry import REGISTRY
 
 SCHEDULES = tuple(REGISTRY)
-"""Pipeline schedules, by which columns of layouts number them."""
+"""Names of pipeline schedules; columns of layouts hold an index into this tuple."""
 if TYPE_CHECKING:
     Schedule = str
 else:
@@ -15,12 +16,12 @@ else:
 
 Context = Literal["ring", "all-gather", "all-to-all"]
 CONTEXTS: tuple[Context, ...] = get_args(Context)
-"""How ranks that share a sequence get one another's keys and values: passed round behind attention, gathered before
-it, or by trading tokens for heads (Ulysses)."""
+"""Ways in which ranks that share a sequence exchange keys and values: passed round behind attention, gathered
+before it, or by trading tokens for heads (Ulysses)."""
 
 Order = Literal["tp-cp-dp-pp", "tp-dp-cp-pp", "tp-cp-pp-dp", "tp-dp-pp-cp", "tp-pp-cp-dp", "tp-pp-dp-cp"]
 ORDERS: tuple[Order, ...] = get_args(Order)
-"""Mesh axes from neighbouring ranks outwards, Megatron's default first."""
+"""Orders of the mesh axes from neighbouring ranks outwards, Megatron's default first."""
 DEFAULT_ORDER: Order = ORDERS[0]
 
 LinkKind = Literal["nvlink", "nvswitch", "pcie", "infiniband", "roce", "ethernet", "xgmi", "shared-memory"]
@@ -33,8 +34,8 @@ OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)
 
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE_POLICIES: tuple[Recompute, ...] = get_args(Recompute)
-"""What is dropped in the forward pass and recomputed in backward: nothing, what the stack's selective policy names,
-whole blocks."""
+"""Activations that the forward pass drops and the backward pass recomputes: none, those that the stack's
+selective policy names, or whole blocks."""
 SelectiveDrops = Literal[
     "core",
     "block-attention",
@@ -48,8 +49,9 @@ SelectiveDrops = Literal[
 ]
 CORE: frozenset[SelectiveDrops] = frozenset({"core"})
 OUTPUTS: frozenset[SelectiveDrops] = frozenset({"norms", "expert-activations", "latent-heads"})
-"""Of those: what Megatron Core runs again after its output, and nothing else of it, was discarded."""
+"""Selective drops that Megatron Core applies by discarding only a module's output and recomputing it."""
 ATTEND_AGAIN: frozenset[SelectiveDrops] = frozenset(
     {"core", "block-attention", "all-but-every-other-product"}
 )
-"""Those that run the attention core once more, or exchange again what it reads."""
+"""Selective drops after which the backward pass runs the attention core again, or exchanges its inputs
+again."""

@@ -1,15 +1,16 @@
-"""Clusters: GPUs as their datasheets have them, the links between them, pools of several kinds, and operations.
+"""Clusters: GPUs with their datasheet values, links, buildings, pools of different GPUs, and operations.
 
-GPUs reach one another by `Links`, one kind inside a node and one between nodes, or by `LinkLevels`, level by level from
-the GPUs outwards. A cluster of several pools, each of one GPU with a network of its own, is a file of the same kind,
-with `pools:` in place of `gpu:`:
+GPUs reach one another by `Links`, one kind inside a node and one between nodes, or by `LinkLevels`, level by
+level from the GPUs outwards. A cluster of several pools, each of one GPU with its network, is a file of the
+same kind, with `pools:` in place of `gpu:`:
 
     pools:
       - {name: old, gpu: a100-sxm-80gb, gpus_per_node: 8, nodes: 64, links: {...}}
       - {name: new, gpu: h100-sxm, gpus_per_node: 8, nodes: 64, links: {...}}
     between: {kind: infiniband, bandwidth: 200 Gb/s, latency: 8 us}
 
-Operations say how often a cluster fails, how soon a job is back, and where its checkpoints go.
+Operations give the failure rate of a cluster, the time to restart a job, and the bandwidth of checkpoint
+storage.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ Rate = Annotated[Bandwidth, within(parse_bandwidth, "1 KB/s", "100000 TB/s")]
 Latency = Annotated[Seconds, within(parse_seconds, "0.001 ns", "10 s")]
 
 MOST_LEVELS = 16
-"""Levels of links: with two domains in each of more, there are fewer GPUs on earth."""
+"""Maximum number of link levels; 16 levels of two domains each already hold 65,536 GPUs."""
 _NVLINK = ("nvlink", "nvswitch")
 
 
@@ -59,8 +60,8 @@ class LinkSpec(Spec):
     latency: Latency
     """Seconds until the first byte arrives, over one hop."""
     mesh: bool = False
-    """Whether the bandwidth is the sum of one link to each of the others, so that some of them have only the links to
-    one another: two of eight GPUs a seventh of it."""
+    """Whether the bandwidth is the sum of direct links to every other GPU, so that a group of n of N GPUs has
+    only (n-1)/(N-1) of it: two of eight GPUs have a seventh."""
 
     def faster(self, factor: float) -> Self:
         """The link with `factor` times the bandwidth."""
@@ -102,11 +103,12 @@ class BuildingsSpec(Spec):
     nodes: GpuCount
     """Nodes of one building."""
     link: LinkSpec
-    """Link between buildings: what one GPU has out of its building while all GPUs of that send."""
+    """Link between buildings: bandwidth per GPU while all GPUs of a building send to other buildings."""
 
 
 class LevelSpec(LinkSpec):
-    """One level of links: it joins the domains of the level inside it (the innermost: GPUs) to domains of its own."""
+    """One level of links: it joins domains of the level inside it (for the innermost level, GPUs) into larger
+    domains."""
 
     name: Name
     """Name of the level: pair, socket, tray, node, rack, leaf, spine, building ..."""
@@ -119,15 +121,15 @@ class LevelSpec(LinkSpec):
 
     @property
     def link(self) -> LinkSpec:
-        """The link alone."""
+        """The level's link, without its name and sizes."""
         return LinkSpec.model_construct(**{name: getattr(self, name) for name in LinkSpec.model_fields})
 
 
 class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
     """Any number of levels, from the GPUs outwards.
 
-    Levels of one medium are a tree, and who goes farther passes the nearer ones; where the medium changes (NVLink pairs
-    on PCIe, a node's NVSwitch and its network) a GPU has another way out.
+    Levels of one medium are a tree: traffic to an outer level also passes the inner ones. Where the medium
+    changes (NVLink pairs on PCIe, a node's NVSwitch and its network) a GPU has a separate way out.
     """
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -180,7 +182,8 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
         return LinkLevels.model_construct((*inside, *(level.faster(inter_node) for level in self.network)))
 
     def under(self, nodes: int) -> LinkLevels:
-        """As if all nodes were under the switches that so many of them are under."""
+        """Levels cut at the innermost network level that joins `nodes` nodes; all nodes then share that
+        level."""
         enough = next(
             (at for at, level in enumerate(self.network) if nodes <= (level.nodes or nodes)),
             len(self.network) - 1,
@@ -189,7 +192,8 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
         return LinkLevels((*self.inside, *self.network[:enough], *last))
 
     def opens(self, at: int) -> bool:
-        """Whether the GPUs are plugged into this level, not the switches of the level inside it."""
+        """Whether level `at` attaches to the GPUs themselves rather than to the switches of the level inside
+        it."""
         return at == 0 or self._medium(at) != self._medium(at - 1)
 
     def _medium(self, at: int) -> str:
@@ -197,7 +201,7 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
         return "network" if at >= len(self.inside) else "nvlink" if kind in _NVLINK else kind
 
     def _problems(self) -> Iterator[str]:
-        """Whatever contradicts itself, in words."""
+        """Sentences about levels that contradict one another."""
         names = [level.name for level in self.root]
         for name in names:
             if names.count(name) > 1:
@@ -231,7 +235,7 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
 
 
 def _nesting(inner: LevelSpec, outer: LevelSpec) -> Iterator[str]:
-    """What is wrong with the sizes of two neighbouring levels."""
+    """Sentences about sizes of two neighbouring levels that do not nest."""
     if inner.gpus is None and inner.nodes is None:
         yield f"level `{inner.name}` has no size; only the last, which joins all, may leave it out"
     elif outer.gpus is not None and inner.gpus is None:
@@ -251,12 +255,13 @@ def _form(value: Any) -> str:
 AnyLinks = Annotated[
     Annotated[Links, Tag("[links]")] | Annotated[LinkLevels, Tag("[levels]")], Discriminator(_form)
 ]
-"""`intra_node` and `inter_node`, or a list of levels."""
+"""Links as `intra_node` and `inter_node`, or as a list of levels."""
 
 
 Precision = Literal["bf16", "fp16", "fp32", "tf32", "fp8", "fp4"]
 NARROW: tuple[Precision, ...] = ("fp8", "fp4")
-"""Precisions to which the operands of a block's products are cast; everything else of a step stays in 16 bits."""
+"""Precisions to which only the operands of a block's products are cast; the rest of a step stays in 16
+bits."""
 FULL: tuple[Precision, ...] = ("fp32", "tf32")
 """Precisions that keep everything in 32 bits; tensor cores round what they multiply to 19 bits (TF32)."""
 
@@ -267,12 +272,12 @@ AttentionKernel = Literal["unfused", "fused-softmax", "flash1", "flash2", "flash
 
 
 LEAST_MEMORY = MIB
-"""Least memory of a device that is accepted: with less somebody forgot a letter."""
+"""Smallest accepted device memory, bytes; a smaller value is most likely a unit without its letter."""
 DeviceMemory = Annotated[Bytes, within(parse_bytes, "1 MiB", "1000 TB")]
 Peak = Annotated[FlopRate, within(parse_flop_rate, "1 MFLOP/s", "100000 PFLOP/s")]
-"""A rate between the slowest that anybody would compute with and more than there will be for long."""
+"""A rate in FLOP/s, within limits that catch a wrong unit."""
 _Reached: Any = Field(ge=1e-3, le=1, allow_inf_nan=False)
-"""Share of its peak that a device is known to reach."""
+"""Share of peak that a device reaches."""
 
 
 class KernelShare(Spec):
@@ -296,18 +301,20 @@ class GpuSpec(Spec):
     peak: Annotated[dict[Precision, Peak], Field(min_length=1)]
     """Peak dense matrix rate by precision, FLOP/s; fp32 is without TF32, which is a precision of its own."""
     sustained: dict[Precision, Annotated[float, _Reached]] = Field(default_factory=dict)
-    """Share of the peak that the best-shaped large product reaches at the board's full clocks, or as measured where
-    nobody knows what its products cost in power; 1 where nobody measured. Profiles' shares are shares of this."""
+    """Share of the peak, by precision, that the best-shaped large product reaches at the board's full clocks,
+    or as measured where the power that products draw is unknown; 1 where nobody measured. Efficiencies of
+    profiles are relative to this rate."""
     rate_per_watt: dict[Precision, Peak] = Field(default_factory=dict)
-    """FLOP/s of products that fill all tile slots for each watt of the power limit, with random operands: multiplying
-    costs energy, and a GPU lowers its clocks until it may (He 2024). Empty: power is not known to limit it."""
+    """FLOP/s, by precision, of products that fill all tile slots, for each watt of the power limit, with
+    random operands: multiplying costs energy, and a GPU lowers its clocks to stay within its limit (He 2024).
+    Empty: power is not known to limit the rate."""
     rated_watts: PositiveInt | None = None
-    """Power limit, W, at which `rate_per_watt` was measured; with less the GPU also lowers its voltage, and the rate
-    falls with the square root of its watts. None: in proportion."""
+    """Power limit, W, at which `rate_per_watt` was measured. Below it the GPU also lowers its voltage, so the
+    rate falls only with the square root of the watts. None: the rate is proportional to the watts."""
     vector_rate: Peak | None = None
     """Peak rate of element-wise fp32 arithmetic, FLOP/s."""
     sm_count: PositiveInt = 1
-    """Streaming multiprocessors; GEMMs come in waves of as many tiles. 1 for a CPU."""
+    """Streaming multiprocessors; a GEMM computes this many tiles at a time. 1 for a CPU."""
     l2_cache: Bytes | None = None
     """Last-level cache, bytes."""
     library_workspace: Bytes = 8.125 * MIB
@@ -319,18 +326,23 @@ class GpuSpec(Spec):
     """Power limit of the GPU, W."""
     kind: Literal["cuda", "rocm", "cpu"] = "cuda"
     attention_kernels: dict[AttentionKernel, KernelShare] = Field(default_factory=dict)
-    """Shares of peak that published benchmarks show for flash kernels on this GPU."""
+    """Shares of peak of attention kernels, from published benchmarks on this GPU."""
     attention_tokens: PositiveInt = 4096
-    """Length of the causal sequences at which they were measured."""
+    """Length of the causal sequences of those benchmarks."""
     prefers_cudnn: bool = False
-    """Whether Transformer Engine takes cuDNN's attention kernel where FlashAttention's runs too (it does on Hopper)."""
+    """Whether Transformer Engine uses cuDNN's attention kernel where FlashAttention is available too (it does
+    on Hopper)."""
     reported_as: tuple[str, ...] = ()
     """Names that the driver gives this GPU."""
     source: str = ""
     """Datasheet and its date."""
 
     def power_rate(self, precision: Precision, watts: float | None = None) -> float:
-        """FLOP/s of products that the power limit, or `watts` where a machine sets less, pays for; else infinite."""
+        """FLOP/s of products that a power limit allows (`watts`, else `tdp_watts`); infinite where power is
+        not known to limit.
+
+        With rate r per watt, limit w and rated power w0: r * sqrt(w * max(w, w0)).
+        """
         limit = watts or self.tdp_watts
         each = self.rate_per_watt.get(precision)
         if limit is None or each is None:
@@ -338,15 +350,15 @@ class GpuSpec(Spec):
         return each * math.sqrt(limit * max(limit, self.rated_watts or limit))
 
     def attention_share(self, kernel: AttentionKernel) -> KernelShare:
-        """Shares of peak of a kernel: those published for this GPU, or the usual ones where none are."""
+        """Shares of peak of a kernel: published for this GPU, else typical values."""
         return self.attention_kernels.get(kernel, _USUAL_SHARE)
 
 
 class DriveSpec(Spec):
-    """The drives of one host that hold what a run writes, all together (a RAID 0 of NVMe, say)."""
+    """Drives of one host that hold written data, as one device (for example a RAID 0 of NVMe)."""
 
     capacity: Bytes
-    """Bytes."""
+    """Capacity of all drives, bytes."""
     read: Rate
     """Bandwidth of long reads, bytes/s."""
     write: Rate
@@ -367,14 +379,16 @@ class ClusterSpec(Spec):
     rails: PositiveInt | None = None
     """Network adapters per node, which its GPUs share evenly. Default: one per GPU."""
     oversubscription: float = Field(default=1.0, ge=1.0, le=1000.0, allow_inf_nan=False)
-    """Oversubscription of leaf to spine: 2.0 means half the bandwidth for a group that leaves its leaf switch."""
+    """Ratio of leaf to spine bandwidth: 2.0 means half the bandwidth for a group that leaves its leaf
+    switch."""
     nodes_per_leaf: PositiveInt | None = None
     """Nodes under one leaf switch; a group within it does not use the spine."""
     graph: tuple[str, ...] = Field(default=(), max_length=MOST_LINES, exclude_if=lambda lines: not lines)
-    """Every link, a line for one or several alike, as `meshwright cluster --from-links` writes them: groups that meet
-    odd ones get that share of `links`. Empty: all links of a level are alike."""
+    """Links one by one, each line for one or several alike, as `meshwright cluster --from-links` writes them.
+    Groups that meet slower links than the level's usual ones get that share of `links`. Empty: all links of a
+    level are alike."""
     buildings: BuildingsSpec | None = None
-    """Buildings that the nodes stand in, in order; None: all in one."""
+    """Buildings, filled with nodes in order; None: all nodes are in one."""
     host_memory: Bytes | None = None
     """Memory of one host, bytes."""
     host_cores: PositiveInt | None = None
@@ -384,11 +398,11 @@ class ClusterSpec(Spec):
     gpus_per_host_link: PositiveInt = 1
     """GPUs that share one link to host memory."""
     drive: DriveSpec | None = None
-    """Drives of one host; None: nobody says that there are any."""
+    """Drives of one host; None: unknown, so nothing is kept there."""
     memory_reserve: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
     """Share of device memory never given to the model (context, fragmentation); default from the stack."""
     gpu_watts: PositiveInt | None = None
-    """Power limit of each GPU, W, where this machine sets another than the board's own."""
+    """Power limit of each GPU, W, where this machine sets another limit than the board's default."""
     profile: str | None = None
     """Path or name of a measured hardware profile; default: the catalogue's best match."""
     source: str = ""
@@ -425,7 +439,8 @@ class ClusterSpec(Spec):
             )
 
     def _unlike_graph(self) -> Iterator[str]:
-        """What the graph of links contradicts in the rest of the cluster, or cannot be read."""
+        """Contradictions between the graph of links and the rest of the cluster, and lines that cannot be
+        read."""
         links, problems = read_lines(self.graph)
         yield from map(str, first_of(problems))
         if self.buildings is not None:
@@ -439,7 +454,7 @@ class ClusterSpec(Spec):
             )
 
     def odd_buildings(self, nodes: int) -> str:
-        """Why so many nodes do not fill whole buildings; empty where they do, or stand in one."""
+        """Sentence if `nodes` do not fill whole buildings; empty if they do, or fit into one."""
         each = nodes if self.buildings is None else self.buildings.nodes
         count, rest = divmod(nodes, each)
         if not count or not rest:
@@ -481,7 +496,7 @@ class ClusterSpec(Spec):
 
 
 MAX_POOLS = 4
-"""Most pools of a cluster: a pipeline may pass through them in any order, 24 for four."""
+"""Maximum number of pools in a cluster; a pipeline may pass through four pools in 24 orders."""
 
 
 class MixedCluster(Spec):
@@ -490,7 +505,8 @@ class MixedCluster(Spec):
     kind: Literal["cluster"] = "cluster"
     name: Name = "custom"
     pools: tuple[ClusterSpec, ...]
-    """The pools: clusters of one GPU, each with a `name` of its own that layouts use: letters, digits and `._-`."""
+    """Pools: clusters of one GPU type, each with a unique `name` that layouts use (letters, digits and
+    `._-`)."""
     between: LinkSpec | None = None
     """Link between GPUs of different pools, per GPU. Default: the slowest of the pools' `links.inter_node`."""
     source: str = ""
@@ -521,7 +537,8 @@ class MixedCluster(Spec):
 
     @property
     def link(self) -> LinkSpec:
-        """The link between two pools: as given, else least bandwidth and greatest latency of their networks."""
+        """Link between two pools: `between`, else the least bandwidth and greatest latency of the pools'
+        networks."""
         if self.between is not None:
             return self.between
         networks = [link for pool in self.pools if (link := pool.farthest_link) is not None]
@@ -566,7 +583,7 @@ class Maintenance(Spec):
     """Planned stops of the whole job, which saves first."""
 
     every: _Wait
-    """Time from one to the next."""
+    """Time from one stop to the next."""
     takes: _Wait
 
     @model_validator(mode="after")
@@ -577,34 +594,34 @@ class Maintenance(Spec):
 
 
 class OperationsSpec(Spec):
-    """How a cluster is run: failures, restarts, storage, spares, slow hosts."""
+    """Operation of a cluster: failures, restarts, storage, spares, slow hosts."""
 
     kind: Literal["operations"] = "operations"
     name: Name = "custom"
     mtbf: Between
-    """GPU-hours from one failure that ends the job to the next: that of n GPUs is an n-th of it."""
+    """Mean GPU-hours between failures that end the job; n GPUs fail n times as often."""
     detection: _Wait
-    """From a failure until the job is known to be dead."""
+    """Time from a failure until it is noticed."""
     restart: _Wait
-    """From there until its first step, the reading of the checkpoint left out."""
+    """Time from then until the first step of the restarted job, without reading the checkpoint."""
     pause: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 0.0
-    """Seconds that a checkpoint stops training for besides the copying of bytes: planning, synchronisation."""
+    """Seconds for which a checkpoint stops training beyond copying its bytes: planning, synchronisation."""
     storage_write: Rate
     """Bandwidth at which the whole job writes checkpoints, bytes/s."""
     storage_read: Rate | None = None
-    """Bandwidth at which it reads them; None: as it writes."""
+    """Bandwidth at which the whole job reads checkpoints, bytes/s; None: as `storage_write`."""
     host_copy: Rate | None = None
-    """Bandwidth at which each GPU's share of a checkpoint is copied to its host, while it waits; None: the GPU's link
-    to host memory."""
+    """Bandwidth at which a GPU copies its share of a checkpoint to its host while training waits, bytes/s;
+    None: the GPU's link to host memory."""
     asynchronous: bool = True
     """Whether training goes on while the host writes to storage."""
     spares: Annotated[int, Field(ge=0, le=10**6)] | None = None
-    """Nodes that stand by; None: there is always one."""
+    """Spare nodes; None: one is always available."""
     repair: _Wait = 86400.0
-    """Time until a node that failed is back."""
+    """Time until a failed node is back."""
     maintenance: Maintenance | None = None
     slow_hosts: Share = 0.0
-    """Share of nodes that are slow for good: found once and replaced, or kept."""
+    """Share of nodes that are permanently slow; they are kept or replaced, whichever ends the job sooner."""
     slowness: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.0
-    """By how much a step with such a node takes longer."""
+    """Relative increase of a step's duration with such a node."""
     source: str = ""

@@ -1,13 +1,13 @@
-"""The links of a cluster one by one, as text: which device is linked with which, at what bandwidth.
+"""Links of a cluster one by one, as text: two devices, bandwidth, latency, parallel cables, kind.
 
     node[0-3].gpu[0-7] -- node[0-3].nvswitch 450 GB/s 1.5 us
     node[0-3].nic0 -- leaf0 400 Gb/s 2.5 us infiniband
     leaf[0-7] -- *spine[0-3] 400 Gb/s x2
 
-`[0-3,6]` stands for several names. Lists of one length are linked pair by pair; of a longer and a shorter one each name
-of the shorter has as many neighbours of the longer; `*` links every name on the left with every one on the right. `x2`
-are parallel cables. Names say what a device is (`gpu`, `nic`, else a word for a switch) and, before the last dot, the
-node it is in.
+`[0-3,6]` stands for several names. Two lists of equal length are linked pair by pair; if one list is longer,
+each name of the shorter is linked with an equal share of the longer; `*` links every name on the left with
+every name on the right. `x2` are parallel cables. The last part of a name says what a device is (`gpu`,
+`nic`, else a word for a switch); the parts before the last dot are its node.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from cost_models.units import parse_bandwidth, parse_seconds
 T = TypeVar("T")
 DeviceKind = Literal["gpu", "nic", "switch"]
 MOST_DEVICES = 50_000
-"""Most devices that one line may name, and most GPUs of a graph; the largest known clusters have a few times more."""
+"""Maximum devices that one line may name, and maximum GPUs of a graph; the largest known clusters have a few
+times more."""
 MOST_LINKS, MOST_LINES = 400_000, 100_000
-"""Most links of a graph, and lines of a file that say them."""
+"""Maximum links of a graph, and maximum lines of its file."""
 _LONGEST = 10.0
-"""Seconds of latency above which it is a slip of the pen."""
+"""Greatest accepted latency of a link, seconds."""
 _NAME = re.compile(
     r"[A-Za-z0-9](?:[A-Za-z0-9._:/+-]|\[\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*\]){0,99}", re.A
 )
@@ -59,22 +60,22 @@ class Link(NamedTuple):
     bandwidth: float
     """Bytes/s of one cable, one direction."""
     latency: float | None
-    """Seconds; None: what is usual."""
+    """Seconds; None: the usual latency of the kind."""
     cables: int
     kind: LinkKind
     where: str = ""
-    """Place that says so: `file:line`."""
+    """Source of the link, `file:line`, for messages."""
 
 
 @lru_cache(maxsize=2**17)
 def device_kind(name: str) -> DeviceKind | None:
-    """What a device is by the last part of its name; None where that does not say."""
+    """Kind of a device by the last part of its name; None if the name does not tell."""
     last = name.rpartition(".")[2].lower()
     return next((kind for kind, words in _DEVICES.items() if words.search(last)), None)
 
 
 def node_of(name: str) -> str:
-    """The node that a device is in; empty for a switch of the network."""
+    """Name of the node that holds a device; empty for a switch of the network."""
     return name.rpartition(".")[0]
 
 
@@ -84,7 +85,8 @@ def natural(name: str) -> tuple[tuple[int, int | str], ...]:
 
 
 def expand(text: str) -> list[str]:
-    """ "n[0-1].gpu[0-3]" → eight names, the first range slowest. Raises ValueError for what is no name, or too many."""
+    """Names of devices that a text stands for: "n[0-1].gpu[0-3]" → eight names, the first range slowest.
+    Raises ValueError for a text that is no name, or stands for too many."""
     if not _NAME.fullmatch(text):
         raise ValueError(
             f"`{printable(text, 60)}` is not a name; write it like `node0.gpu3` or `node[0-31].gpu[0-7]`"
@@ -107,7 +109,8 @@ def expand(text: str) -> list[str]:
 
 
 def _span(text: str) -> tuple[int, int, int]:
-    """First and last number of `08-31`, and how many digits they are written with."""
+    """First and last number of `08-31`, and the width to which numbers are padded with zeros (1: no
+    padding)."""
     first, _, last = text.partition("-")
     if int(last or first) < int(first):
         raise ValueError(f"`[{text}]` ends before it begins")
@@ -117,7 +120,7 @@ def _span(text: str) -> tuple[int, int, int]:
 def read_link(
     one: str, other: str, bandwidth: str, latency: str = "", count: str = "", kind: str = "", *, place: str
 ) -> tuple[list[Link], list[Problem]]:
-    """The links of one line of a file, and whatever is wrong with it."""
+    """Links of one line of a file, and the line's problems."""
     problems: list[str] = []
 
     def said(parse: Callable[[str], T], text: str) -> T | None:
@@ -157,7 +160,7 @@ def read_link(
 
 
 def _odd_device(name: str) -> Iterator[str]:
-    """What is wrong with the name of a device."""
+    """Sentences about a device's name that is not understood."""
     kind = device_kind(name)
     if kind is None:
         yield (
@@ -169,7 +172,7 @@ def _odd_device(name: str) -> Iterator[str]:
 
 
 def _usual_kind(one: str, other: str) -> LinkKind:
-    """The kind of a link by what it joins."""
+    """Default kind of a link between two devices."""
     kinds, (here, _, first), (there, _, second) = (
         {device_kind(one), device_kind(other)},
         one.rpartition("."),
@@ -183,7 +186,7 @@ def _usual_kind(one: str, other: str) -> LinkKind:
 
 
 def read_lines(lines: Sequence[str], where: str = "graph") -> tuple[list[Link], list[Problem]]:
-    """The links of a cluster file's `graph`."""
+    """Links of a cluster file's `graph`, and its problems."""
     links: list[Link] = []
     problems: list[Problem] = []
     for number, line in enumerate(lines):
@@ -203,7 +206,7 @@ def read_lines(lines: Sequence[str], where: str = "graph") -> tuple[list[Link], 
 
 
 def write_lines(links: Iterable[Link]) -> list[str]:
-    """The fewest lines that `read_lines` reads as these links."""
+    """Fewest lines from which `read_lines` reads these links."""
     alike: dict[tuple[str, str, str], list[tuple[str, str]]] = defaultdict(list)
     for link in links:
         told = [
@@ -221,14 +224,15 @@ _NETWORKS = ("infiniband", "roce", "ethernet")
 
 
 def exact_rate(bandwidth: float, kind: str) -> str:
-    """Bytes/s as a text that reads back as exactly that; networks in bits."""
+    """Text of a bandwidth in bytes/s that parses to exactly the same number; in bits for networks."""
     network = kind in _NETWORKS
     text = f"{bandwidth * 8 / 1e9:.12g} Gb/s" if network else f"{bandwidth / 1e9:.12g} GB/s"
     return text if parse_bandwidth(text) == bandwidth else f"{bandwidth!r} B/s"
 
 
 def _folded_pairs(pairs: list[tuple[str, str]], told: str) -> Iterator[str]:
-    """Lines of pairs of one shape: one where the notation has it, else one for all names with the same neighbours."""
+    """Lines of pairs with the same shape of names: a single line where the notation allows, else one line for
+    all names with the same neighbours."""
     pairs = sorted(pairs, key=lambda pair: (natural(pair[1]), natural(pair[0])))
     left, right = fold([one for one, _ in pairs]), fold(dict.fromkeys(other for _, other in pairs))
     if left and right and _pairs(left, right) == pairs:
@@ -247,7 +251,8 @@ def _folded_pairs(pairs: list[tuple[str, str]], told: str) -> Iterator[str]:
 
 
 def _pairs(left: str, right: str) -> list[tuple[str, str]]:
-    """The devices that a line links; none where they cannot be shared out evenly. Raises ValueError for no names."""
+    """Pairs of devices that a line links; empty where they cannot be shared out evenly. Raises ValueError for
+    invalid names."""
     ones, others = expand(left), expand(right.removeprefix("*"))
     if right.startswith("*"):
         return list(product(ones, others))
@@ -259,7 +264,7 @@ def _pairs(left: str, right: str) -> list[tuple[str, str]]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Names as one text that `expand` reads; empty where there is none."""
+    """Text that `expand` turns into these names; empty if there is none."""
     listed = list(names)
     parts = [_DIGITS.split(name) for name in listed]
     if len({tuple(part[::2]) for part in parts}) != 1:
@@ -271,7 +276,7 @@ def fold(names: Iterable[str]) -> str:
 
 
 def _runs(numbers: list[str]) -> str:
-    """ "0", "1", "2", "5" → "0-2,5"."""
+    """Numbers as ranges: "0", "1", "2", "5" → "0-2,5"."""
     runs: list[list[str]] = []
     for number in numbers:
         if runs and int(number) == int(runs[-1][-1]) + 1 and len(number) >= len(runs[-1][0]):

@@ -1,4 +1,4 @@
-"""Hardware profiles: the named constants of one device under one software stack, with their provenance."""
+"""Hardware profiles: constants of one GPU under one software stack, with their provenance."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CollectiveCurve(Spec):
     nodes: GpuCount = 1
     """Nodes that the group spanned; `p2p` between nodes spans 2."""
     behind_compute: bool = False
-    """Whether each was timed behind compute, as a step has them; False: one right after another."""
+    """True: timed while compute runs, as in a step; False: timed one after another on an idle device."""
     points: tuple[CurvePoint, ...] = Field(min_length=2)
     """Measured points; `size` is the full (unsharded) tensor in bytes."""
 
@@ -60,7 +60,7 @@ ElementwiseOperator = Literal[
     "embedding",
     "cross-entropy",
 ]
-"""Element-wise operators, under the names the model spec uses where it has one."""
+"""Element-wise operators, named as in the model spec where the name exists there."""
 
 
 class OperatorCurve(Spec):
@@ -131,7 +131,7 @@ _MovedBy = Field(gt=0, default=1.0, allow_inf_nan=False)
 
 
 class Moved(Spec):
-    """Factors by which runs moved the seconds of microbenchmarks; 1: not at all."""
+    """Factors between constants measured by microbenchmarks and those fitted to runs; 1: unchanged."""
 
     compute: float = _MovedBy
     """Factor of operators: GEMMs, attention, element-wise."""
@@ -148,7 +148,7 @@ class Moved(Spec):
 
 
 class TimedRuns(Spec):
-    """Timed runs that a profile rests on: those of one source on one GPU under one software stack."""
+    """Timed runs of one source on one GPU and stack to which a profile was fitted."""
 
     source: str
     gpu: Name
@@ -159,26 +159,29 @@ class TimedRuns(Spec):
     fewest_gpus: GpuCount
     most_gpus: GpuCount
     axes: dict[str, str] = Field(default_factory=dict)
-    """Axis of a layout → the values they had, "1 2 8"; an axis that none of them names is left out."""
+    """Axis of a layout → values that the runs cover, "1 2 8"; an axis that no run sets is left out."""
 
     def used(self, axis: str) -> tuple[str, ...]:
-        """The values they had on an axis; none where they leave it as it is."""
+        """Values of an axis that the runs cover; empty where no run sets the axis."""
         return tuple(self.axes.get(axis, "").split())
 
 
 class Scenarios(Spec):
-    """Sets of constants that timed runs leave possible on an untimed cluster: mean zero, covariance as large as the
-    constants differ between sources."""
+    """Sets of constants that remain plausible for a cluster without timed runs, given the runs of others.
+
+    Their logarithms have mean zero and the covariance by which constants differ between sources.
+    """
 
     factors: dict[str, str]
     """Constant → the factor on it in each scenario, "0.912 1.031"."""
     unexplained: float = Field(ge=0, allow_inf_nan=False)
-    """Deviation of the logarithm of a step time that no constant explains."""
+    """Standard deviation of the logarithm of a step time that no constant explains."""
     faster: float = Field(ge=0, le=100, default=1.0, allow_inf_nan=False)
-    """How much further than a normal error of that size steps lie below their predictions, where sources were left out
-    of every fit."""
+    """Factor on that deviation for steps that are faster than predicted, from sources left out of every
+    fit."""
     slower: float = Field(ge=0, le=100, default=1.0, allow_inf_nan=False)
-    """The same above: a cluster has many ways to be slower than a model of it, and few to be faster."""
+    """Factor on that deviation for steps that are slower than predicted: a cluster has many ways to be slower
+    than its model, and few to be faster."""
 
     @property
     def by_constant(self) -> dict[str, tuple[float, ...]]:
@@ -208,61 +211,62 @@ class Scenarios(Spec):
 
 
 class HostUpdate(Spec):
-    """Measured: what a rank's threads on the host take to update one parameter, while all ranks do."""
+    """Measured seconds for a rank's host threads to update one parameter, while all ranks of the host do."""
 
     threads: PositiveInt
     seconds: float = Field(gt=0, le=1e-3, allow_inf_nan=False)
 
 
 class HostCopies(Spec):
-    """Measured: bytes/s between host memory and each of so many devices that copy at once."""
+    """Measured bytes/s between host memory and each of `ranks` devices that copy at the same time."""
 
     ranks: GpuCount
     down: Rate
     up: Rate
     both: Rate
-    """Each way while the other way carries as much; a CPU copies one after the other."""
+    """Bytes/s each way while the other way carries as much; a CPU copies one way after the other."""
 
 
 class HostRates(Spec):
-    """Measured: what a host does for offloaded blocks."""
+    """Measured rates of a host that serves offloaded blocks."""
 
     updates: tuple[HostUpdate, ...] = Field(min_length=1)
     copies: tuple[HostCopies, ...] = Field(min_length=1)
-    """By ranks, fewest first. Of pinned memory on a GPU's host, within memory on a CPU."""
+    """Copy rates, fewest ranks first: from pinned memory on a GPU's host, within memory on a CPU."""
 
 
 class HardwareProfile(Spec):
-    """Constants that the datasheet does not give; profiles of the datasheet tier hold documented defaults."""
+    """Constants that a datasheet does not give; profiles of the datasheet tier hold documented defaults."""
 
     kind: Literal["profile"] = "profile"
     name: Name
     tier: Literal["datasheet", "profile", "measured"]
     gpu: Name
     also_for: tuple[Name, ...] = ()
-    """Other GPUs of the same die, taken to reach the same shares of peak."""
+    """Other GPUs with the same die, assumed to reach the same shares of peak."""
     borrowed_from: Name | None = None
-    """GPU whose constants these are, each times the ratio of what tests published for both reach; None: its own."""
+    """GPU whose constants are used here, each scaled by the ratio of both GPUs' published results; None:
+    measured or fitted on this GPU."""
     stack: Name
     gemm_efficiency: float = Efficiency
     """Rate of large, well-shaped GEMMs in training, as a share of what the GPU sustains."""
     fp8_gemm_efficiency: Annotated[float, Efficiency] | None = None
-    """The same for fp8 GEMMs; None: `gemm_efficiency`."""
+    """Rate of large fp8 GEMMs, as a share of what the GPU sustains; None: `gemm_efficiency`."""
     gemm_settled: Annotated[float, Efficiency] | None = None
-    """Measured: rate of a large product that has run for seconds, as a share of its rate in bursts, of which
-    `gemm_efficiency` is. None: efficiencies are those of training already."""
+    """Measured: rate of a large product that has run for seconds, as a share of its rate in short bursts.
+    `gemm_efficiency` is then a rate in bursts. None: efficiencies are those of training already."""
     gemm_k_half: float = Field(ge=0, le=1e6, allow_inf_nan=False, default=0.0)
-    """Inner dimension at which half of the loss by filling the pipeline remains."""
+    """Inner dimension at which half of the loss from filling the pipeline remains."""
     gemm_operand_bandwidth: Rate | None = None
     """Bandwidth of moving a GEMM's operands and result in addition to its arithmetic; None: hidden behind it."""
     gemm_tiles: tuple[GemmTile, ...] = ()
     """Tile shapes that the library chooses from; needed where the GPU has more than one multiprocessor."""
     attention_kernel: AttentionKernel | None = None
-    """Measured: what torch runs on this machine; None: as the stack says."""
+    """Measured: the attention kernel that torch uses on this machine; None: as the stack says."""
     attention_forward_efficiency: float = Efficiency
-    """Forward rate of the attention kernel, as a share of what was published for it on the GPU."""
+    """Forward rate of the attention kernel, as a share of its published rate on the GPU."""
     attention_backward_efficiency: float = Efficiency
-    """Backward rate of the attention kernel, as such a share."""
+    """Backward rate of the attention kernel, as a share of its published rate on the GPU."""
     memory_efficiency: float = Efficiency
     """Share of memory bandwidth that element-wise kernels reach."""
     kernel_seconds: Overhead
@@ -284,18 +288,19 @@ class HardwareProfile(Spec):
     collective_seconds: Overhead = 0.0
     """Start-up seconds of a collective beyond link latency."""
     overlap_slowdown: Share = 0.0
-    """Share of the time in which compute and communication run at once by which both end later: collectives take
-    multiprocessors, memory bandwidth and power from compute."""
+    """Slowdown of overlapped work: both compute and communication end later by this share of the time in
+    which they overlap, as collectives take multiprocessors, memory bandwidth and power from compute."""
     optimizer_efficiency: float = Efficiency
-    """Share of memory bandwidth the optimizer step reaches."""
+    """Share of memory bandwidth that the optimizer step reaches."""
     host_overlap: Share = 0.47
-    """Share of forward and backward passes, without what is recomputed, behind which a host updates and copies what is
-    offloaded. Default: what one constant makes of 17 runs of STRONGHOLD's artifact (strongh2/sc22-ae)."""
+    """Share of forward and backward passes, without recomputation, that hides host updates and copies of
+    offloaded blocks. Default: fitted as one constant to 17 runs of STRONGHOLD's artifact
+    (strongh2/sc22-ae)."""
     host_update_seconds: float | None = Field(default=None, ge=0.0, le=1e-3, allow_inf_nan=False)
-    """Seconds in which a whole host updates one parameter, and on a CPU, which is its own host, one rank; None: as its
-    memory's bandwidth says."""
+    """Seconds per parameter that a whole host updates (on a CPU, which is its own host: that one rank
+    updates); None: from the bandwidth of host memory."""
     host_call_seconds: Overhead = 0.0
-    """Seconds that the host's update of a block takes whatever its size: the way through the framework to it."""
+    """Fixed seconds of the host's update of a block, spent in the framework on the way to its kernel."""
     host_rates: HostRates | None = None
     """Measured updates and copies; None: copies are as fast as the link to host memory."""
     step_seconds: Overhead = 0.0
@@ -303,33 +308,35 @@ class HardwareProfile(Spec):
     jitter_per_doubling: Share = 0.0
     """Relative slowdown for each doubling of the number of nodes: stragglers, network noise."""
     contention: float = Field(ge=0, default=0.0, allow_inf_nan=False)
-    """Relative slowdown of CPU processes by other work on their cores, as runs met it."""
+    """Relative slowdown of CPU processes by other work on their cores during the runs."""
     moved: Moved | None = None
-    """Factors by which runs moved the constants from those measured; None: they are as measured."""
+    """Factors between the microbenchmarks' constants and those fitted to runs; None: constants are as
+    measured."""
     collectives: tuple[CollectiveCurve, ...] = ()
     """Measured collectives; where one matches a group, it replaces the formula."""
     operators: tuple[OperatorCurve, ...] = ()
     """Measured element-wise operators; where one is measured, it replaces bytes / bandwidth."""
     attention: tuple[AttentionCurve, ...] = ()
-    """Measured attention cores; where there are any, they replace the two efficiencies."""
+    """Measured attention cores; if there are any, they replace the two attention efficiencies."""
     tables: TableRates | None = None
-    """Measured lookups and updates of embedding rows; where there are any, they replace the shares of the tables'
-    profile."""
+    """Measured lookups and updates of embedding rows; if there are any, they replace the efficiencies of the
+    embedding profile."""
     measured_peak: Peak | None = None
-    """Best matrix rate measured on one device, which replaces the peak where there is no datasheet (a CPU)."""
+    """Best matrix rate measured on one device, FLOP/s; replaces the peak where there is no datasheet (a
+    CPU)."""
     measured_bandwidth: Rate | None = None
-    """Copy rate to and from memory measured on one device, read + write, with all devices at once."""
+    """Measured memory copy rate of one device, read + write, bytes/s, with all devices copying at once."""
     median_error: float | None = Field(ge=0, allow_inf_nan=False, default=None)
     """Median relative error of step time on `validated_runs` runs; None where none were compared."""
     validated_runs: int = Field(ge=0, le=10**9, default=0)
     unseen_error: float | None = Field(ge=0, allow_inf_nan=False, default=None)
     """Median relative error of step time on sources left out of every fit; None without cross-validation."""
     pair_error: float | None = Field(ge=0, allow_inf_nan=False, default=None)
-    """Median error of the ratio of two layouts' step times in the runs' sweeps, on one axis in which they differ; on n
-    axes √n times as much. None where too few pairs were timed."""
+    """Median error of the ratio of two layouts' step times, from sweeps in the runs, for layouts that differ
+    on one axis; √n times as much for n axes. None where too few pairs were timed."""
     scenarios: Scenarios | None = None
-    """Other constants that its runs leave possible; None: unknown."""
+    """Alternative constants that the runs leave plausible; None: unknown."""
     timed: tuple[TimedRuns, ...] = ()
-    """The timed runs it was fitted to; empty: unknown."""
+    """Timed runs to which the profile was fitted; empty: unknown."""
     source: str = ""
-    """Where the constants come from: measured here, or fitted to how many rows."""
+    """Origin of the constants: measured on this machine, or fitted to a number of rows."""

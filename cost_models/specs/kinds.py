@@ -1,9 +1,10 @@
-"""Kinds of blocks: which blocks of a model are alike, and the model as if every block were of one kind.
+"""Kinds of blocks: groups of equal blocks in a model, and for each kind a model all of whose blocks are of
+that kind.
 
-Blocks differ in what mixes their tokens, in their feed-forward (dense, a mixture of experts or none), in their window
-of attention and in whether they turn positions; in being a vision tower's, or the decoder's first behind one, which
-comes with the projector and the token embedding; and in whether they are trained. Costs are computed for a model whose
-blocks are all of one kind, and summed over the blocks of a stage.
+Blocks differ in their token mixer, feed-forward (dense, a mixture of experts or none), attention window and
+rotary positions; in their part of the model (a vision tower's, or the decoder's first block behind a tower,
+which holds the projector and the token embedding); and in whether they are trained. Costs are computed for a
+model whose blocks are all of one kind, and summed over the blocks of a stage.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from cost_models.specs.training import LEFT, Left, TrainingSpec
 from cost_models.specs.transformer import Encoder, Mixer, Part, TransformerSpec
 
 _CACHED = 64
-"""Models whose parts and kinds are kept."""
+"""Number of models whose parts and kinds are cached."""
 State = Literal["", "passed", "still"]
 
 
 @lru_cache(maxsize=_CACHED)
 def tower_of(model: TransformerSpec) -> TransformerSpec:
-    """The blocks of a model's tower as a model, whose embedding is that of patches and which has no head."""
+    """A model's vision tower as a model: its embedding is that of patches, and it has no head."""
     tower = model.tower
     assert tower is not None
     names = ["hidden_size", "num_heads", "head_dim", "ffn_hidden_size"]
@@ -47,7 +48,8 @@ def tower_of(model: TransformerSpec) -> TransformerSpec:
 
 @lru_cache(maxsize=_CACHED)
 def decoder_of(model: TransformerSpec) -> TransformerSpec:
-    """The decoder alone, whose patterns of blocks count from its first; a model without a tower as it is."""
+    """The decoder alone, its block patterns counted from its first block; a model without a tower is returned
+    unchanged."""
     if model.tower is None:
         return model
     return model.model_copy(update={"tower": None, "num_layers": model.num_layers - model.tower.layers})
@@ -55,24 +57,24 @@ def decoder_of(model: TransformerSpec) -> TransformerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frozen:
-    """Which parameters of a model a job leaves as they are."""
+    """Parts of a model that a job does not train."""
 
     patches: bool = False
-    """What makes tokens of patches, with positions and the norm before the tower's first block."""
+    """The patch embedding, with positions and the norm before the tower's first block."""
     blocks: tuple[bool, ...]
-    """Of every block, a tower's first."""
+    """One flag per block, a tower's first."""
     projector: bool = False
     embedding: bool = False
     head: bool = False
     """The last norm and the output matrix."""
     head_matrix: bool = False
-    """The output matrix alone: where it is the token embedding, as that."""
+    """The output matrix alone; if it is tied, it is frozen with the token embedding."""
     tower: int = 0
-    """Blocks of the tower."""
+    """Number of the tower's blocks."""
 
     @property
     def moved(self) -> tuple[bool, ...]:
-        """Of every block whether anything before it is trained, so that gradients go through it."""
+        """One flag per block: whether anything before it is trained, so that gradients flow through it."""
         joins = not (self.projector and self.embedding)
         trained = [not frozen for frozen in self.blocks]
         entering = [joins and number == self.tower for number in range(len(trained))]
@@ -85,11 +87,13 @@ class Frozen:
         return tuple(before)[1:]
 
     def state(self, block: int) -> State:
-        """Of a block: trained, or frozen with gradients that go through it, or with none to come back."""
+        """State of a block: trained (""), frozen with gradients that flow through it ("passed"), or frozen
+        with none ("still")."""
         return "" if not self.blocks[block] else "passed" if self.moved[block] else "still"
 
     def left(self, block: int) -> tuple[Left, ...]:
-        """What is left as it is of a model all of whose blocks are as this one; a tower embeds patches."""
+        """Untrained parts of a model all of whose blocks equal this one; a tower's embedding is that of
+        patches."""
         in_tower, joint = block < self.tower, self.tower and block == self.tower
         parts: dict[Left, bool] = {
             "still": self.state(block) == "still",
@@ -109,7 +113,7 @@ class Frozen:
 
 
 def frozen_parts(model: TransformerSpec, training: TrainingSpec) -> Frozen:
-    """What `freeze` of a job names of a model; parts that a model has not count as frozen."""
+    """Parts of a model that a job's `freeze` names; parts that the model lacks count as frozen."""
     frozen_names, count = set(training.freeze), training.first_frozen
     tower = model.tower.layers if model.tower else 0
     language = "language" in frozen_names
@@ -127,7 +131,8 @@ def frozen_parts(model: TransformerSpec, training: TrainingSpec) -> Frozen:
 
 
 class _Kind(NamedTuple):
-    """What tells blocks apart: besides what they have, whether it is trained, and what part of the model they are."""
+    """Properties by which blocks differ: training state, part of the model, mixer, feed-forward, window,
+    positions."""
 
     state: State
     part: Part
@@ -136,18 +141,18 @@ class _Kind(NamedTuple):
     windowed: bool = False
     turned: bool = True
     encodes: bool = False
-    """It is an encoder's, before a decoder."""
+    """Whether the block belongs to the encoder before a decoder."""
 
 
 @dataclass(frozen=True)
 class Kinds:
-    """The kind of every block, by number in order of first appearance. L blocks, K kinds."""
+    """Kind of every block, numbered in order of first appearance. L blocks, K kinds."""
 
     of_block: tuple[int, ...]
 
     @cached_property
     def number(self) -> int:
-        """K."""
+        """Number of kinds, K."""
         return max(self.of_block) + 1
 
     @cached_property
@@ -165,7 +170,7 @@ class Kinds:
 
     @cached_property
     def _repeats(self) -> tuple[int, int]:
-        """Where blocks begin to repeat, and after how many they do: least in sum."""
+        """(start, period) of the repetition of kinds with the least sum."""
         kinds, best = np.array(self.of_block), (0, len(self.of_block))
         for period in range(1, len(kinds)):
             if period >= sum(best):
@@ -176,25 +181,26 @@ class Kinds:
 
     @cached_property
     def class_at(self) -> Ints:
-        """(L + 1,): positions of one class are followed by the same kinds as far as there are blocks."""
+        """(L + 1,) class of each position: positions of one class are followed by the same kinds, as far as
+        there are blocks."""
         start, period = self._repeats
         at = np.arange(len(self.of_block) + 1)
         return np.where(at < start, at, start + (at - start) % period)
 
     @property
     def classes(self) -> int:
-        """How many classes of positions there are; 1 where all blocks are alike."""
+        """Number of classes of positions; 1 if all blocks are alike."""
         return sum(self._repeats)
 
     def after(self, start: Ints, blocks: Ints) -> Ints:
-        """The class behind so many blocks that begin in a class."""
+        """Class of the position after `blocks` blocks that begin in class `start`."""
         begin, period = self._repeats
         at = start + blocks
         return np.where(at < begin, at, begin + (at - begin) % period)
 
     def distinct_starts(self, blocks: int) -> tuple[Ints, Ints]:
-        """Positions from which so many blocks differ in their kinds, and for each class of positions which of them
-        stands for it; any for one with too few blocks behind it."""
+        """Positions from which the next `blocks` blocks form different sequences of kinds, and for each class
+        of positions the index of its representative; arbitrary for a class with too few blocks after it."""
         if blocks == 0:
             return np.zeros(1, dtype=np.int64), np.zeros(self.classes, dtype=np.int64)
         kinds, starts = np.array(self.of_block), min(self.classes, len(self.of_block) - blocks + 1)
@@ -203,7 +209,7 @@ class Kinds:
         return first, np.append(group.reshape(-1), np.zeros(self.classes - starts, dtype=np.int64))
 
     def mean(self, each: Sequence[Array]) -> Array:
-        """The mean over all blocks of what blocks of each kind have."""
+        """Mean over all blocks of a value given for each kind."""
         if len(each) == 1:
             return each[0]
         weighted = [
@@ -212,8 +218,11 @@ class Kinds:
         return np.asarray(sum(weighted[1:], start=weighted[0]))
 
     def of_fullest(self, ranks: Ints, each: Sequence[Array]) -> Array:
-        """What the blocks of some rank have at least: of one kind its share, of several the most of any kind's share,
-        or a rank's share of all; no more than so many mean blocks, as which some layouts price them."""
+        """Lower bound on the sum over the blocks of the fullest rank, from a value per block of each kind.
+
+        With one kind it is ceil(L / ranks) values. With several it is the largest of each kind's share and of
+        a rank's share of all, but no more than ceil(L / ranks) mean blocks, by which some layouts are priced.
+        """
         mean, blocks = self.mean(each), len(self.of_block)
         even: Array = -(-blocks // ranks) * mean
         if len(each) == 1:
@@ -222,10 +231,11 @@ class Kinds:
         return np.asarray(np.minimum(even, np.max([*most, blocks / ranks * mean], axis=0)))
 
     def in_sorts(self, blocks_SP: Ints, start: Ints | None = None) -> Ints:
-        """(..., S, K·P): blocks of each kind under each recompute policy, kind by kind, from those under each policy.
+        """(..., S, K·P): blocks of each kind under each recompute policy, kind by kind, from the blocks under
+        each policy.
 
-        Stages follow one another, unless it is said where each begins, `start` (..., S). Within a stage those that
-        recompute most come first (`cost_models.axes.stages.policy_of_blocks`).
+        Stages follow one another, unless `start` (..., S) gives where each begins. Within a stage the blocks
+        that recompute most come first (`cost_models.axes.recompute.policy_of_blocks`).
         """
         if self.number == 1:
             return blocks_SP
@@ -243,8 +253,10 @@ class Kinds:
 def kinds_of(
     model: TransformerSpec, sequence_length: int, frozen: Frozen | None = None
 ) -> tuple[Kinds, tuple[TransformerSpec, ...]]:
-    """Which block is of which kind for sequences of a length, and the model as if all blocks were of each kind; those
-    differ too that a job leaves `frozen`."""
+    """Kind of each block for sequences of a length, and for each kind the model with all blocks of that kind.
+
+    Blocks also differ in kind if a job leaves them `frozen` to a different extent.
+    """
     decoder, before = decoder_of(model), model.tower.layers if model.tower else 0
     turned = decoder.rotary.pattern if decoder.rotary else ()
 
@@ -272,17 +284,18 @@ def kinds_of(
 
 
 def kinds_in(model: TransformerSpec, training: TrainingSpec) -> Kinds:
-    """Which block is of which kind in a job."""
+    """Kind of each block in a job."""
     return kinds_of(model, training.sequence_length, _frozen(model, training))[0]
 
 
 def of_each_kind(
     model: TransformerSpec, training: TrainingSpec
 ) -> tuple[tuple[TransformerSpec, TrainingSpec], ...]:
-    """The model as if all blocks were of each kind, with the job of its sequences and of what of them is trained.
+    """For each kind, the model with all blocks of that kind and the job with that kind's sequences and
+    trained parts.
 
-    Of an encoder-decoder the encoder's, or the decoder's with so many tokens of the encoder for each of its own. To a
-    vision tower an image is a sequence.
+    In an encoder-decoder the decoder's kinds carry the encoder tokens per decoder token. For a vision tower,
+    an image is a sequence.
     """
     frozen = _frozen(model, training)
     kinds, each = kinds_of(model, training.sequence_length, frozen)
@@ -313,7 +326,7 @@ def _frozen(model: TransformerSpec, training: TrainingSpec) -> Frozen | None:
 
 
 def _only(model: TransformerSpec, kind: _Kind) -> TransformerSpec:
-    """The model with blocks of one kind; of a mixture the MLP that every token passes through is the shared one."""
+    """The model with blocks of one kind; in a mixture's block the always-active MLP is the shared expert."""
     if kind.part == "tower":
         return tower_of(model)
     decoder = decoder_of(model)

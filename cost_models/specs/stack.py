@@ -1,4 +1,5 @@
-"""Software stacks as data: what each fuses, overlaps and keeps in memory."""
+"""Software stacks as data: fused operators, overlapped communication and memory kept, one spec per training
+stack."""
 
 from __future__ import annotations
 
@@ -23,11 +24,12 @@ from cost_models.specs.training import StateDtype
 from cost_models.units import Bytes
 
 VOCABULARY_UNIT = 128
-"""Megatron-LM, megatron/training/arguments.py: `--make-vocab-size-divisible-by`."""
+"""Unit to which the vocabulary is padded, times tp (Megatron-LM, megatron/training/arguments.py:
+`--make-vocab-size-divisible-by`)."""
 STORES_SCORES: frozenset[AttentionKernel] = frozenset({"unfused", "fused-softmax"})
 """Attention kernels that keep the s × s scores in memory."""
 USER_BUFFERS: frozenset[Precision] = frozenset({"fp16", "bf16", "fp8"})
-"""Precisions of products inside which Transformer Engine hides tensor-parallel communication."""
+"""Precisions in which Transformer Engine hides tensor-parallel communication inside products."""
 
 _DROPPED = """
     all_reduces_behind_weight_products captured_expert_launches eager_norm_bytes expert_cast_host_seconds
@@ -41,309 +43,337 @@ _DROPPED = """
     zero3_slice_seconds
 """
 DROPPED_FACTS = frozenset(_DROPPED.split())
-"""Facts of a stack in plan files of earlier versions that no price depends on any more
+"""Fields of a stack in plan files of earlier versions on which no price depends any more
 (docs/decisions/0075-facts-of-stacks.md)."""
 
 
 class DriveUse(Spec):
-    """How a stack keeps optimizer states on a drive (Rajbhandari et al. 2021, ZeRO-Infinity, section 5.1.2): a chunk is
-    read, updated by the CPU and written back."""
+    """Use of a drive for optimizer states (Rajbhandari et al. 2021, ZeRO-Infinity, section 5.1.2): each chunk
+    is read, updated by the CPU and written back."""
 
     zero_stages: tuple[Literal[0, 1, 2, 3], ...] = Field(default=(0, 1, 2, 3), min_length=1)
-    """ZeRO stages under which it can."""
+    """ZeRO stages with which the stack can keep states on a drive."""
     overlaps: bool = False
     """Whether one chunk is read or written while the CPU updates another; False: one after the other."""
     gradients: bool = False
-    """Whether gradients lie there too, in fp32, from the backward pass to the update."""
+    """Whether gradients are kept on the drive too, in fp32, from the backward pass to the update."""
     rereads_weights: bool = False
-    """Whether fp32 weights that lie there are read once more, updated, on their way to those that passes use."""
+    """Whether updated fp32 weights are read from the drive once more, to convert them to the weights that
+    passes use."""
     buffers: int = Field(default=0, ge=0, le=1000)
-    """Buffers in host memory through which chunks go, of so many fp32 numbers each:"""
+    """Number of buffers in host memory for chunks, each of `chunk` fp32 numbers."""
     chunk: LargeInt = 10**9
     """Parameters of a chunk."""
     block_chunks: int = Field(default=0, ge=0, le=1000)
-    """Chunks in which a rank's states of a block come at least; 0: chunks know no blocks."""
+    """Minimum number of chunks into which a rank's states of a block are divided; 0: chunks ignore blocks."""
 
 
 class StackSpec(Spec):
-    """How one training stack executes a layout; constants that depend on the GPU are in `HardwareProfile`."""
+    """Execution of a layout by one training stack. Constants that depend on the GPU are in
+    `HardwareProfile`."""
 
     kind: Literal["stack"] = "stack"
     name: Name
     family: Name | None = None
-    """Stack whose fitted profiles are also this one's: the same kernels and collectives under another recipe."""
+    """Stack whose fitted profiles this one shares: the same kernels and collectives with another recipe."""
     last_month: str | None = Field(default=None, pattern=r"^20\d\d-(0[1-9]|1[0-2])$")
-    """Month (2024-07) of the last release that is so; runs of its family dated until then are read as its own."""
+    """Month (2024-07) of the last release to which these values apply; runs of its family until then are read
+    as this stack's."""
     zero_stages: tuple[Literal[0, 1, 2, 3], ...] = Field(default=(0, 1, 2, 3), min_length=1)
     """ZeRO stages that the stack can run (0 is needed where nothing is replicated)."""
     usual_zero_stage: Literal[0, 1, 2, 3] = 0
-    """ZeRO stage of its users where they do not say."""
+    """Default ZeRO stage."""
     usual_degrees: tuple[Degree, ...] = ("tp", "pp", "ep")
-    """Degrees beside data parallelism that its users turn on as a matter of course; layouts with others are not called
+    """Degrees in addition to data parallelism that count as ordinary; layouts with others are not called
     ordinary."""
     usual_recompute: Recompute | None = None
-    """Recompute policy of its users where they do not say; None: none with a flash kernel, all with stored scores."""
+    """Default recompute policy; None: none with a flash kernel, all with stored scores."""
     ends_count_as_blocks: bool = False
-    """Whether embedding and head may each take the place of a block of the first and the last stage."""
+    """Whether embedding and head may each take the place of a block in the first and last stage."""
     usually_splits_sequence: bool = False
-    """Whether its users split the sequence where they split tensors (`sp`) and its recipes interleave pipelines that
-    would idle too long, unless they say otherwise."""
+    """Whether by default the sequence is split wherever tensors are (`sp`), and recipes interleave pipelines
+    that would idle too long."""
     usual_dropout: bool = False
-    """Whether its recipes drop hidden activations unless they say otherwise (GPT-era trainers: 0.1). Of Megatron Core
-    those that are in use switch its default of 0.1 off (examples/llama, examples/mixtral: `--hidden-dropout 0.0`)."""
+    """Whether recipes drop hidden activations by default (GPT-era trainers: 0.1). Current recipes of Megatron
+    Core set its default of 0.1 to 0 (examples/llama, examples/mixtral: `--hidden-dropout 0.0`)."""
     places_blocks: Literal["evenly", "in-turn", "by-compute"] = "evenly"
-    """How blocks are placed on stages by default: as evenly as they divide, stages full in turn so that the last has
-    fewer, or up to equal shares of the matrix products of blocks and head."""
+    """Default placement of blocks on stages: as evenly as they divide; in turn, stages filled one after
+    another, so that the last has fewer; or up to equal shares of the matrix products of blocks and head."""
     pads_vocabulary: bool = False
-    """Whether the vocabulary is padded to a multiple of `VOCABULARY_UNIT` × tp, unless the model says another unit."""
+    """Whether the vocabulary is padded to a multiple of `VOCABULARY_UNIT` × tp, unless the model gives
+    another unit."""
     attention: AttentionKernel = "flash2"
     """Attention kernel."""
     native_attention: AttentionKernel = "unfused"
-    """Kernel of its attention in PyTorch's own operators: flash where it calls `scaled_dot_product_attention`."""
+    """Attention kernel when PyTorch's own operators are used: flash with `scaled_dot_product_attention`."""
     fused_elementwise: bool = True
     """Whether bias, activation, dropout and residual additions run as one kernel each (or are compiled together)."""
     compiled: bool = False
-    """Whether our executor compiles every block with `torch.compile`."""
+    """Whether the executor compiles every block with `torch.compile`."""
     compiles_loss: bool = False
     """Whether runs that compile their blocks compile the loss too."""
     loss_not_compiled: tuple[str, str] | None = None
-    """First and last month (2024-12) of releases that do not, all the same."""
+    """First and last month (2024-12) of the releases that compile blocks but not the loss."""
     fused_norms: bool = True
-    """Whether RMS norms are one kernel each way; layer norms are in every library."""
+    """Whether RMS norms are one kernel each way; layer norms are so in every library."""
     separate_biases: bool = False
-    """Whether kernels of their own add biases that no activation, dropout or addition takes with it (of queries, keys
-    and values), and sum the gradients of all biases; False: products do it."""
+    """Whether separate kernels add biases that no activation, dropout or addition fuses (of queries, keys and
+    values), and sum the gradients of all biases; False: products do so."""
     attention_copies: tuple[Factor, Factor] = (0.0, 0.0)
-    """Tensors of the attention output's size that are copied around its core, forward and backward: into the order that
-    its kernel wants and back, and gradients of queries, keys and values side by side."""
+    """Copies around the attention core, forward and backward, in tensors of its output's size: into its
+    kernel's order and back, and gradients of queries, keys and values side by side."""
     joins_parallel_products: bool = False
-    """Whether attention and MLP of a parallel block run their products side by side: as one into the block and as one
-    out of it."""
+    """Whether the products of attention and MLP in a parallel block are joined: one product into the block
+    and one out of it."""
     casts_norm_inputs: bool = False
-    """Whether fused norms read an fp32 copy of the residual stream, made by a kernel of its own, and always run again
-    in the backward pass instead of keeping what they return."""
+    """Whether fused norms read an fp32 copy of the residual stream, made by a separate kernel, and always run
+    again in the backward pass instead of keeping their output."""
     always_discards: tuple[SelectiveDrops, ...] = ()
-    """Outputs of norms and experts' activations that no policy keeps: backward passes make them again."""
+    """Outputs of norms and experts' activations that are recomputed in backward passes under every policy."""
     gradient_dtype: StateDtype = "fp32"
-    """Type in which gradients are accumulated and reduced, unless the training spec says."""
+    """Type in which gradients are accumulated and reduced, unless the training spec sets one."""
     fp16_gradient_dtype: StateDtype | None = None
-    """The same in fp16, where the type need not hold more than fp16 does; None: the same. `bf16` means 16 bits."""
+    """Type of gradients in fp16 training; `bf16` means 16 bits. None: `gradient_dtype`."""
     bf16_accumulates_apart: bool = False
-    """Whether bf16 (not fp16) gradients are accumulated and reduced in fp32, beside those in the weight's type."""
+    """Whether bf16 (not fp16) gradients are accumulated and reduced in a separate fp32 copy, in addition to
+    gradients in the weight's type."""
     gradient_buffer: bool = False
-    """Whether ZeRO-0 and 1 add every microbatch's gradients into a buffer that lives from step to step."""
+    """Whether ZeRO-0 and 1 add every microbatch's gradients into a buffer that persists from step to step."""
     fused_gradient_accumulation: bool = False
-    """Whether wgrad GEMMs add into the accumulation buffer themselves."""
+    """Whether wgrad GEMMs add directly into the accumulation buffer."""
     fused_accumulation_dtypes: tuple[StateDtype, ...] = ("fp32", "bf16")
-    """Types of accumulation buffers into which they can."""
+    """Types of accumulation buffers that support this."""
     master_weights: bool = True
-    """Whether the optimizer state has an fp32 copy of 16-bit weights; False: the weights themselves are of the states'
-    type."""
+    """Whether the optimizer state has an fp32 copy of 16-bit weights; False: the weights themselves have the
+    states' type."""
     master_remainders: bool = False
-    """Whether the fp32 copy of bf16 weights is kept as the 16 bits that these lack (Megatron Core's precision-aware
-    optimizer, `store_param_remainders`)."""
+    """Whether the fp32 copy of bf16 weights is stored as the missing 16 bits only (Megatron Core's
+    precision-aware optimizer, `store_param_remainders`)."""
     overlap_gradient_reduce: bool = False
     """Whether gradients of a layer are reduced while earlier layers still run backward."""
     reduces_chunks_in_turn: bool = False
-    """Whether, where it does and a pipeline is interleaved, a chunk's gradients are reduced behind the next chunk's
-    passes, so that only the last chunk's are in sight; False: behind the backward pass of another block."""
+    """Whether, with overlap and an interleaved pipeline, a chunk's gradients are reduced during the next
+    chunk's passes, so that only the last chunk's are exposed; False: during the backward pass of another
+    block."""
     overlaps_gradient_reduce_at: tuple[Literal[0, 1, 2, 3], ...] = (0, 1, 2, 3)
-    """ZeRO stages at which it does; at others all gradients are reduced after the last backward pass."""
+    """ZeRO stages with that overlap; at others all gradients are reduced after the last backward pass."""
     overlap_parameter_gather: bool = False
-    """Whether ZeRO-1 and 2 gather updated weights behind the next forward pass."""
+    """Whether ZeRO-1 and 2 gather updated weights during the next forward pass."""
     overlap_tensor_parallel: Share = 0.0
-    """Share of tensor-parallel communication hidden inside GEMMs, by Transformer Engine in `USER_BUFFERS` alone."""
+    """Share of tensor-parallel communication hidden inside GEMMs; with Transformer Engine only in
+    `USER_BUFFERS`."""
     overlaps: tuple[Overlap, ...] = ()
-    """What a layout's `overlap` may ask for, beside what the stack always overlaps."""
+    """Axes that a layout's `overlap` may name, in addition to those that the stack always overlaps."""
     reduces_behind_weight_products: bool = False
-    """Whether the gradients of a column-parallel input are scattered (with sequence parallelism) or all-reduced behind
-    the products towards that matrix's weights."""
+    """Whether gradients of a column-parallel input are scattered (with sequence parallelism) or all-reduced
+    during the products for that matrix's weight gradients."""
     schedules: tuple[Schedule, ...] = Field(default=("1f1b", "interleaved"), min_length=1)
-    """Pipeline schedules that the stack has."""
+    """Supported pipeline schedules."""
     torch_pipelining: bool = False
-    """Whether pipelines run on `torch.distributed.pipelining`, under its rules: gradients received from the next stage
-    (with several chunks a rank also what was sent) live until the step ends, and a split backward pass takes longer to
-    launch."""
+    """Whether pipelines run on `torch.distributed.pipelining`: gradients received from the next stage (with
+    several chunks a rank also sent tensors) live until the step ends, and a split backward pass takes longer
+    to launch."""
     overlap_pipeline_sends: bool = True
     """Whether stage boundaries are sent without blocking the sender."""
     scatter_gather_pipeline_sends: bool = True
-    """Whether a boundary tensor crosses nodes once, split over the tensor-parallel ranks."""
+    """Whether a boundary tensor crosses nodes only once, split over the tensor-parallel ranks."""
     broadcasts_every_batch: bool = False
-    """Whether every forward action of every stage first gets its batch: tensor ranks send it to one another, the host
-    reads its size from the device, and a mask of s × s is made."""
+    """Whether every forward action of every stage first receives its batch: tensor ranks broadcast it, the
+    host reads its size from the device, and a mask of s × s is made."""
     axis_orders: tuple[Order, ...] = Field(default=(DEFAULT_ORDER,), min_length=1)
-    """Orders of the mesh axes in which the stack can build its groups."""
+    """Supported orders of the mesh axes."""
     context_parallel: Context = "ring"
-    """How ranks that share a sequence exchange keys and values, unless the layout says."""
+    """Default way in which ranks that share a sequence exchange keys and values."""
     context_kinds: tuple[Context, ...] = ("ring",)
-    """Kinds of context parallelism that a layout may name besides the usual one; none at all: it has none."""
+    """Kinds of context parallelism that a layout may name in addition to the default; empty: no context
+    parallelism."""
     torch_context_parallel: bool = False
-    """Whether context ranks work as PyTorch's `context_parallel` has them: attention takes the keys and values of one
-    rank at a time however they came, what the steps found is merged in fp32, operator by operator, and gradients of
-    keys and values go all the way round in fp32. Grouped keys and values are repeated to all query heads first."""
+    """Whether context ranks run PyTorch's `context_parallel`: attention reads the keys and values of one rank
+    at a time, the steps' results are merged in fp32 by separate operators, and gradients of keys and values
+    travel all the way round in fp32. Grouped keys and values are first repeated to all query heads."""
     expert_tensor_parallel: bool = True
-    """Whether an expert may be split over other ranks than the rest of the model (etp other than tp)."""
+    """Whether an expert may be split over another number of ranks than the rest of the model (etp other than
+    tp)."""
     hybrid_shard: bool = True
-    """Whether ZeRO may shard over fewer ranks than hold the same parameters (shard less than dp × cp)."""
+    """Whether ZeRO may shard over a part of the ranks that hold the same parameters (shard less than dp ×
+    cp)."""
     expert_dispatch: Literal["copies", "tokens"] = "copies"
-    """What travels to experts: every copy of a token by itself (Megatron Core's `alltoall` dispatcher), or a token once
-    to each rank that has experts for it, over the network once to each of their nodes (its `flex`: DeepEP, HybridEP).
-    """
+    """Tokens sent to experts. `copies`: each copy of a token separately (Megatron Core's `alltoall`
+    dispatcher). `tokens`: a token once to each rank with experts for it, over the network once to each of
+    their nodes (its `flex` dispatcher: DeepEP, HybridEP)."""
     overlap_expert_exchange: Share = 0.0
-    """Share of the exchange with experts that runs behind the compute of another microbatch, as far as that lasts."""
+    """Share of the exchange with experts that overlaps the compute of another microbatch, as far as that
+    lasts."""
     weighs_inside_experts: bool = False
-    """Whether the weights of a token's experts are multiplied in before their second product, so that what
-    came back is not kept (Megatron Core since 0.13); else the weighted sum keeps every copy."""
+    """Whether the weights of a token's experts are multiplied in before the second product, so that the
+    exchange's output is not kept (Megatron Core since 0.13); False: the weighted sum keeps every copy."""
     experts_in_one_kernel: bool = False
-    """Whether one kernel multiplies for all experts of a rank, so that an expert's weights come while it multiplies for
-    another, and CUDA graphs replay the launches of such blocks without the host; else each expert has kernels of its
-    own."""
+    """Whether one kernel multiplies for all experts of a rank, so that an expert's weights are loaded while
+    another's products run, and CUDA graphs replay the launches of such blocks without the host; False: a
+    kernel per expert."""
     waits_for_expert_counts: bool = False
-    """Whether the host goes through the experts, and reads how many tokens came to each before it launches what
-    works on them."""
+    """Whether the host loops over the experts, and reads from the device each expert's token count before it
+    launches their kernels."""
     zero3_gathers_every_microbatch: bool = True
     """Whether ZeRO-3 gathers weights again for each microbatch (reshard after forward)."""
     pipelines_keep_weights: bool = False
-    """Whether ZeRO-3 in a pipeline keeps the weights that it gathered until the step ends, as ZeRO-2 does."""
+    """Whether ZeRO-3 in a pipeline keeps gathered weights until the step ends, as ZeRO-2 does."""
     zero3_collectives_per_block: PositiveInt = 1
-    """Collectives in which ZeRO-3 gathers a block's weights: one for all, or one a parameter tensor."""
+    """Number of collectives in which ZeRO-3 gathers a block's weights: one for all, or one per parameter
+    tensor."""
     zero3_waits_for_device: bool = False
-    """Whether ZeRO-3 gathers one matrix behind the one at work and waits for the device before the next, and
-    gathers and reduces a matrix as a list of slices, one a rank; False: it gathers further ahead."""
+    """Whether ZeRO-3 gathers only one matrix ahead and waits for the device before the next, and gathers and
+    reduces a matrix as a list of slices, one per rank; False: it gathers further ahead."""
     zero3_reuse_elements: LargeInt | None = None
-    """ZeRO-3 gathers in hooks of each matrix, so for what is recomputed too, and keeps what is used again before so
-    many parameters have passed (DeepSpeed's `stage3_max_reuse_distance`); None: once for a block's backward pass."""
+    """Number of parameters within which ZeRO-3 keeps a gathered matrix for reuse (DeepSpeed's
+    `stage3_max_reuse_distance`), as it gathers in hooks of each matrix and again for recomputation; None:
+    once for a block's backward pass."""
     copies_gathered_weights: bool = False
-    """Whether ZeRO-3 copies what it gathered from the collective's buffer to where the weights are used."""
+    """Whether ZeRO-3 copies gathered weights from the collective's buffer to their place of use."""
     gradient_passes: Factor = 0.0
-    """Times that whole gradients are read and written around the collective that reduces them: joined or copied into
-    its buffer in the type in which they are reduced, divided, copied back."""
+    """Reads and writes of the gradients around the collective that reduces them, in passes over all
+    gradients: join or copy into its buffer in the reduced type, divide, copy back."""
     unsharded_gradients_until_sync: bool = False
     """Whether ZeRO-2 and 3 with accumulation keep full gradients until the last microbatch."""
     residencies: tuple[Literal["states", "parked", "streamed", "activations", "drive"], ...] = ()
-    """What of its blocks the stack can keep in host memory, or on the host's drive: see `cost_models.axes.offload`."""
+    """Parts of blocks that the stack can keep in host memory, or on the host's drive: see
+    `cost_models.axes.offload`."""
     drive: DriveUse = DriveUse()
-    """How it keeps optimizer states on the host's drive, where it can."""
+    """Use of the host's drive for optimizer states."""
     offloads_ends: bool = False
-    """Whether embedding and head live where the blocks do that no count names."""
+    """Whether embedding and head get the residency of the blocks without a count."""
     offloads_gradients: bool = False
-    """Whether gradients of blocks whose states are on the host go there as they are made on a rank without replicas
-    too; with replicas they do from ZeRO-2 on, as they are reduced. They come up for those of another microbatch to be
-    added, and go down once more in fp32 for the update; else the CPU adds what comes down."""
+    """Whether gradients of blocks whose states are on the host are copied there during the backward pass even
+    on a rank without replicas (with replicas they are copied from ZeRO-2 on, as they are reduced).
+    Accumulation copies them back to the device to add another microbatch's, and the update reads an
+    additional fp32 copy; False: the CPU adds arriving gradients."""
     host_buffers: float = Field(default=1.0, ge=1.0, le=10.0, allow_inf_nan=False)
-    """Host memory taken for each byte of states kept there: 1, and what flat copies and pinned buffers come to."""
+    """Host memory allocated per byte of states kept there: 1, plus flat copies and pinned buffers."""
     keeps_streamed_blocks: bool = False
-    """Whether under ZeRO-0 and 1 streamed blocks go as our executor has them: those that a pass used last stay in the
-    ring for the next pass, gradients have buffers of their own on the device, gradients and updated weights pass
-    through staging buffers in host memory, and the CPU takes norms with the update. False: all come for every pass, and
-    a buffer of the ring holds weights and gradients."""
+    """Whether under ZeRO-0 and 1 streamed blocks follow the project's executor: the blocks that a pass used
+    last stay in the ring for the next pass, gradients have separate buffers on the device, gradients and
+    updated weights pass through staging buffers in host memory, and the CPU computes norms with the update.
+    False: all blocks are copied for every pass, and a buffer of the ring holds weights and gradients."""
     overlaps_host: bool = False
-    """Whether transfers and CPU updates run behind forward and backward passes; False: after them."""
+    """Whether transfers and CPU updates overlap forward and backward passes; False: they follow the
+    passes."""
     unfused_update_bytes: Factor = 0.0
-    """Bytes per parameter of its shard that an update moves beyond reading states and gradients and writing states,
-    where it runs operator by operator; 0 for a fused one."""
+    """Bytes per parameter of a rank's shard that an operator-by-operator update moves in addition to reading
+    states and gradients and writing states; 0 for a fused update."""
     lamb_update_bytes: Factor = 20.0
-    """Bytes per parameter of its shard that LAMB moves beyond a fused AdamW: its way is written (4), weight and way are
-    read for their norms (8) and again for the update (8), as in Apex's FusedLAMB (csrc/multi_tensor_lamb.cu)."""
+    """Bytes per parameter of a rank's shard that LAMB moves in addition to a fused AdamW: its step is written
+    (4), weight and step are read for their norms (8) and again for the update (8), as in Apex's FusedLAMB
+    (csrc/multi_tensor_lamb.cu)."""
     optimizer_temporary_bytes: Factor = 0.0
-    """Bytes per parameter of the optimizer's shard that an update holds for a moment; 0 for a fused one."""
+    """Temporary bytes per parameter of the optimizer's shard during an update; 0 for a fused update."""
     update_group: LargeInt | None = None
     """Parameters of its shard that a rank updates at a time under ZeRO-3; None: all."""
     collective_buffers: Bytes | None = None
-    """Device memory inside the allocator in which ZeRO collects gradients to reduce and weights to gather."""
+    """Device memory, bytes, inside the allocator for ZeRO's buffers of gradients to reduce and weights to
+    gather."""
     fp32_logits: bool = True
-    """Whether the loss works on an fp32 copy of the logits."""
+    """Whether the loss is computed on an fp32 copy of the logits."""
     fused_loss: bool = False
-    """Whether the loss overwrites the logits that it kept with their gradient."""
+    """Whether the loss overwrites the stored logits with their gradient."""
     releases_logits: bool = False
-    """Whether 16-bit logits are freed once an eager loss has an fp32 copy: their block fits nothing of what follows."""
+    """Whether 16-bit logits are freed once an eager loss has an fp32 copy: no later tensor fits their memory
+    block."""
     loss_chunk: LargeInt | None = None
-    """Tokens of a microbatch whose logits exist at a time, where it has more: the loss and its gradients are computed
-    chunk by chunk in the forward pass (`operators.chunked_loss` says in which layouts); None: all logits at once."""
+    """Maximum tokens of a microbatch whose logits exist at a time: the loss and its gradients are computed
+    chunk by chunk in the forward pass (`operators.chunked_loss` defines for which layouts); None: all logits
+    at once."""
     skips_ignored_tokens: bool = Field(default=False, exclude_if=lambda skips: not skips)
-    """Whether logits are of those tokens alone that the loss counts."""
+    """Whether logits are computed only for tokens that enter the loss."""
     loss_parallel: bool = True
     """Whether the vocabulary stays split over tp in the loss."""
     extra_loss_copies: Factor = 0.0
-    """Tensors as large as the stored logits that the loss holds at its widest moment beyond what it needs."""
+    """Additional tensors of the stored logits' size at the loss's peak."""
     sequence_first: bool = False
-    """Whether tensors are (s, b, h): with b > 1 flash kernels (of b, s, h) keep their output in both orders."""
+    """Whether tensors are (s, b, h): with b > 1 flash kernels (of b, s, h) keep their output in both
+    orders."""
     rotates_in_joint_tensor: bool = False
-    """Whether, without grouped queries, attention keeps the joint tensor of queries, keys and values whole, as it reads
-    views of it, beside new tensors for two of them: those turned, or the two that were not turned in place."""
+    """Whether attention without grouped queries keeps the joint tensor of queries, keys and values, as it
+    reads views of it, in addition to new tensors for two of them: the rotated ones, or those not rotated in
+    place."""
     saves_gathered_activations: bool = False
-    """Whether sequence parallelism keeps gathered inputs of column-parallel matrices (DTensor) instead of gathering
-    again, and Ulysses all-to-alls the core's output both as the kernel made it and as it came back."""
+    """Whether sequence parallelism keeps gathered inputs of column-parallel matrices (DTensor) instead of
+    gathering again, and Ulysses keeps the core's output both before and after its all-to-all."""
     selective_drops: SelectiveDrops | tuple[SelectiveDrops, ...] = "core"
-    """What `recompute=selective` drops, one or several: the attention core, the attention submodule with its
-    projections, the experts with their router and exchange (Megatron Core's `--recompute-modules moe`), everything but
-    the core's output and every other matrix product's (torchtitan's per-operator policy), the outputs of norms
-    over the residual stream that no product has in its kernel, of the experts' activation and of latent attention's up
-    projections (`layernorm moe_act mla_up_proj`), dense MLPs, shared experts."""
+    """Activations that `recompute=selective` drops, one or several: the attention core; the attention
+    submodule with its projections; the experts with their router and exchange (Megatron Core's
+    `--recompute-modules moe`); everything except the core's output and every other matrix product's
+    (torchtitan's per-operator policy); outputs of norms over the residual stream that no product fuses, of
+    the experts' activation and of latent attention's up projections (`layernorm moe_act mla_up_proj`); dense
+    MLPs; shared experts."""
     recompute_stops_early: bool = False
-    """Whether recomputation ends before the last GEMM of what was dropped (torch.utils.checkpoint does)."""
+    """Whether recomputation ends before the last GEMM of the dropped part (torch.utils.checkpoint does)."""
     recomputes_latent_heads: bool = False
-    """Whether backward passes always make the heads of latent attention again, which nothing keeps (DeepSeek-V3)."""
+    """Whether the heads of latent attention are never kept and always recomputed in backward passes
+    (DeepSeek-V3)."""
     eager_attention_and_norms: bool = False
-    """Where the GPU has no fused kernels (a CPU), RMS norms keep their normalised input, and grouped-query attention
-    keeps keys and values repeated to all query heads. On any, scans of recurrences are PyTorch's own products in fp32,
-    which keep what they are given and run again."""
+    """Whether attention, norms and scans run as PyTorch operators. On a CPU, without fused kernels, RMS norms
+    keep their normalised input, and grouped-query attention keeps keys and values repeated to all query
+    heads. On any device, scans of recurrences are fp32 products, which keep their inputs and run again."""
     microbatches_per_stage_until: str | None = Field(default=None, pattern=r"20\d\d-\d\d")
-    """Month until which a pipeline's batch was cut into as many microbatches as it has stages, by default."""
+    """Month until which a pipeline's batch was by default cut into as many microbatches as stages."""
     fully_shard: bool = False
-    """ZeRO-2 and 3 by PyTorch's `fully_shard`: ZeRO-2 holds its shard beside the weights it computes with; ZeRO-3 keeps
-    embedding and head gathered all step and fetches a block early; gradients are scattered after a block's backward.
-    Its vocabulary is split as DTensor does it: the loss's backward pass holds one more tensor like the logits."""
+    """Whether ZeRO-2 and 3 are PyTorch's `fully_shard`. ZeRO-2 then holds its shard in addition to the
+    weights it computes with; ZeRO-3 keeps embedding and head gathered all step and fetches a block early;
+    gradients are scattered after a block's backward pass. The vocabulary is split by DTensor: the loss's
+    backward pass holds one more tensor like the logits."""
     loss_frees_ends: bool = Field(default=False, exclude_if=lambda frees: not frees)
-    """Whether without a pipeline `fully_shard` lets go of embedding and head while the loss runs, under ZeRO-3."""
+    """Whether, without a pipeline and under ZeRO-3, `fully_shard` frees embedding and head while the loss
+    runs."""
     fp8_saves_inputs: bool = False
     """Whether fp8 training keeps the inputs of a block's GEMMs in fp8, one byte an element."""
     fp8_casts_apart: bool = False
-    """Every product in fp8 casts both its operands, weights with them (torchao); False: what is new is cast once for
-    all products that it enters, weights once a step."""
+    """Whether every fp8 product casts both its operands, weights included (torchao); False: a new tensor is
+    cast once for all products that read it, weights once a step."""
     fragmentation: float = Field(default=0.04, ge=0.0, lt=0.9)
-    """Fragmentation: unusable bytes of the allocator's freed blocks for each byte of activations and temporaries."""
+    """Fragmentation: unusable bytes in the allocator's freed blocks, per byte of activations and
+    temporaries."""
     records_streams: bool = False
-    """Whether collectives hold their tensors until the device is done with them (torch before 2.8, unless
-    `TORCH_NCCL_AVOID_RECORD_STREAMS=1`)."""
+    """Whether collectives hold their tensors until the device has finished with them (torch before 2.8,
+    unless `TORCH_NCCL_AVOID_RECORD_STREAMS=1`)."""
     memory_error: float = Field(default=0.2, gt=0.0, lt=1.0)
-    """Relative error that nine in ten peaks of published runs stayed within; where none were published what the first
-    runs of other stacks showed."""
+    """Relative error of peak memory that nine in ten published runs did not exceed; without published runs,
+    the error of other stacks' first runs."""
     mixture_memory_error: float | None = Field(default=None, gt=0.0, lt=1.0)
-    """The same of mixtures of experts, whose tokens no router spreads evenly; None: the same."""
+    """The relative error for mixtures of experts, whose routers spread tokens unevenly; None:
+    `memory_error`."""
     context_bytes: Bytes = 0.8e9
     """Device memory outside the allocator: the driver's context and the libraries' kernels."""
     communicator_bytes: Bytes = 0.25e9
-    """Device memory outside the allocator for each communicator: buffers of a connection for three protocols are 4, 4.7
-    and 0.5 MiB (NCCL, src/include/device.h), a ring on an NVSwitch has 24 channels, and before 2.22 trees came with it.
-    """
+    """Device memory outside the allocator for each communicator: buffers of a connection for three protocols
+    are 4, 4.7 and 0.5 MiB (NCCL, src/include/device.h), a ring on an NVSwitch has 24 channels, and before
+    2.22 trees were added."""
     further_communicators: int = Field(default=0, ge=0, le=64)
-    """Groups besides one for each axis, as of all ranks or of one copy of the model."""
+    """Communicators in addition to one per axis, for example of all ranks or of one copy of the model."""
     transformer_engine: bool = False
-    """Whether Transformer Engine runs the block, as Megatron Core has it: its GEMMs have a workspace of their own; in
-    fp8 and fp4 it keeps two copies of each weight as cast, and gathers what a product multiplies so; the kernels that
-    scan decaying states multiply their gates in."""
+    """Whether Transformer Engine runs the block, as in Megatron Core: its GEMMs have a separate workspace; in
+    fp8 and fp4 it keeps two cast copies of each weight, and gathers cast inputs of products; kernels that
+    scan decaying states also multiply their gates in."""
     deterministic: bool = False
-    """Whether GEMMs must be reproducible, for which the matrix library wants larger workspaces."""
+    """Whether GEMMs must be reproducible, for which the matrix library needs larger workspaces."""
     launches_block: bool = False
-    """Whether every kernel is waited for before the next is launched (CUDA_LAUNCH_BLOCKING=1)."""
+    """Whether each kernel must finish before the next is launched (CUDA_LAUNCH_BLOCKING=1)."""
     scatters_by_all_reduce: bool = False
-    """Whether ZeRO-1 reduces gradients everywhere and then keeps its share, instead of scattering them."""
+    """Whether ZeRO-1 all-reduces gradients and then keeps its share, instead of scattering them."""
     updates_by_owner: bool = False
-    """Whether ZeRO-1 and 2 give whole tensors to owners, each of which broadcasts what it updated, instead of cutting
-    all into equal shards that one gather collects."""
+    """Whether ZeRO-1 and 2 assign entire tensors to owners, each of which broadcasts its updated tensors,
+    instead of cutting all into equal shards that one gather collects."""
     recommender: RecommenderStack | None = None
-    """How it trains recommenders; None: as most do."""
+    """Options of recommender training; None: defaults."""
     source: str = ""
-    """Code or paper that the facts were read from."""
+    """Code or paper from which the values were read."""
 
     @property
     def drops(self) -> frozenset[SelectiveDrops]:
-        """All that `selective_drops` names."""
+        """All parts that `selective_drops` names."""
         named = self.selective_drops
         return frozenset([named] if isinstance(named, str) else named)
 
     def when_compiled(self, *, loss: bool) -> dict[str, bool]:
-        """Changes of the facts for runs with compiled blocks, and with or without a compiled loss."""
+        """Changed fields for runs with compiled blocks, and with or without a compiled loss."""
         changes = {"fused_elementwise": True, "fused_norms": True}
         return changes | {"fused_loss": True} if loss else changes

@@ -1,17 +1,18 @@
-"""Training jobs, apart from the layout: batch, sequence, precision and optimizer, adapters, and lengths of documents.
+"""Training jobs without their layout: batch, sequence, precision, optimizer, adapters, and lengths of
+documents.
 
-Adapters (LoRA): y = x·W + s · x·A·B with A (in, r) and B (r, out), of which A and B are trained (Hu et al. 2021, arXiv
-2106.09685). The scale s costs nothing. W may be kept in fewer bits and made 16 bits wide before each product (Dettmers
-et al. 2023, QLoRA, arXiv 2305.14314).
+Adapters (LoRA): y = x·W + s · x·A·B with A (in, r) and B (r, out); only A and B are trained (Hu et al. 2021,
+arXiv 2106.09685). The scale s costs nothing. W may be stored in fewer bits and converted to 16 bits before
+each product (Dettmers et al. 2023, QLoRA, arXiv 2305.14314).
 
-Sequences of documents of unlike length:
+Sequences of documents of different lengths:
 
     pack     several documents a sequence, each attending to itself alone, none cut: the longest first, each into the
              sequence that it fills best (best fit decreasing)
-    pad      one a sequence, which is computed to its end
-    bucket   one a sequence, in microbatches of documents of like length, which are as long as those
+    pad      one document a sequence, which is computed to its end
+    bucket   one document a sequence, in microbatches of documents of similar length, which are as long as those
 
-Lengths are drawn evenly: as many documents of a distribution's every quantile.
+Lengths are drawn evenly: an equal number of documents from every quantile of a distribution.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from cost_models.specs.cluster import FULL, NARROW, Precision
 from cost_models.units import LARGEST
 
 Base = Literal["int8", "nf4"]
-"""Types of fewer bits in which frozen matrices are kept.
+"""Storage types of frozen matrices.
 
     int8   a byte, and for each row of a matrix a scale in fp32 (Dettmers et al. 2022, LLM.int8(), section 3.1)
     nf4    half a byte; for each block of 64 a scale of a byte, and for 256 of these one in fp32 (QLoRA, section 3)
@@ -44,37 +45,40 @@ Group = Literal["attention", "mlp", "experts", "all-linear"]
 StateMatrix = Literal["in_proj", "out_proj"]
 Matrix = Literal["q", "k", "v", "o", "gate", "up", "down", "q_a", "q_b", "kv_a", "kv_b", StateMatrix]
 Target = Literal[Group, Matrix]
-"""A matrix of a block by its usual name, or several: `all-linear` are all but router and output matrix."""
+"""A matrix of a block by its usual name, or a group: `all-linear` is all matrices except router and
+output."""
 Left = Literal["still", "block", "tower", "projector", "embedding", "head", "head matrix"]
 NF4_BLOCK = 64
-"""Elements that share a scale; a block lies on one rank."""
+"""Elements that share a scale; a block is never split over ranks."""
 NF4_GROUP = 256
-"""Scales that share one in fp32."""
+"""Scales that share a second scale in fp32."""
 _FP32 = 4.0
 USUAL_RANK = 16
 USUAL_TARGETS: tuple[Target, ...] = ("all-linear",)
 
 
 class TuningSpec(Spec):
-    """Adapters of low rank, and the frozen model that they adapt."""
+    """Low-rank adapters, and the frozen model that they adapt."""
 
     rank: PositiveInt = USUAL_RANK
     """Columns of A and rows of B, r."""
     targets: tuple[Target, ...] = Field(default=USUAL_TARGETS, min_length=1)
     """Matrices that have an adapter."""
     base: Base | None = None
-    """Type in which the frozen matrices of blocks are kept; None: in that of training."""
+    """Storage type of the blocks' frozen matrices; None: as in training."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0, allow_inf_nan=False)
-    """Probability of dropping an adapter's input; above 0 it keeps a copy of its own with a mask."""
+    """Probability of dropping an adapter's input; above 0 the adapter keeps a copy of its input, and a
+    mask."""
 
     alpha: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, exclude_if=lambda alpha: alpha is None
     )
-    """What adapters return is multiplied by alpha / rank; None: by one. No price depends on it."""
+    """Adapters' output is multiplied by alpha / rank; None: by 1. No price depends on it."""
 
     left: tuple[Left, ...] | None = Field(default=None, exclude_if=lambda left: left is None)
-    """Of blocks of one kind alone, in a job that freezes parts (`cost_models.specs.kinds`): what is not trained,
-    and `still` where nothing before them is either; there are no adapters. None: all but adapters."""
+    """Parts that are not trained, in a job that freezes parts, for blocks of one kind (set by
+    `cost_models.specs.kinds`); `still` where nothing before the blocks is trained either. None: all but
+    adapters are frozen."""
 
     @model_validator(mode="after")
     def _of_adapters(self) -> TuningSpec:
@@ -84,19 +88,19 @@ class TuningSpec(Spec):
 
     @property
     def scale(self) -> float:
-        """Factor on what adapters return."""
+        """Factor on the adapters' output."""
         return 1.0 if self.alpha is None else self.alpha / self.rank
 
     @property
     def task(self) -> Literal["lora", "qlora"]:
-        """What people call it."""
+        """Usual name of the method."""
         return "lora" if self.base is None else "qlora"
 
     def __str__(self) -> str:
         return f"{self.task} of rank {self.rank}"
 
     def stored_bytes(self, inputs: int) -> float | None:
-        """Bytes of an element of a frozen matrix with so many `inputs` a row; None: as many as in training."""
+        """Bytes per element of a frozen matrix with `inputs` elements a row; None: as in training."""
         match self.base:
             case "int8":
                 return 1.0 + _FP32 / inputs
@@ -106,22 +110,22 @@ class TuningSpec(Spec):
 
 
 LEFT = TuningSpec().model_copy(update={"targets": ()})
-"""Without adapters, for parts that are `left` as they are."""
+"""Tuning without adapters, for jobs that freeze parts: its `left` names the untrained parts."""
 
 
 Packing = Literal["pack", "pad", "bucket"]
 MOST_DOCUMENTS = 1024
-"""Lengths that a file is brought down to: means of as many equal groups of its sorted lengths."""
+"""Maximum lengths kept from a file: sorted lengths are replaced by the means of this many equal groups."""
 _DRAWN, _MOST_DRAWN = 2048, 32_768
 _SEQUENCES = 256
-"""Sequences that are packed at least, where that takes no more documents than are drawn at most."""
+"""Minimum number of packed sequences, as long as that takes at most `_MOST_DRAWN` documents."""
 
 
 class LengthsSpec(Spec):
-    """How long documents are, and what is made of them."""
+    """Distribution of document lengths, and how sequences are made of documents."""
 
     packing: Packing = "pack"
-    """How sequences are made of documents."""
+    """Way in which sequences are made of documents."""
     lognormal: (
         tuple[
             Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)],
@@ -129,10 +133,10 @@ class LengthsSpec(Spec):
         ]
         | None
     ) = Field(default=None, strict=False)
-    """Mean of the lengths in tokens, and standard deviation of their logarithms; longer ones than a sequence are
-    cut to it."""
+    """Mean of the lengths in tokens, and standard deviation of their logarithms; documents longer than a
+    sequence are cut."""
     documents: Annotated[tuple[LargeInt, ...], LISTED] = ()
-    """Lengths in tokens, each as frequent as every other."""
+    """Lengths in tokens, all equally frequent."""
 
     def __str__(self) -> str:
         return {
@@ -144,32 +148,32 @@ class LengthsSpec(Spec):
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """What a job computes, drawn once; D documents, S sequences."""
+    """Sequences that represent a job, drawn once; D documents, S sequences."""
 
     documents: Ints
-    """(D,) tokens of each, in the order in which they lie in sequences."""
+    """(D,) tokens of each document, in the order of their sequences."""
     places: Ints
-    """(D,) the sequence that each lies in."""
+    """(D,) sequence that holds each document."""
 
     @property
     def number(self) -> int:
-        """Sequences, S."""
+        """Number of sequences, S."""
         return int(self.places[-1]) + 1
 
     @property
     def counted(self) -> float:
-        """Tokens of documents in a sequence, on average: what is trained on."""
+        """Mean document tokens per sequence, without padding."""
         return float(self.documents.sum()) / self.number
 
     @property
     def mean(self) -> float:
-        """Tokens of a document."""
+        """Mean tokens per document."""
         return float(self.documents.mean())
 
 
 @lru_cache(maxsize=64)
 def sequences_of(lengths: LengthsSpec, longest: int) -> Sequences:
-    """Sequences of at most `longest` tokens."""
+    """Sequences of at most `longest` tokens, made of documents with these lengths."""
     length_D = _drawn(lengths, longest)
     if lengths.packing != "pack":
         return Sequences(length_D, np.arange(len(length_D)))
@@ -180,13 +184,13 @@ def sequences_of(lengths: LengthsSpec, longest: int) -> Sequences:
 
 
 def share_cut(lengths: LengthsSpec, longest: int) -> float:
-    """Share of the documents of a distribution that are longer than a sequence."""
+    """Share of a distribution's documents that are longer than a sequence."""
     mean, sigma = lengths.lognormal or (1.0, 0.0)
     return 1.0 - NormalDist(log(mean) - sigma**2 / 2, sigma).cdf(log(longest)) if sigma else 0.0
 
 
 def brought_down(lengths: list[int]) -> tuple[int, ...]:
-    """At most as many lengths as a job keeps, of the same mean."""
+    """At most `MOST_DOCUMENTS` lengths with the same mean."""
     if len(lengths) <= MOST_DOCUMENTS:
         return tuple(lengths)
     groups = np.array_split(np.sort(np.array(lengths)), MOST_DOCUMENTS)
@@ -194,7 +198,7 @@ def brought_down(lengths: list[int]) -> tuple[int, ...]:
 
 
 def _drawn(lengths: LengthsSpec, longest: int) -> Ints:
-    """(D,) lengths; of documents that are given each as often as every other."""
+    """(D,) document lengths: quantiles of the distribution, or the given ones, each equally often."""
     if lengths.lognormal is None:
         given = np.array(lengths.documents or (longest,), dtype=np.int64)
         return np.tile(given, -(-_DRAWN // len(given)))
@@ -206,7 +210,7 @@ def _drawn(lengths: LengthsSpec, longest: int) -> Ints:
 
 
 def _best_fit(length_D: Ints, longest: int) -> list[list[int]]:
-    """Documents of each sequence."""
+    """Lengths of the documents in each sequence, by best fit decreasing."""
     sequences: list[list[int]] = []
     room: list[tuple[int, int]] = []  # left of a sequence, and its number
     for length in sorted(length_D.tolist(), reverse=True):
@@ -227,7 +231,7 @@ OptimizerName = Literal["adamw", "sgd", "lamb", "adafactor", "muon", "paged-adam
 STATE_BYTES: dict[StateDtype, float] = {"fp32": 4.0, "bf16": 2.0}
 _ELEMENT_BYTES: dict[Precision, float] = dict.fromkeys(get_args(Precision), 2.0) | dict.fromkeys(FULL, 4.0)
 _OPERAND_BYTES: dict[Precision, float] = {"fp8": 1.0, "fp4": 0.5 + 1 / 16}
-"""What products are cast to; in fp4 with a scale of a byte for every sixteen (NVFP4)."""
+"""Bytes of an operand element of products; fp4 includes a scale of one byte per sixteen elements (NVFP4)."""
 
 
 FROZEN_PARTS = ("tower", "projector", "language", "embedding")
@@ -241,7 +245,7 @@ def _frozen_part(name: str) -> str:
 
 
 class TrainingSpec(Spec):
-    """One training job, apart from the layout."""
+    """One training job, without its layout."""
 
     kind: Literal["training"] = "training"
     global_batch: GpuCount
@@ -249,54 +253,59 @@ class TrainingSpec(Spec):
     sequence_length: LargeInt
     """Tokens per sequence, s."""
     target_length: LargeInt | None = Field(default=None, exclude_if=lambda length: length is None)
-    """Tokens per sequence of the decoder of an encoder-decoder, whose encoder has `sequence_length`; None: as many."""
+    """Tokens per sequence of an encoder-decoder's decoder, where `sequence_length` is the encoder's; None:
+    the same."""
     images: PositiveInt | None = Field(default=None, exclude_if=lambda images: images is None)
-    """Images of a sequence, whose tokens are among the `sequence_length`; None: the model has no vision tower."""
+    """Images per sequence; their tokens are part of `sequence_length`. None: the model has no vision
+    tower."""
     precision: Precision = "bf16"
     """Type of weights and activations in GEMMs."""
     optimizer: OptimizerName = "adamw"
-    """`lamb` has Adam's moments; each parameter goes a way in proportion to its own norm (You et al. 2020).
-    `adamw-8bit` keeps moments in 8 bits (Dettmers et al. 2022), `adamw-4bit` in 4 (Li et al. 2023); paged ones move to
-    host memory where the device is full: they count as there, and the time of moving is not priced. `lion` has one
-    moment (Chen et al. 2023), `adafactor` sums of rows and columns (Shazeer & Stern 2018), `muon` one moment of a
-    block's parameters and Adam's of embedding and head (Jordan et al. 2024)."""
+    """Optimizer. `lamb` has Adam's moments, and each parameter's step is scaled by the parameter's norm (You
+    et al. 2020). `adamw-8bit` keeps moments in 8 bits (Dettmers et al. 2022), `adamw-4bit` in 4 (Li et al.
+    2023). Paged ones move to host memory when the device is full: they count as device memory, and the moves
+    are not priced. `lion` has one moment (Chen et al. 2023), `adafactor` sums of rows and columns (Shazeer &
+    Stern 2018), `muon` one moment of a block's parameters and Adam's of embedding and head (Jordan et al.
+    2024)."""
     optimizer_in_backward: bool = Field(default=False, exclude_if=lambda on: not on)
-    """Each parameter is updated as soon as it has its gradient, which is freed at once: there is one at a time, so none
-    is clipped by the norm of all, and a step is one microbatch (Lv et al. 2023, LOMO, arXiv 2306.09782)."""
+    """Whether each parameter is updated as soon as its gradient exists, which is then freed. Only one
+    gradient exists at a time, so none is clipped by the norm of all, and a step is one microbatch (Lv et al.
+    2023, LOMO, arXiv 2306.09782)."""
     gradient_dtype: StateDtype | None = None
-    """Type in which gradients are accumulated and reduced; None: as the software stack does."""
+    """Type in which gradients are accumulated and reduced; None: the stack's default."""
     state_dtype: StateDtype = "fp32"
-    """Type of each optimizer moment and of the weights that are updated: a master copy, or the weights themselves."""
+    """Type of each optimizer moment and of the updated weights: a master copy, or the weights themselves."""
     moment_dtype: StateDtype | None = None
-    """Type of each optimizer moment where it is another than that of the master weights; None: the same."""
+    """Type of each optimizer moment, if it differs from that of the master weights; None: `state_dtype`."""
     dropout: float | None = Field(default=None, ge=0.0, lt=1.0, allow_inf_nan=False)
-    """Probability of dropping a hidden activation; above 0 its masks are kept for the backward pass. None: as is usual
-    with the software stack."""
+    """Probability of dropping a hidden activation; above 0 masks are kept for the backward pass. None: the
+    stack's default."""
     recompute: tuple[Recompute, ...] = Field(default=RECOMPUTE_POLICIES, min_length=1)
     """Recompute policies that the search may use."""
     tokens: float | None = Field(default=None, gt=0, le=LARGEST, allow_inf_nan=False)
-    """Tokens to train on: they give the days to finish."""
+    """Tokens to train on, from which the duration in days follows."""
     tuning: TuningSpec | None = Field(default=None, exclude_if=lambda tuning: tuning is None)
-    """Adapters that are trained beside a frozen model; None: every parameter is trained."""
+    """Adapters that are trained on a frozen model; None: every parameter is trained."""
     freeze: tuple[Annotated[str, AfterValidator(_frozen_part)], ...] = Field(
         default=(), exclude_if=lambda freeze: not freeze
     )
-    """Parts that are not trained: tower, projector and language (embedding, decoder, head) of a model with a vision
-    tower, embedding, or first=N, the first N blocks of a model or its decoder."""
+    """Parts that are not trained: tower, projector and language (embedding, decoder, head) of a model with a
+    vision tower, embedding, or first=N, the first N blocks of a model or its decoder."""
 
     reference: Reference | None = Field(default=None, exclude_if=lambda reference: reference is None)
-    """Preferences between two sequences are trained (DPO, Rafailov et al. 2023, arXiv 2305.18290), beside the frozen
-    model that training began with: it runs forward in every step (`resident`; beside adapters it is the model without
-    them), with blocks whose weights come from host memory one after another (`host`), or did once, before training
-    (`computed`). None: no preferences."""
+    """Place of the frozen reference model when preferences between two sequences are trained (DPO, Rafailov
+    et al. 2023, arXiv 2305.18290). `resident`: runs forward in every step (with adapters it is the model
+    without them); `host`: the same, with the weights of one block after another copied from host memory;
+    `computed`: ran once before training. None: no preferences."""
     reward: bool = Field(default=False, exclude_if=lambda reward: not reward)
-    """Whether a reward is trained on pairs of sequences: the model has one output in place of the vocabulary."""
+    """Whether a reward is trained on pairs of sequences: the model has one output instead of the
+    vocabulary."""
     lengths: LengthsSpec | None = Field(default=None, exclude_if=lambda lengths: lengths is None)
-    """Lengths of the documents that sequences are made of; None: each is one document."""
+    """Document lengths of which sequences are made; None: each sequence is one document."""
     answers: float | None = Field(
         default=None, gt=0, le=1, allow_inf_nan=False, exclude_if=lambda share: share is None
     )
-    """Share of the tokens that the loss counts, those of answers; None: all."""
+    """Share of the tokens that enter the loss, those of answers; None: all."""
 
     @field_validator("lengths")
     @classmethod
@@ -313,66 +322,72 @@ class TrainingSpec(Spec):
         return lengths
 
     def trains(self, part: Left) -> bool:
-        """Whether a part of the model is trained, of one whose blocks are of one kind; beside adapters none is."""
+        """Whether a part of a model of one kind of blocks is trained; with adapters no part is."""
         return self.tuning is None or (self.tuning.left is not None and part not in self.tuning.left)
 
     @property
     def still(self) -> bool:
-        """Whether blocks, all of one kind, run forward alone."""
+        """Whether the blocks, all of one kind, only run forward."""
         return self.tuning is not None and "still" in (self.tuning.left or ())
 
     @property
     def first_frozen(self) -> int:
-        """The first blocks that are not trained."""
+        """Number of first blocks that `freeze` excludes from training."""
         return max((int(one.removeprefix("first=")) for one in self.freeze if one[:6] == "first="), default=0)
 
     @property
     def sequences(self) -> tuple[int, ...]:
-        """Tokens of each sequence of a sample: of an encoder-decoder the encoder's and the decoder's."""
+        """Tokens of each sequence of a sample: one, or for an encoder-decoder the encoder's and the
+        decoder's."""
         return (self.sequence_length, *([self.target_length] if self.target_length else []))
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens in one optimizer step, those of padding left out."""
+        """Tokens in one optimizer step, without padding."""
         return round(self.global_batch * self.tokens_counted)
 
     @property
     def tokens_counted(self) -> float:
-        """Tokens of a sequence that are trained on, with those of a decoder besides: without padding, on average."""
+        """Mean tokens per sequence that are trained on, without padding; for an encoder-decoder the decoder's
+        are added."""
         if self.lengths is not None:
             return self.drawn(self.lengths).counted
         return self.sequence_length + (self.target_length or 0)
 
     @property
     def in_words(self) -> str:
-        """Sequences of a step and their tokens, "256 x 512", and those of a decoder behind an encoder, "+ 114"."""
+        """Sequences per step and their tokens, "256 x 512"; for an encoder-decoder with the decoder's tokens,
+        "256 x 512 + 114"."""
         target = f" + {self.target_length:,}" if self.target_length else ""
         return f"{self.global_batch:,} x {self.sequence_length:,}{target}"
 
     @property
     def tokens_per_sample(self) -> float:
-        """Tokens of a sample: a document, or a sequence; two of these where preferences or rewards are trained."""
+        """Mean tokens per sample: a document or a sequence, and two of them where preferences or rewards are
+        trained."""
         one = self.sequence_length if self.lengths is None else self.drawn(self.lengths).mean
         return one if self.reference is None and not self.reward else 2 * one
 
     def drawn(self, lengths: LengthsSpec) -> Sequences:
-        """Sequences of documents of some lengths."""
+        """Sequences made of documents with these lengths."""
         return sequences_of(lengths, self.sequence_length)
 
     @property
     def wide_precision(self) -> Precision:
-        """Type of what fp8 or fp4 training leaves in 16 bits: attention, router, output matrix, everything
-        element-wise."""
+        """Type of the parts that fp8 or fp4 training keeps in 16 bits: attention, router, output matrix, and
+        element-wise operators."""
         return "bf16" if self.narrow else self.precision
 
     @property
     def narrow(self) -> bool:
-        """Whether the operands of a block's products are cast to fewer bits than weights and activations have."""
+        """Whether the operands of a block's products are cast to fewer bits than weights and activations
+        have."""
         return self.precision in NARROW
 
     @property
     def element_bytes(self) -> float:
-        """Bytes of one weight or activation in memory and in messages; fp8 and fp4 training stores them in 16 bits."""
+        """Bytes of one weight or activation in memory and in messages; fp8 and fp4 training stores them in 16
+        bits."""
         return _ELEMENT_BYTES[self.precision]
 
     @property

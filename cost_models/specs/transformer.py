@@ -1,6 +1,5 @@
-"""Transformers: parts of their blocks that are not plain (latent attention, recurrences, rotary positions, groups of
-experts), vision towers, diffusion, and the spec of a model, its fields checked against one another.
-"""
+"""Transformer models: the spec of a model and of its parts (latent attention, recurrences, rotary positions,
+groups of experts, vision towers, diffusion), with the rules by which fields must agree."""
 
 from __future__ import annotations
 
@@ -14,79 +13,82 @@ from pydantic import Field, ValidationError, model_validator
 from cost_models.base import LISTED, MAX_LAYERS, LargeInt, Name, PositiveInt, Share, Spec
 
 Scale = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
-"""A factor above zero."""
+"""A positive factor."""
 
 
 class Indexer(Spec):
-    """Scores all tokens before a query; attention sees the best `attention_window` (DeepSeek-V3.2, arXiv 2512.02556,
-    section 2.1)."""
+    """Indexer of sparse attention: scores all earlier tokens of a query; attention sees the best
+    `attention_window` of them (DeepSeek-V3.2, arXiv 2512.02556, section 2.1)."""
 
     heads: PositiveInt
-    """Heads of queries, made from the queries' latent; all share one key of a token."""
+    """Query heads of the indexer, made from the queries' latent; all share one key per token."""
     head_dim: PositiveInt
     """Width of a query and of a key."""
 
     @property
     def width(self) -> int:
-        """Numbers that a token has: queries, their weights and a key."""
+        """Elements per token: queries, their weights and a key."""
         return self.heads * (self.head_dim + 1) + self.head_dim
 
 
 class LatentAttention(Spec):
-    """Multi-head latent attention: queries, keys and values come from narrow latents (DeepSeek-V2, arXiv 2405.04434,
-    2.1)."""
+    """Multi-head latent attention: queries, keys and values come from narrow latents (DeepSeek-V2, arXiv
+    2405.04434, section 2.1)."""
 
     kv_rank: PositiveInt
     """Width of the latent of keys and values."""
     query_rank: PositiveInt | None = None
-    """Width of the latent of queries; None: queries are made without one."""
+    """Width of the latent of queries; None: queries are projected directly from the residual stream."""
     position_dim: PositiveInt
-    """Part of `head_dim` that carries rotary positions; all heads share one such key."""
+    """Part of `head_dim` that carries rotary positions; all heads share this part of the key."""
     value_dim: PositiveInt
     """Width of a value head."""
     indexer: Indexer | None = None
-    """Picks which tokens a query attends to (`window_kind` picked); None: there is none."""
+    """Selects the tokens that a query attends to (`window_kind` picked); None: no indexer."""
 
 
 RecurrenceKind = Literal["mamba1", "mamba2", "gated-delta", "kimi-delta", "lightning", "convolution"]
 
 
 class Recurrence(Spec):
-    """A mixer of tokens whose heads carry a state of fixed size (`state_dim` × `head_dim`) from token to token, where
-    attention keeps the keys and values of all of them."""
+    """Token mixer whose heads carry a state of fixed size (`state_dim` × `head_dim`) from token to token,
+    where attention keeps the keys and values of all tokens."""
 
     kind: RecurrenceKind
-    """How a token changes the state: it decays and a product of key and value is added (mamba1, by channel:
-    Gu and Dao 2023, arXiv 2312.00752; mamba2: Dao and Gu 2024, arXiv 2405.21060; lightning, by fixed decays: Qin et al.
-    2024, arXiv 2401.04658), or what the state says of the key is replaced (gated-delta: Yang et al.
-    2024, arXiv 2412.06464; kimi-delta, where each number of a key decays by its own rate: Kimi team 2025, arXiv
-    2510.26692). convolution: the state is the last products of key and value (LFM2, arXiv 2511.23404)."""
+    """Rule by which a token changes the state. Decay, then add a product of key and value: mamba1, by channel
+    (Gu and Dao 2023, arXiv 2312.00752); mamba2 (Dao and Gu 2024, arXiv 2405.21060); lightning, with fixed
+    decays (Qin et al. 2024, arXiv 2401.04658). Replace the value stored for the key: gated-delta (Yang et al.
+    2024, arXiv 2412.06464); kimi-delta, where each element of a key decays at its own rate (Kimi team 2025,
+    arXiv 2510.26692). convolution: the state is the last products of key and value (LFM2, arXiv
+    2511.23404)."""
     heads: PositiveInt
-    """Heads with a state each; of mamba1 and convolution channels."""
+    """Heads with a state each; for mamba1 and convolution, channels."""
     head_dim: PositiveInt
-    """Width of a head's values. Default: 1 of channels."""
+    """Width of a head's values. Default for mamba1 and convolution: 1."""
     groups: PositiveInt
-    """Heads of keys and queries (Mamba: of B and C), each shared by as many heads. Default: `heads`; mamba1: 1."""
+    """Heads of keys and queries (Mamba: of B and C), each shared by `heads` / `groups` heads. Default:
+    `heads`; mamba1: 1."""
     state_dim: PositiveInt
-    """Width of a key and of a query. Default of convolution: 1."""
+    """Width of a key and of a query. Default for convolution: 1."""
     step_rank: PositiveInt | None = None
-    """Width of the latent that mamba1 makes step sizes from."""
+    """Width of the latent from which mamba1 makes step sizes."""
     latent_norms: bool = False
-    """Whether that latent, keys and queries are normed, with gains (Jamba)."""
+    """Whether the step sizes' latent, keys and queries are normalised, with gains (Jamba)."""
     conv_width: Annotated[int, Field(ge=0, le=1024)] = 4
-    """Tokens that the short convolution over queries, keys and values reaches; 0: there is none."""
+    """Width in tokens of the short convolution over queries, keys and values; 0: no convolution."""
     conv_bias: bool = False
-    """Whether that convolution has biases."""
+    """Whether the short convolution has biases."""
     bias: bool = False
     """Whether the projections into and out of the mixer have biases."""
     least_step: Annotated[float, Field(ge=0, le=1e6)] = 0.0
-    """Least step size of a head (Nemotron-H)."""
+    """Lower limit of a head's step size (Nemotron-H)."""
     output_norm: bool = True
-    """Whether what the heads return is normed before it is gated."""
+    """Whether the heads' output is normalised before it is gated."""
     gate_rank: PositiveInt | None = None
-    """Width of the latents that the output's gates, and the decays of keys, are made from; None: made without."""
+    """Width of the latents from which the output's gates and the keys' decays are made; None: made without
+    latents."""
     chunk: PositiveInt = 64
-    """Tokens that kernels work on at once."""
+    """Tokens that kernels process at once."""
 
     @model_validator(mode="before")
     @classmethod
@@ -123,7 +125,7 @@ class Recurrence(Spec):
 
     @property
     def called(self) -> str:
-        """What people call it."""
+        """Name of the mixer in messages."""
         return {
             "mamba1": "selective state spaces (Mamba)",
             "convolution": "short convolutions",
@@ -135,22 +137,24 @@ class Recurrence(Spec):
 
     @property
     def runs(self) -> bool:
-        """Whether the executor has a module for it."""
+        """Whether the executor implements this mixer."""
         return self.kind in ("mamba2", "gated-delta", "kimi-delta")
 
     @property
     def delta(self) -> bool:
-        """Whether what the state says of a key is replaced."""
+        """Whether a token replaces the value that the state stores for its key (delta rule)."""
         return self.kind in ("gated-delta", "kimi-delta")
 
     @property
     def scans(self) -> bool:
-        """Whether a kernel goes through the tokens with states that products of key and value are added to."""
+        """Whether a kernel scans the tokens and adds products of key and value to states; false for
+        convolutions."""
         return self.kind != "convolution"
 
     @property
     def split_units(self) -> int:
-        """What ranks deal out: groups with their heads, or channels where all share one key."""
+        """Number of units that tensor-parallel ranks share out: groups with their heads, or channels where
+        all share one key."""
         return self.heads if self.kind == "mamba1" else self.groups
 
     @property
@@ -160,88 +164,93 @@ class Recurrence(Spec):
 
     @property
     def value_size(self) -> int:
-        """Width of all values together, and of what the heads return."""
+        """Width of all values together, and of the heads' output."""
         return self.heads * self.head_dim
 
     @property
     def mixed_size(self) -> int:
-        """Width of queries, keys and values together; of mamba1 of values, as the others are made from them."""
+        """Width of queries, keys and values together; for mamba1 only of values, from which the others are
+        made."""
         return self.value_size + 2 * self.key_size * (self.kind != "mamba1")
 
     @property
     def decay_size(self) -> int:
-        """Width of decays that are made from a latent, one for each number of a key."""
+        """Width of decays made from a latent, one for each element of a key; 0 without such a latent."""
         return self.heads * self.state_dim if self.gate_rank else 0
 
     @property
     def selected_size(self) -> int:
-        """Width of what mamba1 makes of all channels together: step sizes' latent, a key and a query."""
+        """Width of mamba1's joint projection of all channels: latent of step sizes, a key and a query; 0 for
+        other kinds."""
         return self.step_rank + 2 * self.key_size if self.step_rank else 0
 
     @property
     def convolved_size(self) -> int:
-        """Width of what the short convolution goes over."""
+        """Width of the short convolution."""
         return self.mixed_size if self.scans else self.value_size
 
     @property
     def head_numbers(self) -> int:
-        """Numbers that a head has of each token besides: a step size, or a decay and a strength."""
+        """Further elements per head and token: a step size, or a decay and a strength."""
         return {"mamba2": 1, "gated-delta": 2, "kimi-delta": 1}.get(self.kind, 0)
 
     @property
     def input_size(self) -> int:
-        """Width of what the mixer makes of the residual stream: that, the output's gate, and those numbers."""
+        """Width of the mixer's projection of the residual stream: queries, keys, values, the output's gate,
+        and the further elements per head."""
         gate = 0 if self.gate_rank or not self.scans else self.value_size
         return self.mixed_size + gate + self.heads * self.head_numbers
 
 
 class Encoder(Spec):
-    """What makes a model an encoder: tokens attend to those on both sides, and it is trained to guess some that are
-    masked (BERT: Devlin et al. 2018, arXiv 1810.04805)."""
+    """Encoder: tokens attend to tokens on both sides, and training predicts masked tokens (BERT: Devlin et
+    al. 2018, arXiv 1810.04805)."""
 
     masked: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.15
-    """Share of a sequence's tokens that are masked; the loss is of these alone."""
+    """Share of a sequence's tokens that are masked; only these enter the loss."""
     mask_token: Annotated[int, Field(ge=0)] | None = None
-    """The token that stands for a masked one. Default: the last of the vocabulary."""
+    """Token id that replaces a masked token. Default: the last of the vocabulary."""
     token_types: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Rows of a table of types of tokens, of which each token is of the first; 0: there is none."""
+    """Rows of the table of token types (every token here has the first type); 0: no table."""
     first_position: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Row of the learned positions that a sequence's first token has (RoBERTa: 2)."""
+    """Row of the learned positions used by a sequence's first token (RoBERTa: 2)."""
     head_transform: bool = True
-    """Whether a square matrix, the activation and a norm lie before the output matrix."""
+    """Whether the head has a square matrix, the activation and a norm before the output matrix."""
 
     def masked_of(self, sequence_length: int) -> int:
-        """Tokens of a sequence that are masked."""
+        """Masked tokens of a sequence."""
         return max(1, round(self.masked * sequence_length))
 
 
 class Stacks(Spec):
-    """What makes a model an encoder-decoder (T5: Raffel et al. 2019, arXiv 1910.10683): its first blocks encode one
-    sequence; the others decode another, and attend besides to what the last of the first returns."""
+    """Encoder-decoder (T5: Raffel et al. 2019, arXiv 1910.10683): the first blocks encode one sequence; the
+    others decode another one and also attend to the encoder's output."""
 
     encoder_layers: Annotated[int, Field(ge=0)]
-    """Blocks of the encoder; those behind are the decoder's."""
+    """Blocks of the encoder; the remaining ones are the decoder's."""
     position_buckets: Annotated[int, Field(ge=0, le=10**6)] = 0
-    """Rows of a table of biases on scores by distance, with a column for each head, one in each stack; 0: none."""
+    """Rows of each stack's table of score biases by distance, with a column for each head; 0: no table."""
     farthest: Annotated[int, Field(gt=0, le=10**6)] = 128
-    """Distance from which on all are in one bucket; buckets widen towards it."""
+    """Distance from which all positions share the last bucket; buckets widen towards it."""
     source_share: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Of a decoder's blocks alone (`cost_models.specs.kinds`): tokens of the encoder for each of the decoder."""
+    """Encoder tokens per decoder token. Set only for a decoder's blocks alone, by
+    `cost_models.specs.kinds`."""
 
 
 class RotaryScaling(Spec):
-    """Scaling of rotary positions, for sequences longer than those a model was first trained on."""
+    """Scaling of rotary positions, for sequences longer than those of the first training."""
 
     kind: Literal["linear", "llama3"]
-    """linear: every frequency is divided by `factor` (Chen et al. 2023); llama3: only the low ones."""
+    """linear: every frequency is divided by `factor` (Chen et al. 2023); llama3: only low frequencies are."""
     factor: Scale
     """Factor by which frequencies are divided."""
     first_positions: LargeInt = 8192
-    """Longest sequence of the first training; for llama3."""
+    """Longest sequence of the first training, in tokens; used by llama3."""
     low_turns: Scale = 1.0
-    """llama3: what turns fewer times than this over `first_positions` is slowed by the whole factor."""
+    """llama3: frequencies with fewer turns than this over `first_positions` are divided by the full
+    factor."""
     high_turns: Scale = 4.0
-    """llama3: what turns more often than this is not slowed; between the two it is slowed in part."""
+    """llama3: frequencies with more turns than this are unchanged; those between are scaled in part."""
 
     @model_validator(mode="after")
     def _ordered(self) -> RotaryScaling:
@@ -254,30 +263,31 @@ class Rotary(Spec):
     """Rotary positions of queries and keys (Su et al. 2021)."""
 
     base: Scale = 10_000.0
-    """Base of the frequencies: the slowest takes nearly 2 pi times so many tokens for a turn."""
+    """Base of the frequencies; the slowest one needs nearly 2 pi × base tokens for a turn."""
     windowed_base: Scale | None = None
-    """Base in blocks with a window, never scaled; None: as in the others (Gemma 3 has another)."""
+    """Base in blocks with a window, never scaled; None: `base` (Gemma 3 sets another)."""
     dim: PositiveInt | None = None
-    """Numbers of a head that are turned, the first ones; None: all."""
+    """Elements of a head that are rotated, counted from the first; None: all."""
     pattern: Annotated[tuple[bool, ...], LISTED] = ()
-    """Which blocks have rotary positions, from the first on and repeated. Default: all."""
+    """Blocks that have rotary positions: one flag per block, repeated from the first on. Default: all."""
     scaling: RotaryScaling | None = None
     """Scaling for longer sequences; None: none."""
 
 
 class ExpertGroups(Spec):
-    """Groups of experts, consecutive and equally large; a token chooses some groups before it chooses experts."""
+    """Groups of experts, consecutive and equally large; a token first chooses groups, then experts within
+    them."""
 
     count: PositiveInt
     """Number of groups."""
     per_token: PositiveInt
-    """Groups that a token's experts may come from."""
+    """Groups from which a token's experts may come."""
     scored_by: Literal["best", "two best"] = "best"
-    """Score of a group: that of its best expert (DeepSeek-V2), or the sum of its two best (DeepSeek-V3)."""
+    """Score of a group: its best expert's (DeepSeek-V2), or the sum of its two best (DeepSeek-V3)."""
 
 
 def share_of(pattern: Sequence[bool], layers: int) -> float:
-    """Share of the blocks that have what a pattern says, repeated from the first on; no pattern: 1."""
+    """Share of the blocks for which a repeated pattern is true; 1 without a pattern."""
     if not pattern:
         return 1.0
     rounds, rest = divmod(layers, len(pattern))
@@ -285,35 +295,37 @@ def share_of(pattern: Sequence[bool], layers: int) -> float:
 
 
 class Diffusion(Spec):
-    """What makes an encoder a diffusion transformer (DiT: Peebles and Xie 2022, arXiv 2212.09748): its tokens are
-    patches of a noisy latent image, and a vector made of its time step and class shifts, scales and gates both halves
-    of every block (adaLN-Zero, section 3.2). Norms have no parameters; rows of the vocabulary are classes."""
+    """Diffusion transformer, an encoder over patches of a noisy latent image (DiT: Peebles and Xie 2022,
+    arXiv 2212.09748). A vector made of time step and class shifts, scales and gates both halves of every
+    block (adaLN-Zero, section 3.2). Norms have no parameters; rows of the vocabulary are classes."""
 
     latent: PositiveInt = 32
-    """Numbers of a side of a latent image, each of 8 pixels; the job's sequence is its patches."""
+    """Side of a latent image, in elements of 8 pixels each; the job's sequence is its patches."""
     patch: PositiveInt = 2
-    """Numbers of a side of a patch."""
+    """Side of a patch, in elements of the latent image."""
     channels: PositiveInt = 4
     """Channels of a latent image."""
     frequencies: PositiveInt = 256
-    """Width of the sines and cosines of a time step, which two matrices make a vector of."""
+    """Width of the sines and cosines of a time step, from which two matrices make a vector."""
 
     @property
     def tokens(self) -> int:
-        """Patches of an image."""
+        """Patches per image."""
         return int((self.latent // self.patch) ** 2)
 
     @property
     def pixels(self) -> int:
-        """Numbers of a patch."""
+        """Elements of a patch."""
         return int(self.channels * self.patch**2)
 
     def entrance_weights(self, hidden_size: int) -> int:
-        """Parameters of the matrices that make tokens of patches and a vector of a time step, with their biases."""
+        """Parameters, biases included, of the matrices that embed patches and of the two that embed the time
+        step."""
         return int((self.pixels + self.frequencies + hidden_size + 3) * hidden_size)
 
     def entrance_flops(self, hidden_size: int) -> float:
-        """Forward and backward FLOPs of those for an image; nothing wants gradients of what enters the first two."""
+        """Forward and backward FLOPs of those matrices per image; the inputs of the first two need no
+        gradients."""
         first = 2 * (self.tokens * self.pixels + self.frequencies)
         return 2.0 * hidden_size * (first + 3 * hidden_size)
 
@@ -326,57 +338,58 @@ class Tower(Spec):
     width, take places of a decoder's sequence (LLaVA: Liu et al. 2023, arXiv 2304.08485)."""
 
     layers: Annotated[int, Field(gt=0, lt=MAX_LAYERS)]
-    """Its blocks, the first of the model's `num_layers`."""
+    """Blocks of the tower; they are the first of the model's `num_layers`."""
     hidden_size: PositiveInt
-    """Width of its residual stream."""
+    """Width of the tower's residual stream."""
     num_heads: PositiveInt
-    """Heads of its attention, in which every token of an image attends to all of them."""
+    """Attention heads; every token of an image attends to all of them."""
     head_dim: PositiveInt
     """Width of a head. Default: hidden_size / num_heads."""
     ffn_hidden_size: PositiveInt
-    """Inner width of its MLP. Default: 4 × hidden_size."""
+    """Inner width of the MLP. Default: 4 × hidden_size."""
     gated_mlp: bool = False
-    """Whether its MLP has three matrices."""
+    """Whether the MLP has three matrices."""
     activation: Literal["gelu", "gelu-tanh", "quick-gelu", "silu", "relu"] = "gelu"
-    """Non-linearity of its MLP."""
+    """Non-linearity of the MLP."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """Normalisation before both halves of a block."""
     norm_epsilon: Scale = 1e-5
     """Epsilon that norms add to a variance."""
     bias: bool = True
-    """Whether the matrices of its blocks have biases."""
+    """Whether the matrices of the tower's blocks have biases."""
     positions: Literal["learned", "rotary"] = "learned"
-    """How positions enter: a learned table, or rotary over rows and columns of patches (Qwen2-VL)."""
+    """Kind of positions: a learned table, or rotary over rows and columns of patches (Qwen2-VL)."""
     image: PositiveInt = 224
-    """Pixels of a side of an image; those beyond its last whole patch are not read."""
+    """Side of an image in pixels; pixels beyond the last full patch are not read."""
     patch: PositiveInt = 14
-    """Pixels of a side of a patch."""
+    """Side of a patch in pixels."""
     channels: PositiveInt = 3
-    """Numbers of a pixel."""
+    """Channels of a pixel."""
     frames: PositiveInt = 1
-    """Frames that a patch spans; an image is as many alike (Qwen2-VL: 2)."""
+    """Frames that a patch spans; an image is repeated as that many equal frames (Qwen2-VL: 2)."""
     class_token: bool = False
-    """Whether a learned token stands before an image's patches; the decoder does not read it."""
+    """Whether a learned token precedes an image's patches; the decoder does not read it."""
     patch_bias: bool = True
-    """Whether the matrix that makes tokens of patches has a bias."""
+    """Whether the patch embedding has a bias."""
     norm_before: bool = False
-    """Whether a norm lies before the first block (CLIP)."""
+    """Whether there is a norm before the first block (CLIP)."""
     norm_after: bool = False
-    """Whether a norm lies behind the last block."""
+    """Whether there is a norm after the last block."""
     merge: PositiveInt = 1
-    """So many rows and columns of patches are put side by side into one token (Qwen2-VL: 2)."""
+    """Side of the squares of neighbouring patches that are concatenated into one token (Qwen2-VL: 2)."""
     projector_norm: bool = False
     """Whether the projector begins with a norm."""
     projector_hidden_size: Annotated[int, Field(ge=0, le=10**6)] = 0
-    """Inner width of a projector of two matrices; 0: it is one."""
+    """Inner width of a projector of two matrices; 0: the projector is one matrix."""
     projector_activation: Literal["gelu", "gelu-tanh", "quick-gelu", "silu", "relu"] = "gelu"
-    """Non-linearity between two matrices."""
+    """Non-linearity between the projector's two matrices."""
     projector_bias: bool = True
     """Whether the projector's matrices have biases."""
     part: Part = Field(default="", exclude_if=lambda part: not part)
-    """Of one kind of blocks alone (`cost_models.specs.kinds`): the tower's own, or the decoder's first."""
+    """Part of the model that a spec of one kind of blocks describes (set by `cost_models.specs.kinds`): the
+    tower, or the decoder's first block, which joins both."""
     share: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(default=0.0, exclude_if=lambda x: not x)
-    """Of the decoder's first block alone: tokens that the projector makes for each token of a sequence."""
+    """Tokens that the projector makes per token of a sequence; set only for the decoder's first block."""
 
     @model_validator(mode="before")
     @classmethod
@@ -406,7 +419,7 @@ class Tower(Spec):
 
     @property
     def priced_alone(self) -> dict[str, bool]:
-        """What the executor has no module for, in words, and whether this tower has it."""
+        """Features that the executor does not implement (prices do), and whether this tower has them."""
         return {
             "rotary positions of patches": self.positions == "rotary",
             "patches of several frames": self.frames > 1,
@@ -414,37 +427,37 @@ class Tower(Spec):
 
     @property
     def patches(self) -> int:
-        """Of an image."""
+        """Patches per image."""
         return int((self.image // self.patch) ** 2)
 
     @property
     def tokens(self) -> int:
-        """Tokens of an image in its blocks."""
+        """Tokens per image in the tower's blocks."""
         return self.patches + self.class_token
 
     @property
     def features(self) -> int:
-        """Tokens of an image that the decoder reads."""
+        """Tokens per image that the decoder reads."""
         return int(self.patches // self.merge**2)
 
     @property
     def pixels(self) -> int:
-        """Numbers of a patch."""
+        """Elements of a patch."""
         return int(self.channels * self.frames * self.patch**2)
 
     @property
     def projector_inputs(self) -> int:
-        """Numbers of a token that the projector reads."""
+        """Width of the projector's input."""
         return int(self.hidden_size * self.merge**2)
 
 
 DERIVED_FIELDS = ("num_kv_heads", "head_dim", "ffn_hidden_size")
-"""Fields that a file may leave out, because they follow from `num_heads` and `hidden_size`."""
+"""Fields that a file may omit, because they follow from `num_heads` and `hidden_size`."""
 
 
 def _derived_widths(data: dict[str, Any]) -> dict[str, Any]:
-    """Width of a head and inner width of an MLP, where a file gives the numbers that they follow from. Stand-ins where
-    it does not: those are refused anyway, so that what follows from them is not reported too."""
+    """Default widths of a head and of an MLP. If `num_heads` or `hidden_size` is invalid, they are
+    placeholders: the invalid field is refused, and the derived ones are not reported too."""
     hidden, heads = data.get("hidden_size"), data.get("num_heads")
     if not (isinstance(hidden, int) and isinstance(heads, int) and hidden > 0 and heads > 0):
         return dict.fromkeys(DERIVED_FIELDS, 1)
@@ -461,9 +474,9 @@ Mixer = Literal["attention", "recurrence", "both", "none"]
 
 
 class TransformerSpec(Spec):
-    """A transformer of one stack of blocks, dense or MoE: a decoder, or with `encoder` an encoder.
+    """A transformer, dense or MoE: a decoder, or with `encoder` an encoder, with `stacks` an encoder-decoder.
 
-    Defaults that depend on other fields are filled in on construction; each block is priced as what it is
+    Defaults that depend on other fields are filled in on construction. Each block is priced by its kind
     (`cost_models.specs.kinds`).
     """
 
@@ -489,19 +502,20 @@ class TransformerSpec(Spec):
     activation: Activation = "gelu"
     """Non-linearity of the MLP."""
     norm: Norm = "layernorm"
-    """Normalisation of a block's two halves and at the end."""
+    """Normalisation of a block's two halves and after the last block."""
     norm_placement: NormPlacement = "before"
-    """Where norms lie: before each half, after it (OLMo 2), both (Gemma 2), or over sums (BERT), none at the end."""
+    """Place of norms: before each half, after it (OLMo 2), both (Gemma 2), or over sums (BERT), with no norm
+    at the end."""
     norm_bias: bool = True
-    """Whether a layer norm has a bias beside its gains."""
+    """Whether layer norms have biases in addition to gains."""
     norm_epsilon: Scale = 1e-5
     """Epsilon that norms add to a variance."""
     embedding_norm: bool = False
     """Whether a norm follows the embedding (BLOOM)."""
     positions: Positions = "learned"
-    """How positions enter: a learned table, rotary, ALiBi, or not at all."""
+    """Kind of positions: a learned table, rotary, ALiBi, or none."""
     max_positions: LargeInt = 2048
-    """Rows of the learned position table; the longest sequence for the others."""
+    """Rows of the learned position table; for other positions the longest sequence."""
     tied_embeddings: bool = True
     """Whether the output head shares the token embedding's weight."""
     head_bias: bool = False
@@ -511,7 +525,7 @@ class TransformerSpec(Spec):
     logit_scale: Scale = 1.0
     """Factor on the logits (Cohere)."""
     residual_scale: Scale = 1.0
-    """Factor on what each half of a block adds to the residual stream (Granite)."""
+    """Factor on each half's contribution to the residual stream (Granite)."""
     attention_bias: bool = True
     """Whether the query/key/value projections have biases."""
     attention_output_bias: bool = True
@@ -521,31 +535,36 @@ class TransformerSpec(Spec):
     qk_norm: bool = False
     """Whether each query and key head has a norm (Qwen3)."""
     qk_norm_over: Literal["head", "all"] = "head"
-    """What such a norm is taken over, and has gains for: a head, or all heads (OLMo 2)."""
+    """Width of the query and key norms and their gains: a head, or all heads (OLMo 2)."""
     attention_sinks: bool = False
-    """Whether each head's softmax has one more score that leads nowhere (gpt-oss); counted, not trained here."""
+    """Whether each head's softmax has an additional score without a value (gpt-oss); priced, but not trained
+    by the executor."""
     attention_scale: Scale | None = None
     """Factor on attention scores; None: 1/√head_dim."""
     rotary: Rotary | None = None
-    """Rotary positions; None: whole heads in every block, base 10,000."""
+    """Rotary positions; None: complete heads in every block, base 10,000."""
     parallel_block: bool = False
-    """Whether attention and MLP read the stream side by side and are added to it at once (GPT-J, PaLM, MegaScale)."""
+    """Whether attention and MLP read the residual stream in parallel, and their outputs are added together
+    (GPT-J, PaLM, MegaScale)."""
     parallel_norms: Literal[1, 2] = 1
     """Norms of a parallel block: one for both halves (GPT-J), or one for each (GPT-NeoX)."""
     attention_window: LargeInt | None = None
-    """Most tokens that a query attends to, itself included; None: all before it."""
+    """Maximum tokens that a query attends to, itself included; None: all before it."""
     window_kind: Literal["sliding", "chunked", "picked"] = "sliding"
-    """Which tokens a window has: the last (sliding), those of the query's chunk (chunked; Llama 4), or an indexer's."""
+    """Tokens of a window: the last (sliding), those of the query's chunk (chunked; Llama 4), or an indexer's
+    (picked)."""
     window_pattern: Annotated[tuple[Literal["window", "full"], ...], LISTED] = ()
-    """Which blocks have the window, from the first on and repeated, like [window, full] (Gemma 2). Default: all."""
+    """Blocks that have the window, repeated from the first on, like [window, full] (Gemma 2). Default:
+    all."""
     attention_gate: bool = False
-    """Whether each number that attention returns is multiplied by a gate of its own (Qwen3-Next)."""
+    """Whether each element of attention's output is multiplied by a gate (Qwen3-Next)."""
     recurrence: Recurrence | None = None
-    """The mixer of blocks that `mixers` names; None: all have attention."""
+    """Mixer of the blocks that `mixers` names; None: all have attention."""
     mixers: Annotated[tuple[Mixer, ...], LISTED] = ()
-    """What mixes tokens in which blocks, repeated; both: side by side (Falcon-H1). Default: a recurrence, if any."""
+    """Token mixer of each block, repeated; both: side by side (Falcon-H1). Default: a recurrence if the model
+    has one, else attention."""
     separate_halves: bool = False
-    """Whether a block is one half alone: its mixer, or where that is none its MLP or mixture (Nemotron-H)."""
+    """Whether a block has only one half: its mixer, or for mixer none its MLP or mixture (Nemotron-H)."""
     num_experts: Annotated[int, Field(ge=0, le=10**5)] = 0
     """Routed experts of a MoE block, E; 0: a dense model."""
     experts_per_token: Annotated[int, Field(ge=0, le=10**5)] = 0
@@ -553,54 +572,60 @@ class TransformerSpec(Spec):
     moe_ffn_hidden_size: Annotated[int, Field(ge=0, le=10**7)] = 0
     """Inner width of one expert. Default: `ffn_hidden_size`."""
     shared_expert_ffn_hidden_size: Annotated[int, Field(ge=0, le=10**7)] = 0
-    """Inner width of the shared experts, which every token passes through, all together; 0: none."""
+    """Total inner width of the shared experts, through which every token passes; 0: no shared experts."""
     num_moe_layers: Annotated[int, Field(ge=0, le=MAX_LAYERS)] = 0
-    """MoE blocks, the last ones of the model unless `moe_layers` names them. Default: all."""
+    """Number of MoE blocks, the last ones unless `moe_layers` names them. Default: all."""
     moe_layers: Annotated[tuple[int, ...], LISTED] = ()
-    """Which blocks are MoE, counted from 0, where they are not the last ones (Llama 4 Maverick: every second)."""
+    """MoE blocks, counted from 0, if they are not the last ones (Llama 4 Maverick: every second)."""
     router_bias: bool = False
-    """Whether a router's scores have biases."""
+    """Whether the router's matrix has biases."""
     routing_bias: bool = False
-    """Whether scores have biases where experts are chosen, which stay as they are loaded (arXiv 2412.19437, 2.1.2)."""
+    """Whether biases are added to scores only to choose experts; they stay as loaded (arXiv 2412.19437,
+    section 2.1.2)."""
     expert_groups: ExpertGroups | None = None
     """Groups of experts that a token chooses first; None: it chooses among all experts."""
     router_scores: Literal["softmax", "sigmoid"] = "softmax"
-    """How a router scores experts: against one another (softmax) or each by itself (sigmoid; DeepSeek-V3)."""
+    """Function of a router's scores: softmax over all experts, or sigmoid of each (DeepSeek-V3)."""
     normalized_routing: bool = True
     """Whether the weights of a token's chosen experts are scaled to sum to one."""
     routing_scale: Scale = 1.0
-    """Factor on those weights."""
+    """Factor on the weights of a token's chosen experts."""
     shared_expert_gate: bool = False
     """Whether a gate weighs the shared experts' output for each token (Qwen2 MoE)."""
     load_balance: Share = 0.01
     """Coefficient of the load-balance loss; 0: none. Default: Fedus et al. 2021, Switch Transformers, section 2.2."""
     latent_attention: LatentAttention | None = None
-    """Latent queries, keys and values; None: they are projected from the residual stream."""
+    """Latent queries, keys and values; None: all are projected directly from the residual stream."""
     encoder: Encoder | None = Field(default=None, exclude_if=lambda encoder: encoder is None)
-    """Makes the model an encoder; None: it is a decoder, which predicts next tokens."""
+    """Options of an encoder; None: the model is a decoder, which predicts next tokens."""
     stacks: Stacks | None = Field(default=None, exclude_if=lambda stacks: stacks is None)
-    """Makes the model an encoder-decoder; None: it is one stack."""
+    """Options of an encoder-decoder; None: the model is one stack."""
     diffusion: Diffusion | None = Field(default=None, exclude_if=lambda diffusion: diffusion is None)
-    """Makes an encoder a diffusion transformer, over patches of noisy images; other fields may then be left out."""
+    """Options of a diffusion transformer over patches of noisy images; fields that follow from them may be
+    omitted."""
     tower: Tower | None = Field(default=None, exclude_if=lambda tower: tower is None)
-    """A vision tower before a decoder, of which all other fields tell; `num_layers` counts both."""
+    """Vision tower before a decoder. The other fields describe the decoder, except `num_layers`, which counts
+    both."""
     further_tokens: Annotated[int, Field(ge=0, le=16)] = 0
-    """Tokens predicted beyond the next, each by one more block behind the last, projection and head (DeepSeek-V3)."""
+    """Tokens predicted beyond the next, each by an additional block with projection and head after the last
+    (DeepSeek-V3)."""
     outputs: PositiveInt | None = Field(default=None, exclude_if=lambda outputs: outputs is None)
-    """Numbers that the head returns of a token, as a reward model's one; None: a logit of each vocabulary entry."""
+    """Outputs of the head per token, for example 1 for a reward model; None: a logit of each vocabulary
+    entry."""
     vocab_multiple: PositiveInt = 1
-    """The vocabulary is padded to a multiple of this × tp (Megatron: 128)."""
+    """Multiple to which the vocabulary is padded, in units of tp (Megatron: 128)."""
     left_out: Annotated[tuple[str, ...], LISTED] = ()
-    """What the model's blocks do besides, a few words each: not priced, and the executor trains no such model."""
+    """Operations of the model's blocks that are not priced, a few words each; the executor does not train
+    such a model."""
     changed: Annotated[tuple[str, ...], LISTED] = ()
-    """What `--allow` changed of the model that has this name, in its words (`cost_models.specs.changes`)."""
+    """Changes that `--allow` made to the named model, as words of `--allow` (`cost_models.specs.changes`)."""
     source: str = ""
-    """Where the shape was read."""
+    """Source of the shape."""
 
     @model_validator(mode="before")
     @classmethod
     def _fill_defaults(cls, data: Any) -> Any:
-        """Fields that follow from others; wrong types are left to the checks of fields."""
+        """Fill in fields that follow from others; wrong types are left to the fields' checks."""
         if not isinstance(data, dict):
             return data
         filled = _derived_widths(data)
@@ -630,12 +655,12 @@ class TransformerSpec(Spec):
 
     @property
     def untrained(self) -> tuple[str, ...]:
-        """What the model computes that the executor's blocks do not, a few words each."""
+        """Features of the model that the executor does not implement, a few words each."""
         return self.left_out + self.priced_alone
 
     @property
     def priced_alone(self) -> tuple[str, ...]:
-        """The part of that which prices count."""
+        """Features of the model that are priced but not implemented by the executor."""
         head, sinks = None if self.diffusion else self.outputs, self.attention_sinks
         names: dict[str, Any] = {"attention sinks": sinks, "heads of rewards": head}
         names |= {"modulated blocks": self.diffusion, "prediction of further tokens": self.further_tokens}
@@ -651,7 +676,7 @@ class TransformerSpec(Spec):
 
     @property
     def longest_sequence(self) -> int:
-        """Tokens of the longest sequence that has learned positions."""
+        """Longest sequence that the position table holds, in tokens."""
         return self.max_positions - (self.encoder.first_position if self.encoder else 0)
 
     @property
@@ -666,7 +691,7 @@ class TransformerSpec(Spec):
 
     @property
     def turned_share(self) -> float:
-        """Share of all heads' numbers that have rotary positions, the mean over the blocks."""
+        """Share of all heads' elements that have rotary positions, mean over the blocks."""
         if self.positions != "rotary":
             return 0.0
         rotary = self.rotary or Rotary()
@@ -674,17 +699,18 @@ class TransformerSpec(Spec):
         return turned * share_of(rotary.pattern, self.num_layers)
 
     def window_of(self, layer: int) -> int | None:
-        """The window of a block, counted from 0; None: it attends to all tokens."""
+        """Window of a block, counted from 0; None: it attends to all tokens."""
         pattern = self.window_pattern
         return None if pattern and pattern[layer % len(pattern)] == "full" else self.attention_window
 
     def attended(self, sequence_length: int) -> float:
-        """Keys that a query of a long sequence attends to, the causal mask aside; the mean over the blocks."""
+        """Keys that a query of a long sequence attends to, without the causal mask; mean over the blocks."""
         windowed = min(sequence_length, self.attention_window or sequence_length)
         return self._over_blocks(sequence_length, windowed) + self.source_share * sequence_length
 
     def unmasked(self, sequence_length: int) -> float:
-        """Keys that a query attends to, the mean over queries and blocks: without a window half, in an encoder all."""
+        """Keys that a query attends to, mean over queries and blocks: s/2 for a causal mask without window, s
+        in an encoder."""
         causal, window = sequence_length / 2, min(sequence_length, self.attention_window or sequence_length)
         if self.encoder:
             return sequence_length
@@ -696,11 +722,11 @@ class TransformerSpec(Spec):
 
     @property
     def source_share(self) -> float:
-        """Tokens of an encoder, which blocks attend to, for each of theirs."""
+        """Encoder tokens that blocks attend to, per token of the blocks."""
         return self.stacks.source_share if self.stacks else 0.0
 
     def _over_blocks(self, full: float, windowed: float) -> float:
-        """The mean over the blocks of a value with a window and one without."""
+        """Mean over the blocks of a value with a window and one without."""
         return self.windowed_share * windowed + (1 - self.windowed_share) * full
 
     @property
@@ -710,15 +736,15 @@ class TransformerSpec(Spec):
         return share_of(windowed, self.num_layers) if self.attention_window else 0.0
 
     def encodes(self, layer: int) -> bool:
-        """Whether tokens of a block, counted from 0, attend to those on both sides: an encoder's."""
+        """Whether tokens of a block, counted from 0, attend to tokens on both sides, as in an encoder."""
         return self.encoder is not None or (self.stacks is not None and layer < self.stacks.encoder_layers)
 
     def mixer_of(self, layer: int) -> Mixer:
-        """What mixes tokens in a block, counted from 0."""
+        """Token mixer of a block, counted from 0."""
         return self.mixers[layer % len(self.mixers)] if self.mixers else "attention"
 
     def mixer_share(self, *mixers: Mixer) -> float:
-        """Share of the blocks that mix tokens in one of these ways."""
+        """Share of the blocks that have one of these mixers."""
         return share_of([one in mixers for one in self.mixers or ("attention",)], self.num_layers)
 
     @property
@@ -738,12 +764,12 @@ class TransformerSpec(Spec):
 
     @property
     def value_size(self) -> int:
-        """Width of all value heads together; that of the keys except in latent attention."""
+        """Width of all value heads together; differs from the keys' only with latent attention."""
         return self.num_kv_heads * self._value_dim
 
     @property
     def attended_size(self) -> int:
-        """Width that attention hands to its output projection; that of the queries except in latent attention."""
+        """Width of the output projection's input; differs from the queries' only with latent attention."""
         return self.num_heads * self._value_dim
 
     @property
@@ -768,12 +794,12 @@ class TransformerSpec(Spec):
 
     @property
     def forked(self) -> bool:
-        """Whether both halves of a parallel block read what one norm returns."""
+        """Whether both halves of a parallel block read the output of one norm."""
         return self.parallel_block and self.parallel_norms == 1
 
     @property
     def picks(self) -> bool:
-        """Whether an indexer picks the tokens of a window."""
+        """Whether an indexer selects the tokens of a window."""
         return self.window_kind == "picked"
 
     @model_validator(mode="after")
@@ -784,7 +810,7 @@ class TransformerSpec(Spec):
 
 
 def _contradictions(model: TransformerSpec) -> Iterator[str]:
-    """Fields that contradict one another, a sentence each."""
+    """Sentences about fields that contradict one another."""
     layers, heads, positions, rotary = model.num_layers, model.num_heads, model.positions, model.rotary
     latent, encoder, stacks, tower = model.latent_attention, model.encoder, model.stacks, model.tower
 

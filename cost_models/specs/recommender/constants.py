@@ -1,4 +1,4 @@
-"""Constants of recommenders: what a stack's executor does, and the rates that a GPU reaches on embedding tables."""
+"""Constants of recommenders: the behaviour of a stack's executor, and a GPU's rates on embedding tables."""
 
 from __future__ import annotations
 
@@ -12,40 +12,41 @@ _Amount = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
 
 class TablePoint(Spec):
-    """One measured point."""
+    """One measured efficiency, at a row size and pooling."""
 
     row_bytes: _Amount
     pooling: _Amount = 1.0
-    """Rows added up for a vector, on average; below 1 most vectors are empty."""
+    """Mean rows added up for a vector; below 1 most vectors are empty."""
     efficiency: float = Field(ge=1e-6, le=100, allow_inf_nan=False)
-    """Bytes of the price's formula over seconds and memory bandwidth; above 1 where caches hold them."""
+    """Bytes by the price's formula / (seconds × memory bandwidth); above 1 where caches hold the rows."""
 
 
 class ServedPoint(Spec):
-    """Measured seconds of a lookup of one table while serving, at one length of its rows."""
+    """Measured seconds of a lookup of one table while serving, at one row size."""
 
     row_bytes: _Amount
     launch_seconds: Overhead
-    """Of a few ids, some of whose rows are not in the cache."""
+    """Seconds of a lookup of a few ids, with some rows missing in the cache."""
     hit_seconds: Overhead
-    """Of each further id whose row is there."""
+    """Seconds of each further id whose row is cached."""
     miss_seconds: Overhead
-    """Of each further row that is brought up."""
+    """Seconds of each further row that is fetched into the cache."""
 
 
 class TableRates(Spec):
-    """Efficiencies of an executor's own lookups, sums of gradients and optimizers; every grid is full."""
+    """Measured efficiencies of an executor's lookups, sums of gradients and optimizers. Every grid of points
+    is complete."""
 
     lookup: tuple[TablePoint, ...] = Field(min_length=1)
-    """Rows, ids and vectors."""
+    """Efficiency of lookups: rows, ids and vectors."""
     sums: tuple[TablePoint, ...] = Field(min_length=1)
-    """Ids and gradients that are sorted by row and added up."""
+    """Efficiency of sorting ids by row and adding up their gradients."""
     changes: dict[str, tuple[TablePoint, ...]]
-    """Optimizer of tables → rows and states, read and written."""
+    """Optimizer of tables → efficiency of reading and writing rows and states."""
     served: dict[str, tuple[ServedPoint, ...]] = Field(default_factory=dict)
-    """What a cache keeps → lookups through it."""
+    """Contents of a cache → lookups through it."""
     source: str = ""
-    """Where and when they were measured."""
+    """Place and time of the measurement."""
 
     @model_validator(mode="after")
     def _full_grids(self) -> TableRates:
@@ -60,12 +61,12 @@ class TableRates(Spec):
 
 Count = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 OfRanks = tuple[Count, Count]
-"""(operations, more of them for every rank of the exchange); below zero where a kind of tables saves some
-that are counted for all."""
+"""(operations, further operations per rank of the exchange); negative for a kind of tables that saves
+operations counted for all."""
 
 
 class StageOperations(Spec):
-    """Operations by stage."""
+    """Host operations of a step, by stage."""
 
     index_exchange: OfRanks = (0, 0)
     lookup: OfRanks = (0, 0)
@@ -91,39 +92,40 @@ NONE = StageOperations()
 
 
 class HostOperations(Spec):
-    """Operations of a rank, each of which takes the host the seconds of a kernel; those of the dense network beside the
-    products and passes that are priced for themselves."""
+    """Host operations of a rank, each of which takes a kernel's launch seconds. The dense network's products
+    and element-wise passes are priced separately."""
 
     step: StageOperations = NONE
-    """Whatever is sharded how."""
+    """Operations per step, independent of the sharding."""
     layer: StageOperations = NONE
-    """Of every layer of the bottom and top network."""
+    """Operations per layer of the bottom and top network."""
     cross: StageOperations = NONE
-    """Of every layer of `dcn-v2`."""
+    """Operations per layer of `dcn-v2`."""
     dot: StageOperations = NONE
-    """Of `dot`."""
+    """Operations of `dot`."""
     dot_table: StageOperations = NONE
-    """Of every table that meets in `dot`."""
+    """Operations per table that enters `dot`."""
     table: StageOperations = NONE
-    """Of every table on every rank, whichever rank holds it."""
+    """Operations per table on every rank, whichever rank holds it."""
     placed: StageOperations = NONE
-    """The same of tables that are not copied."""
+    """Operations per table that is not copied, on every rank."""
     shard: StageOperations = NONE
-    """Of every shard, on ranks that hold it."""
+    """Operations per shard, on ranks that hold it."""
     spread: StageOperations = NONE
-    """Of every table whose rows lie on all ranks, beside its shard."""
+    """Further operations per table whose rows are spread over all ranks."""
     further_slice: StageOperations = NONE
-    """Of every slice of a table but its first, on every rank."""
+    """Operations per slice of a table after its first, on every rank."""
     copied: StageOperations = NONE
-    """Of every copied table."""
+    """Operations per copied table."""
     hot: StageOperations = NONE
-    """Of every table whose hot rows are copied, beside its shard."""
+    """Further operations per table with copied hot rows."""
     copies: StageOperations = NONE
-    """Of all copies together."""
+    """Operations for all copies together."""
     states: dict[str, Count] = Field(default_factory=dict)
-    """Optimizer of tables → operations of the update of every shard and copy beside SGD's."""
+    """Optimizer of tables → operations per update of a shard or copy, in addition to SGD's."""
     served: dict[str, Count] = Field(default_factory=dict)
-    """What a cache keeps → operations of a lookup of one table while serving, some of whose rows are brought up."""
+    """Contents of a cache → operations of a lookup of one table while serving, with some rows fetched into
+    the cache."""
 
 
 class EmbeddingProfile(Spec):
@@ -132,33 +134,36 @@ class EmbeddingProfile(Spec):
     kind: Literal["embedding-profile"] = "embedding-profile"
     name: Name = "datasheet"
     gpu: Name = "any"
-    """The GPU; `any`: all that have no profile of their own."""
+    """GPU of the profile; `any`: all without a separate profile."""
     also_for: tuple[Name, ...] = ()
-    """Other GPUs that are taken to reach the same shares."""
+    """Other GPUs that are assumed to reach the same shares."""
     stack: Name = "any"
     lookup_efficiency: float = Field(default=0.8, ge=1e-6, le=1.5, allow_inf_nan=False)
-    """Share of memory bandwidth that reads of long rows in random order reach."""
+    """Share of memory bandwidth that random reads of long rows reach."""
     half_row_bytes: Annotated[float, Field(ge=0, le=1e5, allow_inf_nan=False)] = 64.0
-    """Bytes of a row at which half of that is left: rows come in sectors, and each costs a request."""
+    """Row size, bytes, at which half of that share is reached: rows are read in sectors, and each read costs
+    a request."""
     update_efficiency: float = Field(default=0.6, ge=1e-6, le=1.5, allow_inf_nan=False)
-    """Share of memory bandwidth that reading, changing and writing long rows in random order reaches."""
+    """Share of memory bandwidth that random reads and writes of long rows reach in updates."""
     cache_speedup: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)] = 2.5
-    """Rate at which the last-level cache gives rows that it holds, relative to memory."""
+    """Bandwidth of rows in the last-level cache, relative to memory."""
     sort_bytes: Factor = 100.0
-    """Bytes of memory that finding the rows of a batch moves for each id: radix sort of key and place, and the run
+    """Bytes of memory traffic per id to sort a batch's ids by row: radix sort of key and place, and the run
     lengths (four passes of 24 bytes)."""
     host_efficiency: float = Field(default=0.7, ge=1e-6, le=1.5, allow_inf_nan=False)
-    """Share of the link to host memory that rows read in place reach."""
+    """Share of the link to host memory that in-place reads of rows reach."""
     link_efficiency: Annotated[float, Efficiency] | None = None
-    """Share of the links inside a node that exchanges reach; None: as the hardware profile's collectives do."""
+    """Share of the intra-node bandwidth that exchanges reach; None: as the hardware profile's collectives."""
     network_efficiency: Annotated[float, Efficiency] | None = None
-    """The same between nodes."""
+    """Share of the inter-node bandwidth that exchanges reach; None: as the hardware profile's collectives."""
     gemm_efficiency: Annotated[float, Efficiency] | None = None
-    """Rate of the dense network's products, as a share of what the GPU sustains; None: as the hardware profile."""
+    """Rate of the dense network's products, as a share of the GPU's sustained rate; None: as the hardware
+    profile."""
     kernel_seconds: Overhead | None = 4e-6
-    """Seconds that a kernel takes at least; None: as the hardware profile."""
+    """Minimum seconds of a kernel; None: as the hardware profile."""
     collective_seconds: Overhead | None = 1.5e-5
-    """Start-up of a collective beyond the latency of its links; None: as the hardware profile, and its curves."""
+    """Start-up seconds of a collective in addition to link latency; None: as the hardware profile, and its
+    curves."""
     median_error: float | None = Field(ge=0, allow_inf_nan=False, default=None)
     """Median relative error of step time on `validated_runs` runs; None where none were compared."""
     validated_runs: int = Field(ge=0, le=10**9, default=0)
@@ -166,23 +171,25 @@ class EmbeddingProfile(Spec):
 
 
 class EagerBuffers(Spec):
-    """Tensors of a step whose stages follow one another; `cost_models.recommender.prices.memory` says when each is
-    there."""
+    """Tensors of a step whose stages run one after another; `cost_models.recommender.prices.memory` defines
+    their lifetimes."""
 
     received_bytes: Factor = 8.0
-    """Bytes for each element of the vectors of a GPU's own samples: vectors and gradients, in fp32; casts are added."""
+    """Bytes per element of the vectors of a GPU's own samples: vectors and gradients in fp32; casts are
+    added."""
     sent: Factor = 1.0
-    """Messages of gradients to GPUs that hold tables, as copies of these vectors."""
+    """Messages of gradients to GPUs that hold tables, in copies of these vectors."""
     made: Factor = 1.0
-    """Vectors that a GPU makes for all samples, and their gradients that come to it, as copies of them."""
+    """Vectors that a GPU makes for all samples, and their received gradients, in copies of these vectors."""
     touched_row_bytes: Factor = 8.0
-    """Bytes beside its gradient of every row that is touched."""
+    """Bytes per touched row, in addition to its gradient."""
     sort_bytes: Factor = 32.0
-    """Bytes for each id while gradients of rows are added up: ids and their order, bags in either order."""
+    """Bytes per id while gradients of rows are added up: ids and their order, bags in either order."""
     pieces: Factor = 8.0
-    """Gradients of copied rows that are gathered at once: as many as so many GPUs' samples have vectors."""
+    """Gradients of copied rows gathered at once, in units of the vectors of one GPU's samples."""
     summed: Factor = 3.0
-    """Copies of the dense network while its gradients are summed: weights, gradients in one, and those of all GPUs."""
+    """Copies of the dense network while its gradients are summed: weights, joined gradients, and those of all
+    GPUs."""
 
     @model_validator(mode="before")
     @classmethod
@@ -194,91 +201,95 @@ class EagerBuffers(Spec):
 
 
 class RecommenderStack(Spec):
-    """How a training stack executes sharded tables beside a dense network."""
+    """Execution of sharded tables and a dense network by a training stack."""
 
     exchanges_ids: bool = True
     """Whether ids travel to the GPUs that hold their rows; False: every GPU reads the ids that it needs."""
     index_collectives: Factor = 1.0
-    """Collectives in which ids travel, one after another."""
+    """Number of consecutive collectives that exchange ids."""
     copy_collectives: Overhead = 0.0
-    """Collectives in which gradients of copied rows are summed, beside those of the backward exchange."""
+    """Number of collectives that sum gradients of copied rows, in addition to those of the backward
+    exchange."""
     reduction_collectives: Factor = 1.0
-    """Collectives in which gradients of the dense network are summed."""
+    """Number of collectives that sum gradients of the dense network."""
     operations: HostOperations | None = None
-    """Operations that the host launches one after another; None: few, of all tables together."""
+    """Host operations, launched one after another; None: few, for all tables together."""
     cast_operations: HostOperations | None = None
-    """More of them where training is in 16 bits: casts."""
+    """Further host operations for casts when training in 16 bits."""
     id_bytes: Factor = 8.0
     """Bytes of an id."""
     length_bytes: Factor = 4.0
-    """Bytes of the number of ids of a sample and table, which travel beside them where that number varies."""
+    """Bytes of the number of ids per sample and table, sent with the ids where it varies."""
     sends_all_lengths: bool = False
-    """Whether these numbers travel of every vector that samples get, also where each has one id."""
+    """Whether the numbers of ids are sent for every vector, even if each has one id."""
     copies_reduce: Literal["all", "touched", "least"] = "least"
-    """Gradients of copied tables that are summed: of all rows (all-reduce), of the rows that were touched
-    (all-gather), or whatever moves less."""
+    """Gradients of copied tables that are summed: of all rows (all-reduce), of touched rows (all-gather), or
+    whichever moves fewer bytes."""
     rows_send: Literal["sums", "vectors"] = "sums"
-    """What GPUs that share a table's rows send for a sample: the sum over what they hold (reduce-scatter), or vectors
-    of the ids that they received (all-to-all)."""
+    """Vectors that GPUs sharing a table's rows send per sample: the sum over their rows (reduce-scatter), or
+    the vectors of the ids that they received (all-to-all)."""
     copies_hot_rows: bool = False
-    """Whether every GPU can have a copy of the rows of a table that are used most, and the rest be sharded."""
+    """Whether every GPU can hold a copy of a table's most used rows while the rest is sharded."""
     hierarchical: bool = False
-    """Whether exchanges between nodes go in two steps, inside nodes and between GPUs of one place in all nodes."""
+    """Whether exchanges between nodes have two steps: inside nodes, then between GPUs of the same index in
+    all nodes."""
     hides_ids: bool = False
-    """Whether the ids of the next step travel behind this one."""
+    """Whether the exchange of the next step's ids overlaps this step."""
     unique_ids: bool = False
-    """Whether each GPU requests and receives a row once, however many of its samples have its id."""
+    """Whether each GPU requests and receives a row only once, however many of its samples use it."""
     hides_bottom: bool = True
-    """Whether the bottom network runs behind the exchanges."""
+    """Whether the bottom network overlaps the exchanges."""
     hides_reduction: bool = True
-    """Whether gradients of the dense network are summed behind the tables' update."""
+    """Whether summing the dense network's gradients overlaps the tables' update."""
     hides_weight_gradients: bool = False
-    """Whether weight gradients of the dense network are computed behind the tables' backward exchange and update."""
+    """Whether weight gradients of the dense network overlap the tables' backward exchange and update."""
     updates_whole_tables: bool = False
-    """Whether the optimizer goes through all rows of a table in every step, as Adam does where moments of rows that
-    were not used decay too."""
+    """Whether the optimizer updates all rows of a table in every step, as Adam does if moments of unused rows
+    decay too."""
     forward_passes: Factor = 2.0
-    """Times that an element of a layer's output is read or written beside its products: bias and activation in one
+    """Reads and writes per element of a layer's output, in addition to products: bias and activation in one
     kernel."""
     backward_passes: Factor = 3.0
-    """The same backward: the gradient through the activation, and the bias's."""
+    """Reads and writes per element in the backward pass: gradients of the activation and the bias."""
     interaction_passes: Factor = 4.0
-    """Times that the numbers that enter the interaction are read or written beside its products, both ways."""
+    """Reads and writes per element that enters the interaction, in addition to products, both passes
+    together."""
     step_seconds: Overhead = 2e-4
-    """Fixed seconds of a step: batches handed over, launches that nothing hides."""
+    """Fixed seconds of a step: hand-over of batches, launches that nothing hides."""
     sample_seconds: Overhead = 0.0
-    """Seconds in which a host hands over one sample of its GPUs: reads it, sorts its ids by table, copies it."""
+    """Host seconds per sample of its GPUs: reading, sorting ids by table, copying."""
     tf32: bool = False
     """Whether products in fp32 run on tensor cores in TF32 where there are any."""
     input_buffers: Factor = 2.0
-    """Copies of a batch's ids that the device holds: of this step, of the next."""
+    """Copies of a batch's ids on the device, such as this step's and the next's."""
     ids_everywhere: bool = False
-    """Whether every GPU has room for the ids of the whole batch, whichever it holds rows of."""
+    """Whether every GPU reserves room for the ids of the entire batch, whichever rows it holds."""
     host_tables: bool = True
-    """Whether tables can lie in host memory, with a cache on the device or without."""
+    """Whether tables can be in host memory, with or without a cache on the device."""
     cached_rows_on_host: bool = True
-    """Whether rows that the device caches keep their place in host memory, too."""
+    """Whether rows cached on the device also keep their place in host memory."""
     output_buffers: Factor = 1.0
     """Copies of the vectors that a GPU makes, and of those that it receives, in each pass."""
     eager_buffers: EagerBuffers | None = None
-    """In place of that, what is alive at each moment where stages follow one another in eager mode; None: all is
-    there at once."""
+    """Replaces `output_buffers` where stages run one after another in eager mode: tensors alive at each
+    moment; None: all tensors exist at once."""
     gradient_row_bytes: Factor = 0.0
-    """Bytes that the device holds for each element of the rows of a batch while it updates."""
+    """Device bytes per element of the rows of a batch during the update."""
     table_element_bytes: Factor = 0.0
-    """Bytes that the device holds for each element of a table beside weight and states."""
+    """Device bytes per element of a table, in addition to weight and states."""
     hash_entry_bytes: Factor = 16.0
-    """Bytes of an entry of a hash table beside its vector: key and place, int64 each."""
+    """Bytes of a hash table's entry, in addition to its vector: key and place, int64 each."""
     hash_load: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of the entries of a hash table that are filled when all rows are there."""
+    """Share of a hash table's entries that are filled when all rows are present."""
     keys_on_device: bool = False
-    """Whether the hash table of rows in host memory lies on the device all the same."""
+    """Whether the hash table of rows in host memory is on the device."""
     dense_state_bytes: Factor = 12.0
-    """Bytes for each parameter of the dense network: weight, gradient and what mixed precision adds. States of its
-    optimizer are counted beside it."""
+    """Bytes per parameter of the dense network: weight, gradient and additions of mixed precision. Optimizer
+    states are counted separately."""
     activation_bytes: Factor = 2.0
-    """Tensors of a dense layer's output that live until the backward pass, in elements: the output, its gradient."""
+    """Tensors of a dense layer's output that live until the backward pass, in elements: the output, its
+    gradient."""
     workspace_bytes: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 1.0e9
-    """Device memory beside all that: context, libraries."""
+    """Further device memory, bytes: context, libraries."""
     communicator_bytes: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 0.4e9
-    """Device memory of communicators where there are several GPUs."""
+    """Device memory of communicators if there are several GPUs, bytes."""

@@ -1,4 +1,4 @@
-"""The spec of a recommender: embedding tables beside a dense network (Naumov et al. 2019, DLRM)."""
+"""Spec of a recommender: embedding tables and a dense network (Naumov et al. 2019, DLRM)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pydantic import Field, model_validator
 from cost_models.base import Name, PositiveInt, Spec
 
 Combiner = Literal["sum", "mean", "concat"]
-"""How the vectors of a sample's ids become the table's output: added, averaged, or set side by side."""
+"""Ways to combine the vectors of a sample's ids: sum, mean, or concatenation."""
 
 OutOfRange = Literal["error", "modulo", "first"]
-"""Ids that a table has no row for: a mistake, taken modulo its rows, or taken for its first row."""
+"""Treatment of ids without a row: an error, the id modulo the number of rows, or the first row."""
 
 Rows = Annotated[int, Field(gt=0, le=10**12)]
 
@@ -29,25 +29,27 @@ class TableSpec(Spec):
     """
 
     name: Name
-    """Name of the class; its tables are `name` or, where there are several, `name.0`, `name.1`, ..."""
+    """Name of the class; its tables are `name` or, if there are several, `name.0`, `name.1`, ..."""
     rows: Rows
-    """Rows of each table: ids that it has a vector for."""
+    """Rows of each table, one per id."""
     width: PositiveInt
     """Elements of a vector, D."""
     count: Annotated[int, Field(gt=0, le=MAX_TABLES)] = 1
-    """Identical tables of this class."""
+    """Number of identical tables in this class."""
     pooling: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
-    """Ids of a sample, on average."""
+    """Mean number of ids per sample."""
     combiner: Combiner = "sum"
     zipf: Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)] | None = None
-    """Exponent of the Zipf law that accesses follow: rank r with weight r^-zipf; 0: all rows alike."""
+    """Exponent of the Zipf law of accesses: the row of rank r has weight r^-zipf; 0: all rows alike."""
     histogram: tuple[tuple[int, float], ...] = ()
-    """Accesses as recorded: (rows, share), hottest first: so many rows have this share of the accesses."""
+    """Recorded accesses as steps (rows, share), hottest first: `rows` rows have this share of the
+    accesses."""
     hashed: bool = False
-    """Whether ids are keys of a hash table (16 B an entry) in place of row numbers: of any size, `rows` of them."""
+    """Whether ids are keys of a hash table (16 B an entry) instead of row numbers: of any size, `rows`
+    different ones."""
 
     out_of_range: OutOfRange = "error"
-    """What becomes of recorded ids below 0 or beyond the last row; they are counted and told in any case."""
+    """Treatment of recorded ids below 0 or beyond the last row; they are counted and reported in any case."""
 
     @model_validator(mode="after")
     def _one_account_of_its_accesses(self) -> TableSpec:
@@ -68,23 +70,23 @@ class TableSpec(Spec):
 
     @property
     def outputs(self) -> float:
-        """Vectors that a sample gets from the table: one, or with `concat` one for each id."""
+        """Vectors per sample: one, or with `concat` one for each id."""
         return self.pooling if self.combiner == "concat" else 1.0
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of its tables."""
+        """Names of the class's tables."""
         if self.count == 1:
             return (self.name,)
         return tuple(f"{self.name}.{index}" for index in range(self.count))
 
 
 Layers = tuple[PositiveInt, ...]
-"""Widths of the layers of a multilayer perceptron, input left out."""
+"""Widths of the layers of a multilayer perceptron, without its input."""
 
 
 class Interaction(Spec):
-    """How outputs of the tables meet those of the bottom network."""
+    """Interaction of the tables' outputs with those of the bottom network."""
 
     kind: Literal["dot", "dcn-v2", "none"] = "dot"
     """`dot`: products of all pairs of vectors (DLRM); `dcn-v2`: cross layers of low rank (Wang et al. 2021); `none`:
@@ -92,7 +94,7 @@ class Interaction(Spec):
     layers: PositiveInt = 3
     """Cross layers of `dcn-v2`."""
     rank: PositiveInt = 512
-    """Rank of each of their matrices."""
+    """Rank of each cross layer's matrices."""
 
 
 class RecommenderSpec(Spec):
@@ -107,14 +109,15 @@ class RecommenderSpec(Spec):
     tables: Annotated[tuple[TableSpec, ...], Field(min_length=1)]
     """Classes of identical tables."""
     dense_features: Annotated[int, Field(ge=0, le=10**6)] = 13
-    """Numbers of a sample beside its ids."""
+    """Dense input features of a sample."""
     bottom_mlp: Layers = ()
-    """Layers that the dense features pass; empty: they go to the interaction as they are."""
+    """Layers of the dense features' network; empty: features go to the interaction unchanged."""
     interaction: Interaction = Interaction()
     top_mlp: Annotated[Layers, Field(min_length=1)] = (1024, 1024, 512, 256, 1)
     """Layers after the interaction; the last has one output for each task."""
     wide: tuple[TableSpec, ...] = ()
-    """Tables whose outputs are added to the top network's (the wide half of Wide & Deep, Cheng et al. 2016)."""
+    """Tables whose outputs are added to the top network's output (the wide half of Wide & Deep, Cheng et al.
+    2016)."""
     source: str = ""
 
     @model_validator(mode="after")
@@ -141,7 +144,7 @@ class RecommenderSpec(Spec):
 
     @property
     def classes(self) -> tuple[TableSpec, ...]:
-        """All classes of tables, the wide half's last: tables are numbered through them in this order."""
+        """All classes of tables, the wide half's last; tables are numbered in this order."""
         return (*self.tables, *self.wide)
 
     @property
@@ -166,5 +169,5 @@ class RecommenderSpec(Spec):
 
     @property
     def lookups(self) -> float:
-        """Ids of a sample over all tables, on average."""
+        """Mean ids per sample over all tables."""
         return sum(one.pooling * one.count for one in self.classes)

@@ -1,19 +1,19 @@
-"""Shardings: which GPUs hold which part of every embedding table, as text and as values.
+"""Shardings: the parts of every embedding table that each GPU holds, as text and as values.
 
     table:0-3=column2@0,4,1,5,2,6,3,7 table:4=row table:5-20=whole@0,1,2,... table:21-25=copy
     table:0=hot(0.02)+row/host table:7=whole@3/cached(0.1)
 
     whole@g       the table on one GPU; its samples' vectors travel in an all-to-all
-    column K@...  K slices of its columns, on a GPU each; travel as whole tables do
+    column K@...  K slices of its columns, each on one GPU; travel as whole tables do
     row           its rows over all GPUs; partial sums travel in a reduce-scatter
-    row K@...     K slices of its rows, on a GPU each; each sends sums of what it has as whole tables do
-    node-row@n    its rows over the GPUs of node n, whole between nodes; summed in the node, then an all-to-all
+    row K@...     K slices of its rows, each on one GPU; each sends sums over its rows as whole tables do
+    node-row@n    its rows over the GPUs of node n; summed in the node, then an all-to-all between nodes
     node-row K@.. K slices of its rows, each over the GPUs of a node
     copy          the table on every GPU; gradients of its rows travel in an all-reduce
-    hot(f)+...    a copy of the share f of its rows that are used most beside the rest
-    .../host      in the memory of the host; .../cached(f): there, the share f that is used most cached on the GPU
+    hot(f)+...    the share f of its rows that is used most is copied to every GPU; the rest is sharded
+    .../host      in the memory of the host; .../cached(f): there, with the most used share f cached on the GPU
 
-After `@` stand the GPUs (of `node-row`: nodes) of the tables in turn, as many for each as it has shards.
+After `@` stand the GPUs (for `node-row`: nodes) of the tables in turn, one per shard.
 """
 
 from __future__ import annotations
@@ -31,23 +31,26 @@ Form = Literal["whole", "column", "row", "node-row", "copy"]
 FORMS: tuple[Form, ...] = ("whole", "column", "row", "node-row", "copy")
 
 PLACED: tuple[Form, ...] = ("whole", "column", "node-row")
-"""Forms whose shards lie on GPUs, or nodes, of their own, as slices of rows do; the others load all GPUs alike."""
+"""Forms whose shards are placed on single GPUs or nodes, as slices of rows also are; other forms load all
+GPUs alike."""
 _SLICED: tuple[Form, ...] = ("column", "row", "node-row")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Option:
-    """How a table is split, apart from where its shards lie. Raises ValueError: parts that contradict one another."""
+    """Division of a table into shards, without their places. Raises ValueError for options that contradict
+    one another."""
 
     form: Form
     shards: int = 1
-    """Slices of the columns, or of the rows where these do not lie on all GPUs; 1 for all other forms."""
+    """Number of slices of the columns, or of the rows if these are not spread over all GPUs; 1 for all other
+    forms."""
     hot: float = 0.0
-    """Share of the rows, those used most, that every GPU has a copy of."""
+    """Share of the rows, those used most, that is copied to every GPU."""
     tier: Literal["device", "host"] = "device"
-    """Where its rows lie."""
+    """Memory that holds the rows."""
     cached: float = 0.0
-    """Share of the rows, those used most, that the GPU caches of a table in host memory."""
+    """Share of the rows, those used most, that the GPU caches from a table in host memory."""
 
     def __post_init__(self) -> None:
         if self.form == "column" and self.shards < 2:
@@ -65,7 +68,7 @@ class Option:
 
     @property
     def placed(self) -> bool:
-        """Whether its shards lie on GPUs, or nodes, of their own."""
+        """Whether shards are placed on single GPUs or nodes."""
         return self.form in PLACED or self.shards > 1
 
     def __str__(self) -> str:
@@ -76,7 +79,8 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A table's option and where its shards lie: GPUs, of `node-row` nodes; () where it loads all GPUs alike."""
+    """A table's option and the places of its shards: GPUs (for `node-row` nodes); () if the table loads all
+    GPUs alike."""
 
     option: Option
     at: tuple[int, ...] = ()
@@ -88,7 +92,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """Where every table lies, in the order in which tables are numbered."""
+    """Placement of every table, in the order in which tables are numbered."""
 
     tables: tuple[Placed, ...]
 
@@ -114,7 +118,7 @@ _WORD = re.compile(r"table:(\d{1,6})(?:-(\d{1,6}))?=(\S+)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class TableWord:
-    """One word of a sharding: the option of tables `first` to `last`, and its places."""
+    """One word of a sharding: the option of tables `first` to `last`, and the places of their shards."""
 
     first: int
     last: int
@@ -123,10 +127,10 @@ class TableWord:
 
 
 def parse_words(text: str, num_tables: int) -> tuple[TableWord, ...]:
-    """The words of a sharding, or of a part of one.
+    """Words of a sharding, or of a part of a sharding.
 
     Raises:
-        InputError: words that are none, tables that are not there, or numbers of places that do not fit; all at once.
+        InputError: invalid words, tables that do not exist, or numbers of places that do not fit; all at once.
     """
     words, wrong = _read_words(text, num_tables)
     _require(wrong)
@@ -134,7 +138,7 @@ def parse_words(text: str, num_tables: int) -> tuple[TableWord, ...]:
 
 
 def _read_words(text: str, num_tables: int) -> tuple[tuple[TableWord, ...], list[str]]:
-    """The words of a sharding that are valid, and an error for each of the others."""
+    """Valid words of a sharding, and an error for each invalid word."""
     words, wrong = [], []
     for word in text.split():
         try:
@@ -145,7 +149,7 @@ def _read_words(text: str, num_tables: int) -> tuple[tuple[TableWord, ...], list
 
 
 def _require(wrong: Sequence[str]) -> None:
-    """Raise InputError with all errors, where there are any."""
+    """Raise InputError with all errors, if there are any."""
     if len(wrong) == 1:
         raise InputError(wrong[0])
     if wrong:
@@ -156,7 +160,7 @@ def _require(wrong: Sequence[str]) -> None:
 
 
 def parse_sharding(text: str, num_tables: int) -> Sharding:
-    """The sharding of `num_tables` tables from its notation.
+    """Sharding of `num_tables` tables from its notation.
 
     Raises:
         InputError: as `parse_words`; or tables without a word, with two, or without a place; all at once.
@@ -181,7 +185,7 @@ def parse_sharding(text: str, num_tables: int) -> Sharding:
 
 
 def parse_option(text: str) -> Option:
-    """An option without places, as `column4` or `hot(0.02)+row/host`. Raises ValueError."""
+    """Option without places, as `column4` or `hot(0.02)+row/host`. Raises ValueError."""
     option, at = _parse_option(text)
     if at:
         raise ValueError(f"`{printable(text)}` names places; leave out `@...`")

@@ -1,4 +1,4 @@
-"""Training jobs of recommenders: batch, precisions and optimizers, apart from the sharding."""
+"""Training jobs of recommenders without their sharding: batch, precisions and optimizers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ELEMENT_BYTES: dict[str, float] = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0}
 
 
 class RecommenderTraining(Spec):
-    """One training job of a recommender, apart from the sharding."""
+    """One training job of a recommender, without its sharding."""
 
     kind: Literal["recommender-training"] = "recommender-training"
     global_batch: LargeInt
@@ -24,15 +24,15 @@ class RecommenderTraining(Spec):
     precision: Precision = "bf16"
     """Type of the dense network's products."""
     table_dtype: TableDtype = "fp32"
-    """Type of the tables' vectors in memory."""
+    """Type of table elements in memory."""
     exchange_dtype: TableDtype | None = None
-    """Type of vectors and gradients that GPUs exchange; None: that of the dense network."""
+    """Type of exchanged vectors and gradients; None: that of the dense network."""
     optimizer: TableOptimizer = "sgd"
-    """Optimizer of the tables: it touches only rows that a batch uses."""
+    """Optimizer of the tables; it updates only rows that a batch uses."""
     dense_optimizer: Literal["sgd", "adagrad", "adam"] = "sgd"
     """Optimizer of the dense network."""
     samples: Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)] | None = None
-    """Samples to train on: they give the time to finish."""
+    """Samples to train on, from which the duration follows."""
 
     @property
     def exchange_bytes(self) -> float:
@@ -42,7 +42,7 @@ class RecommenderTraining(Spec):
 
     @property
     def dense_state_bytes(self) -> float:
-        """Optimizer bytes of a parameter of the dense network: 0, one sum of squares, or two moments."""
+        """Optimizer bytes per parameter of the dense network: none, one sum of squares, or two moments."""
         return {"sgd": 0.0, "adagrad": 4.0, "adam": 8.0}[self.dense_optimizer]
 
     @property
