@@ -7,13 +7,12 @@ backward seconds do not depend on counts; offload itself bounds the update (`lea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools, Ints
+from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.offload.hosts import host_bytes
 from cost_models.axes.offload.price import least_update
@@ -34,26 +33,31 @@ def corner_columns(columns: LayoutColumns, boxes: Boxes) -> list[LayoutColumns]:
 
 
 def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> StageCosts:
-    """Minimum costs of every box of layouts, (N,); the memory limit is 0 where late rules forbid the whole box.
+    """Minimum costs of every box of layouts, (N,); without memory where late rules forbid every corner, for all
+    recompute policies or for single ones.
 
     Where scenarios are weighed the device updates none of the blocks that counts may name, and channels take no time:
     which scenarios count differs between counts.
     """
-    costs = weighed_costs(question, columns)
-    open_rows = np.flatnonzero(~boxes.is_single)
-    if len(open_rows):
-        corners = corner_columns(columns.rows(open_rows), boxes.rows(open_rows))
-        if scenarios_of(question):
-            update_seconds = -boxes.room[open_rows] * costs.layer_optimizer[open_rows]
-        else:
-            update_seconds = least_update(question, corners)
+    costs, corners = weighed_costs(question, columns), corner_columns(columns, boxes)
+    if not boxes.is_single.all():
         sized = [byte_costs(question, corner) for corner in corners]
-        costs = _with_rows(costs, open_rows, sized, {"rank_optimizer": update_seconds})
-    return within_corners(question, costs, corner_columns(columns, boxes))
-
-
-def within_corners(question: Question, costs: StageCosts, corners: list[LayoutColumns]) -> StageCosts:
-    """Costs without memory where late rules forbid every corner, for all recompute policies or for single ones."""
+        update = -boxes.room * costs.layer_optimizer
+        if not scenarios_of(question):
+            update = least_update(question, corners)
+        values = {name: reduce(np.minimum, [getattr(own, name) for own in sized]) for name in BYTES}
+        values["rank_optimizer"] = np.where(boxes.is_single, costs.rank_optimizer, update)
+        kinds = [
+            {
+                name: reduce(np.minimum, [own.kinds[kind][name] for own in sized])
+                for name in BYTES
+                if name in first
+            }
+            for kind, first in enumerate(costs.kinds)
+        ]
+        costs = replace(
+            costs, **values, kinds=tuple(own | least for own, least in zip(costs.kinds, kinds, strict=True))
+        )
     limit = np.where(some_allowed(question, corners), costs.memory_limit, 0.0)
     if not any((own.offload_activations > 0).any() for own in corners):
         return replace(costs, memory_limit=limit)
@@ -61,8 +65,8 @@ def within_corners(question: Question, costs: StageCosts, corners: list[LayoutCo
     for policy in question.training.recompute:
         is_legal = some_allowed(question.recomputing(policy), corners)
         overflow[:, RECOMPUTE_POLICIES.index(policy)] = np.where(is_legal, 0.0, 2 * costs.memory_limit)
-    kinds = tuple(own | {"working": own["working"] + overflow} for own in costs.kinds)
-    return replace(costs, memory_limit=limit, working=costs.working + overflow, kinds=kinds)
+    working = tuple(own | {"working": own["working"] + overflow} for own in costs.kinds)
+    return replace(costs, memory_limit=limit, working=costs.working + overflow, kinds=working)
 
 
 def some_allowed(question: Question, corners: list[LayoutColumns]) -> Bools:
@@ -86,7 +90,7 @@ def most_held(question: Question, columns: LayoutColumns, boxes: Boxes) -> tuple
     room = usable_host_memory(question.cluster)
     share = np.clip((room - low) / np.where(high > low, high - low, 1.0), 0.0, 1.0)
     sides = boxes.most - boxes.least
-    spare = boxes.room - np.where(boxes.least < EVERY, boxes.least, 0).sum(axis=1)
+    spare = boxes.room - (boxes.least % EVERY).sum(axis=1)
     share = np.minimum(share, spare / np.maximum(sides.sum(axis=1), 1))
     fullest = with_counts(columns, boxes.least + np.floor(share[:, None] * sides).astype(np.int64))
     return fullest, within_late_rules(question, fullest)
@@ -98,27 +102,3 @@ def nothing_held(question: Question, columns: LayoutColumns) -> InfeasibleError:
     broken_rule = next(rule for rule in LATE_RULES if rule.broken(question, LayoutColumns.of([lightest]))[0])
     words = broken_rule.sentence(question, lightest)
     return InfeasibleError(words.what, hint=words.hint)
-
-
-def _with_rows(
-    costs: StageCosts, rows: Ints, sized: Sequence[StageCosts], values: dict[str, Array]
-) -> StageCosts:
-    """Costs whose `rows` take the least bytes of `sized` and the coefficients in `values`."""
-    values = {name: reduce(np.minimum, [getattr(own, name) for own in sized]) for name in BYTES} | values
-
-    def changed(column: Array, value: Array) -> Array:
-        new = column.copy()
-        new[rows] = value
-        return new
-
-    kinds = tuple(
-        own
-        | {
-            name: changed(own[name], reduce(np.minimum, [one.kinds[kind][name] for one in sized]))
-            for name in own
-            if name in BYTES
-        }
-        for kind, own in enumerate(costs.kinds)
-    )
-    columns = {name: changed(getattr(costs, name), value) for name, value in values.items()}
-    return replace(costs, **columns, kinds=kinds)

@@ -42,18 +42,18 @@ class Boxes:
     @classmethod
     def from_minimum(cls, question: Question, columns: LayoutColumns) -> Boxes:
         """Boxes of all counts from those of the layouts upwards."""
-        minimum = np.stack(counted_columns(columns), axis=1)
-        is_counted, room = (minimum > 0) & (minimum < EVERY), countable(question, columns.pp)
-        if not is_counted.any():
+        minimum, room = np.stack(counted_columns(columns), axis=1), countable(question, columns.pp)
+        counted = minimum % EVERY
+        if not counted.any():
             return cls(minimum, minimum, room)
-        other_counts = np.where(is_counted, minimum, 0).sum(axis=1)[:, None] - minimum
-        return cls(minimum, np.where(is_counted, room[:, None] - other_counts, minimum), room)
+        others = counted.sum(axis=1)[:, None] - counted
+        return cls(minimum, np.where(counted > 0, room[:, None] - others, minimum), room)
 
     @classmethod
     def of(cls, columns: LayoutColumns) -> Boxes:
         """Boxes of single layouts."""
         counts = np.stack(counted_columns(columns), axis=1)
-        return cls(counts, counts, np.where(counts < EVERY, counts, 0).sum(axis=1))
+        return cls(counts, counts, (counts % EVERY).sum(axis=1))
 
     @classmethod
     def joined(cls, parts: Sequence[Boxes]) -> Boxes:
@@ -80,9 +80,8 @@ class Boxes:
         if self._all_single:
             return np.ones(len(self), dtype=np.int64)
         sides = self.most - self.least + 1
-        over = np.where(self.most < EVERY, self.most, 0).sum(axis=1) - self.room
-        sides = -np.sort(-sides, axis=1)
-        long, high = sides[:, 0], sides[:, 1]
+        over = (self.most % EVERY).sum(axis=1) - self.room
+        long, high = np.sort(sides, axis=1)[:, :-3:-1].T
 
         def corner(side: Ints) -> Ints:
             reach: Ints = np.maximum(side, 0)
@@ -111,18 +110,12 @@ class Boxes:
         lower, upper = self.most.copy(), self.least.copy()
         lower[boxes, side], upper[boxes, side] = middle, middle + 1
         halves = Boxes.joined([replace(self, most=lower), replace(self, least=upper)])
-        tight = halves._within_room()
-        nonempty = np.flatnonzero((tight.least <= tight.most).all(axis=1))
-        return np.tile(boxes, 2)[nonempty], tight.rows(nonempty)
-
-    def _within_room(self) -> Boxes:
-        """Boxes without counts that exceed the room even at the least counts of other columns."""
-        counts = self.least < EVERY
-        rest_counts = np.where(counts, self.least, 0).sum(axis=1)[:, None] - self.least
-        return replace(
-            self,
-            most=np.where(counts, np.minimum(self.most, self.room[:, None] - rest_counts), self.most),
-        )
+        counted = halves.least % EVERY
+        spare = halves.room - counted.sum(axis=1)
+        # at the least counts of other columns
+        most = np.where(halves.least < EVERY, np.minimum(halves.most, counted + spare[:, None]), halves.most)
+        nonempty = np.flatnonzero((halves.least <= most).all(axis=1))
+        return np.tile(boxes, 2)[nonempty], replace(halves, most=most).rows(nonempty)
 
     def singles(self) -> tuple[Ints, Ints]:
         """Index of the box, (K,), and counts, (K, R), of every combination in the boxes."""
@@ -131,7 +124,7 @@ class Boxes:
             zip(self.least.tolist(), self.most.tolist(), self.room.tolist(), strict=True)
         ):
             for counts in product(*(range(low, high + 1) for low, high in zip(lows, highs, strict=True))):
-                if sum(count for count in counts if count < EVERY) <= room:
+                if sum(count % EVERY for count in counts) <= room:
                     box.append(at)
                     combination.append(counts)
         return np.array(box, dtype=np.int64), np.array(combination, dtype=np.int64).reshape(-1, len(_COLUMNS))
