@@ -25,7 +25,7 @@ from benchmarks.recommenders.instances import Instance, Table, public
 from benchmarks.recommenders.run import append
 from cost_models.recommender.priced import PricedOptions
 from cost_models.specs.recommender.sharding import Option
-from planner.recommender.planning import plan_sharding
+from planner.recommender.answer import plan_sharding
 
 WORK, BANDWIDTH = 4.0, 60.0
 CAPACITY = 60e9
@@ -129,7 +129,7 @@ def priced(instance: Instance) -> PricedOptions:
         everywhere_host_bytes=none,
         counts=np.array(list(classes.values())),
         fixed=np.zeros(1),
-        beside=np.zeros(1),
+        stage_floors=np.zeros(1),
         fixed_bytes=np.zeros(1),
         device_memory=CAPACITY,
         host_memory=0.0,

@@ -51,7 +51,7 @@ def ours(instance: Instance) -> None:
     """Our search of an instance by both objectives: two rows of ours.csv, rated by TorchRec."""
     from benchmarks.recommenders.our_prices import agree, our_prices
     from benchmarks.recommenders.torchrec_side import TorchRec, stages
-    from planner.recommender.planning import plan_sharding
+    from planner.recommender.answer import plan_sharding
     from planner.recommender.search.problem import OBJECTIVES
 
     view = TorchRec(instance)

@@ -232,7 +232,7 @@ def _priced(options: list[Any], instance: Instance, reserved: Any) -> PricedOpti
         everywhere_host_bytes=host * ~placed * min(8, instance.gpus),
         counts=np.array([sizes[first] for first in dict.fromkeys(firsts.values())]),
         fixed=np.zeros(len(PARTS)),
-        beside=np.zeros(len(PARTS)),
+        stage_floors=np.zeros(len(PARTS)),
         fixed_bytes=np.zeros(1),
         device_memory=float(min(one.storage.hbm for one in reserved.devices)),
         host_memory=float(sum(one.storage.ddr for one in reserved.devices[: min(8, instance.gpus)])),

@@ -64,7 +64,7 @@ class PricedOptions:
     """(C,) tables of each class."""
     fixed: Array
     """(K,) seconds of each stage that no table changes."""
-    beside: Array
+    stage_floors: Array
     """(K,) seconds of what each stage hides: it lasts at least as long."""
     fixed_bytes: Array
     """(M,) device memory of every GPU that no table changes: dense network, its states, the reserve's complement is

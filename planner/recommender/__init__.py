@@ -1,1 +1,1 @@
-"""Where every embedding table of a recommender goes: the best sharding and the proof that none is better."""
+"""The best sharding of a recommender's embedding tables, and the proof that none is better."""

@@ -15,14 +15,13 @@ from cost_models.recommender.estimating import RecommenderEstimate, estimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.cluster import FULL
 from cost_models.specs.recommender.sharding import Placed, Sharding
-from planner.recommender.answer import ShardingAnswer
-from planner.recommender.planning import best_sharding
+from planner.recommender.answer import ShardingAnswer, best_sharding
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.search.search import Budget
 from planner.space.sizes import on_whole_nodes, possible, resized
 
 CHANGES = 3
-"""Most changes on a path."""
+"""Largest number of changes on a path."""
 WORTH = 1e-3
 """Relative gain of the step below which nothing is changed."""
 OTHER_SECONDS = 10.0
@@ -35,13 +34,13 @@ class ShardingChange:
     """A change of how some tables are sharded."""
 
     tables: tuple[int, ...]
-    before: str
-    """Their option today."""
-    after: str
+    today: str
+    """Option of the tables today."""
+    proposed: str
     by_itself: RecommenderEstimate
     with_earlier: RecommenderEstimate
     sharding: Sharding
-    """With this change and those before it."""
+    """Sharding with this and all earlier changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +61,8 @@ class ShardingAdvice:
     sharding: Sharding
     today: RecommenderEstimate
     changes: tuple[ShardingChange, ...]
-    found: ShardingAnswer
-    others: tuple[OtherSharding, ...]
+    answer: ShardingAnswer
+    other_questions: tuple[OtherSharding, ...]
 
     @property
     def reached(self) -> RecommenderEstimate:
@@ -72,19 +71,19 @@ class ShardingAdvice:
 
     @property
     def best_sharding(self) -> Sharding:
-        """The search's sharding, or the one reached by the changes where the search found nothing faster."""
+        """The search's sharding, or the changed one where the search found nothing faster."""
         reached = self.changes[-1].sharding if self.changes else self.sharding
-        faster = estimate(self.question, self.found.sharding).step_seconds < self.reached.step_seconds
-        return self.found.sharding if faster or not self.reached.fits else reached
+        faster = estimate(self.question, self.answer.sharding).step_seconds < self.reached.step_seconds
+        return self.answer.sharding if faster or not self.reached.fits else reached
 
     @property
     def best(self) -> RecommenderEstimate:
-        """The price of the best one."""
+        """Price of the best sharding."""
         return estimate(self.question, self.best_sharding)
 
     @property
     def at_the_end(self) -> bool:
-        """Whether the changes lead to the best one, or next to it."""
+        """Whether the changes lead to the best sharding, or next to it."""
         reached = self.reached
         return reached.fits and reached.step_seconds <= self.best.step_seconds * (1 + WORTH)
 
@@ -101,17 +100,17 @@ def advise_sharding(
     """
     running = estimate(question, today)
     budget.tell("searching for the best sharding")
-    found = best_sharding(question, budget, restrictions)
-    if found is None:
+    answer = best_sharding(question, budget, restrictions)
+    if answer is None:
         raise budget.nothing_found()
-    others = tuple(_others(question, restrictions, budget))
+    other_questions = tuple(_other_shardings(question, restrictions, budget))
     return ShardingAdvice(
         question=question,
         sharding=today,
         today=running,
-        changes=tuple(_path(question, today, running, found.sharding)),
-        found=found,
-        others=others,
+        changes=tuple(_path(question, today, running, answer.sharding)),
+        answer=answer,
+        other_questions=other_questions,
     )
 
 
@@ -119,63 +118,68 @@ def _path(
     question: RecommenderQuestion, today: Sharding, running: RecommenderEstimate, best: Sharding
 ) -> Iterator[ShardingChange]:
     groups: dict[tuple[int, str, str], dict[int, Placed]] = {}
-    for table, (now, then) in enumerate(zip(today.tables, best.tables, strict=True)):
-        if now != then:
-            key = question.model.class_of_table[table], str(now.option), str(then.option)
-            groups.setdefault(key, {})[table] = then
-    alone = {key: estimate(question, _with(today, held)) for key, held in groups.items()}
-    left = {key: held for key, held in groups.items() if _gains(alone[key], running)}
+    for table, (placed, target) in enumerate(zip(today.tables, best.tables, strict=True)):
+        if placed != target:
+            key = question.model.class_of_table[table], str(placed.option), str(target.option)
+            groups.setdefault(key, {})[table] = target
+    separate = {key: estimate(question, _with(today, placements)) for key, placements in groups.items()}
+    remaining = {key: placements for key, placements in groups.items() if _gains(separate[key], running)}
     sharding, reached = today, running
     for _ in range(CHANGES):
-        priced = {key: estimate(question, _with(sharding, held)) for key, held in left.items()}
-        worth = [key for key, one in priced.items() if _gains(one, reached)]
-        if not worth:
+        priced = {
+            key: estimate(question, _with(sharding, placements)) for key, placements in remaining.items()
+        }
+        candidates = [key for key, priced_change in priced.items() if _gains(priced_change, reached)]
+        if not candidates:
             return
-        key = min(worth, key=lambda one: (not priced[one].fits, priced[one].step_seconds))
-        held = left.pop(key)
-        sharding, reached = _with(sharding, held), priced[key]
+        key = min(
+            candidates,
+            key=lambda priced_change: (not priced[priced_change].fits, priced[priced_change].step_seconds),
+        )
+        placements = remaining.pop(key)
+        sharding, reached = _with(sharding, placements), priced[key]
         yield ShardingChange(
-            tables=tuple(held),
-            before=key[1],
-            after=key[2],
-            by_itself=alone[key],
+            tables=tuple(placements),
+            today=key[1],
+            proposed=key[2],
+            by_itself=separate[key],
             with_earlier=reached,
             sharding=sharding,
         )
 
 
-def _gains(then: RecommenderEstimate, now: RecommenderEstimate) -> bool:
+def _gains(changed: RecommenderEstimate, current: RecommenderEstimate) -> bool:
     """Whether a change is faster and fits; from a sharding that does not fit, whether it fits or lacks less memory."""
-    if not now.fits:
-        return then.fits or _too_much(then) < _too_much(now)
-    return then.fits and then.step_seconds < now.step_seconds * (1 - WORTH)
+    if not current.fits:
+        return changed.fits or _excess_bytes(changed) < _excess_bytes(current)
+    return changed.fits and changed.step_seconds < current.step_seconds * (1 - WORTH)
 
 
-def _too_much(priced: RecommenderEstimate) -> float:
+def _excess_bytes(priced: RecommenderEstimate) -> float:
     """Bytes by which GPUs and hosts are overfull."""
     devices = (priced.device_bytes - priced.device_memory).clip(min=0).sum()
     return float(devices + (priced.host_bytes - priced.host_memory).clip(min=0).sum())
 
 
-def _with(sharding: Sharding, held: Mapping[int, Placed]) -> Sharding:
-    return Sharding(tuple(held.get(table, placed) for table, placed in enumerate(sharding.tables)))
+def _with(sharding: Sharding, placements: Mapping[int, Placed]) -> Sharding:
+    return Sharding(tuple(placements.get(table, placed) for table, placed in enumerate(sharding.tables)))
 
 
-def _others(
+def _other_shardings(
     question: RecommenderQuestion, restrictions: ShardingRestrictions, budget: Budget
 ) -> Iterator[OtherSharding]:
     """The best sharding of each other question that has one, in the time that is left."""
-    anywhere = replace(restrictions, fixed=tuple(replace(one, at=()) for one in restrictions.fixed))
-    for words, trouble, other in _other_questions(question):
+    anywhere = replace(restrictions, fixed=tuple(replace(word, at=()) for word in restrictions.fixed))
+    for words, trouble, other_question in _other_questions(question):
         budget.tell(f"searching with {words}")
-        limits = restrictions if other.cluster.num_gpus == question.cluster.num_gpus else anywhere
+        limits = restrictions if other_question.cluster.num_gpus == question.cluster.num_gpus else anywhere
         try:
-            found = best_sharding(other, budget, limits, OTHER_SECONDS)
+            answer = best_sharding(other_question, budget, limits, OTHER_SECONDS)
         except InfeasibleError:
             continue
-        if found is not None:
-            priced = estimate(other, found.sharding)
-            proven = found.certificate.gap <= 0
+        if answer is not None:
+            priced = estimate(other_question, answer.sharding)
+            proven = answer.certificate.gap <= 0
             yield OtherSharding(words=words, trouble=trouble, estimate=priced, proven=proven)
 
 
@@ -190,9 +194,9 @@ def _other_questions(question: RecommenderQuestion) -> Iterator[tuple[str, str, 
         yield "`table_dtype: fp16`", "other numerics", _trained(question, table_dtype="fp16")
     if gpu.kind == "cpu":
         return
-    twice, whole = 2 * cluster.num_gpus, on_whole_nodes(question)
-    if possible(twice, whole.cluster) and not training.global_batch % twice:
-        yield f"--gpus {twice}", "other GPUs", resized(whole, twice)
+    doubled, on_nodes = 2 * cluster.num_gpus, on_whole_nodes(question)
+    if possible(doubled, on_nodes.cluster) and not training.global_batch % doubled:
+        yield f"--gpus {doubled}", "other GPUs", resized(on_nodes, doubled)
     if cluster.host_memory and not is_own_host(cluster):
         yield (
             "twice the host memory",

@@ -19,10 +19,9 @@ from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Option, Placed, Sharding, TableWord, parse_words
 from planner.recommender.answer import Loads, loads_of, rows_of
 from planner.recommender.restrictions import ShardingRestrictions, covered_options
-from planner.recommender.search.posing import limited
-from planner.recommender.search.problem import FULL
+from planner.recommender.search.problem import FULL, limited
 
-NAMED = 3
+MAX_NAMED_TABLES = 3
 """Tables named of each GPU that ends a stage."""
 
 
@@ -31,15 +30,15 @@ class BindingTable:
     """A table on a GPU that determines the length of a stage."""
 
     table: int
-    held: Placed
+    placement: Placed
     seconds: float
-    """What it loads this GPU with in this stage."""
+    """Seconds that the table loads this GPU with in this stage."""
     without_seconds: float
     """The step without this table."""
     otherwise: Placed | None
-    """The best other way to hold it; None where no other fits."""
+    """Best alternative placement; None where none fits."""
     otherwise_seconds: float | None
-    """The step if it were held so."""
+    """Seconds of the step with the table held so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,52 +48,52 @@ class BindingStage:
     stage: str
     seconds: float
     gpu: int | None
-    """None where what stands beside the tables lasts longer than any GPU."""
+    """GPU that ends the stage; None where other work of the stage lasts longer."""
     mean_seconds: float
-    """What GPUs are busy with tables on average: the stage would last so long if they were even."""
+    """Mean seconds of table work over GPUs: the length of a balanced stage."""
     tables: tuple[BindingTable, ...]
-    """Those that load this GPU most, most first."""
+    """Tables with the largest loads on this GPU, largest first."""
 
 
 def binding_stages(
-    priced: PricedOptions, rows: tuple[int, ...], sharding: Sharding, *, named: int = NAMED
+    priced: PricedOptions, rows: tuple[int, ...], sharding: Sharding, *, most_tables: int = MAX_NAMED_TABLES
 ) -> tuple[BindingStage, ...]:
-    """What binds in every stage that tables load, in the order of the step."""
+    """The binding GPU and tables of every stage that tables load, in the order of the step."""
     places = [placed.at for placed in sharding.tables]
     loads = loads_of(priced, rows, places)
     repriced: dict[int, tuple[float, Placed | None, float | None]] = {}
-    found = []
+    stages = []
     for stage, name in enumerate(_names(priced)):
         gpu = int(loads.load[:, stage].argmax())
         longest = float(loads.load[gpu, stage])
         if longest <= 0:
             continue
-        beside = longest < priced.beside[stage]
-        own = [] if beside else _largest(priced, rows, places, gpu, stage, named)
-        for table, _ in own:
+        bound_by_floor = longest < priced.stage_floors[stage]
+        largest = [] if bound_by_floor else _largest(priced, rows, places, gpu, stage, most_tables)
+        for table, _ in largest:
             if table not in repriced:
                 repriced[table] = _repriced(priced, loads, rows[table], places[table], table)
         tables = tuple(
             BindingTable(
                 table=table,
-                held=sharding.tables[table],
+                placement=sharding.tables[table],
                 seconds=seconds,
                 without_seconds=repriced[table][0],
                 otherwise=repriced[table][1],
                 otherwise_seconds=repriced[table][2],
             )
-            for table, seconds in own
+            for table, seconds in largest
         )
-        found.append(
+        stages.append(
             BindingStage(
                 stage=name,
                 seconds=float(loads.stage_seconds[stage]),
-                gpu=None if beside else gpu,
+                gpu=None if bound_by_floor else gpu,
                 mean_seconds=float(loads.load[:, stage].mean()),
                 tables=tables,
             )
         )
-    return tuple(found)
+    return tuple(stages)
 
 
 def _names(priced: PricedOptions) -> tuple[str, ...]:
@@ -108,37 +107,42 @@ def _largest(
     places: list[tuple[int, ...]],
     gpu: int,
     stage: int,
-    named: int,
+    most_tables: int,
 ) -> list[tuple[int, float]]:
-    """Tables that load a GPU most in a stage, and with how many seconds."""
+    """Tables with the largest loads on a GPU in a stage, and their seconds."""
     node = gpu // priced.gpus_per_node
     seconds = []
     for table, (row, at) in enumerate(zip(rows, places, strict=True)):
-        here = node if priced.options[row].form == "node-row" else gpu
-        own = priced.everywhere_seconds[row, stage] + at.count(here) * priced.shard_seconds[row, stage]
-        seconds.append((table, float(own)))
-    return sorted((one for one in seconds if one[1] > 0), key=lambda one: (-one[1], one[0]))[:named]
+        place_of_gpu = node if priced.options[row].form == "node-row" else gpu
+        table_seconds = (
+            priced.everywhere_seconds[row, stage] + at.count(place_of_gpu) * priced.shard_seconds[row, stage]
+        )
+        seconds.append((table, float(table_seconds)))
+    return sorted(
+        (table_and_seconds for table_and_seconds in seconds if table_and_seconds[1] > 0),
+        key=lambda table_and_seconds: (-table_and_seconds[1], table_and_seconds[0]),
+    )[:most_tables]
 
 
 def _repriced(
     priced: PricedOptions, loads: Loads, row: int, at: tuple[int, ...], table: int
 ) -> tuple[float, Placed | None, float | None]:
     """The step without a table, the best alternative option of the table, and the step with it."""
-    own = loads_of(priced, [row], [at])
-    left = loads.load - own.load
-    device = loads.device_bytes - own.device_bytes + priced.fixed_bytes
-    host = loads.host_bytes - own.host_bytes
+    table_loads = loads_of(priced, [row], [at])
+    load_without = loads.load - table_loads.load
+    device = loads.device_bytes - table_loads.device_bytes + priced.fixed_bytes
+    host = loads.host_bytes - table_loads.host_bytes
     best: tuple[Placed | None, float | None] = None, None
-    for other in np.flatnonzero(priced.table_class == priced.table_class[row]).tolist():
-        if other == row:
+    for option_row in np.flatnonzero(priced.table_class == priced.table_class[row]).tolist():
+        if option_row == row:
             continue
-        tried = put(priced, other, left, device, host)
+        tried = best_places(priced, option_row, load_without, device, host)
         if tried is not None and (best[1] is None or tried[1] < best[1]):
-            best = Placed(priced.options[other], tried[0]), tried[1]
-    return _step(priced, left), *best
+            best = Placed(priced.options[option_row], tried[0]), tried[1]
+    return _step(priced, load_without), *best
 
 
-def put(
+def best_places(
     priced: PricedOptions, row: int, load: Array, device: Array, host: Array
 ) -> tuple[tuple[int, ...], float] | None:
     """Places of a table in an option, each shard where it lengthens the step least; None where it does not fit."""
@@ -152,12 +156,12 @@ def put(
     if priced.shards[row] > (-(-priced.gpus // per_node) if on_nodes else priced.gpus):
         return None
     for _ in range(int(priced.shards[row])):
-        after = load + priced.shard_seconds[row]
-        longest = np.maximum(load.max(axis=0), priced.beside)
-        step = np.maximum(after, longest).sum(axis=1)
+        load_after = load + priced.shard_seconds[row]
+        longest = np.maximum(load.max(axis=0), priced.stage_floors)
+        step = np.maximum(load_after, longest).sum(axis=1)
         room = (device + priced.shard_bytes[row] <= priced.device_memory * FULL).all(axis=1)
         room &= (host[node] + priced.shard_host_bytes[row]) <= priced.host_memory * FULL
-        step = np.where(room, step + 1e-6 * after.sum(axis=1), np.inf)
+        step = np.where(room, step + 1e-6 * load_after.sum(axis=1), np.inf)
         if on_nodes:
             step = np.maximum.reduceat(step, np.arange(0, priced.gpus, per_node))
         step[places] = np.inf
@@ -175,7 +179,7 @@ def put(
 
 
 def _step(priced: PricedOptions, load: Array) -> float:
-    return float(np.maximum(load.max(axis=0), priced.beside).sum() + priced.fixed.sum())
+    return float(np.maximum(load.max(axis=0), priced.stage_floors).sum() + priced.fixed.sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +188,7 @@ class Alternative:
 
     words: tuple[TableWord, ...]
     sharding: Sharding | None
-    """All other tables where they were; None where a rule refuses it, or no place has room."""
+    """Sharding with all other tables unmoved; None where a rule refuses it, or no place has room."""
     refused: str = ""
     forbidden: str = ""
     """The restriction of the plan that leaves it out; it is priced all the same."""
@@ -192,7 +196,7 @@ class Alternative:
     @property
     def tables(self) -> tuple[int, ...]:
         """Tables that the words name."""
-        return tuple(table for said in self.words for table in range(said.first, said.last + 1))
+        return tuple(table for word in self.words for table in range(word.first, word.last + 1))
 
 
 def alternative(
@@ -212,33 +216,37 @@ def alternative(
         raise InputError(error.headline, problems=error.problems, hint=hint) from None
     if not words:
         raise InputError("`--why-not` is empty", hint="write it like `table:5=row`")
-    said = {table: (one, nth) for one in words for nth, table in enumerate(range(one.first, one.last + 1))}
-    for table, (one, _) in said.items():
-        if reason := refusal(question, table, one.option):
+    words_by_table = {
+        table: (word, nth) for word in words for nth, table in enumerate(range(word.first, word.last + 1))
+    }
+    for table, (word, _) in words_by_table.items():
+        if reason := refusal(question, table, word.option):
             return Alternative(words=words, sharding=None, refused=reason)
-    held = dict(enumerate(sharding.tables))
-    given = {table: _given(one, nth) for table, (one, nth) in said.items()}
+    placements = dict(enumerate(sharding.tables))
+    stated = {table: _stated_placement(word, nth) for table, (word, nth) in words_by_table.items()}
     priced = _priced(question, restrictions, sharding, words)
     rows = rows_of(priced, sharding)
-    held |= {table: placed for table, placed in given.items() if placed is not None}
-    for placing in (free := [table for table, placed in given.items() if placed is None]):
+    placements |= {table: placed for table, placed in stated.items() if placed is not None}
+    for placing in (free := [table for table, placed in stated.items() if placed is None]):
         pending = set(free[free.index(placing) :])
-        there = {table: placed for table, placed in held.items() if table not in pending}
-        held[placing] = _best_place(priced, there, rows[placing], said[placing][0].option)
-    left_out = next((str(one.option) for one in words if not restrictions.allows(one.option)), "")
+        placed_tables = {table: placed for table, placed in placements.items() if table not in pending}
+        placements[placing] = _best_place(
+            priced, placed_tables, rows[placing], words_by_table[placing][0].option
+        )
+    left_out = next((str(word.option) for word in words if not restrictions.allows(word.option)), "")
     return Alternative(
         words=words,
-        sharding=Sharding(tuple(held[table] for table in range(len(sharding.tables)))),
+        sharding=Sharding(tuple(placements[table] for table in range(len(sharding.tables)))),
         forbidden=f"the plan forbids `{left_out}`" if left_out else "",
     )
 
 
-def _given(said: TableWord, nth: int) -> Placed | None:
+def _stated_placement(word: TableWord, nth: int) -> Placed | None:
     """The nth table of a word with its places; None where these are free."""
-    shards = said.option.shards if said.option.placed else 0
-    if shards and not said.at:
+    shards = word.option.shards if word.option.placed else 0
+    if shards and not word.at:
         return None
-    return Placed(said.option, said.at[nth * shards : (nth + 1) * shards])
+    return Placed(word.option, word.at[nth * shards : (nth + 1) * shards])
 
 
 def refusal(question: RecommenderQuestion, table: int, option: Option) -> str:
@@ -250,11 +258,13 @@ def refusal(question: RecommenderQuestion, table: int, option: Option) -> str:
     if option.form == "column" and width % option.shards:
         divisors = [str(n) for n in range(2, width + 1) if width % n == 0 and n <= places]
         verb = "does" if len(divisors) == 1 else "do"
-        others = f"{', '.join(divisors)} {verb}" if divisors else f"no number of slices up to {places} does"
-        return f"{name} has {width} columns, which {option.shards} slices do not divide; {others}"
+        suggestion = (
+            f"{', '.join(divisors)} {verb}" if divisors else f"no number of slices up to {places} does"
+        )
+        return f"{name} has {width} columns, which {option.shards} slices do not divide; {suggestion}"
     if option.placed and option.shards > places:
-        what = "nodes" if option.form == "node-row" else "GPUs"
-        return f"`{option}` has {option.shards} slices, and there are {places} {what}"
+        places_word = "nodes" if option.form == "node-row" else "GPUs"
+        return f"`{option}` has {option.shards} slices, and there are {places} {places_word}"
     if option.tier == "host" and is_own_host(cluster):
         return f"`{cluster.name}` has one memory, the host's: no table lies elsewhere"
     if option.tier == "host" and not question.facts.host_tables:
@@ -275,18 +285,19 @@ def _priced(
     return limited(covered_options(question, wider, sharding), restrictions)
 
 
-def _best_place(priced: PricedOptions, there: dict[int, Placed], row: int, option: Option) -> Placed:
+def _best_place(priced: PricedOptions, placed_tables: dict[int, Placed], row: int, option: Option) -> Placed:
     """A table, `row` of the prices today, in an option beside those that lie there: its shards where they lengthen the
     step least; where none has room, as if there were."""
-    own = np.flatnonzero(priced.table_class == priced.table_class[row]).tolist()
-    chosen = next(at for at in own if priced.options[at] == option)
+    class_rows = np.flatnonzero(priced.table_class == priced.table_class[row]).tolist()
+    option_row = next(at for at in class_rows if priced.options[at] == option)
     row_of = {
-        (one, held): at for at, (one, held) in enumerate(zip(priced.table_class, priced.options, strict=True))
+        (one, known_option): at
+        for at, (one, known_option) in enumerate(zip(priced.table_class, priced.options, strict=True))
     }
     classes = np.repeat(np.arange(len(priced.counts)), priced.counts)
-    rows = [row_of[classes[table], placed.option] for table, placed in there.items()]
-    loads = loads_of(priced, rows, [placed.at for placed in there.values()])
+    rows = [row_of[classes[table], placed.option] for table, placed in placed_tables.items()]
+    loads = loads_of(priced, rows, [placed.at for placed in placed_tables.values()])
     for prices in (priced, replace(priced, device_memory=np.inf, host_memory=np.inf)):
-        if found := put(prices, chosen, loads.load, loads.device_bytes, loads.host_bytes):
-            return Placed(option, found[0])
+        if places := best_places(prices, option_row, loads.load, loads.device_bytes, loads.host_bytes):
+            return Placed(option, places[0])
     raise AssertionError("slices fit on as many places")

@@ -56,10 +56,10 @@ class ShardingPrediction(Spec):
 
     step_seconds: float = Field(gt=0, allow_inf_nan=False)
     busiest_sum_seconds: _Seconds
-    """Most that one GPU does, stages added up: the step, were there no barriers between stages."""
+    """Largest sum over stages of a GPU's seconds: the step without barriers between stages."""
     samples_per_second: float
     mfu: float
-    """Of the dense network alone."""
+    """MFU of the dense network alone."""
     stages: dict[str, _Seconds]
     """Seconds of each stage on its busiest GPU; they sum to `step_seconds`."""
     busiest: tuple[int, ...]
@@ -67,7 +67,7 @@ class ShardingPrediction(Spec):
     device_bytes: tuple[float, ...]
     """Bytes of each GPU's memory at its fullest moment of a step."""
     device_parts: dict[str, tuple[float, ...]]
-    """Part → bytes of it on each GPU, then."""
+    """Part → bytes on each GPU at that moment."""
     fullest_moment: tuple[str, ...] = ()
     """Moment of a step at which each GPU's memory is fullest; () in plans that were written when there was one."""
     device_memory: float
@@ -110,7 +110,7 @@ class RecommenderPlan(AnyPlan):
     restrictions: ShardingLimits = ShardingLimits()
     """Restrictions within which the sharding is the best."""
     layout: str
-    """The sharding in its notation: `table:0-3=column2@0,4 table:4=row`."""
+    """Sharding as text: `table:0-3=column2@0,4 table:4=row`."""
     prediction: ShardingPrediction
     certificate: ShardingCertificate | None = None
     """The proof; None for a sharding that was given, not searched."""
@@ -122,7 +122,7 @@ class RecommenderPlan(AnyPlan):
 
     @property
     def sharding(self) -> Sharding:
-        """Where every table lies."""
+        """Option and places of every table."""
         return parse_sharding(self.layout, self.model.num_tables)
 
     @property

@@ -1,4 +1,4 @@
-"""What users keep the search of shardings to: options and places, tables that stay together, forms left out."""
+"""Restrictions of the search of shardings: options and places, tables that stay together, forms left out."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.sharding import FORMS, Option, Sharding, TableWord, parse_words
 
 FORBIDDEN_WORDS: tuple[str, ...] = (*FORMS, "hot", "host", "cached")
-"""What can be forbidden: forms, copies of hot rows, tables in host memory, those there with a cache."""
+"""Words that can be forbidden: forms, copies of hot rows, tables in host memory, those there with a cache."""
 ALLOWED_WORDS: tuple[str, ...] = ("hot",)
-"""What can be allowed though the stack does not run it: copies of hot rows."""
+"""Words that can be allowed though the stack does not run them: copies of hot rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +38,11 @@ class ShardingRestrictions:
 
     def allows(self, option: Option) -> bool:
         """Whether no forbidden word applies to an option."""
-        said: set[str] = {option.form}
-        said |= {"hot"} if option.hot else set()
-        said |= {"host"} if option.tier == "host" else set()
-        said |= {"cached"} if option.cached else set()
-        return not said & self.forbidden
+        option_words: set[str] = {option.form}
+        option_words |= {"hot"} if option.hot else set()
+        option_words |= {"host"} if option.tier == "host" else set()
+        option_words |= {"cached"} if option.cached else set()
+        return not option_words & self.forbidden
 
 
 def read_restrictions(
@@ -55,15 +55,15 @@ def read_restrictions(
     max_memory: float | None = None,
     host_memory: float | None = None,
 ) -> ShardingRestrictions:
-    """Restrictions as users write them: `table:5=row`, `user_id,item_id` (or numbers of tables), `copy`.
+    """Restrictions in users' words: `table:5=row`, `user_id,item_id` (or numbers of tables), `copy`.
 
     Raises:
         InputError: a word that is none, or a table that is not there.
     """
-    said = parse_words(" ".join(fix), model.num_tables)
+    fixed = parse_words(" ".join(fix), model.num_tables)
     forbidden, allowed = _words(forbid, FORBIDDEN_WORDS), _words(allow, ALLOWED_WORDS)
     return ShardingRestrictions(
-        fixed=said,
+        fixed=fixed,
         together=tuple(_group(model, text) for text in together),
         forbidden=forbidden,
         allowed=allowed,
@@ -72,12 +72,12 @@ def read_restrictions(
     )
 
 
-def _words(texts: Iterable[str], known: tuple[str, ...]) -> frozenset[str]:
+def _words(texts: Iterable[str], vocabulary: tuple[str, ...]) -> frozenset[str]:
     """Words of a flag. Raises UnknownNameError for one that is not known."""
     words = [word for text in texts for word in text.replace(",", " ").split()]
     for word in words:
-        if word not in known:
-            raise UnknownNameError("way to hold a table", word, known)
+        if word not in vocabulary:
+            raise UnknownNameError("way to hold a table", word, vocabulary)
     return frozenset(words)
 
 
@@ -85,36 +85,36 @@ def _group(model: RecommenderSpec, text: str) -> tuple[int, ...]:
     """Tables of one group, by name, class or number."""
     names = {name: number for number, name in enumerate(model.table_names)}
     starts = dict.fromkeys(one.name for one in model.classes)
-    found: list[int] = []
+    tables: list[int] = []
     for word in (part.strip() for part in text.split(",")):
         if word in names:
-            found.append(names[word])
+            tables.append(names[word])
         elif word in starts:
-            found += [
+            tables += [
                 number
                 for number, index in enumerate(model.class_of_table)
                 if model.classes[index].name == word
             ]
         elif word.isdecimal() and len(word) < 7 and int(word) < model.num_tables:
-            found.append(int(word))
+            tables.append(int(word))
         else:
             raise UnknownNameError("table", word, [*names, *starts])
-    if len(found) < 2 or len(set(found)) < len(found):
+    if len(tables) < 2 or len(set(tables)) < len(tables):
         raise InputError(f"`{text}` must name two tables or more, each once")
-    return tuple(found)
+    return tuple(tables)
 
 
 def covered_options(
     question: RecommenderQuestion, restrictions: ShardingRestrictions, sharding: Sharding | None = None
 ) -> PricedOptions:
-    """Prices of all options that a search within these restrictions covers, and of those of a given sharding."""
-    which = question.model.class_of_table
-    named = [
-        (which[table], said.option)
-        for said in restrictions.fixed
-        for table in range(said.first, said.last + 1)
+    """Prices of all options that a search within these restrictions covers, and of a given sharding's options."""
+    class_of_table = question.model.class_of_table
+    required = [
+        (class_of_table[table], word.option)
+        for word in restrictions.fixed
+        for table in range(word.first, word.last + 1)
     ]
     if sharding is not None:
-        named += [(which[table], placed.option) for table, placed in enumerate(sharding.tables)]
-    pairs = dict.fromkeys([*default_options(question, hot="hot" in restrictions.allowed), *named])
+        required += [(class_of_table[table], placed.option) for table, placed in enumerate(sharding.tables)]
+    pairs = dict.fromkeys([*default_options(question, hot="hot" in restrictions.allowed), *required])
     return priced_options(question, sorted(pairs, key=lambda pair: pair[0]))

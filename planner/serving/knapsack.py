@@ -1,4 +1,4 @@
-"""Which rows of which tables a cache holds: one knapsack over the hits that each row gives for its bytes.
+"""Rows of tables that a cache holds: one knapsack over the hits that each row gives for its bytes.
 
     maximise    Σ_c w_c h_c(f_c)             w_c: share of accesses, h_c: hits by rows cached, concave
     subject to  Σ_c N_c f_c b_c ≤ capacity   f_c rows of b_c bytes of each of the N_c tables of class c
@@ -21,12 +21,12 @@ from cost_models.recommender.caching import CachedTables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
-    """What a cache holds."""
+    """Contents of a cache."""
 
     rows: Array
     """(C,) whole rows of each table of a class."""
     bytes: float
-    """Bytes that they fill."""
+    """Bytes of the rows."""
     hits: float
     """Share of all accesses that find their row."""
     bound: float
@@ -35,7 +35,7 @@ class Filling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillingOrder:
-    """Steps of rows in the order in which they enter a cache as it grows, S of them."""
+    """Steps S of rows, in the order in which they enter a growing cache."""
 
     tables: CachedTables
     step_class: Ints
@@ -47,27 +47,27 @@ class FillingOrder:
     """(S + 1,) share of all accesses that they serve."""
 
     def hits(self, capacity: npt.ArrayLike) -> Array:
-        """Most hits of a cache of so many bytes, rows cut into parts."""
+        """Upper bound on the hits of a cache of a capacity in bytes, with rows cut into parts."""
         return np.interp(np.asarray(capacity, np.float64), self.bytes_up_to, self.hits_up_to)
 
     def bytes_for(self, share: npt.ArrayLike) -> Array:
-        """Fewest bytes of a cache with this share of hits, rows cut into parts."""
+        """Lower bound on the bytes of a cache with a share of hits, with rows cut into parts."""
         rising = np.concatenate(([True], np.diff(self.hits_up_to) > 0))
         return np.interp(np.asarray(share, np.float64), self.hits_up_to[rising], self.bytes_up_to[rising])
 
     def fill(self, capacity: float) -> Filling:
-        """The whole rows that a cache of so many bytes holds."""
+        """Whole rows that a cache of a capacity in bytes holds."""
         step, part = self._at(capacity)
         return self._filling(step, np.floor(part * (1 + 1e-12)), float(self.hits(capacity)))
 
     def smallest(self, share: float) -> Filling:
         """The whole rows of the smallest cache with this share of hits."""
-        least = float(self.bytes_for(share))
-        step, part = self._at(least)
+        least_bytes = float(self.bytes_for(share))
+        step, part = self._at(least_bytes)
         return self._filling(step, np.ceil(part * (1 - 1e-12)), share)
 
     def _at(self, capacity: float) -> tuple[int, float]:
-        """The first step that is not whole, and the rows of it that fit."""
+        """The first step that does not fit whole, and the number of its rows that fit."""
         step = int(np.searchsorted(self.bytes_up_to, capacity, side="right")) - 1
         if step >= len(self.step_class):
             return step, 0.0

@@ -47,13 +47,13 @@ class ServingQuestion(Spec):
     table_dtype: TableDtype = "fp32"
     """Type of the tables' vectors in memory."""
     policy: Policy = "hottest"
-    """What the cache keeps: for good the rows that are used most, or those that were used last."""
+    """Rows that the cache keeps: permanently the hottest, or the most recently used."""
     batches: Annotated[
         tuple[Annotated[int, Field(gt=0, le=10**9)], ...], Field(min_length=1, max_length=1000)
     ]
     """Samples of a batch, each to be priced."""
     drive_rate: Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)] | None = None
-    """What the drives of a node read, bytes/s, for rows that host memory does not hold; None: it has to hold all."""
+    """Read rate of a node's drives, bytes/s, for rows beyond host memory; None: host memory has to hold all."""
     embedding: EmbeddingProfile = EmbeddingProfile()
     launch_seconds: Overhead = 0.0
     """Host seconds in which the lookup of one table is launched; 0: all tables are looked up at once."""
@@ -62,7 +62,7 @@ class ServingQuestion(Spec):
 
     @property
     def server(self) -> Server:
-        """What answers."""
+        """The server that answers."""
         return Server(
             cluster=self.cluster,
             constants=self.embedding,
@@ -95,7 +95,7 @@ class ServingPlan(Spec):
     cached_rows: tuple[int, ...]
     """Rows of each table of a class, those used most (with `lru`: room for so many)."""
     cache_bytes: float
-    """Bytes that they fill on each GPU, keys among them."""
+    """Bytes of the cache on each GPU, with keys."""
     hits: float
     """Share of accesses that find their row in the cache."""
     bound: float
@@ -115,12 +115,15 @@ def with_rates(
     The stack is our own on CPUs, TorchRec on clusters unless said. Raises UnknownNameError.
     """
     gpu = question.cluster.gpu
-    chosen = chosen_stack(question.cluster, stack, usual=USUAL_STACK)
-    hardware, embedding = chosen_profile(question.cluster, chosen, profile), embedding_profile_of(gpu.name)
+    chosen_spec = chosen_stack(question.cluster, stack, usual=USUAL_STACK)
+    hardware, embedding = (
+        chosen_profile(question.cluster, chosen_spec, profile),
+        embedding_profile_of(gpu.name),
+    )
     if embedding.kernel_seconds is None:
         embedding = embedding.model_copy(update={"kernel_seconds": hardware.kernel_seconds})
-    counted = chosen.recommender and chosen.recommender.operations
-    launched = counted.served.get(question.policy, 0.0) if counted else 0.0
+    operations = chosen_spec.recommender and chosen_spec.recommender.operations
+    launched = operations.served.get(question.policy, 0.0) if operations else 0.0
     rates = hardware.tables.served if launched and hardware.tables else {}
     update = {
         "cluster": measured_cluster(hardware, question.cluster),
@@ -134,24 +137,24 @@ def with_rates(
 def plan_cache(
     question: ServingQuestion, *, cache_bytes: float | None = None, hits: float | None = None
 ) -> ServingPlan:
-    """Fill a cache of so many bytes (None: what the GPU has), or find the smallest with this share of hits.
+    """Fill a cache of a size (default: the GPU's room), or find the smallest cache with a share of hits.
 
     Raises:
         InfeasibleError: it is larger than a GPU has room for, or the tables larger than host memory.
     """
     order = filling_order(question.tables)
     require_host(question)
-    most = question.most_bytes
+    available = question.most_bytes
     if hits is not None:
         filling = order.smallest(hits)
     else:
-        filling = order.fill(max(0.0, most) if cache_bytes is None else cache_bytes)
+        filling = order.fill(max(0.0, available) if cache_bytes is None else cache_bytes)
     needs = filling.bytes if hits is not None else (cache_bytes or 0.0)
-    if needs > most:
-        fits = order.fill(max(0.0, most)).hits
+    if needs > available:
+        fits = order.fill(max(0.0, available)).hits
         raise InfeasibleError(
             f"a cache of {format_bytes(needs)} does not fit `{question.cluster.gpu.name}`, which has "
-            f"{format_bytes(max(0.0, most))} beside the dense network and the context",
+            f"{format_bytes(max(0.0, available))} beside the dense network and the context",
             hint=f"what fits has {fits:.1%} hits; --hits {np.floor(fits * 1000) / 10:g}%, or tables of fewer bytes",
         )
     return ServingPlan(
@@ -205,7 +208,7 @@ def rows_on_host(question: ServingQuestion) -> Array:
 
 
 def latencies(question: ServingQuestion, filling: Filling | ServingPlan) -> Served:
-    """What every batch of the question takes with these rows cached."""
+    """Latency of every batch of the question with these rows cached."""
     return served(
         question.tables,
         np.asarray(filling.rows),

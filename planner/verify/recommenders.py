@@ -14,14 +14,11 @@ from cost_models.recommender.priced import PricedOptions
 from cost_models.specs.recommender.sharding import Sharding
 from cost_models.units import format_bytes
 from planner.exact.solvers import Interrupt, SolverName, solve
-from planner.recommender.answer import ShardingCertificate, rows_of
-from planner.recommender.planning import covered
+from planner.recommender.answer import ShardingCertificate, certificate_fields, rows_of
 from planner.recommender.restrictions import ShardingRestrictions
-from planner.recommender.search.ilp.options import OptionsProgram
-from planner.recommender.search.ilp.places import PlacesProgram
-from planner.recommender.search.posing import limited, pose
-from planner.recommender.search.problem import Problem
-from planner.recommender.search.searching import FLAT_CLASSES, Search
+from planner.recommender.search.problem import Problem, limited, pose
+from planner.recommender.search.program import OptionsProgram, PlacesProgram
+from planner.recommender.search.search import FLAT_CLASSES, Search
 from planner.serving.knapsack import filling_order
 from planner.serving.serving_plan import ServingPlan, require_host
 from planner.verify import TOLERANCE, Check, check_equal
@@ -50,7 +47,7 @@ def verify_sharding(
     problem = pose(priced, certificate.objective, limits)
     begun = Search(problem=problem, solver=_SOLVER, interrupt=Interrupt())
     begun.begin()
-    right = covered(begun)
+    right = certificate_fields(begun)
     return (
         _check_loads(limited(priced, limits), rows, sharding, certificate),
         _check_restrictions(limits, sharding),
@@ -87,7 +84,7 @@ def _check_loads(
     if certificate.objective == "torchrec":
         value = float(loads_GK.sum(axis=1).max())
     else:
-        longest_K = np.maximum(loads_GK.max(axis=0), exact(priced.beside))
+        longest_K = np.maximum(loads_GK.max(axis=0), exact(priced.stage_floors))
         value = float(longest_K.sum()) + float(priced.fixed.sum())
     if not math.isclose(value, certificate.value, rel_tol=CLOSE):
         return Check("loads", False, f"add up to {value:.8g} s, `value` says {certificate.value:.8g}")

@@ -38,7 +38,7 @@ def option_prices(
         everywhere_host_bytes=np.where(placed, 0.0, host_bytes),
         counts=np.array([one.count for one in question.model.classes], dtype=np.int64),
         fixed=none,
-        beside=none.copy(),
+        stage_floors=none.copy(),
         fixed_bytes=np.zeros(1),
         device_memory=memory,
         host_memory=host_memory,

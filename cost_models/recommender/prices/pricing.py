@@ -115,7 +115,7 @@ def priced_options(question: RecommenderQuestion, options: Sequence[Pair] | None
         everywhere_host_bytes=size.everywhere_host.sum(axis=1),
         counts=np.array([one.count for one in question.model.classes], dtype=np.int64),
         fixed=fixed,
-        beside=beside,
+        stage_floors=beside,
         fixed_bytes=np.sum(list(fixed_bytes(question).values()), axis=0),
         device_memory=cluster.gpu.memory * (1 - (cluster.memory_reserve or 0.0)),
         host_memory=cluster.host_memory or 0.0,

@@ -35,7 +35,7 @@ class ShardingAdvised(WithPlan):
     def plan(self) -> RecommenderPlan:
         """The best sharding as a plan."""
         advice, best = self.advice, self.advice.best_sharding
-        proof = advice.found.certificate if best is advice.found.sharding else None
+        proof = advice.answer.certificate if best is advice.answer.sharding else None
         return make_recommender_plan(advice.question, best, self.limits, proof)
 
     @property
@@ -48,7 +48,7 @@ class ShardingAdvised(WithPlan):
         ]
         if not advice.at_the_end:
             rows.append(_row("the rest", "tables move", None, advice.best))
-        return rows + [_row(one.words, one.trouble, None, one.estimate) for one in advice.others]
+        return rows + [_row(one.words, one.trouble, None, one.estimate) for one in advice.other_questions]
 
     def document(self) -> dict[str, Any]:
         advice = self.advice
@@ -60,8 +60,8 @@ class ShardingAdvised(WithPlan):
                 {
                     "change": self._words(one),
                     "tables": list(one.tables),
-                    "before": one.before,
-                    "after": one.after,
+                    "before": one.today,
+                    "after": one.proposed,
                     "alone": estimate_record(one.by_itself),
                     "together": estimate_record(one.with_earlier),
                 }
@@ -69,7 +69,7 @@ class ShardingAdvised(WithPlan):
             ],
             "best_layout": str(advice.best_sharding),
             "best": estimate_record(advice.best),
-            "certificate": advice.found.certificate.model_dump(mode="json"),
+            "certificate": advice.answer.certificate.model_dump(mode="json"),
             "further": [
                 {
                     "change": one.words,
@@ -77,13 +77,13 @@ class ShardingAdvised(WithPlan):
                     "proven": one.proven,
                     "plan": estimate_record(one.estimate),
                 }
-                for one in advice.others
+                for one in advice.other_questions
             ],
         }
 
     def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
         """What is said below the answer."""
-        if self.advice.found.certificate.gap > PROVEN and not interrupted:
+        if self.advice.answer.certificate.gap > PROVEN and not interrupted:
             return [NOT_PROVED]
         return []
 
@@ -107,7 +107,7 @@ class ShardingAdvised(WithPlan):
             yield "Every change fits in memory and gains, alone and on top of those above it."
         elif advice.at_the_end:
             yield "Nothing to change: no sharding is faster."
-        yield proof_text(advice.found.certificate)
+        yield proof_text(advice.answer.certificate)
         yield from self._beyond()
 
     def _cells(self) -> Iterator[tuple[str, ...]]:
@@ -132,7 +132,7 @@ class ShardingAdvised(WithPlan):
     def _beyond(self) -> Iterator[str]:
         """What other questions bring beyond the best sharding of this one, the most first."""
         best = self.advice.best.step_seconds
-        others = sorted(self.advice.others, key=lambda one: one.estimate.step_seconds)
+        others = sorted(self.advice.other_questions, key=lambda one: one.estimate.step_seconds)
         for one in others:
             if one.estimate.step_seconds < best * (1 - WORTH):
                 yield wrapped(self._other(one, best))
@@ -149,7 +149,7 @@ class ShardingAdvised(WithPlan):
         """ "user and item: row, not whole"; of tables that only move "user: whole elsewhere"."""
         names = [self.advice.question.model.table_names[table] for table in one.tables]
         more = [counted(len(names) - _NAMED, "table") + " more"] if len(names) > _NAMED else []
-        how = f"{one.after} elsewhere" if one.after == one.before else f"{one.after}, not {one.before}"
+        how = f"{one.proposed} elsewhere" if one.proposed == one.today else f"{one.proposed}, not {one.today}"
         return f"{sentence_list([*names[:_NAMED], *more])}: {how}"
 
 

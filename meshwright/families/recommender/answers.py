@@ -31,7 +31,7 @@ from meshwright.verbs.contract.answer import AnswerBase, WithPlan
 from planner.plan import AnyPlan
 from planner.recommender.answer import ShardingCertificate
 from planner.recommender.plan import RecommenderPlan, ShardingLimits, make_recommender_plan
-from planner.recommender.search.proving import ENOUGH
+from planner.recommender.search.search import ENOUGH
 
 if TYPE_CHECKING:
     from meshwright.plots.drawn import Drawing

@@ -25,8 +25,8 @@ from meshwright.inputs.problems import Problems
 from meshwright.verbs.estimate import EstimateOptions
 from meshwright.verbs.plan import PlanOptions
 from planner.recommender.alternatives import refusal
+from planner.recommender.answer import plan_sharding
 from planner.recommender.plan import RecommenderPlan, ShardingLimits
-from planner.recommender.planning import plan_sharding
 from planner.recommender.restrictions import ShardingRestrictions, covered_options
 from planner.recommender.search.problem import OBJECTIVES, Objective
 from planner.search.search import Budget

@@ -25,7 +25,7 @@ from planner.recommender.alternatives import BindingStage, binding_stages
 from planner.recommender.answer import rows_of
 from planner.recommender.plan import RecommenderPlan, ShardingPrediction
 from planner.recommender.restrictions import covered_options
-from planner.recommender.search.posing import limited
+from planner.recommender.search.problem import limited
 from planner.search.search import Budget
 from planner.verify import Check, check_equal
 from planner.verify.recommenders import verify_sharding
@@ -53,7 +53,7 @@ class ShardingExplained(AnswerBase):
                 "stage_seconds": stage.seconds,
                 "mean_seconds": stage.mean_seconds,
                 "table": names[one.table],
-                "held_as": str(one.held.option),
+                "held_as": str(one.placement.option),
                 "seconds": one.seconds,
                 "step_without_seconds": one.without_seconds,
                 "otherwise": None if one.otherwise is None else str(one.otherwise.option),
@@ -102,7 +102,7 @@ class ShardingExplained(AnswerBase):
         first, names = worst.tables[0], self.plan.model.table_names
         step = self.estimate.step_seconds
         return (
-            f"Bottleneck: {names[first.table]} (`{first.held.option}`) with {precise(first.seconds)} of"
+            f"Bottleneck: {names[first.table]} (`{first.placement.option}`) with {precise(first.seconds)} of"
             f" {worst.stage} on GPU {worst.gpu}; without it the step would take"
             f" {precise(first.without_seconds)} ({change(step, first.without_seconds)})."
         )

@@ -69,7 +69,7 @@ def _of_one_plan(kind: str, request: PictureRequest) -> Drawing:
 
 def _scaling(request: PictureRequest) -> Drawing:
     from meshwright.plots.shardings.scaling import sharding_scaling
-    from planner.recommender.planning import sharding_scaling_frame
+    from planner.recommender.answer import sharding_scaling_frame
 
     question = request.only("scaling", RecommenderPlan).question
     options, kinds = request.options, scaling_kinds(request.options)

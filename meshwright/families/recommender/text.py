@@ -232,7 +232,7 @@ def binding_table(question: RecommenderQuestion, stages: Sequence[BindingStage])
                     stage.stage if not nth else "",
                     str(stage.gpu) if not nth else "",
                     names[one.table],
-                    str(one.held.option),
+                    str(one.placement.option),
                     precise(one.seconds),
                     "-" if one.otherwise is None else str(one.otherwise.option),
                     "-" if one.otherwise_seconds is None else precise(one.otherwise_seconds),

@@ -15,9 +15,8 @@ from meshwright.render.tables import Table
 from meshwright.render.words import change, percent, sentence_list, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
 from planner.recommender.alternatives import Alternative, alternative
-from planner.recommender.answer import ShardingAnswer
+from planner.recommender.answer import ShardingAnswer, plan_sharding
 from planner.recommender.plan import RecommenderPlan
-from planner.recommender.planning import plan_sharding
 from planner.recommender.restrictions import covered_options
 
 SECONDS = 10.0

@@ -6,26 +6,217 @@ same question gives the same answer.
 One move deals out anew what two GPUs hold, the best of many ways at once. Shards of one row are alike, so a way is how
 many of each row's lie on the first GPU. Where there are too many ways, some rows, drawn by chance, may move only a
 little or not at all.
+
+The greedy start places units by size, largest first, each where it adds least (longest processing time first).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from cost_models.arrays import Array, Ints
-from planner.recommender.search.problem import Placement
-from planner.recommender.search.state import EVEN, OVERFULL, State
+from planner.recommender.search.problem import Placement, Problem, gpus_of, use_of
+
+OVERFULL = 10.0
+"""Price of a memory filled twice over, in objectives: more than any placement that fits can save."""
+EVEN = 1e-3
+"""Weight of evenness where the objective ties: far less than what the objective distinguishes."""
+
+
+class Insertion(NamedTuple):
+    """A way to hold a unit, with the score it would leave."""
+
+    score: float
+    row: int
+    places: tuple[int, ...]
+
+
+class State:
+    """Rows and places of the units that are placed so far; `row` is −1 for those that are not."""
+
+    def __init__(self, problem: Problem, scale: float) -> None:
+        self.problem = problem
+        self.scale = scale
+        """Seconds of an objective of about the right size."""
+        self.shard = np.concatenate([problem.shard_load / scale, problem.shard_full], axis=1)
+        self.everywhere = np.concatenate([problem.everywhere_load / scale, problem.everywhere_full], axis=1)
+        self.loads = slice(problem.base_load.shape[1])
+        """Columns of loads."""
+        self.moments = slice(problem.base_load.shape[1], None)
+        """Columns of shares of memory."""
+        self.stage_floors = problem.stage_floors / scale
+        self.node_of_gpu = problem.node_of_gpu
+        self.first_gpus: Ints = np.arange(0, problem.gpus, problem.gpus_per_node)
+        self.hosts = bool(
+            problem.shard_host.any() or problem.everywhere_host.any() or problem.base_host.any()
+        )
+        """Whether anything lies in host memory."""
+        self.row: Ints = np.full(len(problem.unit_class), -1, dtype=np.int64)
+        self.places: list[tuple[int, ...]] = [()] * len(self.row)
+        self.rows = [problem.rows_of(one) for one in range(len(problem.members))]
+        self.use = np.concatenate([problem.base_load / scale, problem.base_full], axis=1)
+        self.host = problem.base_host.copy()
+
+    def load(self, placement: Placement) -> None:
+        """Take over a placement of all units, its sums taken afresh."""
+        self.row, self.places = placement.row.copy(), list(placement.places)
+        use = use_of(self.problem, placement)
+        self.use = np.concatenate([use.load / self.scale, use.full], axis=1)
+        self.host = use.host
+
+    def keep_to(self, rows: Ints) -> None:
+        """Restrict units to these rows from now on; a class without any keeps all its rows."""
+        kept_rows = [own[np.isin(own, rows)] for own in self.rows]
+        self.rows = [few if len(few) else own for few, own in zip(kept_rows, self.rows, strict=True)]
+
+    @property
+    def placement(self) -> Placement:
+        """The current placement."""
+        return Placement(self.row.copy(), tuple(self.places))
+
+    @property
+    def score(self) -> float:
+        """Objective plus penalties for overfull memory and unevenness."""
+        return float(self._scores(self.use[None], self.host[None])[0])
+
+    @property
+    def stage_seconds(self) -> Array:
+        """(K,) length of each stage, in `scale`."""
+        lengths: Array = np.maximum(self.use[:, self.loads].max(axis=0), self.stage_floors)
+        return lengths
+
+    @property
+    def full(self) -> Array:
+        """(G,) share of each GPU's memory that is filled at its fullest moment."""
+        filled: Array = self.use[:, self.moments].max(axis=1)
+        return filled
+
+    def over(self, use: Array) -> Array:
+        """(..., K + M) numbers of GPUs → (...) share by which their fullest moment is too full."""
+        excess: Array = np.maximum(use[..., self.moments].max(axis=-1) - 1, 0)
+        return excess
+
+    def _scores(self, use: Array, host: Array) -> Array:
+        """(n,) scores of n uses (n, G, K + M) and hosts (n, N)."""
+        stages = np.maximum(use[..., self.loads].max(axis=-2), self.stage_floors).sum(axis=-1)
+        over = self.over(use).sum(axis=-1) + np.maximum(host - 1, 0).sum(axis=-1)
+        scores: Array = stages + OVERFULL * over + EVEN * np.square(use).mean(axis=-2).sum(axis=-1)
+        return scores
+
+    def add(self, unit: int, row: int, places: tuple[int, ...], sign: int = 1) -> None:
+        """Place a unit, or with `sign` −1 take it away."""
+        self.use += sign * self.everywhere[row]
+        self.host += sign * self.problem.everywhere_host[row]
+        for place in places:
+            self.use[gpus_of(self.problem, row, place)] += sign * self.shard[row]
+            if self.hosts:
+                node = place if self.problem.on_nodes[row] else place // self.problem.gpus_per_node
+                self.host[node] += sign * self.problem.shard_host[row]
+        self.row[unit], self.places[unit] = (row, places) if sign > 0 else (-1, ())
+
+    def remove(self, unit: int) -> tuple[int, tuple[int, ...]]:
+        """Take a unit away; returns its row and places."""
+        was = int(self.row[unit]), self.places[unit]
+        self.add(unit, *was, sign=-1)
+        return was
+
+    def insertion(self, unit: int, only_rows: Ints | None = None) -> Insertion:
+        """The best way to hold a unit that is not placed, each shard put where it adds least in turn."""
+        problem = self.problem
+        rows = self.rows[problem.unit_class[unit]] if only_rows is None else only_rows
+        use = self.use + self.everywhere[rows][:, None]
+        host = self.host + problem.everywhere_host[rows][:, None]
+        shards = problem.shards[rows]
+        most_shards = int(shards.max(initial=0))
+        places: Ints = np.full((len(rows), most_shards), -1, dtype=np.int64)
+        on_nodes = problem.on_nodes[rows]
+        for nth in range(most_shards):
+            for nodes in (False, True):
+                active = np.flatnonzero((shards > nth) & (on_nodes == nodes))
+                if len(active):
+                    self._put(rows[active], active, use, host, places, nth, on_nodes=nodes)
+        scores = self._scores(use, host)
+        best = int(np.argmin(scores))
+        return Insertion(float(scores[best]), int(rows[best]), tuple(places[best, : shards[best]].tolist()))
+
+    def _put(
+        self, rows: Ints, active: Ints, use: Array, host: Array, places: Ints, nth: int, *, on_nodes: bool
+    ) -> None:
+        """Put the nth shard of the active rows where it adds least; `use`, `host` and `places` change."""
+        problem = self.problem
+        shard, shard_host = self.shard[rows], problem.shard_host[rows]
+        node = self.node_of_gpu
+        use_before = use[active]
+        if on_nodes:
+            use_before = np.maximum.reduceat(use_before, self.first_gpus, axis=1)
+            node = np.arange(problem.nodes)
+        longest = np.maximum(use[active, :, self.loads].max(axis=1), self.stage_floors)
+        use_after = use_before + shard[:, None]
+        stages = np.maximum(use_after[..., self.loads], longest[:, None]).sum(axis=-1)
+        even = np.matmul(use_before, shard[..., None])[..., 0] * (2 * EVEN / problem.gpus)
+        over = self.over(use_after)
+        if self.hosts:
+            over += np.maximum(host[active][:, node] + shard_host[:, None] - 1, 0)
+        cost = stages + OVERFULL * over + even
+        indices = np.arange(len(active))
+        cost[indices[:, None], places[active, :nth]] = np.inf  # slices of a table lie apart
+        best_places = np.argmin(cost, axis=1)
+        places[active, nth] = best_places
+        host[active, node[best_places]] += shard_host
+        if not on_nodes:
+            use[active, best_places] += shard
+            return
+        for at, place, loads in zip(active.tolist(), best_places.tolist(), shard, strict=True):
+            use[at, place * problem.gpus_per_node : (place + 1) * problem.gpus_per_node] += loads
+
+
+def greedy(problem: Problem, scale: float) -> Placement:
+    """Each unit in turn, in the row and the places that add least."""
+    state = State(problem, scale)
+    for unit in np.argsort(-_sizes(state)[problem.unit_class], kind="stable").tolist():
+        best = state.insertion(unit)
+        state.add(unit, best.row, best.places)
+    return state.placement
+
+
+def place_units(problem: Problem, scale: float, row_counts: Ints) -> Placement:
+    """Units in rows as often as `row_counts` (R,) says, largest shards first, each shard where it adds least."""
+    state = State(problem, scale)
+    row_of_unit = np.concatenate(
+        [np.repeat(state.rows[one], row_counts[state.rows[one]]) for one in range(len(problem.members))]
+        or [np.zeros(0, dtype=np.int64)]
+    )
+    for unit in np.argsort(-_row_sizes(state)[row_of_unit], kind="stable").tolist():
+        best = state.insertion(unit, only_rows=row_of_unit[unit : unit + 1])
+        state.add(unit, best.row, best.places)
+    return state.placement
+
+
+def _row_sizes(state: State) -> Array:
+    """(R,) what a shard of each row takes of a GPU; rows without shards come first, as they load all GPUs alike."""
+    sizes = state.shard.max(axis=1) + 1e-3 * state.shard.sum(axis=1)
+    return np.where(state.problem.shards > 0, sizes, np.inf)
+
+
+def _sizes(state: State) -> Array:
+    """(C,) least that a unit of each class takes of all GPUs together."""
+    problem = state.problem
+    total = state.everywhere.sum(axis=1) * problem.gpus
+    total = total + (state.shard.sum(axis=1) * problem.shards * problem.span)
+    return np.array([total[rows].min() for rows in state.rows])
+
 
 BETTER = 1e-9
 """Relative gain below which a move is none."""
 PROGRESS = 0.01
-"""Share of what is left to the target that a round must gain to count as better."""
+"""Share of the distance to the target that a round must gain to count as better."""
 TRIED = 12
-"""Most units of the busiest GPU that are placed anew in one step; of other GPUs, 40 times as many are swapped."""
+"""Units of the busiest GPU that are tried in one step; for swaps, 40 times as many of other GPUs."""
 KICKED = 6
-"""Most units taken out at once."""
+"""Largest number of units taken out at once."""
 
 
 def improve(
@@ -37,7 +228,7 @@ def improve(
     target: float,
     stop: Callable[[], bool],
 ) -> Placement:
-    """The best placement found in at most `rounds` rounds from the one in `state`.
+    """The best placement found in at most `rounds` rounds, starting from `state`.
 
     Ends early at `target` (in `scale`), or after as many rounds as `patience` without a better one.
     """
@@ -45,8 +236,8 @@ def improve(
     idle = 0
     best, best_score = state.placement, state.score
     for nth in range(rounds):
-        met = float(state.stage_seconds.sum()) <= target and state.full.max() <= 1
-        if met or idle > patience or stop():
+        at_target = float(state.stage_seconds.sum()) <= target and state.full.max() <= 1
+        if at_target or idle > patience or stop():
             break
         if nth:
             _kick(state, random)
@@ -69,10 +260,10 @@ def _descend(state: State, random: np.random.Generator, stop: Callable[[], bool]
 
 
 def _busiest(state: State) -> list[int]:
-    """GPUs that determine a stage's length, of the longest stage first, after one that is overfull."""
+    """GPUs that determine a stage's length, the longest stage's first, after an overfull GPU."""
     longest = state.use[:, state.loads].argmax(axis=0)
     by_length = np.argsort(-state.stage_seconds, kind="stable")
-    ends = [int(longest[k]) for k in by_length.tolist() if state.use[longest[k], k] > state.beside[k]]
+    ends = [int(longest[k]) for k in by_length.tolist() if state.use[longest[k], k] > state.stage_floors[k]]
     filled = state.full
     full = [int(filled.argmax())] if filled.max() > 1 else []
     return list(dict.fromkeys(full + ends))
@@ -80,31 +271,31 @@ def _busiest(state: State) -> list[int]:
 
 def _shorten(state: State, gpu: int, random: np.random.Generator) -> bool:
     """One move of a unit that loads a GPU, if any helps."""
-    held = _held(state, gpu)
-    if not len(held):
+    units = _units_on_gpu(state, gpu)
+    if not len(units):
         return False
-    for unit in random.permutation(held)[:TRIED].tolist():
-        before = state.score
+    for unit in random.permutation(units)[:TRIED].tolist():
+        score_before = state.score
         row, places = state.remove(unit)
-        found = state.insertion(unit)
-        if found.score < before * (1 - BETTER):
-            state.add(unit, found.row, found.places)
+        insertion = state.insertion(unit)
+        if insertion.score < score_before * (1 - BETTER):
+            state.add(unit, insertion.row, insertion.places)
             return True
         state.add(unit, row, places)
-    return _swap(state, gpu, held, random) or repack(state, gpu, random)
+    return _swap(state, gpu, units, random) or repack(state, gpu, random)
 
 
-def _held(state: State, gpu: int) -> list[int]:
+def _units_on_gpu(state: State, gpu: int) -> list[int]:
     """Units that have a place on a GPU, or load all."""
     node, on_nodes = gpu // state.problem.gpus_per_node, state.problem.on_nodes
-    found = []
+    units = []
     for unit, (row, places) in enumerate(zip(state.row.tolist(), state.places, strict=True)):
         if not places or (node if on_nodes[row] else gpu) in places:
-            found.append(unit)
-    return found
+            units.append(unit)
+    return units
 
 
-def _swap(state: State, gpu: int, held: list[int], random: np.random.Generator) -> bool:
+def _swap(state: State, gpu: int, units: list[int], random: np.random.Generator) -> bool:
     """Swap a shard of this GPU with one of another, the best of those tried, if it helps."""
     problem = state.problem
     single = [
@@ -113,54 +304,56 @@ def _swap(state: State, gpu: int, held: list[int], random: np.random.Generator) 
         if problem.shards[row] and not problem.on_nodes[row]
     ]
     pairs = [(unit, place) for unit in single for place in set(state.places[unit])]
-    mine = [unit for unit, place in pairs if place == gpu]
-    others = [pair for pair in pairs if pair[1] != gpu]
-    if not mine or not others:
+    own_units = [unit for unit, place in pairs if place == gpu]
+    candidates = [pair for pair in pairs if pair[1] != gpu]
+    if not own_units or not candidates:
         return False
-    if len(others) > 40 * TRIED:
-        others = [others[at] for at in random.permutation(len(others))[: 40 * TRIED].tolist()]
-    if len(mine) > TRIED:
-        mine = [mine[at] for at in random.permutation(len(mine))[:TRIED].tolist()]
-    there = np.array([place for _, place in others])
-    out, into = state.shard[state.row[mine]], state.shard[state.row[[unit for unit, _ in others]]]
+    if len(candidates) > 40 * TRIED:
+        candidates = [candidates[at] for at in random.permutation(len(candidates))[: 40 * TRIED].tolist()]
+    if len(own_units) > TRIED:
+        own_units = [own_units[at] for at in random.permutation(len(own_units))[:TRIED].tolist()]
+    candidate_gpus = np.array([place for _, place in candidates])
+    out, into = state.shard[state.row[own_units]], state.shard[state.row[[unit for unit, _ in candidates]]]
     delta = into - out[:, None]  # (mine, others, K + M)
-    here, away = state.use[gpu] + delta, state.use[there] - delta
-    longest = np.maximum(_longest_elsewhere(state, gpu)[there], state.beside)
-    stages = np.maximum(np.maximum(here, away)[..., state.loads], longest).sum(axis=-1)
-    over = state.over(here) + state.over(away)
-    itself = np.array(mine)[:, None] == [unit for unit, _ in others]
+    use_here, use_away = state.use[gpu] + delta, state.use[candidate_gpus] - delta
+    longest = np.maximum(_longest_elsewhere(state, gpu)[candidate_gpus], state.stage_floors)
+    stages = np.maximum(np.maximum(use_here, use_away)[..., state.loads], longest).sum(axis=-1)
+    over = state.over(use_here) + state.over(use_away)
+    itself = np.array(own_units)[:, None] == [unit for unit, _ in candidates]
     order = np.argsort((stages + OVERFULL * over + OVERFULL * itself).ravel(), kind="stable")[:3]
-    before = state.score
+    score_before = state.score
     for flat in order.tolist():
-        i, j = divmod(flat, len(others))
-        if mine[i] != others[j][0] and _swapped(state, mine[i], gpu, others[j], before):
+        i, j = divmod(flat, len(candidates))
+        if own_units[i] != candidates[j][0] and _swapped(
+            state, own_units[i], gpu, candidates[j], score_before
+        ):
             return True
     return False
 
 
-def _swapped(state: State, mine: int, gpu: int, other_at: tuple[int, int], before: float) -> bool:
+def _swapped(state: State, own_unit: int, gpu: int, candidate: tuple[int, int], score_before: float) -> bool:
     """Swap two shards; undone unless it helps."""
-    other, place = other_at
-    if place in state.places[mine] or gpu in state.places[other]:
+    other_unit, place = candidate
+    if place in state.places[own_unit] or gpu in state.places[other_unit]:
         return False
-    mine_was, other_was = state.remove(mine), state.remove(other)
-    state.add(mine, mine_was[0], _moved(mine_was[1], gpu, place))
-    state.add(other, other_was[0], _moved(other_was[1], place, gpu))
-    if state.score < before * (1 - BETTER):
+    mine_was, other_was = state.remove(own_unit), state.remove(other_unit)
+    state.add(own_unit, mine_was[0], _with_place_changed(mine_was[1], gpu, place))
+    state.add(other_unit, other_was[0], _with_place_changed(other_was[1], place, gpu))
+    if state.score < score_before * (1 - BETTER):
         return True
-    for unit, was in ((mine, mine_was), (other, other_was)):
+    for unit, was in ((own_unit, mine_was), (other_unit, other_was)):
         state.remove(unit)
         state.add(unit, *was)
     return False
 
 
-def _moved(places: tuple[int, ...], old: int, new: int) -> tuple[int, ...]:
+def _with_place_changed(places: tuple[int, ...], old: int, new: int) -> tuple[int, ...]:
     at = places.index(old)
     return (*places[:at], new, *places[at + 1 :])
 
 
 def _longest_elsewhere(state: State, gpu: int) -> Array:
-    """(G, K) longest load of each stage among GPUs other than `gpu` and the one of the row."""
+    """(G, K) longest load of each stage among GPUs other than `gpu` and the row's GPU."""
     loads = state.use[:, state.loads].copy()
     loads[gpu] = -np.inf
     order = np.argsort(-loads, axis=0, kind="stable")
@@ -173,27 +366,27 @@ def _longest_elsewhere(state: State, gpu: int) -> Array:
 
 
 def _kick(state: State, random: np.random.Generator) -> None:
-    """Take some units out, one of them from a GPU that ends a stage, and put them back, largest first."""
+    """Take units out, at least one from a GPU that ends a stage, and put them back, largest first."""
     number = min(int(random.integers(2, KICKED + 1)), len(state.row))
     busy = _busiest(state)
-    held = _held(state, int(random.choice(busy))) if busy else []
+    units_on_busy = _units_on_gpu(state, int(random.choice(busy))) if busy else []
     units = set(random.choice(len(state.row), size=number, replace=False).tolist())
-    if held:
-        units.add(int(random.choice(held)))
+    if units_on_busy:
+        units.add(int(random.choice(units_on_busy)))
     sizes = {unit: float(state.shard[state.row[unit]].sum()) for unit in units}
     for unit in units:
         state.remove(unit)
-    for unit in sorted(units, key=lambda one: (-sizes[one], one)):
-        found = state.insertion(unit)
-        state.add(unit, found.row, found.places)
+    for unit in sorted(units, key=lambda member: (-sizes[member], member)):
+        insertion = state.insertion(unit)
+        state.add(unit, insertion.row, insertion.places)
 
 
 WAYS = 512
-"""Most ways of two GPUs that are compared."""
-Held = dict[int, list[int]]
-"""By row the units that have a shard on a GPU."""
+"""Largest number of ways of two GPUs that are compared."""
+UnitsByRow = dict[int, list[int]]
+"""Row → units with a shard on a GPU."""
 PAIRS = 8
-"""Most GPUs that one is paired with in a move."""
+"""Largest number of partners of a GPU in a move."""
 WORTH = 1e-9
 """Relative gain below which the move is not worth its time."""
 
@@ -201,63 +394,75 @@ WORTH = 1e-9
 def repack(state: State, gpu: int, random: np.random.Generator) -> bool:
     """Redistribute the shards of this GPU and another, where that improves the score."""
     problem = state.problem
-    others = [other for other in range(problem.gpus) if other != gpu]
+    partners = [other for other in range(problem.gpus) if other != gpu]
     if state.hosts:
-        others = [one for one in others if state.node_of_gpu[one] == state.node_of_gpu[gpu]]
-    held: list[Held] = [{} for _ in range(problem.gpus)]
+        partners = [one for one in partners if state.node_of_gpu[one] == state.node_of_gpu[gpu]]
+    units_by_gpu: list[UnitsByRow] = [{} for _ in range(problem.gpus)]
     for unit, (row, places) in enumerate(zip(state.row.tolist(), state.places, strict=True)):
         if not problem.on_nodes[row]:
             for place in places:
-                held[place].setdefault(row, []).append(unit)
+                units_by_gpu[place].setdefault(row, []).append(unit)
     return any(
-        _dealt(state, gpu, other, held, random) for other in random.permutation(others)[:PAIRS].tolist()
+        _repack_pair(state, gpu, other, units_by_gpu, random)
+        for other in random.permutation(partners)[:PAIRS].tolist()
     )
 
 
-def _dealt(state: State, gpu: int, other: int, held: list[Held], random: np.random.Generator) -> bool:
-    ours = {row: _apart(units, held[other].get(row)) for row, units in held[gpu].items()}
-    theirs = {row: _apart(units, held[gpu].get(row)) for row, units in held[other].items()}
-    rows = np.array([row for row in ours | theirs if ours.get(row) or theirs.get(row)], dtype=np.int64)
+def _repack_pair(
+    state: State, gpu: int, partner: int, units_by_gpu: list[UnitsByRow], random: np.random.Generator
+) -> bool:
+    own_units = {
+        row: _without_shard_on(units, units_by_gpu[partner].get(row))
+        for row, units in units_by_gpu[gpu].items()
+    }
+    partner_units = {
+        row: _without_shard_on(units, units_by_gpu[gpu].get(row))
+        for row, units in units_by_gpu[partner].items()
+    }
+    rows = np.array(
+        [row for row in own_units | partner_units if own_units.get(row) or partner_units.get(row)],
+        dtype=np.int64,
+    )
     if not len(rows):
         return False
-    here = np.array([len(ours.get(row, ())) for row in rows.tolist()], dtype=np.int64)
-    away = np.array([len(theirs.get(row, ())) for row in rows.tolist()], dtype=np.int64)
-    free, moved = _ways(here, away, random)
-    change = moved.astype(float) @ state.shard[rows[free]]
-    on_first, on_other = state.use[gpu] + change, state.use[other] - change
-    rest = np.delete(state.use[:, state.loads], [gpu, other], axis=0).max(axis=0, initial=0.0)
-    longest = np.maximum(rest, state.beside)
-    stages = np.maximum(np.maximum(on_first, on_other)[:, state.loads], longest).sum(axis=1)
-    even = (np.square(on_first) + np.square(on_other)).sum(axis=1) * (EVEN / state.problem.gpus)
-    scores = stages + OVERFULL * (state.over(on_first) + state.over(on_other)) + even
+    own_counts = np.array([len(own_units.get(row, ())) for row in rows.tolist()], dtype=np.int64)
+    partner_counts = np.array([len(partner_units.get(row, ())) for row in rows.tolist()], dtype=np.int64)
+    free, gains = _ways(own_counts, partner_counts, random)
+    change = gains.astype(float) @ state.shard[rows[free]]
+    own_use, partner_use = state.use[gpu] + change, state.use[partner] - change
+    elsewhere = np.delete(state.use[:, state.loads], [gpu, partner], axis=0).max(axis=0, initial=0.0)
+    longest = np.maximum(elsewhere, state.stage_floors)
+    stages = np.maximum(np.maximum(own_use, partner_use)[:, state.loads], longest).sum(axis=1)
+    even = (np.square(own_use) + np.square(partner_use)).sum(axis=1) * (EVEN / state.problem.gpus)
+    scores = stages + OVERFULL * (state.over(own_use) + state.over(partner_use)) + even
     best = int(np.argmin(scores))
     if scores[best] >= scores[0] - WORTH * stages[0]:
         return False
-    for row, number in zip(rows[free].tolist(), moved[best].tolist(), strict=True):
-        source, target, units = (other, gpu, theirs) if number > 0 else (gpu, other, ours)
+    for row, number in zip(rows[free].tolist(), gains[best].tolist(), strict=True):
+        source, target, units = (partner, gpu, partner_units) if number > 0 else (gpu, partner, own_units)
         for unit in units.get(row, [])[: abs(number)]:
             _, places = state.remove(unit)
             state.add(unit, row, tuple(target if place == source else place for place in places))
     return True
 
 
-def _apart(units: list[int], there: list[int] | None) -> list[int]:
+def _without_shard_on(units: list[int], excluded: list[int] | None) -> list[int]:
     """Units that have no shard there: slices of a table lie apart."""
-    return [unit for unit in units if unit not in there] if there else units
+    return [unit for unit in units if unit not in excluded] if excluded else units
 
 
-def _ways(here: Ints, away: Ints, random: np.random.Generator) -> tuple[Ints, Ints]:
+def _ways(own_counts: Ints, partner_counts: Ints, random: np.random.Generator) -> tuple[Ints, Ints]:
     """Rows that may move, and (W, rows) numbers of shards of each that the first GPU gains; the first way moves
     nothing."""
     room, spans = WAYS, {}
-    for one in random.permutation(len(here)).tolist():
+    for index in random.permutation(len(own_counts)).tolist():
         reach = max((room - 1) // 2, 1)
-        down, up = min(int(here[one]), reach), min(int(away[one]), reach)
+        down, up = min(int(own_counts[index]), reach), min(int(partner_counts[index]), reach)
         if 1 + down + up <= room:
-            spans[one] = down, 1 + down + up
+            spans[index] = down, 1 + down + up
             room //= 1 + down + up
     down, sizes = np.array(list(spans.values()), dtype=np.int64).T
     ways = np.stack(np.unravel_index(np.arange(sizes.prod()), sizes), axis=-1) - down
-    still = int(np.ravel_multi_index(down, sizes))
-    ways[[0, still]] = ways[[still, 0]]
+    no_move = int(np.ravel_multi_index(down, sizes))
+    ways[[0, no_move]] = ways[[no_move, 0]]
     return np.array(list(spans), dtype=np.int64), ways

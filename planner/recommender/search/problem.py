@@ -1,22 +1,34 @@
-"""What the search solves: ways to hold units of tables, what each loads and fills, and what lies somewhere already.
+"""The problem of the search of shardings: ways to hold units of tables, their loads and memory, tables with fixed
+places.
 
     U units (a table, or tables that must share a GPU), in C classes of alike ones
     R rows: the ways to hold a unit of a class                              G GPUs in N nodes, K stages
     M moments of a step at which a GPU's memory may be fullest
-    minimise  Σ_k max(max_g load_gk, beside_k) + fixed      within device memory of each GPU at each moment,
+    minimise  Σ_k max(max_g load_gk, floor_k) + fixed       within device memory of each GPU at each moment,
                                                         host memory of each node
 
-TorchRec's objective is the same with one stage: a GPU's load is the sum over stages, and nothing stands beside it."""
+TorchRec's objective is the same with one stage: a GPU's load is the sum over stages, and no floor applies. Where
+nothing fits, an error names the table that no GPU holds, its least shard and remedies, or the memory of all tables
+together.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
+from cost_models.errors import DoesNotFitError, InputError
+from cost_models.errors import Problem as UserProblem
 from cost_models.recommender.priced import PricedOptions
+from cost_models.specs.recommender.sharding import Option
+from cost_models.units import counted, format_bytes
+from planner.recommender.restrictions import ShardingRestrictions
 
 Objective = Literal["step", "torchrec"]
 """`step`: stages one after another, each as long as its busiest GPU; `torchrec`: most that a GPU does in all."""
@@ -61,9 +73,9 @@ class Problem:
     """(G, M) share of device memory filled before any unit."""
     base_host: Array
     """(N,)"""
-    given: dict[int, tuple[int, tuple[int, ...]]]
+    preplaced: dict[int, tuple[int, tuple[int, ...]]]
     """Row of `priced` and places of the tables whose places are given."""
-    beside: Array
+    stage_floors: Array
     """(K,) each stage lasts at least as long."""
     fixed: float
     """Seconds that no table changes."""
@@ -105,13 +117,13 @@ class Problem:
 
     @property
     def nodes_matter(self) -> bool:
-        """Whether it matters which GPUs share a node."""
+        """Whether costs depend on which GPUs share a node."""
         hosted = bool(self.shard_host.any())
         return self.nodes > 1 and (bool(self.on_nodes.any()) or hosted)
 
-    def rows_of(self, one_class: int) -> Ints:
+    def rows_of(self, class_index: int) -> Ints:
         """Rows of a class."""
-        return np.flatnonzero(self.row_class == one_class)
+        return np.flatnonzero(self.row_class == class_index)
 
     @property
     def mean_load(self) -> Array:
@@ -121,13 +133,13 @@ class Problem:
     @property
     def least_stages(self) -> Array:
         """(K,) least length of each stage by itself: all units in the rows that load it least."""
-        least, mean = self.base_load.mean(axis=0), self.mean_load
-        for one, count in enumerate(self.counts.tolist()):
-            least = least + count * mean[self.rows_of(one)].min(axis=0)
-        lengths: Array = np.maximum(least, self.beside)
+        lengths_so_far, mean = self.base_load.mean(axis=0), self.mean_load
+        for class_index, count in enumerate(self.counts.tolist()):
+            lengths_so_far = lengths_so_far + count * mean[self.rows_of(class_index)].min(axis=0)
+        lengths: Array = np.maximum(lengths_so_far, self.stage_floors)
         return lengths
 
-    def with_rows(self, kept: Ints) -> Problem:
+    def with_rows(self, rows: Ints) -> Problem:
         """The problem with some of its rows; each class must keep one."""
         arrays = (
             "row_class",
@@ -138,12 +150,12 @@ class Problem:
             "shard_full",
             "everywhere_full",
         )
-        own = {name: getattr(self, name)[kept] for name in (*arrays, "shard_host", "everywhere_host")}
-        return replace(self, picks=tuple(self.picks[row] for row in kept.tolist()), **own)
+        selected = {name: getattr(self, name)[rows] for name in (*arrays, "shard_host", "everywhere_host")}
+        return replace(self, picks=tuple(self.picks[row] for row in rows.tolist()), **selected)
 
     def value(self, load_GK: Array) -> float:
         """The objective at these loads."""
-        return float(np.maximum(load_GK.max(axis=0), self.beside).sum() + self.fixed)
+        return float(np.maximum(load_GK.max(axis=0), self.stage_floors).sum() + self.fixed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,19 +186,19 @@ class Use:
 
 
 def use_of(problem: Problem, placement: Placement) -> Use:
-    """What a placement loads and fills, summed from its units."""
+    """Loads and memory of a placement, summed over units."""
     row = placement.row
     load = problem.base_load + problem.everywhere_load[row].sum(axis=0)
     full = problem.base_full + problem.everywhere_full[row].sum(axis=0)
     host = problem.base_host + problem.everywhere_host[row].sum()
-    for one, places in zip(row.tolist(), placement.places, strict=True):
+    for row_of_unit, places in zip(row.tolist(), placement.places, strict=True):
         for place in places:
-            where = gpus_of(problem, one, place)
-            load[where] += problem.shard_load[one]
-            full[where] += problem.shard_full[one]
-            host[place if problem.on_nodes[one] else place // problem.gpus_per_node] += problem.shard_host[
-                one
-            ]
+            gpus = gpus_of(problem, row_of_unit, place)
+            load[gpus] += problem.shard_load[row_of_unit]
+            full[gpus] += problem.shard_full[row_of_unit]
+            host[place if problem.on_nodes[row_of_unit] else place // problem.gpus_per_node] += (
+                problem.shard_host[row_of_unit]
+            )
     return Use(load, full, host)
 
 
@@ -204,7 +216,408 @@ def undominated(shards: Ints, on_nodes: Ints, shard: Array, everywhere: Array) -
     """
     less_everywhere = (everywhere[:, None] <= everywhere).all(axis=2)  # [a, b]: a needs no more than b
     less_a_shard = (shard[:, None] <= shard).all(axis=2)
-    alike = (shards[:, None] == shards) & (on_nodes[:, None] == on_nodes)
-    replaces = less_everywhere & ((alike & less_a_shard) | (shards == 0)[:, None])
+    same_shape = (shards[:, None] == shards) & (on_nodes[:, None] == on_nodes)
+    replaces = less_everywhere & ((same_shape & less_a_shard) | (shards == 0)[:, None])
     first = np.arange(len(shards))[:, None] < np.arange(len(shards))
     return np.flatnonzero(~(replaces & (~replaces.T | first)).any(axis=0))
+
+
+def no_option_left_error(priced: PricedOptions, tables: Sequence[int]) -> InputError:
+    """The error to raise where restrictions leave a table without an option."""
+    return InputError(f"restrictions leave no way to hold {priced.name_of(tables[0])}")
+
+
+def does_not_fit_error(priced: PricedOptions, rows: Ints, table: int) -> DoesNotFitError:
+    """The error to raise where none of the rows of `priced` holds a table."""
+    free = _free(priced)
+    device = _worst_moment(priced, rows)
+    host = _fullest_host(priced, rows)
+    over = np.maximum(device - free, 0) + np.maximum(host - priced.host_memory, 0)
+    best = int(np.argmin(over))
+    option = priced.options[int(rows[best])]
+    how = "however it is held" if len(rows) > 1 else f"held as `{option}`"
+    room = f"of a GPU's {format_bytes(free)}" if free > 0 else "of a GPU that the dense network fills alone"
+    places = [f"{format_bytes(float(device[best]))} {room}"]
+    if host[best] > 0:
+        places.append(f"{format_bytes(float(host[best]))} of a host's {format_bytes(priced.host_memory)}")
+    return DoesNotFitError(
+        f"{priced.name_of(table)}, {format_bytes(_table_bytes(priced, rows))}, does not fit, {how}",
+        problems=[UserProblem("least", f"`{option}` needs {' and '.join(places)}")],
+        hint="; or ".join(_remedies(priced, rows, device, host, free)),
+    )
+
+
+def _fullest_host(priced: PricedOptions, rows: Ints) -> Array:
+    """Host memory that a table in each row takes of the fullest node, with shards spread evenly."""
+    nodes = -(-priced.gpus // priced.gpus_per_node)
+    shards = -(-priced.shards[rows] // nodes)
+    return priced.everywhere_host_bytes[rows] + shards * priced.shard_host_bytes[rows]
+
+
+def no_room_error(problem: Problem) -> DoesNotFitError:
+    """The error to raise where tables fit one by one and not together."""
+    priced = problem.priced
+    needed = (
+        problem.everywhere_full * problem.gpus + problem.shard_full * (problem.shards * problem.span)[:, None]
+    )
+    needed_share = problem.base_full.sum(axis=0)
+    for class_index, count in enumerate(problem.counts.tolist()):
+        needed_share = needed_share + count * needed[problem.rows_of(class_index)].min(axis=0)
+    moment = int(needed_share.argmax())
+    fixed = float(priced.fixed_bytes[moment])
+    free = priced.device_memory - fixed
+    least_bytes = float(needed_share[moment]) * priced.device_memory - fixed * priced.gpus
+    gpus = math.ceil(least_bytes / free) if free > 0 else 0
+    host_hint = "" if all(option.tier == "device" for option in priced.options) else " or lie in host memory"
+    if gpus > priced.gpus:
+        hint = f"they need {counted(gpus, 'GPU')} of this size or more"
+        hint += "; or let tables lie in host memory" if host_hint else ""
+    else:
+        hint = f"use more GPUs; or let large tables be split{host_hint}"
+    return DoesNotFitError(
+        f"the tables do not fit {counted(priced.gpus, 'GPU')} together",
+        problems=[UserProblem("needs", _needed(problem, least_bytes, free * priced.gpus, moment))],
+        hint=hint,
+    )
+
+
+def _needed(problem: Problem, least_bytes: float, gpu_bytes: float, moment: int) -> str:
+    """Least memory of all tables and the memory available, in words: of GPUs, or where these suffice, of hosts, too."""
+    gpu_memory = format_bytes(gpu_bytes)
+    if least_bytes > gpu_bytes or not problem.priced.host_memory:
+        return f"{format_bytes(least_bytes)} or more; GPUs have {gpu_memory}"
+    spans = problem.shards * problem.span
+    device = problem.everywhere_full * problem.gpus + problem.shard_full * spans[:, None]
+    host = problem.everywhere_host * problem.nodes + problem.shard_host * problem.shards
+    total = device[:, moment] * problem.priced.device_memory + host * problem.priced.host_memory
+    least_total = sum(
+        count * float(total[problem.rows_of(one)].min()) for one, count in enumerate(problem.counts.tolist())
+    )
+    hosts = format_bytes(problem.nodes * problem.priced.host_memory)
+    return f"{format_bytes(least_total)} or more; GPUs have {gpu_memory}, and hosts {hosts}"
+
+
+def _free(priced: PricedOptions) -> float:
+    """Device memory left for tables at the fullest moment."""
+    return float(priced.device_memory - priced.fixed_bytes.max())
+
+
+def _worst_moment(priced: PricedOptions, rows: Ints) -> Array:
+    """(rows,) bytes that a table needs of a GPU's `_free`, at the moment when least is left."""
+    shard = np.where(priced.shards[rows][:, None] > 0, priced.shard_bytes[rows], 0.0)
+    needed = priced.everywhere_bytes[rows] + shard + priced.fixed_bytes - priced.fixed_bytes.max()
+    worst: Array = needed.max(axis=1)
+    return worst
+
+
+def _table_bytes(priced: PricedOptions, rows: Ints) -> float:
+    """Bytes of the table that `rows` are options of, held whole where it has such an option."""
+    class_rows = np.flatnonzero(priced.table_class == priced.table_class[rows[0]])
+    whole_rows = [at for at in class_rows.tolist() if priced.options[at] == Option("whole")]
+    chosen_row = (whole_rows or rows.tolist())[:1]
+    return float(_worst_moment(priced, np.array(chosen_row))[0] + priced.shard_host_bytes[chosen_row[0]])
+
+
+def _remedies(priced: PricedOptions, rows: Ints, device: Array, host: Array, free: float) -> list[str]:
+    """Remedies that would hold the table: another host, a larger device, more GPUs, slices of its columns."""
+    forms = [priced.options[row] for row in rows.tolist()]
+    words: list[str] = []
+    hosted = [at for at, option in enumerate(forms) if option.tier == "host" and device[at] <= free]
+    if hosted:
+        least_bytes = min(float(host[at]) for at in hosted)
+        words.append(f"{format_bytes(least_bytes)} of each node's host memory would do")
+    on_device = [at for at, option in enumerate(forms) if option.tier == "device"]
+    if on_device:
+        least_bytes = min(float(device[at]) for at in on_device)
+        words.append(f"{format_bytes(least_bytes + float(priced.fixed_bytes.max()))} a GPU would do")
+    rows_split = [at for at in on_device if forms[at].form == "row"]
+    if rows_split and free > 0:
+        gpus = math.ceil(priced.gpus * float(device[rows_split[0]]) / free)
+        words.append(f"`row` over {counted(gpus, 'GPU')}")
+    whole_rows = [at for at in on_device if forms[at].form == "whole"]
+    columns = [at for at in on_device if forms[at].form == "column"]
+    if whole_rows and not columns and free > 0:
+        words.append(f"`column{math.ceil(float(device[whole_rows[0]]) / free)}` where its width divides")
+    return words
+
+
+MOST_ROWS = 500
+"""Ways to hold a group of tables beyond which only those are searched that hold its tables alike."""
+
+Unit = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """Ways to hold a unit; resources are loads of K stages, and shares of device memory at M moments and of hosts."""
+
+    picks: tuple[tuple[int, ...], ...]
+    shards: Ints
+    on_nodes: Ints
+    shard: Array
+    """(R, K + M + 1)"""
+    everywhere: Array
+    """(R, K + M + 1)"""
+    moments: slice
+    """Columns of device memory; loads come before, host memory last."""
+    places: Ints
+    """(R,) GPUs, or nodes: as many shards of a table may lie apart."""
+    nodes: int
+
+    def select(self, rows: Ints) -> _Rows:
+        """Some of the rows."""
+        return _Rows(
+            picks=tuple(self.picks[row] for row in rows.tolist()),
+            shards=self.shards[rows],
+            on_nodes=self.on_nodes[rows],
+            shard=self.shard[rows],
+            everywhere=self.everywhere[rows],
+            moments=self.moments,
+            places=self.places[rows],
+            nodes=self.nodes,
+        )
+
+    @property
+    def best(self) -> _Rows:
+        """Rows that none of the others replaces."""
+        return self.select(undominated(self.shards, self.on_nodes, self.shard, self.everywhere))
+
+    def fitting(self, filled: Array) -> _Rows:
+        """Rows that fit beside `filled`, the (M + 1) shares of memories filled already."""
+        memories = slice(self.moments.start, None)
+        shards = np.repeat(np.minimum(self.shards, 1)[:, None], len(filled), axis=1)
+        shards[:, -1] = -(-self.shards // self.nodes)  # of the node that has most of them, spread evenly
+        needed = self.everywhere[:, memories] + np.where(shards > 0, shards * self.shard[:, memories], 0.0)
+        fits = (filled + needed <= FULL).all(axis=1)
+        return self.select(np.flatnonzero(fits & (self.shards <= self.places)))
+
+
+def pose(priced: PricedOptions, objective: Objective, restrictions: ShardingRestrictions) -> Problem:
+    """The problem of these prices, this objective and these restrictions.
+
+    Raises:
+        InputError: restrictions that contradict the prices or one another.
+        DoesNotFitError: a table that no option holds.
+    """
+    priced = limited(priced, restrictions)
+    rows = _rows(priced, objective)
+    table_class = np.repeat(np.arange(len(priced.counts)), priced.counts)
+    allowed = np.array([restrictions.allows(option) for option in priced.options])
+    preplaced = _fixed(priced, table_class, restrictions)
+    base = _base(priced, rows, preplaced)
+    least_filled = base[:, rows.moments.start :].min(axis=0)
+    built: list[tuple[list[Unit], _Rows]] = []
+    for (class_index, fixed), units in _table_classes(table_class, preplaced, restrictions).items():
+        class_rows = (
+            np.flatnonzero((priced.table_class == class_index) & allowed) if fixed < 0 else np.array([fixed])
+        )
+        if not len(class_rows):
+            raise no_option_left_error(priced, units[0])
+        fitting = rows.select(class_rows).fitting(least_filled)
+        if not len(fitting.picks):
+            raise does_not_fit_error(priced, class_rows, units[0][0])
+        built.append((units, fitting.best))
+    built += [
+        ([group], _whole_table_options(priced, rows, table_class, allowed, group, least_filled))
+        for group in restrictions.together
+    ]
+    return _problem(priced, objective, built, preplaced, base, rows.moments)
+
+
+def limited(priced: PricedOptions, restrictions: ShardingRestrictions) -> PricedOptions:
+    """Prices with the memories that restrictions leave."""
+    device, host = restrictions.max_memory, restrictions.host_memory
+    return replace(
+        priced,
+        device_memory=priced.device_memory if device is None else min(device, priced.device_memory),
+        host_memory=priced.host_memory if host is None else host,
+    )
+
+
+def _rows(priced: PricedOptions, objective: Objective) -> _Rows:
+    """A row for every priced option."""
+    on_nodes = np.array([option.form == "node-row" for option in priced.options])
+    nodes = -(-priced.gpus // priced.gpus_per_node)
+
+    def resources(seconds: Array, device: Array, host: Array) -> Array:
+        loads = seconds if objective == "step" else seconds.sum(axis=1, keepdims=True)
+        shares = [_share(device, priced.device_memory), _share(host, priced.host_memory)[:, None]]
+        return np.concatenate([loads, *shares], axis=1)
+
+    stages = priced.shard_seconds.shape[1] if objective == "step" else 1
+    return _Rows(
+        picks=tuple((row,) for row in range(len(priced.options))),
+        shards=priced.shards,
+        on_nodes=on_nodes.astype(np.int64),
+        shard=resources(priced.shard_seconds, priced.shard_bytes, priced.shard_host_bytes),
+        everywhere=resources(
+            priced.everywhere_seconds, priced.everywhere_bytes, priced.everywhere_host_bytes
+        ),
+        moments=slice(stages, stages + priced.shard_bytes.shape[1]),
+        places=np.where(on_nodes, nodes, priced.gpus),
+        nodes=nodes,
+    )
+
+
+def _share(filled: Array, limit: float) -> Array:
+    """Share of a memory; infinite where something needs a memory that is not there."""
+    return filled / limit if limit > 0 else np.where(filled > 0, np.inf, 0.0)
+
+
+def _fixed(
+    priced: PricedOptions, table_class: Ints, restrictions: ShardingRestrictions
+) -> dict[int, tuple[int, tuple[int, ...]]]:
+    """Row of `priced` and places (() where they are free) of every table that restrictions fix."""
+    fixed: dict[int, tuple[int, tuple[int, ...]]] = {}
+    for word in restrictions.fixed:
+        if not restrictions.allows(word.option):
+            raise InputError(f"`{word.option}` is fixed for {priced.name_of(word.first)} and also forbidden")
+        for nth, table in enumerate(range(word.first, word.last + 1)):
+            if table in fixed:
+                raise InputError(f"{priced.name_of(table)} is fixed twice")
+            rows = np.flatnonzero(priced.table_class == table_class[table]).tolist()
+            row = next((row for row in rows if priced.options[row] == word.option), None)
+            if row is None:
+                options = ", ".join(str(priced.options[row]) for row in rows)
+                raise InputError(
+                    f"{priced.name_of(table)} cannot be held as `{word.option}`", hint=f"it can as {options}"
+                )
+            shards = int(priced.shards[row])
+            at = word.at[nth * shards : (nth + 1) * shards] if word.at else ()
+            fixed[table] = row, _checked_places(priced, table, row, at)
+    if conflicting := [table for group in restrictions.together for table in group if table in fixed]:
+        raise InputError(
+            f"{priced.name_of(conflicting[0])} is fixed and also kept together with others: say one of the two"
+        )
+    return fixed
+
+
+def _checked_places(priced: PricedOptions, table: int, row: int, at: tuple[int, ...]) -> tuple[int, ...]:
+    nodes = -(-priced.gpus // priced.gpus_per_node)
+    on_nodes = priced.options[row].form == "node-row"
+    num_places = nodes if on_nodes else priced.gpus
+    if invalid := [place for place in at if place >= num_places]:
+        places_word = "node" if on_nodes else "GPU"
+        raise InputError(
+            f"{priced.name_of(table)} is fixed on {places_word} {invalid[0]}, and there are 0 to {num_places - 1}"
+        )
+    return at
+
+
+def _base(priced: PricedOptions, rows: _Rows, preplaced: dict[int, tuple[int, tuple[int, ...]]]) -> Array:
+    """(G, K + M + 1) loads and filled shares before any unit is placed; the last column is the host of the GPU's
+    node."""
+    per_node = priced.gpus_per_node
+    base = np.zeros((priced.gpus, rows.shard.shape[1]))
+    base[:, rows.moments] = _share(priced.fixed_bytes, priced.device_memory)
+    for row, at in preplaced.values():
+        if not at:
+            continue
+        base += rows.everywhere[row]
+        for place in at:
+            node = place if rows.on_nodes[row] else place // per_node
+            whole_node = slice(node * per_node, (node + 1) * per_node)
+            gpus = whole_node if rows.on_nodes[row] else slice(place, place + 1)
+            base[gpus, :-1] += rows.shard[row, :-1]
+            base[whole_node, -1] += rows.shard[row, -1]
+    return base
+
+
+def _table_classes(
+    table_class: Ints, preplaced: dict[int, tuple[int, tuple[int, ...]]], restrictions: ShardingRestrictions
+) -> dict[tuple[int, int], list[Unit]]:
+    """Free tables by their class and fixed row (−1: none)."""
+    grouped = {table for group in restrictions.together for table in group}
+    tables: dict[tuple[int, int], list[Unit]] = defaultdict(list)
+    for table, class_index in enumerate(table_class.tolist()):
+        row, at = preplaced.get(table, (-1, ()))
+        if table not in grouped and not at:
+            tables[class_index, row].append((table,))
+    return tables
+
+
+def _whole_table_options(
+    priced: PricedOptions,
+    rows: _Rows,
+    table_class: Ints,
+    allowed: Ints,
+    group: Unit,
+    least_filled: Array,
+) -> _Rows:
+    """Ways to hold tables whole on one GPU: an option of each, put together table by table."""
+    is_whole = np.array([option.form == "whole" for option in priced.options]) & allowed.astype(bool)
+    joined: _Rows | None = None
+    for table in group:
+        table_rows = rows.select(np.flatnonzero(is_whole & (priced.table_class == table_class[table]))).best
+        if not len(table_rows.picks):
+            raise no_option_left_error(priced, group)
+        joined = (
+            table_rows if joined is None else _joined(priced, joined, table_rows).fitting(least_filled).best
+        )
+        if not len(joined.picks):
+            raise InputError(f"{', '.join(map(priced.name_of, group))} do not fit on one GPU together")
+    assert joined is not None
+    return joined
+
+
+def _joined(priced: PricedOptions, first: _Rows, second: _Rows) -> _Rows:
+    pairs = [(a, b) for a in range(len(first.picks)) for b in range(len(second.picks))]
+    if len(pairs) > MOST_ROWS:
+        equal_options = [
+            pair for pair in pairs if _option(priced, first, pair[0]) == _option(priced, second, pair[1])
+        ]
+        pairs = equal_options or pairs[:MOST_ROWS]
+    a, b = np.array(pairs).T
+    return _Rows(
+        picks=tuple(first.picks[i] + second.picks[j] for i, j in pairs),
+        shards=np.ones(len(pairs), dtype=np.int64),
+        on_nodes=np.zeros(len(pairs), dtype=np.int64),
+        shard=first.shard[a] + second.shard[b],
+        everywhere=first.everywhere[a] + second.everywhere[b],
+        moments=first.moments,
+        places=first.places[a],
+        nodes=first.nodes,
+    )
+
+
+def _option(priced: PricedOptions, rows: _Rows, row: int) -> object:
+    """The option that all tables of a row take; no option where they differ."""
+    options = {priced.options[pick] for pick in rows.picks[row]}
+    return options.pop() if len(options) == 1 else None
+
+
+def _problem(
+    priced: PricedOptions,
+    objective: Objective,
+    built: list[tuple[list[Unit], _Rows]],
+    preplaced: dict[int, tuple[int, tuple[int, ...]]],
+    base: Array,
+    moments: slice,
+) -> Problem:
+    step = objective == "step"
+    lengths = [len(rows.picks) for _, rows in built]
+    shard = np.concatenate([rows.shard for _, rows in built] or [np.zeros((0, base.shape[1]))])
+    everywhere = np.concatenate([rows.everywhere for _, rows in built] or [np.zeros((0, base.shape[1]))])
+    none: Ints = np.zeros(0, dtype=np.int64)
+    loads = slice(moments.start)
+    return Problem(
+        priced=priced,
+        members=tuple(tuple(units) for units, _ in built),
+        unit_class=np.repeat(np.arange(len(built)), [len(units) for units, _ in built]),
+        row_class=np.repeat(np.arange(len(built)), lengths),
+        picks=tuple(pick for _, rows in built for pick in rows.picks),
+        shards=np.concatenate([none, *(rows.shards for _, rows in built)]),
+        on_nodes=np.concatenate([none, *(rows.on_nodes for _, rows in built)]).astype(bool),
+        shard_load=shard[:, loads],
+        everywhere_load=everywhere[:, loads],
+        shard_full=shard[:, moments],
+        everywhere_full=everywhere[:, moments],
+        shard_host=shard[:, -1],
+        everywhere_host=everywhere[:, -1],
+        base_load=base[:, loads],
+        base_full=base[:, moments],
+        base_host=base[:: priced.gpus_per_node, -1],
+        preplaced={table: one for table, one in preplaced.items() if one[1]},
+        stage_floors=priced.stage_floors if step else np.zeros(1),
+        fixed=float(priced.fixed.sum()) if step else 0.0,
+    )

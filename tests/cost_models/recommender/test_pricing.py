@@ -188,7 +188,7 @@ def test_an_estimate_adds_up_the_prices(text: str) -> None:
     assert found.loads == pytest.approx(loads)
     assert found.device_bytes == pytest.approx((size + prices.fixed_bytes).max(axis=1))
     assert found.host_bytes == pytest.approx(hosts)
-    stages = np.maximum(loads.max(axis=0), prices.beside) + prices.fixed
+    stages = np.maximum(loads.max(axis=0), prices.stage_floors) + prices.fixed
     assert found.step_seconds == pytest.approx(stages.sum())
     assert found.stages.total == pytest.approx(sum(found.stages.as_dict().values()))
     assert sum(found.device_parts.values()) == pytest.approx(found.device_bytes)

@@ -65,7 +65,7 @@ def test_prices_are_those_of_its_estimators(
     assert found.shard_bytes[0] + found.everywhere_bytes[0] == size
     here = 8 if option.startswith(("row", "node-row")) else 1
     assert found.shard_host_bytes[0] + found.everywhere_host_bytes[0] == here * host
-    assert not np.concatenate([found.fixed, found.beside]).any()
+    assert not np.concatenate([found.fixed, found.stage_floors]).any()
 
 
 def test_options_that_it_has_not_are_refused() -> None:

@@ -12,7 +12,7 @@ import meshwright as mw
 from cost_models.errors import RunError
 from cost_models.recommender.estimating import estimate
 from planner.plan import load_any_plan
-from planner.recommender import planning
+from planner.recommender import answer as answers
 from planner.recommender.advice import WORTH
 
 MODEL = SHOP.replace("pooling: 2.0", "pooling: 2.0, zipf: 1.05").replace(
@@ -44,7 +44,7 @@ def test_each_change_fits_and_gains_alone_and_with_those_before_it(today: Path) 
         assert estimate(advice.question, one.sharding).step_seconds == one.with_earlier.step_seconds
         before = one.with_earlier
     assert advice.best.step_seconds <= before.step_seconds
-    assert advice.best.step_seconds == pytest.approx(advice.found.certificate.value)
+    assert advice.best.step_seconds == pytest.approx(advice.answer.certificate.value)
 
 
 def test_advice_in_words_and_as_a_document(meshwright, today: Path, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_why_no_sharding_was_found_is_told_as_it_was(
     def nothing(*args: object, **kwargs: object) -> object:
         raise RunError("no sharding that fits was found")
 
-    monkeypatch.setattr(planning, "plan_sharding", nothing)
+    monkeypatch.setattr(answers, "plan_sharding", nothing)
     answer = meshwright("advise", str(today))
     assert answer.code == 1
     assert "error: no sharding that fits was found" in answer.err

@@ -70,7 +70,7 @@ def random_prices(seed: int, *, tables: int = 4, gpus: int | None = None) -> Pri
         everywhere_host_bytes=np.zeros(rows),
         counts=counts,
         fixed=random.uniform(0, 1e-4, STAGES),
-        beside=random.uniform(0, 1e-3, STAGES) * (random.random(STAGES) < 0.3),
+        stage_floors=random.uniform(0, 1e-3, STAGES) * (random.random(STAGES) < 0.3),
         fixed_bytes=0.05 * device * _varied(more, 1, moments, 0.5, 1.5)[0],
         device_memory=1.05 * device,
         host_memory=float(random.choice([0.0, total * 0.3, total])),
@@ -103,7 +103,7 @@ def least_of_all(priced: PricedOptions, objective: str) -> float:
         return np.inf
     if objective == "torchrec":
         return float(load.sum(axis=2).max(axis=1).min())
-    return float(np.maximum(load.max(axis=1), priced.beside).sum(axis=1).min() + priced.fixed.sum())
+    return float(np.maximum(load.max(axis=1), priced.stage_floors).sum(axis=1).min() + priced.fixed.sum())
 
 
 def _ways(priced: PricedOptions, one: int) -> list[tuple[int, tuple[int, ...]]]:

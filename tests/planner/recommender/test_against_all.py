@@ -14,14 +14,13 @@ from shardings import least_of_all, random_prices
 
 from cost_models.errors import DoesNotFitError, RunError
 from planner.exact.solvers import Interrupt, solve
-from planner.recommender.planning import plan_sharding
+from planner.recommender.answer import plan_sharding
 from planner.recommender.restrictions import ShardingRestrictions
-from planner.recommender.search import proving
-from planner.recommender.search.ilp.options import OptionsProgram
-from planner.recommender.search.posing import pose
-from planner.recommender.search.problem import OBJECTIVES, Objective
-from planner.recommender.search.proving import ENOUGH, ENOUGH_SHARE, Search
-from planner.recommender.search.state import greedy
+from planner.recommender.search import search as proving
+from planner.recommender.search.local_search import greedy
+from planner.recommender.search.problem import OBJECTIVES, Objective, pose
+from planner.recommender.search.program import OptionsProgram
+from planner.recommender.search.search import ENOUGH, ENOUGH_SHARE, Search
 
 HARD = 267
 """A question in which only the program over places finds what fits."""
@@ -62,7 +61,7 @@ def test_the_bound_over_options_is_never_above_the_optimum(
     except DoesNotFitError:
         assert math.isinf(least)
         return
-    solved = solve(OptionsProgram(problem, 1e-3, whole=whole).problem, "highs")
+    solved = solve(OptionsProgram(problem, 1e-3, integer=whole).problem, "highs")
     assert solved.bound * 1e-3 + problem.fixed <= least * (1 + 1e-7)
     assert float(problem.least_stages.sum()) + problem.fixed <= least * (1 + 1e-9)
 

@@ -13,9 +13,8 @@ from shardings import least_of_all, random_prices
 from cost_models.errors import DoesNotFitError
 from planner.exact.solvers import Interrupt, SolverName
 from planner.recommender.restrictions import ShardingRestrictions
-from planner.recommender.search.cases import Case, Cases
-from planner.recommender.search.posing import pose
-from planner.recommender.search.problem import OBJECTIVES, Objective, Problem
+from planner.recommender.search.problem import OBJECTIVES, Objective, Problem, pose
+from planner.recommender.search.search import Case, Cases
 
 
 def cases_of(problem: Problem, solver: SolverName) -> Cases:

@@ -10,10 +10,8 @@ from shardings import STAGES, random_prices
 
 from cost_models.specs.recommender.sharding import Option
 from planner.recommender.restrictions import ShardingRestrictions
-from planner.recommender.search.local_search import improve, repack
-from planner.recommender.search.posing import pose
-from planner.recommender.search.problem import OBJECTIVES, Placement, use_of
-from planner.recommender.search.state import State
+from planner.recommender.search.local_search import State, improve, repack
+from planner.recommender.search.problem import OBJECTIVES, Placement, pose, use_of
 
 LONG, SHORT = 5.0, 2.0
 
@@ -34,7 +32,7 @@ def test_one_long_shard_for_two_short_ones() -> None:
         shard_host_bytes=none,
         everywhere_host_bytes=none,
         counts=np.array([2, 4]),
-        beside=np.zeros(STAGES),
+        stage_floors=np.zeros(STAGES),
         gpus=2,
         gpus_per_node=2,
     )

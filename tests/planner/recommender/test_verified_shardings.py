@@ -10,8 +10,7 @@ from shardings import random_prices
 
 from cost_models.specs.recommender.sharding import Placed, Sharding
 from planner.recommender.alternatives import binding_stages
-from planner.recommender.answer import loads_of
-from planner.recommender.planning import plan_sharding
+from planner.recommender.answer import loads_of, plan_sharding
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.recommender.search.problem import OBJECTIVES, Objective
 from planner.verify.recommenders import verify_sharding

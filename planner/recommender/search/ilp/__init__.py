@@ -1,1 +1,0 @@
-"""Integer programs over shardings; the only room of recommenders that imports the solver."""
