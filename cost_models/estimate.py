@@ -102,8 +102,8 @@ class Estimate:
     """Communication hidden behind compute, so not part of the step: tp_comm, cp_comm, ep_comm, dp_comm."""
     rank_memory: tuple[Breakdown, ...]
     """Parts of each pipeline rank's peak: weights, gradients, optimizer, activations, working, buffers, reserved."""
-    memory_limit: float
-    """Bytes of one device that a plan may fill; with several pools, of a device of the fullest rank."""
+    rank_limits: tuple[float, ...]
+    """Bytes that a device of each pipeline rank may fill; they differ between pools alone."""
     mfu: float
     """Model FLOPs of the step / (step time × peak × GPUs); recompute does not count."""
     hfu: float
@@ -117,8 +117,6 @@ class Estimate:
     """As MFU, of the scores that a causal mask or a window leaves only."""
     answers_per_second: float | None = None
     """Tokens per second that the loss counts, where it does not count all."""
-    rank_limits: tuple[float, ...] = ()
-    """With several pools: bytes that a device of each pipeline rank may fill. Empty: `memory_limit` everywhere."""
     replicas: tuple[PoolReplicas, ...] = ()
     """Where whole replicas lie in several pools: those of each; `rank_memory` is then that of the fullest pool."""
     confidence: float = EVEN
@@ -148,25 +146,28 @@ class Estimate:
     @property
     def fullest_rank(self) -> int:
         """Pipeline rank with the highest peak; with several pools, relative to what its device may fill."""
-        return _fullest(self.rank_memory, self.rank_limits)
+        shares = [
+            fullness(peak.total, limit)
+            for peak, limit in zip(self.rank_memory, self.rank_limits, strict=True)
+        ]
+        return shares.index(max(shares))
+
+    @property
+    def memory_limit(self) -> float:
+        """Bytes that a device of the fullest rank may fill."""
+        return self.rank_limits[self.fullest_rank]
 
     def within(self, limit: float | None) -> Estimate:
         """The estimate under a limit of `limit` bytes on every device; None: no limit but the device's own."""
         if limit is None:
             return self
-        if self.replicas:
-            pools = tuple(replace(own, memory_limit=min(own.memory_limit, limit)) for own in self.replicas)
-            pool = fullest_pool(pools)
-            return replace(
-                self,
-                replicas=pools,
-                rank_memory=pool.rank_memory,
-                memory_limit=pool.memory_limit,
-                rank_limits=(pool.memory_limit,) * len(pool.rank_memory),
-            )
         limits = tuple(min(own, limit) for own in self.rank_limits)
-        own = limits[_fullest(self.rank_memory, limits)] if limits else self.memory_limit
-        return replace(self, memory_limit=min(own, limit), rank_limits=limits)
+        if not self.replicas:
+            return replace(self, rank_limits=limits)
+        pools = tuple(replace(own, memory_limit=min(own.memory_limit, limit)) for own in self.replicas)
+        pool = fullest_pool(pools)
+        limits = (pool.memory_limit,) * len(limits)
+        return replace(self, replicas=pools, rank_memory=pool.rank_memory, rank_limits=limits)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -240,15 +241,6 @@ class Estimate:
     def drive_holds(self) -> bool:
         """Whether their drives hold what lies there, as far as these are known."""
         return self.drive_limit is None or self.drive_bytes <= self.drive_limit
-
-
-def _fullest(rank_memory: Sequence[Breakdown], limits: Sequence[float]) -> int:
-    """The rank with the highest peak relative to its limit; without limits, the highest peak."""
-
-    return max(
-        range(len(rank_memory)),
-        key=lambda rank: fullness(rank_memory[rank].total, limits[rank] if limits else 1.0),
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ from cost_models.communication.topology import Level, axis_groups, levels_of, me
 from cost_models.compute.ends import end_seconds
 from cost_models.compute.gemm import device_of
 from cost_models.errors import InputError
-from cost_models.estimate import Breakdown, Estimate, PoolReplicas, Trust, fullest_pool, fullness
+from cost_models.estimate import Breakdown, Estimate, PoolReplicas, Trust, fullest_pool
 from cost_models.files import read_data
 from cost_models.memory.activations import activation_bytes
 from cost_models.operators.accumulation import loss_chunk
@@ -360,15 +360,13 @@ def _estimated(question: Question, ranks: PricedRanks) -> Estimate:
     useful = model_flops(model, training, ran.tp)
     spent = useful + recomputed_flops(model, training, ran, question.stack.drops)
     gpus, peak = ran.num_gpus, question.cluster.gpu.peak[training.precision]
-    several = question.has_pools
-    if several:
+    if question.has_pools:
         gpus = 1
         peak = sum(p.cluster.num_gpus * p.cluster.gpu.peak[training.precision] for p in question.pools)
     peaks, limits = ranks.memory(), tuple(ranks.pipeline.by_rank("memory_limit").tolist())
     if ranks.replicas:
         pool = fullest_pool(ranks.replicas)
         peaks, limits = pool.rank_memory, (pool.memory_limit,) * ran.pp
-    fullest = max(range(ran.pp), key=lambda rank: fullness(peaks[rank].total, limits[rank]))
     return Estimate(
         layout=ran,
         microbatches=max(
@@ -380,7 +378,7 @@ def _estimated(question: Question, ranks: PricedRanks) -> Estimate:
             {name: float(ranks.seconds[part].max()) for name, part in hidden.items()}
         ),
         rank_memory=peaks,
-        memory_limit=limits[fullest],
+        rank_limits=limits,
         mfu=utilisation(useful, seconds, gpus, peak),
         hfu=utilisation(spent, seconds, gpus, peak),
         causal_mfu=utilisation(causal_flops(model, training, ran.tp), seconds, gpus, peak),
@@ -388,7 +386,6 @@ def _estimated(question: Question, ranks: PricedRanks) -> Estimate:
         answers_per_second=training.answers and training.answers * training.tokens_per_step / seconds,
         bound_by=bound_by(parts),
         trust=trust_of(max(question.pools, key=lambda pool: by_uncertainty(pool.hardware))),
-        rank_limits=limits if several else (),
         replicas=ranks.replicas,
         confidence=question.confidence,
         weighed_seconds=weighed_seconds(question, ran),

@@ -409,8 +409,11 @@ def least_memory(
         user = math.inf if restrictions.max_memory is None else restrictions.max_memory
         columns = LayoutColumns.of([one.layout for one in best.estimates])
         limits = [min(limit, user) for limit in memory_limit(question, columns).tolist()]
-        pairs = zip(best.estimates, limits, strict=True)
-        best = replace(best, estimates=tuple(replace(one, memory_limit=limit) for one, limit in pairs))
+        estimates = tuple(
+            replace(one, rank_limits=(limit,) * one.layout.pp)
+            for one, limit in zip(best.estimates, limits, strict=True)
+        )
+        best = replace(best, estimates=estimates)
     return best, floor
 
 

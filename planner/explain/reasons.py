@@ -237,7 +237,7 @@ def closest_rival(estimate: Estimate, rivals: Sequence[Estimate]) -> Estimate | 
 
 def overflows(estimate: Estimate, other: Estimate) -> bool:
     """Whether `other` needs more memory than devices may fill within the limits of `estimate`."""
-    if not estimate.rank_limits:
+    if not estimate.layout.says_pools:
         return other.peak_bytes > estimate.memory_limit
     limits = {pool.pool: pool.memory_limit for pool in estimate.replicas}
     limits = limits or dict(zip(estimate.layout.pools, estimate.rank_limits, strict=True))

@@ -98,7 +98,7 @@ def make_estimate() -> Callable[..., Estimate]:
             time=time,
             hidden_comm=Breakdown.of(tp_comm=2.0, dp_comm=1.1),
             rank_memory=memory,
-            memory_limit=limit,
+            rank_limits=(limit,) * parsed.pp,
             mfu=0.55 / scale,
             hfu=0.57 / scale,
             tokens_per_second=tokens,
