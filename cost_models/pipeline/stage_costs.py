@@ -518,6 +518,10 @@ class StageCosts(StageSeconds):
         kinds = tuple({name: value[index] for name, value in one.items()} for one in self.kinds)
         return StageCosts(**{name: getattr(self, name)[index] for name in COLUMNS}, kinds=kinds)
 
+    def within(self, limit: float | None) -> StageCosts:
+        """Costs where a plan may fill `limit` bytes of each device; None: all that devices allow."""
+        return self if limit is None else replace(self, memory_limit=np.minimum(self.memory_limit, limit))
+
     @property
     def each_kind(self) -> tuple[StageCosts, ...]:
         """Costs if all blocks were of one kind, for each kind."""

@@ -274,13 +274,13 @@ class WeighedLeaf(Leaf):
     @classmethod
     def of(cls, leaf: Leaf, scenarios: StageCosts, risk: Risk) -> WeighedLeaf:
         """Leaf at mean costs, joined by its costs in every scenario."""
-        return cls(**_leaf_fields(leaf), scenarios=scenarios.in_sorts, risk=risk)
+        return cls(**leaf_fields(leaf), scenarios=scenarios.in_sorts, risk=risk)
 
     @cached_property
     def scenario_leaves(self) -> tuple[Leaf, ...]:
         """The leaf in every scenario, (K,); bytes do not differ between them."""
         return tuple(
-            Leaf(**_leaf_fields(self) | {"costs": self.scenarios.rows(slice(at, at + 1))})
+            Leaf(**leaf_fields(self) | {"costs": self.scenarios.rows(slice(at, at + 1))})
             for at in range(len(self.scenarios))
         )
 
@@ -314,5 +314,6 @@ class WeighedLeaf(Leaf):
         return self.step_seconds_under(self.scenarios, blocks_SP)
 
 
-def _leaf_fields(leaf: Leaf) -> dict[str, Any]:
+def leaf_fields(leaf: Leaf) -> dict[str, Any]:
+    """Fields of a leaf by name, for leaves that have more."""
     return {field.name: getattr(leaf, field.name) for field in fields(Leaf)}

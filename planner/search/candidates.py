@@ -59,13 +59,7 @@ class Pricing:
 
     def costs(self, columns: LayoutColumns, counts: Boxes) -> StageCosts:
         """Minimum costs of layouts that stand for boxes of counts, within the memory limit."""
-        return self.limited(least_costs(self.space.question, columns, counts))
-
-    def limited(self, costs: StageCosts) -> StageCosts:
-        """Costs within the user's memory limit."""
-        if self.max_memory is None:
-            return costs
-        return replace(costs, memory_limit=np.minimum(costs.memory_limit, self.max_memory))
+        return least_costs(self.space.question, columns, counts).within(self.max_memory)
 
     def bounds(self, columns: LayoutColumns, costs: StageCosts) -> Array:
         """(N,) quick bounds of layouts: those of one pipeline shape together, those in chunks of one schedule; infinite

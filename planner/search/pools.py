@@ -57,14 +57,9 @@ class PoolCandidates:
         self._num_stages = len(stages) * len(self._orders)
         self._is_open = False
         if len(stages):
-            terms, limit = (
-                pool_terms(question, stages),
-                math.inf if self.max_memory is None else self.max_memory,
-            )
-            limited = (
-                replace(costs, memory_limit=np.minimum(costs.memory_limit, limit)) for costs in terms.costs
-            )
-            self._terms = replace(terms, costs=tuple(limited))
+            terms = pool_terms(question, stages)
+            costs = tuple(pool.within(self.max_memory) for pool in terms.costs)
+            self._terms = replace(terms, costs=costs)
             self._ranks = ranks_in(question, stages)
 
     def __len__(self) -> int:

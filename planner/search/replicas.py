@@ -32,7 +32,6 @@ from cost_models.axes.stages import even_layers
 from cost_models.errors import DoesNotFitError
 from cost_models.estimate import fullest_pool, fullness
 from cost_models.memory.activations import boundary_bytes
-from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.pools import (
     counted_replicas,
     fewest_microbatches,
@@ -43,14 +42,14 @@ from cost_models.pipeline.pools import (
     shares,
 )
 from cost_models.pipeline.pricing import estimate
-from cost_models.pipeline.stage_costs import StageCosts, add_up, costs_of
+from cost_models.pipeline.stage_costs import add_up, costs_of
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from cost_models.units import format_bytes
 from planner.bounds.boxes import within_late_rules
 from planner.bounds.steps import pipeline_seconds
-from planner.placement.leaf import Leaf
+from planner.placement.leaf import Leaf, leaf_fields
 from planner.placement.rank_costs import RankCosts
 from planner.rules.pools import ONCE_A_STEP, holds_replicas
 from planner.search.candidates import groups_of, joined
@@ -64,14 +63,14 @@ REPLICAS = "replicas"
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaLeaf(Leaf):
-    """One layout of whole replicas before placement; `costs` are those of the first pool, at the mean number of
-    microbatches, and `microbatches` is the minimum of each replica."""
+    """One layout of whole replicas before placement: as a replica of the first pool, with those of all pools. Costs are
+    at the mean number of microbatches, and `microbatches` is the minimum of each replica."""
 
     has_replicas: ClassVar[bool] = True
     question: Question
     layout: Layout
-    pool_costs: tuple[StageCosts, ...]
-    """(K,) of one row each."""
+    pools: tuple[Leaf, ...]
+    """(K,): a replica of each pool with the minimum number of microbatches."""
 
     @cached_property
     def key(self) -> bytes:
@@ -82,47 +81,31 @@ class ReplicaLeaf(Leaf):
         return False
 
     @cached_property
-    def pipelines(self) -> tuple[Pipeline, ...]:
-        """(K,): a replica of each pool with the minimum number of microbatches."""
-        any_engine = not self.question.stack.torch_pipelining
-        return tuple(
-            Pipeline(
-                costs=costs,
-                pp=self.pp,
-                vpp=1,
-                schedule=self.schedule,
-                microbatches=self.microbatches,
-                any_engine=any_engine,
-            )
-            for costs in self.pool_costs
-        )
-
-    @cached_property
-    def _filled(self) -> dict[tuple[int, int], Pipeline]:
+    def _filled(self) -> dict[tuple[int, int], Leaf]:
         return {}
 
-    def _with(self, pool: int, microbatches: int) -> Pipeline:
-        """The pipeline of a replica that takes so many microbatches, with the memory that these need."""
+    def _with(self, pool: int, microbatches: int) -> Leaf:
+        """A replica of one pool with this number of microbatches and the memory that these need."""
         key = (pool, microbatches)
         if key not in self._filled:
-            costs = self.pool_costs[pool]
+            costs = self.pools[pool].costs
             if self.question.stack.torch_pipelining:  # else bytes hang on those that are live alone
                 memory = replica_memory(self.question, pool, self.layout, microbatches)
                 costs = replace(costs, **add_up(memory), kinds=())
-            self._filled[key] = replace(self.pipelines[pool], costs=costs, microbatches=microbatches)
+            self._filled[key] = replace(self.pools[pool], costs=costs, microbatches=microbatches)
         return self._filled[key]
 
     def fits(self, blocks_SP: Ints) -> Bools:
         """(...,): whether every rank stays within its memory limit if no replica takes more microbatches than it
         must."""
-        least = [self._with(pool, self.microbatches) for pool in range(len(self.pipelines))]
-        fits: Bools = np.all([_fits(pipeline, blocks_SP) for pipeline in least], axis=0)
+        least = [self._with(pool, self.microbatches) for pool in range(len(self.pools))]
+        fits: Bools = np.all([leaf.fits(blocks_SP) for leaf in least], axis=0)
         return fits
 
     def busy_seconds(self, blocks_SP: Ints) -> Array:
         """(Z,) seconds: no shares of the microbatches let a step end sooner."""
-        ends, busiest = np.empty((2, len(self.pipelines), len(blocks_SP)))
-        for k, pipeline in enumerate(self.pipelines):
+        ends, busiest = np.empty((2, len(self.pools), len(blocks_SP)))
+        for k, pipeline in enumerate(self.pools):
             each_ZS = pipeline.forward(blocks_SP) + pipeline.backward(blocks_SP)
             busiest[k] = each_ZS.max(axis=-1)
             cycle = each_ZS.sum(axis=-1) + 2 * (self.pp - 1) * pipeline.cost("p2p")
@@ -139,16 +122,11 @@ class ReplicaLeaf(Leaf):
         return np.array([self._seconds(blocks) for blocks in blocks_SP])
 
     def _seconds(self, blocks_SP: Ints) -> float:
-        taken = shares(self.question, self.layout, self.pipelines, blocks_SP)
-        pipelines = [self._with(pool, max(microbatches)) for pool, microbatches in enumerate(taken)]
-        if not all(_fits(pipeline, blocks_SP) for pipeline in pipelines):
+        taken = shares(self.question, self.layout, self.pools, blocks_SP)
+        leaves = [self._with(pool, max(microbatches)) for pool, microbatches in enumerate(taken)]
+        if not all(leaf.fits(blocks_SP) for leaf in leaves):
             return math.inf
-        return max(float(pipeline.step_seconds(blocks_SP)) for pipeline in pipelines)
-
-
-def _fits(pipeline: Pipeline, blocks_SP: Ints) -> Bools:
-    within_R: Bools = pipeline.rank_bytes(blocks_SP) <= pipeline.by_rank("memory_limit")
-    return np.asarray(within_R.all(axis=-1))
+        return max(float(leaf.step_seconds(blocks_SP)) for leaf in leaves)
 
 
 def summed_rates(
@@ -229,11 +207,8 @@ class ReplicaSpace:
         self.question, self.columns, self.policies = question, columns, policies
         self.allowed = np.array([policy in policies for policy in RECOMPUTE_POLICIES])
         self._max_memory = max_memory
-        limit = math.inf if max_memory is None else max_memory
-        priced = [costs_of(*terms) for terms in replica_terms(question, columns)] if len(columns) else []
-        self.costs = tuple(
-            replace(costs, memory_limit=np.minimum(costs.memory_limit, limit)) for costs in priced
-        )
+        terms = replica_terms(question, columns) if len(columns) else []
+        self.costs = tuple(costs_of(*pool).within(max_memory) for pool in terms)
 
     def layout(self, row: int) -> Layout:
         """The layout of one row, its replicas in the pools, without a placement."""
@@ -241,20 +216,15 @@ class ReplicaSpace:
 
     def leaf(self, row: int) -> ReplicaLeaf:
         """One layout with its costs, ready to be placed."""
-        layout = self.layout(row)
-        costs = tuple(pool.rows(slice(row, row + 1)) for pool in self.costs)
-        return ReplicaLeaf(
-            question=self.question,
-            layout=layout,
-            costs=costs[0],
-            pool_costs=costs,
-            pp=layout.pp,
-            vpp=1,
-            schedule=layout.schedule,
-            microbatches=fewest_microbatches(layout),
-            num_layers=self.question.model.num_layers,
-            allowed=self.allowed,
-        )
+        rows, layout = np.array([row]), self.layout(row)
+        columns, any_engine = self.columns.rows(rows), not self.question.stack.torch_pipelining
+        each = [
+            RankCosts.of_rows(self.question, columns, costs.rows(rows), self.allowed).leaf
+            for costs in self.costs
+        ]
+        least = fewest_microbatches(layout)
+        pools = tuple(replace(leaf, microbatches=least, any_engine=any_engine) for leaf in each)
+        return ReplicaLeaf(**leaf_fields(pools[0]), question=self.question, layout=layout, pools=pools)
 
     def bounds(self) -> Array:
         """(N,) seconds that no placement of a layout undercuts: blocks as even as they divide, the fastest policy;
