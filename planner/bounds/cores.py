@@ -13,7 +13,6 @@ Both are parts of the terms that price a layout, and leave most layouts unpriced
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -153,32 +152,36 @@ def may_hold_blocks(
 
 
 def ideal_seconds(space: Space, allowed: Bools) -> Array:
-    """Ideal bound of every core, seconds (N,); cached in the space."""
+    """Ideal bound of every core, seconds (N,); remembered in the space."""
     key = ("ideal", allowed.tobytes())
-    if key not in space.bound_cache:
-        space.bound_cache[key] = _weighed_bounds(space, lambda scenario: _ideal_seconds(scenario, allowed))
-    return space.bound_cache[key]
-
-
-def _relaxed_seconds(space: Space, allowed: Bools) -> Array:
-    """Cached relaxed bounds of the cores, seconds (N,); NaN where none is computed yet."""
-    key = ("alone", allowed.tobytes())
-    return space.bound_cache.setdefault(key, np.full(len(space.cores), np.nan))
+    if key not in space.memo:
+        space.memo[key] = _weighed_bounds(space, lambda scenario: _ideal_seconds(scenario, allowed))
+    bounds: Array = space.memo[key]
+    return bounds
 
 
 def best_known_bounds(space: Space, allowed: Bools) -> Array:
-    """Best cached bound of every core, seconds (N,), whatever memory devices have."""
-    return np.fmax(ideal_seconds(space, allowed), _relaxed_seconds(space, allowed))
+    """Best remembered bound of every core, seconds (N,), whatever memory devices have."""
+    return np.fmax(ideal_seconds(space, allowed), _remembered(space, _RELAXED, allowed))
 
 
 def known_infeasible(space: Space, allowed: Bools, max_memory: float | None) -> Bools:
     """Cores known not to fit under this memory limit, (N,)."""
-    infeasible = np.zeros(len(space.cores), dtype=np.bool_)
-    limit_bytes = math.inf if max_memory is None else max_memory
-    for (policies, limit), too_large in space.infeasible_cores.items():
-        if policies == allowed.tobytes() and limit >= limit_bytes:
-            infeasible |= too_large
+    infeasible: Bools = _remembered(space, _fits_within(space, max_memory), allowed) == 0
     return infeasible
+
+
+_RELAXED = ("relaxed",)
+
+
+def _fits_within(space: Space, max_memory: float | None) -> tuple[object, ...]:
+    return "fits", space.question.confidence, max_memory
+
+
+def _remembered(space: Space, name: tuple[object, ...], allowed: Bools) -> Array:
+    """Value of every core under some policies, (N,), NaN where it is not computed yet."""
+    values: Array = space.memo.setdefault((*name, allowed.tobytes()), np.full(len(space.cores), np.nan))
+    return values
 
 
 def _weighed_bounds(space: Space, bound: Callable[[Space], Array]) -> Array:
@@ -189,9 +192,9 @@ def _weighed_bounds(space: Space, bound: Callable[[Space], Array]) -> Array:
 
 
 def _ideal_seconds(space: Space, allowed: Bools) -> Array:
-    if "ideal" not in space.priced_cache:
-        space.priced_cache["ideal"] = _ideal_costs(space)
-    pp, costs, kind = space.priced_cache["ideal"]
+    if "ideal costs" not in space.memo:
+        space.memo["ideal costs"] = _ideal_costs(space)
+    pp, costs, kind = space.memo["ideal costs"]
     pieces = step_pieces(space, pp, costs, allowed).rows(kind)
     return shortest_steps(space, np.arange(len(space.cores)), pieces)
 
@@ -235,40 +238,31 @@ def _inside_node(term: Term) -> Array:
 
 
 def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float | None) -> Array:
-    """Relaxed bounds of cores, seconds (N,): every coefficient is the least over the variants."""
-    bound = np.full(len(cores), np.inf)
-    key = (allowed.tobytes(), math.inf if max_memory is None else max_memory)
-    too_large = known_infeasible(space, allowed, max_memory)
-    unknown, room = cores[~too_large[cores]], f"room {space.question.confidence} {max_memory}"
+    """Relaxed bounds of cores, seconds (N,): every coefficient is the least over the variants; infinite where
+    the blocks do not fit."""
     fits = partial(_may_fit, space, max_memory)
-    too_large[unknown] = _per_policy_choice(space, room, unknown, allowed, fits) == 0
-    space.infeasible_cores[key] = too_large
-    fitting_cores = cores[fitting := np.flatnonzero(~too_large[cores])]
-    relaxed = _relaxed_seconds(space, allowed)
-    new = fitting_cores[np.isnan(relaxed[fitting_cores])]
-    relaxed[new] = _per_policy_choice(space, "alone", new, allowed, partial(_bounds_per_policy, space))
-    bound[fitting] = relaxed[fitting_cores]
+    may_fit = _per_policy_choice(space, _fits_within(space, max_memory), cores, allowed, fits) != 0
+    bound = np.full(len(cores), np.inf)
+    bounds = partial(_bounds_per_policy, space)
+    bound[may_fit] = _per_policy_choice(space, _RELAXED, cores[may_fit], allowed, bounds)
     return bound
 
 
 def _per_policy_choice(
     space: Space,
-    name: str,
+    name: tuple[object, ...],
     cores: Ints,
     allowed: Bools,
     compute: Callable[[Ints, Sequence[Bools]], Iterable[Array | Bools]],
 ) -> Array:
-    """Value of each core under a choice of policies, (N,), cached. Missing values are computed for `allowed` and for
-    each single policy at once: searches of one answer ask for all of these, and most of the work is shared."""
+    """Value of each core under a choice of policies, (N,), remembered. Missing values are computed for `allowed` and
+    for each single policy at once: searches of one answer ask for all of these, and most of the work is shared."""
     choices = [allowed, *(one for one in np.eye(len(allowed), dtype=np.bool_) if (one != allowed).any())]
-    empty = np.full(len(space.cores), np.nan)
-    caches: list[Array] = [
-        space.priced_cache.setdefault((name, one.tobytes()), empty.copy()) for one in choices
-    ]
-    if len(new := cores[np.isnan(caches[0][cores])]):
-        for cache, values in zip(caches, compute(new, choices), strict=True):
-            cache[new] = values
-    return caches[0][cores]
+    tables = [_remembered(space, name, choice) for choice in choices]
+    if len(new := cores[np.isnan(tables[0][cores])]):
+        for table, values in zip(tables, compute(new, choices), strict=True):
+            table[new] = values
+    return tables[0][cores]
 
 
 def _bounds_per_policy(space: Space, cores: Ints, choices: Sequence[Bools]) -> Array:

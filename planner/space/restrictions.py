@@ -129,19 +129,6 @@ class Restrictions:
             permitted &= values == COLUMNS[axis].simplest
         return permitted
 
-    def contains(self, narrower: Restrictions) -> bool:
-        """Whether every layout within `narrower` is surely within these restrictions."""
-        return (
-            self.trainer in (None, narrower.trainer)
-            and self.extreme_mbs <= narrower.extreme_mbs
-            and self.unused <= narrower.unused
-            and narrower.allowed <= self.allowed
-            and all(own >= narrower.only.get(axis, own | {-1}) for axis, own in self.only.items())
-            and all(own <= narrower.never.get(axis, frozenset()) for axis, own in self.never.items())
-            and all(own <= narrower.at_least.get(axis, own - 1) for axis, own in self.at_least.items())
-            and all(own >= narrower.at_most.get(axis, own + 1) for axis, own in self.at_most.items())
-        )
-
     @property
     def named_axes(self) -> set[str]:
         """Axes with a restriction."""

@@ -17,17 +17,17 @@ other recompute policies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise, product
 from typing import Any
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools, Ints
+from cost_models.arrays import Bools, Ints
 from cost_models.axes.columns import COLUMNS, LayoutColumns, first_of_each
 from cost_models.axes.layout import AXES, ZERO_STAGES
 from cost_models.axes.stages import ENDS, allowed_recompute
@@ -287,26 +287,14 @@ class Space:
         return space
 
     def with_confidence(self, question: Question) -> Space:
-        """Space of a question that differs only in confidence of fitting; bounds in seconds are shared."""
+        """Space of a question that differs only in confidence of fitting; what is remembered is shared."""
         space = self.with_rates(question)
-        vars(space).update({name: getattr(self, name) for name in ("bound_cache", "priced_cache")})
-        if question.confidence >= self.question.confidence:
-            vars(space)["infeasible_cores"] = self.infeasible_cores
+        vars(space)["memo"] = self.memo
         return space
 
     @cached_property
-    def bound_cache(self) -> dict[tuple[str, bytes], Array]:
-        """Cache (name, policies) → bounds of the cores, (N,) (`planner.bounds`)."""
-        return {}
-
-    @cached_property
-    def priced_cache(self) -> dict[Any, Any]:
-        """Cache of priced cores for any recompute policies (`planner.bounds.cores`)."""
-        return {}
-
-    @cached_property
-    def infeasible_cores(self) -> dict[tuple[bytes, float], Bools]:
-        """Cache (recompute policies, memory limit) → cores known not to fit, (N,) (`planner.bounds`)."""
+    def memo(self) -> dict[Any, Any]:
+        """Bounds and costs of the cores that `planner.bounds.cores` remembers."""
         return {}
 
     def of_cores(self, mask: Bools) -> Space:
@@ -425,7 +413,8 @@ class Space:
 def legal_space(question: Question, restrictions: Restrictions) -> Space:
     """Space of all layouts that satisfy the rules of `planner.rules.legality` and the restrictions; rules that need
     prices are applied when layouts are priced."""
-    return shared(question, restrictions, _legal_space)
+    spaces = _SHARED.get()
+    return _legal_space(question, restrictions) if spaces is None else spaces.of(question, restrictions)
 
 
 def _legal_space(question: Question, restrictions: Restrictions) -> Space:
@@ -477,34 +466,20 @@ _MOST_CORES = 1_000_000
 """Maximum cores of the cached spaces, latest first: each takes some 200 bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class _SpaceKey:
-    """Cache key: the parts of a query that decide which layouts are legal."""
-
-    question: Question
-    restrictions: Restrictions
-    schedules: frozenset[str]
-    """Schedules that run under some permitted recompute policy."""
-
-    @classmethod
-    def of(cls, question: Question, restrictions: Restrictions) -> _SpaceKey:
-        """Key of a query, without memory limit and confidence of fitting, which no rule of legality reads."""
-        policies = set(restrictions.recompute(question))
-        runs = (name for name in question.stack.schedules if policies & set(allowed_recompute(name)))
-        free = replace(restrictions, max_memory=None, confidence=None, forbidden_recompute=frozenset())
-        return cls(replace(question, confidence=EVEN), free, frozenset(runs))
-
-    def includes(self, narrower: _SpaceKey) -> bool:
-        """Whether every layout of a narrower space is in this space."""
-        matches = self.question == narrower.question and self.schedules >= narrower.schedules
-        return matches and self.restrictions.contains(narrower.restrictions)
+def _key(question: Question, restrictions: Restrictions) -> tuple[Question, Restrictions, frozenset[str]]:
+    """Parts of a query that decide which layouts are legal: question, restrictions and the schedules that run under
+    some permitted policy; without memory limit and confidence of fitting, which no rule of legality reads."""
+    policies = set(restrictions.recompute(question))
+    runs = (name for name in question.stack.schedules if policies & set(allowed_recompute(name)))
+    free = replace(restrictions, max_memory=None, confidence=None, forbidden_recompute=frozenset())
+    return replace(question, confidence=EVEN), free, frozenset(runs)
 
 
 class SpaceCache:
-    """Latest spaces, with the cached bounds of their cores."""
+    """Latest spaces, with what is remembered of their cores."""
 
     def __init__(self) -> None:
-        self._entries: list[tuple[_SpaceKey, Space]] = []
+        self._entries: list[tuple[tuple[Question, Restrictions, frozenset[str]], Space]] = []
 
     @contextmanager
     def shared(self) -> Iterator[None]:
@@ -515,57 +490,32 @@ class SpaceCache:
         finally:
             _SHARED.reset(token)
 
-    def of(
-        self, question: Question, restrictions: Restrictions, make: Callable[[Question, Restrictions], Space]
-    ) -> Space:
+    def of(self, question: Question, restrictions: Restrictions) -> Space:
         """Space of a question: cached, selected from the space of all degrees, or new."""
-        key = _SpaceKey.of(question, restrictions)
-        space = next((cached for known, cached in self._entries if known == key), None)
-        all_degrees = replace(key, restrictions=key.restrictions.without(_DEGREES))
-        wider = next((cached for known, cached in self._entries if known == all_degrees), None)
+
+        def cached(within: Restrictions) -> Space | None:
+            return next((space for known, space in self._entries if known == _key(question, within)), None)
+
+        space, wider = cached(restrictions), cached(restrictions.without(_DEGREES))
         if space is None and wider is not None:
-            values = {name: getattr(wider.cores, name) for name in _DEGREES}
-            if all(
-                restrictions.only.get(name, frozenset()) <= {*tried.tolist()}
-                for name, tried in values.items()
-            ):  # tensor ranks over nodes are there where they are asked for alone
-                masks = [restrictions.permits(name, tried) for name, tried in values.items()]
+            degrees = {name: getattr(wider.cores, name) for name in _DEGREES}
+            requested = {name: restrictions.only.get(name, frozenset()) for name in _DEGREES}
+            # tensor ranks over nodes are there where they are asked for alone
+            if all(requested[name] <= {*tried.tolist()} for name, tried in degrees.items()):
+                masks = [restrictions.permits(name, tried) for name, tried in degrees.items()]
                 return wider.of_cores(np.logical_and.reduce(masks)).with_confidence(question)
         if space is None:
-            space = make(question, restrictions)
-            wider = next((cached for known, cached in self._entries if known.includes(key)), None)
-            if wider is not None:
-                _copy_known_bounds(space, wider)
+            space = _legal_space(question, restrictions)
         elif space.question != question:
             space = space.with_confidence(question)
-        entries, cores = [(key, space)], len(space.cores)
-        for entry in self._entries:
-            if entry[0] != key:
-                cores += len(entry[1].cores)
-                entries += [entry] * (cores <= _MOST_CORES)
+        key, num_cores = _key(question, restrictions), len(space.cores)
+        entries = [(key, space)]
+        for known, other in self._entries:
+            if known != key:
+                num_cores += len(other.cores)
+                entries += [(known, other)] * (num_cores <= _MOST_CORES)
         self._entries = entries
         return space
-
-
-def _copy_known_bounds(space: Space, wider: Space) -> None:
-    """Copy the cached bounds of a wider space: they hold for fewer variants, too."""
-    if not (space.counts.is_single.all() and wider.counts.is_single.all()):
-        return
-    columns = [
-        np.concatenate([getattr(part.cores, column.name) for part in (wider, space)])
-        for column in fields(space.cores)
-    ]
-    (_, kind), num_wider = first_of_each(columns), len(wider.cores)
-    place = np.full(int(kind.max(initial=-1)) + 1, -1)
-    place[kind[:num_wider]] = np.arange(num_wider)
-    at = place[kind[num_wider:]]
-    if (at < 0).any():
-        return
-    for target, source in ((space.priced_cache, wider.priced_cache), (space.bound_cache, wider.bound_cache)):
-        target |= {key: values[at] for key, values in source.items() if isinstance(values, np.ndarray)}
-    if "ideal" in wider.priced_cache:
-        ranks, costs, kinds = wider.priced_cache["ideal"]
-        space.priced_cache["ideal"] = ranks, costs, kinds[at]
 
 
 _SHARED: ContextVar[SpaceCache | None] = ContextVar("_SHARED", default=None)
@@ -574,11 +524,3 @@ _SHARED: ContextVar[SpaceCache | None] = ContextVar("_SHARED", default=None)
 def shared_spaces() -> SpaceCache:
     """Cache of the current context, or a new cache."""
     return _SHARED.get() or SpaceCache()
-
-
-def shared(
-    question: Question, restrictions: Restrictions, make: Callable[[Question, Restrictions], Space]
-) -> Space:
-    """Space of a question, cached if the context shares spaces."""
-    spaces = _SHARED.get()
-    return make(question, restrictions) if spaces is None else spaces.of(question, restrictions, make)
