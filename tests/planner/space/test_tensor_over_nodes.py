@@ -22,6 +22,7 @@ from cost_models.specs.transformer import TransformerSpec
 from planner.search.search import search
 from planner.space.limits import tensor_degrees
 from planner.space.restrictions import parse_restrictions
+from planner.space.space import SpaceCache, legal_space
 
 GPT = TransformerSpec(name="gpt-162b", num_layers=32, hidden_size=20480, num_heads=128, vocab_size=51200)
 """The model of section 5.4.1 of Narayanan et al. 2021, which compares degrees of tensor and pipeline parallelism."""
@@ -82,3 +83,12 @@ def test_it_is_searched_where_asked_and_where_links_are_fast() -> None:
     limits = parse_restrictions(["tp>=4", "pp=1", "zero=1", "mbs=1"], ())
     found, again = (search(fast, top=1, restrictions=limits, proof=proof) for proof in ("search", "ilp"))
     assert found.best.step_seconds == pytest.approx(again.best.step_seconds)
+
+
+def test_a_degree_over_nodes_is_not_selected_from_a_space_without_it() -> None:
+    question, asked = published(), parse_restrictions(["tp=8,16"])
+    alone = legal_space(question, asked)
+    with SpaceCache().shared():
+        assert max(legal_space(question, parse_restrictions()).cores.tp) == 8
+        assert len(legal_space(question, asked)) == len(alone)
+    assert set(alone.cores.tp.tolist()) == {8, 16}
