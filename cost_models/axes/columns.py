@@ -92,7 +92,7 @@ class _Columns:
         )
 
     def rows(self, index: Ints | slice) -> LayoutColumns:
-        """The same columns for some of the layouts."""
+        """Columns of some of the layouts."""
         return LayoutColumns(**{name: take_rows(getattr(self, name), index) for name in COLUMNS})
 
     def microbatches(self, global_batch: int) -> Ints:
@@ -146,7 +146,7 @@ else:
 
 
 MIN_ROWS_TO_DEDUPLICATE = 256
-"""Rows below which looking for equal ones takes longer than computing them all."""
+"""Minimum number of rows for which looking for equal rows is faster than computing them all."""
 _DENSE = 4
 """Values that span no more than so many times their number are numbered by a table, which is faster than sorting."""
 
@@ -204,8 +204,8 @@ def first_of_each(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
 
 
 def over_distinct(columns: LayoutColumns, names: Sequence[str], compute: Callable[[LayoutColumns], T]) -> T:
-    """`compute(columns)`, a record of (N,) arrays that depends on the named columns alone, computed once for each
-    combination of them."""
+    """The record of (N,) arrays `compute(columns)`, which depends on the named columns alone: each combination of their
+    values is computed once."""
     if len(columns) < MIN_ROWS_TO_DEDUPLICATE:
         return compute(columns)
     first, kind = first_of_each([getattr(columns, name) for name in names])
@@ -216,7 +216,7 @@ def over_distinct(columns: LayoutColumns, names: Sequence[str], compute: Callabl
 
 
 def _take_rows(value: Any, index: Ints) -> Any:
-    """The same record with some rows of its arrays."""
+    """A record with some rows of its arrays."""
     if isinstance(value, np.ndarray):
         return take_rows(value, index)
     if isinstance(value, tuple):

@@ -53,7 +53,7 @@ ZERO_STAGES = 4
 USUAL_RING = 2
 """Buffers for streamed weights: one computes while the next is filled."""
 MOST_REPLICAS = 2**16
-"""Most replicas that a layout names the pools of."""
+"""Maximum number of replicas whose pools a layout may name."""
 
 
 class Offload(NamedTuple):
@@ -332,14 +332,14 @@ AXES: dict[str, Word] = {
 assert [*AXES] == [*Layout.model_fields], "an axis is a field of `Layout` and a word"
 
 RESOLVED_AS = {"etp": "expert_tp", "shard": "shard_group"}
-"""Axes that follow others when omitted, and the property that says what they come to."""
+"""Axes that follow others when omitted, and the property with their effective value."""
 _UNWRITTEN = {name: field.default for name, field in Layout.model_fields.items()} | dict.fromkeys(
     ("tp", "pp", "dp", "mbs", "zero")
 )
 """The value at which an axis goes without saying; None: at no value."""
 
 MAX_WORDS = 100
-"""Five times as many as there are to say."""
+"""Maximum number of words in a layout: five times as many as there are axes."""
 
 
 def parse_layout(text: str) -> Layout:

@@ -32,7 +32,7 @@ def even_layers(num_layers: int, stages: int) -> tuple[int, ...]:
 
 
 def layers_in_turn(num_layers: int, stages: int) -> tuple[int, ...]:
-    """Stages filled in turn, each with the most that any has, so that what is left lies with the head."""
+    """Blocks of each stage, filled in turn to the largest share, so that the last stage has fewest, beside the head."""
     most = -(-num_layers // stages)
     return tuple(max(0, min(most, num_layers - most * stage)) for stage in range(stages))
 

@@ -11,7 +11,7 @@ from cost_models.base import MAX_LAYERS
 from cost_models.documents import printable
 
 MAX_STAGES = MAX_LAYERS
-"""Virtual stages of a pipeline: more than blocks nobody has."""
+"""Maximum number of virtual stages of a pipeline: as many as a model may have blocks."""
 
 _MOST_DIGITS = 12
 
@@ -22,7 +22,7 @@ class Word:
 
     @property
     def sign(self) -> str:
-        """What every such word has after its name."""
+        """Sign between the name of an axis and its value."""
         return "="
 
     def read(self, rest: str) -> Any:
@@ -38,7 +38,7 @@ class Word:
         return f"{name}={value}"
 
     def compare(self, name: str, value: Any) -> str:
-        """The same where values are compared, of one that no word is written for too: "no sp", "usual overlap"."""
+        """The word for a value among compared values, where the absent one has a word too: "no sp", "usual overlap"."""
         if value is None or value is False or (isinstance(self, (Counts, PerStage)) and not any(value)):
             return f"{'usual' if isinstance(self, (Choice, Subset)) else 'no'} {name}"
         return self.write(name, value)
@@ -57,12 +57,12 @@ class Word:
 
     @property
     def simplest(self) -> int:
-        """What a column holds where a layout goes without the axis."""
+        """Number in the column of a layout without the axis."""
         return 0
 
     @property
     def every(self) -> range | None:
-        """All that a column may hold; None: any number from the simplest on."""
+        """Numbers that a column may hold; None: any from the simplest on."""
         return None
 
 
@@ -73,7 +73,7 @@ class Number(Word):
     least: int = 1
     most: int | None = None
     outside: str = "must be above zero"
-    """What is wrong with a number below the least or above the most."""
+    """Complaint about a number below the least or above the most."""
     usual: int | None = None
 
     @property

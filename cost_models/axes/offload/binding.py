@@ -1,5 +1,5 @@
-"""What the channels to host memory do beside a rank's passes: which one binds, how long a ring hides weights, and from
-how many tokens on nothing of it is seen.
+"""Windows of the channels to host memory: which channel binds, how long a ring hides weights, and from how many tokens
+on a step waits for none of them.
 
 With F FLOP/s reached by a block's passes, a link of BW bytes/s and u seconds of the CPU for a parameter, weights of e
 bytes hide behind the forward passes from (e / 2) · F / BW tokens of a microbatch on. The CPU's update, which waits for
@@ -30,9 +30,9 @@ from cost_models.question import Question
 
 Binding = Channel | Literal["host memory", "drive", "device memory", "nothing"]
 WORTH_NAMING = 0.01
-"""Share of a step from which what is waited for binds."""
+"""Share of a step from which exposed seconds of a channel bind."""
 FULL = 0.97
-"""Share of a tier from which it is said to be full."""
+"""Share of a tier from which it counts as full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +41,17 @@ class HostWindows:
 
     down: float
     up: float
-    """Each with what is moved after the update."""
+    """Busy seconds of the link each way, those after the update among them."""
     update: float
     read: float
     """From the drive; 0 where nothing lies there."""
     write: float
     hidden: float
-    """What of the passes can hide any of it."""
+    """Seconds of the passes that can hide any of them."""
     late_hidden: float
-    """What of those of the last microbatch can, for updates wait for its gradients."""
+    """Those of the last microbatch, whose gradients updates wait for."""
     exposed: float
-    """What is waited for."""
+    """Seconds that a step waits for them."""
     binding: Binding
     transfer: float | None
     """Seconds in which a streamed block's weights come up; None where none is streamed."""
@@ -63,14 +63,14 @@ class HostWindows:
     forward_tokens: float | None
     """Tokens of a microbatch on a rank from which two buffers suffice."""
     microbatch_tokens: float
-    """How many it has."""
+    """Tokens of a microbatch on a rank."""
     update_tokens: float | None
     """Tokens of a microbatch on a rank from which the CPU's update hides; None where the stack updates after the
     passes, or the CPU updates nothing."""
 
 
 def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
-    """The channels of a placed layout; None of one that keeps nothing in host memory, or that lies over pools."""
+    """Windows of a placed layout; None of one that keeps nothing in host memory, or that lies over pools."""
     layout, batches = estimate.layout, estimate.microbatches
     if not any(layout.offload) or question.has_pools:
         return None
@@ -81,8 +81,8 @@ def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
     channels = channel_seconds(question, columns)
     late = float(channels.updating(channels.late_update, overlaps=question.stack.drive.overlaps)[0])
 
-    def exposed(own: ChannelSeconds) -> float:
-        return float(exposed_seconds(question, columns, passes, own)[0])
+    def exposed(busy: ChannelSeconds) -> float:
+        return float(exposed_seconds(question, columns, passes, busy)[0])
 
     binding: Binding = "nothing"
     if (waits := exposed(channels)) > WORTH_NAMING * estimate.step_seconds:

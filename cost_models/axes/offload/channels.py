@@ -77,9 +77,9 @@ CHANNELS: dict[Channel, tuple[str, ...]] = {
 ADAM_BYTES = 28.0
 """Bytes of host memory that the update of a parameter in fp32 moves."""
 NORM_BYTES = 4.0
-"""That the norm of a gradient in fp32 reads."""
+"""Bytes of host memory that the norm of a gradient in fp32 reads."""
 ADDED_BYTES = 12.0
-"""That adding two gradients moves: both are read, one is written."""
+"""Bytes of host memory that adding two gradients moves: both are read, one is written."""
 ADAM_BANDWIDTH = 0.43
 """Share of a host's memory bandwidth that it reaches: 0.257 ns a parameter on a DGX-2, whose two sockets have 256 GB/s
 (Ren et al. 2021, table 4: 2.57 s for 10 B parameters)."""
@@ -93,9 +93,9 @@ class GradientTraffic(NamedTuple):
     down: Array
     up: Array
     sums: Array
-    """Times that the CPU adds a gradient to those of earlier microbatches."""
+    """Additions, on the CPU, of a gradient to those of earlier microbatches."""
     trips: Array
-    """Times that it goes down."""
+    """Copies of a gradient down."""
 
 
 def gradient_traffic(
@@ -171,31 +171,31 @@ class ChannelSeconds(NamedTuple):
     late_down: Array
     """Part of `down` that waits for the last microbatch."""
     late_update: Array
-    """The same of `update`."""
+    """Part of `update` that waits for it."""
     read: Array
     write: Array
 
     def updating(self, update: Array, *, overlaps: bool) -> Array:
-        """(N,) of the CPU's update with what it takes from the drive and back: beside one another, or in turn."""
+        """(N,) seconds of the CPU's update with reads and writes of the drive: beside one another, or in turn."""
         drive = self.read + self.write
         return np.maximum(update, drive) if overlaps else update + drive
 
     def longest(self, *, overlaps: bool) -> Array:
-        """(N,) of the busiest one."""
+        """(N,) seconds of the busiest channel."""
         link: Array = np.maximum(self.down + self.park, self.up + self.back)
         return np.maximum(link, self.updating(self.update, overlaps=overlaps))
 
     @property
     def copies(self) -> Array:
-        """(N,) of all that goes either way."""
+        """(N,) seconds of all copies, either way."""
         return self.down + self.up + self.back + self.park
 
 
 def channel_seconds(
     question: Question, columns: LayoutColumns, residencies: Sequence[str] = RESIDENCIES
 ) -> ChannelSeconds:
-    """Busy seconds of the channels of a rank whose blocks are spread evenly, of those with some residencies; those of
-    the drive are always of all."""
+    """Busy seconds of the channels of a rank whose blocks are spread evenly, of blocks with some residencies alone;
+    seconds of the drive are those of all blocks."""
     none = np.zeros(len(columns))
     here, link = ranks_on_host(question, columns), link_rate(question, columns)
     each = update_seconds(question) * (1.0 if is_own_host(question.cluster) else here)

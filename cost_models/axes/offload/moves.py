@@ -65,7 +65,7 @@ class MoveSpan(NamedTuple):
     what: str
     """`weights`, `gradients`, `activations` or `states` that a lane carries; `add` or `update`, of the CPU."""
     block: int
-    """By its place in the model."""
+    """Place of the block in the model."""
     start: float
     end: float
 
@@ -108,7 +108,7 @@ class _Lanes:
         self._set_seconds()
 
     def _timed_turns(self, stages: Sequence[int], passes: PassSpans) -> list[tuple[Turn, float, float]]:
-        """The turns of the window, when they are: each pass of the timeline in equal parts, one for each block."""
+        """Turns of the window with start and end in seconds: each pass of the timeline in equal parts, one a block."""
         table, stack = passes.table, self.question.stack
         keeps = stack.keeps_streamed_blocks and self.layout.zero < 2
         turns = turns_of_rank(
@@ -151,7 +151,7 @@ class _Lanes:
             ("update", "update", STATES): each(STATES, "update", blocks[STATES]),
             ("update", "update", STREAMED): each(STREAMED, "update", blocks[STREAMED], 1 - adding),
         }
-        """Lane, what is moved, residency of the block → seconds."""
+        """Seconds by lane, tensor or task, and residency of the block."""
         updated = max(blocks[STATES] + blocks[STREAMED], 1)
         self._read, self._write = (
             float(own[0]) / updated for own in (by_part[STATES].read, by_part[STATES].write)
@@ -163,7 +163,7 @@ class _Lanes:
             float(moved[RECOMPUTE_POLICIES.index(policy)]) * bool(layout.offload.activations)
             for policy in policies
         ]
-        """Of each block, those of a microbatch one way."""
+        """Seconds by block, of a microbatch one way."""
 
     def carry_out(self) -> list[MoveSpan]:
         """The moves of a step."""
@@ -213,7 +213,7 @@ class _Lanes:
                 self._update(block, end)
 
     def _update(self, block: int, ready: float) -> None:
-        """Of a block whose gradients are all there, or go there now."""
+        """Moves of the update of a block whose gradients are all there, or go there now."""
         ready = max(ready, self._arrived.get(block, 0.0))
         if self.lives[block] == STATES:
             ready = self._put("up", "gradients", block, ready)

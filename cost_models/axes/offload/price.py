@@ -162,7 +162,7 @@ def offload_seconds(pieces: Pieces, terms: Terms) -> Terms:
 
 
 def _device_update(columns: LayoutColumns, block: Array) -> Affine:
-    """Seconds in which a rank's device updates blocks, each of which takes `block`: those with states there."""
+    """Seconds of the update on a rank's device of the blocks with states there, `block` each."""
     none = np.zeros(len(columns))
     return over_residencies(columns, {RESIDENT: block, PARKED: block, STATES: none, STREAMED: none})
 

@@ -113,7 +113,7 @@ def over_residencies(columns: LayoutColumns, values: Mapping[str, Array]) -> Aff
 
 
 def block_parameters(question: Question, columns: LayoutColumns) -> list[tuple[bool, Array]]:
-    """(whether of routed experts, (N,) parameters on a rank) of the parts of a block."""
+    """Pairs of whether parameters of a block are of routed experts, and their number on a rank, (N,)."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     return [(False, counts.block), (True, counts.experts)][: 1 + question.model.has_experts]
 
@@ -126,8 +126,8 @@ def end_parameters(question: Question, columns: LayoutColumns) -> Array:
 
 
 def rank_parameters(question: Question, columns: LayoutColumns) -> list[tuple[bool, dict[str, Array]]]:
-    """(whether of routed experts, residency → (N,) parameters of a rank that has an even share of the blocks); those of
-    the ends that live as blocks do are among the others'."""
+    """Pairs of whether the parameters are of routed experts, and of parameters by residency, (N,) each, on a rank that
+    has an even share of the blocks; embedding and head, where they live as blocks do, are no experts'."""
     blocks = {part: blocks_with(question, columns, part) for part in RESIDENCIES}
     found = [
         (experts, {part: blocks[part] * size for part in RESIDENCIES})
@@ -143,7 +143,7 @@ def rank_parameters(question: Question, columns: LayoutColumns) -> list[tuple[bo
 
 
 def held_on_device(question: Question, columns: LayoutColumns, residency: str) -> DeviceShare:
-    """What the device holds of the states of a block with a residency.
+    """Shares of the states of a block with a residency that the device holds.
 
     Where the CPU updates them, sharded gradients leave the device as they are reduced (Ren et al. 2021, ZeRO-Offload).
     Streamed blocks keep nothing there: their buffers are the ring's (`price`). Whatever the residency, gradients that
@@ -210,7 +210,7 @@ class Use(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One thing that is done with a block beside a pass."""
+    """One move of a block before or after a pass."""
 
     what: Literal["load", "drop", "down", "update"]
     block: int
@@ -220,7 +220,7 @@ class Move(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A pass, and what is done before and after it."""
+    """A pass with the moves before and after it."""
 
     use: Use
     before: tuple[Move, ...]
@@ -230,7 +230,7 @@ class Turn(NamedTuple):
 def turns_of_rank(
     layout: Layout, stages: Sequence[int], microbatches: int, *, at_once: bool = True, keeps: bool = True
 ) -> list[Turn]:
-    """What the rank of these virtual stages does in a step, pass by pass; of a layout whose blocks are placed.
+    """Passes and moves of a step on the rank of these virtual stages, in order; of a layout whose blocks are placed.
 
     Args:
         at_once: whether the CPU updates a block as soon as its gradients are there.

@@ -1,4 +1,4 @@
-"""What blocks keep for their backward pass, in host memory until then.
+"""Activations that blocks keep for their backward pass, in host memory until then.
 
 Whole storages go down once a block, whatever views of them autograd saves, and come back before the backward pass of
 the block, as the block after it runs its own: those of two blocks are on the device at a time. Parameters stay where
@@ -49,7 +49,7 @@ class ActivationPool:
         return buffer
 
     def give_back(self, buffer: Tensor, arrival: Arrival) -> None:
-        """Return a buffer to the pool; it is free once a copy out of it has arrived."""
+        """Return a buffer to the pool, which reuses it once a copy out of it has arrived."""
         self._free.setdefault(buffer.numel(), []).append((buffer, arrival))
 
     def _run(
@@ -77,7 +77,7 @@ class _SavedTensors:
         self._all: list[weakref.ref[_Stored]] = []
 
     def pack(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """What autograd holds in place of a tensor: a function that makes it again, on the device."""
+        """The function that makes a tensor again, on the device, which autograd holds in its place."""
         if isinstance(tensor, AsyncCollectiveTensor):
             tensor = tensor.trigger_wait()  # type: ignore[no-untyped-call]
         size, stride, offset, dtype = tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype
@@ -144,7 +144,7 @@ class _Stored:
             self._up = self._pool.link.up(self._values, self._buffer, after=self._down)
 
     def on_device(self) -> Tensor:
-        """Its bytes on the device, valid for all computations that follow."""
+        """Bytes of the storage on the device, valid for all computations that follow."""
         self.begin()
         self._up.before_computing()
         assert self._values is not None

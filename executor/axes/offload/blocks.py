@@ -277,7 +277,7 @@ class ShardedBlock:
     ) -> None:
         self.parameters, self.lives, self.link, self._drive = list(parameters), lives, link, drive
         self.updated = self.parameters
-        """What the optimizer updates."""
+        """Parameters that the optimizer updates."""
         if lives == STATES:
             self.updated = [self._host_copy(parameter) for parameter in self.parameters]
         self.optimizer = make(self.updated)
@@ -334,7 +334,7 @@ class ShardedBlock:
         return host
 
     def host_tensors(self) -> Iterator[Tensor]:
-        """What lies in host memory beside the link's buffers."""
+        """Tensors in host memory beside the link's buffers."""
         if self.lives != PARKED:
             yield from self._updater.host_tensors()
         if self.lives == STREAMED:

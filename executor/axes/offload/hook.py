@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +20,6 @@ from cost_models.axes.offload.residency import (
     PARKED,
     RESIDENT,
     STREAMED,
-    Turn,
     residency_of_blocks,
     turns_of_rank,
 )
@@ -50,12 +50,17 @@ class OffloadAxis(Axis):
         self._ranks_here = min(layout.num_gpus, rank.plan.question.cluster.gpus_per_node)
         started = int(os.environ.get("LOCAL_WORLD_SIZE", self._ranks_here))
         self.link = HostLink(rank.device, threads_for_updates(rank.device, started))
-        self._incoming, self._outgoing = Staging(self.link, torch.float32), Staging(self.link, rank.dtype)
         self.drive = Drive(rank.options.drive, self.link) if layout.offload.drive else None
+        self._host = HostPart(
+            link=self.link,
+            at_once=rank.options.clip is None,
+            incoming=Staging(self.link, torch.float32),
+            outgoing=Staging(self.link, rank.dtype),
+            drive=self.drive,
+        )
         self._pool = ActivationPool(self.link)
         self._on_host: dict[int, list[StatesOnHost]] = {}
         """By block."""
-        self._at_once = rank.options.clip is None
         self._parkings: list[Parking] = []
         self._window: Window | None = None
         self.sharded: list[ShardedBlock] = []
@@ -89,15 +94,8 @@ class OffloadAxis(Axis):
             parked = ParkedStates(parameters, copies, link=link, **how)
             self._parkings.append(parked.parking)
             return parked
-        host = HostPart(
-            link=link,
-            at_once=self._at_once,
-            incoming=self._incoming,
-            outgoing=self._outgoing,
-            drive=self.drive,
-        )
         kind = StreamedBlock if lives == STREAMED else StatesOnHost
-        made = kind(parameters, copies, host=host, **how)
+        made = kind(parameters, copies, host=replace(self._host, link=link), **how)
         self._on_host.setdefault(bucket, []).append(made)
         return made
 
@@ -114,22 +112,17 @@ class OffloadAxis(Axis):
             parking.following = following
         if self._on_host:
             modules = {int(name): block for part in self.rank.parts for name, block in part.blocks.items()}
-            self._window = Window(self.turns(), modules, self._on_host, self.rank.passes)
+            microbatches, at_once = self.rank.share.microbatches, self._host.at_once
+            turns = turns_of_rank(self.layout, self.rank.stages, microbatches, at_once=at_once)
+            self._window = Window(turns, modules, self._on_host, self.rank.passes)
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        if self._window is None:
-            yield
-            return
-        self._window.begin()
+        if self._window is not None:
+            self._window.begin()
         yield
-        self._window.end()
-
-    def turns(self) -> list[Turn]:
-        """Moves of this rank in a step, pass by pass."""
-        return turns_of_rank(
-            self.layout, self.rank.stages, self.rank.share.microbatches, at_once=self._at_once
-        )
+        if self._window is not None:
+            self._window.end()
 
     def host_tensors(self) -> Iterator[Tensor]:
         yield from self.link.held
@@ -161,8 +154,10 @@ class OffloadAxis(Axis):
         ranks = self._ranks_here
         channels = channel_seconds(plan.question, columns)
 
-        def steps(*names: str) -> dict[str, Any]:
-            return {name: tuple(getattr(step, name) for step in self._steps) for name in names}
+        def steps(*same: str, **names: str) -> dict[str, Any]:
+            """Fields of a report, the counts of the same name or another of each step."""
+            pairs = [*zip(same, same, strict=True), *names.items()]
+            return {name: tuple(getattr(step, count) for step in self._steps) for name, count in pairs}
 
         host = HostReport(
             peak_bytes=host_peak and host_peak + self._rounded_up(),
@@ -177,12 +172,12 @@ class OffloadAxis(Axis):
         drive = DriveReport(
             held_bytes=self.drive.stored_bytes,
             predicted_bytes=(plan.prediction.drive_bytes or 0.0) / ranks,
-            seconds=tuple(step.drive_seconds for step in self._steps),
             predicted_read_bytes=float(read[0]),
             predicted_written_bytes=float(written[0]),
             predicted_seconds=float((channels.read + channels.write)[0]),
-            read_bytes=tuple(step.drive_read_bytes for step in self._steps),
-            written_bytes=tuple(step.drive_written_bytes for step in self._steps),
+            **steps(
+                read_bytes="drive_read_bytes", written_bytes="drive_written_bytes", seconds="drive_seconds"
+            ),
         )
         return {"host": host, "drive": drive}
 

@@ -59,13 +59,13 @@ class Traffic:
     down_bytes: int = 0
     up_bytes: int = 0
     copy_seconds: float = 0.0
-    """Of copies that the training thread makes itself, on a CPU; on a GPU those of the two streams, added up."""
+    """Seconds of copies: on a CPU those that the training thread makes, on a GPU of both streams, added up."""
     update_seconds: float = 0.0
-    """Of updates on the host: on a CPU, whose one thread makes each, by the clock of that thread."""
+    """Seconds of updates on the host: on a CPU, whose one thread makes each, by the clock of that thread."""
     drive_read_bytes: int = 0
     drive_written_bytes: int = 0
     drive_seconds: float = 0.0
-    """Of reading and of writing there, added up."""
+    """Seconds of reading and of writing there, added up."""
     timed: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
 
 
@@ -97,14 +97,14 @@ class HostLink:
         self._worker = ThreadPoolExecutor(1, "host-update", *own)
 
     def of(self, block: int) -> HostLink:
-        """The same link; what goes through it is recorded as of this block."""
+        """A view of the link, whose copies and updates are recorded as of this block."""
         own = copy(self)
         own._block = block
         return own
 
     @property
     def traffic(self) -> Traffic:
-        """Traffic since it was last taken."""
+        """Counts since the last call of `taken`."""
         return self._account.traffic
 
     def record_into(self, carried: list[Carried] | None) -> None:
@@ -210,8 +210,8 @@ class HostLink:
 
 
 def threads_for_updates(device: torch.device, ranks: int) -> int:
-    """Threads for updates on the host, of each of so many ranks: on a GPU's host a share of the cores, but for one that
-    drives the device; on a CPU, which trains, one. A host runs no more ranks than it has GPUs."""
+    """Number of threads for the updates of each rank on its host: on a GPU's host a share of the cores, less the one
+    that drives the device; on a CPU, which trains, one. A host runs no more ranks than it has GPUs."""
     if device.type != "cuda":
         return 1
     return max(1, len(os.sched_getaffinity(0)) // min(ranks, torch.cuda.device_count()) - 1)
