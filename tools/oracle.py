@@ -187,6 +187,7 @@ def costs_of(fields: Fields, layouts: list[str]) -> dict[str, list[Any]]:
     from cost_models.pipeline.pools import costs_of_ranks, replica_terms, with_pools
     from cost_models.pipeline.pricing import estimate, weighed_costs
     from cost_models.pipeline.stage_costs import COLUMNS as NAMES
+    from cost_models.pipeline.stage_costs import costs_of
 
     question = question_of(fields)
     found: dict[str, list[Any]] = {}
@@ -200,7 +201,7 @@ def costs_of(fields: Fields, layouts: list[str]) -> dict[str, list[Any]]:
             case "pools":
                 each = [costs_of_ranks(question, with_pools(question, layout))]
             case "replicas":
-                each = [terms.costs for terms in replica_terms(question, columns)]
+                each = [costs_of(*terms) for terms in replica_terms(question, columns)]
             case _:
                 costs = weighed_costs(question, columns)
                 each = [costs, *(costs.each_kind if costs.kinds else ())]

@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -63,6 +63,7 @@ from cost_models.pipeline.stage_costs import (
 from cost_models.question import Question
 from cost_models.specs.cluster import BuildingsSpec, LevelSpec, LinkLevels, LinkSpec
 
+Size = TypeVar("Size", int, Ints)
 RankTerms = tuple[Terms, Array]
 """Coefficients of N layouts and (N,) bytes that a device's peak may reach. Of one layout: one row for all its ranks,
 blocks by sort, or on several pools one for each rank, of mean blocks."""
@@ -109,11 +110,9 @@ def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
     )
 
 
-def ranks_in(question: Question, columns: LayoutColumns) -> Ints:
-    """(K, N) pipeline ranks that each pool holds, all of its GPUs in use."""
-    gpus_K1 = np.array([pool.cluster.num_gpus for pool in question.pools])[:, None]
-    ranks: Ints = gpus_K1 // (columns.tp * columns.replicas)
-    return ranks
+def parts_in(question: Question, size: Size) -> tuple[Size, ...]:
+    """Parts of `size` GPUs, ranks of a pipeline or replicas, that each pool holds, all of its GPUs in use."""
+    return tuple(pool.cluster.num_gpus // size for pool in question.pools)
 
 
 def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTerms]:
@@ -154,9 +153,9 @@ def with_pools(question: Question, layout: Layout) -> Layout:
     """
     if layout.says_pools or not question.has_pools:
         return layout
-    ranks = _named(question, ranks_in(question, LayoutColumns.of([layout]))[:, 0])
+    size = layout.tp * layout.data_ranks
+    ranks = _named(question, parts_in(question, size))
     if len(ranks) != layout.pp:
-        size = layout.tp * layout.data_ranks
         raise InputError(f"`{layout}` has {layout.pp} ranks of {size} GPUs; the pools hold {len(ranks)}")
     return layout.model_copy(update={"pools": ranks})
 
@@ -248,9 +247,9 @@ def _transfers(question: Question, whole: list[Question], columns: LayoutColumns
     """(K, K, N) seconds of a stage boundary, and (K, K, N) of a tied matrix."""
     count = len(whole)
     boundary, tied = np.zeros((2, count, count, len(columns)))
-    ranks_KN = ranks_in(question, columns)
+    ranks = parts_in(question, columns.tp * columns.replicas)
     for k, pool in enumerate(question.pools):
-        own = replace(columns, pp=ranks_KN[k])
+        own = replace(columns, pp=ranks[k])
         boundary[k, k] = boundary_seconds(pool, own, axis_groups(pool.cluster, own))
     ends = [_end_of_link(pool, question.between, columns) for pool in whole]
     for one in range(count):
@@ -311,15 +310,9 @@ def replica_terms(question: Question, columns: LayoutColumns) -> list[RankTerms]
     return [(terms | once, memory_limit(pool, columns)) for terms, pool in zip(each, pools, strict=True)]
 
 
-def replicas_in(question: Question, layout: Layout | LayoutColumns) -> tuple[Any, ...]:
-    """Replicas of a layout, or (N,) of each of N layouts, that each pool holds, all of its GPUs in use."""
-    size = layout.tp * layout.cp * layout.pp
-    return tuple(pool.cluster.num_gpus // size for pool in question.pools)
-
-
 def in_pools(question: Question, layout: Layout) -> Layout:
     """Layout whose replicas fill the pools, in the cluster's order."""
-    pools = _named(question, replicas_in(question, layout))
+    pools = _named(question, parts_in(question, layout.tp * layout.cp * layout.pp))
     return layout.model_copy(update={"replicas": pools, "dp": len(pools)})
 
 
@@ -334,7 +327,8 @@ def require_full_pools(question: Question, layout: Layout) -> None:
     Raises:
         InputError: they do not, or there are too few microbatches for all.
     """
-    replicas, held = counted_replicas(question, layout), replicas_in(question, layout)
+    replicas = counted_replicas(question, layout)
+    held = parts_in(question, layout.tp * layout.cp * layout.pp)
     if replicas != held:
         raise InputError(
             f"`{layout}` has {replicas} replicas in pools {question.names}; their GPUs hold {held}"

@@ -14,12 +14,12 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import OUTERMOST_REPLICAS, Layout, ranks_inside
 from cost_models.axes.offload.residency import offloads
 from cost_models.axes.rule import Words
-from cost_models.pipeline.pools import fewest_microbatches, ranks_in, replicas_in, with_microbatches
+from cost_models.pipeline.pools import fewest_microbatches, parts_in, with_microbatches
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN, is_scheduled
 from cost_models.units import counted
 
-ONCE_A_STEP = 1
+HIGHEST_ZERO = 1
 """The highest ZeRO stage whose collectives run once a step, in every software stack. Whole replicas take different
 numbers of microbatches, so nothing that happens every microbatch may need two of them."""
 
@@ -33,7 +33,7 @@ def holds_replicas(question: Question, columns: LayoutColumns) -> Bools:
     """(N,): layouts whose replicas each lie in one pool, fill all of them, and meet once a step only."""
     x = columns
     inside: Bools = np.fmod(x.tp * x.cp, x.ep * x.etp) == 0
-    meets_once: Bools = (x.zero <= ONCE_A_STEP) & ~offloads(x) & inside
+    meets_once: Bools = (x.zero <= HIGHEST_ZERO) & ~offloads(x) & inside
     return _fills(question, x, "dp", x.tp * x.cp * x.pp) & meets_once
 
 
@@ -75,7 +75,7 @@ def _stage_objections(question: Question, layout: Layout) -> Iterator[Words]:
         what = f"`order={layout.order}` spreads each pipeline rank, and each lies in one pool"
         yield Words(what, "use an order that ends with pp")
     if layout.pools and outermost and not words and not odd:
-        right = dict(zip(question.names, ranks_in(question, columns)[:, 0].tolist(), strict=True))
+        right = dict(zip(question.names, parts_in(question, size), strict=True))
         runs = [(name, len(list(run))) for name, run in groupby(layout.pools)]
         if sorted(runs) != sorted(right.items()):
             what = f"`pools={_counts(runs)}` is not how the pools divide"
@@ -87,7 +87,7 @@ def _replica_objections(question: Question, layout: Layout) -> Iterator[Words]:
     odd = list(_odd_pools(question, size, "replica", "tp x cp x pp"))
     yield from odd
     right, named = (
-        dict(zip(question.names, replicas_in(question, layout), strict=True)),
+        dict(zip(question.names, parts_in(question, size), strict=True)),
         Counter(layout.replicas),
     )
     if not odd and named != right:
@@ -97,9 +97,9 @@ def _replica_objections(question: Question, layout: Layout) -> Iterator[Words]:
     words = _written_schedule(layout)
     if words:
         yield Words(f"{different}, and {words} runs in whole rounds of them", "use 1f1b or gpipe")
-    if layout.zero > ONCE_A_STEP:
+    if layout.zero > HIGHEST_ZERO:
         what = f"{different}, and `zero{layout.zero}` may communicate after each"
-        yield Words(what, f"use zero{ONCE_A_STEP}")
+        yield Words(what, f"use zero{HIGHEST_ZERO}")
     if any(layout.offload):
         yield Words(f"`offload` is not priced where {different}", "leave out `offload`")
     if layout.tp * layout.cp % (layout.ep * layout.expert_tp):

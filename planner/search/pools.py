@@ -18,7 +18,7 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.errors import DoesNotFitError, InfeasibleError
-from cost_models.pipeline.pools import pool_terms, rank_costs, ranks_in
+from cost_models.pipeline.pools import parts_in, pool_terms, rank_costs
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
@@ -60,7 +60,7 @@ class PoolCandidates:
             terms = pool_terms(question, stages)
             costs = tuple(pool.within(self.max_memory) for pool in terms.costs)
             self._terms = replace(terms, costs=costs)
-            self._ranks = ranks_in(question, stages)
+            self._ranks = np.stack(parts_in(question, stages.tp * stages.replicas))
 
     def __len__(self) -> int:
         return self._num_stages + len(self._replicas.columns)
@@ -198,7 +198,7 @@ def orders_of(question: Question, layout: Layout) -> Iterator[Layout]:
     if layout.says_pools or not question.has_pools:
         yield layout
         return
-    counts = ranks_in(question, LayoutColumns.of([layout]))[:, 0].tolist()
+    counts = parts_in(question, layout.tp * layout.data_ranks)
     for order in permutations(range(len(counts))):
         pools = tuple(question.names[k] for k in order for _ in range(counts[k]))
         yield layout.model_copy(update={"pools": pools})

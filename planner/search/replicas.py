@@ -36,9 +36,9 @@ from cost_models.pipeline.pools import (
     counted_replicas,
     fewest_microbatches,
     in_pools,
+    parts_in,
     replica_memory,
     replica_terms,
-    replicas_in,
     shares,
 )
 from cost_models.pipeline.pricing import estimate
@@ -51,7 +51,7 @@ from planner.bounds.boxes import within_late_rules
 from planner.bounds.steps import pipeline_seconds
 from planner.placement.leaf import Leaf, leaf_fields
 from planner.placement.rank_costs import RankCosts
-from planner.rules.pools import ONCE_A_STEP, holds_replicas
+from planner.rules.pools import HIGHEST_ZERO, holds_replicas
 from planner.search.candidates import groups_of, joined
 from planner.space.limits import limits_in_words
 from planner.space.restrictions import Restrictions
@@ -165,7 +165,7 @@ def replica_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
     tables = [LayoutColumns.of([Layout()]).rows(np.empty(0, dtype=np.int64))]
     for size in range(1, together + 1) if asks_for_replicas(question, limits) else ():
         dp = gpus // size
-        only = plain_only(limits, dp={dp}, zero=set(range(ONCE_A_STEP + 1)))
+        only = plain_only(limits, dp={dp}, zero=set(range(HIGHEST_ZERO + 1)))
         if together % size or batch < dp or dp > MOST_REPLICAS or not all(only.values()):
             continue
         within = replace(limits, only=only, allowed=limits.allowed & {"overlap"})
@@ -252,7 +252,7 @@ class ReplicaSpace:
                 cycle = fixed_NR.sum(axis=1) + blocks * each_N1[:, 0] + pool.cycle_delay
                 ends[k] = _start_up(pool, cycle, busiest[k]) + pool.tail(fewest)
                 fits &= (pool.blocks_that_fit.max(axis=-1) >= fewest).all(axis=1)
-            replicas = np.stack(replicas_in(self.question, columns))
+            replicas = np.stack(parts_in(self.question, columns.tp * columns.cp * pp))
             together = self.question.training.global_batch // columns.mbs
             bound = summed_rates(ends, busiest, replicas, together, _least(columns))
             seconds[rows] = np.where(fits, bound, np.inf)
@@ -263,7 +263,7 @@ class ReplicaSpace:
         plain = ", ".join(name for name in self.question.stack.schedules if name in PLAIN)
         return (
             "whole replicas in every pool: all legal tp x pp x cp x ep x etp x mbs x"
-            f" zero0-{ONCE_A_STEP} x shard groups x sequence parallelism x schedule ({plain}), microbatches shared at"
+            f" zero0-{HIGHEST_ZERO} x shard groups x sequence parallelism x schedule ({plain}), microbatches shared at"
             f" best; stages as equal as the blocks allow, recompute {' / '.join(self.policies)} of so many blocks of"
             f" every stage; {limits_in_words(self.question, Restrictions())}"
         )
