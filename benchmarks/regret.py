@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from cost_models.axes.layout import Layout
+from cost_models.estimate import pair_error_of, uncovered_facts
 from cost_models.expected import (
     FEATURES,
     NAMES,
@@ -50,7 +51,6 @@ from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import MIN_RANKED, measured_seconds, sweep_of
 from cost_models.pipeline.pricing import seconds_under_scenarios
 from cost_models.risk import middle
-from cost_models.uncertainty import pair_error_of, uncovered_facts
 from planner.answers.recommend import MAX_COMPARED
 
 ROOT = Path(__file__).parents[1]

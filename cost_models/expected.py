@@ -38,13 +38,12 @@ import numpy.typing as npt
 from cost_models.arrays import MAD_TO_DEVIATION, Array, Bools, Ints
 from cost_models.axes.layout import Layout
 from cost_models.defaults import die_of
-from cost_models.estimate import Estimate
+from cost_models.estimate import Estimate, half_width
 from cost_models.files import catalog, read_data
 from cost_models.operators.flops import model_flops
 from cost_models.operators.parameters import total_parameters
 from cost_models.pipeline.pricing import seconds_under_scenarios, step_interval
 from cost_models.question import Question
-from cost_models.uncertainty import half_width
 
 SHAPE = ("parameters", "flops_per_token", "hidden", "layers", "sequence", "gpus", "microbatches")
 SPLIT = ("tp", "pp", "vpp", "cp", "ep", "mbs")

@@ -44,7 +44,17 @@ from cost_models.communication.topology import Level, axis_groups, levels_of, me
 from cost_models.compute.ends import end_seconds
 from cost_models.compute.gemm import device_of
 from cost_models.errors import InputError
-from cost_models.estimate import Breakdown, Estimate, PoolReplicas, Trust, fullest_pool
+from cost_models.estimate import (
+    Breakdown,
+    Estimate,
+    PoolReplicas,
+    Trust,
+    deviation_on,
+    fullest_pool,
+    half_width,
+    pair_error_of,
+    uncovered_facts,
+)
 from cost_models.files import read_data
 from cost_models.memory.activations import activation_bytes
 from cost_models.operators.accumulation import loss_chunk
@@ -73,7 +83,6 @@ from cost_models.risk import slowest, weigh
 from cost_models.schedules.actions import IDLE, KINDS, ActionTable
 from cost_models.schedules.registry import build, shortened
 from cost_models.schedules.timeline import compile_timeline
-from cost_models.uncertainty import deviation_on, half_width, pair_error_of, uncovered_facts
 
 _PARTS = {part: number for number, part in enumerate((*TIME_PARTS, *HIDDEN_PARTS))}
 
@@ -477,7 +486,7 @@ def step_deviation(question: Question, layout: Layout, seconds: float) -> float 
     """Standard deviation of the logarithm of a step time around the predicted one; None without scenarios.
 
     Scenarios of the constants, what no constant explains, and for every axis, GPU or stack of the question that no run
-    of the profile had, an error as large as one axis brings to the ratio of two times (`cost_models.uncertainty`).
+    of the profile had, an error as large as one axis brings to the ratio of two times (`cost_models.estimate`).
     """
     steps_K = seconds_under_scenarios(question, layout)
     scenarios = question.hardware.scenarios

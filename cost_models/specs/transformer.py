@@ -618,7 +618,7 @@ class TransformerSpec(Spec):
     """Operations of the model's blocks that are not priced, a few words each; the executor does not train
     such a model."""
     changed: Annotated[tuple[str, ...], LISTED] = ()
-    """Changes that `--allow` made to the named model, as words of `--allow` (`cost_models.specs.changes`)."""
+    """Changes that `--allow` made to the named model, as words of `--allow` (`cost_models.specs.training`)."""
     source: str = ""
     """Source of the shape."""
 

@@ -139,7 +139,7 @@ class Request(Fitting, Job, Nouns):
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """What `--allow` changes of the model and the job (`cost_models.specs.changes`)."""
+        """What `--allow` changes of the model and the job (`cost_models.specs.training`)."""
         return ()
 
 
@@ -178,14 +178,14 @@ class Limits:
     @property
     def changes(self) -> tuple[str, ...]:
         """What `--allow` changes of the mathematics."""
-        from cost_models.specs.changes import is_change
+        from cost_models.specs.training import is_change
 
         return tuple(word for word in self._allowed if is_change(word))
 
     @property
     def opened(self) -> tuple[str, ...]:
         """What else it opens."""
-        from cost_models.specs.changes import is_change
+        from cost_models.specs.training import is_change
 
         return tuple(word for word in self._allowed if not is_change(word))
 

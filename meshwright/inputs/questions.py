@@ -16,12 +16,11 @@ from cost_models.files.models import LoadedModel, resolve_model
 from cost_models.files.names import known_cluster, known_model
 from cost_models.question import Question
 from cost_models.risk import EVEN, MOST_CONFIDENT, least_chance
-from cost_models.specs.changes import changed
 from cost_models.specs.cluster import LEAST_MEMORY, ClusterSpec, MixedCluster, Precision
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.stack import StackSpec
-from cost_models.specs.training import TrainingSpec
+from cost_models.specs.training import TrainingSpec, apply_changes
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import grouped, parse_bytes
 from meshwright.inputs.lengths import documents_told, with_lengths
@@ -64,7 +63,7 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
     assert training is not None
     assert confidence is not None
     cluster = with_host_memory(cluster, host_memory)
-    spec, training = changed(model.spec, training, request.changes)
+    spec, training = apply_changes(model.spec, training, request.changes)
     stack = own_stack or request.stack or (trainer.stack if trainer else None)
     pools = cluster.pools if isinstance(cluster, MixedCluster) else (cluster,)
     on_cpu = any(one.gpu.kind == "cpu" for one in pools)

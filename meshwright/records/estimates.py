@@ -14,7 +14,7 @@ from cost_models.estimate import Breakdown, Estimate, PoolReplicas
 from cost_models.pipeline.pricing import crossing
 from cost_models.question import Question
 from cost_models.risk import least_chance
-from cost_models.specs.changes import changes_of
+from cost_models.specs.training import changes_of
 from meshwright.records import fields_of
 from planner.answers.optimum import Optimum
 

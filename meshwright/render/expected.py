@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from cost_models.axes.layout import Layout
+from cost_models.estimate import untried
 from cost_models.expected import SPLIT, ExpectedStep, NearRuns
 from cost_models.question import Question
-from cost_models.uncertainty import untried
 from cost_models.units import format_seconds, grouped
 from meshwright.render.words import percent, sentence_list, wrapped
 

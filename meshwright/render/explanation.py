@@ -33,8 +33,7 @@ from planner.objectives import ObjectiveName
 from planner.plan import Plan
 
 if TYPE_CHECKING:
-    from planner.explain.reasons import BindingConstraint, CompletedLayout, Explanation, WhyNot
-    from planner.explain.what_if import Sensitivity
+    from planner.explain.reasons import BindingConstraint, CompletedLayout, Explanation, Sensitivity, WhyNot
 
 _MAX_PARTS = 3
 """Parts named in one sentence."""

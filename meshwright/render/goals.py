@@ -14,8 +14,7 @@ from cost_models.operators.parameters import total_parameters, trained_parameter
 from cost_models.pipeline.pricing import estimate as price
 from cost_models.pipeline.sizes import narrow_copies
 from cost_models.question import Question
-from cost_models.specs.changes import changes_of, without
-from cost_models.specs.training import Reference
+from cost_models.specs.training import Reference, changes_of, undo_change
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.records.estimates import pool_records
 from meshwright.render.tables import Table, table
@@ -224,7 +223,7 @@ def changes_worth(question: Question, estimate: Estimate) -> dict[str, float]:
     """Seconds that the same layout's step takes without each of the changes."""
     found = {}
     for word in changes_of(question.model, question.training):
-        model, training = without(question.model, question.training, word)
+        model, training = undo_change(question.model, question.training, word)
         before = price(replace(question, model=model, training=training), estimate.layout)
         found[word] = before.step_seconds
     return found

@@ -442,12 +442,6 @@ def _under(
     return None
 
 
-def where_least(limits: Restrictions) -> Restrictions:
-    """The part of the restrictions' space that needs least memory."""
-    unused = limits.unused | ({"order", "shard"} - limits.only.keys() - limits.never.keys())
-    return replace(limits, extreme_mbs=True, unused=frozenset(unused))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
     """One cluster that the user may choose."""

@@ -1,6 +1,6 @@
 """The recommended layout: the simplest that surely fits and that the model cannot tell from the fastest that does.
 
-A gain that is less likely than two to one (`cost_models.uncertainty`) does not pay for a layout that is harder to run
+A gain that is less likely than two to one (`cost_models.estimate`) does not pay for a layout that is harder to run
 or unlike any timed one. Kinds of layouts are tried from the simplest on: ordinary ones use no axis that no timed run of
 the profile used. A kind is a set of restrictions, so its fastest layout is found and proved as any other plan is.
 
@@ -26,14 +26,13 @@ from pydantic import ValidationError
 
 from cost_models.axes.layout import COMPARED, Layout, axes_that_differ
 from cost_models.errors import InfeasibleError, InputError
-from cost_models.estimate import Estimate
+from cost_models.estimate import CLEAR, Estimate, chance_of_gain, deviation_on, pair_error_of, timed_under
 from cost_models.expected import ExpectedStep, expected_step
 from cost_models.pipeline.pricing import estimate as price
 from cost_models.pipeline.pricing import seconds_under_scenarios
 from cost_models.question import Question
 from cost_models.risk import FITTING, Risk, middle
 from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES, Degree
-from cost_models.uncertainty import CLEAR, chance_of_gain, deviation_on, pair_error_of, timed_under
 from planner.formats.trainers import refusals, trainer_named, trainers_of
 from planner.objectives import Certificate
 from planner.plan import PlanChoice, PlanRecommendation, PlanRestrictions

@@ -22,8 +22,8 @@ from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.operators.block import drops_something
 from cost_models.question import Question
 from cost_models.risk import confident_share
-from cost_models.specs.changes import WORDS
 from cost_models.specs.choices import ORDERS, RECOMPUTE_POLICIES, Recompute
+from cost_models.specs.training import CHANGE_WORDS
 from planner.formats.trainers import rows_for, trainer_named
 from planner.space.axes import CLOSED
 
@@ -270,7 +270,7 @@ def _words(values: Mapping[str, frozenset[int]]) -> tuple[str, ...]:
 MOST_WORDS = 1000
 """Maximum number of words of `--fix` and `--forbid` together."""
 
-_OPENS = (*CLOSED, *WORDS)
+_OPENS = (*CLOSED, *CHANGE_WORDS)
 """Names that `--allow` takes: axes of layouts, and options that change the mathematics."""
 _PARTS = [name for name in COLUMNS if "_" in name]
 _WORD = re.compile(rf"({'|'.join([*_PARTS, '[a-z]+'])})(<=|>=|<|>|=)?(.*)$", re.ASCII)

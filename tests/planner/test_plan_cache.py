@@ -33,7 +33,7 @@ def test_a_plan_is_explained_once(plan: Plan, monkeypatch: pytest.MonkeyPatch) -
     first = explained(plan)
     assert first.rival is not None
     monkeypatch.setattr(reasons, "search_on", unsearched)
-    monkeypatch.setattr("planner.explain.what_if.faster_under", unsearched)
+    monkeypatch.setattr("planner.explain.reasons.faster_under", unsearched)
     assert explained(plan) == first
 
 

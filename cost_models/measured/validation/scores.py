@@ -4,7 +4,7 @@ Errors are predicted / measured − 1. A *sweep* is what one source ran under on
 model, sequence length, number of GPUs, global batch, GPU and precision, and differ in layout.
 
 **Choices**: the recommended row of a sweep is the simplest of those that the model cannot tell from the one predicted
-fastest (`cost_models.uncertainty`). Simple is what `plan` recommends: no optional axes, no recomputation, room in
+fastest (`cost_models.estimate`). Simple is what `plan` recommends: no optional axes, no recomputation, room in
 memory. The regret of a choice is how much slower it ran than the fastest row; runs of one layout with the same
 prediction count as one choice, with their median time. For every two rows that differ, the score says whether the
 measured ratio of their times lies in the model's 90 % interval.
@@ -30,10 +30,10 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.axes.layout import Layout, axes_that_differ
+from cost_models.estimate import CLEAR, chance_of_gain, deviation, half_width, pair_error_of
 from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predictions import Prediction
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.uncertainty import CLEAR, chance_of_gain, deviation, half_width, pair_error_of
 
 SWEEP_COLUMNS = ("model_name", "seq_len", "num_gpus", "global_batch", "gpu", "precision")
 """Columns in which the rows of one sweep agree."""

@@ -19,7 +19,7 @@ from meshwright.verbs.contract.answer import WithPlan
 from planner.answers.optimum import PROVEN
 from planner.explain.advice import Advice
 from planner.explain.advice import advise as advice_of
-from planner.explain.what_if import NEGLIGIBLE_GAIN
+from planner.explain.reasons import NEGLIGIBLE_GAIN
 from planner.formats.registry import switch_words
 from planner.plan import Plan, make_plan
 from planner.search.search import Budget

@@ -9,10 +9,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from cost_models.estimate import Estimate
+from cost_models.estimate import Estimate, chance_of_gain, error_between, pair_error_of
 from cost_models.expected import ExpectedStep, expected_step
 from cost_models.question import Question
-from cost_models.uncertainty import chance_of_gain, error_between, pair_error_of
 from cost_models.units import format_bytes, format_count, format_seconds
 from meshwright.inputs.plans import is_plan, plan_of
 from meshwright.inputs.problems import Problems

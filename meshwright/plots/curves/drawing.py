@@ -177,7 +177,7 @@ def draw_tornado(
 ) -> Drawing:
     """How far the step moves with a quarter more or less of each thing, the plan held and planned again."""
     from meshwright.plots.curves.tornado import tornado
-    from planner.explain.what_if import tornado_frame
+    from planner.explain.reasons import tornado_frame
 
     frame = tornado_frame(question, estimate, restrictions, budget)
     return Drawing(frame=frame, figure=tornado(frame, subject_of(question, estimate)))

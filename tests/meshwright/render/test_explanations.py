@@ -19,8 +19,15 @@ from cost_models.risk import FITTING
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.answers.frontier import frontier_frame, pareto_rows, scaling_frame
 from planner.explain.compare import compare, difference
-from planner.explain.reasons import binding_constraint, closest_rival, complete_layout, ties, why_not
-from planner.explain.what_if import CHANGES, sensitivities
+from planner.explain.reasons import (
+    CHANGES,
+    binding_constraint,
+    closest_rival,
+    complete_layout,
+    sensitivities,
+    ties,
+    why_not,
+)
 from planner.search.given_layout import place_layout
 from planner.search.search import doublings, search
 from planner.space.clouds import balanced_prices

@@ -189,8 +189,8 @@ def test_nothing_fits_is_an_answer_not_a_mistake(meshwright) -> None:
 def test_what_would_fit_is_said_in_words_in_json_and_in_python(
     meshwright, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit in ("SECONDS", "EACH_SECONDS"):
-        monkeypatch.setattr(f"planner.answers.remedies.{limit}", 60.0)
+    for limit in ("SECONDS_OF_REMEDIES", "SECONDS_OF_A_REMEDY"):
+        monkeypatch.setattr(f"planner.answers.feasibility.{limit}", 60.0)
     asked = (*ASKED[:2], "--gpus", "1", *ASKED[4:], "--max-memory", "2200 MiB")
     answer = meshwright("plan", *asked)
     assert "\nwould fit:\n  without --max-memory: " in answer.err

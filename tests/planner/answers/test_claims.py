@@ -18,8 +18,8 @@ from cost_models.schedules.registry import PLAIN
 from cost_models.specs.cluster import DriveSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from planner.answers import largest, remedies
-from planner.answers.largest import largest_sizes
+from planner.answers import feasibility
+from planner.answers.feasibility import largest_sizes
 from planner.search import candidates
 from planner.search.search import Budget
 from planner.space.restrictions import Restrictions, parse_restrictions
@@ -82,7 +82,7 @@ def drawn(rng: np.random.Generator) -> Asked:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what fits is asked: neither the fastest layout of a size nor which comes closest where none fits."""
-    monkeypatch.setattr(largest, "FASTEST_SECONDS", 0.0)
+    monkeypatch.setattr(feasibility, "FASTEST_SECONDS", 0.0)
     monkeypatch.setattr(candidates, "explain_infeasible", lambda *_: InfeasibleError("nothing fits"))
 
 
@@ -139,15 +139,15 @@ def test_no_larger_size_fits(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(number(2, 60)))
 def test_fewest_gpus_are_the_fewest(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every number between the one that was asked about and that which is offered."""
-    for limit in ("SECONDS", "EACH_SECONDS"):  # however busy the machine is
-        monkeypatch.setattr(remedies, limit, 600.0)
+    for limit in ("SECONDS_OF_REMEDIES", "SECONDS_OF_A_REMEDY"):  # however busy the machine is
+        monkeypatch.setattr(feasibility, limit, 600.0)
     asked = drawn(rng := np.random.default_rng(seed))
     whole = asked.question.cluster.model_copy(update={"gpus_per_node": 8})
     limits = replace(asked.limits, allowed=frozenset({"offload"}) if rng.integers(2) else frozenset())
     large = int(asked.family.base_size * rng.choice([1, 2, 4]))
     question = asked.family.question_of_size(asked.question, min(large, asked.family.largest_size))
     question = resized(question, int(rng.integers(1, 5)))
-    found = remedies.Remedies(
+    found = feasibility.Remedies(
         question=question, on_nodes=replace(question, cluster=whole), limits=limits, state_bytes=0.0
     )
     for offered in found.more_gpus():

@@ -12,7 +12,7 @@ from small import small_question
 
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
-from cost_models.estimate import Estimate
+from cost_models.estimate import CLEAR, Estimate, chance_of_gain, pair_error_of
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.pricing import estimate
@@ -20,7 +20,6 @@ from cost_models.question import Question
 from cost_models.risk import FITTING, RISKS
 from cost_models.specs.hardware import Scenarios
 from cost_models.specs.training import TrainingSpec
-from cost_models.uncertainty import CLEAR, chance_of_gain, pair_error_of
 from planner.answers import recommend as module
 from planner.answers.recommend import Recommendation, Step, classical_layout, recommend, steps, within_error
 from planner.formats.registry import exporter_of

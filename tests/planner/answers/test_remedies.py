@@ -13,8 +13,8 @@ from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
-from planner.answers import remedies
-from planner.answers.remedies import larger_hosts, with_remedies
+from planner.answers import feasibility
+from planner.answers.feasibility import larger_hosts, with_remedies
 from planner.search.search import search
 from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.space.sizes import resized
@@ -23,8 +23,8 @@ from planner.space.sizes import resized
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is offered must not hang on how busy the machine is."""
-    monkeypatch.setattr(remedies, "SECONDS", 60.0)
-    monkeypatch.setattr(remedies, "EACH_SECONDS", 60.0)
+    monkeypatch.setattr(feasibility, "SECONDS_OF_REMEDIES", 60.0)
+    monkeypatch.setattr(feasibility, "SECONDS_OF_A_REMEDY", 60.0)
 
 
 def offered(question: Question, limits: Restrictions | None = None) -> dict[str, Alternative]:
@@ -71,7 +71,7 @@ def test_states_in_16_bits_and_larger_gpus() -> None:
     assert "state_dtype: bf16 and gradient_dtype: bf16 in --training FILE" in found
     larger = [change for change in found if change.endswith(" --gpus 1")]
     gpus = [catalog.load_cluster(change.split()[0]).gpu for change in larger]
-    assert len({gpu.name for gpu in gpus}) == remedies.MAX_LARGER
+    assert len({gpu.name for gpu in gpus}) == feasibility.MAX_LARGER
     assert [gpu.memory for gpu in gpus] == sorted(gpu.memory for gpu in gpus)
     assert not any("num_layers: 4" in change for change in found)
 
@@ -119,7 +119,7 @@ def test_larger_hosts_are_offered_where_they_may_be_used() -> None:
     cluster = catalog.load_cluster("hgx-h200").model_copy(update={"gpus_per_node": 1, "host_memory": 2.0**33})
     question = complete_question(catalog.load_model("llama2-13b"), cluster, job, stack=stack)
     limits = Restrictions(allowed=frozenset({"offload"}))
-    tried = remedies.Remedies(question=question, on_nodes=question, limits=limits, state_bytes=2.3e11)
+    tried = feasibility.Remedies(question=question, on_nodes=question, limits=limits, state_bytes=2.3e11)
     found = next(tried.on_the_same_machine())
     assert found.change == "--host-memory 128GiB"
     assert "offload=" in found.layout

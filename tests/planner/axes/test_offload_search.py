@@ -22,8 +22,8 @@ from cost_models.question import Question
 from cost_models.specs.cluster import DriveSpec
 from cost_models.specs.stack import DriveUse
 from cost_models.specs.training import TrainingSpec
-from planner.answers import remedies
-from planner.answers.remedies import with_remedies
+from planner.answers import feasibility
+from planner.answers.feasibility import with_remedies
 from planner.search.search import search
 from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.space.space import enumerate_layouts
@@ -125,8 +125,8 @@ def test_the_search_stays_within_the_host() -> None:
 
 
 def test_where_nothing_fits_the_host_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("SECONDS", "EACH_SECONDS"):  # however busy the machine is
-        monkeypatch.setattr(remedies, limit, 60.0)
+    for limit in ("SECONDS_OF_REMEDIES", "SECONDS_OF_A_REMEDY"):  # however busy the machine is
+        monkeypatch.setattr(feasibility, limit, 60.0)
     question = asked()
     roomy = search(question, top=1, restrictions=Restrictions()).best.peak_bytes
     tight = Restrictions(max_memory=0.6 * roomy)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cost_models.axes.layout import Layout
-from cost_models.estimate import Estimate
+from cost_models.estimate import Estimate, error_between
 from cost_models.expected import expected_step
 from cost_models.risk import FITTING, Risk
-from cost_models.uncertainty import error_between
 from cost_models.units import counted, format_bytes, format_seconds, grouped
 from meshwright.families.transformer.planning.recommendation import FASTEST, choice_words
 from meshwright.families.transformer.planning.training import training_run

@@ -17,7 +17,7 @@ from meshwright.inputs.limits import confident, restrictions_of
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import question_of, single_count, whole_cluster
 from meshwright.verbs.largest import LargestOptions
-from planner.answers.largest import largest_sizes
+from planner.answers.feasibility import largest_sizes
 from planner.search.search import Budget
 from planner.space.obstacles import notes_of
 from planner.space.restrictions import Restrictions

@@ -18,7 +18,7 @@ from meshwright.render.ranked import question_header
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, sentence_list, wrapped
 from meshwright.verbs.contract.answer import AnswerBase
-from planner.answers.largest import LargestSize
+from planner.answers.feasibility import LargestSize
 from planner.answers.optimum import PROVEN
 from planner.plan import Plan, make_plan, save_plan
 from planner.space.restrictions import Restrictions

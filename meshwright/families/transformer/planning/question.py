@@ -69,9 +69,9 @@ class PlanQuestion:
         """
         # what is wrong with a question is said before any of the search is imported
         from meshwright.families.transformer.planning.planned import Planned
+        from planner.answers.feasibility import with_remedies
         from planner.answers.optimum import optimise
         from planner.answers.recommend import recommend
-        from planner.answers.remedies import with_remedies
 
         budget.proof = self.proof
         with with_remedies(self.question, self.restrictions, sizes=self.sizes, whole_nodes=self.whole_nodes):

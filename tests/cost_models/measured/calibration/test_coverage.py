@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
+from cost_models.estimate import untried
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
 from cost_models.specs.hardware import TimedRuns
 from cost_models.specs.training import TrainingSpec
-from cost_models.uncertainty import untried
 
 
 def question(*timed: TimedRuns) -> Question:

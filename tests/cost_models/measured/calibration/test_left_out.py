@@ -9,6 +9,7 @@ import pytest
 
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
+from cost_models.estimate import half_width
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.measured.validation.scores import LeftOutRun, Reach, coverage_by_source, reach_of
@@ -16,7 +17,6 @@ from cost_models.pipeline.pricing import estimate, step_deviation, step_interval
 from cost_models.question import Question
 from cost_models.specs.hardware import TimedRuns
 from cost_models.specs.training import TrainingSpec
-from cost_models.uncertainty import half_width
 
 
 def runs(source: str, logs: np.ndarray) -> list[LeftOutRun]:
