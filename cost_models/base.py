@@ -1,4 +1,4 @@
-"""What every user-written value shares: frozen, strict, no unknown fields, text in and out."""
+"""Base of every user-written value: frozen, strict, no unknown fields, text in and out."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class InfeasibleError(MeshwrightError):
 
     exit_code = 1
     space = ""
-    """What was searched, in words; empty where nothing was legal."""
+    """The searched space in words; empty where nothing was legal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class Alternative:
     change: str
     """The change, as the user types it or writes it in a file: `--gpus 16`."""
     note: str = ""
-    """What else is known of the change: "the fewest above 8"."""
+    """A further fact about the change: "the fewest above 8"."""
     gpus: int
     layout: str
     step_seconds: float

@@ -76,7 +76,7 @@ class PoolReplicas:
     microbatches: tuple[int, ...]
     """Microbatches of each of them."""
     step_seconds: float
-    """What a step takes those with most, if they wait for no other pool."""
+    """Seconds of a step of the replica with the most microbatches, if it waits for no other pool."""
     rank_memory: tuple[Breakdown, ...]
     """Parts of each pipeline rank's peak."""
     memory_limit: float
@@ -100,11 +100,11 @@ def fullest_pool(pools: Sequence[PoolReplicas]) -> PoolReplicas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What one placed layout takes. Times in seconds and memory in bytes, per step."""
+    """Price of one placed layout. Times in seconds and memory in bytes, per step."""
 
     layout: Layout
     microbatches: int
-    """Of each pipeline; of replicas in several pools the most."""
+    """Microbatches of each pipeline; of replicas in several pools the most."""
     step_seconds: float
     time: Breakdown
     """Parts of the busiest rank: compute, recompute, tp_comm, cp_comm, ep_comm, pp_comm, dp_comm, optimizer,
@@ -125,7 +125,7 @@ class Estimate:
     """The largest part of the step that is not compute, where it is worth naming; else `compute`."""
     trust: Trust
     causal_mfu: float = 0.0
-    """As MFU, of the scores that a causal mask or a window leaves only."""
+    """MFU that counts only the scores a causal mask or a window leaves."""
     answers_per_second: float | None = None
     """Tokens per second that the loss counts, where it does not count all."""
     replicas: tuple[PoolReplicas, ...] = ()
@@ -134,7 +134,7 @@ class Estimate:
     """Least probability of fitting for which `memory_limit` leaves room; at one half it leaves none."""
 
     weighed_seconds: float | None = None
-    """What the question's risk weighs of the step; None: the step on paper."""
+    """Seconds of the step as the question's risk weighs scenarios; None: the step on paper."""
     host_bytes: float = 0.0
     """Bytes in the memory of each host: what blocks keep there; 0 where none does. Over several pools the fullest."""
     host_limit: float | None = None
@@ -146,7 +146,7 @@ class Estimate:
 
     @property
     def compared_seconds(self) -> float:
-        """What layouts are compared by."""
+        """Seconds by which layouts are compared."""
         return self.step_seconds if self.weighed_seconds is None else self.weighed_seconds
 
     @property

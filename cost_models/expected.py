@@ -100,7 +100,7 @@ class Rows:
     spread: Array
     """(N,) how far its step moves with the constants that timed runs leave open: a deviation of its logarithm."""
     runs: tuple[dict[str, str], ...] = ()
-    """Of runs: source, model, layout and measured seconds, as written."""
+    """Source, model, layout and measured seconds of each run, as written; empty for questions."""
 
     def __len__(self) -> int:
         return len(self.features)

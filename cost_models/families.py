@@ -22,13 +22,13 @@ class Family:
     plan_kind: str
     """`kind` of its plan files."""
     plan: str
-    """What its plan files hold: a `planner.plan.AnyPlan`."""
+    """Class of its plan files: `planner.plan.AnyPlan`."""
     verbs: str
-    """What `meshwright plan` and the others do: `meshwright.families.verbs.Verbs`."""
+    """Class of its verbs, `plan` and the others: `meshwright.families.verbs.Verbs`."""
     training: str | None = None
     """How plans are trained, and on what: `executor.families.Training`; None: they are not."""
     report: str | None = None
-    """What is written of a run: an `executor.measure.any_report.AnyReport`."""
+    """Class of the report of a run: `executor.measure.any_report.AnyReport`."""
 
 
 TRANSFORMER, RECOMMENDER = "transformer", "recommender"

@@ -36,10 +36,11 @@ class Flag:
     metavar: str
     help: str
     kind: Any = str
-    """What its text is read as: `str`, `int`, `float`, `bool`, `Path`, an enumeration, or a list of one of these."""
+    """Type that its text is read as: `str`, `int`, `float`, `bool`, `Path`, an enumeration, or a list of one of
+    these."""
     _: KW_ONLY
     names: tuple[str, ...] = ()
-    """As it is written; empty: `--` and the field's name."""
+    """Spellings of the flag; empty: `--` and the field's name."""
     panel: Panel = "verb"
     """Its group; an argument is a word by its place, without a name."""
     after: str = ""
@@ -47,15 +48,15 @@ class Flag:
     least: float | None = None
     most: float | None = None
     offers: str = ""
-    """What the shell completes it with: a function of `meshwright.cli.completion`."""
+    """Completion in the shell: a function of `meshwright.cli.completion`."""
     check: Callable[[Any], Any] | None = None
     """Called with the value before any other work; raises InputError where it cannot be."""
     asks: bool = True
     """Whether it is part of the question; else it says how long or how to search, or what to print."""
     only_with: str = ""
-    """The flag without which it means nothing; the help lists it beside that flag alone."""
+    """The flag that this one needs beside it; the help lists it beside that flag alone."""
     unsaid: Any = AS_FIELD
-    """What the command takes where it is not said, if that is not the field's own default; `...`: it must be said."""
+    """Default of the command, where it is not the field's own; `...`: the flag is required."""
 
 
 def flag(

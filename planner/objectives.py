@@ -32,9 +32,9 @@ from cost_models.specs.cluster import OperationsSpec
 
 Proof = Literal["search", "ilp"]
 PROOFS: tuple[Proof, ...] = get_args(Proof)
-"""What proves an answer: the search, or one integer program over all layouts."""
+"""Provers of an answer: the search, or one integer program over all layouts."""
 Effort = Literal[Proof, "bounds", "any"]
-"""How far a search goes: to a proof; to one without the closing integer program, as curves of many searches have it; or
+"""Extent of a search: to a proof; to one without the closing integer program, as curves of many searches have it; or
 to the first plan that fits."""
 
 
@@ -74,7 +74,7 @@ class Certificate(Spec):
     gap: float
     """(best − bound) / best; 0 proves that the plan is optimal."""
     minimised: Risk = "none"
-    """What was minimised: the step on paper, or what this risk weighs of it over `scenarios`."""
+    """Quantity that was minimised: the step on paper, or what this risk weighs of it over `scenarios`."""
     scenarios: int = 0
     """How many scenarios make up the mean that was minimised; 0: none."""
     settled: Settled | None = None
@@ -95,7 +95,7 @@ DAY = 86400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """What a plan is searched for, with the price and the deadline that it needs."""
+    """Goal of a search, with the price and the deadline that it needs."""
 
     name: ObjectiveName = "time"
     price: float | None = None

@@ -151,7 +151,7 @@ class Prediction(Spec):
 
     step_seconds: float = Field(gt=0, allow_inf_nan=False)
     weighed_seconds: float | None = None
-    """What `risk` weighs of the step; None: the step on paper."""
+    """Seconds of the step as `risk` weighs scenarios; None: the step on paper."""
     mfu: float
     hfu: float
     tokens_per_second: float
@@ -283,7 +283,7 @@ class PlanChoice(Spec):
     middle_seconds: float = Field(gt=0, allow_inf_nan=False)
     """Mean step of the plan over the middle half of the scenarios: the least of them."""
     first_middle_seconds: float = Field(gt=0, allow_inf_nan=False)
-    """The same of the fastest on paper."""
+    """Mean step of the fastest on paper over the same scenarios."""
 
 
 class PlanRecommendation(Spec):
@@ -291,7 +291,7 @@ class PlanRecommendation(Spec):
     proved the fastest."""
 
     why: str
-    """What layouts of its kind have in common; empty where it is the fastest of all."""
+    """Common feature of layouts of its kind; empty where it is the fastest of all."""
     asked: PlanRestrictions = PlanRestrictions()
     """Restrictions of the question, within which the fastest on paper was searched for."""
     top: int = Field(default=1, ge=1)
@@ -300,14 +300,14 @@ class PlanRecommendation(Spec):
     """The fastest on paper."""
     fastest_seconds: float = Field(gt=0, allow_inf_nan=False)
     fastest_weighed: float | None = None
-    """What `risk` weighs of its step; None: the step on paper."""
+    """Seconds of its step as `risk` weighs scenarios; None: the step on paper."""
     fastest_bytes: float = Field(gt=0, allow_inf_nan=False)
     chance: float = Field(ge=0, le=1)
     """Chance that it is faster than the plan."""
     risk: Risk = "none"
     """`--risk`: what layouts were compared by."""
     classical: LayoutText | None = None
-    """What an expert would write down without a search."""
+    """The layout that an expert would write down without a search."""
     classical_seconds: float | None = None
     choice: PlanChoice | None = Field(default=None, exclude_if=lambda choice: choice is None)
     """Why it is not the fastest of its kind on paper; written only where it is not."""
@@ -359,7 +359,7 @@ class Plan(AnyPlan):
 
     @property
     def user_restrictions(self) -> Restrictions:
-        """What the user fixed, forbade and allowed: a recommended layout keeps to more (`restrictions`)."""
+        """Restrictions that the user asked for: a recommended layout keeps to more (`restrictions`)."""
         return (self.recommendation.asked if self.recommendation else self.restrictions).read
 
     @property
@@ -423,7 +423,7 @@ UNWRITTEN = {
     *("top", "infeasible", "pruned", "solved", "undecided", "settled", "proved_by", "seconds"),
     *("method", "solver"),
 }
-"""What a certificate says of how it was come by: of no plan file, and passed over in those of earlier versions."""
+"""Fields of a certificate about the way to its proof: in no plan file, and passed over in those of earlier versions."""
 
 _HEADER = """\
 # A Meshwright plan: inputs, layout, prediction and proof.
@@ -545,7 +545,8 @@ def priced_again(plan: Plan, layout: Layout | None = None) -> Estimate:
 
 
 def priced_within_restrictions(plan: Plan) -> Estimate:
-    """The same under the limit of what it was chosen from: a recommended layout must fit with a higher confidence."""
+    """The estimate under the limit of the layouts it was chosen from: a recommended layout must fit with a higher
+    confidence."""
     limits = plan.restrictions.read
     return estimate(limits.apply_confidence(plan.question), plan.layout).within(limits.max_memory)
 

@@ -78,8 +78,8 @@ class LargestSize:
 
 
 def choices_of(question: Question) -> tuple[tuple[str, ...], ...]:
-    """What host memory may hold, one residency after the other and then all together, as the stack has them; together
-    also with states on the drive."""
+    """Residencies that host memory may hold, one residency after the other and then all together, as the stack has
+    them; together also with states on the drive."""
     has = [part for part in Offload._fields if part in question.stack.residencies]
     if question.cluster.drive is None:
         has = [part for part in has if part != "drive"]
@@ -438,8 +438,8 @@ class Remedies:
                 yield Change(f"{one.name} --gpus {gpus}", other, self.limits)
 
     def _fewer_layers(self) -> Iterator[Alternative]:
-        """As many blocks as halving finds to fit, on part of a node, where people try things out; nothing where the
-        model's file needs more than another number of blocks for that."""
+        """The model with as many blocks as fit, found by halving, on part of a node, where people try things out;
+        nothing where the model's file needs more than another number of blocks for that."""
         model, best = self.question.model, None
         if self.question.cluster.num_gpus > self.on_nodes.cluster.gpus_per_node:
             return

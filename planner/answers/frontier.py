@@ -150,7 +150,7 @@ def heatmap_frame(
 
 
 def _degrees(degrees: Sequence[int], most: int, plan: int | None) -> Sequence[int]:
-    """Those up to a number, the plan's own, and the first beyond."""
+    """The degrees up to a number, the plan's own, and the first beyond."""
     beyond = [degree for degree in degrees if degree > most][:1]
     small = [degree for degree in degrees if degree <= most]
     if len(small) > MAX_DEGREES:
@@ -276,7 +276,7 @@ class Technique:
 
 
 def ladder_frame(question: Question, chosen: Estimate, allow: Sequence[str] = ()) -> pd.DataFrame:
-    """What each technique adds to a plan, whose layout stays as it is: a row per rung from the bare trainer up, the one
+    """Gain of each technique in a plan, whose layout stays as it is: a row per rung from the bare trainer up, the one
     that saves most first.
 
     Columns: `name`, `kind` (base, trainer or mathematics), `has` (whether the plan has it as it is), `step_seconds`

@@ -518,7 +518,7 @@ class Ranking:
     """The best plans of all clusters and numbers of GPUs, best first, and how far that is proven."""
 
     objective: Objective
-    """What plans are ranked by; without a price, since each cluster has its own."""
+    """Objective that plans are ranked by; without a price, since each cluster has its own."""
     offers: tuple[Offer, ...]
     answers: tuple[OfferAnswer, ...]
     left_out: tuple[LeftOut, ...]

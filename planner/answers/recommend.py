@@ -63,7 +63,7 @@ class Step:
     """A kind of layouts, one of several from the simplest to all of them."""
 
     words: str
-    """What its layouts have in common."""
+    """The common feature of its layouts, in words."""
     limits: Restrictions
 
 
@@ -219,7 +219,7 @@ class Recommendation:
     estimate: Estimate
     """Price of the layout, under the memory limit of the question."""
     why: str
-    """What layouts of its kind have in common; empty where it is the fastest of all."""
+    """Common feature of layouts of its kind; empty where it is the fastest of all."""
     within: Restrictions
     """Restrictions within which it is proved the fastest, or another is, in place of which it was chosen."""
     certificate: Certificate
@@ -227,7 +227,7 @@ class Recommendation:
     fastest: Alternative
     """The fastest on paper: what was asked for."""
     classical: Alternative | None
-    """What an expert would write down; None where nothing so simple fits."""
+    """The layout that an expert would write down; None where nothing so simple fits."""
     pair_error: float
     """Median error of the ratio of two times, on one axis in which layouts differ."""
     risk: Risk = "none"
@@ -235,7 +235,7 @@ class Recommendation:
     within_error: WithinError | None = None
     """How many layouts the model cannot tell from the fastest; None where they were not counted."""
     expected: ExpectedStep | None = None
-    """What its step should take, with a 90 % interval; None where the profile has no scenarios."""
+    """Expected seconds of its step, with a 90 % interval; None where the profile has no scenarios."""
     choice: PlanChoice | None = None
     """Why it is not the fastest of its kind on paper; None where it is."""
 

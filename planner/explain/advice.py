@@ -249,7 +249,7 @@ class ChangePath:
     question: Question
     restrictions: Restrictions
     today: Estimate
-    """What is run, priced for this question: with the switches of the stack that were changed before."""
+    """Price of today's layout for this question: with the switches of the stack that were changed before."""
     as_run: ChangePath | None = None
     """The path of the question as it is run, in which each change is priced by itself; None: this one."""
     changes: list[Change] = field(default_factory=list)

@@ -259,7 +259,7 @@ QUANTITIES: dict[str, Callable[[Question, float], Question | None]] = {
 }
 """Quantities of a cluster's pools that a factor scales."""
 _INSIDE_NODES = ("compute efficiency", "intra-node bandwidth")
-"""Those that ideal bounds of cores (`planner.bounds.cores`) depend on; others are links, where a tensor group
+"""Quantities that ideal bounds of cores (`planner.bounds.cores`) depend on; others are links, where a tensor group
 crosses nodes."""
 _BETWEEN_POOLS = "bandwidth between pools"
 
@@ -426,7 +426,7 @@ class Explanation:
     """Everything that `explain` says about a plan."""
 
     plan: Plan
-    """How it came to be decides why another layout may be faster."""
+    """The plan, whose search decides why another layout may be faster."""
     estimate: Estimate
     """Price of its layout today."""
     binding: BindingConstraint

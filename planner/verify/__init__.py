@@ -24,7 +24,7 @@ class Check:
     passed: bool | None
     """Whether the claim holds; None: it could not be decided."""
     what: str
-    """What was found, in words."""
+    """The finding, in words."""
 
 
 def check_equal(name: str, claimed: Mapping[str, Any], right: Mapping[str, Any]) -> Check:

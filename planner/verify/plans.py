@@ -41,7 +41,7 @@ from planner.verify import TOLERANCE, Check, check_equal
 MAX_TRIED = 40
 """Number of evenly placed layouts, by their quick price the fastest, that are priced in full against the plan."""
 _PROVERS = {"search": "a search", "ilp": "an integer program"}
-"""What proved an answer, in words."""
+"""Provers of an answer, in words."""
 
 
 def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
@@ -86,7 +86,7 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
 
 
 def _contradictions(plan: Plan, certificate: Certificate, priced: Estimate) -> Iterator[str]:
-    """What is wrong with the certificate by itself, and with the objective's value, deadline, and the sizes, precisions
+    """Contradictions of the certificate in itself, and of the objective's value, deadline, and the sizes, precisions
     and offers that the plan says it was chosen from."""
     gap = 1 - certificate.bound / plan.proved_seconds
     if not math.isclose(certificate.gap, gap, rel_tol=0, abs_tol=TOLERANCE):
