@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 
 from cost_models.compute.gemm import require_rate
 from cost_models.errors import InputError
@@ -136,14 +137,9 @@ def assumed_padding(model: TransformerSpec, question: Question) -> tuple[str, ..
 
 def questions_by_precision(question: Question, precisions: Sequence[Precision]) -> tuple[Question, ...]:
     """The question in each precision, in order. Raises InputError: the GPU has no matrix rate in one of them."""
-    for pool in question.pools:
-        gpu = pool.cluster.gpu
-        for precision in precisions:
-            require_rate(gpu, precision)
-    return tuple(
-        replace(question, training=question.training.model_copy(update={"precision": precision}))
-        for precision in precisions
-    )
+    for pool, precision in product(question.pools, precisions):
+        require_rate(pool.cluster.gpu, precision)
+    return tuple(question.updated("training", precision=precision) for precision in precisions)
 
 
 def _made_for(profile: HardwareProfile, gpu: GpuSpec) -> bool:

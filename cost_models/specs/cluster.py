@@ -409,19 +409,19 @@ class ClusterSpec(Spec):
 
     @model_validator(mode="after")
     def _nodes_reach_one_another(self) -> ClusterSpec:
-        if self.graph and (problems := list(self._unlike_graph())):
-            raise ValueError("; ".join(problems))
-        if isinstance(self.links, LinkLevels):
-            if problems := list(self._unlike(self.links)):
+        links = self.links
+        unlike = self._unlike_levels(links) if isinstance(links, LinkLevels) else self._unlike_network(links)
+        for contradictions in (self._unlike_graph() if self.graph else (), unlike):
+            if problems := list(contradictions):
                 raise ValueError("; ".join(problems))
-        elif self.nodes > 1 and self.links.inter_node is None:
-            raise ValueError(f"{self.nodes} nodes need `links.inter_node`")
-        elif problems := list(self._unlike_buildings(self.buildings, self.links)):
-            raise ValueError("; ".join(problems))
         return self
 
-    def _unlike_buildings(self, buildings: BuildingsSpec | None, links: Links) -> Iterator[str]:
-        """Contradictions between buildings and the rest of the cluster."""
+    def _unlike_network(self, links: Links) -> Iterator[str]:
+        """Contradictions between links, buildings and the rest of the cluster."""
+        buildings = self.buildings
+        if self.nodes > 1 and links.inter_node is None:
+            yield f"{self.nodes} nodes need `links.inter_node`"
+            return
         if buildings is None:
             return
         if odd := self.odd_buildings(self.nodes):
@@ -464,7 +464,7 @@ class ClusterSpec(Spec):
             f"{grouped((count + 1) * each)} would be"
         )
 
-    def _unlike(self, links: LinkLevels) -> Iterator[str]:
+    def _unlike_levels(self, links: LinkLevels) -> Iterator[str]:
         """Contradictions between levels of links and the rest of the cluster."""
         if self.buildings is not None:
             yield "`buildings` go with `intra_node` and `inter_node`; a list of levels has a level for them"

@@ -183,9 +183,7 @@ class Kinds:
     def class_at(self) -> Ints:
         """(L + 1,) class of each position: positions of one class are followed by the same kinds, as far as
         there are blocks."""
-        start, period = self._repeats
-        at = np.arange(len(self.of_block) + 1)
-        return np.where(at < start, at, start + (at - start) % period)
+        return self.after(np.zeros(1, dtype=np.int64), np.arange(len(self.of_block) + 1))
 
     @property
     def classes(self) -> int:
