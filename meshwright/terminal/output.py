@@ -29,7 +29,9 @@ from meshwright.terminal.formats import Row, as_csv, as_json
 from meshwright.terminal.printing import say, say_aside
 
 if TYPE_CHECKING:
+    from meshwright.inputs.plans import HasPlan
     from meshwright.render.tables import Table
+    from planner.plan import AnyPlan
 
 LONGEST = 1000
 """Characters of a line about an error: what was given may be endless."""
@@ -121,6 +123,14 @@ class Output:
         """Print what had to be assumed to read a question, and what its answer leaves out."""
         self.assumed(question.assumptions)
         self.remark(question.notes)
+
+    def load(self, plan: AnyPlan | HasPlan | str | Path) -> AnyPlan:
+        """The plan itself, read where it is a file; prints the notes on its file. Raises InputError: no plan file."""
+        from meshwright.inputs.plans import any_plan_of
+
+        loaded = any_plan_of(plan)
+        self.remark(loaded.notes)
+        return loaded
 
     def assumed(self, assumptions: Sequence[str]) -> None:
         """Say what had to be assumed to read the question."""

@@ -55,16 +55,14 @@ class AdviseFlags(AdviseOptions):
 @command(AdviseFlags, name="advise")
 def advise_command(options: AdviseFlags, output: Output) -> None:
     """Say what to change of what is run today, step by step."""
-    from meshwright.inputs.plans import any_plan_of
     from meshwright.inputs.problems import Problems
     from meshwright.terminal.progress import searching
 
     problems = Problems()
-    loaded = problems.read(lambda: any_plan_of(options.plan))
+    loaded = problems.read(lambda: output.load(options.plan))
     problems.read(lambda: output.check_places(options.out))
     problems.require()
     assert loaded is not None
-    output.remark(loaded.notes)
     with searching(output, options.time_limit) as budget:
         answer = advise(loaded, options.layout, budget=budget)
     if options.out is not None:

@@ -54,7 +54,7 @@ class EmulateFlags(EmulateOptions):
 def emulate_command(options: EmulateFlags, output: Output) -> None:
     """Run one rank of a plan alone, for any number of GPUs."""
     output.check_places(options.out)
-    answer = emulate(options.plan, options.rank, fake=options.fake, steps=options.steps)
+    answer = emulate(output.load(options.plan), options.rank, fake=options.fake, steps=options.steps)
     output.show(answer)
     if options.out is not None:
         answer.save(options.out)

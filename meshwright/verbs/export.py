@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,8 @@ def export(options: ExportOptions) -> Exported:
     read = plan if isinstance(plan, AnyPlan) else load_any_plan(plan)
     if (kind := type(read).model_fields["kind"].default) != exporter.plan_kind:
         raise InputError(f"`{options.to}` takes {exporter.noun}, not a `{kind}`")
-    return exporter.write(read, "plan.yaml" if isinstance(plan, AnyPlan) else str(plan), options.partly)
+    exported = exporter.write(read, "plan.yaml" if isinstance(plan, AnyPlan) else str(plan), options.partly)
+    return replace(exported, remarks=(*read.notes, *exported.remarks))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,7 +88,8 @@ def measure_command(options: MeasureFlags, output: Output) -> None:
     output.check_places(options.out)
     traced = [path for path in options.more if path.name.endswith((".json", ".json.gz", ".sqlite"))]
     logged = [path for path in options.more if path not in traced]
-    answer = measure(options.plan, [*_paths(options.log), *logged], [*_paths(options.trace), *traced])
+    plan = output.load(options.plan)
+    answer = measure(plan, [*_paths(options.log), *logged], [*_paths(options.trace), *traced])
     shown = answer if options.table is None else answer.table(options.table)
     output.show(shown, files=[] if options.out is None else [partial(answer.save, options.out)])
     output.wrote(options.out, answer.next_commands)

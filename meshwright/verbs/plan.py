@@ -158,10 +158,7 @@ def plan_command(options: PlanFlags, output: Output) -> None:
 
 def _asked_again(replay: Path, output: Output) -> PlanAsked:
     """The question of a plan file. Raises InputError."""
-    from planner.plan import load_any_plan
-
-    plan = load_any_plan(replay)
-    output.remark(plan.notes)
+    plan = output.load(replay)
     return verbs_of_plan(plan).ask_again(plan)
 
 

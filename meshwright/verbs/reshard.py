@@ -43,4 +43,4 @@ def reshard(options: ReshardOptions) -> Answer:
 @command(ReshardOptions, name="reshard")
 def reshard_command(options: ReshardOptions, output: Output) -> None:
     """Say what moves between two layouts of one model."""
-    output.show(reshard(**vars(options)))
+    output.show(reshard(output.load(options.plan), options.to, states=options.states))

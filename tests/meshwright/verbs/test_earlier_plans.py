@@ -31,6 +31,12 @@ def test_facts_that_are_no_longer_in_use_are_ignored_with_one_note(meshwright) -
         assert answer.err.count("of the plan's software stack no longer in use, ignored: ") == 1
 
 
+@pytest.mark.parametrize("words", [["reshard", "tp1 pp1 dp8 mbs1 zero1"], ["export", "--to", "megatron"]])
+def test_every_verb_that_reads_a_plan_names_the_ignored_facts(words: list[str], meshwright) -> None:
+    answer = meshwright(words[0], str(OLDEST), *words[1:])
+    assert answer.err.count("of the plan's software stack no longer in use, ignored: ") == 1
+
+
 @pytest.mark.parametrize("fact", ["offloads", "some_fact"])
 def test_a_fact_that_no_stack_has_is_refused_in_a_users_own_file(fact: str, tmp_path, meshwright) -> None:
     path = tmp_path / "stack.yaml"
