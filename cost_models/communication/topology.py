@@ -41,7 +41,7 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns, first_of_each, over_distinct
 from cost_models.axes.layout import ranks_inside
 from cost_models.errors import InputError
-from cost_models.fabric.shares import AS_USUAL, Share, shares
+from cost_models.fabric.shares import FULL_SHARE, Share, shares
 from cost_models.specs.cluster import (
     ClusterSpec,
     LevelSpec,
@@ -316,17 +316,17 @@ def link_shares(cluster: ClusterSpec, runs: Runs, world: Ints) -> list[Share]:
     """
     fabric = fabric_of(cluster)
     if cluster.nodes > 1 and cluster.gpus_per_node != fabric.gpus_per_node:  # somebody asks about other nodes
-        return [AS_USUAL] * len(fabric.levels)
+        return [FULL_SHARE] * len(fabric.levels)
     columns = [
         np.broadcast_to(one, world.shape) for one in (runs.size, runs.step, runs.piece, runs.stages, world)
     ]
     first, kind = first_of_each(columns)
     rows = zip(*(column[first].tolist() for column in columns), strict=True)
-    usual = astuple(AS_USUAL)
+    usual = astuple(FULL_SHARE)
     found = [[astuple(share) for share in shares(fabric, *row)] for row in rows]
     table = np.array(found, dtype=np.float64).reshape(len(found), len(fabric.levels), len(usual))
     if (table == np.array(usual)).all():
-        return [AS_USUAL] * len(fabric.levels)
+        return [FULL_SHARE] * len(fabric.levels)
     return [Share(*table[kind, at].T) for at in range(len(fabric.levels))]
 
 
@@ -361,7 +361,7 @@ class Reach:
     """Members behind one link, of which one at a time hands on to a neighbour elsewhere."""
     meets: Bools
     """Neighbours in the group may share a domain of this level, and none of the level inside."""
-    share: Share = AS_USUAL
+    share: Share = FULL_SHARE
     """Bandwidth share of the slowest group on a graph of links."""
 
     @property
@@ -533,7 +533,9 @@ def _groups(cluster: ClusterSpec, runs: Runs, world: Ints) -> Groups:
                 held=held,
                 reached=packed[outermost][0],
                 behind=_behind(level, runs, together, world),
-                meets=(meets if at is None else at.meeting(meets)) & (domains > 1) if index else meets,
+                meets=(meets if at is None else at.neighbours_meet(meets)) & (domains > 1)
+                if index
+                else meets,
                 share=_meshed(level, held) if at is None else at,
             )
         )
@@ -544,7 +546,7 @@ def _groups(cluster: ClusterSpec, runs: Runs, world: Ints) -> Groups:
 def _meshed(level: Level, held: Ints) -> Share:
     """Bandwidth share in a full mesh: all links between members, one link between pipeline neighbours."""
     if not level.mesh or level.gpus is None:
-        return AS_USUAL
+        return FULL_SHARE
     links = max(1, level.gpus - 1)
     among = np.maximum(1, held - 1) / links
     return Share(ring=among, exchange=among, pair=1.0 / links)

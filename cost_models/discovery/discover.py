@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from cost_models.base import POOL_NAME
-from cost_models.discovery.gpus import SeenGpu, known_gpu, read_gpus, told
+from cost_models.discovery.gpus import SeenGpu, gpu_summary, known_gpu, read_gpus
 from cost_models.discovery.links import (
     UNKNOWN,
     Fields,
@@ -21,8 +21,8 @@ from cost_models.discovery.links import (
 from cost_models.discovery.machine import Host, Machine, ThisMachine, job_gpus, job_nodes, read_host
 from cost_models.discovery.network import (
     EXAMPLE,
-    Between,
     NcclTopology,
+    NetworkLink,
     between_nodes,
     read_nccl_topology,
 )
@@ -36,7 +36,7 @@ _WATTS = 1.0
 _INTRA, _INTER = "links.intra_node", "links.inter_node"
 
 
-class Found(NamedTuple):
+class Fact(NamedTuple):
     """One fact, and who says it."""
 
     what: str
@@ -50,7 +50,7 @@ class Discovery:
 
     fields: Fields
     """The cluster file; `unknown` stands where somebody has to say."""
-    found: tuple[Found, ...]
+    facts: tuple[Fact, ...]
     assumed: tuple[str, ...]
     open: Mapping[str, str]
     """Places that are unknown → why."""
@@ -62,7 +62,7 @@ def discover(
     *,
     nodes: int | None = None,
     name: str | None = None,
-    said: Mapping[str, Fields] | None = None,
+    stated: Mapping[str, Fields] | None = None,
 ) -> Discovery:
     """Ask the machine (default: this one).
 
@@ -76,54 +76,57 @@ def discover(
     """
     machine = machine or ThisMachine()
     gpus = read_gpus(machine)
-    known, topology, host = known_gpu(gpus[0]), read_topology(machine), read_host(machine)
+    catalogued, topology, host = known_gpu(gpus[0]), read_topology(machine), read_host(machine)
     names = [f"GPU{gpu.index}" for gpu in gpus]
-    asked = _Asked(
+    readings = _MachineReadings(
         machine=machine,
         gpus=gpus,
-        known=known,
+        catalogued=catalogued,
         topology=topology,
         nccl=read_nccl_topology(machine),
         host=host,
         inside=inside_node(gpus, topology),
         nodes=nodes or job_nodes(machine) or 1,
-        said=dict(said or {}),
+        stated=dict(stated or {}),
     )
-    between = between_nodes(machine, topology, asked.nccl, names)
+    network = between_nodes(machine, topology, readings.nccl, names)
     fields = {
         "kind": "cluster",
-        "name": name or _own_name(machine),
-        "gpu": known.name if known else _unknown_gpu(gpus[0]),
+        "name": name or _cluster_name(machine),
+        "gpu": catalogued.name if catalogued else _unknown_gpu(gpus[0]),
         "gpus_per_node": len(gpus),
-        "nodes": asked.nodes,
-        "links": _links(asked, between),
-        **_of_host(asked),
+        "nodes": readings.nodes,
+        "links": _links(readings, network),
+        **_of_host(readings),
     }
-    if between.rails and fields["links"] == {"intra_node": asked.inside.node, "inter_node": between.fields}:
-        fields["rails"] = between.rails
+    if network.rails and fields["links"] == {
+        "intra_node": readings.inside.node,
+        "inter_node": network.fields,
+    }:
+        fields["rails"] = network.rails
     fields["source"] = "this machine, as its driver and kernel report it"
     return Discovery(
         fields=fields,
-        found=tuple(_found(asked, between, fields)),
-        assumed=tuple(_assumed(asked, between, fields)),
-        open=_open(asked, between, fields),
-        notes=tuple(_notes(asked, between)),
+        facts=tuple(_facts(readings, network, fields)),
+        assumed=tuple(_assumed(readings, network, fields)),
+        open=_open(readings, network, fields),
+        notes=tuple(_notes(readings, network)),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
+class _MachineReadings:
     """The machine's answers."""
 
     machine: Machine
     gpus: tuple[SeenGpu, ...]
-    known: GpuSpec | None
+    catalogued: GpuSpec | None
     topology: Topology
     nccl: NcclTopology | None
     host: Host
     inside: Inside
     nodes: int
-    said: Mapping[str, Fields]
+    stated: Mapping[str, Fields]
 
     @property
     def shared(self) -> int | None:
@@ -133,10 +136,10 @@ class _Asked:
         return sharing_host_link(self.topology, [f"GPU{gpu.index}" for gpu in self.gpus])
 
 
-def _own_name(machine: Machine) -> str:
+def _cluster_name(machine: Machine) -> str:
     """SLURM's name of the cluster, else `here`."""
-    given = machine.environment.get("SLURM_CLUSTER_NAME", "")
-    return given if re.fullmatch(POOL_NAME, given) else "here"
+    slurm_name = machine.environment.get("SLURM_CLUSTER_NAME", "")
+    return slurm_name if re.fullmatch(POOL_NAME, slurm_name) else "here"
 
 
 def _unknown_gpu(gpu: SeenGpu) -> Fields:
@@ -152,69 +155,80 @@ def _unknown_gpu(gpu: SeenGpu) -> Fields:
     return fields
 
 
-def _links(asked: _Asked, between: Between) -> Any:
+def _links(readings: _MachineReadings, network: NetworkLink) -> Any:
     """`intra_node` and `inter_node`, or levels where bridges join a part of a node."""
-    node = asked.said.get("intra_node") or asked.inside.node
-    outer = asked.said.get("inter_node") or between.fields
-    if outer is None and asked.nodes > 1:
+    node = readings.stated.get("intra_node") or readings.inside.node
+    outer = readings.stated.get("inter_node") or network.fields
+    if outer is None and readings.nodes > 1:
         outer = dict.fromkeys(("kind", "bandwidth", "latency"), UNKNOWN)
-    if asked.inside.group is None or "intra_node" in asked.said:
+    if readings.inside.group is None or "intra_node" in readings.stated:
         return {"intra_node": node} | ({"inter_node": outer} if outer else {})
     levels = [
-        {"name": "bridge", "gpus": asked.inside.group_size} | asked.inside.group,
+        {"name": "bridge", "gpus": readings.inside.group_size} | readings.inside.group,
         {"name": "node", "nodes": 1} | node,
     ]
     if outer is None:
         return levels
-    each = len(asked.gpus) // (between.rails or len(asked.gpus))
-    shared = {"sharers": each} if outer is between.fields and each > 1 and len(asked.gpus) % each == 0 else {}
+    sharers = len(readings.gpus) // (network.rails or len(readings.gpus))
+    shared = (
+        {"sharers": sharers}
+        if outer is network.fields and sharers > 1 and len(readings.gpus) % sharers == 0
+        else {}
+    )
     return [*levels, {"name": "network"} | outer | shared]
 
 
-def _of_host(asked: _Asked) -> Fields:
+def _of_host(readings: _MachineReadings) -> Fields:
     fields: Fields = {}
-    if asked.host.memory:
-        fields["host_memory"] = f"{asked.host.memory / 2**30:.0f} GiB"
-    if asked.host.cores:
-        fields["host_cores"] = asked.host.cores
-    if (shared := asked.shared) and shared > 1:
+    if readings.host.memory:
+        fields["host_memory"] = f"{readings.host.memory / 2**30:.0f} GiB"
+    if readings.host.cores:
+        fields["host_cores"] = readings.host.cores
+    if (shared := readings.shared) and shared > 1:
         fields["gpus_per_host_link"] = shared
-    watts, board = min(gpu.watts for gpu in asked.gpus), asked.known and asked.known.tdp_watts
+    watts, board = (
+        min(gpu.watts for gpu in readings.gpus),
+        readings.catalogued and readings.catalogued.tdp_watts,
+    )
     if watts and board and abs(watts - board) > _WATTS:
         fields["gpu_watts"] = round(watts)
     return fields
 
 
-def _found(asked: _Asked, between: Between, fields: Fields) -> Iterator[Found]:
+def _facts(readings: _MachineReadings, network: NetworkLink, fields: Fields) -> Iterator[Fact]:
     """Every fact of the file, with its witness."""
-    yield Found("gpu", asked.known.name if asked.known else asked.gpus[0].name, told(asked.gpus))
-    yield Found("gpus_per_node", str(len(asked.gpus)), "nvidia-smi")
-    yield Found("nodes", str(asked.nodes), _who_counts(asked))
-    told_by = {
-        _INTRA: "you" if "intra_node" in asked.said else f"nvidia-smi: {asked.inside.said}",
-        _INTER: "you" if "inter_node" in asked.said else between.said,
+    yield Fact(
+        "gpu",
+        readings.catalogued.name if readings.catalogued else readings.gpus[0].name,
+        gpu_summary(readings.gpus),
+    )
+    yield Fact("gpus_per_node", str(len(readings.gpus)), "nvidia-smi")
+    yield Fact("nodes", str(readings.nodes), _who_counts(readings))
+    witness_of = {
+        _INTRA: "you" if "intra_node" in readings.stated else f"nvidia-smi: {readings.inside.witness}",
+        _INTER: "you" if "inter_node" in readings.stated else network.witness,
     }
     for place, link in _places(fields["links"]).items():
         if link["kind"] != UNKNOWN:
-            said = told_by.get(place, f"nvidia-smi: {asked.inside.said}")
-            yield Found(place, f"{link['kind']} {link['bandwidth']}", said)
-    for field, said in (
-        ("host_memory", asked.host.memory_said),
-        ("host_cores", f"lscpu: {asked.host.processor}".rstrip(": ")),
+            witness = witness_of.get(place, f"nvidia-smi: {readings.inside.witness}")
+            yield Fact(place, f"{link['kind']} {link['bandwidth']}", witness)
+    for field, witness in (
+        ("host_memory", readings.host.memory_said),
+        ("host_cores", f"lscpu: {readings.host.processor}".rstrip(": ")),
         (
             "gpus_per_host_link",
-            asked.nccl.file if asked.nccl and asked.nccl.switches else "nvidia-smi topo -m",
+            readings.nccl.file if readings.nccl and readings.nccl.switches else "nvidia-smi topo -m",
         ),
         ("gpu_watts", "nvidia-smi"),
     ):
         if field in fields:
-            yield Found(field, str(fields[field]), said)
+            yield Fact(field, str(fields[field]), witness)
 
 
-def _who_counts(asked: _Asked) -> str:
-    if job_nodes(asked.machine) == asked.nodes:
+def _who_counts(readings: _MachineReadings) -> str:
+    if job_nodes(readings.machine) == readings.nodes:
         return "SLURM_JOB_NUM_NODES"
-    return "you" if asked.nodes > 1 else "one is seen"
+    return "you" if readings.nodes > 1 else "one is seen"
 
 
 def _places(links: Any) -> dict[str, Fields]:
@@ -225,66 +239,66 @@ def _places(links: Any) -> dict[str, Fields]:
     return dict(zip(places, links, strict=False))
 
 
-def _assumed(asked: _Asked, between: Between, fields: Fields) -> Iterator[str]:
+def _assumed(readings: _MachineReadings, network: NetworkLink, fields: Fields) -> Iterator[str]:
     for place, link in _places(fields["links"]).items():
-        if link["kind"] != UNKNOWN and place.removeprefix("links.") not in asked.said:
+        if link["kind"] != UNKNOWN and place.removeprefix("links.") not in readings.stated:
             yield f"{place}: latency {link['latency']}, usual of {link['kind']} (no driver says it)"
-    if "intra_node" not in asked.said:
-        yield from asked.inside.assumed
-    if "inter_node" not in asked.said:
-        yield from between.assumed
-    if asked.shared is None and len(asked.gpus) > 1:
+    if "intra_node" not in readings.stated:
+        yield from readings.inside.assumed
+    if "inter_node" not in readings.stated:
+        yield from network.assumed
+    if readings.shared is None and len(readings.gpus) > 1:
         yield "every GPU has a link of its own to host memory (NVLinks hide PCIe switches in `topo -m`)"
 
 
-def _open(asked: _Asked, between: Between, fields: Fields) -> dict[str, str]:
+def _open(readings: _MachineReadings, network: NetworkLink, fields: Fields) -> dict[str, str]:
     """Places that somebody has to fill in, and why."""
     places: dict[str, str] = {}
-    if asked.known is None:
+    if readings.catalogued is None:
         places["gpu"] = (
-            f"`{asked.gpus[0].name}` is not in the catalogue: its datasheet has `memory_bandwidth` and dense `peak`"
+            f"`{readings.gpus[0].name}` is not in the catalogue: its datasheet has `memory_bandwidth` and dense `peak`"
         )
     for place, link in _places(fields["links"]).items():
         if UNKNOWN in link.values():
-            why = between.why_open if place == _INTER else "the driver does not say what one link carries"
-            places[place] = why
+            reason = network.why_open if place == _INTER else "the driver does not say what one link carries"
+            places[place] = reason
     return places
 
 
-def _notes(asked: _Asked, between: Between) -> Iterator[str]:
+def _notes(readings: _MachineReadings, network: NetworkLink) -> Iterator[str]:
     """What else to know: what could not be asked, and what the file leaves out."""
-    yield from dict.fromkeys(asked.machine.unsaid)
-    given = job_gpus(asked.machine)
-    if given and given != len(asked.gpus):
-        yield f"SLURM gives this job {given} GPUs of this node, the driver shows {len(asked.gpus)}: the file has these"
-    if asked.inside.order and asked.inside.group is not None:
-        order = ",".join(map(str, asked.inside.order))
+    yield from dict.fromkeys(readings.machine.unsaid)
+    slurm_gpus = job_gpus(readings.machine)
+    if slurm_gpus and slurm_gpus != len(readings.gpus):
+        yield f"SLURM gives this job {slurm_gpus} GPUs of this node, the driver shows {len(readings.gpus)}: the file has these"
+    if readings.inside.order and readings.inside.group is not None:
+        order = ",".join(map(str, readings.inside.order))
         yield f"bridges do not join neighbours; number GPUs by them: CUDA_VISIBLE_DEVICES={order}"
-    if rack := _rack(asked):
+    if rack := _rack(readings):
         yield rack
-    if asked.nodes == 1 and between.fields is None and "inter_node" not in asked.said:
-        yield f"no link between nodes is known ({between.why_open}); several need one: --link {EXAMPLE}"
-    if asked.host.numa_nodes and asked.host.numa_nodes > 1:
-        yield f"{asked.host.numa_nodes} NUMA nodes: bind each rank to the one of its GPU (`nvidia-smi topo -m`)"
-    if asked.host.drives:
-        size = format_bytes(sum(size for _, size in asked.host.drives))
-        models = ", ".join(dict.fromkeys(model for model, _ in asked.host.drives))
+    if readings.nodes == 1 and network.fields is None and "inter_node" not in readings.stated:
+        yield f"no link between nodes is known ({network.why_open}); several need one: --link {EXAMPLE}"
+    if readings.host.numa_nodes and readings.host.numa_nodes > 1:
+        yield f"{readings.host.numa_nodes} NUMA nodes: bind each rank to the one of its GPU (`nvidia-smi topo -m`)"
+    if readings.host.drives:
+        size = format_bytes(sum(size for _, size in readings.host.drives))
+        models = ", ".join(dict.fromkeys(model for model, _ in readings.host.drives))
         yield (
-            f"{counted(len(asked.host.drives), 'drive')} of {size} ({models}): to use them write"
+            f"{counted(len(readings.host.drives), 'drive')} of {size} ({models}): to use them write"
             f" `drive: {{capacity: {size}, read: ..., write: ...}}` with rates you measured"
         )
     yield "not known without an administrator: `host_memory_bandwidth`, which counts where a plan offloads"
 
 
-def _rack(asked: _Asked) -> str:
+def _rack(readings: _MachineReadings) -> str:
     """That NVLink reaches beyond this node, where the catalogue has a larger one of the same GPU and link."""
-    if asked.known is None or asked.inside.node["kind"] != "nvswitch":
+    if readings.catalogued is None or readings.inside.node["kind"] != "nvswitch":
         return ""
     of_gpu = (catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL)
-    mine = [one for one in of_gpu if one.gpu.name == asked.known.name]
-    if not mine or min(one.gpus_per_node for one in mine) <= len(asked.gpus):
+    same_gpu = [one for one in of_gpu if one.gpu.name == readings.catalogued.name]
+    if not same_gpu or min(one.gpus_per_node for one in same_gpu) <= len(readings.gpus):
         return ""
     return (
-        f"NVLink of {asked.known.name} joins nodes of a rack, which one does not show; the catalogue has whole racks: "
-        + ", ".join(one.name for one in mine)
+        f"NVLink of {readings.catalogued.name} joins nodes of a rack, which one does not show; the catalogue has whole racks: "
+        + ", ".join(one.name for one in same_gpu)
     )

@@ -59,26 +59,26 @@ def read_gpus(machine: Machine) -> tuple[SeenGpu, ...]:
     links = _nvlinks(machine)
     gpus = tuple(_gpu(row, links) for row in _visible(machine, rows))
     if len(kinds := list(dict.fromkeys(gpu.name for gpu in gpus))) > 1:
-        one = ",".join(str(gpu.index) for gpu in gpus if gpu.name == kinds[0])
+        indices = ",".join(str(gpu.index) for gpu in gpus if gpu.name == kinds[0])
         raise HostError(
             f"a node has one kind of GPU, this one {len(kinds)}: {', '.join(kinds)}",
-            hint=f"choose with {_VISIBLE}: `{_VISIBLE}={one} meshwright cluster --discover`",
+            hint=f"choose with {_VISIBLE}: `{_VISIBLE}={indices} meshwright cluster --discover`",
         )
     return gpus
 
 
 def known_gpu(seen: SeenGpu) -> GpuSpec | None:
     """The catalogue's GPU of this name; None where it has none."""
-    known = map(catalog.load_gpu, catalog.names("gpus"))
-    return next((gpu for gpu in known if seen.name in gpu.reported_as), None)
+    specs = map(catalog.load_gpu, catalog.names("gpus"))
+    return next((gpu for gpu in specs if seen.name in gpu.reported_as), None)
 
 
 def _rows(machine: Machine) -> list[list[str]]:
     """The driver's table, a list of texts for each GPU; older drivers know fewer columns."""
     for fields in ((*_FIELDS, _MIG), _FIELDS[:3]):
         query = f"--query-gpu={','.join(fields)}"
-        said = machine.run("nvidia-smi", query, "--format=csv,noheader,nounits")
-        rows = [[cell.strip() for cell in line.split(",")] for line in (said or "").splitlines()]
+        output = machine.run("nvidia-smi", query, "--format=csv,noheader,nounits")
+        rows = [[cell.strip() for cell in line.split(",")] for line in (output or "").splitlines()]
         if rows := [row for row in rows if len(row) == len(fields) and row[0].isdecimal()]:
             return [row + [""] * (len(_FIELDS) + 1 - len(row)) for row in rows]
     return []
@@ -86,14 +86,14 @@ def _rows(machine: Machine) -> list[list[str]]:
 
 def _visible(machine: Machine, rows: list[list[str]]) -> list[list[str]]:
     """Those that `CUDA_VISIBLE_DEVICES` leaves, in its order; all where it has anything but their numbers."""
-    chosen = machine.environment.get(_VISIBLE, "").replace(" ", "").split(",")
+    indices = machine.environment.get(_VISIBLE, "").replace(" ", "").split(",")
     by_index = {row[0]: row for row in rows}
-    if chosen == [""] or len(set(chosen)) < len(chosen):
+    if indices == [""] or len(set(indices)) < len(indices):
         return rows
-    if set(chosen) <= set(by_index):
-        return [by_index[index] for index in chosen]
+    if set(indices) <= set(by_index):
+        return [by_index[index] for index in indices]
     machine.unsaid.append(
-        f"{_VISIBLE}=`{printable(','.join(chosen), limit=60)}` does not number GPUs: all {len(rows)} count"
+        f"{_VISIBLE}=`{printable(','.join(indices), limit=60)}` does not number GPUs: all {len(rows)} count"
     )
     return rows
 
@@ -118,20 +118,20 @@ def _number(text: str) -> float:
 
 def _nvlinks(machine: Machine) -> dict[int, tuple[float, ...]]:
     """GPU → bandwidths of its NVLinks; a board without any says so with an error, which is none."""
-    before = len(machine.unsaid)
-    said = machine.run("nvidia-smi", "nvlink", "--status") or ""
-    del machine.unsaid[before:]
+    problem_count = len(machine.unsaid)
+    output = machine.run("nvidia-smi", "nvlink", "--status") or ""
+    del machine.unsaid[problem_count:]
     links: dict[int, tuple[float, ...]] = {}
     gpu = -1
-    for line in said.splitlines():
-        if named := re.match(r"GPU (\d+):", line, re.ASCII):
-            gpu = int(named[1])
+    for line in output.splitlines():
+        if heading := re.match(r"GPU (\d+):", line, re.ASCII):
+            gpu = int(heading[1])
         elif link := _LINE.match(line):
             rate = float(link[1])
             links[gpu] = (*links.get(gpu, ()), _PAYLOAD.get(rate, rate) * 1e9)
     return links
 
 
-def told(gpus: tuple[SeenGpu, ...]) -> str:
+def gpu_summary(gpus: tuple[SeenGpu, ...]) -> str:
     """What the driver lists, in words."""
     return f"nvidia-smi: {counted(len(gpus), 'GPU')}, {gpus[0].name}"

@@ -27,18 +27,20 @@ class Topology:
     ways: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Two devices → what lies between: NV12, PIX, PXB, PHB, NODE or SYS."""
 
-    def between(self, one: str, other: str) -> str:
+    def path(self, first: str, second: str) -> str:
         """What lies between two devices; empty where nothing is said."""
-        return self.ways.get((one, other)) or self.ways.get((other, one)) or ""
+        return self.ways.get((first, second)) or self.ways.get((second, first)) or ""
 
-    def nvlinks(self, one: str, other: str) -> int:
+    def nvlinks(self, first: str, second: str) -> int:
         """NVLinks from one GPU to another, or to the switches between them."""
-        match = _NVLINKS.fullmatch(self.between(one, other))
+        match = _NVLINKS.fullmatch(self.path(first, second))
         return int(match[1]) if match else 0
 
-    def near(self, one: str) -> set[str]:
+    def near(self, device: str) -> set[str]:
         """Devices under the same PCIe switches."""
-        return {pair[1 - pair.index(one)] for pair, way in self.ways.items() if one in pair and way in NEAR}
+        return {
+            pair[1 - pair.index(device)] for pair, way in self.ways.items() if device in pair and way in NEAR
+        }
 
     def groups(self, devices: Sequence[str], linked: Mapping[tuple[str, str], bool]) -> list[list[str]]:
         """Devices that reach one another over linked pairs, in order."""
@@ -55,9 +57,9 @@ def read_topology(machine: Machine) -> Topology:
     return parse_topology(machine.run("nvidia-smi", "topo", "-m") or "")
 
 
-def parse_topology(said: str) -> Topology:
+def parse_topology(output: str) -> Topology:
     """The matrix in what `nvidia-smi topo -m` printed; empty where there is none."""
-    lines = _COLOURS.sub("", said).splitlines()
+    lines = _COLOURS.sub("", output).splitlines()
     real = {match[1]: match[2] for line in lines if (match := _LEGEND.match(line))}
     columns: list[str] = []
     ways = {}
@@ -66,19 +68,19 @@ def parse_topology(said: str) -> Topology:
         if not columns:
             columns = _columns(words)
         elif words and _DEVICE.fullmatch(words[0]) and _CELL.fullmatch((words[1:] or [""])[0]):
-            for other, way in zip(columns, words[1:], strict=False):
+            for column, way in zip(columns, words[1:], strict=False):
                 if _CELL.fullmatch(way) and way != "X":
-                    ways[real.get(words[0], words[0]), real.get(other, other)] = way
+                    ways[real.get(words[0], words[0]), real.get(column, column)] = way
     return Topology(ways=ways)
 
 
 def _columns(words: Iterable[str]) -> list[str]:
     """Devices of the heading; the columns of affinities follow them."""
-    named = list(words)
-    if not named or not named[0].startswith("GPU"):
+    names = list(words)
+    if not names or not names[0].startswith("GPU"):
         return []
-    end = next((at for at, word in enumerate(named) if not _DEVICE.fullmatch(word)), len(named))
-    columns = named[:end]
+    end = next((at for at, word in enumerate(names) if not _DEVICE.fullmatch(word)), len(names))
+    columns = names[:end]
     return columns[:-1] if columns[-1:] == ["GPU"] else columns  # of "GPU NUMA ID"
 
 
@@ -111,14 +113,14 @@ class Inside:
     group_size: int = 1
     order: tuple[int, ...] = ()
     """GPUs by bridge, where bridges do not join neighbours."""
-    said: str = ""
+    witness: str = ""
     assumed: list[str] = field(default_factory=list)
 
 
-def link(kind: str, bandwidth: float, **more: Any) -> Fields:
+def link(kind: str, bandwidth: float, **fields: Any) -> Fields:
     """Fields of a link; a bandwidth of 0 is not known."""
     rate = format_bandwidth(bandwidth) if bandwidth else UNKNOWN
-    return {**more, "kind": kind, "bandwidth": rate, "latency": USUAL_LATENCY[kind]}
+    return {**fields, "kind": kind, "bandwidth": rate, "latency": USUAL_LATENCY[kind]}
 
 
 def inside_node(gpus: Sequence[SeenGpu], topology: Topology) -> Inside:
@@ -138,38 +140,40 @@ def inside_node(gpus: Sequence[SeenGpu], topology: Topology) -> Inside:
 
 def _all_by_nvlink(gpus: Sequence[SeenGpu], rows: list[list[int]]) -> Inside:
     """Every GPU reaches every other over NVLinks: through switches, or directly, maybe in several hops."""
-    each, fullest = rows[0][0], max(sum(row) for row in rows)
+    links_of_pair, fullest = rows[0][0], max(sum(row) for row in rows)
     bandwidth = min(gpu.nvlink for gpu in gpus)
-    alike = all(count == each for row in rows for count in row)
-    if alike and len(gpus) > 2 and (fullest > MOST_NVLINKS or len(gpus[0].nvlinks) == each):
-        return Inside(node=link("nvswitch", bandwidth), said=f"NV{each} between all GPUs")
-    least = min(sum(row) for row in rows)
+    even = all(count == links_of_pair for row in rows for count in row)
+    if even and len(gpus) > 2 and (fullest > MOST_NVLINKS or len(gpus[0].nvlinks) == links_of_pair):
+        return Inside(node=link("nvswitch", bandwidth), witness=f"NV{links_of_pair} between all GPUs")
+    fewest_links = min(sum(row) for row in rows)
     bandwidth = min(
         (gpu.nvlink * sum(row) / (len(gpu.nvlinks) or 1)) for gpu, row in zip(gpus, rows, strict=True)
     )
-    found = Inside(node=link("nvlink", bandwidth), said=f"{counted(least, 'NVLink')} a GPU, without switches")
+    inside = Inside(
+        node=link("nvlink", bandwidth), witness=f"{counted(fewest_links, 'NVLink')} a GPU, without switches"
+    )
     if not all(count for row in rows for count in row):
         counts = ", ".join(
             f"NV{count}" for count in sorted({count for row in rows for count in row if count})
         )
-        found.assumed.append(
-            f"rings use all {least} NVLinks of a GPU ({counts}); not every pair of GPUs has one"
+        inside.assumed.append(
+            f"rings use all {fewest_links} NVLinks of a GPU ({counts}); not every pair of GPUs has one"
         )
-    return found
+    return inside
 
 
 def _in_groups(
     gpus: Sequence[SeenGpu], topology: Topology, names: list[str], groups: list[list[str]]
 ) -> Inside:
     """Bridges join some GPUs, and the host all."""
-    found = _through_host(gpus, topology, names)
+    inside = _through_host(gpus, topology, names)
     sizes = {len(group) for group in groups}
     if len(sizes) > 1:
-        told = ", ".join("+".join(group) for group in groups if len(group) > 1)
-        found.assumed.append(
-            f"NVLinks that join a part of the GPUs ({told}) are left out: groups differ in size"
+        group_words = ", ".join("+".join(group) for group in groups if len(group) > 1)
+        inside.assumed.append(
+            f"NVLinks that join a part of the GPUs ({group_words}) are left out: groups differ in size"
         )
-        return found
+        return inside
     by_name = dict(zip(names, gpus, strict=True))
     bandwidth = min(
         by_name[one].nvlink
@@ -178,36 +182,41 @@ def _in_groups(
         for group in groups
         for one in group
     )
-    found.group, found.group_size = link("nvlink", bandwidth), sizes.pop()
-    found.said = f"NVLink inside {counted(len(groups), 'group')} of {found.group_size}, PCIe between"
+    inside.group, inside.group_size = link("nvlink", bandwidth), sizes.pop()
+    inside.witness = f"NVLink inside {counted(len(groups), 'group')} of {inside.group_size}, PCIe between"
     if (order := [one for group in groups for one in group]) != names:
-        found.order = tuple(by_name[one].index for one in order)
-    return found
+        inside.order = tuple(by_name[one].index for one in order)
+    return inside
 
 
 def _through_host(gpus: Sequence[SeenGpu], topology: Topology, names: list[str]) -> Inside:
     """GPUs reach one another over PCIe."""
-    found = Inside(node=link("pcie", min(gpu.pcie for gpu in gpus)), said="PCIe")
-    ways = [topology.between(one, other) for at, one in enumerate(names) for other in names[at + 1 :]]
+    inside = Inside(node=link("pcie", min(gpu.pcie for gpu in gpus)), witness="PCIe")
+    ways = [topology.path(one, other) for at, one in enumerate(names) for other in names[at + 1 :]]
     if len(names) > 1 and not all(ways):
-        found.assumed.append("no NVLink between GPUs: `nvidia-smi topo -m` does not say what joins them")
+        inside.assumed.append("no NVLink between GPUs: `nvidia-smi topo -m` does not say what joins them")
     if "SYS" in ways:
-        found.assumed.append(
+        inside.assumed.append(
             "GPUs of two sockets send as fast as those of one (how they are joined is not shown)"
         )
-    return found
+    return inside
 
 
 def sharing_host_link(topology: Topology, names: Sequence[str]) -> int | None:
     """GPUs under one PCIe switch, which share its link to the host; None where the matrix does not show it."""
-    beside = {one: topology.near(one) for one in names}
-    shown = {
-        (one, other): topology.between(one, other) in NEAR or bool((beside[one] & beside[other]) - set(names))
+    near_devices = {one: topology.near(one) for one in names}
+    same_switch = {
+        (one, other): topology.path(one, other) in NEAR
+        or bool((near_devices[one] & near_devices[other]) - set(names))
         for one in names
         for other in names
         if one != other
     }
-    by_nvlink = any(topology.nvlinks(*pair) for pair in shown)
-    if by_nvlink and not any(near - set(names) for near in beside.values()) and not any(shown.values()):
+    by_nvlink = any(topology.nvlinks(*pair) for pair in same_switch)
+    if (
+        by_nvlink
+        and not any(near - set(names) for near in near_devices.values())
+        and not any(same_switch.values())
+    ):
         return None  # NVLinks hide what else joins two GPUs, and there is no adapter to tell
-    return max((len(group) for group in topology.groups(names, shown)), default=1)
+    return max((len(group) for group in topology.groups(names, same_switch)), default=1)

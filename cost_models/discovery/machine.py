@@ -19,7 +19,7 @@ from cost_models.units import GIB, MIB
 
 _SECONDS = 20.0
 """Seconds that a command may take; a driver that initialises eight GPUs needs some."""
-_MOST = 4 * 2**20
+_MAX_BYTES = 4 * 2**20
 """Bytes of a file that are read."""
 
 
@@ -49,12 +49,12 @@ class ThisMachine:
 
     def run(self, *command: str) -> str | None:
         """No shell, an end after some seconds, and words in English."""
-        told = f"`{' '.join(command[:2])}`"
+        command_words = f"`{' '.join(command[:2])}`"
         if shutil.which(command[0]) is None:
             self._miss(f"`{command[0]}` is not installed")
             return None
         try:
-            said = subprocess.run(
+            result = subprocess.run(
                 command,
                 capture_output=True,
                 text=True,
@@ -65,22 +65,24 @@ class ThisMachine:
                 env={**self.environment, "LC_ALL": "C"},
             )
         except subprocess.TimeoutExpired:
-            self._miss(f"{told} said nothing in {_SECONDS:.0f} s")
+            self._miss(f"{command_words} said nothing in {_SECONDS:.0f} s")
             return None
         except OSError as error:
-            self._miss(f"{told} does not start: {(error.strerror or str(error)).lower()}")
+            self._miss(f"{command_words} does not start: {(error.strerror or str(error)).lower()}")
             return None
-        if said.returncode:
-            why = (said.stdout + said.stderr).strip().partition("\n")[0]
-            self._miss(f"{told} ended with {said.returncode}" + (f": {why}" if why else ""))
+        if result.returncode:
+            first_line = (result.stdout + result.stderr).strip().partition("\n")[0]
+            self._miss(
+                f"{command_words} ended with {result.returncode}" + (f": {first_line}" if first_line else "")
+            )
             return None
-        return said.stdout
+        return result.stdout
 
     def read(self, path: str) -> str | None:
         """The first megabytes of it."""
         try:
             with Path(path).open("rb") as file:
-                return file.read(_MOST).decode("utf-8", errors="replace")
+                return file.read(_MAX_BYTES).decode("utf-8", errors="replace")
         except OSError:
             return None
 
@@ -91,9 +93,9 @@ class ThisMachine:
         except OSError:
             return ()
 
-    def _miss(self, what: str) -> None:
-        if what not in self.unsaid:
-            self.unsaid.append(what)
+    def _miss(self, reason: str) -> None:
+        if reason not in self.unsaid:
+            self.unsaid.append(reason)
 
 
 _LIMIT = "/sys/fs/cgroup/memory.max"
@@ -116,16 +118,26 @@ class Host:
 
 def read_host(machine: Machine) -> Host:
     """What the kernel says, and the scheduler where it gives less."""
-    memory, said = _memory(machine)
+    memory, witness = _memory(machine)
     cpu = _cpu(machine)
-    sockets, each = _whole(cpu.get("Socket(s)", "")), _whole(cpu.get("Core(s) per socket", ""))
-    clusters = _whole(cpu.get("Core(s) per cluster", "")), _whole(cpu.get("Cluster(s)", ""))
-    cores = sockets * each if sockets and each else (clusters[0] or 0) * (clusters[1] or 0) or None
+    sockets, cores_per_socket = (
+        _positive_integer(cpu.get("Socket(s)", "")),
+        _positive_integer(cpu.get("Core(s) per socket", "")),
+    )
+    clusters = (
+        _positive_integer(cpu.get("Core(s) per cluster", "")),
+        _positive_integer(cpu.get("Cluster(s)", "")),
+    )
+    cores = (
+        sockets * cores_per_socket
+        if sockets and cores_per_socket
+        else (clusters[0] or 0) * (clusters[1] or 0) or None
+    )
     return Host(
         memory=memory,
-        memory_said=said,
+        memory_said=witness,
         cores=cores,
-        numa_nodes=_whole(cpu.get("NUMA node(s)", "")),
+        numa_nodes=_positive_integer(cpu.get("NUMA node(s)", "")),
         processor=cpu.get("Model name", ""),
         drives=_drives(machine),
     )
@@ -135,7 +147,7 @@ def job_nodes(machine: Machine) -> int | None:
     """Nodes of the SLURM job this is part of; None outside one."""
     for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"):
         if text := machine.environment.get(name, ""):
-            if (nodes := _whole(text)) and nodes <= MAX_GPUS:
+            if (nodes := _positive_integer(text)) and nodes <= MAX_GPUS:
                 return nodes
             machine.unsaid.append(f"{name} is no number of nodes")
     return None
@@ -143,24 +155,24 @@ def job_nodes(machine: Machine) -> int | None:
 
 def job_gpus(machine: Machine) -> int | None:
     """GPUs that SLURM gives the job on this node; None where it does not say."""
-    return _whole(machine.environment.get("SLURM_GPUS_ON_NODE", ""))
+    return _positive_integer(machine.environment.get("SLURM_GPUS_ON_NODE", ""))
 
 
 def _memory(machine: Machine) -> tuple[float | None, str]:
     """The least of what the machine has, its container may use, and the job was given, in GiB as all three count."""
-    found: list[tuple[float, str]] = []
+    limits: list[tuple[float, str]] = []
     if match := re.search(r"^MemTotal:\s+(\d{1,15}) kB", machine.read("/proc/meminfo") or "", re.M | re.A):
-        found.append((float(match[1]) * 1024, "/proc/meminfo"))
+        limits.append((float(match[1]) * 1024, "/proc/meminfo"))
     else:
         machine.unsaid.append("/proc/meminfo does not say how much memory there is")
-    if limit := _whole((machine.read(_LIMIT) or "").strip(), most=18):
-        found.append((float(limit), _LIMIT))
-    if given := _whole(machine.environment.get("SLURM_MEM_PER_NODE", "")):
-        found.append((given * MIB, "SLURM_MEM_PER_NODE"))
-    if not found:
+    if limit := _positive_integer((machine.read(_LIMIT) or "").strip(), max_digits=18):
+        limits.append((float(limit), _LIMIT))
+    if slurm_mib := _positive_integer(machine.environment.get("SLURM_MEM_PER_NODE", "")):
+        limits.append((slurm_mib * MIB, "SLURM_MEM_PER_NODE"))
+    if not limits:
         return None, ""
-    least, said = min(found)
-    return max(1.0, least // GIB) * GIB, said
+    smallest, witness = min(limits)
+    return max(1.0, smallest // GIB) * GIB, witness
 
 
 def _cpu(machine: Machine) -> Mapping[str, str]:
@@ -182,6 +194,6 @@ def _drives(machine: Machine) -> tuple[tuple[str, float], ...]:
         return ()
 
 
-def _whole(text: str, most: int = 9) -> int | None:
+def _positive_integer(text: str, max_digits: int = 9) -> int | None:
     """A positive whole number of at most so many digits; None for all else."""
-    return int(text) if re.fullmatch(rf"[1-9]\d{{0,{most - 1}}}", text, re.ASCII) else None
+    return int(text) if re.fullmatch(rf"[1-9]\d{{0,{max_digits - 1}}}", text, re.ASCII) else None

@@ -35,7 +35,7 @@ class Adapter:
 
 def read_rdma(machine: Machine) -> list[Adapter]:
     """Adapters with remote memory access whose link is up, both ports together."""
-    found = []
+    adapters = []
     for name in machine.names(_RDMA):
         rate, layer = 0.0, ""
         for port in machine.names(f"{_RDMA}/{name}/ports"):
@@ -45,42 +45,42 @@ def read_rdma(machine: Machine) -> list[Adapter]:
                 rate += float(match[1]) * 1e9 / 8
                 layer = (machine.read(f"{place}/link_layer") or "").strip()
         if rate:
-            found.append(Adapter(name=name, kind=_KINDS.get(layer, "ethernet"), rate=rate))
-    return found
+            adapters.append(Adapter(name=name, kind=_KINDS.get(layer, "ethernet"), rate=rate))
+    return adapters
 
 
 def read_ethernet(machine: Machine) -> list[Adapter]:
     """Interfaces of real devices that are up and say at what rate; virtual ones do not know theirs."""
-    found = []
+    adapters = []
     for name in machine.names("/sys/class/net"):
         place = f"/sys/class/net/{name}"
         if (machine.read(f"{place}/operstate") or "").strip() != "up" or not machine.names(f"{place}/device"):
             continue
         speed = (machine.read(f"{place}/speed") or "").strip()
         if re.fullmatch(r"[1-9]\d{0,7}", speed, re.ASCII):
-            found.append(Adapter(name=name, kind="ethernet", rate=float(speed) * 1e6 / 8))
-    return found
+            adapters.append(Adapter(name=name, kind="ethernet", rate=float(speed) * 1e6 / 8))
+    return adapters
 
 
-def of_training(
+def training_adapters(
     machine: Machine, adapters: Sequence[Adapter], topology: Topology, gpus: Sequence[str]
 ) -> tuple[list[Adapter], str]:
     """Adapters that NCCL takes, and why: those it was told to, else those under the GPUs' own PCIe switches, else
     all."""
-    if chosen := machine.environment.get(_CHOICE, ""):
-        return [one for one in adapters if _is_chosen(one.name, chosen)], f"those of {_CHOICE}"
-    beside = {device for gpu in gpus for device in topology.near(gpu)}
-    if near := [one for one in adapters if one.name in beside]:
+    if selection := machine.environment.get(_CHOICE, ""):
+        return [one for one in adapters if _is_selected(one.name, selection)], f"those of {_CHOICE}"
+    near_devices = {device for gpu in gpus for device in topology.near(gpu)}
+    if near := [one for one in adapters if one.name in near_devices]:
         return near, "those beside the GPUs" if len(near) < len(adapters) else ""
     return list(adapters), ""
 
 
-def _is_chosen(name: str, chosen: str) -> bool:
+def _is_selected(name: str, selection: str) -> bool:
     """NCCL's own words: `^` leaves out, `=` means whole names, else beginnings of names; ports follow a colon."""
-    out, whole = chosen[:1] == "^", "=" in chosen[:2]
-    listed = [one.partition(":")[0] for one in chosen.lstrip("^=").split(",")]
-    found = any(name == one if whole else name.startswith(one) for one in listed if one)
-    return found != out
+    excludes, exact = selection[:1] == "^", "=" in selection[:2]
+    listed = [one.partition(":")[0] for one in selection.lstrip("^=").split(",")]
+    matches = any(name == one if exact else name.startswith(one) for one in listed if one)
+    return matches != excludes
 
 
 _FILE = "NCCL_TOPO_FILE"
@@ -147,84 +147,86 @@ EXAMPLE = "inter_node=infiniband,400Gb/s,5us"
 
 
 @dataclass(kw_only=True)
-class Between:
+class NetworkLink:
     """The link between nodes; None where no adapter says anything."""
 
     fields: Fields | None = None
     rails: int | None = None
-    said: str = ""
+    witness: str = ""
     why_open: str = ""
     assumed: list[str] = field(default_factory=list)
 
 
 def between_nodes(
     machine: Machine, topology: Topology, nccl: NcclTopology | None, gpus: Sequence[str]
-) -> Between:
+) -> NetworkLink:
     """A GPU's share of the adapters that training uses."""
-    rdma, said = read_rdma(machine), "/sys/class/infiniband"
+    rdma, witness = read_rdma(machine), "/sys/class/infiniband"
     if not rdma and nccl is not None and nccl.adapters:
-        rdma, said = list(nccl.adapters), nccl.file
+        rdma, witness = list(nccl.adapters), nccl.file
     if rdma:
-        return _over(*of_training(machine, rdma, topology, gpus), len(gpus), said)
+        return _over(*training_adapters(machine, rdma, topology, gpus), len(gpus), witness)
     wired = read_ethernet(machine)
     if len(wired) == 1:
         return _over(wired, "", len(gpus), "/sys/class/net")
     if not wired:
-        return Between(why_open="no adapter says at what rate it sends")
-    told = ", ".join(f"{one.name} {format_bandwidth(one.rate)}" for one in wired)
-    return Between(
-        why_open=f"which of {counted(len(wired), 'interface')} carry training is not known: {told}"
+        return NetworkLink(why_open="no adapter says at what rate it sends")
+    rates = ", ".join(f"{one.name} {format_bandwidth(one.rate)}" for one in wired)
+    return NetworkLink(
+        why_open=f"which of {counted(len(wired), 'interface')} carry training is not known: {rates}"
     )
 
 
-def _over(adapters: Sequence[Adapter], why: str, gpus: int, said: str) -> Between:
+def _over(adapters: Sequence[Adapter], selection: str, gpus: int, witness: str) -> NetworkLink:
     """The link over these adapters, which all GPUs share evenly."""
     kinds = {one.kind for one in adapters}
     if len(kinds) != 1:
-        return Between(why_open="its adapters are of several kinds" if kinds else "no adapter is left")
+        return NetworkLink(why_open="its adapters are of several kinds" if kinds else "no adapter is left")
     kind, rate = kinds.pop(), sum(one.rate for one in adapters)
-    each = sorted({format_bandwidth(one.rate) for one in adapters})
-    told = f"{said}: {counted(len(adapters), 'adapter')} of {' and '.join(each)}" + (
-        f", {why}" if why else ""
+    rates = sorted({format_bandwidth(one.rate) for one in adapters})
+    summary = f"{witness}: {counted(len(adapters), 'adapter')} of {' and '.join(rates)}" + (
+        f", {selection}" if selection else ""
     )
-    found = Between(fields=link(kind, rate / gpus), rails=len(adapters), said=told)
-    found.assumed.append("switches between nodes carry all adapters at once (a node does not show them)")
-    if said not in ("/sys/class/infiniband", "/sys/class/net"):
-        found.assumed.append(f"adapters are of {kind} (NCCL's file has only their rates)")
-    return found
+    network = NetworkLink(fields=link(kind, rate / gpus), rails=len(adapters), witness=summary)
+    network.assumed.append("switches between nodes carry all adapters at once (a node does not show them)")
+    if witness not in ("/sys/class/infiniband", "/sys/class/net"):
+        network.assumed.append(f"adapters are of {kind} (NCCL's file has only their rates)")
+    return network
 
 
-def parse_link(text: str, where: str = "") -> Fields:
+def parse_link(text: str, place: str = "") -> Fields:
     """ "infiniband,400Gb/s,5us" (the latency may be left out) → fields of a link. Raises InputError."""
     words = [word.strip() for word in text.replace(",", " , ").split(",")]
-    kind, rest = words[0], words[1:]
+    kind, amounts = words[0], words[1:]
     if kind not in USUAL_LATENCY:
-        what = f"`{kind}` is no kind of link{did_you_mean(kind, USUAL_LATENCY)}"
-        raise _odd(where, what, f"kinds: {', '.join(USUAL_LATENCY)}")
-    if not 1 <= len(rest) <= 2:
-        raise _odd(where, f"`{text}` is not KIND,BANDWIDTH or KIND,BANDWIDTH,LATENCY", f"like {EXAMPLE}")
+        message = f"`{kind}` is no kind of link{did_you_mean(kind, USUAL_LATENCY)}"
+        raise _link_error(place, message, f"kinds: {', '.join(USUAL_LATENCY)}")
+    if not 1 <= len(amounts) <= 2:
+        raise _link_error(
+            place, f"`{text}` is not KIND,BANDWIDTH or KIND,BANDWIDTH,LATENCY", f"like {EXAMPLE}"
+        )
     try:
-        fields = link(kind, parse_bandwidth(rest[0]))
-        if len(rest) == 2:
-            parse_seconds(rest[1])
-            fields["latency"] = rest[1]
+        fields = link(kind, parse_bandwidth(amounts[0]))
+        if len(amounts) == 2:
+            parse_seconds(amounts[1])
+            fields["latency"] = amounts[1]
     except ValueError as error:
-        raise _odd(where, str(error), f"like {EXAMPLE}") from None
-    return fields | {"bandwidth": rest[0]}
+        raise _link_error(place, str(error), f"like {EXAMPLE}") from None
+    return fields | {"bandwidth": amounts[0]}
 
 
 def parse_links(texts: Sequence[str]) -> dict[str, Fields]:
     """Links that a person says: `inter_node=infiniband,400Gb/s`. Raises InputError."""
-    said: dict[str, Fields] = {}
+    links: dict[str, Fields] = {}
     for text in texts:
-        place, equals, rest = text.partition("=")
+        place, equals, words = text.partition("=")
         if place not in PLACES or not equals:
-            raise _odd("--link", f"`{text}` says no place: {' or '.join(PLACES)}", f"like {EXAMPLE}")
-        if place in said:
-            raise _odd("--link", f"`{place}` is said twice", "say it once")
-        said[place] = parse_link(rest, "--link")
-    return said
+            raise _link_error("--link", f"`{text}` says no place: {' or '.join(PLACES)}", f"like {EXAMPLE}")
+        if place in links:
+            raise _link_error("--link", f"`{place}` is said twice", "say it once")
+        links[place] = parse_link(words, "--link")
+    return links
 
 
-def _odd(where: str, what: str, hint: str) -> InputError:
-    return InputError("a link cannot be read", problems=[Problem(where, what)], hint=hint)
+def _link_error(place: str, message: str, hint: str) -> InputError:
+    return InputError("a link cannot be read", problems=[Problem(place, message)], hint=hint)

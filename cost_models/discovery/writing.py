@@ -14,23 +14,23 @@ from cost_models.files.yaml_text import parse_yaml
 from cost_models.specs.cluster import ClusterSpec
 
 
-def as_yaml(found: Discovery) -> str:
+def as_yaml(discovery: Discovery) -> str:
     """The file's text."""
-    told = "".join(f"# {printable(line)}\n" for line in _comments(found))
-    body = yaml.safe_dump(dict(found.fields), sort_keys=False, default_flow_style=None, width=120)
-    return f"# Written by `meshwright cluster --discover`\n{told}{body}"
+    comments = "".join(f"# {printable(line)}\n" for line in _comments(discovery))
+    body = yaml.safe_dump(dict(discovery.fields), sort_keys=False, default_flow_style=None, width=120)
+    return f"# Written by `meshwright cluster --discover`\n{comments}{body}"
 
 
-def as_cluster(found: Discovery) -> ClusterSpec:
+def as_cluster(discovery: Discovery) -> ClusterSpec:
     """The cluster that the file describes. Raises InputError with every place that is open."""
-    document = parse_yaml(as_yaml(found), source="the machine")
+    document = parse_yaml(as_yaml(discovery), source="the machine")
     return validate(document, ClusterSpec, replace={"gpu": gpu_fields})
 
 
-def _comments(found: Discovery) -> Iterator[str]:
-    for place, why in found.open.items():
-        yield f"OPEN {place}: {why}"
-    for one in found.assumed:
-        yield f"assumed: {one}"
-    for note in found.notes:
+def _comments(discovery: Discovery) -> Iterator[str]:
+    for place, reason in discovery.open.items():
+        yield f"OPEN {place}: {reason}"
+    for assumption in discovery.assumed:
+        yield f"assumed: {assumption}"
+    for note in discovery.notes:
         yield f"note: {note}"

@@ -14,7 +14,7 @@ import numpy as np
 from cost_models.arrays import Ints
 from cost_models.discovery.links import USUAL_LATENCY
 from cost_models.errors import InputError, Problem, first_of
-from cost_models.fabric.fabric import Fabric, FabricLevel, odd_links, usual
+from cost_models.fabric.fabric import Fabric, FabricLevel, most_common, odd_links
 from cost_models.fabric.graph import graph_of, nearest, within_node
 from cost_models.fabric.tiers import Bundle, Tier, tiers_of
 from cost_models.specs.graph import Link, device_kind, natural, node_of, read_lines
@@ -51,32 +51,32 @@ def fabric_of_links(links: Sequence[Link], source: str) -> Fabric:
         by_node[node_of(name)].append(name)
     fabric = _Assembly(links=links, source=source, gpus=gpus, nodes=list(by_node))
     if not gpus or len(gpus) > _MOST_GPUS:
-        what = (
+        message = (
             f"it has {len(gpus):,} GPUs; {_MOST_GPUS:,} are the most" if gpus else "no device of it is a GPU"
         )
-        raise fabric.wrong([what], "GPUs are named like `node0.gpu0`")
-    if repeated := list(_said_twice(links)):
-        raise fabric.wrong(
+        raise fabric.file_error([message], "GPUs are named like `node0.gpu0`")
+    if repeated := list(_repeated_links(links)):
+        raise fabric.file_error(
             repeated, "parallel cables are one line with their number (`x2`, or a column `count`)"
         )
-    count = usual(map(len, by_node.values()))
+    count = most_common(map(len, by_node.values()))
     uneven = [
         f"{node} has {counted(len(some), 'GPU')}, other nodes have {count}"
         for node, some in by_node.items()
         if len(some) != count
     ]
     if uneven:
-        raise fabric.wrong(uneven, "every node of a cluster has as many GPUs; leave the others out")
+        raise fabric.file_error(uneven, "every node of a cluster has as many GPUs; leave the others out")
     return fabric.assembled()
 
 
-def _said_twice(links: Sequence[Link]) -> Iterator[Problem]:
+def _repeated_links(links: Sequence[Link]) -> Iterator[Problem]:
     seen: dict[tuple[frozenset[str], float], Link] = {}
     for link in links:
-        before = seen.setdefault((frozenset(link[:2]), link.bandwidth), link)
-        if before is not link:
+        earlier = seen.setdefault((frozenset(link[:2]), link.bandwidth), link)
+        if earlier is not link:
             yield Problem(
-                link.where, f"`{link.one}` -- `{link.other}` is said twice, first at {before.where}"
+                link.where, f"`{link.one}` -- `{link.other}` is said twice, first at {earlier.where}"
             )
 
 
@@ -89,22 +89,24 @@ class _Assembly:
     gpus: Sequence[str]
     nodes: Sequence[str]
 
-    def wrong(self, problems: Iterable[str | Problem], hint: str) -> InputError:
+    def file_error(self, problems: Iterable[str | Problem], hint: str) -> InputError:
         """The error of a file that is no cluster; a text that begins with a node gets the line of its first link."""
         first = {node_of(name): link.where for link in reversed(self.links) for name in link[:2]}
-        told = [
+        placed_problems = [
             one if isinstance(one, Problem) else Problem(first.get(one.partition(" ")[0], self.source), one)
             for one in problems
         ]
-        return InputError(f"{self.source} is no graph of a cluster", problems=first_of(told), hint=hint)
+        return InputError(
+            f"{self.source} is no graph of a cluster", problems=first_of(placed_problems), hint=hint
+        )
 
     def assembled(self) -> Fabric:
         """Levels inside the nodes, then those between them."""
-        inside, cables = self._inside(), [link for link in self.links if not within_node(link)]
-        network = self._between(cables) if len(self.nodes) > 1 else []
+        inside, cables = self._node_levels(), [link for link in self.links if not within_node(link)]
+        network = self._network_levels(cables) if len(self.nodes) > 1 else []
         levels = [*inside, *network]
         hosts = {node_of(name) for link in cables for name in link[:2]} - {"", *self.nodes}
-        others = len(
+        adapters = len(
             {
                 name
                 for link in cables
@@ -117,14 +119,14 @@ class _Assembly:
             gpus=tuple(self.gpus),
             levels=tuple(levels),
             odd=tuple(odd_links(self.links, levels, self.nodes)),
-            notes=(f"{counted(others, 'adapter')} of hosts without GPUs left out",) if others else (),
+            notes=(f"{counted(adapters, 'adapter')} of hosts without GPUs left out",) if adapters else (),
         )
 
     @property
     def _per_node(self) -> int:
         return len(self.gpus) // len(self.nodes)
 
-    def _inside(self) -> list[FabricLevel]:
+    def _node_levels(self) -> list[FabricLevel]:
         """The levels of the nodes, of one medium after another until all GPUs of each are joined."""
         themselves = np.arange(len(self.gpus))
         node, inner = themselves // self._per_node * self._per_node, themselves
@@ -136,37 +138,39 @@ class _Assembly:
             medium = _Medium(links=links, ends=self.gpus, end=themselves, network=False)
             tiers = tiers_of(graph_of(links), [[gpu] for gpu in self.gpus], dict.fromkeys(self.gpus, inf))
             names = [
-                "node" if (np.array(tier.own) == node).all() else f"group{at or ''}"
+                "node" if (np.array(tier.domain) == node).all() else f"group{at or ''}"
                 for at, tier in enumerate(tiers)
             ]
             levels += medium.levels(tiers, names, inner, themselves)
-            inner = levels[-1].own if levels else inner
+            inner = levels[-1].domain if levels else inner
         if self._per_node == 1:
-            levels = [self._alone(themselves)]
+            levels = [self._single_gpu_level(themselves)]
         elif not levels or levels[-1].name != "node":
-            some = sorted(
+            incomplete = sorted(
                 {self.nodes[at // self._per_node] for at in np.flatnonzero(inner != node).tolist()},
                 key=natural,
             )
             hint = "say their links: `node[0-3].gpu[0-7] -- node[0-3].nvswitch 450 GB/s`"
-            raise self.wrong([f"{one} has GPUs that are not connected inside it" for one in some], hint)
+            raise self.file_error(
+                [f"{one} has GPUs that are not connected inside it" for one in incomplete], hint
+            )
         return levels
 
-    def _alone(self, each: Ints) -> FabricLevel:
+    def _single_gpu_level(self, gpus: Ints) -> FabricLevel:
         """The level of nodes of one GPU: its widest link, which it shares with nobody."""
         widest = max(
             (link for link in self.links if "gpu" in map(device_kind, link[:2])),
             key=lambda link: link.bandwidth,
         )
         kind = widest.kind if within_node(widest) else "pcie"
-        seconds, none = parse_seconds(USUAL_LATENCY[kind]), np.full(len(each), -1)
+        seconds, none = parse_seconds(USUAL_LATENCY[kind]), np.full(len(gpus), -1)
         return FabricLevel(
             name="node", kind=kind, network=False, opens=True, bandwidth=widest.bandwidth, latency=seconds, sharers=1,
-            inner=each, own=each, top=each, end=each, bundle=none, capacity=np.zeros(0), cables=(),
-            seconds=np.full(len(each), seconds),
+            inner=gpus, domain=gpus, top=gpus, end=gpus, bundle=none, capacity=np.zeros(0), cables=(),
+            seconds=np.full(len(gpus), seconds),
         )  # fmt: skip
 
-    def _between(self, cables: Sequence[Link]) -> list[FabricLevel]:
+    def _network_levels(self, cables: Sequence[Link]) -> list[FabricLevel]:
         """The levels of the network, whose ends are adapters with a cable, or GPUs that have one themselves."""
         network = graph_of(cables)
         by_node: dict[str, list[str]] = {node: [] for node in self.nodes}
@@ -177,23 +181,27 @@ class _Assembly:
                 network.remove_node(name)
         if lonely := [node for node, found in by_node.items() if not found]:
             problems = (f"{node} has no cable to a switch or another node" for node in lonely)
-            raise self.wrong(problems, "link its adapters: `node0.nic0 -- leaf0 400 Gb/s`")
-        chosen, arriving, beside = nearest(graph_of(filter(within_node, self.links)), self.gpus, by_node)
+            raise self.file_error(problems, "link its adapters: `node0.nic0 -- leaf0 400 Gb/s`")
+        end_of_gpu, arriving, replacement = nearest(
+            graph_of(filter(within_node, self.links)), self.gpus, by_node
+        )
         cables = [
-            link._replace(one=beside.get(link.one, link.one), other=beside.get(link.other, link.other))
+            link._replace(
+                one=replacement.get(link.one, link.one), other=replacement.get(link.other, link.other)
+            )
             for link in cables
         ]
         network = graph_of(cables).subgraph(
             {*arriving, *(name for name in network if node_of(name) not in by_node)}
         )
         number = {name: at for at, name in enumerate(arriving)}
-        end = np.array([number[name] for name in chosen])
+        end = np.array([number[name] for name in end_of_gpu])
         units = [[name for name in by_node[node] if name in arriving] for node in self.nodes]
         tiers = tiers_of(network, units, arriving)
-        if len(parts := set(tiers[-1].own) if tiers else set(range(len(self.nodes)))) > 1:
+        if len(parts := set(tiers[-1].domain) if tiers else set(range(len(self.nodes)))) > 1:
             first = " and ".join(f"`{self.nodes[at]}`" for at in sorted(parts)[:8])
-            what = f"{self.nodes[max(parts)]} is not connected with all others: {len(parts)} parts, those of {first}"
-            raise self.wrong([what], "a cable or a switch between them is missing")
+            message = f"{self.nodes[max(parts)]} is not connected with all others: {len(parts)} parts, those of {first}"
+            raise self.file_error([message], "a cable or a switch between them is missing")
         medium = _Medium(links=cables, ends=list(arriving), end=end, network=True)
         names = [_name(tier.switches) for tier in tiers]
         names = [name if name not in names[:at] else f"{name}{at + 1}" for at, name in enumerate(names)]
@@ -216,22 +224,24 @@ class _Medium:
         """The levels of a medium that leads out of domains `inner` of another; `unit` is the unit of each GPU."""
         levels: list[FabricLevel] = []
         for tier, name in zip(tiers, names, strict=True):
-            own = np.array(tier.own)[unit]
-            domains, nested = len(np.unique(inner)), len(np.unique(inner * len(inner) + own))
-            if nested == domains > len(np.unique(own)):  # else it joins nothing that another medium has not
+            domain_of_gpu = np.array(tier.domain)[unit]
+            domains, nested = len(np.unique(inner)), len(np.unique(inner * len(inner) + domain_of_gpu))
+            if (
+                nested == domains > len(np.unique(domain_of_gpu))
+            ):  # else it joins nothing that another medium has not
                 levels.append(self._level(tier, name, inner, unit, levels))
-                inner = own
+                inner = domain_of_gpu
         return [replace(level, top=inner) for level in levels]
 
     def _level(
-        self, tier: Tier, name: str, inner: Ints, unit: Ints, before: Sequence[FabricLevel]
+        self, tier: Tier, name: str, inner: Ints, unit: Ints, lower_levels: Sequence[FabricLevel]
     ) -> FabricLevel:
-        found = list(dict.fromkeys(bundle for bundle in tier.bundles.values() if bundle is not None))
-        number: dict[Bundle | None, int] = {None: -1} | {bundle: at for at, bundle in enumerate(found)}
+        bundles = list(dict.fromkeys(bundle for bundle in tier.bundles.values() if bundle is not None))
+        number: dict[Bundle | None, int] = {None: -1} | {bundle: at for at, bundle in enumerate(bundles)}
         bundle = np.array([number[tier.bundles[end]] for end in self.ends], dtype=np.int64)
-        capacity = np.array([one.capacity for one in found])
+        capacity = np.array([one.capacity for one in bundles])
         seconds = 2 * np.array([tier.seconds[end] for end in self.ends])
-        own = np.array(tier.own)[unit]
+        domain_of_gpu = np.array(tier.domain)[unit]
         ways = np.bincount(inner, minlength=len(inner)).astype(np.float64)
         rates: list[float] = []
         out: dict[int, float] = defaultdict(float)
@@ -240,30 +250,32 @@ class _Medium:
         }.items():
             out[domain] += tier.cuts[at]
         used = np.unique(inner * len(self.ends) + self.end)
-        through = np.unique(used // len(self.ends) * (len(found) + 1) + bundle[used % len(self.ends)] + 1)
+        through = np.unique(used // len(self.ends) * (len(bundles) + 1) + bundle[used % len(self.ends)] + 1)
         carried = np.bincount(
-            through // (len(found) + 1), np.append(0.0, capacity)[through % (len(found) + 1)], len(inner)
+            through // (len(bundles) + 1), np.append(0.0, capacity)[through % (len(bundles) + 1)], len(inner)
         )
-        for domain, most in out.items():
-            rate = min(most, carried[domain]) / ways[domain]
+        for domain, cut in out.items():
+            rate = min(cut, carried[domain]) / ways[domain]
             if rate:  # else it is there already
-                rates += [_rounded(min(rate, before[-1].bandwidth) if before else rate)] * int(ways[domain])
-        per_end = usual(np.unique(self.end, return_counts=True)[1].tolist())
+                rates += [_rounded(min(rate, lower_levels[-1].bandwidth) if lower_levels else rate)] * int(
+                    ways[domain]
+                )
+        per_end = most_common(np.unique(self.end, return_counts=True)[1].tolist())
         return FabricLevel(
             name=name,
             kind=Counter(link.kind for link in self.links).most_common(1)[0][0],
             network=self.network,
-            opens=not before,
-            bandwidth=usual(rates),
-            latency=usual(_rounded(one) for one in seconds.tolist()),
-            sharers=per_end if self.network and not before else 1,
+            opens=not lower_levels,
+            bandwidth=most_common(rates),
+            latency=most_common(_rounded(one) for one in seconds.tolist()),
+            sharers=per_end if self.network and not lower_levels else 1,
             inner=inner,
-            own=own,
-            top=own,
+            domain=domain_of_gpu,
+            top=domain_of_gpu,
             end=self.end,
             bundle=bundle,
             capacity=capacity,
-            cables=tuple(one.cables for one in found),
+            cables=tuple(one.cables for one in bundles),
             seconds=seconds,
         )
 

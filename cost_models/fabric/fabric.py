@@ -21,7 +21,7 @@ CLOSE = 1e-9
 """Relative difference up to which two rates are one."""
 
 
-def usual(values: Iterable[Number]) -> Number:
+def most_common(values: Iterable[Number]) -> Number:
     """The value that most have; of several the greatest."""
     counts = Counter(values)
     return max(counts, key=lambda value: (counts[value], value))
@@ -44,7 +44,7 @@ class FabricLevel:
     """GPUs behind one adapter, where the level opens a network."""
     inner: Ints
     """(GPUs,) domain of the level inside."""
-    own: Ints
+    domain: Ints
     """(GPUs,) domain of this level."""
     top: Ints
     """(GPUs,) domain of the outermost level of its medium."""
@@ -62,14 +62,14 @@ class FabricLevel:
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """GPUs of its domains, each size once, the largest first."""
-        return tuple(sorted(set(np.unique(self.own, return_counts=True)[1].tolist()), reverse=True))
+        return tuple(sorted(set(np.unique(self.domain, return_counts=True)[1].tolist()), reverse=True))
 
     @cached_property
     def even(self) -> bool:
         """Whether domains are runs of equally many neighbouring ranks."""
-        size = int(np.argmax(self.own != self.own[0])) or len(self.own)
+        size = int(np.argmax(self.domain != self.domain[0])) or len(self.domain)
         return self.sizes == (size,) and bool(
-            (self.own == self.own[np.arange(len(self.own)) // size * size]).all()
+            (self.domain == self.domain[np.arange(len(self.domain)) // size * size]).all()
         )
 
     @cached_property
@@ -95,7 +95,7 @@ class Fabric:
     """What is not as it usually is, in words."""
     notes: tuple[str, ...]
     """What was left out."""
-    known: dict[Any, Any] = field(default_factory=dict, compare=False)
+    cache: dict[Any, Any] = field(default_factory=dict, compare=False)
     """What `shares` counted before."""
 
     @property
@@ -106,50 +106,53 @@ class Fabric:
 
 def odd_links(links: Sequence[Link], levels: Sequence[FabricLevel], nodes: Sequence[str]) -> Iterator[str]:
     """A sentence without full stop for each cable, switch, node or level that differs from its siblings."""
-    between: dict[frozenset[str], list[Link]] = defaultdict(list)
+    links_of_pair: dict[frozenset[str], list[Link]] = defaultdict(list)
     for link in links:
-        between[frozenset(link[:2])].append(link)
+        links_of_pair[frozenset(link[:2])].append(link)
     for level in levels:
         yield from _odd_cables(
             level,
-            [[(pair, link) for pair in some for link in between[frozenset(pair)]] for some in level.cables],
+            [
+                [(pair, link) for pair in some for link in links_of_pair[frozenset(pair)]]
+                for some in level.cables
+            ],
         )
         if level.network and len(level.sizes) > 1:
-            counts = Counter(Counter(level.own.tolist()).values())
-            per = len(level.own) // len(nodes)
-            told = ", ".join(
+            counts = Counter(Counter(level.domain.tolist()).values())
+            per = len(level.domain) // len(nodes)
+            sizes = ", ".join(
                 f"{counted(n, 'domain')} of {size // per}" for size, n in sorted(counts.items(), reverse=True)
             )
-            yield f"the {level.name} level joins unequal numbers of nodes: {told}"
+            yield f"the {level.name} level joins unequal numbers of nodes: {sizes}"
     if network := next((level for level in levels if level.network), None):
         ends = network.end.reshape(len(nodes), -1)
         adapters = [len(set(row)) for row in ends.tolist()]
         for name, count in zip(nodes, adapters, strict=True):
-            if count != usual(adapters):
-                yield f"{name} has {counted(count, 'adapter')} where others have {usual(adapters)}"
+            if count != most_common(adapters):
+                yield f"{name} has {counted(count, 'adapter')} where others have {most_common(adapters)}"
 
 
 def _odd_cables(
     level: FabricLevel, bundles: Sequence[Sequence[tuple[tuple[str, str], Link]]]
 ) -> Iterator[str]:
     """Cables of another rate than most of the level, and bundles of more or fewer."""
-    every = [link for some in bundles for _, link in some]
-    if not every:
+    all_links = [link for bundle in bundles for _, link in bundle]
+    if not all_links:
         return
-    rate = usual(link.bandwidth for link in every for _ in range(link.cables))
-    number = usual(sum(link.cables for _, link in some) for some in bundles)
-    for some in bundles:
-        count = sum(link.cables for _, link in some)
-        for pair, link in some:
+    rate = most_common(link.bandwidth for link in all_links for _ in range(link.cables))
+    number = most_common(sum(link.cables for _, link in bundle) for bundle in bundles)
+    for bundle in bundles:
+        count = sum(link.cables for _, link in bundle)
+        for pair, link in bundle:
             if abs(link.bandwidth - rate) > CLOSE * rate:
-                siblings, whose = ([one for _, one in some], "its") if count > 2 else (every, "the")
+                siblings, whose = ([one for _, one in bundle], "its") if count > 2 else (all_links, "the")
                 like = sum(one.cables for one in siblings if one.bandwidth == rate)
-                has = f"{pair[0]}-{pair[1]} has {_told(link.bandwidth, level)}"
-                yield f"{has} where {whose} {like} siblings have {_told(rate, level)}"
+                has = f"{pair[0]}-{pair[1]} has {_rate_words(link.bandwidth, level)}"
+                yield f"{has} where {whose} {like} siblings have {_rate_words(rate, level)}"
         if level.network and count != number:
-            lower = min((pair[0] for pair, _ in some), key=natural)
+            lower = min((pair[0] for pair, _ in bundle), key=natural)
             yield f"{lower} has {counted(count, 'cable')} to the {level.name} where others have {number}"
 
 
-def _told(rate: float, level: FabricLevel) -> str:
+def _rate_words(rate: float, level: FabricLevel) -> str:
     return f"{rate * 8 / 1e9:.6g} Gb/s" if level.network else format_bandwidth(rate)

@@ -18,8 +18,8 @@ import yaml
 from cost_models.documents import printable
 from cost_models.errors import Problem, did_you_mean
 from cost_models.fabric.assembling import fabric_of_links
-from cost_models.fabric.fabric import Fabric, FabricLevel, usual
-from cost_models.fabric.tools import Beside, LinkFile, from_ibnetdiscover, from_topo, unreadable
+from cost_models.fabric.fabric import Fabric, FabricLevel, most_common
+from cost_models.fabric.tools import LinkFile, UserStatement, from_ibnetdiscover, from_topo, unreadable
 from cost_models.files.catalog import gpu_fields
 from cost_models.files.parsing import validate
 from cost_models.files.reading import read_text
@@ -32,95 +32,95 @@ MAX_BYTES = 32_000_000
 """Largest file that is read; `ibnetdiscover` prints some megabytes of 5,000 GPUs."""
 _COLUMNS = ("from", "to", "bandwidth", "latency", "count", "kind")
 _REQUIRED = _COLUMNS[:3]
-_SAID = re.compile(r"#\s*(gpu|name)\s*[:=]\s*(\S[^,]*?)\s*,*$", re.ASCII)
+_HEADER_FACT = re.compile(r"#\s*(gpu|name)\s*[:=]\s*(\S[^,]*?)\s*,*$", re.ASCII)
 _HINT = "from,to,bandwidth and, where you know, latency,count,kind: `node0.nic0,leaf0,400 Gb/s,2.5 us,1,infiniband`"
 Row = tuple[str, Mapping[str, str] | Problem]
 """Place, and the values of a link or what is wrong with them."""
 
 
-def read_links(path: str | Path, beside: Beside | None = None) -> LinkFile:
+def read_links(path: str | Path, statement: UserStatement | None = None) -> LinkFile:
     """The links of a file. Raises InputError: it cannot be read; all problems at once, with their lines."""
-    name, beside = str(path), beside or Beside()
+    name, statement = str(path), statement or UserStatement()
     text = read_text(path, most_bytes=MAX_BYTES)
     if re.search(r"^(Switch|Ca)\s+\d+\s+\"", text, re.MULTILINE):
-        found, used = from_ibnetdiscover(text, name, beside), {"intra_node", "hosts", "gpus"}
+        file, used = from_ibnetdiscover(text, name, statement), {"intra_node", "hosts", "gpus"}
     elif re.search(r"^\s*GPU0\s+X\s", plain := re.sub(r"\x1b\[[0-9;]*m", "", text), re.MULTILINE):
-        found, used = from_topo(plain, name, beside), {"nodes"}
+        file, used = from_topo(plain, name, statement), {"nodes"}
     else:
-        found, used = _listed_links(text, name), set()
-    for part in fields(beside):
-        if part.name not in used and getattr(beside, part.name) is not None:
-            found.notes.append(f"what you say of `{part.name}` is not used: {name} says it, or cannot use it")
-    return found
+        file, used = _listed_links(text, name), set()
+    for part in fields(statement):
+        if part.name not in used and getattr(statement, part.name) is not None:
+            file.notes.append(f"what you say of `{part.name}` is not used: {name} says it, or cannot use it")
+    return file
 
 
 def _listed_links(text: str, name: str) -> LinkFile:
     """The links of a table, or of a document. Raises InputError."""
-    found = LinkFile()
+    file = LinkFile()
     rows = _document_rows if name.endswith((".json", ".yaml", ".yml")) else _table_rows
     problems: list[Problem] = []
-    for where, row in rows(text, name, found):
+    for place, row in rows(text, name, file):
         if isinstance(row, Problem):
             problems.append(row)
             continue
-        problems += [Problem(where, f"it has no `{key}`") for key in _REQUIRED[:2] if not row.get(key)]
+        problems += [Problem(place, f"it has no `{key}`") for key in _REQUIRED[:2] if not row.get(key)]
         if all(row.get(key) for key in _REQUIRED[:2]):
-            links, wrong = read_link(*(row.get(column, "") for column in _COLUMNS), place=where)
-            found.links += links
-            problems += wrong
-        if len(found.links) > MOST_LINKS:
-            raise unreadable(name, [Problem(where, f"these are more than {MOST_LINKS:,} links")], _HINT)
-    if not found.links and not problems:
+            links, link_problems = read_link(*(row.get(column, "") for column in _COLUMNS), place=place)
+            file.links += links
+            problems += link_problems
+        if len(file.links) > MOST_LINKS:
+            raise unreadable(name, [Problem(place, f"these are more than {MOST_LINKS:,} links")], _HINT)
+    if not file.links and not problems:
         problems = [Problem(name, "it lists no link")]
     if problems:
         raise unreadable(name, problems, f"a link has {_HINT}")
-    return found
+    return file
 
 
-def _unknown(names: Sequence[str], where: str, what: str) -> list[Problem]:
-    told = [
-        f"`{printable(name, 40)}` is no {what} of a link{did_you_mean(name, _COLUMNS)}"
+def _unknown(names: Sequence[str], place: str, noun: str) -> list[Problem]:
+    messages = [
+        f"`{printable(name, 40)}` is no {noun} of a link{did_you_mean(name, _COLUMNS)}"
         for name in names
         if name not in _COLUMNS
     ]
-    return [Problem(where, one) for one in told]
+    return [Problem(place, one) for one in messages]
 
 
-def _table_rows(text: str, source: str, found: LinkFile) -> Iterator[Row]:
+def _table_rows(text: str, source: str, file: LinkFile) -> Iterator[Row]:
     """Lines of a table with a heading; those that begin with `#` are comments, `# gpu: h100-sxm` says the GPU."""
     heading: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
-        where = f"{source}:{number}"
-        if match := _SAID.match(line):
-            found.said[match[1]] = match[2]
+        place = f"{source}:{number}"
+        if match := _HEADER_FACT.match(line):
+            file.facts[match[1]] = match[2]
         if not line.strip(" ,;\t") or line.lstrip().startswith("#"):
             continue
         # commas of `[0,2]` part none
-        whole = re.sub(r"\[[\d,-]+\]", lambda match: match[0].replace(",", "\0"), line)
+        joined = re.sub(r"\[[\d,-]+\]", lambda match: match[0].replace(",", "\0"), line)
         try:
             cells = [
-                cell.strip().replace("\0", ",") for cell in next(csv.reader(io.StringIO(whole), strict=True))
+                cell.strip().replace("\0", ",") for cell in next(csv.reader(io.StringIO(joined), strict=True))
             ]
         except (csv.Error, StopIteration) as error:
-            yield where, Problem(where, f"cannot be read: {error}")
+            yield place, Problem(place, f"cannot be read: {error}")
             continue
         if heading and len(_REQUIRED) <= len(cells) <= len(heading):
-            yield where, dict(zip(heading, cells, strict=False))
+            yield place, dict(zip(heading, cells, strict=False))
         elif heading:
-            yield where, Problem(where, f"it has {counted(len(cells), 'value')}, its heading {len(heading)}")
+            yield place, Problem(place, f"it has {counted(len(cells), 'value')}, its heading {len(heading)}")
         else:
             heading = [cell.lower() for cell in cells]
-            wrong = _unknown(heading, where, "column")
-            wrong += [
-                Problem(where, f"it has no column `{name}`") for name in _REQUIRED if name not in heading
+            problems = _unknown(heading, place, "column")
+            problems += [
+                Problem(place, f"it has no column `{name}`") for name in _REQUIRED if name not in heading
             ]
-            wrong += [Problem(where, "a column is there twice")] * (len(set(heading)) < len(heading))
-            yield from ((where, problem) for problem in wrong)
-            if wrong:
+            problems += [Problem(place, "a column is there twice")] * (len(set(heading)) < len(heading))
+            yield from ((place, problem) for problem in problems)
+            if problems:
                 return
 
 
-def _document_rows(text: str, source: str, found: LinkFile) -> Iterator[Row]:
+def _document_rows(text: str, source: str, file: LinkFile) -> Iterator[Row]:
     """`{"gpu": ..., "name": ..., "links": [{"from": ..., "to": ..., "bandwidth": ...}]}`."""
     document = parse_yaml(text, source=source)
     value = document.value if isinstance(document.value, dict) else {}
@@ -132,7 +132,7 @@ def _document_rows(text: str, source: str, found: LinkFile) -> Iterator[Row]:
             ),
         )
         return
-    found.said |= {key: value[key] for key in ("gpu", "name") if isinstance(value.get(key), str)}
+    file.facts |= {key: value[key] for key in ("gpu", "name") if isinstance(value.get(key), str)}
     yield from ((source, problem) for problem in document.problems.values())
     yield from (
         (source, Problem(document.where((key,)), "unknown field"))
@@ -140,12 +140,12 @@ def _document_rows(text: str, source: str, found: LinkFile) -> Iterator[Row]:
         if key not in ("gpu", "name", "links")
     )
     for number, row in enumerate(value["links"]):
-        where = document.where(("links", number))
+        place = document.where(("links", number))
         if not isinstance(row, dict):
-            yield where, Problem(where, "a link is a group of `field: value` pairs")
+            yield place, Problem(place, "a link is a group of `field: value` pairs")
             continue
-        yield from ((where, problem) for problem in _unknown(list(row), where, "field"))
-        yield where, {key: str(given) for key, given in row.items() if given is not None}
+        yield from ((place, problem) for problem in _unknown(list(row), place, "field"))
+        yield place, {key: str(given) for key, given in row.items() if given is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,9 +163,9 @@ class Linked:
     @property
     def yaml(self) -> str:
         """The cluster file's text; what is odd stands in it as comments."""
-        told = [f"odd: {one}" for one in self.fabric.odd] + [f"assumed: {one}" for one in self.assumed]
+        remarks = [f"odd: {one}" for one in self.fabric.odd] + [f"assumed: {one}" for one in self.assumed]
         comments = "".join(
-            f"# {printable(line)}\n" for line in [*told, *(f"note: {one}" for one in self.notes)]
+            f"# {printable(line)}\n" for line in [*remarks, *(f"note: {one}" for one in self.notes)]
         )
         body = dict(self.fields)
         graph = "".join(f"- {line}\n" for line in body.pop("graph"))
@@ -178,16 +178,16 @@ class Linked:
         return validate(parse_yaml(self.yaml, source=self.source), ClusterSpec, replace={"gpu": gpu_fields})
 
 
-def linked(found: LinkFile, source: str, gpu: str, name: str) -> Linked:
+def linked(file: LinkFile, source: str, gpu: str, name: str) -> Linked:
     """The cluster of a file of links. Raises InputError where its links are no cluster."""
-    fabric = fabric_of_links(found.links, source)
-    told: dict[str, Any] = {
+    fabric = fabric_of_links(file.links, source)
+    cluster_fields: dict[str, Any] = {
         "kind": "cluster",
         "name": name,
         "gpu": gpu,
         "gpus_per_node": fabric.gpus_per_node,
     }
-    told |= {
+    cluster_fields |= {
         "nodes": len(fabric.nodes),
         **_links(fabric),
         "source": f"links of {printable(source, limit=60)}",
@@ -195,9 +195,9 @@ def linked(found: LinkFile, source: str, gpu: str, name: str) -> Linked:
     return Linked(
         source=source,
         fabric=fabric,
-        fields=told | {"graph": write_lines(found.links)},
-        assumed=tuple(found.assumed),
-        notes=(*found.notes, *fabric.notes),
+        fields=cluster_fields | {"graph": write_lines(file.links)},
+        assumed=tuple(file.assumed),
+        notes=(*file.notes, *fabric.notes),
     )
 
 
@@ -227,7 +227,7 @@ def _links(fabric: Fabric) -> dict[str, Any]:
 
 def _nesting(level: FabricLevel, inner: int) -> int:
     """GPUs of most of a level's domains, as a multiple of those of the level inside."""
-    size = usual(Counter(level.own.tolist()).values())
+    size = most_common(Counter(level.domain.tolist()).values())
     return max(2, round(size / inner)) * inner
 
 

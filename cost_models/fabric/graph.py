@@ -50,46 +50,48 @@ def nearest(
 
     Where nobody says how the GPUs of a node reach its adapters, these are dealt out in order.
     """
-    chosen: list[str] = []
-    taken, width = Counter[str](), dict[str, float]()
+    end_of_gpu: list[str] = []
+    gpus_of_end, width = Counter[str](), dict[str, float]()
     nearest: dict[str, dict[str, float]] = {}
     for at, gpu in enumerate(gpus):
-        some = ends[node_of(gpu)]
-        each = len(gpus) // len(ends)
-        first, last = (turn * len(some) // each for turn in (at % each, at % each + 1))
-        dealt = some[first : max(last, first + 1)]
-        nearest[gpu] = _reached(inside, gpu, set(some)) or dict.fromkeys(dealt, inf)
-        end = min(nearest[gpu], key=lambda one: (taken[one], natural(one)))
-        taken[end] += 1
+        node_ends = ends[node_of(gpu)]
+        gpus_per_node = len(gpus) // len(ends)
+        first, last = (
+            turn * len(node_ends) // gpus_per_node for turn in (at % gpus_per_node, at % gpus_per_node + 1)
+        )
+        dealt = node_ends[first : max(last, first + 1)]
+        nearest[gpu] = _reached(inside, gpu, set(node_ends)) or dict.fromkeys(dealt, inf)
+        end = min(nearest[gpu], key=lambda candidate: (gpus_of_end[candidate], natural(candidate)))
+        gpus_of_end[end] += 1
         width[end] = width.get(end, 0.0) + nearest[gpu][end]
-        chosen.append(end)
+        end_of_gpu.append(end)
     idle: dict[str, list[tuple[str, float]]] = defaultdict(list)
-    for gpu, end in zip(gpus, chosen, strict=True):
-        for other, rate in nearest[gpu].items():
-            if other not in taken:
-                idle[other].append((end, rate))
-    beside, helped = dict[str, str](), Counter[str]()
-    for other, near in idle.items():
-        end, rate = min(near, key=lambda one: helped[one[0]])
+    for gpu, end in zip(gpus, end_of_gpu, strict=True):
+        for idle_end, rate in nearest[gpu].items():
+            if idle_end not in gpus_of_end:
+                idle[idle_end].append((end, rate))
+    replacement, helped = dict[str, str](), Counter[str]()
+    for idle_end, near in idle.items():
+        end, rate = min(near, key=lambda candidate: helped[candidate[0]])
         helped[end] += 1
         width[end] += rate
-        beside[other] = end
-    return chosen, width, beside
+        replacement[idle_end] = end
+    return end_of_gpu, width, replacement
 
 
 def _reached(graph: Links, gpu: str, ends: set[str]) -> dict[str, float]:
     """The nearest of some ends, and the bandwidth of the widest of the shortest ways to each."""
     border, seen = {gpu: inf}, {gpu}
     while border:
-        if found := {end: rate for end, rate in border.items() if end in ends}:
-            return found
+        if reached := {end: rate for end, rate in border.items() if end in ends}:
+            return reached
         farther: dict[str, float] = {}
         for vertex, rate in border.items():
-            for other, edge in (
+            for neighbour, edge in (
                 graph[vertex].items() if vertex in graph and device_kind(vertex) != "nic" else ()
             ):
-                if other not in seen:
-                    farther[other] = max(farther.get(other, 0.0), min(rate, edge["capacity"]))
+                if neighbour not in seen:
+                    farther[neighbour] = max(farther.get(neighbour, 0.0), min(rate, edge["capacity"]))
         seen |= farther.keys()
         border = farther
     return {}

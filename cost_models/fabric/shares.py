@@ -36,7 +36,7 @@ class Share:
     """Of the bandwidth of hand-overs to the next member."""
     delay: Array | float = 1.0
     """Latency of a hop, on average over the farthest group."""
-    held: Array | float = 0.0
+    members: Array | float = 0.0
     """Members in a domain of the level, at least; 0 where arithmetic over equal domains says it."""
     spanned: Array | float = 0.0
     """Domains that a group spans, at most; 0 as before."""
@@ -45,27 +45,27 @@ class Share:
 
     def packing(self, equal: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
         """Members held at least and domains spanned at most, given what they are where all domains are equal."""
-        held, spanned = (
-            np.where(own, own, known) for own, known in zip((self.held, self.spanned), equal, strict=True)
+        members, spanned = (
+            np.where(own, own, known) for own, known in zip((self.members, self.spanned), equal, strict=True)
         )
-        return held.astype(np.int64), spanned.astype(np.int64)
+        return members.astype(np.int64), spanned.astype(np.int64)
 
-    def meeting(self, equal: Bools) -> Bools:
+    def neighbours_meet(self, equal: Bools) -> Bools:
         """Whether neighbours meet on this level, given the same for equal domains."""
         return np.where(self.meets, np.equal(self.meets, 2), equal)
 
 
-AS_USUAL = Share()
+FULL_SHARE = Share()
 
 
 def shares(fabric: Fabric, size: int, step: int, piece: int, stages: int, world: int) -> tuple[Share, ...]:
     """For each level the shares of groups of `size` ranks, `step` apart as a stage counts them, where a stage owns runs
     of `piece` ranks, one in every `stages` of them, among `world` ranks."""
     key = size, step, piece, stages, world
-    if key not in fabric.known:
-        fabric.known[key] = _shares(fabric, *key)
-    found: tuple[Share, ...] = fabric.known[key]
-    return found
+    if key not in fabric.cache:
+        fabric.cache[key] = _shares(fabric, *key)
+    level_shares: tuple[Share, ...] = fabric.cache[key]
+    return level_shares
 
 
 def listed(size: int, step: int, piece: int, stages: int, world: int) -> Ints:
@@ -77,21 +77,21 @@ def listed(size: int, step: int, piece: int, stages: int, world: int) -> Ints:
 
 def _shares(fabric: Fabric, size: int, step: int, piece: int, stages: int, world: int) -> tuple[Share, ...]:
     if size == 1 or world > len(fabric.gpus):  # a cluster that somebody made larger has the usual everywhere
-        return (AS_USUAL,) * len(fabric.levels)
+        return (FULL_SHARE,) * len(fabric.levels)
     flows: _Flows | None = None
-    found: list[Share] = []
+    level_shares: list[Share] = []
     slowed, was_even = np.inf, True
     for at, level in enumerate(fabric.levels):
         slowed = np.inf if level.opens else slowed
         uneven, was_even = not (level.even and was_even), level.even
         if not (level.odd or uneven or slowed < np.inf):
-            found.append(AS_USUAL)
+            level_shares.append(FULL_SHARE)
             continue
         flows = flows or _Flows(listed(size, step, piece, stages, world))
         share, rate = flows.share(level, _views(fabric, at), slowed)
         slowed = min(slowed, rate) if np.less(share.ring, 1) else slowed
-        found.append(flows.placed(level, share) if uneven else share)
-    return tuple(found)
+        level_shares.append(flows.with_places(level, share) if uneven else share)
+    return tuple(level_shares)
 
 
 class _View(NamedTuple):
@@ -113,22 +113,27 @@ class _View(NamedTuple):
 
 def _views(fabric: Fabric, at: int) -> tuple[_View, _View]:
     """A level's bundles as they are, and as they usually are; made once."""
-    if at not in fabric.known:
+    if at not in fabric.cache:
         level = fabric.levels[at]
         opening = next(fabric.levels[k] for k in range(at, -1, -1) if fabric.levels[k].opens)
         domain, node = np.zeros((2, len(level.bundle)), dtype=np.int64)
         domain[level.end], node[level.end] = level.inner, opening.inner
         rate: Array = np.append(opening.capacity, np.inf)[opening.bundle]
-        few = slice(None, None, opening.sharers)
+        one_per_end = slice(None, None, opening.sharers)
         end = np.arange(len(level.end)) // opening.sharers
         bundle = end if level.opens else level.inner
         capacity: Array = np.bincount(bundle) * np.float64(level.bandwidth)
-        usual = _View(
-            end, bundle[few], capacity, level.inner[few], opening.inner[few], np.ones(len(bundle[few]))
+        typical = _View(
+            end,
+            bundle[one_per_end],
+            capacity,
+            level.inner[one_per_end],
+            opening.inner[one_per_end],
+            np.ones(len(bundle[one_per_end])),
         )
-        fabric.known[at] = _View(level.end, level.bundle, level.capacity, domain, node, rate), usual
-    found: tuple[_View, _View] = fabric.known[at]
-    return found
+        fabric.cache[at] = _View(level.end, level.bundle, level.capacity, domain, node, rate), typical
+    views: tuple[_View, _View] = fabric.cache[at]
+    return views
 
 
 class _Flows:
@@ -141,23 +146,23 @@ class _Flows:
 
     def share(self, level: FabricLevel, views: tuple[_View, _View], slowed: float) -> tuple[Share, float]:
         """The shares of a level, and bytes/s of a ring; rings get no more than `slowed` on their way there."""
-        inside, reached = self._together(level.inner), self._together(level.top)
+        inside, reached = self._members_in_domain(level.inner), self._members_in_domain(level.top)
         passing = reached > inside
         if not passing.any():
-            return AS_USUAL, np.inf
-        group, rank, others = (
+            return FULL_SHARE, np.inf
+        group, rank, farther_members = (
             self._group[passing],
             self._rank[passing],
             (reached - inside)[passing].astype(np.float64),
         )
-        one, other = self._groups[:, :-1].reshape(-1), self._groups[:, 1:].reshape(-1)
-        over = (level.inner[one] != level.inner[other]) & (level.top[one] == level.top[other])
+        first, second = self._groups[:, :-1].reshape(-1), self._groups[:, 1:].reshape(-1)
+        over = (level.inner[first] != level.inner[second]) & (level.top[first] == level.top[second])
         rings, exchanges, pairs = list[float](), list[float](), list[float]()
         for view in views:
             rings.append(min(self._ring(view, group, rank), np.inf if rings else slowed))
-            exchanges.append(_fullest(view, view.end[rank], others))
+            exchanges.append(_fullest(view, view.end[rank], farther_members))
             pairs.append(
-                min(_fullest(view, view.end[ranks[over]], np.ones(over.sum())) for ranks in (one, other))
+                min(_fullest(view, view.end[ranks[over]], np.ones(over.sum())) for ranks in (first, second))
             )
         mean = np.bincount(group, level.seconds[level.end[rank]]) / np.maximum(1, np.bincount(group))
         share = Share(
@@ -168,22 +173,22 @@ class _Flows:
         )
         return share, rings[0]
 
-    def placed(self, level: FabricLevel, share: Share) -> Share:
+    def with_places(self, level: FabricLevel, share: Share) -> Share:
         """With the places of members, where domains differ in size."""
-        own, inner = level.own[self._groups], level.inner[self._groups]
-        meet = (own == np.roll(own, -1, axis=1)) & (inner != np.roll(inner, -1, axis=1))
-        changes = np.diff(np.sort(own, axis=1), axis=1) > 0
+        domains, inner = level.domain[self._groups], level.inner[self._groups]
+        meet = (domains == np.roll(domains, -1, axis=1)) & (inner != np.roll(inner, -1, axis=1))
+        changes = np.diff(np.sort(domains, axis=1), axis=1) > 0
         return replace(
             share,
-            held=int(self._together(level.own).min()),
+            members=int(self._members_in_domain(level.domain).min()),
             spanned=1 + int(changes.sum(axis=1).max()),
             meets=1 + int(meet.any()),
         )
 
-    def _together(self, domain: Ints) -> Ints:
+    def _members_in_domain(self, domain: Ints) -> Ints:
         """For each member how many of its group are in its domain."""
         size = int(domain.max()) + 1
-        return _alike(self._group * size + domain[self._rank], len(self._groups) * size)
+        return _equal_keys(self._group * size + domain[self._rank], len(self._groups) * size)
 
     def _ring(self, view: _View, group: Ints, rank: Ints) -> float:
         """Bytes/s of every ring at once, given the members that send out of their domains."""
@@ -191,13 +196,13 @@ class _Flows:
         used = np.sort(group * size + view.end[rank])
         used = used[np.diff(used, prepend=-1) > 0]
         group, end = used // size, used % size
-        kept = _most_channels(group * (int(view.node.max()) + 1) + view.node[end], view.rate[end])
-        kept &= view.bundle[end] >= 0
-        group, end, size = group[kept], end[kept], int(view.domain.max()) + 1
-        return _fullest(view, end, 1 / _alike(group * size + view.domain[end], len(self._groups) * size))
+        used_ends = _most_channels(group * (int(view.node.max()) + 1) + view.node[end], view.rate[end])
+        used_ends &= view.bundle[end] >= 0
+        group, end, size = group[used_ends], end[used_ends], int(view.domain.max()) + 1
+        return _fullest(view, end, 1 / _equal_keys(group * size + view.domain[end], len(self._groups) * size))
 
 
-def _alike(keys: Ints, size: int) -> Ints:
+def _equal_keys(keys: Ints, size: int) -> Ints:
     """For each of some keys below `size` how many are the same."""
     if size <= _DENSE * len(keys):
         return np.bincount(keys, minlength=1)[keys]
@@ -213,25 +218,25 @@ def _most_channels(way: Ints, rate: Array) -> Bools:
     start = np.flatnonzero(np.diff(way[order], prepend=-1))
     count = np.diff(start, append=len(order))
     place = np.arange(len(order)) - np.repeat(start, count) + 1
-    together = place * np.where(np.isinf(rate), 0.0, rate)[order]
-    most = np.repeat(np.maximum.reduceat(together, start), count)
-    last = np.maximum.reduceat(np.where(together >= most * (1 - CLOSE), place, 0), start)
-    kept = np.zeros(len(order), dtype=np.bool_)
-    kept[order] = place <= np.repeat(last, count)
-    return kept
+    channel_rates = place * np.where(np.isinf(rate), 0.0, rate)[order]
+    best = np.repeat(np.maximum.reduceat(channel_rates, start), count)
+    last = np.maximum.reduceat(np.where(channel_rates >= best * (1 - CLOSE), place, 0), start)
+    used = np.zeros(len(order), dtype=np.bool_)
+    used[order] = place <= np.repeat(last, count)
+    return used
 
 
 def _fullest(view: _View, end: Ints, load: Array) -> float:
     """Bytes/s for one unit of load on the fullest bundle, where ends carry so much each."""
     bundle = view.bundle[end]
-    there = bundle >= 0
-    total = np.bincount(bundle[there], load[there], len(view.capacity))
+    carried = bundle >= 0
+    total = np.bincount(bundle[carried], load[carried], len(view.capacity))
     return float(
         np.divide(view.capacity, total, out=np.full(len(total), np.inf), where=total > 0).min(initial=np.inf)
     )
 
 
-def _ratio(found: float, usual: float) -> float:
+def _ratio(actual: float, typical: float) -> float:
     """The share, exactly 1 but for rounding."""
-    share = found / usual if np.isfinite(found) and np.isfinite(usual) else 1.0
+    share = actual / typical if np.isfinite(actual) and np.isfinite(typical) else 1.0
     return 1.0 if abs(share - 1) < CLOSE else float(share)

@@ -58,7 +58,7 @@ class Tier:
 
     inner: tuple[int, ...]
     """For each unit the domain that is left."""
-    own: tuple[int, ...]
+    domain: tuple[int, ...]
     """For each unit the domain that is reached."""
     bundles: Mapping[str, Bundle | None]
     """For each end the cables on its way out; None where it is there already."""
@@ -77,7 +77,7 @@ def tiers_of(graph: Links, units: Sequence[Sequence[str]], arriving: Mapping[str
     end, bytes/s.
     """
     climb = _Climb(graph, units, arriving)
-    found: list[Tier] = []
+    tiers: list[Tier] = []
     while len(set(inner := climb.inner)) > 1:
         joint = climb.under_same_switches()
         joint = joint if joint.absorbed else climb.across_greatest_cuts()
@@ -85,9 +85,9 @@ def tiers_of(graph: Links, units: Sequence[Sequence[str]], arriving: Mapping[str
             break
         cuts, bundles = climb.cuts(joint), climb.rise(joint)
         if len(set(climb.inner)) < len(set(inner)):
-            where = {"inner": tuple(inner), "own": tuple(climb.inner), "switches": tuple(joint.absorbed)}
-            found.append(Tier(**where, bundles=bundles, seconds=dict(climb.seconds), cuts=cuts))  # type: ignore[arg-type]
-    return found
+            domains = {"inner": tuple(inner), "domain": tuple(climb.inner), "switches": tuple(joint.absorbed)}
+            tiers.append(Tier(**domains, bundles=bundles, seconds=dict(climb.seconds), cuts=cuts))  # type: ignore[arg-type]
+    return tiers
 
 
 class _Climb:
@@ -113,34 +113,34 @@ class _Climb:
         from networkx.utils import UnionFind
 
         near: dict[int, set[str]] = {domain: set() for domain in self.inner}
-        below: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        weight_of_domains: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         for vertex, domain in self.domain.items():
-            for other, edge in self.graph[vertex].items():
-                if other not in self.domain:
-                    near[domain].add(other)
-                    below[other][domain] += edge["capacity"]
+            for neighbour, edge in self.graph[vertex].items():
+                if neighbour not in self.domain:
+                    near[domain].add(neighbour)
+                    weight_of_domains[neighbour][domain] += edge["capacity"]
         first: dict[frozenset[str], int] = {}
         sharing: dict[str, list[frozenset[str]]] = defaultdict(list)
         union = UnionFind(near)
-        for domain, own in near.items():
-            if own:
-                union.union(domain, first.setdefault(frozenset(own), domain))
+        for domain, switches_near in near.items():
+            if switches_near:
+                union.union(domain, first.setdefault(frozenset(switches_near), domain))
         for switches in first:
             for switch in switches:
                 sharing[switch].append(switches)
         for sets in sharing.values():
-            for few, more in combinations(sets, 2):
-                if 2 * len(few & more) > len(few | more):
-                    union.union(first[few], first[more])
-        joined = _named(union, near)
+            for smaller, larger in combinations(sets, 2):
+                if 2 * len(smaller & larger) > len(smaller | larger):
+                    union.union(first[smaller], first[larger])
+        joined = _first_members(union, near)
         absorbed = {}
-        for switch, weights in below.items():
+        for switch, weights in weight_of_domains.items():
             total: dict[int, float] = defaultdict(float)
             for domain, capacity in weights.items():
                 total[joined[domain]] += capacity
-            most = max(total, key=lambda domain: total[domain])
-            if 2 * total[most] > sum(total.values()):
-                absorbed[switch] = most
+            heaviest = max(total, key=lambda domain: total[domain])
+            if 2 * total[heaviest] > sum(total.values()):
+                absorbed[switch] = heaviest
         return Joint(joined, absorbed)
 
     def across_greatest_cuts(self) -> Joint:
@@ -148,20 +148,24 @@ class _Climb:
         import networkx
         from networkx.utils import UnionFind
 
-        quotient = _drawn_together(self.graph, self.domain)
+        quotient = _contracted(self.graph, self.domain)
         union = UnionFind([*self.inner, *quotient])
         for part in map(quotient.subgraph, networkx.connected_components(quotient)):
-            few = len(part) <= _MOST_CUTS
-            tree = networkx.gomory_hu_tree(part) if few else networkx.minimum_spanning_tree(part)
-            least = 0.0
-            for one, other, cut in sorted(tree.edges(data="weight", default=1.0), key=lambda edge: -edge[2]):
-                if cut < least * (1 - 1e-9):
+            is_small = len(part) <= _MOST_CUTS
+            tree = networkx.gomory_hu_tree(part) if is_small else networkx.minimum_spanning_tree(part)
+            smallest_cut = 0.0
+            for first, second, cut in sorted(
+                tree.edges(data="weight", default=1.0), key=lambda edge: -edge[2]
+            ):
+                if cut < smallest_cut * (1 - 1e-9):
                     break
-                union.union(one, other)
-                same = [vertex for vertex in part if isinstance(vertex, int) and union[vertex] == union[one]]
-                least = least or cut * (len(same) > 1)
-        joined = _named(union, dict.fromkeys(self.inner))
-        target = {union[domain]: own for domain, own in joined.items()}
+                union.union(first, second)
+                members = [
+                    vertex for vertex in part if isinstance(vertex, int) and union[vertex] == union[first]
+                ]
+                smallest_cut = smallest_cut or cut * (len(members) > 1)
+        joined = _first_members(union, dict.fromkeys(self.inner))
+        target = {union[domain]: member for domain, member in joined.items()}
         free = (vertex for vertex in quotient if isinstance(vertex, str))
         return Joint(
             joined, {switch: target[union[switch]] for switch in free if union[switch] in target}, direct=True
@@ -174,32 +178,34 @@ class _Climb:
 
         into: dict[str, Any] = dict.fromkeys(self.graph, "beyond")
         into |= {switch: ("switches", target) for switch, target in joint.absorbed.items()} | self.domain
-        every = _drawn_together(self.graph, into)
-        found = {
-            one: sum(edge["capacity"] for edge in every[one].values()) if one in every else 0.0
+        contracted = _contracted(self.graph, into)
+        capacities = {
+            one: sum(edge["capacity"] for edge in contracted[one].values()) if one in contracted else 0.0
             for one in joint.joined
         }
-        alike: dict[Any, list[int]] = defaultdict(list)
+        classes_of_domains: dict[Any, list[int]] = defaultdict(list)
         for domain, target in joint.joined.items():
-            alike[("switches", target), found[domain]].append(domain)
-        into |= {vertex: (joint.joined[domain], found[domain]) for vertex, domain in self.domain.items()}
-        classes = _drawn_together(self.graph, into)
+            classes_of_domains[("switches", target), capacities[domain]].append(domain)
+        into |= {vertex: (joint.joined[domain], capacities[domain]) for vertex, domain in self.domain.items()}
+        classes = _contracted(self.graph, into)
         if joint.direct or len(classes) > _MOST_CUTS:
-            return found
+            return capacities
         tree: networkx.Graph[Any] = networkx.Graph()
-        tree.add_nodes_from([*classes, *(end for key in alike for end in (key[0], (key[0][1], key[1])))])
+        tree.add_nodes_from(
+            [*classes, *(end for key in classes_of_domains for end in (key[0], (key[0][1], key[1])))]
+        )
         for part in networkx.connected_components(classes):
             tree.add_weighted_edges_from(networkx.gomory_hu_tree(classes.subgraph(part)).edges(data="weight"))
-        for (switches, total), domains in alike.items():
+        for (switches, total), domains in classes_of_domains.items():
             if networkx.has_path(tree, (switches[1], total), switches):
                 path = networkx.shortest_path(tree, (switches[1], total), switches)
                 cut = min(tree.edges[edge]["weight"] for edge in pairwise(path))
-                found |= dict.fromkeys(domains, cut / len(domains))
-        return found
+                capacities |= dict.fromkeys(domains, cut / len(domains))
+        return capacities
 
     def rise(self, joint: Joint) -> dict[str, Bundle | None]:
         """The bundle of every end on its way to the domain that its own becomes part of; ends move on to switches."""
-        whole = {vertex: joint.joined[domain] for vertex, domain in self.domain.items()} | joint.absorbed
+        new_domain = {vertex: joint.joined[domain] for vertex, domain in self.domain.items()} | joint.absorbed
         members: dict[int, list[str]] = defaultdict(list)
         for vertex, domain in self.domain.items():
             members[domain].append(vertex)
@@ -209,12 +215,12 @@ class _Climb:
             ends[domain, frozenset(members[domain]) if joint.direct else self.at[end]].append(end)
         bundles: dict[str, Bundle | None] = {}
         best: dict[int, Bundle] = {}
-        for (domain, source), some in ends.items():
-            bundle = self._bundle(source, domain, whole, direct=joint.direct)
+        for (domain, source), bundle_ends in ends.items():
+            bundle = self._bundle(source, domain, new_domain, direct=joint.direct)
             if bundle is not None:
-                bundle.capacity = min(bundle.capacity, sum(self.arriving[end] for end in some))
-                best[domain] = max(bundle, best.get(domain, bundle), key=lambda one: one.capacity)
-            bundles |= dict.fromkeys(some, bundle)
+                bundle.capacity = min(bundle.capacity, sum(self.arriving[end] for end in bundle_ends))
+                best[domain] = max(bundle, best.get(domain, bundle), key=lambda candidate: candidate.capacity)
+            bundles |= dict.fromkeys(bundle_ends, bundle)
         # a switch without a way out has that of another, over the node's links
         bundles = {end: bundle or best.get(self.inner[self.unit[end]]) for end, bundle in bundles.items()}
         count = Counter(bundles.values())
@@ -223,37 +229,37 @@ class _Climb:
                 self.at[end] = bundle.reached
                 self.seconds[end] += bundle.latency
                 self.arriving[end] = bundle.capacity / count[bundle]
-        self.domain, self.inner = whole, [joint.joined[domain] for domain in self.inner]
+        self.domain, self.inner = new_domain, [joint.joined[domain] for domain in self.inner]
         return bundles
 
     def _bundle(
-        self, source: frozenset[str], domain: int, whole: Mapping[str, int], *, direct: bool
+        self, source: frozenset[str], domain: int, new_domain: Mapping[str, int], *, direct: bool
     ) -> Bundle | None:
         """The cables from some devices out of their domain; None where there are none."""
         cables, latency, total = [], 0.0, 0.0
         number, rate = Counter[str](), defaultdict[str, float](lambda: inf)
         for vertex in sorted(source):
-            for other, edge in self.graph[vertex].items():
-                if self.domain.get(other) != domain and whole.get(other) == whole[vertex]:
+            for neighbour, edge in self.graph[vertex].items():
+                if self.domain.get(neighbour) != domain and new_domain.get(neighbour) == new_domain[vertex]:
                     number[vertex] += edge["cables"]
                     rate[vertex] = min(rate[vertex], edge["rate"])
                     total += edge["capacity"]
                     # from one domain right to another there is no switch at which a path turns
-                    latency = max(latency, edge["latency"] / (2 if other in self.domain else 1))
-                    cables.append((vertex, other))
+                    latency = max(latency, edge["latency"] / (2 if neighbour in self.domain else 1))
+                    cables.append((vertex, neighbour))
         if not cables:
             return None
         capacity = total if direct else len(number) * min(number[vertex] * rate[vertex] for vertex in number)
-        return Bundle(capacity, latency, tuple(cables), frozenset(other for _, other in cables))
+        return Bundle(capacity, latency, tuple(cables), frozenset(neighbour for _, neighbour in cables))
 
 
-def _drawn_together(graph: Links, into: Mapping[str, Any]) -> networkx.Graph[Any]:
+def _contracted(graph: Links, into: Mapping[str, Any]) -> networkx.Graph[Any]:
     """The graph with some vertices drawn together; capacities of edges between the same two are added up."""
     import networkx
 
     capacity: dict[tuple[Any, Any], float] = defaultdict(float)
-    for one, other, edge in graph.edges(data=True):
-        a, b = into.get(one, one), into.get(other, other)
+    for first, second, edge in graph.edges(data=True):
+        a, b = into.get(first, first), into.get(second, second)
         if a != b:
             capacity[(b, a) if (b, a) in capacity else (a, b)] += edge["capacity"]
     quotient: networkx.Graph[Any] = networkx.Graph()
@@ -261,7 +267,7 @@ def _drawn_together(graph: Links, into: Mapping[str, Any]) -> networkx.Graph[Any
     return quotient
 
 
-def _named(union: UnionFind[Any], members: Iterable[int]) -> dict[int, int]:
+def _first_members(union: UnionFind[Any], members: Iterable[int]) -> dict[int, int]:
     """Member → the first of those in its set."""
     first: dict[Any, int] = {}
     return {member: first.setdefault(union[member], member) for member in members}

@@ -11,7 +11,7 @@ from itertools import combinations
 
 from cost_models.discovery.links import MOST_NVLINKS, Topology, parse_topology
 from cost_models.errors import InputError, Problem, first_of
-from cost_models.fabric.fabric import usual
+from cost_models.fabric.fabric import most_common
 from cost_models.specs.graph import Link, fold, natural, node_of, read_link
 from cost_models.units import counted, parse_seconds
 
@@ -30,14 +30,14 @@ class LinkFile:
     """What a file says."""
 
     links: list[Link] = field(default_factory=list)
-    said: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, str] = field(default_factory=dict)
     """`gpu` and `name`, where the file has them."""
     assumed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class UserStatement:
     """What a person says beside the file."""
 
     nodes: int | None = None
@@ -59,78 +59,76 @@ def unreadable(source: str, problems: Sequence[Problem], hint: str) -> InputErro
     )
 
 
-def from_topo(text: str, source: str, beside: Beside) -> LinkFile:
+def from_topo(text: str, source: str, statement: UserStatement) -> LinkFile:
     """The matrix of `nvidia-smi topo -m` with a line of bandwidths: one node, of which there are as many as asked for.
 
     NVLinks of all GPUs to all lead to a switch, others to the GPUs themselves. GPUs and adapters under one PCIe bridge
     (PIX, PXB) are on a switch, switches on a hub for each farther way (PHB, NODE, SYS) at its rate. Every adapter has a
     cable to one network that carries all at once, which no node shows.
     """
-    count = beside.nodes or 1
+    count = statement.nodes or 1
     topology = parse_topology(text)
     devices = sorted({name for pair in topology.ways for name in pair}, key=natural)
     gpus = [name for name in devices if name.startswith("GPU")]
     nics = [name for name in devices if name not in gpus]
     beside_gpus = {name for gpu in gpus for name in topology.near(gpu)}
     nics = [name for name in nics if name in beside_gpus] or nics  # others serve storage
-    rates, problems = _said_rates(text, source)
+    rates, problems = _stated_rates(text, source)
     nodes = f"node[0-{count - 1}]" if count > 1 else "node0"
-    found = LinkFile(said={"gpu": match[1]} if (match := _GPU.search(text)) else {})
+    file = LinkFile(facts={"gpu": match[1]} if (match := _GPU.search(text)) else {})
     short = {
         name: f"{nodes}.{'gpu' if name in gpus else 'nic'}{at}"
         for some in (gpus, nics)
         for at, name in enumerate(some)
     }
     unused = dict(rates)
-    for one, other, cell in _wires(topology, gpus, nics):
+    for first, second, cell in _wires(topology, gpus, nics):
         if cell == "NIC" and count == 1:
             continue
         unused.pop(cell, None)
         if cell not in rates:
             problems += [Problem(source, f"no bandwidth of `{cell}` is said")]
             continue
-        ends = [short.get(end) or (end if end == "network" else f"{nodes}.{end}") for end in (one, other)]
-        links, wrong = read_link(ends[0], ends[1], rates[cell], place=source)
-        found.links += links
-        problems += wrong
+        ends = [short.get(end) or (end if end == "network" else f"{nodes}.{end}") for end in (first, second)]
+        links, link_problems = read_link(ends[0], ends[1], rates[cell], place=source)
+        file.links += links
+        problems += link_problems
     if problems:
         raise unreadable(source, list(dict.fromkeys(problems)), f"a line like `{_EXAMPLE}`")
-    found.notes += [
-        f"`{cell} {rate}` is not used: nothing here is linked so" for cell, rate in unused.items()
-    ]
+    file.notes += [f"`{cell} {rate}` is not used: nothing here is linked so" for cell, rate in unused.items()]
     if count > 1:
-        found.assumed.append("one network carries all adapters at once (a node does not show its switches)")
-    return found
+        file.assumed.append("one network carries all adapters at once (a node does not show its switches)")
+    return file
 
 
-def _said_rates(text: str, source: str) -> tuple[dict[str, str], list[Problem]]:
+def _stated_rates(text: str, source: str) -> tuple[dict[str, str], list[Problem]]:
     """Cell of the matrix → bandwidth."""
     rates: dict[str, str] = {}
     problems: list[Problem] = []
     for match in _RATES.finditer(text):
         line = f"{source}:{text.count(chr(10), 0, match.start(1)) + 1}"
         for part in match[1].split(","):
-            said = _RATE.fullmatch(part)
-            if said is None:
+            match_of_part = _RATE.fullmatch(part)
+            if match_of_part is None:
                 problems.append(
                     Problem(line, f"`{part.strip()[:60]}` is no bandwidth of a cell of the matrix")
                 )
-            elif rates.setdefault(said[1].upper(), said[2]) != said[2]:
-                problems.append(Problem(line, f"`{said[1].upper()}` has two bandwidths"))
+            elif rates.setdefault(match_of_part[1].upper(), match_of_part[2]) != match_of_part[2]:
+                problems.append(Problem(line, f"`{match_of_part[1].upper()}` has two bandwidths"))
     if not rates and not problems:
-        what = "the matrix says what joins devices and not how fast: a line of bandwidths is missing"
-        problems.append(Problem(source, what))
+        message = "the matrix says what joins devices and not how fast: a line of bandwidths is missing"
+        problems.append(Problem(source, message))
     return rates, problems
 
 
 def _wires(topology: Topology, gpus: Sequence[str], nics: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """(device, device, cell of the matrix) for every link of a node."""
-    cells = {(one, other): topology.between(one, other) for one, other in combinations(gpus, 2)}
+    cells = {(one, other): topology.path(one, other) for one, other in combinations(gpus, 2)}
     if (
         len(set(cells.values())) == 1
         and sum(topology.nvlinks(gpus[0], other) for other in gpus[1:]) > MOST_NVLINKS
     ):
-        yield from ((gpu, "nvswitch", topology.between(*gpus[:2])) for gpu in gpus)
+        yield from ((gpu, "nvswitch", topology.path(*gpus[:2])) for gpu in gpus)
     else:
         yield from ((one, other, cell) for (one, other), cell in cells.items() if cell.startswith("NV"))
     yield from ((nic, "network", "NIC") for nic in nics)
@@ -140,14 +138,12 @@ def _wires(topology: Topology, gpus: Sequence[str], nics: Sequence[str]) -> Iter
     hub = dict(zip(devices, devices, strict=True))
     for at, (cell, name) in enumerate(_HUBS.items()):
         joined = list(_HUBS)[: at + 1]
-        linked = {
-            (a, b): cell == "SYS" or topology.between(a, b) in joined for a, b in combinations(devices, 2)
-        }
-        for number, some in enumerate(topology.groups(devices, linked)):
-            below = dict.fromkeys(hub[device] for device in some)
-            if len(below) > 1:
-                yield from ((end, f"{name}{number}", cell) for end in below)
-                hub |= dict.fromkeys(some, f"{name}{number}")
+        linked = {(a, b): cell == "SYS" or topology.path(a, b) in joined for a, b in combinations(devices, 2)}
+        for number, group in enumerate(topology.groups(devices, linked)):
+            lower_hubs = dict.fromkeys(hub[device] for device in group)
+            if len(lower_hubs) > 1:
+                yield from ((end, f"{name}{number}", cell) for end in lower_hubs)
+                hub |= dict.fromkeys(group, f"{name}{number}")
 
 
 _BLOCK = re.compile(r'^(Switch|Ca|Rt)\s+\d+\s+"([^"]+)"\s*#\s*"([^"]*)"', re.ASCII)
@@ -162,7 +158,7 @@ _LANE_GBITS: Mapping[str, float] = {
 """Gb/s of data of one lane: SDR to QDR spend a fifth on their code (InfiniBand Trade Association)."""
 
 
-def from_ibnetdiscover(text: str, source: str, beside: Beside) -> LinkFile:
+def from_ibnetdiscover(text: str, source: str, statement: UserStatement) -> LinkFile:
     """Switches, adapters and the active width and speed of every cable; GPUs as a person says, else one to an adapter.
 
     The links inside nodes are what a person says, or missing, since the network does not show them. Hosts whose names
@@ -173,56 +169,68 @@ def from_ibnetdiscover(text: str, source: str, beside: Beside) -> LinkFile:
     for guid, kind in kinds.items():
         if kind == "Ca" and "Aggregation Node" not in names[guid]:
             hosts[_safe(names[guid].split(" ")[0])].append(guid)
-    found = LinkFile()
+    file = LinkFile()
     if not hosts:
         problems.append(Problem(source, "it lists no adapter of a host"))
-    if beside.intra_node is None:
+    if statement.intra_node is None:
         problems.append(Problem(source, "a network does not show the links between GPUs of a node"))
     if problems:
         raise unreadable(
             source, problems, "--link intra_node=nvswitch,450GB/s says what joins the GPUs of a node"
         )
-    others = _other_hosts(hosts, beside.hosts)
-    if len(others) == len(hosts) > 0:
-        what = f"no host is called `{beside.hosts}`, they are {', '.join(others[:5])}"
-        raise unreadable(source, [Problem("--hosts", what)], "a pattern like 'gpu*'")
-    if others:
-        alike = dict.fromkeys(re.sub(r"\d+", "#", host) for host in others)
-        some = ", ".join(
-            fold(host for host in others if re.sub(r"\d+", "#", host) == one) or one for one in alike
+    other_hosts = _other_hosts(hosts, statement.hosts)
+    if len(other_hosts) == len(hosts) > 0:
+        message = f"no host is called `{statement.hosts}`, they are {', '.join(other_hosts[:5])}"
+        raise unreadable(source, [Problem("--hosts", message)], "a pattern like 'gpu*'")
+    if other_hosts:
+        patterns = dict.fromkeys(re.sub(r"\d+", "#", host) for host in other_hosts)
+        host_words = ", ".join(
+            fold(host for host in other_hosts if re.sub(r"\d+", "#", host) == first) or first
+            for first in patterns
         )
-        found.notes.append(f"{counted(len(others), 'host')} left out, no GPU nodes by name (--hosts): {some}")
-        hosts = {host: some for host, some in hosts.items() if host not in others}
-    count = usual(len(some) for some in hosts.values())
-    if small := [host for host, some in hosts.items() if 2 * len(some) <= count and count > 1]:
-        found.notes.append(
+        file.notes.append(
+            f"{counted(len(other_hosts), 'host')} left out, no GPU nodes by name (--hosts): {host_words}"
+        )
+        hosts = {host: host_words for host, host_words in hosts.items() if host not in other_hosts}
+    count = most_common(len(host_words) for host_words in hosts.values())
+    if small := [host for host, host_words in hosts.items() if 2 * len(host_words) <= count and count > 1]:
+        file.notes.append(
             f"{counted(len(small), 'host')} with half the adapters or fewer left out: {', '.join(small[:5])}"
         )
-    known = _known_names(kinds, names, {host: some for host, some in hosts.items() if host not in small})
-    if beside.gpus is None:
-        found.assumed.append(
+    name_of_guid = _known_names(
+        kinds, names, {host: host_words for host, host_words in hosts.items() if host not in small}
+    )
+    if statement.gpus is None:
+        file.assumed.append(
             f"{counted(count, 'GPU')} a node, as many as adapters (a network does not show them; --gpus-per-node)"
         )
-    count = beside.gpus or count
-    for (one, other, rate), number in cables.items():
-        if one in known and other in known:
-            links, wrong = read_link(
-                known[one], known[other], f"{rate} Gb/s", count=str(number), kind="infiniband", place=source
+    count = statement.gpus or count
+    for (first, second, rate), number in cables.items():
+        if first in name_of_guid and second in name_of_guid:
+            links, link_problems = read_link(
+                name_of_guid[first],
+                name_of_guid[second],
+                f"{rate} Gb/s",
+                count=str(number),
+                kind="infiniband",
+                place=source,
             )
-            found.links += links
-            problems += wrong
-    link = beside.intra_node or {}
+            file.links += links
+            problems += link_problems
+    link = statement.intra_node or {}
     seconds = link.get("latency", "")
-    for host in sorted({node_of(name) for name in known.values()} - {""}, key=natural):
+    for host in sorted({node_of(name) for name in name_of_guid.values()} - {""}, key=natural):
         end = f"{host}.nvswitch" if link["kind"] == "nvswitch" else f"{host}.pcie"
         latency = f"{parse_seconds(seconds) / 2 * 1e6:.9g} us" if seconds else ""
         gpus = f"{host}.gpu[0-{count - 1}]" if count > 1 else f"{host}.gpu0"
-        links, wrong = read_link(gpus, end, link["bandwidth"], latency, kind=link["kind"], place="--link")
-        found.links += links
-        problems += wrong
+        links, link_problems = read_link(
+            gpus, end, link["bandwidth"], latency, kind=link["kind"], place="--link"
+        )
+        file.links += links
+        problems += link_problems
     if problems:
         raise unreadable(source, problems, "names of hosts and switches come from their descriptions")
-    return found
+    return file
 
 
 def _other_hosts(hosts: Iterable[str], pattern: str | None) -> list[str]:
@@ -243,25 +251,25 @@ def _ports(
     names: dict[str, str] = {}
     ends: dict[tuple[str, int], tuple[str, int, float]] = {}
     problems: list[Problem] = []
-    here = ""
+    block_guid = ""
     for number, line in enumerate(text.splitlines(), start=1):
         if match := _BLOCK.match(line):
-            here = match[2]
-            kinds[here], names[here] = match[1], match[3]
+            block_guid = match[2]
+            kinds[block_guid], names[block_guid] = match[1], match[3]
         elif line.startswith("["):
             port = _PORT.match(line)
             lane = port and _LANE_GBITS.get(port[5])
-            if port is None or lane is None or not here:
-                what = f"width and speed of a port cannot be read ({', '.join(_LANE_GBITS)}), like `4xNDR`"
-                problems.append(Problem(f"{source}:{number}", what))
+            if port is None or lane is None or not block_guid:
+                message = f"width and speed of a port cannot be read ({', '.join(_LANE_GBITS)}), like `4xNDR`"
+                problems.append(Problem(f"{source}:{number}", message))
             else:
-                ends[here, int(port[1])] = (port[2], int(port[3]), int(port[4]) * lane)
+                ends[block_guid, int(port[1])] = (port[2], int(port[3]), int(port[4]) * lane)
     cables: dict[tuple[str, str, float], int] = defaultdict(int)
-    for (one, port_of_one), (other, port_of_other, rate) in ends.items():
-        if other in kinds and (
-            (one, port_of_one) < (other, port_of_other) or (other, port_of_other) not in ends
+    for (end_guid, port_of_one), (far_guid, port_of_other, rate) in ends.items():
+        if far_guid in kinds and (
+            (end_guid, port_of_one) < (far_guid, port_of_other) or (far_guid, port_of_other) not in ends
         ):
-            first, second = sorted((one, other), key=lambda guid: kinds[guid] == "Switch")
+            first, second = sorted((end_guid, far_guid), key=lambda guid: kinds[guid] == "Switch")
             cables[first, second, rate] += 1
     return kinds, names, cables, problems
 
@@ -270,19 +278,19 @@ def _known_names(
     kinds: Mapping[str, str], names: Mapping[str, str], hosts: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
     """GUID → name of a device: `host.nic0` in order of descriptions, switches by theirs."""
-    known: dict[str, str] = {}
+    name_of_guid: dict[str, str] = {}
     for host, guids in hosts.items():
-        for at, guid in enumerate(sorted(guids, key=lambda one: (natural(names[one]), one))):
-            known[guid] = f"{host}.nic{at}"
-    taken: dict[str, int] = defaultdict(int)
+        for at, guid in enumerate(sorted(guids, key=lambda guid_: (natural(names[guid_]), guid_))):
+            name_of_guid[guid] = f"{host}.nic{at}"
+    uses: dict[str, int] = defaultdict(int)
     for guid in sorted(
-        (one for one in kinds if kinds[one] != "Ca"), key=lambda one: (natural(names[one]), one)
+        (guid_ for guid_ in kinds if kinds[guid_] != "Ca"), key=lambda guid_: (natural(names[guid_]), guid_)
     ):
         name = _safe(names[guid].removeprefix("MF0;").partition(":")[0]).replace(".", "-")
         name = name if re.search("switch|leaf|spine|core|tor|sw", name.lower()) else f"switch-{name}"
-        taken[name] += 1
-        known[guid] = name if taken[name] == 1 else f"{name}-{taken[name]}"
-    return known
+        uses[name] += 1
+        name_of_guid[guid] = name if uses[name] == 1 else f"{name}-{uses[name]}"
+    return name_of_guid
 
 
 def _safe(text: str) -> str:

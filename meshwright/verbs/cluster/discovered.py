@@ -25,8 +25,8 @@ from meshwright.verbs.contract.answer import AnswerBase
 
 def discover_machine(options: DiscoverOptions) -> Discovered:
     """Ask a machine what it is. Raises InputError, HostError."""
-    nodes, said = nodes_and_links(options.nodes, options.links)
-    found = Discovered(seen=ask_machine(options.machine, nodes=nodes, name=options.name, said=said))
+    nodes, stated = nodes_and_links(options.nodes, options.links)
+    found = Discovered(seen=ask_machine(options.machine, nodes=nodes, name=options.name, stated=stated))
     if found.complete:
         _ = found.cluster  # what would be refused as a file is refused here
     return found
@@ -78,7 +78,7 @@ class Discovered(ClusterFile):
     @property
     def rows(self) -> list[dict[str, Any]]:
         """A row for each fact that was found."""
-        return [one._asdict() for one in self.seen.found]
+        return [one._asdict() for one in self.seen.facts]
 
     def document(self) -> dict[str, Any]:
         return {
@@ -92,7 +92,7 @@ class Discovered(ClusterFile):
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        cells = [list(one) for one in self.seen.found]
+        cells = [list(one) for one in self.seen.facts]
         lines: list[str | Table] = [table(["", "value", "said by"], cells, words=("value", "said by"))]
         if self.seen.open:
             lines += ["", f"Open, as nothing here says it ({counted(len(self.seen.open), 'place')}):"]

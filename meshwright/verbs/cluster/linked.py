@@ -12,7 +12,7 @@ from typing import Any
 from cost_models.communication.topology import group_of
 from cost_models.errors import InputError
 from cost_models.fabric.files import Linked, linked, network_levels, read_links
-from cost_models.fabric.tools import Beside
+from cost_models.fabric.tools import UserStatement
 from cost_models.files import catalog
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import counted, format_bandwidth, format_seconds, grouped
@@ -29,8 +29,10 @@ def linked_cluster(options: LinksOptions) -> LinkedCluster:
     """Read a file of links. Raises InputError."""
     file = options.file
     nodes, said = nodes_and_links(options.nodes, options.links)
-    found = read_links(file, Beside(nodes=nodes, hosts=options.hosts, gpus=options.gpus_per_node, **said))
-    gpu = options.gpu or found.said.get("gpu")
+    found = read_links(
+        file, UserStatement(nodes=nodes, hosts=options.hosts, gpus=options.gpus_per_node, **said)
+    )
+    gpu = options.gpu or found.facts.get("gpu")
     if gpu is None:
         raise InputError(
             f"`{file}` does not say which GPU it is", hint="--gpu h100-sxm, or a line `# gpu: h100-sxm`"
@@ -38,7 +40,7 @@ def linked_cluster(options: LinksOptions) -> LinkedCluster:
     catalog.gpu_fields(gpu)
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).stem).strip("-._")[:50]
     answer = LinkedCluster(
-        found=linked(found, str(file), gpu, options.name or found.said.get("name") or stem or "links")
+        found=linked(found, str(file), gpu, options.name or found.facts.get("name") or stem or "links")
     )
     _ = answer.cluster  # what would be refused as a file is refused here
     return answer

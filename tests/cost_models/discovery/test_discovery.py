@@ -182,9 +182,9 @@ def test_racks_are_said_to_reach_further() -> None:
 
 def test_the_matrix_of_new_and_old_drivers_is_read_alike() -> None:
     new, old = read_topology(recorded("dgx-h100")), read_topology(recorded("dgx-1-v100"))
-    assert new.between("GPU0", "mlx5_0") == "PXB"
+    assert new.path("GPU0", "mlx5_0") == "PXB"
     assert new.nvlinks("GPU3", "GPU7") == 18
-    assert old.between("GPU5", "mlx5_2") == "PIX"
+    assert old.path("GPU5", "mlx5_2") == "PIX"
     assert [old.nvlinks("GPU0", f"GPU{other}") for other in range(1, 8)] == [1, 1, 2, 2, 0, 0, 0]
 
 
