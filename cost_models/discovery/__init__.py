@@ -1,1 +1,1 @@
-"""What a machine says of itself (its driver, kernel and scheduler), read into a cluster file."""
+"""A cluster file read from a machine: its driver, kernel and scheduler."""

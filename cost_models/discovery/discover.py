@@ -46,10 +46,10 @@ class Fact(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Discovery:
-    """What a machine says of itself, as a cluster file; nothing in it is a guess."""
+    """The cluster file of a machine, without any guess."""
 
     fields: Fields
-    """The cluster file; `unknown` stands where somebody has to say."""
+    """The cluster file; `unknown` marks values the user must state."""
     facts: tuple[Fact, ...]
     assumed: tuple[str, ...]
     open: Mapping[str, str]
@@ -266,11 +266,14 @@ def _open(readings: _MachineReadings, network: NetworkLink, fields: Fields) -> d
 
 
 def _notes(readings: _MachineReadings, network: NetworkLink) -> Iterator[str]:
-    """What else to know: what could not be asked, and what the file leaves out."""
+    """Remarks: failed commands, and hardware that the file leaves out."""
     yield from dict.fromkeys(readings.machine.unsaid)
     slurm_gpus = job_gpus(readings.machine)
     if slurm_gpus and slurm_gpus != len(readings.gpus):
-        yield f"SLURM gives this job {slurm_gpus} GPUs of this node, the driver shows {len(readings.gpus)}: the file has these"
+        yield (
+            f"SLURM gives this job {slurm_gpus} GPUs of this node, the driver shows {len(readings.gpus)}:"
+            " the file has these"
+        )
     if readings.inside.order and readings.inside.group is not None:
         order = ",".join(map(str, readings.inside.order))
         yield f"bridges do not join neighbours; number GPUs by them: CUDA_VISIBLE_DEVICES={order}"
@@ -291,7 +294,7 @@ def _notes(readings: _MachineReadings, network: NetworkLink) -> Iterator[str]:
 
 
 def _rack(readings: _MachineReadings) -> str:
-    """That NVLink reaches beyond this node, where the catalogue has a larger one of the same GPU and link."""
+    """Remark that NVLink may join several nodes, where the catalogue has such a rack of the same GPU."""
     if readings.catalogued is None or readings.inside.node["kind"] != "nvswitch":
         return ""
     of_gpu = (catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL)
@@ -299,6 +302,6 @@ def _rack(readings: _MachineReadings) -> str:
     if not same_gpu or min(one.gpus_per_node for one in same_gpu) <= len(readings.gpus):
         return ""
     return (
-        f"NVLink of {readings.catalogued.name} joins nodes of a rack, which one does not show; the catalogue has whole racks: "
-        + ", ".join(one.name for one in same_gpu)
+        f"NVLink of {readings.catalogued.name} joins nodes of a rack, which one does not show;"
+        " the catalogue has whole racks: " + ", ".join(one.name for one in same_gpu)
     )

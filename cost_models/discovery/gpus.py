@@ -19,7 +19,7 @@ _LANE_BYTES = 0.25e9
 """Bytes/s of one lane of PCIe 1.0; each generation doubles it (with the usual rounding: 32 GB/s for 4.0 x16)."""
 _LINE = re.compile(r"^\s*Link \d+:\s*([\d.]+) GB/s", re.ASCII)
 _PAYLOAD = {26.562: 25.0, 25.781: 25.0, 53.125: 50.0}
-"""What the driver says of a link, in GB/s, where it counts the signals with their code, and what datasheets count:
+"""GB/s of a link from the driver, which counts encoding bits → GB/s of datasheets, which do not:
 NVLink 2 has 64 of 66 bits for data, NVLink 4 and 5 spend 1 of 17 on forward error correction."""
 
 
@@ -32,13 +32,13 @@ class SeenGpu:
     memory_mib: float
     watts: float
     pcie: float
-    """Bandwidth of its PCIe link, bytes/s, one direction: what GPU and slot both can."""
+    """Bandwidth of its PCIe link, bytes/s, one direction: the lower of GPU and slot."""
     nvlinks: tuple[float, ...] = ()
     """Bandwidth of each NVLink that is up, bytes/s, one direction."""
 
     @property
     def nvlink(self) -> float:
-        """Bandwidth of all its NVLinks together."""
+        """Bandwidth sum of its NVLinks."""
         return sum(self.nvlinks)
 
 
@@ -85,7 +85,7 @@ def _rows(machine: Machine) -> list[list[str]]:
 
 
 def _visible(machine: Machine, rows: list[list[str]]) -> list[list[str]]:
-    """Those that `CUDA_VISIBLE_DEVICES` leaves, in its order; all where it has anything but their numbers."""
+    """Rows of the GPUs in `CUDA_VISIBLE_DEVICES`, in its order; all rows where it holds anything but GPU indices."""
     indices = machine.environment.get(_VISIBLE, "").replace(" ", "").split(",")
     by_index = {row[0]: row for row in rows}
     if indices == [""] or len(set(indices)) < len(indices):
@@ -117,7 +117,7 @@ def _number(text: str) -> float:
 
 
 def _nvlinks(machine: Machine) -> dict[int, tuple[float, ...]]:
-    """GPU → bandwidths of its NVLinks; a board without any says so with an error, which is none."""
+    """GPU → bandwidths of its NVLinks; the error of a board without NVLink is no problem."""
     problem_count = len(machine.unsaid)
     output = machine.run("nvidia-smi", "nvlink", "--status") or ""
     del machine.unsaid[problem_count:]
@@ -133,5 +133,5 @@ def _nvlinks(machine: Machine) -> dict[int, tuple[float, ...]]:
 
 
 def gpu_summary(gpus: tuple[SeenGpu, ...]) -> str:
-    """What the driver lists, in words."""
+    """Number and name of the driver's GPUs, in words."""
     return f"nvidia-smi: {counted(len(gpus), 'GPU')}, {gpus[0].name}"

@@ -28,7 +28,7 @@ class Topology:
     """Two devices → what lies between: NV12, PIX, PXB, PHB, NODE or SYS."""
 
     def path(self, first: str, second: str) -> str:
-        """What lies between two devices; empty where nothing is said."""
+        """Path between two devices in the driver's words; empty where unknown."""
         return self.ways.get((first, second)) or self.ways.get((second, first)) or ""
 
     def nvlinks(self, first: str, second: str) -> int:
@@ -85,7 +85,7 @@ def _columns(words: Iterable[str]) -> list[str]:
 
 
 UNKNOWN = "unknown"
-"""What stands in a file where somebody has to say: no amount, so that `plan` refuses it with its place."""
+"""Value of a field that the user must state: `plan` refuses it and names the field."""
 USUAL_LATENCY = {
     "nvswitch": "3 us",
     "nvlink": "3 us",
@@ -109,7 +109,7 @@ class Inside:
     node: Fields
     """The link between any two GPUs."""
     group: Fields | None = None
-    """That between GPUs of one NVLink bridge, where these are a part of the node."""
+    """The link between GPUs of one NVLink bridge, where a bridge joins only part of the node."""
     group_size: int = 1
     order: tuple[int, ...] = ()
     """GPUs by bridge, where bridges do not join neighbours."""
@@ -124,7 +124,7 @@ def link(kind: str, bandwidth: float, **fields: Any) -> Fields:
 
 
 def inside_node(gpus: Sequence[SeenGpu], topology: Topology) -> Inside:
-    """The links of a node as far as the driver tells of them."""
+    """The links of a node that the driver knows."""
     names = [f"GPU{gpu.index}" for gpu in gpus]
     rows = [[topology.nvlinks(one, other) for other in names if other != one] for one in names]
     bridged = {

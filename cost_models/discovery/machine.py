@@ -24,14 +24,14 @@ _MAX_BYTES = 4 * 2**20
 
 
 class Machine(Protocol):
-    """Whatever can be asked: this machine, or the record of another."""
+    """Source of readings: this machine, or the record of another."""
 
     environment: Mapping[str, str]
     unsaid: list[str]
-    """What could not be asked, and why, in words."""
+    """Commands that failed, each with its reason."""
 
     def run(self, *command: str) -> str | None:
-        """What a command prints; None where it fails, which `unsaid` says."""
+        """Output of a command; None where it fails, with the reason in `unsaid`."""
 
     def read(self, path: str) -> str | None:
         """A file's text; None where there is none."""
@@ -79,7 +79,7 @@ class ThisMachine:
         return result.stdout
 
     def read(self, path: str) -> str | None:
-        """The first megabytes of it."""
+        """The first megabytes of a file."""
         try:
             with Path(path).open("rb") as file:
                 return file.read(_MAX_BYTES).decode("utf-8", errors="replace")
@@ -87,7 +87,7 @@ class ThisMachine:
             return None
 
     def names(self, path: str) -> Sequence[str]:
-        """As the kernel lists devices: a folder of links."""
+        """Names in a folder, sorted; the kernel lists devices so."""
         try:
             return sorted(entry.name for entry in Path(path).iterdir())
         except OSError:
@@ -117,7 +117,7 @@ class Host:
 
 
 def read_host(machine: Machine) -> Host:
-    """What the kernel says, and the scheduler where it gives less."""
+    """Host as the kernel describes it, limited to the scheduler's allocation."""
     memory, witness = _memory(machine)
     cpu = _cpu(machine)
     sockets, cores_per_socket = (
@@ -195,5 +195,5 @@ def _drives(machine: Machine) -> tuple[tuple[str, float], ...]:
 
 
 def _positive_integer(text: str, max_digits: int = 9) -> int | None:
-    """A positive whole number of at most so many digits; None for all else."""
+    """A positive whole number of at most `max_digits` digits; None for all else."""
     return int(text) if re.fullmatch(rf"[1-9]\d{{0,{max_digits - 1}}}", text, re.ASCII) else None

@@ -50,7 +50,7 @@ def read_rdma(machine: Machine) -> list[Adapter]:
 
 
 def read_ethernet(machine: Machine) -> list[Adapter]:
-    """Interfaces of real devices that are up and say at what rate; virtual ones do not know theirs."""
+    """Interfaces of real devices that are up and have a rate; virtual ones have none."""
     adapters = []
     for name in machine.names("/sys/class/net"):
         place = f"/sys/class/net/{name}"
@@ -90,7 +90,7 @@ _GPU, _GRAPHICS, _SWITCH = "0x0302", "0x0300", "0x0604"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclTopology:
-    """What the file says of GPUs and adapters."""
+    """GPUs and adapters in a topology file of NCCL."""
 
     file: str
     switches: tuple[int, ...]
@@ -99,7 +99,7 @@ class NcclTopology:
 
 
 def read_nccl_topology(machine: Machine) -> NcclTopology | None:
-    """The file that the environment names; None where it names none, or what it names says nothing."""
+    """The topology file of the environment; None where none is set or none can be read."""
     file = machine.environment.get(_FILE, "")
     if not file:
         return None
@@ -131,7 +131,7 @@ def _is_gpu(device: ElementTree.Element) -> bool:
 
 
 def _adapters(root: ElementTree.Element) -> Iterator[Adapter]:
-    """Those whose rate it says (files that NCCL dumped do), in Mb/s."""
+    """Adapters with a rate (files that NCCL dumped have it), in Mb/s."""
     for net in root.iter("net"):
         speed = net.get("speed", "")
         if re.fullmatch(r"[1-9]\d{0,7}", speed, re.ASCII):

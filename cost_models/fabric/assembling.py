@@ -286,6 +286,6 @@ def _rounded(rate: float) -> float:
 
 
 def _name(switches: Sequence[str]) -> str:
-    """What the switches of a level are called without their numbers; `network` where they are called differently."""
+    """Name of a level: its switches' names without digits; `network` where these differ."""
     stems = {"".join(filter(str.isalpha, name.rpartition(".")[2])) for name in switches}
     return stems.pop() if len(stems) == 1 else "network"

@@ -61,7 +61,7 @@ class FabricLevel:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """GPUs of its domains, each size once, the largest first."""
+        """Distinct GPU counts of its domains, the largest first."""
         return tuple(sorted(set(np.unique(self.domain, return_counts=True)[1].tolist()), reverse=True))
 
     @cached_property
@@ -88,15 +88,15 @@ class Fabric:
     nodes: tuple[str, ...]
     """In order of rank."""
     gpus: tuple[str, ...]
-    """Those of the first node, then of the second ..."""
+    """GPUs of the first node, then of the second ..."""
     levels: tuple[FabricLevel, ...]
     """From the GPUs outwards."""
     odd: tuple[str, ...]
-    """What is not as it usually is, in words."""
+    """Deviations from the regular network, in words."""
     notes: tuple[str, ...]
-    """What was left out."""
+    """Parts of the file that were left out."""
     cache: dict[Any, Any] = field(default_factory=dict, compare=False)
-    """What `shares` counted before."""
+    """Results of `shares`."""
 
     @property
     def gpus_per_node(self) -> int:

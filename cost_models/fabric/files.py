@@ -35,7 +35,7 @@ _REQUIRED = _COLUMNS[:3]
 _HEADER_FACT = re.compile(r"#\s*(gpu|name)\s*[:=]\s*(\S[^,]*?)\s*,*$", re.ASCII)
 _HINT = "from,to,bandwidth and, where you know, latency,count,kind: `node0.nic0,leaf0,400 Gb/s,2.5 us,1,infiniband`"
 Row = tuple[str, Mapping[str, str] | Problem]
-"""Place, and the values of a link or what is wrong with them."""
+"""Place, and the values of a link or the problem with them."""
 
 
 def read_links(path: str | Path, statement: UserStatement | None = None) -> LinkFile:
@@ -162,7 +162,7 @@ class Linked:
 
     @property
     def yaml(self) -> str:
-        """The cluster file's text; what is odd stands in it as comments."""
+        """The cluster file's text, with deviations as comments."""
         remarks = [f"odd: {one}" for one in self.fabric.odd] + [f"assumed: {one}" for one in self.assumed]
         comments = "".join(
             f"# {printable(line)}\n" for line in [*remarks, *(f"note: {one}" for one in self.notes)]
@@ -226,7 +226,7 @@ def _links(fabric: Fabric) -> dict[str, Any]:
 
 
 def _nesting(level: FabricLevel, inner: int) -> int:
-    """GPUs of most of a level's domains, as a multiple of those of the level inside."""
+    """Most common GPU count of a level's domains, rounded to a multiple of the level inside."""
     size = most_common(Counter(level.domain.tolist()).values())
     return max(2, round(size / inner)) * inner
 

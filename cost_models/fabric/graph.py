@@ -98,7 +98,7 @@ def _reached(graph: Links, gpu: str, ends: set[str]) -> dict[str, float]:
 
 
 def _usual_latency(link: Link) -> float:
-    """Half of what is usual from GPU to GPU for a link from an end to a switch, all of it between two ends, else 0."""
+    """The usual latency from GPU to GPU for a link between two ends, half of it from an end to a switch, else 0."""
     kinds = [device_kind(name) for name in link[:2]]
     if kinds.count("switch") == 2 or (within_node(link) and "nic" in kinds):
         return 0.0

@@ -1,4 +1,4 @@
-"""What groups of ranks get on a graph of links, as shares of what its levels usually give.
+"""Bandwidth of groups of ranks on a graph of links, as shares of its levels' usual bandwidth.
 
 All groups of an axis send at once. A ring leaves a domain by the adapters of its members there, an equal part by each,
 and by the k fastest of them where that gives more: NCCL looks for the most channels times their rate
@@ -21,19 +21,19 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.fabric.fabric import CLOSE, Fabric, FabricLevel
 
 _DENSE = 32
-"""Values that span no more than so many times their number are counted in a table, which is faster than sorting."""
+"""Largest ratio of value range to value count for which a table counts faster than sorting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What the slowest group of a pattern, or of N of them, gets of one level, 1 as usual; where its members are."""
+    """Share of a level's usual bandwidth for the slowest group of a pattern, or of N patterns, and its places."""
 
     ring: Array | float = 1.0
-    """Of the bandwidth of rings and trees."""
+    """Share of the bandwidth of rings and trees."""
     exchange: Array | float = 1.0
-    """Of the bandwidth of all-to-all."""
+    """Share of the bandwidth of all-to-all."""
     pair: Array | float = 1.0
-    """Of the bandwidth of hand-overs to the next member."""
+    """Share of the bandwidth of transfers to the next member."""
     delay: Array | float = 1.0
     """Latency of a hop, on average over the farthest group."""
     members: Array | float = 0.0
@@ -44,7 +44,7 @@ class Share:
     """Whether neighbours share a domain of this level and none of the level inside: 1 no, 2 yes; 0 as before."""
 
     def packing(self, equal: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-        """Members held at least and domains spanned at most, given what they are where all domains are equal."""
+        """Fewest members in a domain and most domains of a group, given both for equal domains."""
         members, spanned = (
             np.where(own, own, known) for own, known in zip((self.members, self.spanned), equal, strict=True)
         )
@@ -59,8 +59,8 @@ FULL_SHARE = Share()
 
 
 def shares(fabric: Fabric, size: int, step: int, piece: int, stages: int, world: int) -> tuple[Share, ...]:
-    """For each level the shares of groups of `size` ranks, `step` apart as a stage counts them, where a stage owns runs
-    of `piece` ranks, one in every `stages` of them, among `world` ranks."""
+    """Shares by level of groups of `size` ranks, `step` apart in a stage's own count; of `world` ranks in runs of
+    `piece`, a stage owns one run in every `stages`."""
     key = size, step, piece, stages, world
     if key not in fabric.cache:
         fabric.cache[key] = _shares(fabric, *key)
@@ -95,7 +95,7 @@ def _shares(fabric: Fabric, size: int, step: int, piece: int, stages: int, world
 
 
 class _View(NamedTuple):
-    """A level's bundles, as they are or as they usually are."""
+    """A level's bundles, actual or usual."""
 
     end: Ints
     """(GPUs,) end of each GPU."""
@@ -106,13 +106,13 @@ class _View(NamedTuple):
     domain: Ints
     """(E,) domain of the level inside."""
     node: Ints
-    """(E,) domain out of which the end is the way."""
+    """(E,) domain that the end leads out of."""
     rate: Array
     """(E,) bytes/s of the end itself."""
 
 
 def _views(fabric: Fabric, at: int) -> tuple[_View, _View]:
-    """A level's bundles as they are, and as they usually are; made once."""
+    """A level's actual bundles and its usual ones; cached."""
     if at not in fabric.cache:
         level = fabric.levels[at]
         opening = next(fabric.levels[k] for k in range(at, -1, -1) if fabric.levels[k].opens)
@@ -137,7 +137,7 @@ def _views(fabric: Fabric, at: int) -> tuple[_View, _View]:
 
 
 class _Flows:
-    """Groups of ranks, and what they send."""
+    """Groups of ranks, and their traffic."""
 
     def __init__(self, groups: Ints) -> None:
         self._groups = groups
@@ -174,7 +174,7 @@ class _Flows:
         return share, rings[0]
 
     def with_places(self, level: FabricLevel, share: Share) -> Share:
-        """With the places of members, where domains differ in size."""
+        """Share with the places of members, where domains differ in size."""
         domains, inner = level.domain[self._groups], level.inner[self._groups]
         meet = (domains == np.roll(domains, -1, axis=1)) & (inner != np.roll(inner, -1, axis=1))
         changes = np.diff(np.sort(domains, axis=1), axis=1) > 0
@@ -211,7 +211,7 @@ def _equal_keys(keys: Ints, size: int) -> Ints:
 
 
 def _most_channels(way: Ints, rate: Array) -> Bools:
-    """Which ends of every way out are used: as many of the fastest as give the most together at one rate."""
+    """Mask of the ends in use on every way out: the k fastest, with the k of the largest sum at one common rate."""
     if not len(rate) or (rate == rate[0]).all():
         return np.ones(len(rate), dtype=np.bool_)
     order = np.lexsort((-rate, way))

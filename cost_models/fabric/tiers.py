@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     Links = networkx.Graph[str]
 
 _MOST_CUTS = 600
-"""Vertices of which a Gomory-Hu tree is made; larger graphs are joined at once, and domains have all their cables."""
+"""Most vertices for a Gomory-Hu tree; larger graphs are joined at once, and domains have all their cables."""
 
 
 class Joint(NamedTuple):
-    """Which domains become one, and with which switches."""
+    """Domains that become one, and their switches."""
 
     joined: dict[int, int]
-    """Domain → the one it becomes part of."""
+    """Domain → the domain it becomes part of."""
     absorbed: dict[str, int]
     """Free switch → the domain that takes it in."""
     direct: bool = False
@@ -44,7 +44,7 @@ class Bundle:
     """The cables by which some devices of a domain reach the next switches."""
 
     capacity: float
-    """Bytes/s that it carries, shared out evenly, and no more than what comes up to it."""
+    """Bytes/s of an even share of its cables, at most the bytes/s that arrive from below."""
     latency: float
     """Seconds of the slowest of its cables."""
     cables: tuple[tuple[str, str], ...]
@@ -67,7 +67,7 @@ class Tier:
     cuts: Mapping[int, float]
     """Inner domain → minimum cut, bytes/s, between it and the rest of its own domain."""
     switches: tuple[str, ...]
-    """Switches that join them."""
+    """Switches that join the inner domains."""
 
 
 def tiers_of(graph: Links, units: Sequence[Sequence[str]], arriving: Mapping[str, float]) -> list[Tier]:
@@ -91,7 +91,7 @@ def tiers_of(graph: Links, units: Sequence[Sequence[str]], arriving: Mapping[str
 
 
 class _Climb:
-    """How far the joining has come."""
+    """State of the joining."""
 
     def __init__(self, graph: Links, units: Sequence[Sequence[str]], arriving: Mapping[str, float]) -> None:
         self.inner = list(range(len(units)))
@@ -104,12 +104,12 @@ class _Climb:
         self.domain = dict(self.unit)
         """Vertex → domain; free switches are in none."""
         self.at = {end: frozenset([end]) for end in self.unit}
-        """End → switches that it has reached."""
+        """End → switches reached from it."""
         self.arriving = dict(arriving)
         self.seconds = dict.fromkeys(self.unit, 0.0)
 
     def under_same_switches(self) -> Joint:
-        """Domains joined because they share more than half of their switches, and the switches that belong to each."""
+        """Domains joined by more than half of their switches in common, and the switches of each."""
         from networkx.utils import UnionFind
 
         near: dict[int, set[str]] = {domain: set() for domain in self.inner}

@@ -1,4 +1,4 @@
-"""Links as tools print them: `nvidia-smi topo -m` of one node, and `ibnetdiscover` of an InfiniBand network."""
+"""Links in the output of `nvidia-smi topo -m` (one node) and `ibnetdiscover` (an InfiniBand network)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HUBS = {"PIX": "switch", "PXB": "pcie", "PHB": "bridge", "NODE": "numa", "SYS":
 
 @dataclass(slots=True, kw_only=True)
 class LinkFile:
-    """What a file says."""
+    """Links and facts of a file."""
 
     links: list[Link] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
@@ -38,14 +38,14 @@ class LinkFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserStatement:
-    """What a person says beside the file."""
+    """The user's statements about the cluster beside the file."""
 
     nodes: int | None = None
     """Nodes alike, where the file shows one; None: one."""
     intra_node: Mapping[str, str] | None = None
     """Kind, bandwidth and latency of the link between GPUs of a node, where the file has none."""
     inter_node: Mapping[str, str] | None = None
-    """The same of the link between nodes, which every file has."""
+    """Kind, bandwidth and latency of the link between nodes."""
     hosts: str | None = None
     """Pattern of the names of the GPU nodes (`gpu*`), where the file shows other hosts too."""
     gpus: int | None = None
