@@ -37,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import permutations
 from typing import TypeVar
 
 import numpy as np
@@ -93,19 +94,19 @@ def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
     Raises:
         InputError: a GPU has no rate for the training precision.
     """
-    whole = [_as_large_as_all(pool, question) for pool in question.pools]
-    each = [_without_transfers(stage_terms(pool, columns), pool, columns) for pool in whole]
+    enlarged = [_as_large_as_all(pool, question) for pool in question.pools]
+    each = [_without_transfers(stage_terms(pool, columns), pool, columns) for pool in enlarged]
     # the fixed time of a step is that of the pool where it takes longest
     overhead = max((terms["step_overhead"] for terms in each), key=lambda term: float(total(term).max()))
     each = [terms | {"step_overhead": overhead} for terms in each]
-    transfers, tied = _transfers(question, whole, columns)
-    priced = tuple((terms, memory_limit(pool, columns)) for terms, pool in zip(each, whole, strict=True))
+    transfers, tied = _transfers(question, enlarged, columns)
+    priced = tuple((terms, memory_limit(pool, columns)) for terms, pool in zip(each, enlarged, strict=True))
     return PoolTerms(
         priced=priced,
         costs=tuple(costs_of(*one) for one in priced),
         transfers=transfers,
         tied=tied,
-        slowdown=np.stack([jitter(pool, columns) for pool in whole]),
+        slowdown=np.stack([jitter(pool, columns) for pool in enlarged]),
         blocking=~is_overlapped(columns, "pp", default=question.stack.overlap_pipeline_sends),
     )
 
@@ -243,21 +244,19 @@ def _without_transfers(terms: Terms, pool: Question, columns: LayoutColumns) -> 
     return terms | {name: without_pp(terms[name]) for name in names}
 
 
-def _transfers(question: Question, whole: list[Question], columns: LayoutColumns) -> tuple[Array, Array]:
+def _transfers(question: Question, enlarged: list[Question], columns: LayoutColumns) -> tuple[Array, Array]:
     """(K, K, N) seconds of a stage boundary, and (K, K, N) of a tied matrix."""
-    count = len(whole)
+    count = len(enlarged)
     boundary, tied = np.zeros((2, count, count, len(columns)))
     ranks = parts_in(question, columns.tp * columns.replicas)
     for k, pool in enumerate(question.pools):
         own = replace(columns, pp=ranks[k])
         boundary[k, k] = boundary_seconds(pool, own, axis_groups(pool.cluster, own))
-    ends = [_end_of_link(pool, question.between, columns) for pool in whole]
-    for one in range(count):
-        for other in range(count):
-            if one != other:
-                pair = (ends[one], ends[other])
-                boundary[one, other] = np.maximum(*(boundary_seconds(q, columns, g) for q, g in pair))
-                tied[one, other] = np.maximum(*(tied_reduce_seconds(q, columns, g.pp) for q, g in pair))
+    ends = [_end_of_link(pool, question.between, columns) for pool in enlarged]
+    for first, second in permutations(range(count), 2):
+        pair = (ends[first], ends[second])
+        boundary[first, second] = np.maximum(*(boundary_seconds(q, columns, groups) for q, groups in pair))
+        tied[first, second] = np.maximum(*(tied_reduce_seconds(q, columns, groups.pp) for q, groups in pair))
     return boundary, tied
 
 

@@ -46,12 +46,12 @@ from planner.rules.stack import STACK_RULES, split_rows
 
 def _uses_every_gpu(question: Question, layout: Layout) -> Words:
     have, cluster = question.cluster.num_gpus, question.cluster
-    what = f"layout `{layout}` uses {counted(layout.num_gpus, 'GPU')}; cluster `{cluster.name}` has {have:,}"
+    text = f"layout `{layout}` uses {counted(layout.num_gpus, 'GPU')}; cluster `{cluster.name}` has {have:,}"
     fits, rest = divmod(have, layout.tp * layout.cp * layout.pp)
     if fits and not rest:
-        return Words(what, f"dp{fits} fits")
+        return Words(text, f"dp{fits} fits")
     more_nodes, partial = divmod(layout.num_gpus - have, cluster.gpus_per_node)
-    return Words(what, f"add {counted(more_nodes, 'node')}" if more_nodes > 0 and not partial else "")
+    return Words(text, f"add {counted(more_nodes, 'node')}" if more_nodes > 0 and not partial else "")
 
 
 def _schedule_refuses(question: Question, x: LayoutColumns) -> Bools:
@@ -94,10 +94,10 @@ def _blocks_are_whole(question: Question, layout: Layout) -> Words:
         (name, width // degree) for name, width, degree in split_rows(question, layout.tp, layout.expert_tp)
     ]
     which = " and ".join(f"{cut:,} elements of `{name}`" for name, cut in rows if cut % NF4_BLOCK)
-    what = (
+    text = (
         f"`tp{layout.tp}` splits blocks of {NF4_BLOCK} elements that share a scale of nf4: a rank has rows of"
     )
-    return Words(f"{what} {which}", "use a smaller tp, or --base-precision int8")
+    return Words(f"{text} {which}", "use a smaller tp, or --base-precision int8")
 
 
 def _trades_heads(question: Question, x: LayoutColumns) -> Bools:
@@ -118,8 +118,8 @@ def _pieces_divide(question: Question, layout: Layout) -> Words:
 
 def _heads_divide(question: Question, layout: Layout) -> Words:
     who = "`context=all-to-all`" if layout.context else f"software stack `{question.stack.name}`"
-    what = f"{who} trades tokens for heads: tp{layout.tp} x cp{layout.cp} ranks share"
-    return Words(f"{what} {question.model.num_kv_heads} key/value heads")
+    text = f"{who} trades tokens for heads: tp{layout.tp} x cp{layout.cp} ranks share"
+    return Words(f"{text} {question.model.num_kv_heads} key/value heads")
 
 
 def _experts_split(question: Question, layout: Layout) -> Words:
@@ -129,13 +129,13 @@ def _experts_split(question: Question, layout: Layout) -> Words:
 
 def _groups_divide(question: Question, layout: Layout) -> Words:
     ranks, together = layout.tp * layout.data_ranks, layout.ep * layout.expert_tp
-    what = f"ep{layout.ep} x etp{layout.expert_tp} = {together:,} ranks hold the experts of a block"
-    return Words(f"{what}; tp x cp x dp has {ranks:,}", "they must divide it")
+    text = f"ep{layout.ep} x etp{layout.expert_tp} = {together:,} ranks hold the experts of a block"
+    return Words(f"{text}; tp x cp x dp has {ranks:,}", "they must divide it")
 
 
 def _no_experts(question: Question, layout: Layout) -> Words:
-    what = f"`ep{layout.ep}`" if layout.ep > 1 else f"`etp{layout.etp}`"
-    return Words(f"{what} shares experts, and model `{question.model.name}` has none", "leave it out")
+    text = f"`ep{layout.ep}`" if layout.ep > 1 else f"`etp{layout.etp}`"
+    return Words(f"{text} shares experts, and model `{question.model.name}` has none", "leave it out")
 
 
 def _stages_have_blocks(question: Question, layout: Layout) -> Words:
@@ -156,8 +156,8 @@ def _batch_divides(question: Question, layout: Layout) -> Words:
 
 def _updates_at_once(question: Question, layout: Layout) -> Words:
     count = layout.microbatches(question.training.global_batch)
-    what = "updates in the backward pass (`--optimizer-in-backward`) leave no gradients to add up: a step has one"
-    return Words(f"{what} microbatch without stages, and {count} with pp{layout.pp} here", "a smaller batch")
+    text = "updates in the backward pass (`--optimizer-in-backward`) leave no gradients to add up: a step has one"
+    return Words(f"{text} microbatch without stages, and {count} with pp{layout.pp} here", "a smaller batch")
 
 
 UNPRICED_OFFLOAD = (
@@ -213,22 +213,22 @@ def _hosts_hold(question: Question, layout: Layout) -> Words:
     columns = LayoutColumns.of([layout])
     pool = next(pool for pool in question.pools if overflows_hosts(pool, columns)[0])
     cluster, size = pool.cluster, format_bytes(float(host_bytes(pool, columns)[0]))
-    what = f"`{layout.brief}` offloads {size} to the memory of each host"
+    text = f"`{layout.brief}` offloads {size} to the memory of each host"
     if question.training.reference == "host":
-        what = f"the reference model of `{layout.brief}` takes {size} of the memory of each host"
+        text = f"the reference model of `{layout.brief}` takes {size} of the memory of each host"
     if cluster.host_memory is None:
         return Words(
-            f"{what}, and cluster `{cluster.name}` does not say how much one has",
+            f"{text}, and cluster `{cluster.name}` does not say how much one has",
             "add `host_memory`, or say --host-memory",
         )
     return _no_room(
-        what, cluster, cluster.host_memory, f"they may fill {format_bytes(usable_host_memory(cluster))}"
+        text, cluster, cluster.host_memory, f"they may fill {format_bytes(usable_host_memory(cluster))}"
     )
 
 
-def _no_room(what: str, cluster: ClusterSpec, size: float, usable: str) -> Words:
+def _no_room(text: str, cluster: ClusterSpec, size: float, usable: str) -> Words:
     have = f"of the {format_bytes(size)} of a host of `{cluster.name}`"
-    return Words(f"{what}; {have} {usable}", "use more nodes, or offload fewer blocks")
+    return Words(f"{text}; {have} {usable}", "use more nodes, or offload fewer blocks")
 
 
 def _overflows_drive(question: Question, x: LayoutColumns) -> Bools:
@@ -248,12 +248,12 @@ def _drives_hold(question: Question, layout: Layout) -> Words:
     columns = LayoutColumns.of([layout])
     pool = next(pool for pool in question.pools if _overflows_drive(pool, columns)[0])
     cluster, size = pool.cluster, format_bytes(float(drive_bytes(pool, columns)[0]))
-    what = f"`{layout.brief}` keeps {size} on the drive of each host"
+    text = f"`{layout.brief}` keeps {size} on the drive of each host"
     if cluster.drive is None:
         hint = "add `drive: {capacity: 30 TB, read: 20 GB/s, write: 10 GB/s}` to its file"
-        return Words(f"{what}, and cluster `{cluster.name}` does not say that one has any", hint)
+        return Words(f"{text}, and cluster `{cluster.name}` does not say that one has any", hint)
     return _no_room(
-        what, cluster, cluster.drive.capacity, f"states may fill {format_bytes(usable_drive(cluster))}"
+        text, cluster, cluster.drive.capacity, f"states may fill {format_bytes(usable_drive(cluster))}"
     )
 
 
@@ -433,7 +433,7 @@ _RULES: dict[str, Row] = {
     ),
 }
 RULES = (*rules(_RULES), *STACK_RULES)
-"""All rules but the schedule's and the late ones, in the order in which broken ones are reported."""
+"""Rules apart from the schedule's and the late ones, in the order in which broken ones are reported."""
 
 _SIZED = ("batch divides into microbatches", "updates in the backward pass have one microbatch")
 SIZED_RULES: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.name in _SIZED)
@@ -450,7 +450,7 @@ SCHEDULE_RULE = Rule(
 """Asked last, and only of layouts whose batch divides: it speaks of microbatches."""
 
 LATE_RULES: tuple[Rule, ...] = (_hosts_hold, _drives_hold)
-"""Rules that price what they ask; they are asked of layouts that break no other."""
+"""Rules that need prices; they are checked for layouts that break no other."""
 
 
 def legal_rows(
@@ -522,8 +522,8 @@ def _objections_without_columns(question: Question, layout: Layout) -> Iterator[
     policies = {policy for mix in layout.recompute for policy in policies_in(mix)}
     if refused := sorted(policies - set(allowed_recompute(layout.schedule))):
         splits = f"`schedule={layout.schedule}`, which splits backward passes"
-        what = f"`recompute={refused[0]}` does not go with {splits}: PyTorch would recompute for every piece of them"
-        yield Words(what, "leave out `recompute`, or use another schedule")
+        text = f"`recompute={refused[0]}` does not go with {splits}: PyTorch would recompute for every piece of them"
+        yield Words(text, "leave out `recompute`, or use another schedule")
     yield from pool_objections(question, layout)
     if layout.layers and sum(layout.layers) != question.model.num_layers:
         has = f"the model has {question.model.num_layers}"
@@ -533,13 +533,13 @@ def _objections_without_columns(question: Question, layout: Layout) -> Iterator[
         rank_of = rank_of_stage(layout.schedule, layout.pp, layout.vpp)
         least, named = int(np.bincount(rank_of, weights=layout.layers).min()), layout.offload.named
         if named > least:
-            what = f"`offload` names {counted(named, 'block')} of every rank; `layers` gives one {least}"
-            yield Words(what, "name fewer, or spread blocks evenly")
+            text = f"`offload` names {counted(named, 'block')} of every rank; `layers` gives one {least}"
+            yield Words(text, "name fewer, or spread blocks evenly")
     if 0 in layout.layers[1:-1]:
-        what = f"`layers` leaves stage {layout.layers.index(0, 1)} empty; only the first and the last may be"
-        yield Words(what, "they have the embedding and the head")
+        text = f"`layers` leaves stage {layout.layers.index(0, 1)} empty; only the first and the last may be"
+        yield Words(text, "they have the embedding and the head")
     mixes = layout.stage_recompute if layout.layers else ()
     for stage, (blocks, mix) in enumerate(zip(layout.layers, mixes, strict=True)):
         if (named := named_blocks(mix)) > blocks:
-            what = f"`recompute={mix}` names {counted(named, 'block')}; stage {stage} has {blocks}"
-            yield Words(what, "name fewer, or leave out the number")
+            text = f"`recompute={mix}` names {counted(named, 'block')}; stage {stage} has {blocks}"
+            yield Words(text, "name fewer, or leave out the number")

@@ -57,8 +57,8 @@ def pool_objections(question: Question, layout: Layout) -> list[Words]:
     """Problems of where a layout puts its ranks or replicas, and of what replicas do together."""
     if not question.has_pools:
         word = layout.says_pools
-        what = f"`{word}=` chooses among pools; cluster `{question.cluster.name}` is one"
-        return [Words(what, "leave it out")] if word else []
+        text = f"`{word}=` chooses among pools; cluster `{question.cluster.name}` is one"
+        return [Words(text, "leave it out")] if word else []
     if layout.replicas:
         return list(_replica_objections(question, layout))
     return list(_stage_objections(question, layout))
@@ -72,14 +72,14 @@ def _stage_objections(question: Question, layout: Layout) -> Iterator[Words]:
         yield Words(f"{words} needs equal stages, and pools of different GPUs have none", "use 1f1b or gpipe")
     outermost = _is_outermost("pp", columns, columns.tp * columns.replicas)[0]
     if not outermost:
-        what = f"`order={layout.order}` spreads each pipeline rank, and each lies in one pool"
-        yield Words(what, "use an order that ends with pp")
+        text = f"`order={layout.order}` spreads each pipeline rank, and each lies in one pool"
+        yield Words(text, "use an order that ends with pp")
     if layout.pools and outermost and not words and not odd:
         right = dict(zip(question.names, parts_in(question, size), strict=True))
         runs = [(name, len(list(run))) for name, run in groupby(layout.pools)]
         if sorted(runs) != sorted(right.items()):
-            what = f"`pools={_counts(runs)}` is not how the pools divide"
-            yield Words(what, f"pools={_counts(right.items())}, in any order of the pools")
+            text = f"`pools={_counts(runs)}` is not how the pools divide"
+            yield Words(text, f"pools={_counts(right.items())}, in any order of the pools")
 
 
 def _replica_objections(question: Question, layout: Layout) -> Iterator[Words]:
@@ -91,23 +91,23 @@ def _replica_objections(question: Question, layout: Layout) -> Iterator[Words]:
         Counter(layout.replicas),
     )
     if not odd and named != right:
-        what = f"`replicas={_counts(named.items())}` is not how replicas of {counted(size, 'GPU')} divide the pools"
-        yield Words(what, f"dp{sum(right.values())} replicas={_counts(right.items())}")
+        text = f"`replicas={_counts(named.items())}` is not how replicas of {counted(size, 'GPU')} divide the pools"
+        yield Words(text, f"dp{sum(right.values())} replicas={_counts(right.items())}")
     different = "replicas in different pools take different numbers of microbatches"
     words = _written_schedule(layout)
     if words:
         yield Words(f"{different}, and {words} runs in whole rounds of them", "use 1f1b or gpipe")
     if layout.zero > HIGHEST_ZERO:
-        what = f"{different}, and `zero{layout.zero}` may communicate after each"
-        yield Words(what, f"use zero{HIGHEST_ZERO}")
+        text = f"{different}, and `zero{layout.zero}` may communicate after each"
+        yield Words(text, f"use zero{HIGHEST_ZERO}")
     if any(layout.offload):
         yield Words(f"`offload` is not priced where {different}", "leave out `offload`")
     if layout.tp * layout.cp % (layout.ep * layout.expert_tp):
-        what = f"ep{layout.ep} x etp{layout.expert_tp} trades tokens between replicas, and {different}"
-        yield Words(what, f"keep ep x etp within the {layout.tp * layout.cp} ranks of tp x cp")
+        text = f"ep{layout.ep} x etp{layout.expert_tp} trades tokens between replicas, and {different}"
+        yield Words(text, f"keep ep x etp within the {layout.tp * layout.cp} ranks of tp x cp")
     if not _is_outermost("dp", columns, np.array([size]))[0]:
-        what = f"`order={layout.order}` spreads each replica, and each lies in one pool"
-        yield Words(what, f"write `order={OUTERMOST_REPLICAS}`")
+        text = f"`order={layout.order}` spreads each replica, and each lies in one pool"
+        yield Words(text, f"write `order={OUTERMOST_REPLICAS}`")
     if words:
         return
     batch = question.training.global_batch
@@ -117,17 +117,17 @@ def _replica_objections(question: Question, layout: Layout) -> Iterator[Words]:
         yield Words(f"global batch {batch} is not a multiple of mbs{layout.mbs}", "use another mbs")
     elif together < least * layout.dp:
         microbatches = f"{counted(together, 'microbatch')} of {layout.mbs}"
-        what = f"{microbatches} are too few for {counted(layout.dp, 'replica')}, each with {least} or more"
-        yield Words(what, "use a smaller mbs, or larger replicas")
+        text = f"{microbatches} are too few for {counted(layout.dp, 'replica')}, each with {least} or more"
+        yield Words(text, "use a smaller mbs, or larger replicas")
 
 
 def _odd_pools(question: Question, size: int, part: str, axes: str) -> Iterator[Words]:
     """Words for every pool that parts of `size` GPUs do not divide."""
     for pool in (pool.cluster for pool in question.pools):
         if pool.num_gpus % size:
-            what = f"a {part} of {counted(size, 'GPU')} ({axes}) does not divide pool"
+            text = f"a {part} of {counted(size, 'GPU')} ({axes}) does not divide pool"
             hint = f"every {part.split()[-1]} lies in one pool, and all GPUs are used"
-            yield Words(f"{what} `{pool.name}` of {pool.num_gpus:,}", hint)
+            yield Words(f"{text} `{pool.name}` of {pool.num_gpus:,}", hint)
 
 
 def _written_schedule(layout: Layout) -> str:

@@ -1,4 +1,4 @@
-"""What a software stack, and our own executor, cannot run though the cost model prices it: named rules.
+"""Rules of software stacks and of our own executor: what they cannot run though the cost model prices it.
 
 The executor is the stacks of `OWN_STACKS`; what their file does not say is in `RUNNABLE`. It refuses what breaks one of
 these rules, and nothing that breaks one is planned for it (`require_runnable`).
@@ -40,9 +40,9 @@ _FP8_SIDE = 16
 
 
 def _precision(question: Question, layout: Layout) -> Words:
-    what = f"the executor trains in fp32, bf16 or fp8, not in {question.training.precision}"
+    text = f"the executor trains in fp32, bf16 or fp8, not in {question.training.precision}"
     why = ", whose gradients vanish without loss scaling" if question.training.precision == "fp16" else ""
-    return Words(what + why, IN_16_BITS)
+    return Words(text + why, IN_16_BITS)
 
 
 def _adapts_others(question: Question) -> bool:
@@ -65,8 +65,8 @@ def _fp8_sides(question: Question, layout: Layout) -> Words:
     odd = {float(side[0]): None for side in _sides(question, columns) if side[0] % _FP8_SIDE}
     which = ", ".join(f"{side:g}" for side in odd)
     degrees = f"tp{layout.tp} cp{layout.cp}" if layout.cp > 1 else f"tp{layout.tp}"
-    what = f"products in fp8 take sides of whole sixteens, and with {degrees} some are {which}"
-    return Words(what, f"choose other degrees, or {IN_16_BITS}")
+    text = f"products in fp8 take sides of whole sixteens, and with {degrees} some are {which}"
+    return Words(text, f"choose other degrees, or {IN_16_BITS}")
 
 
 def _sides(question: Question, x: LayoutColumns) -> list[Array]:
@@ -87,34 +87,34 @@ def _fp8(question: Question, x: LayoutColumns) -> Bools:
 
 def _another_model(question: Question, layout: Layout) -> Words:
     model = question.model
-    what = f"the executor's blocks have no {either(list(model.untrained))}: it would train another model than"
+    text = f"the executor's blocks have no {either(list(model.untrained))}: it would train another model than"
     rest = "a YAML file of the model without `left_out` (and `attention_sinks`) trains the rest of it"
     return Words(
-        f"{what} `{model.name}`",
+        f"{text} `{model.name}`",
         "" if model.recurrence or model.stacks or model.tower or model.diffusion else rest,
     )
 
 
 def _positions(question: Question, layout: Layout) -> Words:
     model, length = question.model, question.training.sequence_length
-    what = (
+    text = (
         f"`{model.name}` has {model.longest_sequence:,} learned positions; sequences have {length:,} tokens"
     )
     needed = length + model.max_positions - model.longest_sequence
-    return Words(what, f"shorten the sequence, or write `max_positions: {needed}` in a model file of yours")
+    return Words(text, f"shorten the sequence, or write `max_positions: {needed}` in a model file of yours")
 
 
 def _routed_parts(question: Question, layout: Layout) -> Words:
     length = question.training.sequence_length
-    what = f"the executor has each of tp{layout.tp} ranks route its part of a sequence"
+    text = f"the executor has each of tp{layout.tp} ranks route its part of a sequence"
     over = f"cp{layout.cp} x tp{layout.tp}" if layout.cp > 1 else f"tp{layout.tp}"
-    return Words(f"{what}; {over} does not divide {length} tokens")
+    return Words(f"{text}; {over} does not divide {length} tokens")
 
 
-def _one_after_the_other(question: Question, layout: Layout) -> Words:
+def _parallel_block_is_split(question: Question, layout: Layout) -> Words:
     which = "experts" if question.model.has_experts else "latent attention"
-    what = f"the executor cannot split {which} over tp{layout.tp} in blocks that run attention and MLP side by side"
-    return Words(what, "use tp1")
+    text = f"the executor cannot split {which} over tp{layout.tp} in blocks that run attention and MLP side by side"
+    return Words(text, "use tp1")
 
 
 def split_rows(question: Question, tp: Degree, etp: Degree) -> list[tuple[str, int, Degree]]:
@@ -140,9 +140,9 @@ def _reaches_over(question: Question) -> bool:
 
 
 def _sends_ahead(question: Question, layout: Layout) -> Words:
-    what = f"PyTorch runs `schedule={layout.schedule}` off a table, which posts sends ahead"
+    text = f"PyTorch runs `schedule={layout.schedule}` off a table, which posts sends ahead"
     named = ",".join(axis for axis in OVERLAPS if axis == "pp" or axis in (layout.overlap or ()))
-    return Words(f"{what} whatever a layout says", f"write `overlap={named}`, or leave `overlap` out")
+    return Words(f"{text} whatever a layout says", f"write `overlap={named}`, or leave `overlap` out")
 
 
 _RUNNABLE: dict[str, Row] = {
@@ -284,7 +284,7 @@ _RUNNABLE: dict[str, Row] = {
             & q.model.parallel_block
             & (q.model.has_experts or q.model.latent_attention is not None)
         ),
-        _one_after_the_other,
+        _parallel_block_is_split,
     ),
 }
 RUNNABLE = rules(_RUNNABLE)
@@ -298,8 +298,8 @@ def _offers(
 
     def sentence(question: Question, layout: Layout) -> Words:
         stack = question.stack
-        what = f"software stack `{stack.name}` {lacks.format(layout=layout)}"
-        return Words(what, f"it has {either(list(offered(stack)))}; `--stack` names another")
+        text = f"software stack `{stack.name}` {lacks.format(layout=layout)}"
+        return Words(text, f"it has {either(list(offered(stack)))}; `--stack` names another")
 
     return broken, sentence
 
@@ -346,11 +346,11 @@ def _stack_lacks_offload(question: Question, layout: Layout) -> Words:
     wanted = [part for part, count in zip(Offload._fields, layout.offload, strict=True) if count]
     lacking = [part for part in wanted if part not in stack.residencies]
     if lacking == ["drive"]:
-        what = f"software stack `{stack.name}` cannot keep states on a drive"
-        return Words(what, "leave out `drive`; `--stack` names another")
+        text = f"software stack `{stack.name}` cannot keep states on a drive"
+        return Words(text, "leave out `drive`; `--stack` names another")
     parts = " and ".join(f"`{part}`" for part in lacking)
-    what = f"software stack `{stack.name}` cannot keep {parts} of a block in host memory"
-    return Words(what, f"it keeps {kept} there; `--stack` names another")
+    text = f"software stack `{stack.name}` cannot keep {parts} of a block in host memory"
+    return Words(text, f"it keeps {kept} there; `--stack` names another")
 
 
 def overlapped_by(stack: StackSpec) -> tuple[Overlap, ...]:
@@ -461,7 +461,7 @@ STACK_RULES = (*rules(_STACK_RULES), *map(_of_the_executor, RUNNABLE))
 
 
 def question_objections(question: Question) -> list[Words]:
-    """What the executor cannot do of a question planned for it, whatever the layout."""
+    """Words for all that the executor cannot do of a question planned for it, whatever the layout."""
     if question.stack.name not in OWN_STACKS:
         return []
     smallest = Layout()
@@ -470,7 +470,7 @@ def question_objections(question: Question) -> list[Words]:
 
 
 def require_runnable(question: Question, layout: Layout) -> None:
-    """Nothing for a layout that the executor can run, whatever stack it was planned for.
+    """Check that the executor can run a layout, whatever stack it was planned for.
 
     Raises:
         InputError: with every reason why it cannot, and the hint of the first.
