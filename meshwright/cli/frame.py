@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cache, wraps
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -42,16 +42,21 @@ _RUNNING = ("cluster", "doctor", "run", "emulate", "measure", "serve", "export",
 _KNOWING = ("calibrate", "validate", "catalog")
 _ELSEWHERE = {"explore": "meshwright.explorer.verb", "import": "meshwright.verbs.export"}
 """Verbs that have no module of their name in `meshwright.verbs`."""
-VERBS: tuple[Command[Any], ...] = tuple(
-    getattr(import_module(_ELSEWHERE.get(name, f"meshwright.verbs.{name}")), f"{name}_command")
-    for name in _OF_PLANS + _SHOWING + _RUNNING + _KNOWING
-)
-"""In the order of `--help`."""
+VERBS = _OF_PLANS + _SHOWING + _RUNNING + _KNOWING
+"""Names of the verbs, in the order of `--help`."""
+
+
+@cache
+def command_of(verb: str) -> Command[Any]:
+    """Command of a verb, whose module is imported when it is first asked for."""
+    module = import_module(_ELSEWHERE.get(verb, f"meshwright.verbs.{verb}"))
+    command: Command[Any] = getattr(module, f"{verb}_command")
+    return command
 
 
 def command_line(words: Sequence[str] | None = None) -> typer.Typer:
-    """The verbs as typer has them; where `words` are known, verbs that they do not call have no flags, which saves
-    making them."""
+    """The verbs as typer has them: where `words` call a verb that one alone, else all; without the flags that no word
+    can set, which saves making them."""
     app = typer.Typer(
         name="meshwright",
         help="Plan the parallel training of large models with a proof, run the plan, and compare.",
@@ -61,9 +66,9 @@ def command_line(words: Sequence[str] | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_frame)
-    for verb in VERBS:
-        whole = words is None or verb.name in words[:1]
-        call = _stoppable(typer_function(verb, words)) if whole else _no_flags
+    called = [name for name in VERBS if name in (words or ())[:1]]
+    for verb in map(command_of, called or VERBS):
+        call = _stoppable(typer_function(verb, words)) if called or words is None else _no_flags
         app.command(verb.name, help=verb.help, cls=InPanels)(call)
     return app
 

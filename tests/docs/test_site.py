@@ -31,7 +31,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_every_verb_has_its_flags(reference: dict[str, str]) -> None:
     page = reference["command-line"]
     for verb in VERBS:
-        assert f"\n## {verb.name}\n" in page
+        assert f"\n## {verb}\n" in page
     assert "| `--global-batch N` | Sequences per optimizer step" in page
     assert "| `--help" not in page
 

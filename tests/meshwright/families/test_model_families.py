@@ -12,7 +12,7 @@ from cost_models.files.models import family_of_model
 from executor.families import Training
 from executor.measure.any_report import AnyReport
 from meshwright.cli.commands import typer_function
-from meshwright.cli.frame import VERBS
+from meshwright.cli.frame import VERBS, command_of
 from meshwright.verbs.contract.family import Verbs, require_options, require_verb, verbs_of_plan
 from planner.plan import AnyPlan, load_any_plan
 
@@ -35,7 +35,7 @@ def test_every_part_of_a_family_is_there(family: Family) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
 def test_every_option_of_a_family_is_one_of_its_verb(family: Family) -> None:
-    verbs = {verb.name: typer_function(verb).__annotations__ for verb in VERBS}
+    verbs = {verb: typer_function(command_of(verb)).__annotations__ for verb in VERBS}
     for verb, options in part(family.verbs).takes.items():
         assert options - {"clusters"} <= set(verbs.get(verb, verbs["plan"])), verb
 

@@ -8,7 +8,7 @@ import pytest
 from command_line import ASKED
 
 from cost_models.flags import flags_of
-from meshwright.cli.frame import VERBS
+from meshwright.cli.frame import VERBS, command_of
 from meshwright.terminal.output import Output
 
 ELSEWHERE = {"run", "tokens"}
@@ -33,7 +33,7 @@ WORDS: dict[str, tuple[str, ...]] = {
 """What each is asked; of others a plan alone."""
 CASES = [
     (verb.name, flag)
-    for verb in VERBS
+    for verb in map(command_of, VERBS)
     for flag in ("--csv", "-o")
     if (flag == "--csv" and "csv" in verb.shows)
     or (flag == "-o" and "out" in flags_of(verb.options) and verb.name not in ELSEWHERE)
