@@ -96,13 +96,8 @@ def _first_seats() -> Ints:
 
 
 _FIRST_SEATS = _first_seats()
-_INSIDE: dict[str, Ints] = {
-    axis: np.array(
-        [[order.index(other) < order.index(axis) for other in _MESH_AXES] for order in ORDERS], dtype=np.int64
-    )
-    for axis in _MESH_AXES
-}
-"""Axis → (orders, 3): which of cp, dp, pp lie inside it."""
+_PLACES = np.array([[order.index(axis) for axis in _MESH_AXES] for order in ORDERS], dtype=np.int64)
+"""(orders, 3): where cp, dp and pp lie in each order."""
 
 
 def same_seats(cp: Ints | int, dp: Ints | int, pp: Ints | int) -> Ints:
@@ -118,7 +113,8 @@ def first_same(order: Order, cp: int, dp: int, pp: int) -> Order:
 
 def ranks_inside(axis: str, order: Ints, tp: Ints, cp: Ints, dp: Ints, pp: Ints) -> Ints:
     """(N,) ranks between neighbours of an axis: tp and the degrees of the axes inside it, multiplied."""
-    inside = _INSIDE[axis][order]
+    places = _PLACES[order]
+    inside = places < places[:, [_MESH_AXES.index(axis)]]
     stride: Ints = tp * cp ** inside[:, 0] * dp ** inside[:, 1] * pp ** inside[:, 2]
     return stride
 

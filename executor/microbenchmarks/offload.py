@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -46,7 +45,7 @@ def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     """One block after the other, so that none is in a cache; with 1, 2, 4, … threads, up to a rank's. Then blocks of
     next to nothing, each after other work."""
     most = threads_for_updates(watch.device, dist.get_world_size())
-    update = in_turn([partial(_update, block) for block in blocks_of(scale.block_parameters)])
+    update = in_turn([block.step for block in blocks_of(scale.block_parameters)])
     for threads in sorted({1, most, *(2**power for power in range(1, most.bit_length()) if 2**power < most)}):
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
@@ -54,7 +53,7 @@ def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         one = watch.on_host(update, own_clock=threads == 1)
         torch.set_num_threads(before)
         yield one.row("offload", "update", float(scale.block_parameters), (threads,))
-    smallest = in_turn([partial(_update, block) for block in blocks_of(_SMALLEST)])
+    smallest = in_turn([block.step for block in blocks_of(_SMALLEST)])
     yield watch.on_host(smallest, own_clock=True, aside=_something_else).row(
         "offload", "call", _SMALLEST, (1,)
     )
@@ -91,32 +90,11 @@ def _both(link: HostLink, host: torch.Tensor, device: torch.Tensor) -> None:
         link.up(device[half:], host[half:])
 
 
-@dataclass(frozen=True, slots=True)
-class _Passes:
-    """Matrix products that stand for the blocks' passes."""
-
-    left: torch.Tensor
-    right: torch.Tensor
-    out: torch.Tensor
-    products: int
-    """Of a block's forward pass."""
-
-    def run(self, after_backward: Callable[[int], object], settle: Callable[[], None]) -> None:
-        """Forward passes of all blocks, then backward ones, after each of which something is done."""
-        for _ in range(BLOCKS * self.products):
-            torch.mm(self.left, self.right, out=self.out)
-        for block in range(BLOCKS):
-            for _ in range(_BACKWARD * self.products):
-                torch.mm(self.left, self.right, out=self.out)
-            settle()
-            after_backward(block)
-
-
 def _overlap(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     """Passes alone, updates alone, which take twice as long, and each block's in a thread beside what follows."""
     blocks = blocks_of(scale.block_parameters)
     threads = threads_for_updates(watch.device, dist.get_world_size())
-    updates = [partial(_update, block) for block in blocks]
+    updates = [block.step for block in blocks]
     with ThreadPoolExecutor(1, "host-update", lambda: torch.set_num_threads(threads)) as pool:
 
         def all_updates() -> None:
@@ -124,16 +102,16 @@ def _overlap(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
                 done.result()
 
         # half as long: updates are to outlast what hides them
-        passes = _as_long_as(watch, scale, watch.elapsed(all_updates, _REPEATS).quiet / 2)
+        passes = _passes_of(watch, scale, watch.elapsed(all_updates, _REPEATS).quiet / 2)
 
         def together() -> None:
             begun = []
-            passes.run(lambda block: begun.append(pool.submit(updates[block])), watch.settle)
+            passes(lambda block: begun.append(pool.submit(updates[block])))
             for done in begun:
                 done.result()
 
         kinds: Sequence[tuple[str, Call]] = (
-            ("passes", lambda: passes.run(lambda _: None, watch.settle)),
+            ("passes", lambda: passes(lambda _: None)),
             ("updates", all_updates),
             ("together", together),
         )
@@ -142,14 +120,25 @@ def _overlap(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
             yield watch.elapsed(call, _REPEATS).row("offload", name, float(BLOCKS), (threads,))
 
 
-def _as_long_as(watch: Stopwatch, scale: Scale, seconds: float) -> _Passes:
-    """Passes that take about so long alone."""
+def _passes_of(watch: Stopwatch, scale: Scale, seconds: float) -> Callable[[Callable[[int], object]], None]:
+    """Matrix products that stand for the passes of blocks and take about so many seconds alone: forward passes of all
+    blocks, then backward ones, after each of which something is done with its block."""
     side = scale.overlapped_side
     left, right = (scale.tensor(watch.device, side, side) for _ in range(2))
-    out = torch.empty_like(left)
-    each = watch.elapsed(lambda: torch.mm(left, right, out=out), 2 * _REPEATS).quiet
+    multiply = partial(torch.mm, left, right, out=torch.empty_like(left))
+    each = watch.elapsed(multiply, 2 * _REPEATS).quiet
     products = max(1, round(seconds / each / (BLOCKS * (1 + _BACKWARD))))
-    return _Passes(left, right, out, products)
+
+    def run(after_backward: Callable[[int], object]) -> None:
+        for _ in range(BLOCKS * products):
+            multiply()
+        for block in range(BLOCKS):
+            for _ in range(_BACKWARD * products):
+                multiply()
+            watch.settle()
+            after_backward(block)
+
+    return run
 
 
 def _something_else() -> None:
@@ -167,7 +156,3 @@ def blocks_of(size: int) -> list[torch.optim.Optimizer]:
         flat.grad = torch.ones_like(flat)
         made.append(torch.optim.AdamW([flat], fused=True))
     return made
-
-
-def _update(block: torch.optim.Optimizer) -> None:
-    block.step()
