@@ -84,11 +84,13 @@ class _SavedTensors:
         if is_traceable_wrapper_subclass(tensor):
             kind: Any = type(tensor)
             names, context = tensor.__tensor_flatten__()
-            inner = {name: self.pack(getattr(tensor, name)) for name in names}
+            parts = {name: getattr(tensor, name) for name in names}
+            packed = {name: self.pack(part) for name, part in parts.items() if isinstance(part, Tensor)}
+            others = {name: part for name, part in parts.items() if name not in packed}  # such as a mesh
 
             def wrap() -> Tensor:
-                parts = {name: restore() for name, restore in inner.items()}
-                made: Tensor = kind.__tensor_unflatten__(parts, context, size, stride)
+                inner = others | {name: restore() for name, restore in packed.items()}
+                made: Tensor = kind.__tensor_unflatten__(inner, context, size, stride)
                 return made
 
             return wrap
