@@ -70,27 +70,27 @@ def complete_question(
             )
         pools: list[Question] = []
         for pool, suited in zip(cluster.pools, suits, strict=True):
-            shared, own = pools[0].stack if pools else stack, lent if suited else None
-            pools.append(complete_question(model, pool, training, stack=shared, profile=own))
+            shared, pool_profile = pools[0].stack if pools else stack, lent if suited else None
+            pools.append(complete_question(model, pool, training, stack=shared, profile=pool_profile))
         return mixed_question(cluster, tuple(pools))
-    chosen = chosen_stack(cluster, stack, usual=DEFAULT_STACK)
-    hardware = chosen_profile(cluster, chosen, profile)
-    given = profile or cluster.profile
-    if given and hardware.tier != "datasheet" and not _made_for(hardware, cluster.gpu):
+    stack_spec = chosen_stack(cluster, stack, usual=DEFAULT_STACK)
+    hardware = chosen_profile(cluster, stack_spec, profile)
+    profile_asked = profile or cluster.profile
+    if profile_asked and hardware.tier != "datasheet" and not _made_for(hardware, cluster.gpu):
         raise InputError(
             f"profile `{hardware.name}` was made for `{hardware.gpu}`; the cluster has `{cluster.gpu.name}`",
             hint="leave out --profile for the catalogue's nearest, or calibrate one on that GPU",
         )
-    if hardware.attention_kernel is not None and chosen.name in OWN_STACKS:
-        chosen = chosen.model_copy(update={"attention": hardware.attention_kernel})
-    if chosen.pads_vocabulary and model.vocab_multiple == 1 and not model.diffusion:
+    if hardware.attention_kernel is not None and stack_spec.name in OWN_STACKS:
+        stack_spec = stack_spec.model_copy(update={"attention": hardware.attention_kernel})
+    if stack_spec.pads_vocabulary and model.vocab_multiple == 1 and not model.diffusion:
         model = model.model_copy(update={"vocab_multiple": VOCABULARY_UNIT})
     require_tiles(hardware, cluster.gpu)
     question = Question(
         model=model,
         cluster=measured_cluster(hardware, cluster),
         training=training,
-        stack=chosen,
+        stack=stack_spec,
         hardware=hardware,
     )
     return replace(question, training=training.model_copy(update={"dropout": question.dropout}))
@@ -100,18 +100,20 @@ def chosen_stack(cluster: ClusterSpec, stack: str | StackSpec | None, *, usual: 
     """The stack given; else our own here and on CPUs, and the `usual` one on clusters. Raises UnknownNameError."""
     if isinstance(stack, StackSpec):
         return stack
-    here = cluster.gpu.kind == "cpu" or cluster.name == LOCAL
-    return catalog.load_stack(stack or (OWN_STACK if here else usual))
+    on_this_machine = cluster.gpu.kind == "cpu" or cluster.name == LOCAL
+    return catalog.load_stack(stack or (OWN_STACK if on_this_machine else usual))
 
 
 def chosen_profile(
     cluster: ClusterSpec, stack: StackSpec, profile: str | HardwareProfile | None
 ) -> HardwareProfile:
     """The profile given, the cluster's own, or the catalogue's nearest. Raises UnknownNameError."""
-    given = profile or cluster.profile
-    if given is None:
+    profile_asked = profile or cluster.profile
+    if profile_asked is None:
         return nearest_profile(cluster.gpu, stack.name, family=stack.family)
-    return given if isinstance(given, HardwareProfile) else catalog.load_profile(given)
+    return (
+        profile_asked if isinstance(profile_asked, HardwareProfile) else catalog.load_profile(profile_asked)
+    )
 
 
 def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ...]:
@@ -126,11 +128,11 @@ def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ..
 
 def assumed_padding(model: TransformerSpec, question: Question) -> tuple[str, ...]:
     """The assumed padding of the vocabulary, in words; empty where there is none."""
-    more = -model.vocab_size % question.model.vocab_multiple
-    if question.model.vocab_multiple == model.vocab_multiple or not more:
+    padding = -model.vocab_size % question.model.vocab_multiple
+    if question.model.vocab_multiple == model.vocab_multiple or not padding:
         return ()
     return (
-        f"vocabulary of {model.vocab_size:,} padded to {model.vocab_size + more:,}, with tp to a multiple of "
+        f"vocabulary of {model.vocab_size:,} padded to {model.vocab_size + padding:,}, with tp to a multiple of "
         f"{question.model.vocab_multiple} x tp, as software stack `{question.stack.name}` does",
     )
 

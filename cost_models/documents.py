@@ -99,7 +99,7 @@ def _follows(details: ErrorDetails) -> bool:
 
 def _sentence(spec_type: type[BaseModel], key: Key, details: ErrorDetails) -> str:
     """One error as a sentence without full stop."""
-    name, given = show_key(key[-1:]), details["input"]
+    name, value = show_key(key[-1:]), details["input"]
     context = details.get("ctx", {})
     match details["type"]:
         case "missing":
@@ -107,25 +107,25 @@ def _sentence(spec_type: type[BaseModel], key: Key, details: ErrorDetails) -> st
         case "extra_forbidden":
             return f"unknown field `{name}`{did_you_mean(name, _field_names(spec_type, key[:-1]))}"
         case "greater_than" if not context["gt"]:
-            return f"must be above zero, not {_show(given)}"
+            return f"must be above zero, not {_show(value)}"
         case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal" as kind:
             limit = next(iter(context.values()))
-            return f"must be {_COMPARISONS[kind]} {limit:g}, not {_show(given)}"
+            return f"must be {_COMPARISONS[kind]} {limit:g}, not {_show(value)}"
         case "literal_error":
             words = [word.strip(" '") for word in context["expected"].replace(" or ", ", ").split(",")]
             listed = ", ".join(f"`{word}`" for word in words)
-            return f"{_show(given)} is not one of {listed}{did_you_mean(str(given), words)}"
+            return f"{_show(value)} is not one of {listed}{did_you_mean(str(value), words)}"
         case "string_pattern_mismatch":
-            return f"{_show(given)} is not a name: letters, digits, spaces and `._+/-`, 100 at most"
+            return f"{_show(value)} is not a name: letters, digits, spaces and `._+/-`, 100 at most"
         case "too_short":
-            return f"lists {len(given)}; at least {context['min_length']} is needed"
+            return f"lists {len(value)}; at least {context['min_length']} is needed"
         case "value_error":
             cause = context.get("error")
             if isinstance(cause, MeshwrightError):
                 return "; ".join([cause.headline, *map(str, cause.problems)])
             return str(cause)
         case kind if kind in _NOUNS:
-            return f"{_show(given)} is not {_NOUNS[kind]}"
+            return f"{_show(value)} is not {_NOUNS[kind]}"
         case _:
             return f"{details['msg'][:1].lower()}{details['msg'][1:]}"
 

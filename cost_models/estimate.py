@@ -95,7 +95,7 @@ def fullness(peak: float, limit: float) -> tuple[float, float]:
 
 def fullest_pool(pools: Sequence[PoolReplicas]) -> PoolReplicas:
     """The pool whose devices are fullest."""
-    return max(pools, key=lambda own: fullness(own.peak_bytes, own.memory_limit))
+    return max(pools, key=lambda pool: fullness(pool.peak_bytes, pool.memory_limit))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,8 +230,8 @@ class Estimate:
     @property
     def host_is_tight(self) -> bool:
         """Whether hosts hold what is offloaded with no more to spare than peaks have been missed by."""
-        most = self.host_limit or 0.0
-        return most / (1 + self.trust.memory_error) < self.host_bytes <= most
+        limit = self.host_limit or 0.0
+        return limit / (1 + self.trust.memory_error) < self.host_bytes <= limit
 
     @property
     def fits(self) -> bool:

@@ -222,8 +222,8 @@ class Kernel:
         shared, source_parts = (
             x[:, None] * y[None] for x, y in zip(self._parts(one), self._parts(other), strict=True)
         )
-        beyond = shared * np.exp(-self.sharpness * away) + source_parts * source
-        return np.asarray(scale * self.likeness(one, other) * beyond + self.publisher**2 * source)
+        deviations = shared * np.exp(-self.sharpness * away) + source_parts * source
+        return np.asarray(scale * self.likeness(one, other) * deviations + self.publisher**2 * source)
 
     def _parts(self, rows: Rows) -> tuple[Array, Array]:
         """(N,) h and g: roots of what the same question shares, and of what a source keeps to itself."""
@@ -242,27 +242,32 @@ class Kernel:
         """(N,) prior variances of rows of a new source."""
         return self.amplitudes(rows) ** 2 + self.publisher**2 + self.noise**2
 
-    def posterior(self, asked: Rows, known: Rows, errors: Array) -> tuple[float, float]:
+    def posterior(self, row: Rows, timed: Rows, errors: Array) -> tuple[float, float]:
         """Mean and deviation of the logarithm of one asked row, given the errors (N,) of known ones.
 
         Rows of the same question count once more, as what it took with the deviation r of publishers: the process takes
         part of it for their own clusters, of which nobody knows more.
         """
-        between = self.covariance(asked, known)[0]
-        inside = self.covariance(known, known)
-        inside[np.diag_indices(len(known))] += self.noise**2
-        solved = np.linalg.solve(inside, np.stack([between, np.clip(errors, -LARGEST, LARGEST)], axis=1))
-        mean, variance = float(between @ solved[:, 1]), float(self.prior(asked)[0] - between @ solved[:, 0])
+        row_covariance = self.covariance(row, timed)[0]
+        inside = self.covariance(timed, timed)
+        inside[np.diag_indices(len(timed))] += self.noise**2
+        solved = np.linalg.solve(
+            inside, np.stack([row_covariance, np.clip(errors, -LARGEST, LARGEST)], axis=1)
+        )
+        mean, variance = (
+            float(row_covariance @ solved[:, 1]),
+            float(self.prior(row)[0] - row_covariance @ solved[:, 0]),
+        )
         variance = max(variance, self.noise**2)
-        if (same := self.same_question(asked, known)).any():
+        if (same := self.same_question(row, timed)).any():
             same_error, weight = float(np.mean(errors[same])), variance / (variance + self.same**2)
             mean, variance = mean + weight * (same_error - mean), variance * (1 - weight)
         return mean, variance**0.5
 
-    def same_question(self, asked: Rows, known: Rows) -> Bools:
+    def same_question(self, row: Rows, timed: Rows) -> Bools:
         """(N,) known rows of the asked question: on its GPU, under its family of stacks, hardly any distance away."""
-        same_names = [asked.equal_names(known, name)[0] for name in ("gpu", "family", "experts")]
-        near = self.distance(asked, known)[0] < SAME_QUESTION_DISTANCE
+        same_names = [row.equal_names(timed, name)[0] for name in ("gpu", "family", "experts")]
+        near = self.distance(row, timed)[0] < SAME_QUESTION_DISTANCE
         return np.asarray(np.all([*same_names, near], axis=0))
 
 
@@ -351,12 +356,12 @@ def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None
         ends = step_interval(question, layout, paper, STATED)
         assert ends is not None
         return ExpectedStep(on_paper=paper, seconds=paper, low=max(ends[0], _fastest(estimate)), high=ends[1])
-    asked = row_of(question, layout, spread_of(scenario_seconds, paper))
-    known, errors = timed_rows()
+    row = row_of(question, layout, spread_of(scenario_seconds, paper))
+    timed, errors = timed_rows()
     kernel, reaches, _ = fitted()
-    near = nearest_first(kernel, asked, known)[:_CONDITIONED_ROWS]
-    mean, deviation = kernel.posterior(asked, known.some(near), errors[near])
-    stratum = stratum_of(asked, known)
+    near = nearest_first(kernel, row, timed)[:_CONDITIONED_ROWS]
+    mean, deviation = kernel.posterior(row, timed.some(near), errors[near])
+    stratum = stratum_of(row, timed)
     reach, middle = reaches[stratum], paper * math.exp(mean)
     low = max(_fastest(estimate), middle * math.exp(-reach.faster * deviation))
     return ExpectedStep(
@@ -364,7 +369,7 @@ def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None
         seconds=max(middle, low),
         low=low,
         high=max(middle, low) * math.exp(reach.slower * deviation),
-        nearest=_near_runs(asked, known, errors, near),
+        nearest=_near_runs(row, timed, errors, near),
         borrowed=stratum == "borrowed",
     )
 
@@ -374,39 +379,37 @@ def spread_of(under_scenarios: Array, seconds: float) -> float:
     return float(MAD_TO_DEVIATION * np.median(np.abs(np.log(under_scenarios / seconds))))
 
 
-def nearest_first(kernel: Kernel, asked: Rows, known: Rows) -> Ints:
+def nearest_first(kernel: Kernel, row: Rows, timed: Rows) -> Ints:
     """(N,) places of known rows, those most like the asked one first.
 
     Rows that share as much are ordered by their likeness: where the asked one is surer than publishers agree, none
     shares anything.
     """
-    shared = kernel.covariance(asked, known)[0] / kernel.amplitudes(known)
-    return np.lexsort((-kernel.likeness(asked, known)[0], -shared))
+    shared = kernel.covariance(row, timed)[0] / kernel.amplitudes(timed)
+    return np.lexsort((-kernel.likeness(row, timed)[0], -shared))
 
 
-def stratum_of(asked: Rows, known: Rows) -> str:
+def stratum_of(row: Rows, timed: Rows) -> str:
     """ "timed" where this GPU, family of stacks and kind of model were, "borrowed" where no GPU of its die was."""
-    gpu, family, kind, die = (
-        asked.equal_names(known, name)[0] for name in ("gpu", "family", "experts", "die")
-    )
+    gpu, family, kind, die = (row.equal_names(timed, name)[0] for name in ("gpu", "family", "experts", "die"))
     if (gpu & family & kind).any():
         return "timed"
     return "untimed" if die.any() else "borrowed"
 
 
-def _near_runs(asked: Rows, known: Rows, errors: Array, near: Ints) -> NearRuns:
-    first = known.some([near[0]])
-    alike = [place for place in near if not _differences(first, known.some([place]))]
-    seconds = [float(known.runs[place]["seconds"]) for place in alike]
+def _near_runs(row: Rows, timed: Rows, errors: Array, near: Ints) -> NearRuns:
+    first = timed.some([near[0]])
+    same_question = [place for place in near if not _differences(first, timed.some([place]))]
+    seconds = [float(timed.runs[place]["seconds"]) for place in same_question]
     names = ("source", "model", "gpu", "stack", "layout")
     return NearRuns(
         gpus=round(2 ** float(first.column("gpus")[0])),
-        runs=len(alike),
+        runs=len(same_question),
         least_seconds=min(seconds),
         most_seconds=max(seconds),
-        off=float(np.expm1(-np.median(errors[alike]))),
-        differs=_differences(asked, first),
-        **{name: known.runs[alike[0]][name] for name in names},
+        off=float(np.expm1(-np.median(errors[same_question]))),
+        differs=_differences(row, first),
+        **{name: timed.runs[same_question[0]][name] for name in names},
     )
 
 

@@ -117,12 +117,12 @@ def defaults_of(options: type[Any]) -> dict[str, Any]:
 
 def said(options: Any) -> tuple[str, ...]:
     """Names of the flags that differ from their defaults, those of the verb itself and of its output left out."""
-    chosen = [
+    asking = [
         name
         for name, one in flags_of(type(options)).items()
         if one.asks and one.panel not in ("argument", "subject", "verb", "output")
     ]
-    values, defaults = {name: getattr(options, name) for name in chosen}, defaults_of(type(options))
+    values, defaults = {name: getattr(options, name) for name in asking}, defaults_of(type(options))
     empty: tuple[Any, ...] = (None, "", (), [])
     return tuple(
         name for name, value in values.items() if not any(value == one for one in (*empty, defaults[name]))
@@ -132,8 +132,8 @@ def said(options: Any) -> tuple[str, ...]:
 def part_of(options: Any, kind: type[O], **more: Any) -> O:
     """Options of another kind with the fields that both have, and more."""
     names = {one.name for one in fields(options)}
-    both = {one.name: getattr(options, one.name) for one in fields(kind) if one.name in names}  # type: ignore[arg-type]
-    return kind(**(both | more))
+    shared = {one.name: getattr(options, one.name) for one in fields(kind) if one.name in names}  # type: ignore[arg-type]
+    return kind(**(shared | more))
 
 
 def as_keywords(options: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R]]:
@@ -147,9 +147,9 @@ def as_keywords(options: Callable[P, O]) -> Callable[[Callable[[O], R]], Callabl
         def call(*positional: P.args, **named: P.kwargs) -> R:
             return answer(options(*positional, **named))
 
-        shown = inspect.signature(options)
+        signature = inspect.signature(options)
         returned = inspect.signature(answer).return_annotation
-        call.__signature__ = shown.replace(return_annotation=returned)  # type: ignore[attr-defined]
+        call.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
         return call
 
     return of_fields

@@ -402,7 +402,7 @@ def make_plan(
 ) -> Plan:
     """The plan that runs an estimated layout; without a certificate the layout was given, not searched."""
     cluster, hardware = parts_of(question)
-    same = ("model", "training", "stack", "confidence", "risk")
+    shared_fields = ("model", "training", "stack", "confidence", "risk")
     return Plan(
         meshwright_version=package_version(),
         cluster=cluster,
@@ -413,7 +413,7 @@ def make_plan(
         layout=estimate.layout,
         prediction=Prediction.of(estimate),
         certificate=certificate,
-        **{name: getattr(question, name) for name in same},
+        **{name: getattr(question, name) for name in shared_fields},
     )
 
 
@@ -485,8 +485,8 @@ def load_plan(path: str | Path) -> Plan:
 def _load(document: Document, plan_type: type[P]) -> P:
     plan = _read_plan(document, plan_type)
     if problems := plan.problems():
-        where, headline = document.where(("layout",)), f"the layout of `{document.source}` cannot run"
-        raise InputError(headline, problems=[Problem(where, problem.what) for problem in problems])
+        place, headline = document.where(("layout",)), f"the layout of `{document.source}` cannot run"
+        raise InputError(headline, problems=[Problem(place, problem.what) for problem in problems])
     return plan
 
 
@@ -533,8 +533,8 @@ def _read_plan(document: Document, plan_type: type[P]) -> P:
     try:
         plan.require_readable()
     except InputError as error:
-        where = document.where(("restrictions",))
-        problems = [Problem(where, str(problem)) for problem in error.problems]
+        place = document.where(("restrictions",))
+        problems = [Problem(place, str(problem)) for problem in error.problems]
         raise InputError(error.headline, problems=problems) from None
     return plan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from cost_models.base import Spec
 from cost_models.documents import Document, printable
@@ -16,8 +16,10 @@ from cost_models.files.names import is_hub_id, known_model, means_recommender, n
 from cost_models.files.parsing import validate
 from cost_models.files.reading import is_file, is_pipe, read_document
 from cost_models.files.recommenders import is_foreign_recommender
-from cost_models.hugging_face.config import Dropout, dropout_of, read_config
 from cost_models.specs.transformer import TransformerSpec
+
+if TYPE_CHECKING:
+    from cost_models.hugging_face.config import Dropout
 
 M = TypeVar("M")
 HUGGING_FACE_FILE = "config.json"
@@ -56,6 +58,8 @@ def resolve_model(text: str | Document) -> LoadedModel:
             raise unknown_model(text)
     document = read_document(path)
     if isinstance(document.value, dict) and "kind" not in document.value and path.suffix == ".json":
+        from cost_models.hugging_face.config import dropout_of, read_config
+
         fields, assumptions = read_config(document)
         loaded = _loaded(validate(fields, TransformerSpec), assumptions)
         return replace(loaded, dropout=dropout_of(document.value))

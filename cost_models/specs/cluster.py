@@ -344,10 +344,10 @@ class GpuSpec(Spec):
         With rate r per watt, limit w and rated power w0: r * sqrt(w * max(w, w0)).
         """
         limit = watts or self.tdp_watts
-        each = self.rate_per_watt.get(precision)
-        if limit is None or each is None:
+        rate = self.rate_per_watt.get(precision)
+        if limit is None or rate is None:
             return math.inf
-        return each * math.sqrt(limit * max(limit, self.rated_watts or limit))
+        return rate * math.sqrt(limit * max(limit, self.rated_watts or limit))
 
     def attention_share(self, kernel: AttentionKernel) -> KernelShare:
         """Shares of peak of a kernel: published for this GPU, else typical values."""
@@ -455,13 +455,13 @@ class ClusterSpec(Spec):
 
     def odd_buildings(self, nodes: int) -> str:
         """Sentence if `nodes` do not fill whole buildings; empty if they do, or fit into one."""
-        each = nodes if self.buildings is None else self.buildings.nodes
-        count, rest = divmod(nodes, each)
-        if not count or not rest:
+        size = nodes if self.buildings is None else self.buildings.nodes
+        count, extra_nodes = divmod(nodes, size)
+        if not count or not extra_nodes:
             return ""
         return (
-            f"{grouped(nodes)} nodes are no whole number of buildings of {grouped(each)}; {grouped(count * each)} or "
-            f"{grouped((count + 1) * each)} would be"
+            f"{grouped(nodes)} nodes are no whole number of buildings of {grouped(size)}; {grouped(count * size)} or "
+            f"{grouped((count + 1) * size)} would be"
         )
 
     def _unlike_levels(self, links: LinkLevels) -> Iterator[str]:
@@ -551,13 +551,13 @@ class MixedCluster(Spec):
 
         Its node size is the largest that divides the node sizes of all pools; its GPU is the one with the least memory.
         """
-        together = math.gcd(*(pool.gpus_per_node for pool in self.pools))
+        gpus_per_node = math.gcd(*(pool.gpus_per_node for pool in self.pools))
         smallest = min(self.pools, key=lambda pool: pool.gpu.memory)
         return ClusterSpec(
             name=self.name,
             gpu=smallest.gpu,
-            gpus_per_node=together,
-            nodes=self.num_gpus // together,
+            gpus_per_node=gpus_per_node,
+            nodes=self.num_gpus // gpus_per_node,
             links=Links(intra_node=smallest.links.intra_node, inter_node=self.link),
             memory_reserve=smallest.memory_reserve,
             source=self.source,

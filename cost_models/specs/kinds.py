@@ -79,12 +79,12 @@ class Frozen:
         trained = [not frozen for frozen in self.blocks]
         entering = [joins and number == self.tower for number in range(len(trained))]
         # what a block gets is trained where the ends before it are, or a block before it is
-        before = accumulate(
+        trained_before = accumulate(
             (a or b for a, b in zip([False, *trained[:-1]], entering, strict=True)),
             lambda had, more: had or more,
             initial=self.tower > 0 and not self.patches,
         )
-        return tuple(before)[1:]
+        return tuple(trained_before)[1:]
 
     def state(self, block: int) -> State:
         """State of a block: trained (""), frozen with gradients that flow through it ("passed"), or frozen
@@ -206,27 +206,27 @@ class Kinds:
         _, first, group = np.unique(following, axis=0, return_index=True, return_inverse=True)
         return first, np.append(group.reshape(-1), np.zeros(self.classes - starts, dtype=np.int64))
 
-    def mean(self, each: Sequence[Array]) -> Array:
+    def mean(self, by_kind: Sequence[Array]) -> Array:
         """Mean over all blocks of a value given for each kind."""
-        if len(each) == 1:
-            return each[0]
+        if len(by_kind) == 1:
+            return by_kind[0]
         weighted = [
-            count / len(self.of_block) * value for count, value in zip(self.counts, each, strict=True)
+            count / len(self.of_block) * value for count, value in zip(self.counts, by_kind, strict=True)
         ]
         return np.asarray(sum(weighted[1:], start=weighted[0]))
 
-    def of_fullest(self, ranks: Ints, each: Sequence[Array]) -> Array:
+    def of_fullest(self, ranks: Ints, by_kind: Sequence[Array]) -> Array:
         """Lower bound on the sum over the blocks of the fullest rank, from a value per block of each kind.
 
         With one kind it is ceil(L / ranks) values. With several it is the largest of each kind's share and of
         a rank's share of all, but no more than ceil(L / ranks) mean blocks, by which some layouts are priced.
         """
-        mean, blocks = self.mean(each), len(self.of_block)
+        mean, blocks = self.mean(by_kind), len(self.of_block)
         even: Array = -(-blocks // ranks) * mean
-        if len(each) == 1:
+        if len(by_kind) == 1:
             return even
-        most = [-(-count // ranks) * value for count, value in zip(self.counts, each, strict=True)]
-        return np.asarray(np.minimum(even, np.max([*most, blocks / ranks * mean], axis=0)))
+        fullest = [-(-count // ranks) * value for count, value in zip(self.counts, by_kind, strict=True)]
+        return np.asarray(np.minimum(even, np.max([*fullest, blocks / ranks * mean], axis=0)))
 
     def in_sorts(self, blocks_SP: Ints, start: Ints | None = None) -> Ints:
         """(..., S, K·P): blocks of each kind under each recompute policy, kind by kind, from the blocks under
@@ -255,18 +255,18 @@ def kinds_of(
 
     Blocks also differ in kind if a job leaves them `frozen` to a different extent.
     """
-    decoder, before = decoder_of(model), model.tower.layers if model.tower else 0
+    decoder, tower_layers = decoder_of(model), model.tower.layers if model.tower else 0
     turned = decoder.rotary.pattern if decoder.rotary else ()
 
     def kind_at(number: int) -> _Kind:
-        state, layer = "" if frozen is None else frozen.state(number), number - before
+        state, layer = "" if frozen is None else frozen.state(number), number - tower_layers
         if layer < 0:
             return _Kind(state=state, part="tower")
         window, mixer = decoder.window_of(layer), decoder.mixer_of(layer)
         attends = mixer in ("attention", "both")
         return _Kind(
             state=state,
-            part="joint" if before and not layer else "",
+            part="joint" if tower_layers and not layer else "",
             mixer=mixer,
             mixture=decoder.is_mixture(layer),
             windowed=attends and window is not None and window < sequence_length,
@@ -296,26 +296,28 @@ def of_each_kind(
     an image is a sequence.
     """
     frozen = _frozen(model, training)
-    kinds, each = kinds_of(model, training.sequence_length, frozen)
+    kinds, models = kinds_of(model, training.sequence_length, frozen)
     source, images = training.sequence_length, training.images or 1
     target = training.target_length or source
     job = training.model_copy(update={"target_length": None, "freeze": ()})
     decoding = job.model_copy(update={"sequence_length": target})
     kinds_with_jobs = list[tuple[TransformerSpec, TrainingSpec]]()
-    for kind, one in enumerate(each):
-        kind_job = decoding if one.stacks else job
-        if one.stacks is not None:
-            share = one.stacks.model_copy(update={"source_share": source / target})
-            one = one.model_copy(update={"stacks": share})
-        elif one.tower is not None and one.tower.part == "tower":
-            seen = {"sequence_length": one.tower.tokens, "global_batch": images * job.global_batch}
+    for kind, model_of_kind in enumerate(models):
+        kind_job = decoding if model_of_kind.stacks else job
+        if model_of_kind.stacks is not None:
+            share = model_of_kind.stacks.model_copy(update={"source_share": source / target})
+            model_of_kind = model_of_kind.model_copy(update={"stacks": share})
+        elif model_of_kind.tower is not None and model_of_kind.tower.part == "tower":
+            seen = {"sequence_length": model_of_kind.tower.tokens, "global_batch": images * job.global_batch}
             kind_job = job.model_copy(update=seen | {"dropout": 0.0})
-        elif one.tower is not None:
-            joint = one.tower.model_copy(update={"share": images * one.tower.features / source})
-            one = one.model_copy(update={"tower": joint})
+        elif model_of_kind.tower is not None:
+            joint = model_of_kind.tower.model_copy(
+                update={"share": images * model_of_kind.tower.features / source}
+            )
+            model_of_kind = model_of_kind.model_copy(update={"tower": joint})
         if frozen is not None and (untrained := frozen.left(kinds.of_block.index(kind))):
             kind_job = kind_job.model_copy(update={"tuning": LEFT.model_copy(update={"left": untrained})})
-        kinds_with_jobs.append((one, kind_job))
+        kinds_with_jobs.append((model_of_kind, kind_job))
     return tuple(kinds_with_jobs)
 
 

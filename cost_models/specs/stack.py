@@ -370,8 +370,8 @@ class StackSpec(Spec):
     @property
     def drops(self) -> frozenset[SelectiveDrops]:
         """All parts that `selective_drops` names."""
-        named = self.selective_drops
-        return frozenset([named] if isinstance(named, str) else named)
+        drops = self.selective_drops
+        return frozenset([drops] if isinstance(drops, str) else drops)
 
     def when_compiled(self, *, loss: bool) -> dict[str, bool]:
         """Changed fields for runs with compiled blocks, and with or without a compiled loss."""

@@ -210,13 +210,13 @@ def brought_down(lengths: list[int]) -> tuple[int, ...]:
 def _drawn(lengths: LengthsSpec, longest: int) -> Ints:
     """(D,) document lengths: quantiles of the distribution, or the given ones, each equally often."""
     if lengths.lognormal is None:
-        given = np.array(lengths.documents or (longest,), dtype=np.int64)
-        return np.tile(given, -(-_DRAWN // len(given)))
+        documents = np.array(lengths.documents or (longest,), dtype=np.int64)
+        return np.tile(documents, -(-_DRAWN // len(documents)))
     mean, sigma = lengths.lognormal
-    wanted = int(np.clip(_SEQUENCES * longest / mean, _DRAWN, _MOST_DRAWN))
-    normal = [NormalDist().inv_cdf((one + 0.5) / wanted) for one in range(wanted)]
-    drawn = mean * np.exp(np.minimum(sigma * np.array(normal) - sigma**2 / 2, log(longest)))
-    return np.clip(np.rint(drawn), 1, longest).astype(np.int64)
+    count = int(np.clip(_SEQUENCES * longest / mean, _DRAWN, _MOST_DRAWN))
+    normal = [NormalDist().inv_cdf((one + 0.5) / count) for one in range(count)]
+    lengths_D = mean * np.exp(np.minimum(sigma * np.array(normal) - sigma**2 / 2, log(longest)))
+    return np.clip(np.rint(lengths_D), 1, longest).astype(np.int64)
 
 
 def _best_fit(length_D: Ints, longest: int) -> list[list[int]]:
@@ -375,8 +375,8 @@ class TrainingSpec(Spec):
     def tokens_per_sample(self) -> float:
         """Mean tokens per sample: a document or a sequence, and two of them where preferences or rewards are
         trained."""
-        one = self.sequence_length if self.lengths is None else self.drawn(self.lengths).mean
-        return one if self.reference is None and not self.reward else 2 * one
+        sequence = self.sequence_length if self.lengths is None else self.drawn(self.lengths).mean
+        return sequence if self.reference is None and not self.reward else 2 * sequence
 
     def drawn(self, lengths: LengthsSpec) -> Sequences:
         """Sequences made of documents with these lengths."""

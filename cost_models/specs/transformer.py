@@ -107,8 +107,10 @@ class Recurrence(Spec):
     def _consistent(self) -> Recurrence:
         if self.heads % self.groups:
             raise ValueError(f"heads {self.heads} is not a multiple of groups {self.groups}")
-        one = {"mamba1": (self.head_dim, self.groups), "convolution": (self.head_dim, self.state_dim)}
-        if one.get(self.kind, (1, 1)) != (1, 1) or (self.kind == "convolution" and self.groups != self.heads):
+        channels = {"mamba1": (self.head_dim, self.groups), "convolution": (self.head_dim, self.state_dim)}
+        if channels.get(self.kind, (1, 1)) != (1, 1) or (
+            self.kind == "convolution" and self.groups != self.heads
+        ):
             raise ValueError(f"heads of {self.kind} are channels: leave out head_dim and groups")
         if (self.kind == "mamba1") != (self.step_rank is not None):
             raise ValueError("step_rank is for mamba1, which needs it")
@@ -290,8 +292,8 @@ def share_of(pattern: Sequence[bool], layers: int) -> float:
     """Share of the blocks for which a repeated pattern is true; 1 without a pattern."""
     if not pattern:
         return 1.0
-    rounds, rest = divmod(layers, len(pattern))
-    return (rounds * sum(pattern) + sum(pattern[:rest])) / layers
+    rounds, partial = divmod(layers, len(pattern))
+    return (rounds * sum(pattern) + sum(pattern[:partial])) / layers
 
 
 class Diffusion(Spec):
@@ -640,9 +642,9 @@ class TransformerSpec(Spec):
         if filled.get("num_experts"):
             filled.setdefault("moe_ffn_hidden_size", filled["ffn_hidden_size"])
             layers, tower, moe_layers = (filled.get(name) for name in ("num_layers", "tower", "moe_layers"))
-            before = tower.get("layers") if isinstance(tower, dict) else getattr(tower, "layers", 0)
-            if isinstance(layers, int) and isinstance(before, int) and before < layers:
-                layers -= before
+            tower_layers = tower.get("layers") if isinstance(tower, dict) else getattr(tower, "layers", 0)
+            if isinstance(layers, int) and isinstance(tower_layers, int) and tower_layers < layers:
+                layers -= tower_layers
             filled.setdefault(
                 "num_moe_layers",
                 len(moe_layers) if moe_layers and isinstance(moe_layers, list | tuple) else layers,
@@ -858,8 +860,8 @@ def _contradictions(model: TransformerSpec) -> Iterator[str]:
     if model.qk_norm_over == "all" and (not model.qk_norm or latent):
         yield "qk_norm_over is for qk_norm" + (" without latents" if latent else "")
     if model.attention_window is None and (model.window_kind != "sliding" or model.window_pattern):
-        given = "window_pattern" if model.window_pattern else "window_kind"
-        yield f"{given} is for windows, and attention_window says none"
+        field = "window_pattern" if model.window_pattern else "window_kind"
+        yield f"{field} is for windows, and attention_window says none"
     yield from too_many("window_pattern mixers")
     recurs = bool({*model.mixers} & {"recurrence", "both"})
     if recurs and model.recurrence is None:
@@ -874,7 +876,7 @@ def _contradictions(model: TransformerSpec) -> Iterator[str]:
         yield "window_pattern and mixers both name blocks: only windows in all of them go with mixers"
     if model.separate_halves and any(model.mixer_of(layer) != "none" for layer in model.moe_layers):
         yield "with separate_halves a MoE block's mixer is none, and moe_layers names others"
-    experts, chosen, moe_layers = model.num_experts, model.experts_per_token, model.moe_layers
+    experts, per_token, moe_layers = model.num_experts, model.experts_per_token, model.moe_layers
     if not experts:
         mixture = (
             "experts_per_token moe_ffn_hidden_size shared_expert_ffn_hidden_size num_moe_layers moe_layers"
@@ -882,8 +884,8 @@ def _contradictions(model: TransformerSpec) -> Iterator[str]:
         mixture += " router_bias routing_bias shared_expert_gate expert_groups"
         yield from clashes(mixture, "is for a mixture, and num_experts is 0")
     else:
-        if not 1 <= chosen <= experts:
-            yield f"experts_per_token {chosen} is not between 1 and num_experts {experts}"
+        if not 1 <= per_token <= experts:
+            yield f"experts_per_token {per_token} is not between 1 and num_experts {experts}"
         if not 1 <= model.num_moe_layers <= layers:
             yield f"num_moe_layers {model.num_moe_layers} is not between 1 and num_layers {layers}"
         if not model.moe_ffn_hidden_size:
@@ -897,13 +899,13 @@ def _contradictions(model: TransformerSpec) -> Iterator[str]:
         if moe_layers and len(moe_layers) != model.num_moe_layers:
             yield f"moe_layers names {len(moe_layers)} blocks, and num_moe_layers is {model.num_moe_layers}"
         if groups := model.expert_groups:
-            size, rest = divmod(experts, groups.count)
-            if rest:
+            size, remainder = divmod(experts, groups.count)
+            if remainder:
                 yield f"{groups.count} expert_groups do not divide {experts} experts"
             if groups.per_token > groups.count:
                 yield f"a token chooses {groups.per_token} of {groups.count} expert_groups"
-            if groups.per_token * size < chosen:
-                yield f"{groups.per_token} expert_groups of {size} experts have fewer than {chosen}"
+            if groups.per_token * size < per_token:
+                yield f"{groups.per_token} expert_groups of {size} experts have fewer than {per_token}"
             if groups.scored_by == "two best" and size < 2:
                 yield "expert_groups of one expert have no two best"
     if encoder is not None:
@@ -919,8 +921,8 @@ def _contradictions(model: TransformerSpec) -> Iterator[str]:
         count, last, widest = stacks.encoder_layers, layers - 1, 2 * stacks.farthest
         if not 1 <= count <= last:
             yield f"encoder_layers {count} of stacks is not between 1 and {last}, all blocks but one"
-        others = "encoder attention_window recurrence further_tokens latent_attention parallel_block"
-        yield from clashes(others, "does not go with stacks")
+        excluded = "encoder attention_window recurrence further_tokens latent_attention parallel_block"
+        yield from clashes(excluded, "does not go with stacks")
         if stacks.position_buckets and not 4 <= stacks.position_buckets < widest:
             yield f"position_buckets {stacks.position_buckets} is not between 4 and {widest - 1}, twice farthest"
         if stacks.source_share:
@@ -937,12 +939,12 @@ def _contradictions(model: TransformerSpec) -> Iterator[str]:
             yield "part and share of tower follow from blocks"
         decoder = model.model_copy(update={"tower": None, "num_layers": layers - tower.layers})
         yield from (f"of the decoder: {complaint}" for complaint in _contradictions(decoder))
-    if (drawn := model.diffusion) is not None:
+    if (diffusion := model.diffusion) is not None:
         if encoder is None or encoder.head_transform or model.outputs is None:
             yield "diffusion is of an encoder without head_transform, whose outputs are those of a patch"
-        if drawn.latent % drawn.patch:
-            yield f"latent {drawn.latent} of diffusion is not a multiple of patch {drawn.patch}"
-        others = "stacks tower parallel_block tied_embeddings embedding_norm separate_halves"
-        yield from clashes(others, "does not go with diffusion")
+        if diffusion.latent % diffusion.patch:
+            yield f"latent {diffusion.latent} of diffusion is not a multiple of patch {diffusion.patch}"
+        excluded = "stacks tower parallel_block tied_embeddings embedding_norm separate_halves"
+        yield from clashes(excluded, "does not go with diffusion")
         if model.norm != "layernorm" or model.norm_placement != "before":
             yield "blocks of diffusion have layer norms before both halves"

@@ -86,8 +86,8 @@ def choices_of(question: Question) -> tuple[tuple[str, ...], ...]:
     if question.cluster.gpu.kind == "cpu" or question.cluster.host_memory is None:
         has = []
     single = [(part,) for part in has if part in RESIDENCIES]
-    together = [tuple(has)] if len(has) > 1 else []
-    return ((), *single, *together)
+    combined = [tuple(has)] if len(has) > 1 else []
+    return ((), *single, *combined)
 
 
 def largest_sizes(
@@ -304,8 +304,8 @@ class Remedies:
 
     def _completed(self, cluster: ClusterSpec, stack: StackSpec) -> Question:
         """The question on another cluster, or another stack."""
-        other = complete_question(self.question.model, cluster, self.question.training, stack=stack)
-        return replace(other, confidence=self.question.confidence)
+        completed = complete_question(self.question.model, cluster, self.question.training, stack=stack)
+        return replace(completed, confidence=self.question.confidence)
 
     def _seconds_until(self, share: float) -> float:
         """When a share of the time that is left will be spent, seconds after the start."""
@@ -329,9 +329,9 @@ class Remedies:
             changes.append(Change("without --max-memory", question, replace(limits, max_memory=None)))
         if question.confidence > EVEN:
             share = confident_share(question.confidence, question.memory_error)
-            most = None if limits.max_memory is None else limits.max_memory / share
+            memory_limit = None if limits.max_memory is None else limits.max_memory / share
             even = replace(question, confidence=EVEN)
-            changes.append(Change("without --confidence", even, replace(limits, max_memory=most)))
+            changes.append(Change("without --confidence", even, replace(limits, max_memory=memory_limit)))
         return changes
 
     def on_the_same_machine(self) -> Iterator[Alternative]:
@@ -365,10 +365,10 @@ class Remedies:
         for stack in map(catalog.load_stack, names):
             if (stack.family or stack.name) == family or stack.family in names:
                 continue  # another of its family stands for it
-            other = self._completed(question.cluster, stack)
+            completed = self._completed(question.cluster, stack)
             offloads = stack.residencies and "offload" not in limits.allowed
             allowed = replace(limits, allowed=limits.allowed | {"offload"}) if offloads else limits
-            yield Change(f"--stack {stack.name}{_OFFLOAD if offloads else ''}", other, allowed)
+            yield Change(f"--stack {stack.name}{_OFFLOAD if offloads else ''}", completed, allowed)
 
     def _other_training(self) -> Iterator[Change]:
         """Recomputing more, 16-bit products, and optimizer states in 16 bits."""
@@ -426,16 +426,16 @@ class Remedies:
 
     def _larger_gpus(self) -> Iterator[Change]:
         """Clusters of the same machine class in the catalogue, with as many GPUs of more memory, the smallest first."""
-        question, here, gpus = self.question, self.question.cluster, self.question.cluster.num_gpus
+        question, cluster, gpus = self.question, self.question.cluster, self.question.cluster.num_gpus
         offered = [catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL]
         clusters = {one.gpu.name: one for one in reversed(offered)}.values()  # the first of each GPU
-        least = max(here.gpu.memory, self.state_bytes / gpus)
+        least_memory = max(cluster.gpu.memory, self.state_bytes / gpus)
         for one in sorted(clusters, key=lambda one: one.gpu.memory):
-            same_class = _machine_class(one) == _machine_class(here)
+            same_class = _machine_class(one) == _machine_class(cluster)
             same_class &= question.training.precision in one.gpu.peak
-            if same_class and one.gpu.memory > least and possible(gpus, one):
-                other = resized(self._completed(one, question.stack), gpus)
-                yield Change(f"{one.name} --gpus {gpus}", other, self.limits)
+            if same_class and one.gpu.memory > least_memory and possible(gpus, one):
+                completed = resized(self._completed(one, question.stack), gpus)
+                yield Change(f"{one.name} --gpus {gpus}", completed, self.limits)
 
     def _fewer_layers(self) -> Iterator[Alternative]:
         """The model with as many blocks as fit, found by halving, on part of a node, where people try things out;
@@ -477,8 +477,8 @@ def larger_hosts(question: Question, state_bytes: float) -> Iterator[tuple[str, 
         return
     cluster, now = question.cluster, question.cluster.host_memory or 0.0
     overflow = (state_bytes - cluster.num_gpus * cluster.gpu.memory) / cluster.nodes
-    least = math.ceil(math.log2(max(overflow, now, _GIB) / _GIB))
-    for power in range(least, least + _HOST_DOUBLINGS):
+    smallest_power = math.ceil(math.log2(max(overflow, now, _GIB) / _GIB))
+    for power in range(smallest_power, smallest_power + _HOST_DOUBLINGS):
         size = 2**power
         if size * _GIB > now:
             larger = cluster.model_copy(update={"host_memory": size * _GIB})

@@ -151,11 +151,11 @@ def heatmap_frame(
 
 def _degrees(degrees: Sequence[int], most: int, plan: int | None) -> Sequence[int]:
     """The degrees up to a number, the plan's own, and the first beyond."""
-    beyond = [degree for degree in degrees if degree > most][:1]
+    first_beyond = [degree for degree in degrees if degree > most][:1]
     small = [degree for degree in degrees if degree <= most]
     if len(small) > MAX_DEGREES:
         small = [degree for degree in small if degree & (degree - 1) == 0 or degree == plan]
-    return sorted({*small, *beyond, *([] if plan is None else [plan])})
+    return sorted({*small, *first_beyond, *([] if plan is None else [plan])})
 
 
 def _cell(
@@ -229,20 +229,20 @@ def _far_links(cluster: ClusterSpec) -> Iterator[tuple[int, float, ClusterSpec]]
     for domains in sorted((numbers | {cluster.nodes // cluster.buildings.nodes}) - {1}):
         nodes, per_leaf = cluster.nodes // domains, cluster.nodes_per_leaf
         buildings = cluster.buildings.model_copy(update={"nodes": nodes})
-        placed = cluster.model_copy(update={"buildings": buildings})
+        divided = cluster.model_copy(update={"buildings": buildings})
         if not per_leaf or nodes % per_leaf == 0:
-            yield from ((domains, rate, _with_farthest(placed, rate)) for rate in _bandwidths(placed))
+            yield from ((domains, rate, _with_farthest(divided, rate)) for rate in _bandwidths(divided))
 
 
 def _bandwidths(cluster: ClusterSpec) -> list[float]:
     """Bandwidths of the farthest links, bytes/s: doublings through the cluster's own, up to the next level's."""
     inside, farthest = met_levels(cluster)[-2:]
-    most, rates = farthest.bandwidth * WIDEST, list[float]()
+    widest, rates = farthest.bandwidth * WIDEST, list[float]()
     rate = farthest.bandwidth * NARROWEST
-    while rate < min(inside.bandwidth, most * 1.001):
+    while rate < min(inside.bandwidth, widest * 1.001):
         rates.append(rate)
         rate *= 2
-    return [*rates, inside.bandwidth] if inside.bandwidth <= most else rates
+    return [*rates, inside.bandwidth] if inside.bandwidth <= widest else rates
 
 
 def _with_farthest(cluster: ClusterSpec, bandwidth: float) -> ClusterSpec:
@@ -372,8 +372,8 @@ def _mathematics(question: Question, allow: Sequence[str]) -> list[Technique]:
                 problem = f"`{word}` hides nothing of sequences of {training.sequence_length} tokens"
             add(f"window of {size:,}", "model", problem, attention_window=size)
     if problems:
-        where = [Problem("--allow", problem) for problem in problems]
-        raise InputError("what is allowed cannot be drawn", problems=where)
+        problems_of_words = [Problem("--allow", problem) for problem in problems]
+        raise InputError("what is allowed cannot be drawn", problems=problems_of_words)
     return techniques
 
 
@@ -435,8 +435,8 @@ def exact_frontier(
             walk = _Walk(sized, group, spending)
             try:
                 if names == {"memory", "gpus"}:
-                    least = least_memory(sized, _MEMORY, group, top=1, budget=spending)
-                    candidates += [] if least is None else [walk.point(least[0])]
+                    smallest = least_memory(sized, _MEMORY, group, top=1, budget=spending)
+                    candidates += [] if smallest is None else [walk.point(smallest[0])]
                 elif (fastest := spending.search(sized, group, effort="bounds")) is None:
                     continue
                 elif "memory" in names:
@@ -485,11 +485,11 @@ class _Walk:
         point, last, complete = self.point(fastest), None, True
         levels: list[float] = []
         if points is not None:
-            least = least_memory(
+            smallest = least_memory(
                 self.question, _MEMORY, self.limits, top=1, budget=self.budget, known=fastest
             )
-            if least is not None:
-                last, steps, high = self.point(least[0]), max(points - 1, 1), fastest.best.peak_bytes
+            if smallest is not None:
+                last, steps, high = self.point(smallest[0]), max(points - 1, 1), fastest.best.peak_bytes
                 ratio = last.estimate.peak_bytes / high
                 levels = [high * ratio ** (step / steps) * (1 + TOLERANCE) for step in range(1, steps)]
         while True:
@@ -508,11 +508,11 @@ class _Walk:
                 continue
             assert last is not None
             levels = [level for level in levels if level < point.estimate.peak_bytes]
-            after = math.inf if successor is None else successor.estimate.peak_bytes
+            successor_bytes = math.inf if successor is None else successor.estimate.peak_bytes
             if not levels:
-                complete &= last.estimate.peak_bytes >= just_below(after)
+                complete &= last.estimate.peak_bytes >= just_below(successor_bytes)
                 break
-            jump = successor if after <= levels[0] else self._fastest_within(levels[0])
+            jump = successor if successor_bytes <= levels[0] else self._fastest_within(levels[0])
             complete &= jump is successor
             if jump is None:
                 break
@@ -661,10 +661,14 @@ def pareto_rows(size: Array, seconds: Array, limit: float) -> Ints:
 
 
 def _cheap_rows(
-    question: Question, columns: LayoutColumns, prices: BalancedPrices, shown: Bools, most_named: int | None
+    question: Question,
+    columns: LayoutColumns,
+    prices: BalancedPrices,
+    is_shown: Bools,
+    most_named: int | None,
 ) -> dict[str, object]:
     """Columns of the data frame for those of the flattened prices that are shown."""
-    row, policy = np.nonzero(shown.reshape(prices.step_seconds.shape))
+    row, policy = np.nonzero(is_shown.reshape(prices.step_seconds.shape))
     seconds = prices.step_seconds[row, policy]
     named_rows = np.unique(row) if most_named is None or len(row) <= most_named else row[:0]
     names = {number: str(columns.layout(number)) for number in named_rows.tolist()}

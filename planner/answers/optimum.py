@@ -226,10 +226,10 @@ def _attempt(
     for group in groups:
         try:
             if objective.name == "memory":
-                least = least_memory(question, objective, group, top=top, budget=budget)
-                if least is None:
+                smallest = least_memory(question, objective, group, top=top, budget=budget)
+                if smallest is None:
                     return _Attempt(question=question)
-                result, bound = least
+                result, bound = smallest
                 in_time = tuple(e for e in result.estimates if objective.meets_deadline(question, e))
                 result = replace(result, estimates=in_time, searches=())
                 return _Attempt(question=question, result=result, bound=bound)
@@ -299,13 +299,15 @@ def _certificate(
     certificate = chosen.result.certificate
     if objective.name == "memory" and gap > PROVEN:
         certificate = certificate.model_copy(update={"gap": 1.0, "bound": 0.0, "settled": None})
-    others = [one.result.certificate for one in attempts if one is not chosen and one.result is not None]
+    certificates = [
+        one.result.certificate for one in attempts if one is not chosen and one.result is not None
+    ]
     unfinished = [one for one in attempts if one.is_unfinished]
     unfit = sum(count_layouts(one.question, limits) for one in attempts if one.error and one.result is None)
-    if not others and not unfit and not unfinished:
+    if not certificates and not unfit and not unfinished:
         return certificate
     unsearched = sum(count_layouts(one.question, limits) for one in unfinished)
-    merged, covered = _merged([certificate, *others]), [one for one in attempts if one.error is None]
+    merged, covered = _merged([certificate, *certificates]), [one for one in attempts if one.error is None]
     gpus = dict.fromkeys(str(one.gpus) for one in covered)
     types = dict.fromkeys(one.precision for one in covered)
     changed: dict[str, object] = {
@@ -403,8 +405,8 @@ def least_memory(
         if under is None:
             break
         best, peak = under, min(limit, *(one.peak_bytes for one in under.estimates))
-    least = replace(restrictions, max_memory=peak * (1 + TOLERANCE))
-    best = budget.search(question, least, top=top) or best
+    within_peak = replace(restrictions, max_memory=peak * (1 + TOLERANCE))
+    best = budget.search(question, within_peak, top=top) or best
     if not question.has_pools:  # with the user's memory limit, in place of the tighter one
         user = math.inf if restrictions.max_memory is None else restrictions.max_memory
         columns = LayoutColumns.of([one.layout for one in best.estimates])

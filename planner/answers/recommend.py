@@ -109,16 +109,16 @@ def _ordinary(question: Question, user: Restrictions, also: Sequence[str] = ()) 
             unused.add(axis)
         elif axis == "cp":
             at_most[axis] = max(map(int, values))
-    usual = dict[str, frozenset[int]]()
+    usual_values = dict[str, frozenset[int]]()
     if len(stack.axis_orders) > 1:
-        usual["order"] = frozenset([ORDERS.index(stack.axis_orders[0])])
+        usual_values["order"] = frozenset([ORDERS.index(stack.axis_orders[0])])
     if len(stack.context_kinds) > 1:
-        usual["context"] = frozenset([CONTEXTS.index(stack.context_parallel)])
+        usual_values["context"] = frozenset([CONTEXTS.index(stack.context_parallel)])
     timed_schedules = {value for one in runs for value in one.used("schedule")} | _USUAL_SCHEDULES
     schedules = frozenset(SCHEDULES.index(name) for name in stack.schedules if name in timed_schedules)
     if schedules and len(schedules) < len({*stack.schedules}):
-        usual["schedule"] = schedules
-    only = {axis: values for axis, values in usual.items() if axis not in user.named_axes}
+        usual_values["schedule"] = schedules
+    only = {axis: values for axis, values in usual_values.items() if axis not in user.named_axes}
     return replace(user, unused=frozenset(unused), at_most=at_most, only={**only, **user.only})
 
 
@@ -140,8 +140,8 @@ def classical_layout(question: Question, limits: Restrictions) -> Estimate | Non
             for layout in islice(_by_size(question, limits, policy, zero), _MAX_TRIED):
                 fitting = priced(layout)
                 if fitting is not None and fitting.fits:
-                    usual = _changed(layout, zero=sharded if layout.data_ranks > 1 else 0)
-                    return priced(usual) if is_allowed(usual, question, limits) else fitting
+                    usual_layout = _changed(layout, zero=sharded if layout.data_ranks > 1 else 0)
+                    return priced(usual_layout) if is_allowed(usual_layout, question, limits) else fitting
     return None
 
 
@@ -302,11 +302,11 @@ def recommend(
     everywhere = replace(step.limits, confidence=restrictions.confidence, max_memory=restrictions.max_memory)
     if is_fastest and share is not None and everywhere != restrictions:
         # the best of its kind is that of a search of all that was asked, so its kind is searched
-        most = kind.best.compared_seconds * (1 + share)
-        compared = _search(question, step.limits, budget, most, settles=False) or kind
+        slowest = kind.best.compared_seconds * (1 + share)
+        compared = _search(question, step.limits, budget, slowest, settles=False) or kind
     layout, choice = kind.best.layout, None
-    if (chosen := choose(question, step.limits, compared, budget)) is not None:
-        is_fastest, kind, (layout, choice) = False, close_proof(compared, budget.solver), chosen
+    if (choice_made := choose(question, step.limits, compared, budget)) is not None:
+        is_fastest, kind, (layout, choice) = False, close_proof(compared, budget.solver), choice_made
     best = price(question, layout).within(restrictions.max_memory)
     classical = classical_layout(question, sure)
     return Recommendation(
@@ -341,8 +341,8 @@ def simplest_competitive(
             return None
         reference = all_sure.best
     below, slower = _slowest_competitive(question, reference), list[tuple[SearchResult, Step]]()
-    every = [*steps(question, sure)]
-    for number, step in enumerate(every):
+    kinds = [*steps(question, sure)]
+    for number, step in enumerate(kinds):
         if reference is best and is_allowed(best.layout, question, step.limits):
             return result, step
         kind = _search(question, step.limits, budget, below, settles=False)
@@ -350,15 +350,15 @@ def simplest_competitive(
             continue
         if chance_faster(question, kind.best, reference) < CLEAR:
             refused = _is_refused(question, step.limits, reference)
-            for other in slower if refused else ():
-                if chance_faster(question, other[0].best, kind.best) < CLEAR:
-                    kind, step = other
+            for slower_kind in slower if refused else ():
+                if chance_faster(question, slower_kind[0].best, kind.best) < CLEAR:
+                    kind, step = slower_kind
                     break
             return close_proof(kind, budget.solver), step
         slower.append((kind, step))
         below = min(below, _no_slower_than(kind.best))
-        if number == 1 and len(every) > 3:  # most that get so far go all the way
-            widest = _search(question, every[-1].limits, budget, below, settles=False)
+        if number == 1 and len(kinds) > 3:  # most that get so far go all the way
+            widest = _search(question, kinds[-1].limits, budget, below, settles=False)
             if widest and widest.estimates and is_allowed(widest.best.layout, question, step.limits):
                 break  # the steps between have no other
     if reference is best:
@@ -452,19 +452,19 @@ def choose(
     if share is None:
         return None
     below, searches = first.compared_seconds * (1 + share), result.searches or _unsearched(question, limits)
-    most, has_time = MAX_COMPARED - 1, lambda: budget.seconds_left > 0
-    layouts = [first.layout, *nearest_below(searches, below, most, first.layout, has_time)]
+    count, has_time = MAX_COMPARED - 1, lambda: budget.seconds_left > 0
+    layouts = [first.layout, *nearest_below(searches, below, count, first.layout, has_time)]
     seconds = [middle_seconds(question, one) for one in layouts]
     ranked = np.argsort([seconds[0] * (1 - LEAST_MEAN_GAIN), *seconds[1:]], kind="stable").tolist()
-    least = next(at for at in ranked if not at or _fits(question, limits, layouts[at]))
-    if not least:
+    best = next(at for at in ranked if not at or _fits(question, limits, layouts[at]))
+    if not best:
         return None
-    return layouts[least], PlanChoice(
+    return layouts[best], PlanChoice(
         first=first.layout,
         first_seconds=first.step_seconds,
         share=share,
         layouts=len(layouts),
-        middle_seconds=seconds[least],
+        middle_seconds=seconds[best],
         first_middle_seconds=seconds[0],
     )
 

@@ -180,25 +180,25 @@ def _switched(
     Switches are those that the stack's own entry of the catalogue has otherwise; a stack of the user's own has none.
     """
     stack, changes = question.stack, list[Change]()
-    usual = catalog.load_stack(stack.name) if stack.name in catalog.names("stacks") else stack
-    values = {name: getattr(usual, name) for name in _SWITCHES}
+    catalogue_stack = catalog.load_stack(stack.name) if stack.name in catalog.names("stacks") else stack
+    values = {name: getattr(catalogue_stack, name) for name in _SWITCHES}
     tried = [name for name, value in values.items() if value != getattr(stack, name)]
 
     def priced_with(names: list[str]) -> dict[str, Estimate]:
         """Today's layout with each switch more, where that breaks no rule, and fits if today's does."""
         priced = {}
         for name in names:
-            other = question.updated("stack", **{name: values[name]})
+            switched_question = question.updated("stack", **{name: values[name]})
             try:
-                if not check(other, today.layout, restrictions.trainer):
-                    priced[name] = price(other, today.layout).within(restrictions.max_memory)
+                if not check(switched_question, today.layout, restrictions.trainer):
+                    priced[name] = price(switched_question, today.layout).within(restrictions.max_memory)
             except InputError:
                 continue
         return {name: one for name, one in priced.items() if one.fits or not today.fits}
 
-    reached, alone = today, priced_with(tried)
-    while alone:
-        priced = priced_with([*alone])
+    reached, by_itself = today, priced_with(tried)
+    while by_itself:
+        priced = priced_with([*by_itself])
         best = max(priced, key=lambda name: (gain(reached, priced[name]), name), default="")
         if not best or gain(reached, priced[best]) < LEAST_GAIN:
             break
@@ -208,7 +208,9 @@ def _switched(
             f"{best}: {str(value).lower() if isinstance(value, bool) else value} in the stack"
         )
         question, reached = switched, priced[best]
-        changes.append(Change(words=words, trouble="a flag", by_itself=alone.pop(best), with_earlier=reached))
+        changes.append(
+            Change(words=words, trouble="a flag", by_itself=by_itself.pop(best), with_earlier=reached)
+        )
     return question, reached, changes
 
 
@@ -218,23 +220,23 @@ def _other_questions(
     """The best layout with gradients summed in 16 bits, where they are summed in 32 and that gains; then the best plans
     in a narrower precision and on twice the GPUs, where the hardware allows."""
     training = question.training
-    wide = (training.gradient_dtype or question.stack.gradient_dtype) == "fp32"
-    if wide and training.precision not in FULL:
+    sums_in_fp32 = (training.gradient_dtype or question.stack.gradient_dtype) == "fp32"
+    if sums_in_fp32 and training.precision not in FULL:
         narrow = price(question.updated("training", gradient_dtype="bf16"), best.layout)
         if narrow.fits and gain(best, narrow) >= LEAST_GAIN:
             words = "gradient_dtype: bf16 in --training FILE"
             yield OtherQuestion(words=words, trouble="other numerics", estimate=narrow, proven=False)
-    others: list[tuple[str, str, Question]] = []
+    candidates: list[tuple[str, str, Question]] = []
     precision = {"fp32": "bf16", "tf32": "bf16", "bf16": "fp8", "fp16": "fp8"}.get(training.precision, "")
     if precision in question.cluster.gpu.peak:
-        other = question.updated("training", precision=precision)
-        others.append((f"--precision {precision}", "other numerics", other))
+        changed = question.updated("training", precision=precision)
+        candidates.append((f"--precision {precision}", "other numerics", changed))
     twice, on_nodes = 2 * question.cluster.num_gpus, on_whole_nodes(question)
     if possible(twice, on_nodes.cluster) and question.cluster.gpu.kind != "cpu":
-        others.append((f"--gpus {twice}", "other GPUs", resized(on_nodes, twice)))
-    for words, trouble, other in others:
+        candidates.append((f"--gpus {twice}", "other GPUs", resized(on_nodes, twice)))
+    for words, trouble, changed in candidates:
         try:
-            result = budget.search(other, restrictions)
+            result = budget.search(changed, restrictions)
         except InfeasibleError:
             continue
         if result is not None:
@@ -257,46 +259,46 @@ class ChangePath:
 
     def add_change(self) -> bool:
         """Append the change that gains most for its trouble; returns whether there is one."""
-        here = self.changes[-1].with_earlier if self.changes else self.today
+        current = self.changes[-1].with_earlier if self.changes else self.today
         candidates = [
-            (self._worth(here, after), move, after)
-            for move in self._promising(here)
-            if (after := self._after(move, here.layout)) is not None and after.fits
+            (self._worth(current, after), move, after)
+            for move in self._promising(current)
+            if (after := self._after(move, current.layout)) is not None and after.fits
         ]
         for worth, move, after in sorted(candidates, key=lambda one: (-one[0], str(one[2].layout))):
             path = self.as_run or self
-            same = path is self and not self.changes
-            alone = after if same else path._after(move, path.today.layout)
-            if worth <= 0 or alone is None or not alone.fits:
+            is_first = path is self and not self.changes
+            by_itself = after if is_first else path._after(move, path.today.layout)
+            if worth <= 0 or by_itself is None or not by_itself.fits:
                 continue
-            if path.today.fits and gain(path.today, alone) < LEAST_GAIN:
+            if path.today.fits and gain(path.today, by_itself) < LEAST_GAIN:
                 continue
-            words = changed_words(here.layout, after.layout)
-            trouble = trouble_between(here.layout, after.layout)
-            self.changes.append(Change(words=words, trouble=trouble, by_itself=alone, with_earlier=after))
+            words = changed_words(current.layout, after.layout)
+            trouble = trouble_between(current.layout, after.layout)
+            self.changes.append(Change(words=words, trouble=trouble, by_itself=by_itself, with_earlier=after))
             self.changed_axes |= move.keys()
             return True
         return False
 
-    def _worth(self, here: Estimate, other: Estimate) -> float:
+    def _worth(self, current: Estimate, changed: Estimate) -> float:
         """Relative gain per weight of trouble; where today's layout does not fit, the ratio of the steps."""
-        weight = WEIGHT[trouble_between(here.layout, other.layout)]
-        if not here.fits:
-            return here.step_seconds / other.step_seconds / weight
-        gained = gain(here, other)
+        weight = WEIGHT[trouble_between(current.layout, changed.layout)]
+        if not current.fits:
+            return current.step_seconds / changed.step_seconds / weight
+        gained = gain(current, changed)
         return gained / weight if gained >= LEAST_GAIN else 0.0
 
-    def _promising(self, here: Estimate) -> Iterator[Move]:
+    def _promising(self, current: Estimate) -> Iterator[Move]:
         """Legal moves of axes not changed yet, the best of each kind by their quick prices: blocks placed evenly, a mix
         of policies as the fastest of them. First the one that recomputes as little as memory allows."""
         if "recompute" not in self.changed_axes:
             yield {"recompute": ("none",)}
         legal = [
             (move, layout)
-            for move in moves(self.question, here.layout)
+            for move in moves(self.question, current.layout)
             if not move.keys() & self.changed_axes
-            and (layout := apply_move(here.layout, move)) is not None
-            and changed_words(here.layout, layout)
+            and (layout := apply_move(current.layout, move)) is not None
+            and changed_words(current.layout, layout)
             and self._is_legal(layout)
         ]
         if not legal:
@@ -307,7 +309,7 @@ class ChangePath:
             policy = layout.recompute[0] if len(layout.recompute) == 1 else ""
             fastest = int(np.argmin(prices.step_seconds[row]))
             at = RECOMPUTE_POLICIES.index(policy) if policy in RECOMPUTE_POLICIES else fastest
-            overflows = prices.peak_bytes[row, at] > here.memory_limit
+            overflows = prices.peak_bytes[row, at] > current.memory_limit
             seconds.append(float(prices.step_seconds[row, at]) * (1 + overflows))
         of_kind = Counter[frozenset[str]]()
         for row in np.argsort(seconds, kind="stable").tolist():
@@ -331,21 +333,21 @@ class ChangePath:
         Where the move changes recompute, or changes the stages so that recompute by stage loses its meaning, as little
         is recomputed as memory allows.
         """
-        after = apply_move(layout, move)
-        if after is None:
+        moved_layout = apply_move(layout, move)
+        if moved_layout is None:
             return None
         by_stage = layout.recompute[0] not in RECOMPUTE_POLICIES or len(layout.recompute) > 1
-        if "recompute" in move or (by_stage and after.num_stages != layout.num_stages):
-            return self._least_recomputed(after)
-        return self._price(after)
+        if "recompute" in move or (by_stage and moved_layout.num_stages != layout.num_stages):
+            return self._least_recomputed(moved_layout)
+        return self._price(moved_layout)
 
     def _price(self, layout: Layout) -> Estimate | None:
         if not self._is_legal(layout):
             return None
-        placed = place_layout(self.question, layout)
-        if check(self.question, placed, self.restrictions.trainer):
+        layout_placed = place_layout(self.question, layout)
+        if check(self.question, layout_placed, self.restrictions.trainer):
             return None
-        return price(self.question, placed).within(self.restrictions.max_memory)
+        return price(self.question, layout_placed).within(self.restrictions.max_memory)
 
     def _least_recomputed(self, layout: Layout) -> Estimate | None:
         """The layout with the least recompute that fits: none, attention core, or as few whole blocks as possible."""
@@ -443,5 +445,5 @@ def changed_words(before: Layout, after: Layout) -> str:
 
 def trouble_between(before: Layout, after: Layout) -> Trouble:
     """The trouble of going from one layout to another: the greatest of all their differences."""
-    other = any(before.resolve(axis) != after.resolve(axis) for axis in _SHARDING)
-    return "re-sharding" if other else "a flag"
+    reshards = any(before.resolve(axis) != after.resolve(axis) for axis in _SHARDING)
+    return "re-sharding" if reshards else "a flag"

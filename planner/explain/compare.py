@@ -109,7 +109,7 @@ def compare(estimates: Sequence[Estimate], questions: Sequence[Question] = ()) -
     A part that is zero everywhere is left out; the others of a group still sum to its total. Where the `questions` are
     different work, the parts of each step are shares of it, and rates are those of one GPU, too.
     """
-    same = not questions or same_work(questions)
+    does_same_work = not questions or same_work(questions)
     same_models = not questions or same_model(questions)
     gpus = [estimate.layout.num_gpus for estimate in estimates]
     rates = [estimate.tokens_per_second for estimate in estimates]
@@ -118,7 +118,7 @@ def compare(estimates: Sequence[Estimate], questions: Sequence[Question] = ()) -
         return Line(group=group, name=name, unit=unit, values=tuple(values), comparable=comparable)
 
     lines = [
-        line("step", "step", "seconds", (e.step_seconds for e in estimates), same),
+        line("step", "step", "seconds", (e.step_seconds for e in estimates), does_same_work),
         line("step", "MFU", "share", (e.mfu for e in estimates)),
         line("step", "HFU", "share", (e.hfu for e in estimates)),
         line("step", "throughput", "tokens/s", rates, same_models),
@@ -137,8 +137,10 @@ def compare(estimates: Sequence[Estimate], questions: Sequence[Question] = ()) -
             for estimate, question, number in zip(estimates, questions, gpus, strict=True)
         ]
         lines.append(line("step", "model FLOP/s per GPU", "FLOP/s", flops))
-    times = [e.time if same else _shares(e.time) for e in estimates]
-    lines += [line("time", part, "seconds" if same else "share", values) for part, values in _parts(times)]
+    times = [e.time if does_same_work else _shares(e.time) for e in estimates]
+    lines += [
+        line("time", part, "seconds" if does_same_work else "share", values) for part, values in _parts(times)
+    ]
     lines.append(line("memory", "peak memory", "bytes", (e.peak_bytes for e in estimates)))
     memory = _parts([e.rank_memory[e.fullest_rank] for e in estimates])
     return (*lines, *(line("memory", part, "bytes", values) for part, values in memory))

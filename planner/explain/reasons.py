@@ -493,12 +493,12 @@ def binding_constraint(
     roomy = UNLIMITED.of(question)
     assert roomy is not None
     tempting = [
-        one
+        neighbour
         for layout in _neighbours(question, estimate.layout)
         if not check(question, layout)
         and satisfies(question, restrictions, layout)
-        and overflows(estimate, one := price(question, place_layout(roomy, layout)))
-        and gain(estimate, one) > NEGLIGIBLE_GAIN
+        and overflows(estimate, neighbour := price(question, place_layout(roomy, layout)))
+        and gain(estimate, neighbour) > NEGLIGIBLE_GAIN
     ]
     if not tempting:
         return BindingConstraint(resource=estimate.bound_by)
@@ -516,8 +516,10 @@ def ties(estimate: Estimate, rivals: Sequence[Estimate]) -> tuple[Estimate, ...]
 def closest_rival(estimate: Estimate, rivals: Sequence[Estimate]) -> Estimate | None:
     """The fastest rival of other degrees that does not tie; None where there is none."""
     tied = ties(estimate, rivals)
-    apart = (one for one in rivals if not (one in tied or same_degrees(one.layout, estimate.layout)))
-    return min(apart, key=lambda rival: rival.step_seconds, default=None)
+    slower_or_faster = (
+        one for one in rivals if not (one in tied or same_degrees(one.layout, estimate.layout))
+    )
+    return min(slower_or_faster, key=lambda rival: rival.step_seconds, default=None)
 
 
 def overflows(estimate: Estimate, other: Estimate) -> bool:

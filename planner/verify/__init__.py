@@ -37,8 +37,8 @@ def check_equal(name: str, claimed: Mapping[str, Any], right: Mapping[str, Any])
     ]
     if not mistakes:
         return Check(name, True, f"{counted(len(values), 'value')} computed again, equal to {TOLERANCE:g}")
-    more = f", and {len(mistakes) - _MAX_NAMED} more" if len(mistakes) > _MAX_NAMED else ""
-    return Check(name, False, "; ".join(mistakes[:_MAX_NAMED]) + more)
+    unnamed = f", and {len(mistakes) - _MAX_NAMED} more" if len(mistakes) > _MAX_NAMED else ""
+    return Check(name, False, "; ".join(mistakes[:_MAX_NAMED]) + unnamed)
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:

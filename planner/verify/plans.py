@@ -65,8 +65,8 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
     yield Check("fits", chosen.fits, peak)
     if plan.certificate is None:
         if plan.recommendation is not None or plan.objective is not None:
-            what = "is missing, though the layout is said to be chosen among others"
-            yield Check("certificate", False, what)
+            claim = "is missing, though the layout is said to be chosen among others"
+            yield Check("certificate", False, claim)
         return
     mistakes = "; ".join(_contradictions(plan, plan.certificate, priced))
     yield Check("certificate", not mistakes, mistakes or "its bound and gap agree with the step")
@@ -139,17 +139,17 @@ def evenly_placed(plan: Plan, chosen: Estimate) -> Check:
     fitting = (prices.peak_bytes <= chosen.memory_limit) & usable
     promising = np.where(fitting, prices.step_seconds, np.inf).ravel()
     gap = plan.certificate.gap if plan.certificate is not None else 0.0
-    least = min(chosen.compared_seconds, plan.proved_seconds) * (1 - gap - PROVEN)
+    limit_seconds = min(chosen.compared_seconds, plan.proved_seconds) * (1 - gap - PROVEN)
     order, best = np.argsort(promising, kind="stable")[:MAX_TRIED], math.inf
     tried = order[np.isfinite(promising[order])].tolist()
     for flat in tried:
-        other = price(question, evenly_spread(question, columns, flat))
-        if other.peak_bytes > min(chosen.memory_limit, other.memory_limit):
+        candidate = price(question, evenly_spread(question, columns, flat))
+        if candidate.peak_bytes > min(chosen.memory_limit, candidate.memory_limit):
             continue
-        if other.compared_seconds < least:
-            seconds = format_seconds(other.compared_seconds)
-            return Check(name, False, f"`{other.layout.brief}` takes {seconds}, which is less")
-        best = min(best, other.compared_seconds)
+        if candidate.compared_seconds < limit_seconds:
+            seconds = format_seconds(candidate.compared_seconds)
+            return Check(name, False, f"`{candidate.layout.brief}` takes {seconds}, which is less")
+        best = min(best, candidate.compared_seconds)
     fastest = f"the fastest that fits takes {format_seconds(best)}" if math.isfinite(best) else "none fits"
     return Check(name, True, f"{len(tried)} promising layouts, evenly placed, {fastest}")
 
@@ -191,9 +191,9 @@ def _ask_again(plan: Plan, certificate: Certificate, priced: Estimate, budget: B
         layouts, columns = counted(settled.layouts, "layout"), counted(settled.columns, "column")
         equal = math.isclose(plan.proved_seconds, settled.objective, rel_tol=PROVEN)
         value_words = f"{settled.objective:.8g}, not {plan.proved_seconds:.8g}"
-        what = "the same optimum" if equal else value_words
+        finding = "the same optimum" if equal else value_words
         chooses = f"{settled.solver} chooses among {layouts} and {columns}"
-        yield Check("program", equal, f"{chooses}, and finds {what}")
+        yield Check("program", equal, f"{chooses}, and finds {finding}")
 
 
 def _late(budget: Budget) -> str:
@@ -215,15 +215,15 @@ def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimu
         better = "recommended in place of" if recommended else "better than"
         return Check("optimum", False, f"{best}, {better} {value:.6g}")
     if gained > PROVEN:
-        what = f"{best}, better than {value:.6g} by no more than the plan leaves open"
+        finding = f"{best}, better than {value:.6g} by no more than the plan leaves open"
     elif gained < -PROVEN and optimum.gap <= PROVEN:
         missing = f"{prover} finds nothing as good, so it does not cover this layout; {best}"
         return Check("optimum", False, missing)
     elif recommended:
-        what = f"{best}, and is recommended again"
+        finding = f"{best}, and is recommended again"
     else:
-        what = f"{prover} of its own finds nothing better than {measure.label} {value:.6g}"
-    return Check("optimum", True, what)
+        finding = f"{prover} of its own finds nothing better than {measure.label} {value:.6g}"
+    return Check("optimum", True, finding)
 
 
 def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:

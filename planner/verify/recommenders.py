@@ -65,10 +65,10 @@ def _check_loads(
     loads_GK = np.full((priced.gpus, len(priced.fixed)), Fraction(0))
     device_GM = np.tile(exact(priced.fixed_bytes), (priced.gpus, 1))
     host_N = np.full(nodes, Fraction(0))
-    for row, placed in zip(rows, sharding.tables, strict=True):
-        on_node = placed.option.form == "node-row"
-        places = [place if on_node else place // per_node for place in placed.at]
-        at_G = [placed.at.count(gpu // per_node if on_node else gpu) for gpu in range(priced.gpus)]
+    for row, table in zip(rows, sharding.tables, strict=True):
+        on_node = table.option.form == "node-row"
+        places = [place if on_node else place // per_node for place in table.at]
+        at_G = [table.at.count(gpu // per_node if on_node else gpu) for gpu in range(priced.gpus)]
         at_N = [places.count(node) for node in range(nodes)]
         for sums, everywhere, shard, at in (
             (loads_GK, priced.everywhere_seconds, priced.shard_seconds, at_G),
@@ -78,9 +78,9 @@ def _check_loads(
             for place, shards in enumerate(at):
                 sums[place] += exact(everywhere[row]) + shards * exact(shard[row])
     peak, host = device_GM.max(), host_N.max()
-    for name, most, limit in (("GPU", peak, priced.device_memory), ("host", host, priced.host_memory)):
-        if float(most) > limit * (1 + CLOSE):
-            return Check("loads", False, f"a {name} would hold {float(most):.6g} bytes of {limit:.6g}")
+    for name, used, limit in (("GPU", peak, priced.device_memory), ("host", host, priced.host_memory)):
+        if float(used) > limit * (1 + CLOSE):
+            return Check("loads", False, f"a {name} would hold {float(used):.6g} bytes of {limit:.6g}")
     if certificate.objective == "torchrec":
         value = float(loads_GK.sum(axis=1).max())
     else:
@@ -99,8 +99,8 @@ def _check_restrictions(restrictions: ShardingRestrictions, sharding: Sharding) 
             mistakes.append(f"table {number} is forbidden as `{table.option}`")
     for fixed in restrictions.fixed:
         numbers = range(fixed.first, fixed.last + 1)
-        others = [number for number in numbers if tables[number].option != fixed.option]
-        mistakes += [f"table {number} is fixed as `{fixed.option}`" for number in others]
+        misplaced = [number for number in numbers if tables[number].option != fixed.option]
+        mistakes += [f"table {number} is fixed as `{fixed.option}`" for number in misplaced]
         if fixed.at and sorted(fixed.at) != sorted(
             place for number in numbers for place in tables[number].at
         ):
@@ -113,25 +113,27 @@ def _check_restrictions(restrictions: ShardingRestrictions, sharding: Sharding) 
 
 def _check_bound(problem: Problem, certificate: ShardingCertificate, time_limit: float) -> Check:
     """Check that another solver finds no sharding below the claimed bound."""
-    below = certificate.bound * (1 - CLOSE)
+    target = certificate.bound * (1 - CLOSE)
     claimed = max(0.0, 1 - certificate.bound / certificate.value) if certificate.value > 0 else 0.0
     if not math.isclose(claimed, certificate.gap, abs_tol=CLOSE):
         return Check("bound", False, f"`gap` says {certificate.gap:.3g}, value and bound {claimed:.3g}")
-    if not len(problem.unit_class) or float(problem.least_stages.sum()) + problem.fixed >= below:
+    if not len(problem.unit_class) or float(problem.least_stages.sum()) + problem.fixed >= target:
         return Check("bound", True, "the mean of GPUs takes as long")
-    options = OptionsProgram(problem, below)
-    options.nothing_slower(below)
+    options = OptionsProgram(problem, target)
+    options.nothing_slower(target)
     answer = solve(options.problem, _SOLVER, seconds=time_limit / 2)
     if answer.verdict == "infeasible":
         return Check("bound", True, f"{_SOLVER} finds no choice of options below it")
-    if few := len(problem.members) <= FLAT_CLASSES:
-        places = PlacesProgram(problem, below, ordered=True)
+    if few_classes := len(problem.members) <= FLAT_CLASSES:
+        places = PlacesProgram(problem, target, ordered=True)
         answer = solve(places.problem, _SOLVER, seconds=time_limit / 2)
         if answer.verdict == "infeasible":
             return Check("bound", True, f"{_SOLVER} finds no sharding below it")
     if answer.verdict == "stopped":
         return Check("bound", None, f"{_SOLVER} did not decide in time whether anything is below it")
-    return Check("bound", False, f"{_SOLVER} finds {'a sharding' if few else 'options'} below `bound`")
+    return Check(
+        "bound", False, f"{_SOLVER} finds {'a sharding' if few_classes else 'options'} below `bound`"
+    )
 
 
 def verify_cache(plan: ServingPlan) -> tuple[Check, ...]:
@@ -143,11 +145,13 @@ def verify_cache(plan: ServingPlan) -> tuple[Check, ...]:
     tables, order = plan.question.tables, filling_order(plan.question.tables)
     filled, hits = float(tables.counts @ (plan.rows * tables.row_bytes)), tables.hits(plan.rows)
     row_bytes = float(tables.counts @ tables.row_bytes)  # as the size that was asked for ends within a row
-    least, most = (float(order.hits(max(0.0, filled + more))) for more in (-row_bytes, row_bytes))
-    bound_holds = max(least, hits) * (1 - TOLERANCE) <= plan.bound <= max(most, hits) * (1 + TOLERANCE)
+    fewest_hits, most_hits = (float(order.hits(max(0.0, filled + more))) for more in (-row_bytes, row_bytes))
+    bound_holds = (
+        max(fewest_hits, hits) * (1 - TOLERANCE) <= plan.bound <= max(most_hits, hits) * (1 + TOLERANCE)
+    )
     room = max(0.0, plan.question.most_bytes)
     fills = f"fills {format_bytes(filled)} of {format_bytes(room)} that a GPU has for it"
-    best = f"`bound` says {plan.bound:.6g}; the best cache of this size hits {most:.6g}"
+    best = f"`bound` says {plan.bound:.6g}; the best cache of this size hits {most_hits:.6g}"
     claimed = plan.model_dump(include={"cache_bytes", "hits"})
     return (
         check_equal("cache", claimed, {"cache_bytes": filled, "hits": hits}),
