@@ -13,7 +13,6 @@ middle half of the profile's scenarios: single scenarios are far off, as some co
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -37,7 +36,14 @@ from planner.formats.trainers import refusals, trainer_named, trainers_of
 from planner.objectives import Certificate
 from planner.plan import PlanChoice, PlanRecommendation, PlanRestrictions
 from planner.rules.legality import check
-from planner.search.branching import TIE_TOLERANCE, BranchAndBound, SearchResult, count_below, nearest_below
+from planner.search.branching import (
+    TIE_TOLERANCE,
+    BranchAndBound,
+    SearchResult,
+    SearchSettings,
+    count_below,
+    nearest_below,
+)
 from planner.search.candidates import UniformCandidates
 from planner.search.given_layout import place_layout
 from planner.search.search import Budget, close_proof
@@ -499,5 +505,5 @@ def _unsearched(question: Question, limits: Restrictions) -> tuple[BranchAndBoun
     for part in limits.by_recompute(question) or (limits,):
         with suppress(InfeasibleError):  # none is legal
             candidates = UniformCandidates(question, part)
-            searches.append(BranchAndBound(candidates, 1, time.monotonic(), None, None))
+            searches.append(BranchAndBound(candidates, SearchSettings()))
     return tuple(searches)

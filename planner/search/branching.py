@@ -35,6 +35,7 @@ from planner.placement.mixes import good_placement
 from planner.placement.patterns import best_pattern
 from planner.search.candidates import UniformCandidates, lowest
 from planner.search.pools import PoolCandidates
+from planner.space.space import Space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +110,29 @@ Progress = Callable[[int, int, float, float], None]
 """Called with (layouts decided, layouts in all, best seconds, proven bound in seconds)."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSettings:
+    """Settings of one search."""
+
+    top: int = 1
+    """Number of layouts to return, fastest first."""
+    must_beat_seconds: float = math.inf
+    """Search only for layouts faster than this many seconds. The result may be empty."""
+    time_limit: float | None = None
+    """Seconds; None: no limit."""
+    on_progress: Progress | None = None
+    keep_on_interrupt: bool = False
+    """Whether Ctrl-C returns the best so far."""
+    closes_with_ilp: bool = True
+    """Whether an integer program closes the proof."""
+    solver: SolverName | None = None
+    """Solver of that program; None: HiGHS if installed."""
+    proof: Effort = "search"
+    """Effort: "bounds" skips the integer program, "any" stops at the first plan that fits."""
+    space: Space | None = None
+    """Layouts to search, if known: the question's, or only those that may be fast enough."""
+
+
 class Rows:
     """The rows of one search; every column has shape (N,)."""
 
@@ -168,19 +192,10 @@ class Prover:
         """Number of undecided layouts if all of them were abandoned with time to spare; else 0."""
         return 0
 
-    def __init__(
-        self,
-        candidates: Candidates,
-        top: int,
-        start: float,
-        time_limit: float | None,
-        on_progress: Progress | None,
-        must_beat_seconds: float = math.inf,
-    ) -> None:
-        """Prove the `top` fastest layouts, of those faster than `must_beat_seconds`; times in monotonic seconds."""
-        self.candidates, self.top, self._cut_off = candidates, top, must_beat_seconds
-        self._start, self._on_progress = start, on_progress
-        self._deadline = math.inf if time_limit is None else start + time_limit
+    def __init__(self, candidates: Candidates, settings: SearchSettings) -> None:
+        self.candidates, self.top, self._cut_off = candidates, settings.top, settings.must_beat_seconds
+        self._start, self._on_progress = time.monotonic(), settings.on_progress
+        self._deadline = math.inf if settings.time_limit is None else self._start + settings.time_limit
         self.best: dict[int, tuple[Placement, float]] = {}
         """Row → the best placement known and its step time."""
 
@@ -221,16 +236,8 @@ class Prover:
 class BranchAndBound(Prover):
     """State of one search: bound, incumbent and decision of every row."""
 
-    def __init__(
-        self,
-        candidates: Candidates,
-        top: int,
-        start: float,
-        time_limit: float | None,
-        on_progress: Progress | None,
-        must_beat_seconds: float = math.inf,
-    ) -> None:
-        super().__init__(candidates, top, start, time_limit, on_progress, must_beat_seconds)
+    def __init__(self, candidates: Candidates, settings: SearchSettings) -> None:
+        super().__init__(candidates, settings)
         self._paths: dict[tuple[Schedule, int, int], list[CriticalPath]] = {}
         """(schedule, pp, microbatches) → known critical paths: they hold for any costs of the same pipeline."""
         self._representative_row: dict[bytes, int] = {}

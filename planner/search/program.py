@@ -40,7 +40,7 @@ from planner.objectives import Certificate, Effort
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
 from planner.placement.mixes import every_mix
 from planner.placement.patterns import chunk_patterns
-from planner.search.branching import Candidates, Progress, Prover
+from planner.search.branching import Candidates, Prover, SearchSettings
 from planner.search.enumeration import enumerated_names
 from planner.space.restrictions import Restrictions
 
@@ -327,17 +327,9 @@ Pipeline = tuple[str, int, int, int]
 class ProgramSearch(Prover):
     """State of one solve: bound, incumbent and proof of every layout; layouts with equal costs count as one."""
 
-    def __init__(
-        self,
-        candidates: Candidates,
-        top: int,
-        start: float,
-        time_limit: float | None,
-        on_progress: Progress | None,
-        limits: Restrictions,
-    ) -> None:
+    def __init__(self, candidates: Candidates, settings: SearchSettings, limits: Restrictions) -> None:
         _require_solvable(candidates)
-        super().__init__(candidates, top, start, time_limit, on_progress)
+        super().__init__(candidates, settings)
         self._limits = limits
         self._leaves: list[Leaf] = []
         self._rows: list[list[int]] = []

@@ -28,14 +28,15 @@ from cost_models.question import Question
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.units import counted
 from planner.exact.solvers import SolverName
-from planner.objectives import PROOFS, Certificate, Effort
-from planner.placement.leaf import Placement, gap_of
+from planner.objectives import PROOFS, Effort
+from planner.placement.leaf import gap_of
 from planner.search.branching import (
     TIE_TOLERANCE,
     BranchAndBound,
     Candidates,
     Progress,
     SearchResult,
+    SearchSettings,
     by_speed,
     out_of_own_time,
     out_of_time,
@@ -49,140 +50,6 @@ from planner.space.obstacles import nothing_legal
 from planner.space.restrictions import Restrictions
 from planner.space.sizes import possible
 from planner.space.space import Space, SpaceCache, shared_spaces
-
-Search = Callable[[Restrictions, float | None, float], SearchResult]
-"""Called with restrictions, a time limit in seconds (None: no limit) and the step seconds to beat."""
-
-
-def search_each_policy(
-    search: Search,
-    question: Question,
-    parts: Sequence[Restrictions],
-    top: int,
-    time_limit: float | None,
-    cut_off: float = math.inf,
-) -> SearchResult:
-    """Best layouts over all `parts`, each of which restricts the question to one recompute policy. A layout counts
-    once, under its fastest policy.
-
-    Each part is searched only for layouts that may be among the best of the parts before it.
-
-    Raises:
-        InfeasibleError: nothing fits under any of them.
-        NothingPlacedError: nothing was placed under any of them, and not all were ruled out.
-    """
-    start = time.monotonic()
-    layouts = [count_layouts(question, limits) for limits in parts]
-    answers: list[SearchResult] = []
-    spaces: list[str] = []
-    ranked: list[Estimate] = []
-    left_open = 0
-    nothing: InfeasibleError | NothingPlacedError = InfeasibleError("nothing was asked")
-    for at, limits in enumerate(parts):
-        if answers and answers[-1].interrupted:
-            left_open += layouts[at]
-            continue
-        seconds_left = None if time_limit is None else max(0.001, time_limit - (time.monotonic() - start))
-        share = None if seconds_left is None else seconds_left / (len(parts) - at)
-        try:
-            answers.append(search(limits, share, cut_off))
-            spaces.append(answers[-1].certificate.space)
-            ranked = _each_layout_once([*ranked, *answers[-1].estimates])[:top]
-            if len(ranked) == top:
-                cut_off = min(cut_off, ranked[-1].compared_seconds * (1 + TIE_TOLERANCE))
-        except InfeasibleError as error:
-            nothing = nothing if left_open else error
-            spaces += [error.space] * bool(error.space)
-        except NothingPlacedError as error:
-            nothing = error
-            spaces.append(error.space)
-            left_open += layouts[at]
-    if not answers:
-        raise nothing
-    interrupted = answers[-1].interrupted
-    answers.sort(key=lambda result: result.certificate.bound)  # the best one's program settles
-    return SearchResult(
-        estimates=tuple(ranked),
-        certificate=_combined_certificate(
-            answers,
-            ranked,
-            layouts=max(layouts),
-            space=" | ".join(dict.fromkeys(spaces)),
-            left_open=left_open,
-            seconds=time.monotonic() - start,
-        ),
-        interrupted=interrupted,
-        searches=tuple(one for result in answers for one in result.searches),
-    )
-
-
-def _each_layout_once(estimates: Sequence[Estimate]) -> list[Estimate]:
-    """Fastest estimate of each layout over recompute policies and placements, best first."""
-    fastest: dict[str, Estimate] = {}
-    for plan in sorted(estimates, key=by_speed):
-        fastest.setdefault(str(plan.layout.model_copy(update={"layers": (), "recompute": ("none",)})), plan)
-    return list(fastest.values())
-
-
-def _combined_certificate(
-    answers: Sequence[SearchResult],
-    ranked: Sequence[Estimate],
-    *,
-    layouts: int,
-    space: str,
-    left_open: int,
-    seconds: float,
-) -> Certificate:
-    """Certificate over all policies, which counts a layout once: undecided if any policy leaves it undecided, solved if
-    some policy solves it, infeasible only if it is infeasible under all.
-
-    `layouts` is the number under the policy with most, which includes those of all others; `left_open` were not
-    searched under their policy.
-    """
-    proofs = [result.certificate for result in answers]
-    bound = 0.0 if left_open else min(proof.bound for proof in proofs)
-    undecided = min(layouts, sum(proof.undecided for proof in proofs) + left_open)
-    infeasible = max(0, layouts - left_open - sum(proof.layouts - proof.infeasible for proof in proofs))
-    searches = [search for result in answers for search in result.searches]
-    names = [search.names(search.rows.decided & np.isfinite(search.rows.bound)) for search in searches]
-    solved = len(set().union(*names)) or max(proof.solved for proof in proofs)
-    decided = layouts - undecided - infeasible
-    return proofs[0].model_copy(
-        update={
-            "space": space,
-            "layouts": layouts,
-            "infeasible": infeasible,
-            "pruned": max(0, decided - solved),
-            "solved": min(solved, decided),
-            "undecided": undecided,
-            "bound": bound,
-            "gap": gap_of(ranked[0].compared_seconds, bound) if ranked else 1.0,
-            "seconds": seconds,
-        }
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSettings:
-    """Settings of one search."""
-
-    top: int = 1
-    """Number of layouts to return, fastest first."""
-    must_beat_seconds: float = math.inf
-    """Search only for layouts faster than this many seconds. The result may be empty."""
-    time_limit: float | None = None
-    """Seconds; None: no limit."""
-    on_progress: Progress | None = None
-    keep_on_interrupt: bool = False
-    """Whether Ctrl-C returns the best so far."""
-    closes_with_ilp: bool = True
-    """Whether an integer program closes the proof."""
-    solver: SolverName | None = None
-    """Solver of that program; None: HiGHS if installed."""
-    proof: Effort = "search"
-    """Effort: "bounds" skips the integer program, "any" stops at the first plan that fits."""
-    space: Space | None = None
-    """Layouts to search, if known: the question's, or only those that may be fast enough."""
 
 
 def search(
@@ -224,12 +91,6 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
     Raises as `search` does; with `must_beat_seconds` nothing needs to fit.
     """
     question = limits.apply_confidence(question)
-
-    def part(part_limits: Restrictions, seconds: float | None, cut_off: float = math.inf) -> SearchResult:
-        return search_on(
-            replace(settings, time_limit=seconds, must_beat_seconds=cut_off), question, part_limits
-        )
-
     if settings.proof == "ilp" and asks_for_replicas(question, limits):
         raise InputError(
             "--solver ilp knows no replicas in pools", hint="leave out --allow replicas or --solver"
@@ -237,21 +98,129 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
     if parts := limits.by_recompute(question):
         try:
             with shared_spaces().shared():
-                return search_each_policy(
-                    part, question, parts, settings.top, settings.time_limit, settings.must_beat_seconds
-                )
+                return search_each_policy(settings, question, parts)
         except InfeasibleError:
             if count_layouts(question, limits):
                 raise
             raise nothing_legal(question, limits) from None  # of what the user said, not of the last part
-    candidates, start = _candidates(question, limits, settings.space), time.monotonic()
-    common = candidates, settings.top, start, settings.time_limit, settings.on_progress
+    candidates: Candidates
+    if question.has_pools:
+        candidates = pool_candidates(question, limits)
+    else:
+        candidates = UniformCandidates(question, limits, settings.space)
+    is_program, interrupted = settings.proof == "ilp", False
     prover = (
-        ProgramSearch(*common, limits)
-        if settings.proof == "ilp"
-        else BranchAndBound(*common, settings.must_beat_seconds)
+        ProgramSearch(candidates, settings, limits) if is_program else BranchAndBound(candidates, settings)
     )
-    return _run_prover(prover, settings)
+    try:
+        prover.run(settings.proof)
+        if settings.closes_with_ilp and settings.proof in PROOFS:
+            prover.close_proof(settings.solver)
+    except KeyboardInterrupt:
+        if not (settings.keep_on_interrupt and prover.best):
+            raise
+        interrupted = True
+    leaders = prover.leaders()
+    if not leaders:
+        if layouts := prover.abandoned:
+            weighed = bool(scenarios_of(question))
+            raise placement_abandoned(layouts, weighed=weighed, space=candidates.in_words())
+        if prover.is_unfinished:
+            raise out_of_time(candidates.in_words())
+        if math.isinf(settings.must_beat_seconds):
+            nothing = candidates.nothing_fits()
+            nothing.space = candidates.in_words()
+            raise nothing
+    estimates = [
+        estimate(question, placement.on(candidates.layout(row))).within(candidates.max_memory)
+        for row, placement in leaders
+    ]
+    ranked = sorted(estimates, key=by_speed)[: settings.top]
+    return SearchResult(
+        estimates=tuple(ranked),
+        certificate=prover.certificate(),
+        interrupted=interrupted,
+        searches=(prover,) if isinstance(prover, BranchAndBound) else (),
+    )
+
+
+def _each_layout_once(estimates: Sequence[Estimate]) -> list[Estimate]:
+    """Fastest estimate of each layout over recompute policies and placements, best first."""
+    fastest: dict[str, Estimate] = {}
+    for plan in sorted(estimates, key=by_speed):
+        fastest.setdefault(str(plan.layout.model_copy(update={"layers": (), "recompute": ("none",)})), plan)
+    return list(fastest.values())
+
+
+def search_each_policy(
+    settings: SearchSettings, question: Question, parts: Sequence[Restrictions]
+) -> SearchResult:
+    """Best layouts over all `parts`, each of which restricts the question to one recompute policy. A layout counts
+    once, under its fastest policy.
+
+    Each part is searched only for layouts that may be among the best of the parts before it.
+
+    Raises:
+        InfeasibleError: nothing fits under any of them.
+        NothingPlacedError: nothing was placed under any of them, and not all were ruled out.
+    """
+    start, top, cut_off = time.monotonic(), settings.top, settings.must_beat_seconds
+    layouts = [count_layouts(question, limits) for limits in parts]
+    answers: list[SearchResult] = []
+    spaces: list[str] = []
+    ranked: list[Estimate] = []
+    left_open = 0
+    nothing: InfeasibleError | NothingPlacedError = InfeasibleError("nothing was asked")
+    for at, limits in enumerate(parts):
+        if answers and answers[-1].interrupted:
+            left_open += layouts[at]
+            continue
+        limit = settings.time_limit
+        if limit is not None:
+            limit = max(0.001, limit - (time.monotonic() - start)) / (len(parts) - at)
+        try:
+            part = replace(settings, time_limit=limit, must_beat_seconds=cut_off)
+            answers.append(search_on(part, question, limits))
+            spaces.append(answers[-1].certificate.space)
+            ranked = _each_layout_once([*ranked, *answers[-1].estimates])[:top]
+            if len(ranked) == top:
+                cut_off = min(cut_off, ranked[-1].compared_seconds * (1 + TIE_TOLERANCE))
+        except InfeasibleError as error:
+            nothing = nothing if left_open else error
+            spaces += [error.space] * bool(error.space)
+        except NothingPlacedError as error:
+            nothing = error
+            spaces.append(error.space)
+            left_open += layouts[at]
+    if not answers:
+        raise nothing
+    interrupted = answers[-1].interrupted
+    answers.sort(key=lambda result: result.certificate.bound)  # the best one's program settles
+    # a layout counts once: undecided if any policy leaves it so, solved if some policy solves it, infeasible under all
+    total = max(layouts)  # of the policy with most, which includes those of all others
+    proofs = [result.certificate for result in answers]
+    bound = 0.0 if left_open else min(proof.bound for proof in proofs)
+    undecided = min(total, sum(proof.undecided for proof in proofs) + left_open)
+    infeasible = max(0, total - left_open - sum(proof.layouts - proof.infeasible for proof in proofs))
+    searches = tuple(search for result in answers for search in result.searches)
+    names = [search.names(search.rows.decided & np.isfinite(search.rows.bound)) for search in searches]
+    solved = len(set().union(*names)) or max(proof.solved for proof in proofs)
+    decided = total - undecided - infeasible
+    counts = {
+        "space": " | ".join(dict.fromkeys(spaces)),
+        "layouts": total,
+        "infeasible": infeasible,
+        "pruned": max(0, decided - solved),
+        "solved": min(solved, decided),
+        "undecided": undecided,
+        "bound": bound,
+        "gap": gap_of(ranked[0].compared_seconds, bound) if ranked else 1.0,
+        "seconds": time.monotonic() - start,
+    }
+    certificate = proofs[0].model_copy(update=counts)
+    return SearchResult(
+        estimates=tuple(ranked), certificate=certificate, interrupted=interrupted, searches=searches
+    )
 
 
 def faster_than(
@@ -283,49 +252,6 @@ def close_proof(result: SearchResult, solver: SolverName | None) -> SearchResult
     first = result.searches[0]
     first.close_proof(solver)
     return replace(result, certificate=result.certificate.model_copy(update={"settled": first.settled}))
-
-
-def _run_prover(prover: BranchAndBound | ProgramSearch, settings: SearchSettings) -> SearchResult:
-    """Best layouts that a prover finds, with its certificate."""
-    candidates, interrupted = prover.candidates, False
-    try:
-        prover.run(settings.proof)
-        if settings.closes_with_ilp and settings.proof in PROOFS:
-            prover.close_proof(settings.solver)
-    except KeyboardInterrupt:
-        if not (settings.keep_on_interrupt and prover.best):
-            raise
-        interrupted = True
-    leaders = prover.leaders()
-    if not leaders:
-        if layouts := prover.abandoned:
-            weighed = bool(scenarios_of(candidates.question))
-            raise placement_abandoned(layouts, weighed=weighed, space=candidates.in_words())
-        if prover.is_unfinished:
-            raise out_of_time(candidates.in_words())
-        if math.isinf(settings.must_beat_seconds):
-            nothing = candidates.nothing_fits()
-            nothing.space = candidates.in_words()
-            raise nothing
-    estimates = [_estimate(candidates, row, placement) for row, placement in leaders]
-    ranked = sorted(estimates, key=by_speed)[: prover.top]
-    return SearchResult(
-        estimates=tuple(ranked),
-        certificate=prover.certificate(),
-        interrupted=interrupted,
-        searches=(prover,) if isinstance(prover, BranchAndBound) else (),
-    )
-
-
-def _candidates(question: Question, limits: Restrictions, space: Space | None) -> Candidates:
-    if question.has_pools:
-        return pool_candidates(question, limits)
-    return UniformCandidates(question, limits, space)
-
-
-def _estimate(candidates: Candidates, row: int, placement: Placement) -> Estimate:
-    priced = estimate(candidates.question, placement.on(candidates.layout(row)))
-    return priced.within(candidates.max_memory)
 
 
 OnStatus = Callable[[str], None]

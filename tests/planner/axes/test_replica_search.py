@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from itertools import product
 
 import numpy as np
@@ -24,7 +23,7 @@ from planner.explain.reasons import why_not
 from planner.placement.leaf import TOLERANCE, Placement
 from planner.placement.patterns import best_pattern, chunk_patterns
 from planner.rules.legality import check
-from planner.search.branching import BranchAndBound
+from planner.search.branching import BranchAndBound, SearchSettings
 from planner.search.pools import PoolCandidates, count_layouts
 from planner.search.replicas import ReplicaLeaf, ReplicaSpace, replica_layouts
 from planner.search.search import search
@@ -64,7 +63,7 @@ def search_replicas(question: Question, limits: Restrictions, *, top: int) -> Br
     """A finished search of replicas alone."""
     replicas = replica_layouts(question, limits)
     candidates = PoolCandidates(question, limits, replicas.rows(np.empty(0, dtype=np.int64)), replicas)
-    finished = BranchAndBound(candidates, top, time.monotonic(), None, None)
+    finished = BranchAndBound(candidates, SearchSettings(top=top))
     finished.run()
     return finished
 

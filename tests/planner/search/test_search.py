@@ -25,15 +25,8 @@ from planner.exact.solvers import SolverName
 from planner.placement.leaf import TOLERANCE, Solution
 from planner.search import branching
 from planner.search import search as search_module
-from planner.search.branching import SearchResult, by_speed
-from planner.search.search import (
-    SearchSettings,
-    close_proof,
-    faster_than,
-    search,
-    search_each_policy,
-    search_on,
-)
+from planner.search.branching import SearchResult, SearchSettings, by_speed
+from planner.search.search import close_proof, faster_than, search, search_each_policy, search_on
 from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.space.space import legal_space
 
@@ -241,22 +234,27 @@ def test_layouts_that_are_given_up_in_time_are_not_blamed_on_time(monkeypatch: p
         search(small_question(), restrictions=limits, time_limit=0.0)
 
 
-def test_a_policy_that_time_was_too_short_for_leaves_the_others_their_time() -> None:
+def test_a_policy_that_time_was_too_short_for_leaves_the_others_their_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its layouts are undecided, and nothing is proven."""
     question, limits = small_question(), parse_restrictions(trainer="torchtitan")
     first, *others = limits.by_recompute(question)
+    best = min((search(question, restrictions=one).best for one in others), key=by_speed)
+    whole, alone = (search(question, restrictions=one).certificate for one in (limits, first))
 
-    def part(within: Restrictions, seconds: float | None, below: float) -> SearchResult:
-        return search(question, restrictions=within, time_limit=0.0 if within == first else None)
+    def part(settings: SearchSettings, asked: Question, within: Restrictions) -> SearchResult:
+        return search_on(replace(settings, time_limit=0.0 if within == first else None), asked, within)
 
-    found = search_each_policy(part, question, [first, *others], 5, None)
-    assert found.best == min((search(question, restrictions=one).best for one in others), key=by_speed)
-    proof, whole = found.certificate, search(question, restrictions=limits).certificate
+    monkeypatch.setattr(search_module, "search_on", part)
+    found = search_each_policy(SearchSettings(top=5), question, [first, *others])
+    assert found.best == best
+    proof = found.certificate
     assert (proof.layouts, proof.space) == (whole.layouts, whole.space)
-    assert proof.undecided == search(question, restrictions=first).certificate.layouts
+    assert proof.undecided == alone.layouts
     assert (proof.bound, proof.gap) == (0, 1)
     with pytest.raises(NothingPlacedError, match="time ran out before any layout was placed"):
-        search_each_policy(part, question, [first], 5, None)
+        search_each_policy(SearchSettings(top=5), question, [first])
 
 
 @pytest.mark.parametrize("trainer", [None, "megatron"])
