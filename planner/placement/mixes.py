@@ -48,21 +48,22 @@ def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Array
     if leaf.kinds is not None:
         return _mixes_of_kinds(leaf, size_B)
     if leaf.recompute is not None:
-        return _given_mixes(leaf, leaf.recompute, size_B)
+        named_R, blocks_BRP = _named_mixes(leaf, leaf.recompute, size_B)
+        return _seconds(leaf, blocks_BRP, size_B[:, None] >= named_R), blocks_BRP
     backward_RP = np.where(leaf.allowed, leaf.by_rank("layer_backward"), np.inf)
     fastest_R = backward_RP.argmin(axis=1)
-    blocks_BRP, fits_BR = _mixes_of(leaf, (int(fastest_R[0]),), size_B)
-    seconds_BR = np.where(fits_BR, _seconds(leaf, blocks_BRP), np.inf)
-    if fits_BR.all() and (fastest_R == fastest_R[0]).all():
+    blocks_BRP = _mixes_of(leaf, (int(fastest_R[0]),), size_B)
+    seconds_BR = _seconds(leaf, blocks_BRP)
+    if np.isfinite(seconds_BR).all() and (fastest_R == fastest_R[0]).all():
         return seconds_BR, blocks_BRP
     policies = np.flatnonzero(leaf.allowed).tolist()
-    for count in range(1, len(policies) + 1):
-        for policy_set in combinations(policies, count):
-            tried_BRP, fits_BR = _mixes_of(leaf, policy_set, size_B)
-            time_BR = np.where(fits_BR, _seconds(leaf, tried_BRP), np.inf)
-            better_BR = time_BR < seconds_BR
-            seconds_BR = np.where(better_BR, time_BR, seconds_BR)
-            blocks_BRP = np.where(better_BR[..., None], tried_BRP, blocks_BRP)
+    sets = (chosen for count in range(1, len(policies) + 1) for chosen in combinations(policies, count))
+    for policy_set in sets:
+        tried_BRP = _mixes_of(leaf, policy_set, size_B)
+        time_BR = _seconds(leaf, tried_BRP)
+        better_BR = time_BR < seconds_BR
+        seconds_BR = np.where(better_BR, time_BR, seconds_BR)
+        blocks_BRP = np.where(better_BR[..., None], tried_BRP, blocks_BRP)
     return seconds_BR, blocks_BRP
 
 
@@ -76,16 +77,7 @@ def counted_mixes(leaf: Leaf, number_N: Ints, size_B: Ints) -> tuple[Array, Ints
         blocks = blocks.reshape(len(number_N), -1, 1, blocks.shape[-1])
         begins = (start_C + size_B[:, None] <= leaf.num_layers).reshape(1, -1, 1)
     blocks = np.broadcast_to(blocks, (*blocks.shape[:2], leaf.pp, blocks.shape[-1]))
-    fits_NBR = (leaf.rank_bytes(blocks) <= leaf.memory_limit) & begins
-    return np.where(fits_NBR, _seconds(leaf, blocks), np.inf), blocks
-
-
-def _given_mixes(leaf: Leaf, mixes: tuple[str, ...], size_B: Ints) -> tuple[Array, Ints]:
-    """Seconds and blocks of the mixes that the user gave, where they fit and a stage has the blocks that its mix
-    names."""
-    named_R, blocks_BRP = _named_mixes(leaf, mixes, size_B)
-    fits_BR = (leaf.rank_bytes(blocks_BRP) <= leaf.memory_limit) & (size_B[:, None] >= named_R)
-    return np.where(fits_BR, _seconds(leaf, blocks_BRP), np.inf), blocks_BRP
+    return _seconds(leaf, blocks, begins), blocks
 
 
 def _named_mixes(leaf: Leaf, mixes: tuple[str, ...], size_B: Ints) -> tuple[Ints, Ints]:
@@ -141,10 +133,7 @@ def _fastest_from(leaf: Leaf, size_B: Ints, start_C: Ints) -> tuple[Array, Ints]
         allowed, sizes = tuple(leaf.allowed.tolist()), tuple(size_B.tolist())
         blocks = _mixes_by_sort(leaf.kinds, sizes, allowed, tuple(start_C.tolist()))
     blocks_BCMRP = np.broadcast_to(blocks, (*blocks.shape[:3], leaf.pp, blocks.shape[-1]))
-    fits_BCMR = (leaf.rank_bytes(blocks_BCMRP) <= leaf.memory_limit) & (
-        size_B[:, None, None, None] >= named_R
-    )
-    seconds_BCMR = np.where(fits_BCMR, _seconds(leaf, blocks_BCMRP), np.inf)
+    seconds_BCMR = _seconds(leaf, blocks_BCMRP, size_B[:, None, None, None] >= named_R)
     best = seconds_BCMR.argmin(axis=2)[:, :, None]
     least_BCR = np.take_along_axis(seconds_BCMR, best, axis=2)[:, :, 0]
     return least_BCR, np.take_along_axis(blocks_BCMRP, best[..., None], axis=2)[:, :, 0]
@@ -159,12 +148,14 @@ def _mixes_by_sort(
     return kinds.in_sorts(mixes_BMP[:, None, :, None], np.array(starts)[:, None, None])
 
 
-def _seconds(leaf: Leaf, blocks_BRP: Ints) -> Array:
-    return leaf.forward(blocks_BRP) + leaf.backward(blocks_BRP)
+def _seconds(leaf: Leaf, blocks_BRP: Ints, possible_BR: Bools | bool = True) -> Array:
+    """Seconds of one microbatch on every rank, (..., R); infinite where blocks are not possible or do not fit."""
+    fits_BR = (leaf.rank_bytes(blocks_BRP) <= leaf.memory_limit) & possible_BR
+    return np.where(fits_BR, leaf.forward(blocks_BRP) + leaf.backward(blocks_BRP), np.inf)
 
 
-def _mixes_of(leaf: Leaf, policy_set: tuple[int, ...], size_B: Ints) -> tuple[Ints, Bools]:
-    """Fastest mix of the policies in `policy_set`, (B, R, P), and whether it fits, (B, R)."""
+def _mixes_of(leaf: Leaf, policy_set: tuple[int, ...], size_B: Ints) -> Ints:
+    """Fastest mix of the policies in `policy_set` that fits, if any does, (B, R, P)."""
     backward_RP, kept_RP = leaf.by_rank("layer_backward"), leaf.by_rank("layer_activation")
     faster_first_RU = np.array(policy_set)[np.argsort(backward_RP[:, policy_set], axis=1, kind="stable")]
     live_R = leaf.memory.most_live
@@ -196,7 +187,7 @@ def _mixes_of(leaf: Leaf, policy_set: tuple[int, ...], size_B: Ints) -> tuple[In
         np.put_along_axis(blocks_BRP, policy_BR1, count_BR1, axis=-1)
     if len(policy_set) == 1:
         blocks_BRP[..., policy_set[0]] = size_B[:, None]
-    return blocks_BRP, leaf.rank_bytes(blocks_BRP) <= leaf.memory_limit
+    return blocks_BRP
 
 
 ROUNDS = 4

@@ -446,11 +446,11 @@ def _is_switch(axis: str) -> bool:
 
 
 def _read(flag: str, words: Sequence[str], problems: list[Problem]) -> _Read:
-    read = _Read(flag, problems)
+    """Words of one flag: `cp`, `schedule=1f1b,gpipe`, `tp=2,4`, `tp8`, `pp>=2`, `sp=0`."""
+    read, axes = _Read(flag, problems), (*AXES, "recompute")
     for word in words:
         match = _WORD.match(word)
         axis, comparison, text = (match[1], match[2] or "", match[3]) if match else (word, "", "")
-        axes = (*AXES, "recompute")
         if axis not in axes:
             complaint = f"`{axis}` is not part of a layout{did_you_mean(axis, axes)}"
             problems.append(Problem(f"{flag} {word}", complaint))
@@ -458,52 +458,33 @@ def _read(flag: str, words: Sequence[str], problems: list[Problem]) -> _Read:
         read.words.setdefault(axis, []).append(word)
         if not comparison and not text:
             read.bare.add(axis)
-        elif names_of(axis):
-            _read_names(read, word, axis, comparison, text)
-        else:
-            _read_numbers(read, word, axis, comparison, text)
+            continue
+        is_bound, names, values = comparison not in ("", "="), names_of(axis), set[int]()
+        if names and comparison != "=":
+            problems.append(Problem(f"{flag} {word}", f"`{axis}` is a choice: write `{axis}={names[0]}`"))
+            continue
+        for value in [text] if is_bound else text.split(","):
+            if complaint := _complaint(axis, value, is_bound):
+                problems.append(Problem(f"{flag} {word}", complaint))
+            elif is_bound:
+                read.bound(axis, _OTHERWISE[comparison] if flag == "--forbid" else comparison, int(value))
+            else:
+                values.add(names.index(value) if names else int(value))
+        if values:
+            read.choose(axis, values)
     return read
 
 
-def _read_names(read: _Read, word: str, axis: str, comparison: str, text: str) -> None:
-    """`schedule=1f1b,gpipe`."""
-    names = names_of(axis)
-    if comparison != "=":
-        complaint = f"`{axis}` is a choice: write `{axis}={names[0]}`"
-        read.problems.append(Problem(f"{read.flag} {word}", complaint))
-        return
-    values = set()
-    for name in text.split(","):
-        if name in names:
-            values.add(names.index(name))
-        else:
-            complaint = f"`{name}` is not one of {', '.join(names)}{did_you_mean(name, names)}"
-            read.problems.append(Problem(f"{read.flag} {word}", complaint))
-    if values:
-        read.choose(axis, values)
-
-
-def _read_numbers(read: _Read, word: str, axis: str, comparison: str, text: str) -> None:
-    """`tp=2,4`, `tp8`, `pp>=2`, `sp=0`."""
-    bound, values = comparison not in ("", "="), set()
-    for number in [text] if bound else text.split(","):
-        if not _NUMBER.match(number):
-            kind = "0 or 1" if _is_switch(axis) else "a whole number"
-            read.problems.append(Problem(f"{read.flag} {word}", f"`{number}` is not {kind}"))
-        elif complaint := _out_of_range(axis, int(number), bound=bound):
-            read.problems.append(Problem(f"{read.flag} {word}", complaint))
-        elif bound:
-            read.bound(axis, _OTHERWISE[comparison] if read.flag == "--forbid" else comparison, int(number))
-        else:
-            values.add(int(number))
-    if values:
-        read.choose(axis, values)
-
-
-def _out_of_range(axis: str, value: int, *, bound: bool) -> str:
+def _complaint(axis: str, text: str, is_bound: bool) -> str:
     """Complaint about a value that no layout can have; empty if there is none."""
+    if names := names_of(axis):
+        return (
+            "" if text in names else f"`{text}` is not one of {', '.join(names)}{did_you_mean(text, names)}"
+        )
+    if not _NUMBER.match(text):
+        return f"`{text}` is not {'0 or 1' if _is_switch(axis) else 'a whole number'}"
+    value, word = int(text), COLUMNS[axis]
     if _is_switch(axis):
-        return f"`{axis}` is a switch, not a number" if bound else f"`{value}` is not 0 or 1" * (value > 1)
-    word = COLUMNS[axis]
+        return f"`{axis}` is a switch, not a number" if is_bound else f"`{value}` is not 0 or 1" * (value > 1)
     assert isinstance(word, Number)
     return "" if word.least <= value and (word.most is None or value <= word.most) else word.outside
