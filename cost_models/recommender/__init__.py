@@ -1,1 +1,1 @@
-"""What a step of a recommender costs: lookups, exchanges, dense network, update; and what its tables fill."""
+"""Step time and memory of a recommender: lookups, exchanges, dense network, update, tables."""

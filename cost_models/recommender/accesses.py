@@ -43,22 +43,22 @@ class Accesses:
     @classmethod
     def of_steps(cls, rows: npt.ArrayLike, shares: npt.ArrayLike) -> Accesses:
         """Accesses from steps of rows, the hottest first; shares are scaled to add up to 1."""
-        each: Array = np.asarray(rows, np.float64)
+        row_counts: Array = np.asarray(rows, np.float64)
         used: Array = np.asarray(shares, np.float64)
         used = used / used.sum()
         share_up_to = np.concatenate(([0.0], np.minimum(np.cumsum(used), 1.0)))
         share_up_to[-1] = 1.0
-        return cls(each, used, np.concatenate(([0.0], np.cumsum(each))), share_up_to)
+        return cls(row_counts, used, np.concatenate(([0.0], np.cumsum(row_counts))), share_up_to)
 
     @property
-    def each(self) -> Array:
+    def share_of_row(self) -> Array:
         """(K,) share of the accesses that go to each row of a step, p_r: never rises."""
         return self.shares / self.rows
 
     @property
     def log_others(self) -> Array:
         """(K,) ln(1 − p_r): that an access names another row."""
-        return np.log1p(-np.minimum(self.each, 1 - 2.0**-53))
+        return np.log1p(-np.minimum(self.share_of_row, 1 - 2.0**-53))
 
     def hits(self, hottest: npt.ArrayLike) -> Array:
         """h(f): share of the accesses that go to so many rows, those used most."""
@@ -121,13 +121,13 @@ def rank_edges(rows: int) -> Ints:
     return np.concatenate((head, np.unique(tail)[1:]))
 
 
-def power_sums(after: Array, up_to: Array, exponent: float) -> Array:
+def power_sums(lower: Array, up_to: Array, exponent: float) -> Array:
     """Σ r^−s over after < r ≤ up_to, by Euler and Maclaurin: integral, half the ends, a twelfth of their slopes."""
-    folds = np.log(up_to / after)
+    folds = np.log(up_to / lower)
     power = (1.0 - exponent) * folds
     tiny = np.abs(power) < 1e-12
     growth = np.where(tiny, 1.0, np.expm1(power) / np.where(tiny, 1.0, power))
-    integral = after ** (1.0 - exponent) * folds * growth
-    ends = (up_to**-exponent - after**-exponent) / 2
-    slopes = exponent * (after ** (-exponent - 1) - up_to ** (-exponent - 1)) / 12
+    integral = lower ** (1.0 - exponent) * folds * growth
+    ends = (up_to**-exponent - lower**-exponent) / 2
+    slopes = exponent * (lower ** (-exponent - 1) - up_to ** (-exponent - 1)) / 12
     return integral + ends + slopes

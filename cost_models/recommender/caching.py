@@ -1,4 +1,4 @@
-"""Hits of caches by what they hold of a table: the rows that are used most, or those that were used last.
+"""Hits of caches that hold a table's most used rows, or the rows used last.
 
     hottest    the f rows that are used most, for good (what counting uses ends with): hits h(f)
     lru        the C rows that were used last: a row is there if one of the last n accesses was to it, so that
@@ -57,7 +57,7 @@ class CachedTables:
     """(C,) ids of a sample that go to each table."""
     accesses: tuple[Accesses, ...]
     curves: tuple[Accesses, ...]
-    """Hits of each table by rows that are cached of it."""
+    """Hits of each table by number of cached rows."""
     policy: Policy
 
     @property
@@ -68,8 +68,8 @@ class CachedTables:
     @property
     def weights(self) -> Array:
         """(C,) share of all accesses that go to all tables of a class."""
-        each = self.counts * self.lookups
-        return np.asarray(each / each.sum())
+        class_lookups = self.counts * self.lookups
+        return np.asarray(class_lookups / class_lookups.sum())
 
     @property
     def cached_whole_bytes(self) -> float:
@@ -83,19 +83,19 @@ class CachedTables:
 
     def table_hits(self, rows: npt.ArrayLike) -> Array:
         """(C,) hit rate of each table, with `rows` rows of each cached."""
-        each = np.broadcast_to(np.asarray(rows, np.float64), len(self.curves))
-        return np.array([curve.hits(held) for curve, held in zip(self.curves, each, strict=True)])
+        cached_rows = np.broadcast_to(np.asarray(rows, np.float64), len(self.curves))
+        return np.array([curve.hits(held) for curve, held in zip(self.curves, cached_rows, strict=True)])
 
     def hits(self, rows: npt.ArrayLike) -> float:
         """Share of all accesses that find their row."""
         return float(self.weights @ self.table_hits(rows))
 
-    def beyond(self, ids: Array, held: Array) -> Array:
-        """(N, C) distinct rows of each table, beyond its `held` hottest rows, that (N, C) ids name."""
+    def distinct_cold_rows(self, ids: Array, cached: Array) -> Array:
+        """(N, C) distinct rows of each table, beyond its `cached` hottest rows, that (N, C) ids name."""
         return np.stack(
             [
                 np.maximum(0.0, accesses.distinct(of) - accesses.distinct(of, rows))
-                for accesses, of, rows in zip(self.accesses, ids.T, held, strict=True)
+                for accesses, of, rows in zip(self.accesses, ids.T, cached, strict=True)
             ],
             axis=-1,
         )
@@ -118,37 +118,41 @@ def cached_tables(model: RecommenderSpec, element_bytes: float, policy: Policy =
 
 
 def rows_brought(tables: CachedTables, ids: Array, cached: Array) -> Array:
-    """(N, C) rows of each table that batches of so many ids, (N, C), bring up to a cache of `cached` rows."""
+    """(N, C) rows of each table fetched into a cache of `cached` rows by batches of `ids`, (N, C)."""
     if tables.policy == "hottest":
-        return tables.beyond(ids, cached)
-    each = zip(tables.accesses, ids.T, cached, strict=True)
-    return np.stack([_lru_brings(accesses, of, float(held)) for accesses, of, held in each], axis=-1)
+        return tables.distinct_cold_rows(ids, cached)
+    triples = zip(tables.accesses, ids.T, cached, strict=True)
+    return np.stack([_lru_brings(accesses, of, float(held)) for accesses, of, held in triples], axis=-1)
 
 
-def _lru_brings(accesses: Accesses, batch: Array, held: float) -> Array:
+def _lru_brings(accesses: Accesses, batch: Array, capacity: float) -> Array:
     """(N,) the same of one table and the rows used last."""
-    named = accesses.distinct(batch)
-    window = _window(accesses, held)
-    few = (
+    distinct_ids = accesses.distinct(batch)
+    window = _window(accesses, capacity)
+    fetched = (
         accesses.distinct(batch + window) - accesses.distinct(window) if np.isfinite(window) else 0.0 * batch
     )
     chances = -np.expm1(batch[:, None] * accesses.log_others)
     of_step = accesses.rows * chances
-    room = held - (np.cumsum(of_step, axis=-1) - of_step)
-    kept = np.clip(room / np.maximum(of_step, 1e-300), 0.0, 1.0)
-    return np.where(named > held, (of_step * (1.0 - kept * chances)).sum(-1), np.maximum(few, 0.0))
+    room = capacity - (np.cumsum(of_step, axis=-1) - of_step)
+    resident_share = np.clip(room / np.maximum(of_step, 1e-300), 0.0, 1.0)
+    return np.where(
+        distinct_ids > capacity,
+        (of_step * (1.0 - resident_share * chances)).sum(-1),
+        np.maximum(fetched, 0.0),
+    )
 
 
-def _window(accesses: Accesses, held: float) -> float:
-    """U⁻¹: accesses that name `held` rows. By Newton's method from below, as U is concave; infinite where all are."""
-    if held >= (1 - 1e-9) * accesses.rows[accesses.shares > 0].sum():
+def _window(accesses: Accesses, capacity: float) -> float:
+    """U⁻¹: accesses that name `capacity` rows, infinite for all rows. By Newton's method from below, as U is concave."""
+    if capacity >= (1 - 1e-9) * accesses.rows[accesses.shares > 0].sum():
         return float("inf")
     logs = accesses.log_others
-    window = held
+    window = capacity
     for _ in range(200):
         absent = np.exp(window * logs)
-        lacking = held - float(accesses.rows @ (1.0 - absent))
-        if lacking <= 1e-9 * held:
+        lacking = capacity - float(accesses.rows @ (1.0 - absent))
+        if lacking <= 1e-9 * capacity:
             break
         window += lacking / -float((accesses.rows * logs) @ absent)
     return window
@@ -156,22 +160,22 @@ def _window(accesses: Accesses, held: float) -> float:
 
 def lru_curve(accesses: Accesses) -> Accesses:
     """Hit curve of a cache with least-recently-used eviction, as steps of decreasing hits per row."""
-    used = accesses.each[accesses.shares > 0]
+    used = accesses.share_of_row[accesses.shares > 0]
     if len(accesses.rows) == 1 or used[0] >= 1:
         return accesses
     folds = np.log(40.0 / used[-1])  # by then the row used least is there, but for e^-40
     windows = np.exp(np.linspace(0.0, folds, int(np.ceil(folds * _WINDOWS_PER_E_FOLD)) + 1))
     logs = windows[:, None] * accesses.log_others
-    there, absent = -np.expm1(logs), np.exp(logs)
-    rows = _rises(there @ accesses.rows, absent @ accesses.rows)
-    shares = _rises(there @ accesses.shares, absent @ accesses.shares)
-    told_apart = rows > 1e-9 * np.cumsum(rows)
-    return Accesses.of_steps(rows[told_apart], shares[told_apart])
+    present, absent = -np.expm1(logs), np.exp(logs)
+    rows = _rises(present @ accesses.rows, absent @ accesses.rows)
+    shares = _rises(present @ accesses.shares, absent @ accesses.shares)
+    distinguishable = rows > 1e-9 * np.cumsum(rows)
+    return Accesses.of_steps(rows[distinguishable], shares[distinguishable])
 
 
-def _rises(there: Array, absent: Array) -> Array:
-    """Increments of a curve from 0 over `there` to the total, from `there` or from its complement `absent`, whichever
+def _rises(present: Array, absent: Array) -> Array:
+    """Increments of a curve from 0 over `present` to the total, from `present` or its complement `absent`, whichever
     loses fewer digits."""
-    here, gone = np.concatenate(([0.0], there, there[-1:] + absent[-1])), np.append(absent, 0.0)
-    late = -np.diff(np.concatenate(([here[-1]], gone)))
-    return np.where(here[1:] < 0.5 * here[-1], np.diff(here), late)
+    curve, gone = np.concatenate(([0.0], present, present[-1:] + absent[-1])), np.append(absent, 0.0)
+    late = -np.diff(np.concatenate(([curve[-1]], gone)))
+    return np.where(curve[1:] < 0.5 * curve[-1], np.diff(curve), late)

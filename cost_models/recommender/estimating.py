@@ -25,7 +25,7 @@ from cost_models.specs.recommender.sharding import Sharding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecommenderEstimate:
-    """What a step takes, and what it fills: W GPUs, K stages, N nodes."""
+    """Seconds and memory of a step: W GPUs, K stages, N nodes."""
 
     stages: Breakdown
     """Seconds of each stage, on its busiest GPU; their sum is the step."""
@@ -44,13 +44,13 @@ class RecommenderEstimate:
     moments: dict[str, Array]
     """Moment → (W,) device memory then."""
     device_parts: dict[str, Array]
-    """Part → (W,) bytes of it at the fullest moment."""
+    """Part → (W,) its bytes at the fullest moment."""
     host_bytes: Array
     """(N,) host memory that tables fill."""
     rank_host_bytes: Array
-    """(W,) of it what each GPU's process keeps."""
+    """(W,) host memory of each GPU's process."""
     host_parts: dict[str, Array]
-    """Part → (N,) bytes of it."""
+    """Part → (N,) its bytes."""
     device_memory: float
     """Bytes that a GPU has for all this."""
     host_memory: float
@@ -94,7 +94,7 @@ def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEs
     pairs = tuple(dict.fromkeys(kinds))
     row_of = {pair: index for index, pair in enumerate(pairs)}
     table_rows = np.array([row_of[kind] for kind in kinds], dtype=np.int64)
-    held_on, held_rows = _shards(sharding, table_rows, per_node)
+    shard_gpus, held_rows = _shards(sharding, table_rows, per_node)
     counts = np.bincount(table_rows, minlength=len(pairs)).astype(np.float64)
     x, links = option_columns(question, pairs), links_of(question)
     shard_seconds, everywhere_seconds = stage_loads(question, x, links)
@@ -102,32 +102,32 @@ def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEs
 
     def on_gpus(shard: Array, everywhere: Array, holders: Array | float = 1.0) -> Array:
         total: Array = np.tile(counts @ everywhere, (gpus, 1))
-        np.add.at(total, held_on, shard[held_rows] / holders)
+        np.add.at(total, shard_gpus, shard[held_rows] / holders)
         return total
 
     loads = on_gpus(shard_seconds, everywhere_seconds)
-    alike, moments = fixed_bytes(question), moments_of(question)
+    fixed_parts, moments = fixed_bytes(question), moments_of(question)
     parts = np.stack([on_gpus(*of) for of in zip(size.shard, size.everywhere, strict=True)])  # (M, W, P)
-    filled = parts.sum(axis=2) + np.sum(list(alike.values()), axis=0)[:, None]
+    filled = parts.sum(axis=2) + np.sum(list(fixed_parts.values()), axis=0)[:, None]
     peak = filled.argmax(axis=0)
     device = parts[peak, np.arange(gpus)]
     holders = _holders(sharding, table_rows, per_node)[:, None]
     rank_host = on_gpus(size.shard_host, size.everywhere_host / per_node, holders)
     host = rank_host.reshape(nodes, per_node, -1).sum(axis=1)
-    fixed, beside = fixed_seconds(question, links)
-    stages = np.maximum(loads.max(axis=0), beside) + fixed
+    fixed, hidden = fixed_seconds(question, links)
+    stages = np.maximum(loads.max(axis=0), hidden) + fixed
     batch, flops = question.training.global_batch, DenseNetwork(question.model).flops
     return RecommenderEstimate(
         stages=Breakdown(tuple(zip(STAGES, map(float, stages), strict=True))),
         busiest=tuple(int(gpu) for gpu in loads.argmax(axis=0)),
         loads=loads,
         fixed=fixed,
-        hidden=beside,
+        hidden=hidden,
         device_bytes=filled.max(axis=0),
         fullest_moment=tuple(moments[at] for at in peak.tolist()),
         moments=dict(zip(moments, filled, strict=True)),
         device_parts={name: device[:, at] for at, name in enumerate(PARTS)}
-        | {name: each[peak] for name, each in alike.items()},
+        | {name: each[peak] for name, each in fixed_parts.items()},
         host_bytes=host.sum(axis=1),
         rank_host_bytes=rank_host.sum(axis=1),
         host_parts={name: host[:, at] for at, name in enumerate(PARTS)},
@@ -142,9 +142,9 @@ def _shards(sharding: Sharding, table_rows: Ints, per_node: int) -> tuple[Ints, 
     """GPU and option row of every shard that lies on GPUs of its own; of `node-row` one for each GPU of its node."""
     gpus: list[int] = []
     rows: list[int] = []
-    for placed, row in zip(sharding.tables, table_rows, strict=True):
-        for at in placed.at:
-            node = placed.option.form == "node-row"
+    for placement, row in zip(sharding.tables, table_rows, strict=True):
+        for at in placement.at:
+            node = placement.option.form == "node-row"
             holders = range(at * per_node, (at + 1) * per_node) if node else (at,)
             gpus.extend(holders)
             rows.extend([row] * len(holders))
@@ -153,11 +153,11 @@ def _shards(sharding: Sharding, table_rows: Ints, per_node: int) -> tuple[Ints, 
 
 def _holders(sharding: Sharding, table_rows: Ints, per_node: int) -> Array:
     """For every shard of `_shards`: the number of entries that stand for the same shard."""
-    held: list[float] = []
-    for placed, _ in zip(sharding.tables, table_rows, strict=True):
-        times = per_node if placed.option.form == "node-row" else 1
-        held.extend([float(times)] * (len(placed.at) * times))
-    return np.array(held)
+    holders: list[float] = []
+    for placement, _ in zip(sharding.tables, table_rows, strict=True):
+        times = per_node if placement.option.form == "node-row" else 1
+        holders.extend([float(times)] * (len(placement.at) * times))
+    return np.array(holders)
 
 
 def _check(question: RecommenderQuestion, sharding: Sharding) -> None:
@@ -167,24 +167,29 @@ def _check(question: RecommenderQuestion, sharding: Sharding) -> None:
             f"the sharding has {len(sharding.tables)} tables, `{question.model.name}` has {tables}"
         )
     names = question.model.table_names
-    wrong = []
-    for number, placed in enumerate(sharding.tables):
+    complaints = []
+    for number, placement in enumerate(sharding.tables):
         name = f"table:{number} (`{names[number]}`)"
-        node = placed.option.form == "node-row"
+        node = placement.option.form == "node-row"
         limit = cluster.nodes if node else cluster.num_gpus
-        if beyond := [at for at in placed.at if at >= limit]:
-            what = "node" if node else "GPU"
-            wrong.append((name, f"lies on {what} {beyond[0]}, and there are {limit}, counted from 0"))
-        if placed.option.tier == "host" and not question.facts.host_tables:
-            wrong.append(
+        if invalid := [at for at in placement.at if at >= limit]:
+            places_word = "node" if node else "GPU"
+            complaints.append(
+                (name, f"lies on {places_word} {invalid[0]}, and there are {limit}, counted from 0")
+            )
+        if placement.option.tier == "host" and not question.facts.host_tables:
+            complaints.append(
                 (name, f"lies in host memory, where software stack `{question.stack.name}` keeps no tables")
             )
         width = question.model.classes[question.model.class_of_table[number]].width
-        if placed.option.form == "column" and width % placed.option.shards:
-            wrong.append((name, f"has {width} columns, which {placed.option.shards} slices do not divide"))
-    if len(wrong) == 1:
-        raise InputError(" ".join(wrong[0]))
-    if wrong:
+        if placement.option.form == "column" and width % placement.option.shards:
+            complaints.append(
+                (name, f"has {width} columns, which {placement.option.shards} slices do not divide")
+            )
+    if len(complaints) == 1:
+        raise InputError(" ".join(complaints[0]))
+    if complaints:
         raise InputError(
-            f"{len(wrong)} tables cannot be held so", problems=first_of([Problem(*one) for one in wrong])
+            f"{len(complaints)} tables cannot be held so",
+            problems=first_of([Problem(*one) for one in complaints]),
         )

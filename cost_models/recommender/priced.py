@@ -43,7 +43,7 @@ class PricedOptions:
     """
 
     options: tuple[Option, ...]
-    """(O,) options; those of a class follow one another."""
+    """(O,) options, grouped by class."""
     table_class: Ints
     """(O,) class of tables that each is an option of."""
     shards: Ints

@@ -27,7 +27,7 @@ class RecommenderQuestion:
     stack: StackSpec
     hardware: HardwareProfile
     embedding: EmbeddingProfile = DATASHEET
-    """Constants of lookups and updates; by default those of the catalogue for the GPU."""
+    """Constants of lookups and updates; default: the catalogue's for the GPU."""
 
     def __post_init__(self) -> None:
         if self.embedding is DATASHEET:
@@ -35,9 +35,9 @@ class RecommenderQuestion:
 
     @property
     def kernel_seconds(self) -> float:
-        """Least seconds of a kernel."""
-        mine = self.embedding.kernel_seconds
-        return self.hardware.kernel_seconds if mine is None else mine
+        """Shortest time of a kernel."""
+        own_seconds = self.embedding.kernel_seconds
+        return self.hardware.kernel_seconds if own_seconds is None else own_seconds
 
     @property
     def facts(self) -> RecommenderStack:
@@ -57,7 +57,7 @@ def complete_recommender(
     stack: str | None = None,
     profile: str | HardwareProfile | None = None,
 ) -> RecommenderQuestion:
-    """The question with its stack (default: our own here and on CPUs, TorchRec on clusters) and the nearest profiles.
+    """The question with its stack (default: Meshwright's here and on CPUs, TorchRec on clusters) and nearest profiles.
 
     Raises:
         UnknownNameError: no such stack or profile.
@@ -68,13 +68,13 @@ def complete_recommender(
             f"`{cluster.name}` has several pools of GPUs, over which tables are not sharded",
             hint="plan for one of them",
         )
-    chosen = chosen_stack(cluster, stack, usual=USUAL_STACK)
-    hardware = chosen_profile(cluster, chosen, profile)
+    stack_spec = chosen_stack(cluster, stack, usual=USUAL_STACK)
+    hardware = chosen_profile(cluster, stack_spec, profile)
     return RecommenderQuestion(
         model=model,
         cluster=measured_cluster(hardware, cluster),
         training=training,
-        stack=chosen,
+        stack=stack_spec,
         hardware=hardware,
         embedding=embedding_profile_of(cluster.gpu.name),
     )

@@ -21,7 +21,7 @@ from cost_models.specs.recommender.model import TableSpec
 from cost_models.specs.recommender.sharding import Option
 
 Pair = tuple[int, Option]
-"""A class of tables, by number, and an option of it."""
+"""Number of a class of tables, and one of its options."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +78,18 @@ class OptionColumns:
 def option_columns(question: RecommenderQuestion, pairs: Sequence[Pair]) -> OptionColumns:
     """The options as columns."""
     classes = question.model.classes
-    accesses = {which: accesses_of(classes[which]) for which in {which for which, _ in pairs}}
-    counted_of: dict[tuple[object, ...], dict[str, float]] = {}
-    counted = []
-    for which, option in pairs:  # how a table is cut does not change which rows are met
-        key = which, option.form == "copy", option.hot, option.tier, option.cached
-        if key not in counted_of:
-            counted_of[key] = _counted(classes[which], accesses[which], option, question)
-        counted.append(counted_of[key])
-    tables = [classes[which] for which, _ in pairs]
+    accesses = {
+        class_index: accesses_of(classes[class_index])
+        for class_index in {class_index for class_index, _ in pairs}
+    }
+    counts_of_key: dict[tuple[object, ...], dict[str, float]] = {}
+    counts = []
+    for class_index, option in pairs:  # how a table is cut does not change which rows are met
+        key = class_index, option.form == "copy", option.hot, option.tier, option.cached
+        if key not in counts_of_key:
+            counts_of_key[key] = _access_counts(classes[class_index], accesses[class_index], option, question)
+        counts.append(counts_of_key[key])
+    tables = [classes[class_index] for class_index, _ in pairs]
     options = [option for _, option in pairs]
     spread = {"row": question.cluster.num_gpus, "node-row": question.cluster.gpus_per_node}  # of one slice
     return OptionColumns(
@@ -94,14 +97,17 @@ def option_columns(question: RecommenderQuestion, pairs: Sequence[Pair]) -> Opti
         form=np.array([option.form for option in options], dtype=np.str_),
         rows=np.array([table.rows for table in tables], dtype=np.float64),
         width=np.array(
-            [classes[which].width / (of.shards if of.form == "column" else 1) for which, of in pairs]
+            [
+                classes[class_index].width / (of.shards if of.form == "column" else 1)
+                for class_index, of in pairs
+            ]
         ),
         whole_width=np.array([table.width for table in tables], dtype=np.float64),
         shards=np.array([option.shards if option.placed else 0 for option in options], dtype=np.int64),
         sharers=np.array([_sharers(option, spread) for option in options], dtype=np.float64),
         on_host=np.array([option.tier == "host" for option in options], dtype=np.bool_),
         hashed=np.array([table.hashed for table in tables], dtype=np.bool_),
-        **{name: np.array([one[name] for one in counted], dtype=np.float64) for name in counted[0]},
+        **{name: np.array([one[name] for one in counts], dtype=np.float64) for name in counts[0]},
     )
 
 
@@ -112,7 +118,7 @@ def _sharers(option: Option, spread: dict[str, int]) -> int:
     return spread.get(option.form, 1) * (option.shards if option.form == "node-row" else 1)
 
 
-def _counted(
+def _access_counts(
     table: TableSpec, accesses: Accesses, option: Option, question: RecommenderQuestion
 ) -> dict[str, float]:
     """Columns of one option that follow from how often its rows are used."""
@@ -173,7 +179,7 @@ _LEAST_WIDTH = 16
 _HOT = (0.001, 0.01, 0.1)
 _CACHED = (0.01, 0.1, 0.3)
 _LEAST_SKEW = 2.0
-"""How much more often than on average hot rows must be used for a copy or a cache of them to be tried."""
+"""Minimum use of hot rows, relative to the mean row, for options that copy or cache them."""
 
 
 def default_options(question: RecommenderQuestion, *, hot: bool = False) -> tuple[Pair, ...]:
@@ -194,7 +200,7 @@ def _options(question: RecommenderQuestion, table: TableSpec, *, hot: bool) -> I
     if cluster.nodes > 1 and cluster.gpus_per_node > 1:
         bases.append(Option("node-row"))
     yield from bases
-    kept = tuple(_shares(table, _CACHED))
+    cached_shares = tuple(_shares(table, _CACHED))
     numbered = hot and not table.hashed  # keys are not numbered by how often they are used
     hottest = tuple(_shares(table, _HOT)) if numbered else ()
     if cluster.num_gpus > 1:
@@ -203,7 +209,9 @@ def _options(question: RecommenderQuestion, table: TableSpec, *, hot: bool) -> I
     if cluster.host_memory and question.facts.host_tables and not is_own_host(cluster):
         yield from (Option(base.form, base.shards, tier="host") for base in bases)
         yield from (
-            Option(base.form, base.shards, tier="host", cached=cached) for base in bases for cached in kept
+            Option(base.form, base.shards, tier="host", cached=cached)
+            for base in bases
+            for cached in cached_shares
         )
 
 

@@ -40,7 +40,7 @@ _KERNELS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """What answers: the machine, its rates, and how its lookups are launched."""
+    """The serving machine, its rates, and the launches of its lookups."""
 
     cluster: ClusterSpec
     constants: EmbeddingProfile
@@ -49,19 +49,19 @@ class Server:
     measured: tuple[ServedPoint, ...] = ()
     """Lookups of one table as they were measured; they replace what constants and launches say."""
     drive_rate: float | None = None
-    """What the drives of a node read in bytes/s; None where all rows are in host memory."""
+    """Bytes/s that the drives of a node read; None where all rows are in host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """Batches that one GPU answers, N of them of C classes of tables, seconds each."""
+    """Seconds of N batches that one GPU answers, each of C classes of tables."""
 
     batch: Array
     """(N,) samples."""
     launch_seconds: Array
     cache_seconds: Array
     host_seconds: Array
-    """Of rows that are not in the cache; 0 where all are."""
+    """Seconds of rows outside the cache; 0 where all are cached."""
     drive_seconds: Array
     hits: Array
     """(N, C) share of the ids of each table that are served from the cache: with rows held for good those whose row
@@ -69,7 +69,7 @@ class Served:
     host_rows: Array
     """(N,) distinct rows that come from the host."""
     drive_rows: Array
-    """(N,) of them, those that the host reads from a drive."""
+    """(N,) distinct rows that the host reads from a drive."""
     gpus: int
 
     @property
@@ -90,8 +90,8 @@ def served(
     batch, cluster = np.asarray(batches, np.float64), server.cluster
     ids = batch[:, None] * tables.lookups
     brought = rows_brought(tables, ids, cached)
-    beyond = tables.beyond(ids, np.maximum(on_host, cached)) * tables.counts
-    blocks = (beyond * np.maximum(tables.vector_bytes, DRIVE_BLOCK)).sum(-1)
+    cold_rows = tables.distinct_cold_rows(ids, np.maximum(on_host, cached)) * tables.counts
+    blocks = (cold_rows * np.maximum(tables.vector_bytes, DRIVE_BLOCK)).sum(-1)
     drive = np.zeros_like(batch)
     if server.drive_rate:
         drive = blocks * cluster.gpus_per_node / server.drive_rate + DRIVE_SECONDS
@@ -105,7 +105,7 @@ def served(
         drive_seconds=np.where(blocks > 0, drive, 0.0),
         hits=np.broadcast_to(hits, ids.shape),
         host_rows=brought @ tables.counts,
-        drive_rows=beyond.sum(-1),
+        drive_rows=cold_rows.sum(-1),
         gpus=cluster.num_gpus,
     )
 
@@ -124,21 +124,21 @@ def _priced(tables: CachedTables, ids: Array, brought: Array, server: Server) ->
     kernel = constants.kernel_seconds or 0.0
     rate = cluster.gpu.memory_bandwidth * constants.lookup_efficiency
     of_rows = tables.vector_bytes + constants.half_row_bytes
-    moved = ids * tables.counts * (of_rows + ID_BYTES + TAG_BYTES)
+    bytes_moved = ids * tables.counts * (of_rows + ID_BYTES + TAG_BYTES)
     over_link = (brought * tables.counts * tables.vector_bytes).sum(-1)
     host = over_link / host_rate(cluster, constants) + kernel
     at_once = 0.0 if server.launch_seconds else _KERNELS * kernel
     launch = np.full(len(ids), server.launch_seconds * float(tables.counts.sum()))
-    return launch, moved.sum(-1) / rate + at_once, np.where(over_link > 0, host, 0.0)
+    return launch, bytes_moved.sum(-1) / rate + at_once, np.where(over_link > 0, host, 0.0)
 
 
 def _measured(tables: CachedTables, ids: Array, brought: Array, server: Server) -> tuple[Array, Array, Array]:
-    """The same of lookups as they were measured: a cache of what was used last finds the rows of a batch once each."""
-    found = ids if tables.policy == "hottest" else tables.beyond(ids, np.zeros(ids.shape[1]))
-    points = sorted(server.measured, key=lambda one: one.row_bytes)
-    lengths = [one.row_bytes for one in points]
+    """Seconds from measured lookups; a cache of rows used last looks up each distinct row of a batch once."""
+    looked_up = ids if tables.policy == "hottest" else tables.distinct_cold_rows(ids, np.zeros(ids.shape[1]))
+    points = sorted(server.measured, key=lambda point: point.row_bytes)
+    lengths = [point.row_bytes for point in points]
     launch, hit, miss = (
-        tables.counts * np.interp(tables.vector_bytes, lengths, [getattr(one, name) for one in points])
+        tables.counts * np.interp(tables.vector_bytes, lengths, [getattr(point, name) for point in points])
         for name in ("launch_seconds", "hit_seconds", "miss_seconds")
     )
-    return np.full(len(ids), launch.sum()), (found - brought) @ hit, brought @ miss
+    return np.full(len(ids), launch.sum()), (looked_up - brought) @ hit, brought @ miss

@@ -71,8 +71,8 @@ class Forecast:
         if not self.evicts:
             return 0.0
         slow = self.operations.slow_hosts
-        found = slow / (1 - slow) * (self.job.nodes + self.failures)
-        return found * (self.segment.restart + self.segment.saving)
+        result = slow / (1 - slow) * (self.job.nodes + self.failures)
+        return result * (self.segment.restart + self.segment.saving)
 
     @property
     def seconds(self) -> float:
@@ -91,7 +91,7 @@ class Forecast:
 
     @property
     def parts(self) -> Breakdown:
-        """Where the expected seconds go: they sum to `seconds`."""
+        """Breakdown of the expected seconds: the parts sum to `seconds`."""
         one, n = self.segment, self.segments
         known = {} if self.job.start is None else {"starting": self.job.start_seconds}
         return Breakdown.of(
@@ -149,16 +149,16 @@ def forecast(job: Job, operations: OperationsSpec, every: int | None = None) -> 
         InputError: an interval that is none, or in which storage cannot take a checkpoint.
     """
     choices = (False, True) if 0 < operations.slow_hosts < 1 else (False,)
-    found = min(
+    result = min(
         (_forecast(job, operations, every, evicts=evicts) for evicts in choices), key=lambda one: one.seconds
     )
-    if found.goodput < LEAST_GOODPUT:
+    if result.goodput < LEAST_GOODPUT:
         raise InfeasibleError(
-            f"the job never ends: {format_seconds(found.segment.between)} from failure to failure leave"
-            f" {found.goodput:.1%} of the time to train",
+            f"the job never ends: {format_seconds(result.segment.between)} from failure to failure leave"
+            f" {result.goodput:.1%} of the time to train",
             hint="a longer --mtbf, a quicker restart, faster storage or more spares",
         )
-    return found
+    return result
 
 
 def _forecast(job: Job, operations: OperationsSpec, every: int | None, *, evicts: bool) -> Forecast:
@@ -179,7 +179,7 @@ def _forecast(job: Job, operations: OperationsSpec, every: int | None, *, evicts
     step = Segment(work=job.step_seconds * slowdown, saving=saving, restart=restart, between=between, lag=lag)
     if every is not None:
         _require_possible(every, job, operations, step)
-    found = Forecast(
+    result = Forecast(
         job=job,
         operations=operations,
         every=1,
@@ -192,25 +192,25 @@ def _forecast(job: Job, operations: OperationsSpec, every: int | None, *, evicts
         flush=flush,
         read=read,
     )
-    return with_every(found, every or min(best_steps(step), job.steps))
+    return with_every(result, every or min(best_steps(step), job.steps))
 
 
-def with_every(found: Forecast, every: int) -> Forecast:
+def with_every(prediction: Forecast, every: int) -> Forecast:
     """The forecast with another number of steps between checkpoints."""
-    step = found.job.step_seconds * found.slowdown
-    return replace(found, every=every, segment=replace(found.segment, work=every * step))
+    step = prediction.job.step_seconds * prediction.slowdown
+    return replace(prediction, every=every, segment=replace(prediction.segment, work=every * step))
 
 
-def least_steps(found: Forecast) -> int:
-    """Fewest steps between checkpoints that storage keeps up with."""
-    return _least(with_every(found, 1).segment)
+def least_steps(prediction: Forecast) -> int:
+    """Minimum number of steps between checkpoints that storage keeps up with."""
+    return _least_interval(with_every(prediction, 1).segment)
 
 
 def best_steps(step: Segment) -> int:
     """Steps between checkpoints with the least expected time; `step` is a segment of one step."""
-    least = _least(step)
+    fewest = _least_interval(step)
     work = best_work(step.saving, step.between) / step.work
-    near = {max(least, math.floor(work)), max(least, math.ceil(work)), least}
+    near = {max(fewest, math.floor(work)), max(fewest, math.ceil(work)), fewest}
 
     def cost(steps: int) -> float:
         one = replace(step, work=steps * step.work)
@@ -219,8 +219,8 @@ def best_steps(step: Segment) -> int:
     return min(sorted(near), key=cost)
 
 
-def _least(step: Segment) -> int:
-    """Fewest steps in which a checkpoint is written."""
+def _least_interval(step: Segment) -> int:
+    """Minimum number of steps in which a checkpoint is written."""
     return max(1, math.ceil((step.lag - step.saving) / step.work))
 
 
@@ -231,18 +231,18 @@ def _copy(job: Job, operations: OperationsSpec) -> float:
 
 
 def _require_possible(every: int, job: Job, operations: OperationsSpec, step: Segment) -> None:
-    """Raises InputError where a job cannot save every so many steps."""
+    """Raises InputError where a job cannot save every `every` steps."""
     if not 1 <= every <= job.steps:
         raise InputError(f"a job of {job.steps:,} steps cannot save every {every:,} of them")
-    least = _least(step)
-    if every >= least:
+    fewest = _least_interval(step)
+    if every >= fewest:
         return
-    what = (
+    message = (
         f"storage takes {format_bytes(job.checkpoint_bytes)} at {format_bandwidth(operations.storage_write)}: longer"
         f" than {every:,} steps"
     )
     raise InputError(
         "checkpoints come faster than storage takes them",
-        problems=[Problem("--every", what)],
-        hint=f"--every {least} or more",
+        problems=[Problem("--every", message)],
+        hint=f"--every {fewest} or more",
     )

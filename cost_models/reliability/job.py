@@ -1,4 +1,4 @@
-"""A training job, as its forecast needs it.
+"""A training job, input of its forecast.
 
 What a start of the executor takes by the parts that `run` reports, from constants (`data/errors/start.yaml`).
 
@@ -65,12 +65,12 @@ def group_sizes(layout: Layout) -> tuple[int, ...]:
 
 
 def requests(sizes: Sequence[int]) -> int:
-    """What a rank asks of the store; the first group is that of all ranks."""
+    """Number of a rank's requests to the store; the first group has all ranks."""
     return sum(1 + 2 * _peers(size) for size in sizes) + 2 * max(0, _peers(sizes[0]) - 1)
 
 
 def requests_of_all_pairs(sizes: Sequence[int]) -> int:
-    """The same where each rank connects to all others of its groups."""
+    """Number of a rank's requests where it connects to all others of its groups."""
     return sum(1 + 2 * size for size in sizes)
 
 
@@ -113,11 +113,11 @@ class Resume:
     """Seconds in which every rank gets what others of those that hold the same have read."""
 
     def reads_once(self, storage: float) -> bool:
-        """Whether it is sooner that one of several ranks reads and sends, where all together read `storage` bytes/s."""
+        """Whether one reader that sends to the other ranks is faster, at `storage` bytes/s for all readers together."""
         return (self.held - self.whole) / storage > self.sending
 
     def seconds(self, storage: float) -> float:
-        """Seconds until every rank has what it holds."""
+        """Seconds until every rank has its state."""
         once = self.reads_once(storage)
         reading = self.whole / storage + self.sending if once else self.held / storage
         digest = float(read_data("errors/start")["digest"]) * self.whole / self.ranks
@@ -148,7 +148,7 @@ def _parts(question: Question, layout: Layout) -> Iterator[tuple[float, Groups]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A training job, as its forecast needs it."""
+    """A training job, input of its forecast."""
 
     steps: int
     step_seconds: float
@@ -163,7 +163,7 @@ class Job:
     start: Breakdown | None = None
     """Seconds of the first start by part. None: unknown."""
     again: Breakdown | None = None
-    """The same of a restart, which draws no weights: none is quicker."""
+    """Seconds of a restart by part; no start is faster, as it draws no weights. None: unknown."""
     resume: Resume | None = None
     """How a restart reads a checkpoint; None: each byte once."""
 
@@ -173,7 +173,7 @@ class Job:
         return 0.0 if self.start is None else self.start.total
 
     def reading(self, storage: float) -> float:
-        """Seconds of a restart that reads a checkpoint from storage of so many bytes/s."""
+        """Seconds of a restart that reads a checkpoint at `storage` bytes/s."""
         return self.checkpoint_bytes / storage if self.resume is None else self.resume.seconds(storage)
 
     @property

@@ -23,7 +23,7 @@ from cost_models.units import grouped
 RUNS = 10_000
 SEED = 2024
 _MOST_DRAWS = 20_000_000
-"""Beyond so many failures each is no longer drawn: sums of so many are normal."""
+"""Maximum number of failures drawn one by one; sums of more are normal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,31 +37,34 @@ class Ends:
         return float(np.quantile(self.seconds, share))
 
 
-def draw_ends(found: Forecast, runs: int = RUNS, seed: int = SEED) -> Ends:
+def draw_ends(prediction: Forecast, runs: int = RUNS, seed: int = SEED) -> Ends:
     """Draws of the job's end, reproducible by `seed`.
 
     A segment fails with a chance, or not; one that failed is tried until a restart and a segment pass without failure.
     """
     rng = np.random.default_rng(seed)
-    one, count = found.segment, max(1, round(found.segments))
+    one, count = prediction.segment, max(1, round(prediction.segments))
     fails = rng.binomial(count, one.first_fails, runs)
     passes = math.exp(-one.again / one.between)
     retries = np.where(fails > 0, rng.negative_binomial(np.maximum(fails, 1), passes), 0)
     seconds = (count - fails) * one.length + fails * one.again
     seconds = seconds + _sum_of(rng, fails, one.between, one.length)
     seconds += _sum_of(rng, retries, one.between, one.again)
-    if found.waiting.chance:
-        waits = rng.binomial(fails + retries, found.waiting.chance)
-        seconds += np.where(waits > 0, rng.gamma(np.maximum(waits, 1), found.waiting.seconds), 0.0)
-    seconds = found.job.start_seconds + seconds * found.segments / count + found.replacing
-    return Ends(np.sort(seconds / (1 - found.maintained)))
+    if prediction.waiting.chance:
+        waits = rng.binomial(fails + retries, prediction.waiting.chance)
+        seconds += np.where(waits > 0, rng.gamma(np.maximum(waits, 1), prediction.waiting.seconds), 0.0)
+    seconds = prediction.job.start_seconds + seconds * prediction.segments / count + prediction.replacing
+    return Ends(np.sort(seconds / (1 - prediction.maintained)))
 
 
-def draw_ends_of(found: Forecast, steps: Array, runs: int = RUNS) -> Ends:
+def draw_ends_of(prediction: Forecast, steps: Array, runs: int = RUNS) -> Ends:
     """Draws of the job's end where a step takes any of `steps` (K,) seconds, each as likely: `runs` draws in all."""
     each = [
         draw_ends(
-            with_every(forecast(replace(found.job, step_seconds=float(step)), found.operations), found.every),
+            with_every(
+                forecast(replace(prediction.job, step_seconds=float(step)), prediction.operations),
+                prediction.every,
+            ),
             max(1, runs // len(steps)),
             SEED + place,
         )
@@ -70,13 +73,13 @@ def draw_ends_of(found: Forecast, steps: Array, runs: int = RUNS) -> Ends:
     return Ends(np.sort(np.concatenate([one.seconds for one in each])))
 
 
-def _sum_of(rng: np.random.Generator, counts: Ints, mean: float, below: float) -> Array:
-    """(N,) sums of `counts` exponential times each, all conditioned to be shorter than `below`."""
+def _sum_of(rng: np.random.Generator, counts: Ints, mean: float, threshold: float) -> Array:
+    """(N,) sums of `counts` exponential times each, all conditioned to be shorter than `threshold`."""
     if counts.sum() > _MOST_DRAWS:
-        first, square = truncated(mean, below)
-        drawn: Array = rng.normal(counts * first, np.sqrt(counts * max(0.0, square - first**2)))
-        return drawn
-    share = -math.expm1(-below / mean)
+        first, square = truncated(mean, threshold)
+        total: Array = rng.normal(counts * first, np.sqrt(counts * max(0.0, square - first**2)))
+        return total
+    share = -math.expm1(-threshold / mean)
     times = -mean * np.log1p(-share * rng.random(int(counts.sum())))
     edges = np.concatenate(([0], np.cumsum(counts)))
     running = np.concatenate(([0.0], np.cumsum(times)))

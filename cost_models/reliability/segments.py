@@ -49,7 +49,7 @@ class Segment:
 
     @property
     def goodput(self) -> float:
-        """Share of the time that trains what is kept."""
+        """Share of the time spent on training that is kept."""
         return self.work / self.expected
 
     @property
@@ -149,7 +149,7 @@ class Waiting:
     chance: float
     """Chance that a failure finds no spare."""
     seconds: float
-    """Mean wait of one that finds none; exponential."""
+    """Mean wait for a spare where none is free; exponential."""
 
     @property
     def each(self) -> float:

@@ -96,7 +96,7 @@ def filling_order(tables: CachedTables) -> FillingOrder:
     lengths = [len(tables.curves[one].rows) for one in classes]
     step_class = np.repeat(np.array(classes, np.int64), lengths)
     rows = np.concatenate([tables.curves[one].rows for one in classes])
-    worth = np.concatenate([np.minimum.accumulate(tables.curves[one].each) for one in classes])
+    worth = np.concatenate([np.minimum.accumulate(tables.curves[one].share_of_row) for one in classes])
     worth = worth * (tables.lookups / tables.row_bytes)[step_class]
     order = np.argsort(-worth, kind="stable")
     shares = np.concatenate([tables.curves[one].shares for one in classes])

@@ -1,1 +1,1 @@
-"""What an option of a table costs, and what no table changes: lookups, exchanges, the dense network, memory."""
+"""Costs of a table's options and fixed costs: lookups, exchanges, the dense network, memory."""

@@ -24,7 +24,7 @@ from cost_models.specs.recommender.constants import RecommenderStack
 from cost_models.specs.recommender.model import RecommenderSpec
 
 _PADDED = 8
-"""Elements to a multiple of which widths are padded, as 13 features to 16: NVIDIA's guide asks for it in 16 bits."""
+"""Widths are padded to a multiple of it, as 13 features to 16: NVIDIA's guide asks for it in 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,7 @@ class DenseNetwork:
 
     @property
     def alive(self) -> float:
-        """Numbers of a sample that are alive at most where autograd frees what it has used: all that forward kept, or
-        in the backward pass of `dot` its vectors' gradient from either side, and that of the products.
+        """Most live elements of a sample where autograd frees used ones: all that forward kept, or in the backward pass of `dot` its vectors' gradient from either side, and that of the products.
 
         A cross layer keeps what its products give, and what it adds up; its backward pass has the gradients of its
         output, of what is multiplied, and of the first input. 0: no interaction.
@@ -115,8 +114,8 @@ class DenseNetwork:
             return float(bottom + top + self.joined + crossed + 3 * self.joined)
         if self.model.interaction.kind != "dot":
             return 0.0
-        kept = bottom + self.joined + self.top_input
-        return kept + max(float(top), 2.0 * self.joined + self.vectors**2)
+        forward_elements = bottom + self.joined + self.top_input
+        return forward_elements + max(float(top), 2.0 * self.joined + self.vectors**2)
 
     @property
     def _dot_flops(self) -> float:
@@ -132,14 +131,14 @@ class DenseSeconds:
     bottom_forward: float
     bottom_backward: float
     interaction: float
-    """Forward and backward towards its inputs, copies of these among them."""
+    """Seconds of forward and of backward towards its inputs, with copies of these."""
     top: float
-    """Forward and backward towards its inputs."""
+    """Seconds of forward and of backward towards its inputs."""
     weight_gradients: float
-    """Of interaction and top network."""
+    """Seconds of the weight gradients of interaction and top network."""
     update: float
     forward: float
-    """Of all that, what a pass without gradients takes."""
+    """Seconds of all networks' forward, without gradients."""
 
 
 def dense_seconds(question: RecommenderQuestion) -> DenseSeconds:
@@ -213,8 +212,8 @@ def _stream(elements: float, device: Device) -> float:
 
 def dense_state_bytes(question: RecommenderQuestion) -> float:
     """Weights and gradients of the dense network, as the stack keeps them, and the states of its optimizer."""
-    each = question.facts.dense_state_bytes + question.training.dense_state_bytes
-    return DenseNetwork(question.model).parameters * each
+    bytes_per_parameter = question.facts.dense_state_bytes + question.training.dense_state_bytes
+    return DenseNetwork(question.model).parameters * bytes_per_parameter
 
 
 def dense_device(question: RecommenderQuestion) -> Device:
@@ -223,13 +222,13 @@ def dense_device(question: RecommenderQuestion) -> Device:
     Raises:
         InputError: it has no matrix rate in the training precision.
     """
-    gpu, training, mine = question.cluster.gpu, question.training, question.embedding
+    gpu, training, embedding = question.cluster.gpu, question.training, question.embedding
     multiplies_tf32 = training.precision == "fp32" and question.facts.tf32 and "tf32" in gpu.peak
     require_rate(gpu, precision := "tf32" if multiplies_tf32 else training.precision)
     profile = question.hardware.model_copy(
         update={
             "kernel_seconds": question.kernel_seconds,
-            "gemm_efficiency": mine.gemm_efficiency or question.hardware.gemm_efficiency,
+            "gemm_efficiency": embedding.gemm_efficiency or question.hardware.gemm_efficiency,
         }
     )
     element = 4.0 if training.precision in FULL else 2.0

@@ -36,7 +36,7 @@ from cost_models.specs.hardware import HardwareProfile
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Seconds of a collective as start-up and seconds a byte that one rank holds, around a usual message."""
+    """Seconds of a collective: start-up, and seconds a byte of one rank, fitted near a usual message."""
 
     start: float
     each_byte: float
@@ -56,16 +56,16 @@ class Links:
     """Reduce-scatter inside a node, a byte of the whole tensor."""
     node_gather: Rate
     between_nodes: Rate
-    """All-to-all of GPUs of one place in all nodes, a byte that one rank sends to all."""
+    """All-to-all of the GPUs at one place of every node, a byte that one rank sends to all."""
 
 
 def link_profile(question: RecommenderQuestion) -> HardwareProfile:
     """The hardware profile with the link efficiencies of this stack's exchanges."""
-    mine, start = question.embedding, question.embedding.collective_seconds
+    embedding, start = question.embedding, question.embedding.collective_seconds
     return question.hardware.model_copy(
         update={
-            "link_efficiency": mine.link_efficiency or question.hardware.link_efficiency,
-            "network_efficiency": mine.network_efficiency or question.hardware.network_efficiency,
+            "link_efficiency": embedding.link_efficiency or question.hardware.link_efficiency,
+            "network_efficiency": embedding.network_efficiency or question.hardware.network_efficiency,
             "collective_seconds": question.hardware.collective_seconds if start is None else start,
         }
     )
@@ -78,10 +78,10 @@ def links_of(question: RecommenderQuestion) -> Links:
     node = group_of(cluster, cluster.gpus_per_node)
     peers = group_of(cluster, cluster.nodes, cluster.gpus_per_node)
 
-    usual = _usual_bytes(question)
+    message_bytes = _usual_bytes(question)
 
-    def rate(collective: Callable[..., Array], group: Groups, held: float = 1.0) -> Rate:
-        return _rate(collective, group, profile, held, usual)
+    def rate(collective: Callable[..., Array], group: Groups, ranks: float = 1.0) -> Rate:
+        return _rate(collective, group, profile, ranks, message_bytes)
 
     return Links(
         all_to_all=rate(all_to_all_seconds, everyone, cluster.num_gpus),
@@ -103,12 +103,18 @@ def _usual_bytes(question: RecommenderQuestion) -> float:
 
 
 def _rate(
-    collective: Callable[..., Any], group: Groups, profile: HardwareProfile, held: float, usual: float
+    collective: Callable[..., Any],
+    group: Groups,
+    profile: HardwareProfile,
+    ranks: float,
+    message_bytes: float,
 ) -> Rate:
-    """The straight line through the seconds of two messages, each of so many parts as ranks hold apart."""
-    near, far = (float(collective(size * held, group, profile)[0]) for size in (usual, 2 * usual))
-    each = max(0.0, (far - near) / usual)
-    return Rate(start=max(0.0, near - each * usual), each_byte=each)
+    """The straight line through the seconds of two messages, each of `ranks` parts."""
+    near, far = (
+        float(collective(size * ranks, group, profile)[0]) for size in (message_bytes, 2 * message_bytes)
+    )
+    seconds_per_byte = max(0.0, (far - near) / message_bytes)
+    return Rate(start=max(0.0, near - seconds_per_byte * message_bytes), each_byte=seconds_per_byte)
 
 
 def index_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
@@ -133,11 +139,11 @@ def backward_seconds(question: RecommenderQuestion, x: OptionColumns, links: Lin
 def copy_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
     """(O,) seconds on every GPU to all-reduce gradients of copied rows; all tables share one start-up."""
     element = question.training.exchange_bytes
-    every = x.hot_rows * x.whole_width * element * links.all_reduce.each_byte
+    all_rows = x.hot_rows * x.whole_width * element * links.all_reduce.each_byte
     gpus = question.cluster.num_gpus
     touched = gpus * x.local_hot_distinct * (x.whole_width * element + question.facts.id_bytes)
     gathered = touched * links.all_gather.each_byte
-    of = {"all": every, "touched": gathered, "least": np.minimum(every, gathered)}
+    of = {"all": all_rows, "touched": gathered, "least": np.minimum(all_rows, gathered)}
     starts = question.facts.copy_collectives / question.model.num_tables * links.all_gather.start
     return of[question.facts.copies_reduce] + np.where(x.hot_rows > 0, starts, 0.0)
 
@@ -146,7 +152,7 @@ def _vectors_seconds(
     question: RecommenderQuestion, x: OptionColumns, links: Links, scatter: Rate, node_scatter: Rate
 ) -> Array:
     element = question.training.exchange_bytes
-    placed = x.bags * x.width * element * links.all_to_all.each_byte
+    exchanged = x.bags * x.width * element * links.all_to_all.each_byte
     sums = x.outputs * x.whole_width * element
     rows = sums * scatter.each_byte
     if question.facts.rows_send == "vectors":
@@ -156,5 +162,5 @@ def _vectors_seconds(
         sums * node_scatter.each_byte + sums / question.cluster.gpus_per_node * links.between_nodes.each_byte
     )
     conditions = [(x.form == "row") & (x.shards == 0), x.form == "node-row", x.form == "copy"]
-    seconds: Array = np.select(conditions, [rows, in_node, np.zeros(len(x))], default=placed)
+    seconds: Array = np.select(conditions, [rows, in_node, np.zeros(len(x))], default=exchanged)
     return np.where(x.ids > 0, seconds, 0.0)

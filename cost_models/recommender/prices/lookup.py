@@ -47,29 +47,29 @@ def change_bytes(distinct: npt.ArrayLike, kept_bytes: npt.ArrayLike) -> Array:
 
 
 def efficiency(points: Sequence[TablePoint], row_bytes: Array, pooling: npt.ArrayLike = 1.0) -> Array:
-    """Share of bandwidth at rows of `row_bytes`, interpolated; beyond the measured sizes that of the nearest."""
+    """Share of bandwidth at rows of `row_bytes`, interpolated; outside the measured sizes the nearest one's."""
     rows = np.array(sorted({one.row_bytes for one in points}))
     poolings = np.array(sorted({one.pooling for one in points}))
-    known = {(one.row_bytes, one.pooling): one.efficiency for one in points}
-    logs = np.log([[known[row, pool] for pool in poolings] for row in rows])
-    at, low, share = _between(np.log(rows), row_bytes)
-    to, low_pool, share_pool = _between(np.log(poolings), np.broadcast_to(pooling, np.shape(row_bytes)))
+    measured = {(one.row_bytes, one.pooling): one.efficiency for one in points}
+    logs = np.log([[measured[row, pool] for pool in poolings] for row in rows])
+    at, low, share = _bracket(np.log(rows), row_bytes)
+    to, low_pool, share_pool = _bracket(np.log(poolings), np.broadcast_to(pooling, np.shape(row_bytes)))
     near = logs[low, low_pool] * (1 - share_pool) + logs[low, to] * share_pool
     far = logs[at, low_pool] * (1 - share_pool) + logs[at, to] * share_pool
     return np.asarray(np.exp(near * (1 - share) + far * share))
 
 
-def _between(logs: Array, values: npt.ArrayLike) -> tuple[Ints, Ints, Array]:
+def _bracket(logs: Array, values: npt.ArrayLike) -> tuple[Ints, Ints, Array]:
     """(upper point, lower point, share of the way) of each value on a measured axis."""
-    found = np.clip(np.log(np.maximum(np.asarray(values, dtype=np.float64), 1e-12)), logs[0], logs[-1])
-    upper = np.clip(np.searchsorted(logs, found), 0, len(logs) - 1)
+    clipped = np.clip(np.log(np.maximum(np.asarray(values, dtype=np.float64), 1e-12)), logs[0], logs[-1])
+    upper = np.clip(np.searchsorted(logs, clipped), 0, len(logs) - 1)
     lower = np.maximum(upper - 1, 0)
     gap = np.where(upper > lower, logs[upper] - logs[lower], 1.0)
-    return upper, lower, np.asarray((found - logs[lower]) / gap * (upper > lower))
+    return upper, lower, np.asarray((clipped - logs[lower]) / gap * (upper > lower))
 
 
 def state_bytes(question: RecommenderQuestion, width: npt.ArrayLike) -> Array:
-    """Bytes of optimizer states of a row of so many elements: 0, one number, or one or two numbers an element, fp32."""
+    """Bytes of optimizer states of a row of `width` elements: 0, one number, or one or two numbers an element, fp32."""
     elements = np.asarray(width, dtype=np.float64)
     of: dict[str, Array] = {
         "sgd": 0 * elements,
@@ -84,7 +84,9 @@ def lookup_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Arr
     """(O,) lookup seconds of a GPU that holds (part of) a shard, and of every GPU for copied rows."""
     gpus = question.cluster.num_gpus
     ids, bags = x.ids / x.sharers, np.where(x.form == "row", x.outputs, x.bags)
-    shard = _read_seconds(question, x.width, ids, bags * _sent(question, x), x.distinct / x.sharers, x.hit)
+    shard = _read_seconds(
+        question, x.width, ids, bags * _sent_share(question, x), x.distinct / x.sharers, x.hit
+    )
     copied = _read_seconds(
         question, x.whole_width, x.hot_ids / gpus, x.hot_bags / gpus, x.local_hot_distinct, np.ones(len(x))
     )
@@ -126,11 +128,11 @@ def _read_seconds(
     """Seconds to read a row for each id, read the ids, and write vectors of samples."""
     gpu, constants, measured = question.cluster.gpu, question.embedding, question.hardware.tables
     row_bytes, written = width * question.training.table_bytes, bags * width * _exchange(question)
-    met = np.minimum(distinct, ids)
-    held = np.minimum(1.0, (gpu.l2_cache or 0.0) / np.maximum(met * row_bytes, 1.0))
-    again = held * (ids - met)
+    distinct_met = np.minimum(distinct, ids)
+    cached_share = np.minimum(1.0, (gpu.l2_cache or 0.0) / np.maximum(distinct_met * row_bytes, 1.0))
+    repeated = cached_share * (ids - distinct_met)
     on_cpu = measured is not None and gpu.kind == "cpu"  # whose measured rows came from its caches already
-    read = ids - again + again / (1.0 if on_cpu else constants.cache_speedup)
+    read = ids - repeated + repeated / (1.0 if on_cpu else constants.cache_speedup)
     host = ids * row_bytes / host_rate(question)
     over_link = np.where(hit < 1, (1 - hit) * host, 0.0)
     if measured is not None:
@@ -142,7 +144,7 @@ def _read_seconds(
     return np.asarray(device + over_link + _streamed_seconds(question, ids * ID_BYTES + written))
 
 
-def _sent(question: RecommenderQuestion, x: OptionColumns) -> Array:
+def _sent_share(question: RecommenderQuestion, x: OptionColumns) -> Array:
     """Share of the samples' vectors that a GPU computes: all, or where vectors of ids are sent those of its ids."""
     if question.facts.rows_send == "sums":
         return np.ones(len(x))
@@ -161,16 +163,16 @@ def _update(question: RecommenderQuestion, ids: Array, distinct: Array, width: A
 
 def _change(question: RecommenderQuestion, distinct: Array, rows: Array, width: Array) -> Array:
     """Seconds to read and write the rows of a batch with their states; or all rows in order, where all change."""
-    kept, measured = _kept_bytes(question, width), question.hardware.tables
+    state_row_bytes, measured = _kept_bytes(question, width), question.hardware.tables
     if question.facts.updates_whole_tables:
-        return rows * 2 * kept / _update_rate(question)
+        return rows * 2 * state_row_bytes / _update_rate(question)
     row_bytes = width * question.training.table_bytes
     points = () if measured is None else measured.changes.get(question.training.optimizer, ())
     if points:
-        return change_bytes(distinct, kept) / (
+        return change_bytes(distinct, state_row_bytes) / (
             question.cluster.gpu.memory_bandwidth * efficiency(points, row_bytes)
         )
-    return distinct * 2 * kept / (_update_rate(question) * _share(question, row_bytes))
+    return distinct * 2 * state_row_bytes / (_update_rate(question) * _share(question, row_bytes))
 
 
 def _kept_bytes(question: RecommenderQuestion, width: Array) -> Array:

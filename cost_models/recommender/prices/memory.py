@@ -69,28 +69,42 @@ def filled(
     question: RecommenderQuestion, x: OptionColumns, buffers: EagerBuffers
 ) -> dict[str, tuple[Filled, Filled]]:
     """Bytes by moment: on each GPU that holds (part of) a shard, and on every GPU."""
-    gpus, sent, zero = question.cluster.num_gpus, question.training.exchange_bytes, np.zeros(len(x))
-    placed, row_bytes = x.ids > 0, _FP32 * x.width + buffers.touched_row_bytes
-    held, own = _ids(question, x)
+    gpus, element_bytes, zero = question.cluster.num_gpus, question.training.exchange_bytes, np.zeros(len(x))
+    has_ids, row_bytes = x.ids > 0, _FP32 * x.width + buffers.touched_row_bytes
+    received_ids, own_ids = _ids(question, x)
     lengths = question.facts.length_bytes * x.lengths
     hot = np.where((x.hot_rows > 0) & (x.form != "copy"), (x.hot_ids * ID_BYTES + lengths) / gpus, 0.0)
-    made = np.where(placed, x.outputs * x.width, 0.0) * sent * buffers.made
-    mine = x.outputs * x.whole_width / gpus
-    message = np.where(placed & (gpus > 1), mine * sent * buffers.sent, 0.0)
-    both = mine * (buffers.received_bytes + (sent if sent < _FP32 else 0.0))
-    alone = x.shards > 0
-    sorting = np.where(alone, buffers.sort_bytes * x.ids / x.sharers, 0.0)
-    cast = np.where(alone & placed, x.outputs * x.width * _FP32, 0.0)
+    vectors_made = np.where(has_ids, x.outputs * x.width, 0.0) * element_bytes * buffers.made
+    own_vectors = x.outputs * x.whole_width / gpus
+    message = np.where(has_ids & (gpus > 1), own_vectors * element_bytes * buffers.sent, 0.0)
+    vectors_and_gradients = own_vectors * (
+        buffers.received_bytes + (element_bytes if element_bytes < _FP32 else 0.0)
+    )
+    has_places = x.shards > 0
+    sorting = np.where(has_places, buffers.sort_bytes * x.ids / x.sharers, 0.0)
+    cast = np.where(has_places & has_ids, x.outputs * x.width * _FP32, 0.0)
     added = x.distinct / x.sharers * row_bytes
     spread = ((x.form == "row") & (x.shards == 0)) | (x.form == "node-row")
     adding, summed = _copied(question, x, buffers)
     of = {
-        FORWARD: (Filled(held, np.where(spread, 2 * made, 0.0), zero), Filled(own + hot, mine * sent, zero)),
-        DENSE: (Filled(held, zero, zero), Filled(own + hot, mine * _FP32, zero)),
-        BACKWARD: (Filled(held, made, zero), Filled(own + hot, both + message, zero)),
-        COPIES: (Filled(held, made, zero), Filled(own + hot, both, adding)),
-        UPDATE: (Filled(held + sorting, made + cast, added), Filled(own + hot, zero, summed)),
-        SUMS: (Filled(zero, zero, zero), Filled(own, zero, zero)),
+        FORWARD: (
+            Filled(received_ids, np.where(spread, 2 * vectors_made, 0.0), zero),
+            Filled(own_ids + hot, own_vectors * element_bytes, zero),
+        ),
+        DENSE: (Filled(received_ids, zero, zero), Filled(own_ids + hot, own_vectors * _FP32, zero)),
+        BACKWARD: (
+            Filled(received_ids, vectors_made, zero),
+            Filled(own_ids + hot, vectors_and_gradients + message, zero),
+        ),
+        COPIES: (
+            Filled(received_ids, vectors_made, zero),
+            Filled(own_ids + hot, vectors_and_gradients, adding),
+        ),
+        UPDATE: (
+            Filled(received_ids + sorting, vectors_made + cast, added),
+            Filled(own_ids + hot, zero, summed),
+        ),
+        SUMS: (Filled(zero, zero, zero), Filled(own_ids, zero, zero)),
     }
     return {name: of[name] for name in moments_of(question)}
 
@@ -98,8 +112,8 @@ def filled(
 def _ids(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
     """Bytes of the ids received by a GPU that holds (part of) a shard, and of the ids of a GPU's own samples."""
     lengths = question.facts.length_bytes * x.lengths
-    held = np.where(x.ids > 0, x.ids / x.sharers * ID_BYTES + lengths, 0.0)
-    return held, ((x.ids + x.hot_ids) * ID_BYTES + lengths) / question.cluster.num_gpus
+    received_ids = np.where(x.ids > 0, x.ids / x.sharers * ID_BYTES + lengths, 0.0)
+    return received_ids, ((x.ids + x.hot_ids) * ID_BYTES + lengths) / question.cluster.num_gpus
 
 
 def _copied(question: RecommenderQuestion, x: OptionColumns, buffers: EagerBuffers) -> tuple[Array, Array]:
@@ -107,16 +121,16 @@ def _copied(question: RecommenderQuestion, x: OptionColumns, buffers: EagerBuffe
 
     A GPU's own, the rows of all, and piece by piece their gradients: a message, what comes, then sums in its place.
     """
-    gpus, sent = question.cluster.num_gpus, question.training.exchange_bytes
+    gpus, element_bytes = question.cluster.num_gpus, question.training.exchange_bytes
     row_bytes = _FP32 * x.whole_width + buffers.touched_row_bytes
-    summed, own = x.hot_distinct * row_bytes, x.local_hot_distinct * row_bytes
+    summed, own_bytes = x.hot_distinct * row_bytes, x.local_hot_distinct * row_bytes
     if gpus == 1:
-        return own, summed
+        return own_bytes, summed
     used = gpus * x.local_hot_distinct
     piece = np.minimum(used, buffers.pieces * x.outputs / gpus)
-    came = piece * x.whole_width * sent
-    before = summed * (1 - piece / np.maximum(used, 1e-9))
-    return own + used * ID_BYTES + came + np.maximum(came + before, summed), summed
+    came = piece * x.whole_width * element_bytes
+    summed_before = summed * (1 - piece / np.maximum(used, 1e-9))
+    return own_bytes + used * ID_BYTES + came + np.maximum(came + summed_before, summed), summed
 
 
 def dense_bytes(question: RecommenderQuestion) -> dict[str, tuple[float, float]]:
@@ -161,13 +175,17 @@ class OptionBytes:
 def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> OptionBytes:
     """Bytes of every option of a table. Options that no GPU of their own holds have all in `everywhere`."""
     facts, training = question.facts, question.training
-    zero, each = np.zeros(len(x)), training.table_bytes + facts.table_element_bytes
+    zero, element_bytes = np.zeros(len(x)), training.table_bytes + facts.table_element_bytes
     entry = np.where(x.hashed, facts.hash_entry_bytes / facts.hash_load, 0.0)
-    here = np.where(x.on_host, x.cached_rows, x.cold_rows) / x.sharers
-    keys = np.where(facts.keys_on_device, x.cold_rows / x.sharers, here)
-    kept = here * x.width * each, here * state_bytes(question, x.width), keys * entry
+    device_rows = np.where(x.on_host, x.cached_rows, x.cold_rows) / x.sharers
+    keys = np.where(facts.keys_on_device, x.cold_rows / x.sharers, device_rows)
+    table_parts = (
+        device_rows * x.width * element_bytes,
+        device_rows * state_bytes(question, x.width),
+        keys * entry,
+    )
     copied = (
-        x.hot_rows * x.whole_width * each,
+        x.hot_rows * x.whole_width * element_bytes,
         x.hot_rows * state_bytes(question, x.whole_width),
         x.hot_rows * entry,
     )
@@ -183,7 +201,7 @@ def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> OptionBytes
     )
     return _by_placement(
         x,
-        np.stack([np.stack([*kept, *held], axis=1) for held, _ in moments]),
+        np.stack([np.stack([*table_parts, *held], axis=1) for held, _ in moments]),
         np.stack([np.stack([*copied, *everywhere], axis=1) for _, everywhere in moments]),
         np.stack([*host, zero, zero, zero], axis=1),
     )
@@ -194,7 +212,7 @@ def _all_at_once(question: RecommenderQuestion, x: OptionColumns) -> tuple[Fille
     facts, gpus = question.facts, question.cluster.num_gpus
     vectors = 2 * facts.output_buffers * question.training.exchange_bytes
     holders = 1.0 if facts.ids_everywhere else x.sharers
-    held = Filled(
+    on_holders = Filled(
         ids=x.ids / holders * ID_BYTES * facts.input_buffers,
         vectors=np.where(x.ids > 0, x.outputs * x.width, 0.0) * vectors,
         update=x.distinct / x.sharers * x.width * facts.gradient_row_bytes,
@@ -204,7 +222,7 @@ def _all_at_once(question: RecommenderQuestion, x: OptionColumns) -> tuple[Fille
         vectors=x.outputs * x.whole_width / gpus * vectors,
         update=x.hot_distinct * x.whole_width * facts.gradient_row_bytes,
     )
-    return held, everywhere
+    return on_holders, everywhere
 
 
 def _slices(x: OptionColumns) -> Array:
@@ -212,14 +230,14 @@ def _slices(x: OptionColumns) -> Array:
     return np.where(x.form == "column", 1.0, np.maximum(x.shards, 1.0))
 
 
-def _by_placement(x: OptionColumns, held: Array, copied: Array, host: Array) -> OptionBytes:
+def _by_placement(x: OptionColumns, shard_bytes: Array, copied: Array, host: Array) -> OptionBytes:
     """Bytes of shards with a place of their own, apart from bytes that are equal on all GPUs."""
-    placed = (x.shards > 0)[:, None]
+    has_places = (x.shards > 0)[:, None]
     spread = ((x.shards == 0) & (x.ids > 0))[:, None]
     return OptionBytes(
-        shard=np.where(placed, held, 0.0),
-        everywhere=copied + np.where(spread, held, 0.0),
-        shard_host=np.where(placed, host, 0.0),
+        shard=np.where(has_places, shard_bytes, 0.0),
+        everywhere=copied + np.where(spread, shard_bytes, 0.0),
+        shard_host=np.where(has_places, host, 0.0),
         everywhere_host=np.where(spread, host, 0.0),
     )
 
@@ -227,7 +245,7 @@ def _by_placement(x: OptionColumns, held: Array, copied: Array, host: Array) -> 
 def fixed_bytes(question: RecommenderQuestion) -> dict[str, Array]:
     """(M,) device memory of every GPU that does not depend on the sharding; a CPU has no context and no communicator
     buffers."""
-    facts, apart = question.facts, not is_own_host(question.cluster)
+    facts, is_gpu = question.facts, not is_own_host(question.cluster)
     if facts.eager_buffers is not None:
         states, activations = np.array(list(dense_bytes(question).values())).T
     else:
@@ -236,11 +254,11 @@ def fixed_bytes(question: RecommenderQuestion) -> dict[str, Array]:
         numbers = samples * DenseNetwork(question.model).activations
         states = np.array([dense_state_bytes(question)])
         activations = np.array([numbers * element * facts.activation_bytes])
-    alike = np.ones(len(moments_of(question)))
+    per_moment = np.ones(len(moments_of(question)))
     return {
         "dense states": states,
         "activations": activations,
-        "workspace": alike * (facts.workspace_bytes if apart else 0.0),
-        "communicators": alike
-        * (facts.communicator_bytes if apart and question.cluster.num_gpus > 1 else 0.0),
+        "workspace": per_moment * (facts.workspace_bytes if is_gpu else 0.0),
+        "communicators": per_moment
+        * (facts.communicator_bytes if is_gpu and question.cluster.num_gpus > 1 else 0.0),
     }

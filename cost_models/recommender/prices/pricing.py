@@ -36,24 +36,24 @@ def launch_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Arr
 
     What all copies need together is shared out to the tables: the whole of it where all have copied rows.
     """
-    counted = question.facts.operations
+    operations = question.facts.operations
     zero = np.zeros((len(x), len(STAGES)))
-    if counted is None:
+    if operations is None:
         return zero, zero
     of = _Counter(question)
     updated = np.zeros(len(STAGES))
-    updated[STAGES.index(STAGES.update)] = counted.states.get(question.training.optimizer, 0.0)
+    updated[STAGES.index(STAGES.update)] = operations.states.get(question.training.optimizer, 0.0)
     copy, copies = x.form == "copy", x.hot_rows > 0
     hot = copies & ~copy
-    shard = _where(x.ids > 0, of("shard") + updated)
+    shard = _select_rows(x.ids > 0, of("shard") + updated)
     everywhere = (
         of("table")
-        + _where(~copy, of("placed"))
-        + _where(x.form == "row", of("spread"))
+        + _select_rows(~copy, of("placed"))
+        + _select_rows(x.form == "row", of("spread"))
         + (np.maximum(x.shards, 1) - 1.0)[:, None] * of("further_slice")
-        + _where(copy, of("copied"))
-        + _where(hot, of("hot"))
-        + _where(copies, updated + of("copies") / question.model.num_tables)
+        + _select_rows(copy, of("copied"))
+        + _select_rows(hot, of("hot"))
+        + _select_rows(copies, updated + of("copies") / question.model.num_tables)
     )
     if question.model.interaction.kind == "dot":
         everywhere = everywhere + of("dot_table")
@@ -62,8 +62,8 @@ def launch_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Arr
 
 def fixed_launch_seconds(question: RecommenderQuestion) -> Array:
     """(K,) launch seconds that do not depend on the sharding."""
-    counted, network = question.facts.operations, DenseNetwork(question.model)
-    if counted is None:
+    operations, network = question.facts.operations, DenseNetwork(question.model)
+    if operations is None:
         return np.zeros(len(STAGES))
     of = _Counter(question)
     total = of("step") + of("layer") * (len(network.bottom) + len(network.top))
@@ -82,17 +82,17 @@ class _Counter:
         casts = question.training.precision not in FULL
         self._sets = [one for one in (facts.operations, facts.cast_operations if casts else None) if one]
 
-    def __call__(self, what: str) -> Array:
-        counts = [getattr(one, what).of(self.gpus) for one in self._sets]
+    def __call__(self, name: str) -> Array:
+        counts = [getattr(one, name).of(self.gpus) for one in self._sets]
         return np.asarray(np.sum(counts, axis=0), dtype=np.float64)
 
 
-def _where(which: Bools, each: Array) -> Array:
-    return np.where(which[:, None], each, 0.0)
+def _select_rows(mask: Bools, values: Array) -> Array:
+    return np.where(mask[:, None], values, 0.0)
 
 
 def priced_options(question: RecommenderQuestion, options: Sequence[Pair] | None = None) -> PricedOptions:
-    """Prices of (class, option) pairs, those of a class one after another; default: all that are worth a try.
+    """Prices of (class, option) pairs, grouped by class; default: `default_options`.
 
     Raises:
         InputError: the GPU has no matrix rate in the training precision.
@@ -102,7 +102,7 @@ def priced_options(question: RecommenderQuestion, options: Sequence[Pair] | None
     shard_seconds, everywhere_seconds = stage_loads(question, x, links)
     size = option_bytes(question, x)
     cluster = question.cluster
-    fixed, beside = fixed_seconds(question, links)
+    fixed, hidden = fixed_seconds(question, links)
     return PricedOptions(
         options=tuple(option for _, option in pairs),
         table_class=np.array([which for which, _ in pairs], dtype=np.int64),
@@ -115,7 +115,7 @@ def priced_options(question: RecommenderQuestion, options: Sequence[Pair] | None
         everywhere_host_bytes=size.everywhere_host.sum(axis=1),
         counts=np.array([one.count for one in question.model.classes], dtype=np.int64),
         fixed=fixed,
-        stage_floors=beside,
+        stage_floors=hidden,
         fixed_bytes=np.sum(list(fixed_bytes(question).values()), axis=0),
         device_memory=cluster.gpu.memory * (1 - (cluster.memory_reserve or 0.0)),
         host_memory=cluster.host_memory or 0.0,
@@ -131,7 +131,7 @@ def stage_loads(question: RecommenderQuestion, x: OptionColumns, links: Links) -
     lookup, lookup_copied = lookup_seconds(question, x)
     update, update_copied = update_seconds(question, x)
     copies = copy_sum_seconds(question, x) + copy_seconds(question, x, links)
-    held = np.stack(
+    shard_loads = np.stack(
         [
             index_seconds(question, x, links),
             lookup,
@@ -144,9 +144,11 @@ def stage_loads(question: RecommenderQuestion, x: OptionColumns, links: Links) -
     )
     copied = np.stack([zero, lookup_copied, zero, zero, copies, update_copied], axis=1)
     launches, launches_everywhere = launch_seconds(question, x)
-    held = held + launches
-    placed = (x.shards > 0)[:, None]
-    return np.where(placed, held, 0.0), copied + launches_everywhere + np.where(placed, 0.0, held)
+    shard_loads = shard_loads + launches
+    has_places = (x.shards > 0)[:, None]
+    return np.where(has_places, shard_loads, 0.0), copied + launches_everywhere + np.where(
+        has_places, 0.0, shard_loads
+    )
 
 
 def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, Array]:
@@ -159,7 +161,7 @@ def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, A
     if facts.hierarchical and question.cluster.nodes > 1:
         start = links.node_scatter.start + links.between_nodes.start
     fixed = dict.fromkeys(STAGES, 0.0)
-    beside = dict.fromkeys(STAGES, 0.0)
+    hidden = dict.fromkeys(STAGES, 0.0)
     waits_for_ids = facts.exchanges_ids and not facts.hides_ids
     fixed[STAGES.index_exchange] = facts.index_collectives * start if waits_for_ids else 0.0
     fixed[STAGES.lookup] = kernel
@@ -167,12 +169,12 @@ def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, A
     fixed[STAGES.backward_exchange] = start
     fixed[STAGES.update] = kernel + dense.update
     fixed[STAGES.dense] = dense.interaction + dense.top + host_seconds(question)
-    where = beside if facts.hides_weight_gradients else fixed
-    where[STAGES.update if facts.hides_weight_gradients else STAGES.dense] += dense.weight_gradients
-    _bottom(beside if facts.hides_bottom else fixed, dense, exchanges=facts.hides_bottom)
-    where = beside if facts.hides_reduction and not is_own_host(question.cluster) else fixed
-    where[STAGES.update] += reduction_seconds(question, links)
-    return np.array([*fixed.values()]) + fixed_launch_seconds(question), np.array([*beside.values()])
+    target = hidden if facts.hides_weight_gradients else fixed
+    target[STAGES.update if facts.hides_weight_gradients else STAGES.dense] += dense.weight_gradients
+    _bottom(hidden if facts.hides_bottom else fixed, dense, exchanges=facts.hides_bottom)
+    target = hidden if facts.hides_reduction and not is_own_host(question.cluster) else fixed
+    target[STAGES.update] += reduction_seconds(question, links)
+    return np.array([*fixed.values()]) + fixed_launch_seconds(question), np.array([*hidden.values()])
 
 
 def host_seconds(question: RecommenderQuestion) -> float:
@@ -181,10 +183,10 @@ def host_seconds(question: RecommenderQuestion) -> float:
     return question.facts.step_seconds + samples * question.facts.sample_seconds
 
 
-def _bottom(where: dict[str, float], dense: DenseSeconds, *, exchanges: bool) -> None:
+def _bottom(target: dict[str, float], dense: DenseSeconds, *, exchanges: bool) -> None:
     """Add the bottom network: its forward pass before the interaction, its backward pass after it."""
-    where[STAGES.forward_exchange if exchanges else STAGES.dense] += dense.bottom_forward
-    where[STAGES.backward_exchange if exchanges else STAGES.dense] += dense.bottom_backward
+    target[STAGES.forward_exchange if exchanges else STAGES.dense] += dense.bottom_forward
+    target[STAGES.backward_exchange if exchanges else STAGES.dense] += dense.bottom_backward
 
 
 def reduction_seconds(question: RecommenderQuestion, links: Links) -> float:

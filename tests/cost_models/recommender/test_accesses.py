@@ -79,7 +79,7 @@ def test_rows_of_a_table_that_says_nothing_are_used_alike() -> None:
 @given(st.integers(1, 10**12), st.floats(0, 5), st.floats(1, 1e10))
 def test_hit_curves_are_concave_and_bounded(rows: int, exponent: float, n: float) -> None:
     accesses: Accesses = zipf_accesses(rows, exponent)
-    each = accesses.each
+    each = accesses.share_of_row
     assert (each[1:] <= each[:-1] * (1 + 1e-9)).all()
     distinct = accesses.distinct([n, 2 * n])
     assert 0 < distinct[0] <= min(n, rows) * (1 + 1e-9)

@@ -62,7 +62,7 @@ def test_no_choice_of_rows_hits_more_than_a_row_beyond(
     ]
     best = max(tables.hits(rows) for rows in fitting)
     largest_row = max(
-        weight * curve.each[0] for weight, curve in zip(tables.weights, tables.curves, strict=True)
+        weight * curve.share_of_row[0] for weight, curve in zip(tables.weights, tables.curves, strict=True)
     )
     assert found.bytes <= capacity
     assert found.hits <= best + 1e-9
@@ -145,5 +145,5 @@ def test_a_cache_of_rows_used_last_hits_as_a_replay_does(exponent: float) -> Non
 @settings(max_examples=60, deadline=None)
 def test_curves_of_rows_used_last_are_concave(rows: int, exponent: float) -> None:
     curve = lru_curve(zipf_accesses(rows, exponent))
-    assert (curve.each[1:] <= curve.each[:-1] * (1 + 1e-6) + 1e-15).all()
+    assert (curve.share_of_row[1:] <= curve.share_of_row[:-1] * (1 + 1e-6) + 1e-15).all()
     assert curve.rows_up_to[-1] == pytest.approx(rows, rel=1e-6)
