@@ -144,7 +144,7 @@ def _lru_brings(accesses: Accesses, batch: Array, capacity: float) -> Array:
 
 
 def _window(accesses: Accesses, capacity: float) -> float:
-    """U⁻¹: accesses that name `capacity` rows, infinite for all rows. By Newton's method from below, as U is concave."""
+    """U⁻¹: accesses that name `capacity` rows, infinite for all. By Newton's method from below, as U is concave."""
     if capacity >= (1 - 1e-9) * accesses.rows[accesses.shares > 0].sum():
         return float("inf")
     logs = accesses.log_others

@@ -102,7 +102,8 @@ class DenseNetwork:
 
     @property
     def alive(self) -> float:
-        """Most live elements of a sample where autograd frees used ones: all that forward kept, or in the backward pass of `dot` its vectors' gradient from either side, and that of the products.
+        """Most live elements of a sample where autograd frees used ones: all that forward kept, or in the backward pass
+        of `dot` its vectors' gradient from either side, and that of the products.
 
         A cross layer keeps what its products give, and what it adds up; its backward pass has the gradients of its
         output, of what is multiplied, and of the first input. 0: no interaction.
