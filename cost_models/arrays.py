@@ -1,4 +1,4 @@
-"""Arrays by what they hold, of any shape; docstrings say the shape."""
+"""Types of numpy arrays by element, of any shape; docstrings give the shape."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 MAD_TO_DEVIATION = 1.4826
-"""Median absolute deviation → standard deviation of a normal distribution."""
+"""Factor from a median absolute deviation to the standard deviation of a normal distribution."""
 
 
 def multiplied(*columns: Ints) -> Array:
-    """(N,) products in floating point, where absurd degrees grow large instead of wrapping round."""
+    """(N,) products in floating point, so that absurd degrees grow large instead of overflowing."""
     return np.asarray(np.prod(np.stack(columns).astype(np.float64), axis=0))

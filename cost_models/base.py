@@ -1,4 +1,4 @@
-"""Base of every user-written value: frozen, strict, no unknown fields, text in and out."""
+"""Base of all values that users write: frozen, strict, without unknown fields, converted from and to text."""
 
 from __future__ import annotations
 
@@ -9,28 +9,30 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ +/-]{0,99}$")]
 """A name safe to print and to use in a file name."""
 POOL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,49}$"
-"""Pattern of a pool's name, which has to stand in the notation of a layout."""
+"""Pattern of a pool's name, which must fit into the notation of a layout."""
 PositiveInt = Annotated[int, Field(gt=0, le=10**6)]
 """A count of at least one: heads, cores, a tensor's width."""
 LargeInt = Annotated[int, Field(gt=0, le=10**9)]
 """A count that may be large: tokens of a sequence, entries of a vocabulary."""
 MAX_GPUS = 10**7
-"""Most GPUs accepted, more than exist: a larger number is a mistake, and finding its divisors takes for ever."""
+"""Maximum number of GPUs, more than exist: a larger number is a mistake, and its divisors take too long to
+find."""
 MAX_LAYERS = 4096
-"""Most blocks of a model that are accepted, four times more than anybody has trained."""
+"""Maximum number of a model's blocks, four times more than anybody has trained."""
 GpuCount = Annotated[int, Field(gt=0, le=MAX_GPUS)]
 """A count of devices, nodes, or sequences in a batch."""
 Overhead = Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)]
-"""Seconds of something short, written without a unit: a launch, the host's part of a step."""
+"""A short duration in seconds, written without a unit: a launch, the host's part of a step."""
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-"""A share of a whole, from 0 to 1."""
+"""A fraction from 0 to 1."""
 Factor = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
-"""A factor: bytes per element, or how often something is kept or done."""
+"""A factor: bytes per element, or a number of copies or passes."""
 
 LISTED = Field(strict=False)
-"""A tuple that may be given as a list: filled-in defaults are lists, which strict validation would refuse."""
+"""Field for a tuple that may be given as a list: filled-in defaults are lists, which strict validation would
+refuse."""
 Efficiency = Field(ge=1e-6, le=1.5, allow_inf_nan=False)
-"""A share of a rate, as fits find it: from next to nothing to above 1, where a datasheet says too little."""
+"""Field for a fitted share of a rate: from nearly zero to above 1, where a datasheet's rate is too low."""
 
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 else:
 
     class _InOurWords(type(BaseModel)):
-        """Metaclass of specs: reports wrong keyword arguments in the words in which wrong files are reported."""
+        """Metaclass of specs: reports wrong keyword arguments with the sentences used for wrong files."""
 
         def __call__(cls, *args: Any, **fields: Any) -> Any:
             try:
@@ -49,7 +51,7 @@ else:
                 raise spec_error(error, cls) from None
 
     class _Model(BaseModel, metaclass=_InOurWords):
-        """The base of specs; type checkers see pydantic's."""
+        """Base of specs; type checkers see pydantic's."""
 
 
 class _LateSignature:
@@ -63,7 +65,7 @@ class _LateSignature:
 
 
 class Spec(_Model):
-    """A value the user writes: immutable, strict (no silent conversion), every field known.
+    """A value that users write: immutable, strict (no silent conversion), without unknown fields.
 
     Raises:
         InputError: made of values that a field does not take; all problems at once.
@@ -77,5 +79,5 @@ class Spec(_Model):
                 cls.__signature__ = _LateSignature()
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-    """Validators are built when a first value is made, docstrings read where a schema shows them
-    (`cost_models.files.parsing`): a command needs few of a hundred specs."""
+    """Options of pydantic. Validators are built with the first value, and docstrings are read only for
+    schemas (`cost_models.files.parsing`), as a command needs few of a hundred specs."""

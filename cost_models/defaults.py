@@ -1,4 +1,4 @@
-"""Completing a question: the software stack and the hardware profile that fit its cluster."""
+"""Completion of a question: the software stack and the hardware profile for its cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 
 DEFAULT_STACK = "megatron-core"
-"""The stack of clusters unless `--stack` says otherwise: what people train large dense models with."""
+"""Default stack on clusters, the most used one for large dense models."""
 OWN_STACK, OWN_COMPILED = "meshwright", "meshwright-compiled"
 """This project's executor, plain and with compiled blocks."""
 OWN_STACKS = (OWN_STACK, OWN_COMPILED)
@@ -30,11 +30,11 @@ DIES: dict[str, tuple[str, ...]] = {
     "h100-sxm": ("h200", "h100-nvl", "h100-pcie", "h800", "h20", "gh200"),
     "b200": ("gb200", "b300", "gb300"),
 }
-"""GPU that profiles are named for → other GPUs of the same die, which are taken to reach the same shares of peak."""
+"""GPU that profiles are named for → other GPUs of the same die, assumed to reach the same shares of peak."""
 
 
 def die_of(gpu: str) -> str:
-    """The GPU that stands for the die of `gpu`."""
+    """GPU that stands for the die of `gpu`."""
     return next((die for die, others in DIES.items() if gpu in others), gpu)
 
 
@@ -46,12 +46,14 @@ def complete_question(
     stack: str | StackSpec | None = None,
     profile: str | HardwareProfile | None = None,
 ) -> Question:
-    """The question with its stack (default: our own here and on CPUs, Megatron Core on clusters) and its profile.
+    """The question with its stack (default: the project's executor on CPUs and the local machine, Megatron
+    Core on clusters) and its profile.
 
-    The profile is the one given, the cluster's own, or the catalogue's nearest (`nearest_profile`). Where it measured
-    peak, bandwidth or links of a machine without a datasheet, these replace the cluster's, since its other constants
-    are shares of them. Our own stack has the attention kernel that was measured. In a cluster of several
-    pools all pools have the stack of the first, and a given profile counts for the pools with its GPU.
+    The profile is the given one, the cluster's own, or the catalogue's nearest (`nearest_profile`). If it
+    measured peak, bandwidth or links of a machine without a datasheet, these replace the cluster's, since its
+    other constants are shares of them. The project's stack uses the measured attention kernel. In a cluster
+    of several pools all pools have the stack of the first, and a given profile applies to the pools with its
+    GPU.
 
     Raises:
         UnknownNameError: no such stack or profile.
@@ -97,7 +99,8 @@ def complete_question(
 
 
 def chosen_stack(cluster: ClusterSpec, stack: str | StackSpec | None, *, usual: str) -> StackSpec:
-    """The stack given; else our own here and on CPUs, and the `usual` one on clusters. Raises UnknownNameError."""
+    """The given stack; else the project's executor on CPUs and the local machine, and the `usual` one on
+    clusters. Raises UnknownNameError."""
     if isinstance(stack, StackSpec):
         return stack
     on_this_machine = cluster.gpu.kind == "cpu" or cluster.name == LOCAL
@@ -107,7 +110,7 @@ def chosen_stack(cluster: ClusterSpec, stack: str | StackSpec | None, *, usual: 
 def chosen_profile(
     cluster: ClusterSpec, stack: StackSpec, profile: str | HardwareProfile | None
 ) -> HardwareProfile:
-    """The profile given, the cluster's own, or the catalogue's nearest. Raises UnknownNameError."""
+    """The given profile, the cluster's own, or the catalogue's nearest. Raises UnknownNameError."""
     profile_asked = profile or cluster.profile
     if profile_asked is None:
         return nearest_profile(cluster.gpu, stack.name, family=stack.family)
@@ -117,7 +120,7 @@ def chosen_profile(
 
 
 def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ...]:
-    """The dropout assumed for a training job that states none, in words; empty where nothing is dropped."""
+    """Note on the dropout assumed for a training job that states none; empty without dropout."""
     if training.dropout is not None or not question.dropout:
         return ()
     return (
@@ -127,7 +130,7 @@ def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ..
 
 
 def assumed_padding(model: TransformerSpec, question: Question) -> tuple[str, ...]:
-    """The assumed padding of the vocabulary, in words; empty where there is none."""
+    """Note on the assumed padding of the vocabulary; empty without padding."""
     padding = -model.vocab_size % question.model.vocab_multiple
     if question.model.vocab_multiple == model.vocab_multiple or not padding:
         return ()
@@ -149,7 +152,7 @@ def _made_for(profile: HardwareProfile, gpu: GpuSpec) -> bool:
 
 
 def _distance(profile: HardwareProfile, gpu: GpuSpec) -> float:
-    """|log| of the ratio of peaks of the profile's GPU and `gpu`; 0 where the catalogue lacks the former."""
+    """|log| of the ratio of peaks of the profile's GPU and `gpu`; 0 if the catalogue lacks the former."""
     if profile.gpu not in catalog.names("gpus"):
         return 0.0
     peaks = (max(catalog.load_gpu(profile.gpu).peak.values()), max(gpu.peak.values()))
@@ -159,12 +162,13 @@ def _distance(profile: HardwareProfile, gpu: GpuSpec) -> float:
 def nearest_profile(
     gpu: GpuSpec, stack: str, known: Iterable[HardwareProfile] | None = None, *, family: str | None = None
 ) -> HardwareProfile:
-    """The profile, of `known` or of the catalogue, that says most about a GPU under a stack.
+    """Most informative profile (from `known`, or the catalogue) for a GPU under a stack.
 
-    In this order: this GPU and stack, its die and this stack, both with the stack's family, this GPU with any stack,
-    its die with any stack, this stack on another GPU (shares are shares of what a GPU sustains) or its family, this GPU
-    or die with another stack, any stack on another GPU, the defaults. Of other GPUs the one whose peak is closest
-    counts. Profiles that borrow their constants from another GPU are not lent on.
+    In this order: this GPU and stack, its die and this stack, both with the stack's family, this GPU with any
+    stack, its die with any stack, this stack on another GPU (shares are shares of what a GPU sustains) or its
+    family, this GPU or die with another stack, any stack on another GPU, the defaults. Among other GPUs the
+    one with the closest peak counts. Profiles that borrow their constants from another GPU are not used for
+    further GPUs.
     """
     profiles = [catalog.load_profile(name) for name in catalog.names("profiles")] if known is None else known
     fitted = sorted(
@@ -195,11 +199,11 @@ def nearest_profile(
 
 
 def measured_cluster(profile: HardwareProfile, base: ClusterSpec) -> ClusterSpec:
-    """`base` with the peak, bandwidth and links of the profile, where it has measured them.
+    """`base` with the peak, bandwidth and links of the profile, as far as they were measured.
 
-    A link has the rate of the largest message between two devices, and the latency of the smallest. The peak of a CPU
-    is then the best fp32 product seen with all processes running, so MFU is relative to that: the GPU's `source` says
-    so.
+    A link has the rate of the largest message between two devices, and the latency of the smallest. The peak
+    of a CPU is then the best fp32 product measured with all processes running, so MFU is relative to it; the
+    GPU's `source` says so.
     """
     gpu = base.gpu
     if profile.measured_peak and profile.measured_bandwidth:

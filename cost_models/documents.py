@@ -1,6 +1,5 @@
-"""Parsed files: plain values, where in the file each was written, and what validation finds wrong with them, in the
-user's words: one sentence for each place.
-"""
+"""Parsed files: plain values with their places in the file, and a sentence for each problem that validation
+finds."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ Key = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A parsed file: its plain values, and where in the file each was written."""
+    """A parsed file: its plain values, and the place of each in the file."""
 
     source: str
     """Name to print in messages: the path as the user gave it."""
@@ -28,16 +27,16 @@ class Document:
     lines: Mapping[Key, int] = field(default_factory=dict)
     """1-based line of each key and list item; empty where lines are unknown (JSON)."""
     flags: Mapping[Key, str] = field(default_factory=dict)
-    """Where a value came from if not from its own place in the file: a command-line flag, another key."""
+    """Source of a value that does not come from its place in the file: a command-line flag, another key."""
     problems: Mapping[Key, Problem] = field(default_factory=dict)
-    """Problems found with single values while reading; validation reports them with its own."""
+    """Problems found with single values while parsing; validation reports them with its own."""
 
     ended: bool = True
-    """Whether the end of the file is marked, so that a part cannot pass for the whole: JSON always is, YAML by `...`.
-    """
+    """Whether the end of the file is marked, so that a truncated file is noticed: JSON always is, YAML by
+    `...`."""
 
     def where(self, key: Key) -> str:
-        """`file:line  field.path` of a value, with the line of its nearest parent that has one."""
+        """Place of a value, `file:line field.path`, with the line of its nearest parent that has one."""
         if key in self.flags:
             return self.flags[key]
         line = self.line(key)
@@ -45,18 +44,19 @@ class Document:
         return f"{place}  {printable(show_key(key))}" if key else place
 
     def line(self, key: Key) -> int:
-        """1-based line of a value or of its nearest parent that has one; 0 where none has."""
+        """Line of a value or of its nearest parent that has one, from 1; 0 if none has."""
         parents = (self.lines.get(key[:length], 0) for length in range(len(key), 0, -1))
         return next(filter(None, parents), 0)
 
 
 def show_key(key: Key) -> str:
-    """A place in words: ("links", "tiers", 2, "latency") → `links.tiers[2].latency`."""
+    """Text of a place: ("links", "tiers", 2, "latency") → `links.tiers[2].latency`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).removeprefix(".")
 
 
 def printable(text: str, limit: int | None = 300) -> str:
-    """`text` without control characters and cut to `limit` characters, so that no file can write to the terminal."""
+    """`text` without control characters, cut to `limit` characters, so that no file can control the
+    terminal."""
     clean = text[: None if limit is None else limit + 1]
     if not clean.isprintable():
         clean = "".join(char if char.isprintable() else "?" for char in clean)
@@ -64,7 +64,8 @@ def printable(text: str, limit: int | None = 300) -> str:
 
 
 def spec_error(error: ValidationError, spec_type: type[BaseModel] = BaseModel) -> InputError:
-    """An InputError with every problem of a spec made in Python; with its type, misspelt names get suggestions."""
+    """InputError with every problem of a spec made in Python; with its type, misspelt names get
+    suggestions."""
     sentences, _ = spec_problems(error, spec_type, most=None)
     problems = [Problem(show_key(key), what) for key, what in sentences.items()]
     return InputError(f"{counted(len(problems), 'problem')} in {error.title}", problems=problems)
@@ -78,9 +79,9 @@ def spec_problems(
     order: Callable[[Key], int] = lambda key: 0,
     most: int | None = MOST_PROBLEMS,
 ) -> tuple[dict[Key, str], int]:
-    """(place → sentence, number of further places): what is wrong with a spec, for the first places in `order`.
+    """Problems of a spec as (place → sentence, number of further places), for the first places in `order`.
 
-    Places that are `known` to be wrong, or lie in one that is, are left out.
+    Places that are `known` to be wrong, or lie within such a place, are left out.
     """
     errors: dict[Key, ErrorDetails] = {}
     for details in error.errors(include_url=False):
@@ -93,7 +94,7 @@ def spec_problems(
 
 
 def _follows(details: ErrorDetails) -> bool:
-    """Whether an error only repeats others, as a list that is too short because its items are wrong."""
+    """Whether an error only repeats others, as for a list that is too short because its items are wrong."""
     return details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"]
 
 
@@ -164,7 +165,7 @@ def _show(value: Any) -> str:
 
 
 def _field_names(spec_type: type[BaseModel], key: Key) -> list[str]:
-    """Names of the fields that may stand at `key`; empty where the place is not a spec."""
+    """Names of the fields that may stand at `key`; empty if the place is not a spec."""
     if not key:
         return list(spec_type.model_fields)
     part, rest = key[0], key[1:]
@@ -181,7 +182,7 @@ def _field_names(spec_type: type[BaseModel], key: Key) -> list[str]:
 
 
 def _inner_specs(annotation: Any) -> list[type[BaseModel]]:
-    """The specs inside `X`, `X | None`, `tuple[X, ...]`; a list of specs that has a name of its own is one of them."""
+    """Specs inside `X`, `X | None`, `tuple[X, ...]`, including named lists of specs."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [spec for inner in get_args(annotation) for spec in _inner_specs(inner)]

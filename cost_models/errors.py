@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 WARNING = "warning: "
-"""Begins a note on something that is lost, which is shown even where notes are not."""
+"""Prefix of a note about lost data, which is shown even where notes are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +37,19 @@ class Problem:
 
 
 MOST_PROBLEMS = 20
-"""Most problems listed for one file, or printed for one error; more would not be read."""
+"""Maximum problems listed for one file, or printed for one error."""
 
 
 class MeshwrightError(ValueError):
-    """Base of every error that users meet; `str(error)` is the headline in their words and numbers."""
+    """Base of every error that users meet; `str(error)` begins with the headline in their words and
+    numbers."""
 
     exit_code = 2
 
     def __init__(
         self, headline: str, *, problems: Sequence[Problem] = (), more: int = 0, hint: str = ""
     ) -> None:
-        """`more` is how many problems there are besides these."""
+        """Create the error; `more` is the number of further problems that are not listed."""
         super().__init__(headline)
         self.headline = headline
         self.problems = (*problems, *_and_more(more))
@@ -62,11 +63,11 @@ class MeshwrightError(ValueError):
 
 
 class InputError(MeshwrightError):
-    """Something that the user wrote is wrong."""
+    """Invalid user input: a file, a field, a flag, a name."""
 
 
 class UnknownNameError(InputError):
-    """A name is in no catalogue; `like` is the part of it that may resemble a known one."""
+    """A name is in no catalogue; `like` is the part of it to compare with known names."""
 
     def __init__(
         self, kind: str, name: str, known: Iterable[str], *, like: str | None = None, hint: str = ""
@@ -77,7 +78,7 @@ class UnknownNameError(InputError):
 
 
 class InfeasibleError(MeshwrightError):
-    """The question is fine, but its answer is no."""
+    """A valid question has no solution."""
 
     exit_code = 1
     space = ""
@@ -86,10 +87,10 @@ class InfeasibleError(MeshwrightError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """A changed question that has an answer, with the plan that fits."""
+    """A changed question that has a solution, with the plan that fits."""
 
     change: str
-    """The change, as the user types it or writes it in a file: `--gpus 16`."""
+    """The change as typed on the command line or written in a file: `--gpus 16`."""
     note: str = ""
     """A further fact about the change: "the fewest above 8"."""
     gpus: int
@@ -98,7 +99,7 @@ class Alternative:
     peak_bytes: float
     """Peak bytes of the fullest device."""
     memory_limit: float
-    """Bytes of that device that a plan may fill."""
+    """Bytes of that device that a plan may use."""
 
     def __str__(self) -> str:
         from cost_models.units import format_bytes, format_seconds  # which imports pydantic
@@ -125,19 +126,20 @@ class DoesNotFitError(InfeasibleError):
     ) -> None:
         super().__init__(headline, problems=problems, hint=hint)
         self.state_bytes = state_bytes
-        """Least bytes of weights, gradients and optimizer states over all devices together; 0: not known."""
+        """Lower bound on bytes of weights, gradients and optimizer states over all devices together; 0:
+        unknown."""
         self.least_bytes = least_bytes
-        """Peak bytes of the fullest device in the layout that comes closest; 0: not known."""
+        """Peak bytes of the fullest device in the closest layout; 0: unknown."""
         self.would_fit = tuple(would_fit)
         self.closest = closest
-        """The `Estimate` of the layout that comes closest, where there is one."""
+        """`Estimate` of the closest layout, if there is one."""
 
     def __str__(self) -> str:
         return "\n".join([super().__str__(), *(f"would fit: {one}" for one in self.would_fit)])
 
 
 class HostError(MeshwrightError):
-    """This machine cannot do what the user wants."""
+    """This machine cannot do the requested work."""
 
 
 class RunError(MeshwrightError):
@@ -150,7 +152,7 @@ class NothingPlacedError(RunError):
     """A search ended before any layout was placed, though some may fit."""
 
     def __init__(self, headline: str, *, hint: str = "", space: str = "") -> None:
-        """`space` is what was to be searched, in words."""
+        """Create the error; `space` is the space that was to be searched, in words."""
         super().__init__(headline, hint=hint)
         self.space = space
 
@@ -173,17 +175,17 @@ def _and_more(number: int) -> tuple[Problem, ...]:
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is spelled most alike; None where none is."""
+    """Known name with the most similar spelling; None if none is similar."""
     spellings = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), list(spellings), n=1, cutoff=0.6)
     return spellings[close[0]] if close else None
 
 
 def alike(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that a name may be a slip of the pen for, and not another model, GPU, cluster or stack.
+    """Known names for which a name may be a typing error, rather than another model, GPU, cluster or stack.
 
-    Their numbers (sizes, releases) are the same and their letters almost; what is of a known family is of no other. A
-    name that breaks off may go on as any.
+    Their numbers (sizes, releases) are equal and their letters almost; if the first word is a known family,
+    only that family's names count. If there are none, all names that begin with the given one.
     """
     listed, (first, letters, numbers, plain) = list(known), _spelt(name)
 
@@ -197,25 +199,26 @@ def alike(name: str, known: Iterable[str]) -> list[str]:
 
 
 def _spelt(name: str) -> tuple[str, str, list[str], str]:
-    """First word of a name, its letters, its numbers, and both without what stands between."""
+    """First word of a name, its letters, its numbers, and its letters and digits without separators."""
     low = name.strip().lower()
     numbers, plain = re.findall(r"[\d.]*\d", low), re.sub(r"[^a-z\d]", "", low)
     return re.split(r"[^a-z]", low, maxsplit=1)[0], re.sub(r"\d", "", plain), numbers, plain
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean `x`?` with the closest known name, or nothing."""
+    """Suggestion "; did you mean `x`?" with the closest known name, or an empty text."""
     guess = closest(name, known)
     return "" if guess is None else f"; did you mean `{guess}`?"
 
 
 def either(words: list[str]) -> str:
-    """ "a", "a or b", "a, b or c"."""
+    """Words joined by "or": "a", "a or b", "a, b or c"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def require_installed(what: str, **requirements: str) -> None:
-    """Raises HostError where a package that `what` needs is missing: `require_installed("`run`", torch="torch>=2")`.
+    """Raise HostError if a package that `what` needs is missing: `require_installed("`run`",
+    torch="torch>=2")`.
 
     The hint has all of them, as packages of one extra come together.
     """

@@ -1,10 +1,11 @@
-"""An estimate: the step time, MFU and memory of one placed layout, each with its parts; and how far to trust it:
-whether a gain is real, and what of a layout no run had.
+"""Estimate of one placed layout: step time, MFU and memory, each with its parts; and trust in it: the chance
+that a predicted gain is real, and the properties of a layout that no timed run had.
 
-Two predicted times of one question err together, so what counts is the error of their ratio. On one axis in which two
-layouts differ its median is the profile's `pair_error` e, on n axes e·√n; the median of a normal error being 0.6745 of
-its deviation, a predicted ratio r = exp(g) is above one with the chance Φ(0.6745 · g / (e·√n)). The median error of a
-profile is that of all its runs; a layout may be like none of them, which is told.
+Two predicted times of one question err together, so the error that matters is that of their ratio. If two
+layouts differ on one axis, its median is the profile's `pair_error` e, on n axes e·√n. The median of a normal
+error is 0.6745 of its deviation, so a predicted ratio r = exp(g) is above one with probability Φ(0.6745 · g /
+(e·√n)). The median error of a profile is that of all its runs; a layout may resemble none of them, which is
+then reported.
 """
 
 from __future__ import annotations
@@ -27,29 +28,30 @@ Verdict = Literal["fits", "tight", "does not fit", "does not fit: host", "does n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """How far a prediction may be trusted."""
+    """Reliability of a prediction: the origin of its constants, and the errors they have shown."""
 
     tier: str
-    """Where the constants come from: `datasheet`, `profile` or `measured`."""
+    """Origin of the constants: `datasheet`, `profile` or `measured`."""
     profile: str
     """Name of the hardware profile."""
     error: float | None
-    """Median relative error of step time that the profile has shown; None where it was never compared with runs."""
+    """Median relative error of step time that the profile has shown; None if it was never compared with
+    runs."""
     runs: int
-    """Number of runs that the error was shown on."""
+    """Number of runs behind that error."""
     elsewhere: str = ""
-    """How those runs differ from the question: another GPU of the same die, another software stack."""
+    """Difference between those runs and the question: another GPU of the same die, another software stack."""
 
     unseen_error: float | None = None
-    """Median relative error of step time on sources that were left out of every fit; None where GPU and software
-    stack are the profile's own, or where nobody knows."""
+    """Median relative error of step time on sources left out of every fit; None if GPU and stack are the
+    profile's own, or if it is unknown."""
     borrowed: str = ""
-    """The GPU that the constants are of, where no run on a GPU of this die was timed: `error` and `runs` are then those
-    of dies whose own runs were left out."""
+    """GPU from which the constants are borrowed, if no run on a GPU of this die was timed. `error` and `runs`
+    are then those of dies whose own runs were left out."""
     by_tests: bool = False
-    """Whether these constants were multiplied by ratios of what published tests of kernels and collectives reach."""
+    """Whether these constants were scaled by ratios of published tests of kernels and collectives."""
     memory_error: float = 0.1
-    """Relative error that nine in ten peak memories of published runs under the stack stay within."""
+    """Relative error that nine in ten peak memories of published runs under the stack do not exceed."""
 
     def __str__(self) -> str:
         if self.error is None:
@@ -70,17 +72,17 @@ class Trust:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolReplicas:
-    """The replicas of the model that lie in one pool. Seconds and bytes, per step."""
+    """Replicas of the model that lie within one pool. Seconds and bytes, per step."""
 
     pool: str
     microbatches: tuple[int, ...]
-    """Microbatches of each of them."""
+    """Microbatches of each replica."""
     step_seconds: float
     """Seconds of a step of the replica with the most microbatches, if it waits for no other pool."""
     rank_memory: tuple[Breakdown, ...]
     """Parts of each pipeline rank's peak."""
     memory_limit: float
-    """Bytes of one device that a plan may fill."""
+    """Bytes of one device that a plan may use."""
 
     @property
     def peak_bytes(self) -> float:
@@ -89,12 +91,12 @@ class PoolReplicas:
 
 
 def fullness(peak: float, limit: float) -> tuple[float, float]:
-    """Sort key of peaks: the share of its limit that one fills; where drivers leave nothing, more than any share."""
+    """Sort key of peaks: the used share of the limit; a limit of zero or less sorts above every share."""
     return (peak / limit, peak) if limit > 0 else (math.inf, peak)
 
 
 def fullest_pool(pools: Sequence[PoolReplicas]) -> PoolReplicas:
-    """The pool whose devices are fullest."""
+    """Pool with the fullest devices."""
     return max(pools, key=lambda pool: fullness(pool.peak_bytes, pool.memory_limit))
 
 
@@ -107,10 +109,10 @@ class Estimate:
     """Microbatches of each pipeline; of replicas in several pools the most."""
     step_seconds: float
     time: Breakdown
-    """Parts of the busiest rank: compute, recompute, tp_comm, cp_comm, ep_comm, pp_comm, dp_comm, optimizer,
-    host, jitter, bubble. Communication is what is exposed; they sum to `step_seconds`."""
+    """Parts of the busiest rank's time: compute, recompute, tp_comm, cp_comm, ep_comm, pp_comm, dp_comm,
+    optimizer, host, jitter, bubble. Communication is the exposed part only; all sum to `step_seconds`."""
     hidden_comm: Breakdown
-    """Communication hidden behind compute, so not part of the step: tp_comm, cp_comm, ep_comm, dp_comm."""
+    """Communication hidden by compute, which is not part of the step: tp_comm, cp_comm, ep_comm, dp_comm."""
     rank_memory: tuple[Breakdown, ...]
     """Parts of each pipeline rank's peak: weights, gradients, optimizer, activations, working, buffers, reserved."""
     rank_limits: tuple[float, ...]
@@ -122,27 +124,31 @@ class Estimate:
     tokens_per_second: float
     """Tokens per second over all GPUs."""
     bound_by: str
-    """The largest part of the step that is not compute, where it is worth naming; else `compute`."""
+    """Largest part of the step other than compute, if it is large enough; else `compute`."""
     trust: Trust
     causal_mfu: float = 0.0
     """MFU that counts only the scores a causal mask or a window leaves."""
     answers_per_second: float | None = None
-    """Tokens per second that the loss counts, where it does not count all."""
+    """Tokens per second that enter the loss, if not all do."""
     replicas: tuple[PoolReplicas, ...] = ()
-    """Where whole replicas lie in several pools: those of each; `rank_memory` is then that of the fullest pool."""
+    """Replicas by pool, if each lies within one of several pools; `rank_memory` is then that of the fullest
+    pool."""
     confidence: float = EVEN
-    """Least probability of fitting for which `memory_limit` leaves room; at one half it leaves none."""
+    """Minimum probability of fitting for which `memory_limit` leaves spare memory; at one half it leaves
+    none."""
 
     weighed_seconds: float | None = None
     """Seconds of the step as the question's risk weighs scenarios; None: the step on paper."""
     host_bytes: float = 0.0
-    """Bytes in the memory of each host: what blocks keep there; 0 where none does. Over several pools the fullest."""
+    """Bytes of offloaded blocks in the memory of each host; 0 without offload. With several pools, the
+    fullest host."""
     host_limit: float | None = None
-    """Bytes of that host's memory that they may fill; None where nobody says how much it has."""
+    """Bytes of that host's memory available to offloaded blocks; None if unknown."""
     drive_bytes: float = 0.0
-    """Bytes on the drive of each host: optimizer states; 0 where none are. Over several pools the fullest."""
+    """Bytes of optimizer states on the drive of each host; 0 without any. With several pools, the fullest
+    drive."""
     drive_limit: float | None = None
-    """Bytes of that drive that they may fill; None where nobody says that there is one."""
+    """Bytes of that drive available to them; None if unknown."""
 
     @property
     def compared_seconds(self) -> float:
@@ -156,7 +162,7 @@ class Estimate:
 
     @property
     def fullest_rank(self) -> int:
-        """Pipeline rank with the highest peak; with several pools, relative to what its device may fill."""
+        """Pipeline rank with the highest peak relative to its device's limit."""
         shares = [
             fullness(peak.total, limit)
             for peak, limit in zip(self.rank_memory, self.rank_limits, strict=True)
@@ -169,7 +175,7 @@ class Estimate:
         return self.rank_limits[self.fullest_rank]
 
     def within(self, limit: float | None) -> Estimate:
-        """The estimate under a limit of `limit` bytes on every device; None: no limit but the device's own."""
+        """The estimate with a memory limit of at most `limit` bytes on every device; None: unchanged."""
         if limit is None:
             return self
         limits = tuple(min(own, limit) for own in self.rank_limits)
@@ -182,7 +188,7 @@ class Estimate:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sentences that say why the estimate cannot be right; usually none."""
+        """Sentences on why the estimate cannot be right; usually empty."""
         name, share = ("MFU", self.mfu) if self.mfu > 1 else ("HFU", self.hfu)
         if share <= 1:
             return ()
@@ -193,17 +199,18 @@ class Estimate:
 
     @property
     def fits_probability(self) -> float:
-        """Chance that the step fits, from the error that peaks predicted for its stack have shown."""
+        """Probability that the step fits, from the errors of predicted peaks under its stack."""
         return fits_probability(self.peak_bytes, self.whole_limit, self.trust.memory_error)
 
     @property
     def whole_limit(self) -> float:
-        """Bytes that can be allocated; `memory_limit` is the part of them that the confidence asked for leaves."""
+        """Bytes that can be allocated; `memory_limit` is the part that the requested confidence leaves."""
         return self.memory_limit / confident_share(self.confidence, self.trust.memory_error)
 
     @property
     def limit_words(self) -> str:
-        """ "77.5 GiB"; with a confidence that leaves less of them "77.5 GiB (73.1 GiB to fit with 95 %)"."""
+        """Text of the limit: "77.5 GiB"; with a confidence that leaves less "77.5 GiB (73.1 GiB to fit with
+        95 %)"."""
         part = format_bytes(self.memory_limit)
         if self.memory_limit == self.whole_limit:
             return part
@@ -211,7 +218,8 @@ class Estimate:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the step fits, and if so, whether the stack's error of peaks or a host leaves it open."""
+        """Verdict on memory; "tight" if it fits, but within the error of predicted peaks or of host
+        memory."""
         if not self.device_holds:
             return "does not fit"
         if not self.host_holds:
@@ -222,35 +230,36 @@ class Estimate:
 
     @property
     def device_is_tight(self) -> bool:
-        """Whether the limit of devices is within the error of the predicted peak: a factor that nine in ten peaks of
-        the stack are missed by at most."""
+        """Whether the devices' limit is within the error of the predicted peak: a factor of 1 + the stack's
+        memory error."""
         factor = 1 + self.trust.memory_error
         return self.whole_limit / factor < self.peak_bytes < self.whole_limit * factor
 
     @property
     def host_is_tight(self) -> bool:
-        """Whether hosts hold what is offloaded with no more to spare than peaks have been missed by."""
+        """Whether hosts hold the offloaded data, with less spare memory than the error of predicted peaks."""
         limit = self.host_limit or 0.0
         return limit / (1 + self.trust.memory_error) < self.host_bytes <= limit
 
     @property
     def fits(self) -> bool:
-        """Whether every rank stays within its limit, and hosts and drives hold what is offloaded."""
+        """Whether every rank stays within its limit, and hosts and drives hold the offloaded data."""
         return self.device_holds and self.host_holds and self.drive_holds
 
     @property
     def device_holds(self) -> bool:
-        """Whether every rank fits with `least_chance` of the confidence at least, so stays within its limit."""
+        """Whether every rank stays within its limit, so that it fits with at least `least_chance` of the
+        confidence."""
         return self.peak_bytes <= self.memory_limit
 
     @property
     def host_holds(self) -> bool:
-        """Whether hosts hold what is offloaded to them, as far as their memory is known."""
+        """Whether hosts hold the data offloaded to them, as far as their memory is known."""
         return self.host_limit is None or self.host_bytes <= self.host_limit
 
     @property
     def drive_holds(self) -> bool:
-        """Whether their drives hold what lies there, as far as these are known."""
+        """Whether drives hold the data kept there, as far as their capacity is known."""
         return self.drive_limit is None or self.drive_bytes <= self.drive_limit
 
 
@@ -287,16 +296,16 @@ class Breakdown:
 
 
 CLEAR = 2 / 3
-"""Chance from which a gain on paper decides between a simpler and a faster layout."""
+"""Probability from which a predicted gain decides between a simpler and a faster layout."""
 USUAL_PAIR_ERROR = 0.06
-"""The error of pairs where a profile has none of its own: that of 668 runs of seven sources on A100."""
+"""Default error of pairs, for profiles without one: that of 668 runs of seven sources on A100."""
 _NORMAL = NormalDist()
 _MEDIAN = _NORMAL.inv_cdf(0.75)
 """Median of the absolute value of a standard normal."""
 
 
 def pair_error_of(question: Question) -> float:
-    """Median error of the ratio of two times of a question, on one axis in which layouts differ."""
+    """Median error of the ratio of two step times, per axis on which the layouts differ."""
     return question.hardware.pair_error or USUAL_PAIR_ERROR
 
 
@@ -311,17 +320,17 @@ def deviation_on(axes: int, pair_error: float) -> float:
 
 
 def error_between(one: Layout, other: Layout, question: Question) -> float:
-    """Median error of the ratio of two layouts' times: a smaller difference on paper decides nothing."""
+    """Median error of the ratio of two layouts' times; a smaller predicted difference decides nothing."""
     return pair_error_of(question) * math.sqrt(max(1, len(axes_that_differ(one, other))))
 
 
 def chance_of_gain(log_ratio: float, one: Layout, other: Layout, pair_error: float) -> float:
-    """Chance that the ratio of two layouts' times, predicted as exp(`log_ratio`), is above one."""
+    """Probability that the ratio of two layouts' times, predicted as exp(`log_ratio`), is above one."""
     return _NORMAL.cdf(log_ratio / deviation(one, other, pair_error))
 
 
 def half_width(share: float) -> float:
-    """Half width, in deviations, of the central interval of a normal error that holds a `share` of all cases: 1.645 for
+    """Half width, in deviations, of the central interval with a `share` of a normal distribution: 1.645 for
     0.9."""
     return _NORMAL.inv_cdf((1 + share) / 2)
 
@@ -330,21 +339,21 @@ _PLAINEST = Layout()
 
 
 def timed_under(question: Question) -> tuple[TimedRuns, ...]:
-    """The profile's timed runs under the question's own stack; all its timed runs where there are none."""
+    """Timed runs of the profile with the question's stack; all its timed runs if there are none."""
     timed = question.hardware.timed
     return tuple(runs for runs in timed if runs.stack == question.stack.name) or timed
 
 
 def untried(question: Question, layout: Layout) -> tuple[str, ...]:
-    """Words of a layout that no run of the question's profile had, or any larger: "cp8", "12,288 GPUs"; none where it
+    """Words of a layout beyond the values in the profile's runs: "cp8", "12,288 GPUs"; empty if the profile
     lists no runs."""
     timed = question.hardware.timed
     return _uncovered(layout, timed) if timed else ()
 
 
 def uncovered_facts(question: Question, layout: Layout) -> int:
-    """Number of facts of a step that no timed run of its profile covers: values of axes, GPU, stack; 0 where the
-    profile lists no runs."""
+    """Number of properties of a step that no timed run of its profile covers: values of axes, GPU, stack; 0
+    if the profile lists no runs."""
     timed = question.hardware.timed
     if not timed:
         return 0
@@ -354,7 +363,7 @@ def uncovered_facts(question: Question, layout: Layout) -> int:
 
 
 def _uncovered(layout: Layout, timed: tuple[TimedRuns, ...]) -> tuple[str, ...]:
-    """Words of the layout that no run covers: degrees larger than in any run, names that no run has."""
+    """Words of the layout that no run covers: degrees above all runs', and names that no run has."""
     words = []
     for axis in COMPARED:
         value = axis_value(axis, layout)

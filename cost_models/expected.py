@@ -1,26 +1,26 @@
-"""The expected step of a layout with its 90 % interval, and the timed runs nearest to it.
+"""Expected step of a layout with a 90 % interval, from timed runs of similar questions.
 
-Search and proof compare steps on paper; what a reader plans by is what such steps took where they were timed. Rows that
-are the same question pull hardest; where nothing near was timed the interval is as wide as sources left out of every
-fit needed (`Kernel`). No interval reaches above 80 % MFU: nothing that was published did.
+Search and proof compare predicted steps ("on paper"); the expected step corrects the prediction by the errors
+of similar timed runs. Runs of the same question count most; if nothing similar was timed, the interval is as
+wide as sources left out of every fit needed (`Kernel`). No interval reaches above 80 % MFU, which no
+published run exceeded.
 
-Timed runs as rows beside which a question is placed: features of model, job and layout, and how far each was off.
+`data/errors/steps.csv` holds one row for each shipped timed run, priced with the shipped profile for its GPU
+and stack (`benchmarks/fit_errors.py` writes it): features of model, job and layout, and the error of its
+prediction. Distances are over features, most of them binary logarithms.
 
-`data/errors/steps.csv` holds one row for each shipped run that was timed, priced with the profile that is shipped for
-its GPU and stack (`benchmarks/fit_errors.py` writes it). A distance is over features, most of them binary logarithms.
-
-A Gaussian process over the logarithm of measured / predicted step seconds.
-
-With a the amplitude of a row (how far its constants, and so its step, may be off) two rows covary by
+The model is a Gaussian process over the logarithm of measured / predicted step seconds. With a the amplitude
+of a row (the uncertainty of its constants, and so of its step), two rows covary by
 
     k(x, y) = a(x) · a(y) · s(x, y) · e^{−d} · (h(x) · h(y) · e^{−Td} + g(x) · g(y) · [same source])
               + S² [same source] + N² [x = y]                                h² = max(0, 1 − r²/a²),  g² = 1 − h²
 
-d is a distance over features (`FEATURES`), s what other GPUs, stacks and kinds of models leave of it, S how far one
-publisher's cluster is from another's. Publishers of one question have all in common but the deviation r; what they have
-in common is lost within a T-th of the lengths over which one publisher's runs resemble each other. A question is of no
-source: what its own cluster adds stays open. Constants: `data/errors/steps.yaml`, those of the greatest
-likelihood of sources that were left out of every fit (Rasmussen and Williams 2006, equation 5.10, by source).
+where d is the distance over features (`FEATURES`), s a factor below 1 for different GPUs, stacks and kinds of
+models, S the deviation between publishers' clusters, and N that of single runs. Different publishers of one
+question share all but the deviation r; the shared part decays T times faster with distance than the part that
+one publisher's runs share. A question has no source: the effect of its cluster stays uncertain. Constants:
+`data/errors/steps.yaml`, those of the greatest likelihood of sources that were left out of every fit
+(Rasmussen and Williams 2006, equation 5.10, by source).
 """
 
 from __future__ import annotations
@@ -91,14 +91,15 @@ def names_of(question: Question) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """N runs or questions: what they are, and of runs how long they took."""
+    """N runs or questions: their features and names, and for runs the published values."""
 
     features: Array
     """(N, F), in the order of `FEATURES`."""
     names: dict[str, npt.NDArray[np.str_]]
     """Name of `NAMES`, or "source" → (N,)."""
     spread: Array
-    """(N,) how far its step moves with the constants that timed runs leave open: a deviation of its logarithm."""
+    """(N,) uncertainty of each step: deviation of its logarithm over the constants that timed runs leave
+    plausible."""
     runs: tuple[dict[str, str], ...] = ()
     """Source, model, layout and measured seconds of each run, as written; empty for questions."""
 
@@ -106,18 +107,18 @@ class Rows:
         return len(self.features)
 
     def column(self, feature: str) -> Array:
-        """(N,) one feature."""
+        """(N,) values of one feature."""
         return np.asarray(self.features[:, FEATURES.index(feature)])
 
     def some(self, which: Any) -> Rows:
-        """Some of the rows, by numbers or mask."""
+        """Selected rows, by index or mask."""
         places = np.arange(len(self))[which]
         runs = tuple(self.runs[place] for place in places) if self.runs else ()
         names = {name: values[places] for name, values in self.names.items()}
         return Rows(self.features[places], names, self.spread[places], runs)
 
     def equal_names(self, other: Rows, name: str) -> Bools:
-        """(N, M) whether a name is the same."""
+        """(N, M) whether a name is equal."""
         return np.asarray(self.names[name][:, None] == other.names[name][None])
 
 
@@ -133,7 +134,7 @@ def row_of(question: Question, layout: Layout, spread: float) -> Rows:
 
 @cache
 def timed_rows() -> tuple[Rows, Array]:
-    """Every shipped run that was timed, and (N,) ln(measured / predicted) of each."""
+    """Every shipped timed run, and (N,) ln(measured / predicted) of each."""
     text = (files("cost_models") / "data" / "errors" / "steps.csv").read_text(encoding="utf-8")
     table = list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
     rows = Rows(
@@ -146,45 +147,47 @@ def timed_rows() -> tuple[Rows, Array]:
 
 
 LARGEST = 0.3
-"""Errors beyond which a run counts as if it were so far off: it may be mistranscribed."""
+"""Limit of errors in absolute value: a run further off counts as this, since it may be mistranscribed."""
 _USUAL_SPREAD = 0.08
-"""Spread of an ordinary step: the unit of amplitudes."""
+"""Spread of an ordinary step, the unit of amplitudes."""
 SAME_QUESTION_DISTANCE = 0.2
-"""Distance within which a run is of the same question: a vocabulary, one chunk of a stage more or less."""
+"""Distance within which a run counts as the same question, such as another vocabulary, or a stage chunk more
+or less."""
 _LEAST_SPREAD, _MOST_SPREAD = 0.03, 0.4
-"""Spreads are taken to lie between these."""
+"""Limits to which spreads are clipped."""
 _HALF_SHAPE = ("gpus", "microbatches")
-"""Features that count half in the distance of shapes."""
+"""Features with half weight in the distance of shapes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """The constants of the process."""
+    """Constants of the Gaussian process."""
 
     amplitude: float
-    """Amplitude of a row of the usual spread, relative to it."""
+    """Amplitude of a row with the usual spread, relative to that spread."""
     power: float
-    """a ∝ spread^power."""
+    """Exponent p of the amplitude: a ∝ spread^p."""
     experts: float
-    """Logarithm of what experts multiply an amplitude by."""
+    """Logarithm of the factor of experts on an amplitude."""
     narrow: float
     """Logarithm of the factor of fp8 and fp4 on an amplitude."""
     sharded: float
     """Logarithm of the factor of ZeRO 2 and 3 on an amplitude."""
     shape: float
-    """Length of the distance over shapes."""
+    """Length scale of distances over shapes."""
     split: float
-    """Length of the distance over degrees."""
+    """Length scale of distances over degrees."""
     switches: float
-    """Length of the distance over switches."""
+    """Length scale of distances over switches."""
     same: float
-    """r: no two shipped sources timed one question, so it is the noise floor that publishers show elsewhere."""
+    """Deviation r between publishers of one question. No two shipped sources timed the same question, so this
+    is the noise that publishers show elsewhere."""
     sharpness: float
-    """T."""
+    """Factor T on distances for the part that different publishers share."""
     publisher: float
-    """S."""
+    """Deviation S between publishers' clusters."""
     noise: float
-    """N."""
+    """Deviation N of a single run."""
     other_gpu: float
     """Factor on a covariance between GPUs of the same die."""
     other_die: float
@@ -195,7 +198,7 @@ class Kernel:
     """Factor on a covariance between dense models and mixtures of experts."""
 
     def amplitudes(self, rows: Rows) -> Array:
-        """(N,) a."""
+        """(N,) amplitudes a."""
         spread = np.clip(rows.spread, _LEAST_SPREAD, _MOST_SPREAD) / _USUAL_SPREAD
         logarithm = (
             self.experts * (rows.names["experts"] == "yes")
@@ -205,7 +208,8 @@ class Kernel:
         return np.asarray(self.amplitude * _USUAL_SPREAD * spread**self.power * np.exp(logarithm))
 
     def likeness(self, one: Rows, other: Rows) -> Array:
-        """(N, M) 1 of the same question, less the further away and where GPU, stack or kind is another."""
+        """(N, M) likeness s · e^{−d}: 1 for the same question, less with distance and with another GPU, stack
+        or kind of model."""
         gpu, die, stack, family = (one.equal_names(other, name) for name in ("gpu", "die", "stack", "family"))
         shares = np.where(gpu, 1.0, np.where(die, self.other_gpu, self.other_die * self.other_gpu))
         shares = shares * np.where(
@@ -215,7 +219,7 @@ class Kernel:
         return np.asarray(shares * np.exp(-self.distance(one, other)))
 
     def covariance(self, one: Rows, other: Rows) -> Array:
-        """(N, M) covariances of what rows share, without their own noise."""
+        """(N, M) covariances of two sets of rows, without the noise of single runs."""
         source = one.equal_names(other, "source") & (one.names["source"] != "")[:, None]
         scale = self.amplitudes(one)[:, None] * self.amplitudes(other)[None]
         away = self.distance(one, other)
@@ -226,7 +230,8 @@ class Kernel:
         return np.asarray(scale * self.likeness(one, other) * deviations + self.publisher**2 * source)
 
     def _parts(self, rows: Rows) -> tuple[Array, Array]:
-        """(N,) h and g: roots of what the same question shares, and of what a source keeps to itself."""
+        """(N,) h and g: roots of the shares that all publishers of a question have in common, and that one
+        source keeps."""
         source_share = np.minimum(1.0, self.same**2 / self.amplitudes(rows) ** 2)
         return np.sqrt(1 - source_share), np.sqrt(source_share)
 
@@ -243,10 +248,11 @@ class Kernel:
         return self.amplitudes(rows) ** 2 + self.publisher**2 + self.noise**2
 
     def posterior(self, row: Rows, timed: Rows, errors: Array) -> tuple[float, float]:
-        """Mean and deviation of the logarithm of one asked row, given the errors (N,) of known ones.
+        """Mean and deviation of the logarithm of one row, given the errors (N,) of `known` rows.
 
-        Rows of the same question count once more, as what it took with the deviation r of publishers: the process takes
-        part of it for their own clusters, of which nobody knows more.
+        Rows of the same question count once more, as a measurement with the deviation r between publishers:
+        the process attributes part of their error to the publishers' clusters, of which nothing else is
+        known.
         """
         row_covariance = self.covariance(row, timed)[0]
         inside = self.covariance(timed, timed)
@@ -265,7 +271,8 @@ class Kernel:
         return mean, variance**0.5
 
     def same_question(self, row: Rows, timed: Rows) -> Bools:
-        """(N,) known rows of the asked question: on its GPU, under its family of stacks, hardly any distance away."""
+        """(N,) mask of known rows of the same question: same GPU, family of stacks and kind of model, and
+        almost no distance."""
         same_names = [row.equal_names(timed, name)[0] for name in ("gpu", "family", "experts")]
         near = self.distance(row, timed)[0] < SAME_QUESTION_DISTANCE
         return np.asarray(np.all([*same_names, near], axis=0))
@@ -273,7 +280,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """Ends of an interval in deviations from the mean, where nine in ten runs of left-out sources lay."""
+    """Ends of a 90 % interval in deviations from the mean, from runs of left-out sources."""
 
     faster: float
     slower: float
@@ -281,25 +288,27 @@ class Reach:
 
 @cache
 def fitted() -> tuple[Kernel, dict[str, Reach], dict[str, Any]]:
-    """The shipped constants; the reach by how much was timed; everything else that the file says."""
+    """Shipped constants: the kernel, the reach by stratum (timed, untimed, borrowed), and the file's other
+    values."""
     constants = read_data("errors/steps")
     kernel = Kernel(**{field.name: constants[field.name] for field in fields(Kernel)})
     return kernel, {name: Reach(**ends) for name, ends in constants["reach"].items()}, constants
 
 
 STATED = 0.9
-"""Share of cases that an interval is said to hold."""
+"""Stated probability of intervals."""
 MOST_MFU = 0.8
-"""No interval reaches above: the fastest of 1,256 published runs stayed below."""
+"""Highest MFU that an interval reaches: the fastest of 1,256 published runs stayed below."""
 _CONDITIONED_ROWS = 256
-"""Known rows that a question is conditioned on: those that covary with it most."""
+"""Number of known rows that condition a question: those with the largest covariance."""
 _SIZE_TOLERANCE = 0.05
-"""Binary logarithms by which sizes of one question may differ: vocabularies of one architecture do."""
+"""Maximum difference of sizes in binary logarithms within one question: vocabularies of one architecture
+differ by this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearRuns:
-    """Timed runs of one question, the nearest to the question at hand."""
+    """The nearest timed runs, all of one question."""
 
     source: str
     model: str
@@ -313,7 +322,7 @@ class NearRuns:
     off: float
     """Median of predicted / measured − 1."""
     differs: tuple[str, ...]
-    """Features in which they differ from the question: "model", "gpus", "vpp"; empty for the same question."""
+    """Features that differ from the question: "model", "gpus", "vpp"; empty for the same question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,17 +330,17 @@ class ExpectedStep:
     """Expected step seconds with their interval."""
 
     on_paper: float
-    """Predicted seconds: search and proof compare these."""
+    """Predicted seconds, which search and proof compare."""
     seconds: float
-    """The median, given what nearby runs took."""
+    """Median seconds, given the timed runs nearby."""
     low: float
-    """One step in twenty is faster."""
+    """Lower end of the interval; one step in twenty is faster."""
     high: float
-    """One in twenty is slower, as are clusters that something is wrong with."""
+    """Upper end of the interval; one step in twenty is slower, for example on a faulty cluster."""
     nearest: NearRuns | None = None
-    """None where the profile is none of those shipped."""
+    """The nearest timed runs; None if the profile is not a shipped one."""
     borrowed: bool = False
-    """Whether nothing was timed on a GPU of this die, so that the profile is another's."""
+    """Whether no GPU of this die was timed, so that the profile is borrowed from another."""
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -339,14 +348,15 @@ class ExpectedStep:
         return self.low, self.high
 
     def drawn(self, normal: Array) -> Array:
-        """Steps from standard normal draws: the median at 0, the ends of the interval where 90 % of draws end."""
+        """Steps from standard normal draws: the median at 0, the interval's ends at the limits of 90 % of
+        draws."""
         side = half_width(STATED)
         slower, faster = math.log(self.high / self.seconds) / side, math.log(self.seconds / self.low) / side
         return np.asarray(self.seconds * np.exp(np.where(normal < 0, faster, slower) * normal))
 
 
 def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None:
-    """The expected step of an estimate under its question; None without scenarios, or over several pools."""
+    """Expected step of an estimate under its question; None without scenarios, or over several pools."""
     layout, paper = estimate.layout, estimate.step_seconds
     scenario_seconds = seconds_under_scenarios(question, layout)
     if scenario_seconds is None:
@@ -375,22 +385,23 @@ def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None
 
 
 def spread_of(under_scenarios: Array, seconds: float) -> float:
-    """Robust deviation of the logarithm of a step over the constants that timed runs leave open."""
+    """Robust deviation of the logarithm of a step over the scenarios."""
     return float(MAD_TO_DEVIATION * np.median(np.abs(np.log(under_scenarios / seconds))))
 
 
 def nearest_first(kernel: Kernel, row: Rows, timed: Rows) -> Ints:
-    """(N,) places of known rows, those most like the asked one first.
+    """(N,) indices of known rows, the most similar first.
 
-    Rows that share as much are ordered by their likeness: where the asked one is surer than publishers agree, none
-    shares anything.
+    Rows with equal covariance are ordered by likeness: if the row's amplitude is below the deviation between
+    publishers, all covariances are zero.
     """
     shared = kernel.covariance(row, timed)[0] / kernel.amplitudes(timed)
     return np.lexsort((-kernel.likeness(row, timed)[0], -shared))
 
 
 def stratum_of(row: Rows, timed: Rows) -> str:
-    """ "timed" where this GPU, family of stacks and kind of model were, "borrowed" where no GPU of its die was."""
+    """Stratum of a row: "timed" if this GPU, family of stacks and kind of model were timed together,
+    "untimed" if another GPU of its die was, else "borrowed"."""
     gpu, family, kind, die = (row.equal_names(timed, name)[0] for name in ("gpu", "family", "experts", "die"))
     if (gpu & family & kind).any():
         return "timed"
@@ -414,7 +425,7 @@ def _near_runs(row: Rows, timed: Rows, errors: Array, near: Ints) -> NearRuns:
 
 
 def _fastest(estimate: Estimate) -> float:
-    """Seconds at the most MFU that an interval reaches."""
+    """Seconds at the highest MFU that an interval reaches."""
     return estimate.step_seconds * min(1.0, estimate.mfu / MOST_MFU)
 
 

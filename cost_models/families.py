@@ -1,9 +1,8 @@
-"""Families of models: everything that depends on the kind of a model, as one value for each kind.
+"""Families of models: for each kind of model file, the classes that pose, price, search, save, train and show
+its plans.
 
-The kind of a model file decides how its questions are posed, priced and searched, what its plan files hold,
-how a plan is trained, and how all that is shown. Every verb, every reader of a file and the executor take the family
-from here and call it. Its parts are named like entry points, `module:name`, and imported by the floor that they lie on
-when they are first used.
+Every verb, every reader of a file and the executor take the family from here. Its parts are named like entry
+points, `module:name`, and imported on first use, so that this package does not import those above it.
 """
 
 from __future__ import annotations
@@ -15,24 +14,24 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """The parts of one family."""
+    """Classes of one family of models."""
 
     kind: str
-    """`kind` of its model files."""
+    """Value of `kind` in its model files."""
     plan_kind: str
-    """`kind` of its plan files."""
+    """Value of `kind` in its plan files."""
     plan: str
-    """Class of its plan files: `planner.plan.AnyPlan`."""
+    """Class of its plans: a `planner.plan.AnyPlan`."""
     verbs: str
-    """Class of its verbs, `plan` and the others: `meshwright.families.verbs.Verbs`."""
+    """Class of its verbs, such as `meshwright plan`: a `meshwright.families.verbs.Verbs`."""
     training: str | None = None
-    """How plans are trained, and on what: `executor.families.Training`; None: they are not."""
+    """Class that trains its plans: an `executor.families.Training`; None: plans are not trained."""
     report: str | None = None
     """Class of the report of a run: `executor.measure.any_report.AnyReport`."""
 
 
 TRANSFORMER, RECOMMENDER = "transformer", "recommender"
-"""Kinds of models; files that state none, as those of Hugging Face, are transformers."""
+"""Kinds of models; files without a kind, such as those of Hugging Face, are transformers."""
 
 FAMILIES = {
     TRANSFORMER: Family(
@@ -56,13 +55,13 @@ FAMILIES = {
 
 
 def part(name: str | None) -> Any:
-    """The object that a family's `module:name` names; the family must have it."""
+    """Object for the `module:name` of a family's part, which the family must have."""
     assert name is not None, "verbs refuse what a family does not do"
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 
 
 def family_of_plan_kind(kind: object) -> Family:
-    """The family with plan files of this kind; the transformers' where there is none, so that their reader reports the
-    error."""
+    """Family with plan files of this kind; the transformers' if there is none, so that their reader reports
+    the error."""
     return next((one for one in FAMILIES.values() if one.plan_kind == kind), FAMILIES[TRANSFORMER])

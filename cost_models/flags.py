@@ -1,11 +1,12 @@
-"""Flags: how a field of a verb's options is written on the command line, said where the field is declared.
+"""Flags: the command-line form of a verb's options, declared together with the option's field.
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
         gpus: int | None = flag("N", "GPUs to use.", kind=int)
 
-The field is a keyword of the verb's function (`as_keywords`) and a flag of its command (`meshwright.cli.commands`).
-A field without a flag is for Python alone. A field of a pydantic model is annotated with its `Flag`.
+The field is a keyword of the verb's function (`as_keywords`) and a flag of its command
+(`meshwright.cli.commands`). A field without a flag exists in Python only. A field of a pydantic model is
+annotated with its `Flag`.
 """
 
 from __future__ import annotations
@@ -25,34 +26,35 @@ Panel = Literal["argument", "subject", "job", "machine", "search", "objective", 
 """Group of flags; `--help` lists the groups in this order."""
 PANELS: tuple[Panel, ...] = get_args(Panel)
 AS_FIELD: Any = object()
-"""The default of the field."""
+"""Marks a command-line default equal to the field's."""
 _FLAG = "flag"
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """How one field is written on the command line."""
+    """Command-line form of one field."""
 
     metavar: str
     help: str
     kind: Any = str
-    """Type that its text is read as: `str`, `int`, `float`, `bool`, `Path`, an enumeration, or a list of one of
-    these."""
+    """Type to which its text is converted: `str`, `int`, `float`, `bool`, `Path`, an enumeration, or a list
+    of such values."""
     _: KW_ONLY
     names: tuple[str, ...] = ()
     """Spellings of the flag; empty: `--` and the field's name."""
     panel: Panel = "verb"
-    """Its group; an argument is a word by its place, without a name."""
+    """Group in `--help`; an `argument` is positional, without a name."""
     after: str = ""
-    """The flag of its panel that it stands behind, where that is not the order of the fields."""
+    """Flag after which it is listed in its panel, if that is not the order of the fields."""
     least: float | None = None
     most: float | None = None
     offers: str = ""
     """Completion in the shell: a function of `meshwright.cli.completion`."""
     check: Callable[[Any], Any] | None = None
-    """Called with the value before any other work; raises InputError where it cannot be."""
+    """Validator called before any other work; raises InputError for an invalid value."""
     asks: bool = True
-    """Whether it is part of the question; else it says how long or how to search, or what to print."""
+    """Whether the flag is part of the question; else it only sets how to search, for how long, or what to
+    print."""
     only_with: str = ""
     """The flag that this one needs beside it; the help lists it beside that flag alone."""
     unsaid: Any = AS_FIELD
@@ -62,33 +64,33 @@ class Flag:
 def flag(
     metavar: str, help: str, *, default: Any = None, kind: Any = str, kw_only: bool | None = None, **rest: Any
 ) -> Any:
-    """A field of this default that is a flag; `rest` are fields of `Flag`."""
+    """A dataclass field with this default that is also a flag; `rest` are fields of `Flag`."""
     metadata = {_FLAG: Flag(metavar=metavar, help=help, kind=kind, **rest)}
     return field(default=default, metadata=metadata, kw_only=MISSING if kw_only is None else kw_only)
 
 
 def switch(help: str, **rest: Any) -> Any:
-    """A field that is on where its flag is written."""
+    """A boolean field that is true if its flag is given."""
     return flag("", help, default=False, kind=bool, **rest)
 
 
 def out(help: str, metavar: str = "FILE") -> Any:
-    """`-o`, without which nothing is written, or where the help says."""
+    """The flag `-o` for an output file; without it nothing is written, unless the help says otherwise."""
     return flag(metavar, help, kind=Path, names=("-o", "--out"), panel="output")
 
 
 def argument(metavar: str, help: str, *, kind: Any = str, **rest: Any) -> Mapping[str, Flag]:
-    """Metadata of a field that is a word by its place; the field says whether it may be left out."""
+    """Metadata of a positional argument; the field's default makes it optional."""
     return {_FLAG: Flag(metavar=metavar, help=help, kind=kind, panel="argument", **rest)}
 
 
 def plan_file(help: str = "Plan file written by `meshwright plan -o`.") -> Mapping[str, Flag]:
-    """Metadata of a field that is a plan: on the command line the path of its file."""
+    """Metadata of a field that holds a plan: on the command line the path of its file."""
     return argument("PLAN", help, kind=Path, offers="plans")
 
 
 def flags_of(options: type[Any]) -> dict[str, Flag]:
-    """The flags of an options class, a dataclass or a pydantic model, by field: panel by panel."""
+    """Flags of an options class, a dataclass or a pydantic model, by field: panel by panel."""
     if hasattr(options, "model_fields"):
         marks = {name: one.metadata for name, one in options.model_fields.items()}
         flags = {name: mark for name, own in marks.items() for mark in own if isinstance(mark, Flag)}
@@ -98,7 +100,7 @@ def flags_of(options: type[Any]) -> dict[str, Flag]:
 
 
 def in_order(flags: Mapping[str, Flag]) -> dict[str, Flag]:
-    """The flags panel by panel; one that stands `after` another is moved behind it."""
+    """Flags panel by panel; a flag with `after` is moved behind that one."""
     names = sorted(flags, key=lambda name: PANELS.index(flags[name].panel))
     for name in [name for name in names if flags[name].after in names]:
         names.remove(name)
@@ -107,7 +109,7 @@ def in_order(flags: Mapping[str, Flag]) -> dict[str, Flag]:
 
 
 def defaults_of(options: type[Any]) -> dict[str, Any]:
-    """The defaults of an options class by field; MISSING where one must be given."""
+    """Defaults of an options class by field; MISSING for required fields."""
     if hasattr(options, "model_fields"):
         return {
             name: MISSING if one.is_required() else one.default for name, one in options.model_fields.items()
@@ -116,7 +118,8 @@ def defaults_of(options: type[Any]) -> dict[str, Any]:
 
 
 def said(options: Any) -> tuple[str, ...]:
-    """Names of the flags that differ from their defaults, those of the verb itself and of its output left out."""
+    """Names of the given flags, those that differ from their defaults, without the verb's own and output
+    flags."""
     asking = [
         name
         for name, one in flags_of(type(options)).items()
@@ -130,14 +133,14 @@ def said(options: Any) -> tuple[str, ...]:
 
 
 def part_of(options: Any, kind: type[O], **more: Any) -> O:
-    """Options of another kind with the fields that both have, and more."""
+    """Options of another class, from the fields that both have, and more."""
     names = {one.name for one in fields(options)}
     shared = {one.name: getattr(options, one.name) for one in fields(kind) if one.name in names}  # type: ignore[arg-type]
     return kind(**(shared | more))
 
 
 def as_keywords(options: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R]]:
-    """Turn a function of options into one that takes their fields: `plan(PlanOptions(...))` → `plan(...)`.
+    """Turn a function of options into a function of their fields: `plan(PlanOptions(...))` → `plan(...)`.
 
     Type checkers and editors see the fields as parameters; the help of the function has them too.
     """

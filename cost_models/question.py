@@ -1,4 +1,4 @@
-"""Questions: a model, a cluster, a training job, the stack that runs it and the constants of the hardware."""
+"""Questions: a model, a cluster, a training job, the stack that runs it, and the hardware's constants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cost_models.specs.transformer import TransformerSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Everything that a price depends on except the layout."""
+    """All inputs of a price except the layout."""
 
     model: TransformerSpec
     cluster: ClusterSpec
@@ -31,12 +31,13 @@ class Question:
     risk: Risk = "none"
     """How the steps in a profile's scenarios are weighed where layouts are compared; none: the step on paper."""
     full_model: TransformerSpec | None = None
-    """The model with blocks of all kinds, where `model` has those of one kind alone; None: `model` itself."""
+    """Model with blocks of all kinds, if `model` has blocks of one kind only; None: `model` itself."""
     mixed: MixedCluster | None = None
-    """The cluster of several pools, with rates as measured where a profile has measured them. `cluster` and `hardware`
-    are then what holds for all pools (rules of legality, the weakest trust); prices come from the pools' questions."""
+    """Cluster of several pools, with measured rates where a profile has them. `cluster` and `hardware` then
+    hold the common limits (rules of legality, the weakest trust), and prices come from the pools'
+    questions."""
     members: tuple[Question, ...] = ()
-    """The question of each of several pools, in the order of the cluster."""
+    """Question of each of several pools, in the order of the cluster."""
 
     def __post_init__(self) -> None:
         if self.mixed is None:
@@ -48,7 +49,8 @@ class Question:
 
     @property
     def by_kind(self) -> tuple[Question, ...]:
-        """The question as if all blocks were of one kind, for each kind of block; of one kind this question alone."""
+        """Questions with all blocks of one kind, one for each kind of block; with a single kind, this
+        question."""
         if self.kinds.number == 1 and not self.training.freeze:
             return (self,)
         each = of_each_kind(self.model, self.training)
@@ -61,12 +63,12 @@ class Question:
 
     @property
     def pools(self) -> tuple[Question, ...]:
-        """The question of each pool; on one kind of GPU this question alone."""
+        """Question of each pool; with one kind of GPU, this question."""
         return self.members or (self,)
 
     @property
     def has_pools(self) -> bool:
-        """Whether the cluster has several pools, each with GPUs of its own."""
+        """Whether the cluster has several pools of different GPUs."""
         return bool(self.members)
 
     @property
@@ -85,19 +87,20 @@ class Question:
         return replace(self, **{part: getattr(self, part).model_copy(update=fields)})
 
     def recomputing(self, policy: Recompute) -> Self:
-        """The question where all stages recompute under one policy."""
+        """The question with one recompute policy for all stages."""
         return self.updated("training", recompute=(policy,))
 
     @property
     def memory_error(self) -> float:
-        """Relative error that nine in ten peaks predicted for the stack stay within, of such a model."""
+        """Relative error that nine in ten predicted peaks of the stack do not exceed, for this kind of
+        model."""
         own = self.stack.mixture_memory_error if self.model.has_experts else None
         return self.stack.memory_error if own is None else own
 
     @property
     def scored_share(self) -> float:
-        """Share of a sequence's tokens whose logits are computed: without padding and prompts where the stack skips
-        what no loss counts."""
+        """Share of a sequence's tokens whose logits are computed: without padding and prompts if the stack
+        skips tokens outside the loss."""
         job = self.training
         if not self.stack.skips_ignored_tokens or job.reference is not None:
             return 1.0
@@ -106,7 +109,7 @@ class Question:
 
     @property
     def dropout(self) -> float:
-        """Probability of dropping a hidden activation: the training job's, else the stack's usual one."""
+        """Probability of dropping a hidden activation: the training job's, else the stack's default."""
         if self.training.dropout is not None:
             return self.training.dropout
         return _USUAL_DROPOUT if self.stack.usual_dropout and not self.model.gated_mlp else 0.0
@@ -117,7 +120,7 @@ _USUAL_DROPOUT = 0.1
 
 
 def mixed_question(mixed: MixedCluster, pools: tuple[Question, ...]) -> Question:
-    """One question about several pools, from the questions of the pools."""
+    """Question about several pools, from the questions of the pools."""
     known = mixed.model_copy(update={"pools": tuple(pool.cluster for pool in pools)})
     weakest = max((pool.hardware for pool in pools), key=by_uncertainty)
     return replace(pools[0], cluster=known.as_one, hardware=weakest, risk="none", mixed=known, members=pools)
@@ -149,7 +152,7 @@ def require_tiles(profile: HardwareProfile, gpu: GpuSpec) -> None:
 def parts_of(
     question: Question,
 ) -> tuple[ClusterSpec | MixedCluster, HardwareProfile | tuple[HardwareProfile, ...]]:
-    """The cluster and the profile (of several pools one each), as a plan file holds them."""
+    """Cluster and profile (of several pools one each), as a plan file holds them."""
     if question.mixed is None:
         return question.cluster, question.hardware
     return question.mixed, tuple(pool.hardware for pool in question.pools)
@@ -188,7 +191,7 @@ def question_of_parts(
 
 
 def each_pool(question: Question, change: Callable[[Question], Question | None]) -> Question | None:
-    """The question with `change` made to each pool where it means something; None where it means nothing to any."""
+    """The question with `change` applied to each pool where it has an effect; None if it has none in any."""
     changed = [change(pool) for pool in question.pools]
     if not any(changed):
         return None

@@ -1,21 +1,23 @@
-"""Risk that a request accepts: the probability with which a step must fit, and what steps are weighed by.
+"""Risk that a request accepts: the required probability of fitting in memory, and the mean of scenarios by
+which steps are compared.
 
-Memory: ln(measured / predicted) is a mixture of a core and two kinds of outliers, which no normal error explains: runs
-far below their prediction (they recomputed or offloaded more than was said) and runs far above it.
+Memory: ln(measured / predicted) is a mixture of a core and two kinds of outliers, which no normal error
+explains: runs far below their prediction (they recomputed or offloaded more than reported) and runs far above
+it.
 
     P(fits) = (1 − b − a) · Φ(x / kσ) + b · min(1, 2Φ(x / β)) + a · max(0, 2Φ(x / α) − 1)       x = ln(limit/predicted)
 
-`error` is a stack's `memory_error`, which says σ: nine in ten of its measured peaks were within a factor 1 + error of
-the predicted ones. Shares b and a, reaches β and α, and k are those of `data/errors/peaks.yaml`, fitted to what shipped
-runs measured and to which of them ran out of memory. The share of the limit that a peak may reach, to fit with a given
-chance, is found by bisection. A layout fits where P(fits) reaches `least_chance`: what was asked for, and never less
-than a peak has that fills the limit. Leaves out a bias: a stack whose peaks are all missed to one side has a wrong
-fact, not a wide error.
+σ follows from a stack's `memory_error`: nine in ten of its measured peaks were within a factor 1 + error of
+the predicted ones. Shares b and a, reaches β and α, and k are those of `data/errors/peaks.yaml`, fitted to
+the peaks of shipped runs and to which of them ran out of memory. The share of the limit that a peak may
+reach, to fit with a given probability, is found by bisection. A layout fits if P(fits) reaches
+`least_chance`: the requested probability, but at least that of a peak equal to the limit. Bias is left out: a
+stack whose peaks all err to one side has a wrong constant, not a wide error.
 
-Time: where a profile leaves several sets of constants possible, `neutral` weighs the mean over all scenarios, `averse`
-the mean of the slowest quarter of them (the conditional value at risk of Rockafellar and Uryasev 2000). Both are means
-over some of K scenarios, and never less than the mean over any other set of as many: so they rise with every scenario's
-seconds, and bounds of each scenario, weighed, bound what is weighed.
+Time: where a profile has several scenarios (plausible sets of constants), `neutral` takes the mean over all
+scenarios, `averse` the mean over the slowest quarter of them (the conditional value at risk of Rockafellar
+and Uryasev 2000). Both are the largest mean over any set of that many scenarios. They therefore rise with
+every scenario's seconds, and the same mean of lower bounds per scenario is a lower bound.
 """
 
 from __future__ import annotations
@@ -32,31 +34,33 @@ from cost_models.arrays import Array, Bools
 from cost_models.files import read_data
 
 EVEN = 0.5
-"""Confidence that takes predictions as they are: a peak may fill the limit. Its chance is even but for outliers."""
+"""Confidence at which predictions are used as they are: a peak may equal the limit, and fits with probability
+one half except for outliers."""
 MOST_CONFIDENT = 0.99
-"""The highest confidence that may be requested: one run in fifty is an outlier that no room explains."""
+"""Highest confidence that may be requested: one run in fifty is an outlier, whatever the spare memory."""
 WITHIN = 0.95
-"""Share of measured peaks below 1 + a stack's error times the predicted ones."""
+"""Share of measured peaks below (1 + the stack's error) × predicted."""
 FITTING = 0.9
-"""Least probability with which a recommended layout fits, and one whose open axes were searched."""
+"""Minimum probability of fitting for a recommended layout, and for one whose open axes were searched."""
 _NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakErrors:
-    """The mixture of errors of peaks: shares of outliers below and above their predictions, and how far they reach."""
+    """Mixture of errors of peaks: shares of outliers below and above their predictions, and their
+    deviations."""
 
     core: float
-    """Deviation of all other errors, relative to what a stack's `memory_error` says."""
+    """Deviation of all other errors, relative to the one from a stack's `memory_error`."""
     below_share: float
     below_reach: float
-    """Deviation of the logarithm of their ratio."""
+    """Deviation of the logarithm of measured / predicted for these outliers."""
     above_share: float
     above_reach: float
     source: str = ""
 
     def below(self, room: float, error: float) -> float:
-        """Chance that a measured peak stays below its prediction times exp(`room`)."""
+        """Probability that a measured peak stays below its prediction times exp(`room`)."""
         deviation = max(log1p(error), 1e-9) / _NORMAL.inv_cdf(WITHIN)  # of ln(measured / predicted)
         core = _NORMAL.cdf(room / (self.core * deviation))
         low = min(1.0, 2 * _NORMAL.cdf(room / self.below_reach))
@@ -70,19 +74,19 @@ class PeakErrors:
 
 @cache
 def peak_errors() -> PeakErrors:
-    """The mixture that is shipped."""
+    """The shipped mixture."""
     return PeakErrors(**read_data("errors/peaks"))
 
 
 def fits_probability(peak: float, limit: float, error: float) -> float:
-    """P(fits) of a predicted peak of so many bytes where `limit` bytes can be allocated."""
+    """P(fits) of a predicted peak in bytes if `limit` bytes can be allocated."""
     if peak <= 0:
         return 1.0
     return peak_errors().below(log(limit / peak), error) if limit > 0 else 0.0
 
 
 def least_chance(confidence: float) -> float:
-    """Probability of fitting from which on a layout is one that fits, where `confidence` is asked for."""
+    """Probability from which a layout counts as fitting, for a requested `confidence`."""
     return max(confidence, peak_errors().below(0.0, 1.0))  # where no room is left, the error does not matter
 
 
@@ -104,16 +108,17 @@ _MOST_ROOM, _BISECTIONS = 12.0, 60
 Risk = Literal["none", "neutral", "averse"]
 RISKS: tuple[Risk, ...] = get_args(Risk)
 SLOWEST = 4
-"""One in so many scenarios is slow."""
+"""One scenario in this many counts as slow."""
 
 
 def weighed_of(scenarios: int, risk: Risk) -> int:
-    """Number of scenarios in the weighed mean, out of `scenarios`."""
+    """Number of scenarios in the mean by which steps are compared, out of `scenarios`."""
     return 0 if risk == "none" else scenarios if risk == "neutral" else -(-scenarios // SLOWEST)
 
 
 def slowest(seconds_K: Array, risk: Risk) -> Bools:
-    """(K, ...) mask of the scenarios in the weighed mean, from their seconds (K, ...); of equal ones the first."""
+    """(K, ...) mask of the scenarios in that mean, from their seconds (K, ...); among equal ones the
+    first."""
     order = np.argsort(-seconds_K, axis=0, kind="stable")
     chosen = np.zeros(seconds_K.shape, dtype=np.bool_)
     np.put_along_axis(chosen, order[: weighed_of(len(seconds_K), risk)], True, axis=0)
@@ -121,14 +126,14 @@ def slowest(seconds_K: Array, risk: Risk) -> Bools:
 
 
 def weigh(seconds_K: Array, risk: Risk) -> Array:
-    """(K, ...) seconds in each scenario → (...): their mean, or that of the slowest."""
+    """Mean over scenarios, or over the slowest of them: (K, ...) seconds → (...)."""
     if risk == "averse":
         seconds_K = np.sort(seconds_K, axis=0)[-weighed_of(len(seconds_K), risk) :]
     return np.asarray(seconds_K.mean(axis=0))
 
 
 def middle(seconds_K: Array) -> float:
-    """(K,) seconds in each scenario → the mean of the middle half of them (the interquartile mean): no scenario that
-    is far off moves it."""
+    """Mean of the middle half of the scenarios (interquartile mean), from (K,) seconds; outliers do not move
+    it."""
     cut = len(seconds_K) // 4
     return float(np.sort(seconds_K)[cut : len(seconds_K) - cut].mean())

@@ -1,7 +1,7 @@
-"""Units: base units inside (bytes, seconds, FLOPs, bytes/s, FLOP/s), friendly ones at the edge.
+"""Units: base units inside (bytes, seconds, FLOPs, bytes/s, FLOP/s), friendly units in files and messages.
 
-`parse_*` reads what people write ("80 GiB", "400 Gb/s", "5 us", "312 TFLOP/s"); `format_*` writes what people read;
-`Bytes`, `Bandwidth`, `Seconds` and `FlopRate` are the pydantic field types that do both, losslessly.
+`parse_*` reads what people write ("80 GiB", "400 Gb/s", "5 us", "312 TFLOP/s"); `format_*` writes what people
+read; `Bytes`, `Bandwidth`, `Seconds` and `FlopRate` are the pydantic field types that do both, losslessly.
 `within` limits a field to plausible values.
 """
 
@@ -24,7 +24,7 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60
 _FLOP_RATE = {"FLOP/s": 1.0, "MFLOP/s": 1e6, "GFLOP/s": 1e9, "TFLOP/s": 1e12, "PFLOP/s": 1e15}
 
 SMALLEST, LARGEST = 1e-12, 1e21
-"""Bounds of every quantity in base units: beyond them it is a slip of the pen."""
+"""Bounds of every quantity in base units; values outside are most likely typing errors."""
 
 _COUNTS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
@@ -46,27 +46,27 @@ def _parse(text: object, units: dict[str, float], noun: str, example: str) -> fl
 
 
 def parse_bytes(text: object) -> float:
-    """ "80 GiB" (binary) or "80 GB" (decimal) → bytes."""
+    """Bytes from a text: "80 GiB" (binary) or "80 GB" (decimal)."""
     return _parse(text, _BYTES, "a size", "`80 GiB` or `80 GB`")
 
 
 def parse_bandwidth(text: object) -> float:
-    """ "400 Gb/s" (bits) or "50 GB/s" (bytes) → bytes/s, one direction."""
+    """Bytes/s, one direction, from a text: "400 Gb/s" (bits) or "50 GB/s" (bytes)."""
     return _parse(text, _BANDWIDTH, "a bandwidth", "`400 Gb/s` (bits) or `50 GB/s` (bytes)")
 
 
 def parse_seconds(text: object) -> float:
-    """ "5 us" → seconds."""
+    """Seconds from a text: "5 us"."""
     return _parse(text, _SECONDS, "a duration", "`5 us`")
 
 
 def parse_flop_rate(text: object) -> float:
-    """ "312 TFLOP/s" → FLOP/s."""
+    """FLOP/s from a text: "312 TFLOP/s"."""
     return _parse(text, _FLOP_RATE, "a compute rate", "`312 TFLOP/s`")
 
 
 def parse_count(text: object) -> float:
-    """ "1.4T", "300 B", "2.5M" or "1.4e12" → a number."""
+    """Number from a text: "1.4T", "300 B", "2.5M" or "1.4e12"."""
     try:
         value = float(str(text))
     except ValueError:
@@ -79,7 +79,7 @@ def parse_count(text: object) -> float:
 
 
 def _exact(value: float, units: dict[str, float], preferred: tuple[str, ...], base: str) -> str:
-    """The shortest friendly text that reads back as exactly `value`, so that files replay to the bit."""
+    """Shortest friendly text that parses to exactly `value`, so that files reproduce it bit for bit."""
     for unit in preferred:
         scaled = value / units[unit]
         text = f"{scaled:.6g}"
@@ -123,7 +123,7 @@ def within(parse: Callable[[object], float], least: str, most: str) -> AfterVali
 
 
 def format_bytes(value: float) -> str:
-    """Bytes → "61.3 GiB" (binary, as memory is sold and reported)."""
+    """Text of bytes: "61.3 GiB" (binary, as memory is sold and reported)."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if abs(value) >= _BYTES[unit]:
             return f"{value / _BYTES[unit]:.1f} {unit}"
@@ -131,7 +131,7 @@ def format_bytes(value: float) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """Seconds → "132.1 s", "12.3 ms", "45 us"."""
+    """Text of seconds: "132.1 s", "12.3 ms", "45 us"."""
     if abs(value) >= 1:
         return f"{value:.2f} s" if abs(value) < 100 else f"{value:.1f} s"
     if abs(value) >= 1e-3:
@@ -140,7 +140,7 @@ def format_seconds(value: float) -> str:
 
 
 def format_bandwidth(value: float) -> str:
-    """Bytes/s → "300 GB/s" (decimal, as links are sold)."""
+    """Text of bytes/s: "300 GB/s" (decimal, as links are sold)."""
     for unit in ("TB", "GB", "MB"):
         if value >= _BYTES[unit]:
             return f"{value / _BYTES[unit]:.4g} {unit}/s"
@@ -148,7 +148,7 @@ def format_bandwidth(value: float) -> str:
 
 
 def format_count(value: float) -> str:
-    """A large count → "174.6 B", "8.4 M", "512"."""
+    """Text of a large count: "174.6 B", "8.4 M", "512"."""
     for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
         if abs(value) >= factor:
             return f"{value / factor:.4g} {unit}"
@@ -156,7 +156,7 @@ def format_count(value: float) -> str:
 
 
 def grouped(number: int) -> str:
-    """A number with commas, 3911 → "3,911", so that no line breaks inside it."""
+    """A number with commas, so that no line breaks inside it: 3911 → "3,911"."""
     return f"{number:,}"
 
 
@@ -167,7 +167,8 @@ def counted(number: int, noun: str) -> str:
 
 
 def format_days(seconds: float) -> str:
-    """Seconds → "1 day", "20.7 days", "2,287.7 days"; of less than a day "18.2 hours" or "3.4 minutes"."""
+    """Text of a long duration in seconds: "1 day", "20.7 days", "2,287.7 days"; below a day "18.2 hours" or
+    "3.4 minutes"."""
     if seconds < _SECONDS["d"]:
         noun, unit = ("hours", "h") if seconds >= _SECONDS["h"] else ("minutes", "min")
         return f"{seconds / _SECONDS[unit]:.1f} {noun}"

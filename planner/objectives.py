@@ -1,14 +1,14 @@
-"""Objectives of a plan (step time, MFU, GPU-hours, money, peak memory, or the fewest GPUs that meet a deadline), and
-the certificate that a plan is the best, or how far its proof got.
+"""Objectives of a plan (step time, MFU, GPU-hours, money, peak memory, or the fewest GPUs that meet a
+deadline), and the certificate of its optimality, or of the gap that its proof reached.
 
-On a fixed number of GPUs GPU-hours and money are the step time times a constant, so they have the same optimum. MFU
-does not quite: its numerator counts the output layer over the vocabulary as padded for tensor parallelism, so it is the
-step time times a constant only among layouts with the same padding.
+On a fixed number of GPUs GPU-hours and money are the step time times a constant, so they have the same
+optimum. MFU does not quite: its numerator counts the output layer over the vocabulary as padded for tensor
+parallelism, so it is the step time times a constant only among layouts with the same padding.
 
-A training run takes ⌈tokens / tokens of a step⌉ steps, one after another; with operations failures, restarts and
-checkpoints are counted, too (`cost_models.reliability`). That time grows with the step's, so that the bound of a step
-time is the bound of it as well. What is searched and proved leaves out how long a layout takes to start, seconds of
-days; what is said of the run that was picked has it, as `forecast` does.
+A training run takes ⌈tokens / tokens per step⌉ steps, one after another; with operations, failures, restarts
+and checkpoints are counted too (`cost_models.reliability`). That time grows with the step's, so a bound on
+the step time gives a bound on it. Search and proof leave out a layout's start-up, seconds against days; the
+value of the chosen plan includes it, as in `forecast`.
 """
 
 from __future__ import annotations
@@ -45,30 +45,33 @@ class Settled(Spec):
     layouts: int
     """Number of layouts in the program."""
     columns: int
-    """Number of its binary variables for blocks on stages."""
+    """Number of binary variables that place blocks on stages."""
     objective: float
-    """Its optimum in seconds: the best step time."""
+    """Optimum in seconds: the best step time."""
 
 
 class Certificate(Spec):
-    """The proof that no other covered layout is better. How it was come by (k, what each layout was ruled out by, the
-    prover) is no part of a plan file: it depends on what the search knew before, so nobody could check it."""
+    """Proof that no other covered layout is better.
+
+    Its derivation (k, the reason for excluding each layout, the prover) is not part of a plan file: it
+    depends on the search's state, so nobody could check it.
+    """
 
     top: int = Field(default=1, ge=1)
-    """How many of the best layouts were searched for; k below."""
+    """Number of best layouts that were searched for, k."""
 
     space: str
     """The covered space, in words."""
     layouts: int
     """Legal layouts enumerated."""
     infeasible: int = 0
-    """Discarded because no placement fits in memory."""
+    """Layouts discarded because no placement fits in memory."""
     pruned: int = 0
-    """Discarded because their lower bound cannot beat the k-th best."""
+    """Layouts discarded because their lower bound cannot beat the k-th best."""
     solved: int = 0
-    """Decided exactly: by the ILP, or by a placement that meets its lower bound."""
+    """Layouts decided exactly: by the ILP, or by a placement that meets its lower bound."""
     undecided: int = 0
-    """Left open when the search was stopped; 0 where it ended."""
+    """Layouts left open when the search was stopped; 0 if it ended."""
     bound: float
     """Proven lower bound on the step time of any covered layout, seconds."""
     gap: float
@@ -76,11 +79,11 @@ class Certificate(Spec):
     minimised: Risk = "none"
     """Quantity that was minimised: the step on paper, or what this risk weighs of it over `scenarios`."""
     scenarios: int = 0
-    """How many scenarios make up the mean that was minimised; 0: none."""
+    """Number of scenarios in the minimised mean; 0: none."""
     settled: Settled | None = None
-    """Optimum of the closing integer program; None where the search was stopped before."""
+    """Optimum of the closing integer program; None if the search was stopped before."""
     proved_by: Proof = Field(default="search", exclude_if=lambda prover: prover == "search")
-    """Prover; written only where it is not the search."""
+    """Prover; saved only if it is not the search."""
     seconds: float = 0.0
     """Search time."""
 
@@ -101,13 +104,13 @@ class Objective:
     price: float | None = None
     """Dollars for one GPU-hour."""
     deadline: float | None = None
-    """Seconds in which training on all tokens must end; plans that take longer are left out."""
+    """Seconds in which training on all tokens must end; slower plans are excluded."""
     operations: OperationsSpec | None = None
-    """Failures and restarts that the time of training counts; None: none."""
+    """Failures and restarts that training time counts; None: none."""
 
     @property
     def measure(self) -> Measure:
-        """How plans are compared under this objective."""
+        """Measure by which this objective compares plans."""
         return MEASURES[self.name]
 
     def value(self, question: Question, estimate: Estimate) -> float:
@@ -119,7 +122,7 @@ class Objective:
         return self.may_meet_deadline(question, estimate.step_seconds)
 
     def may_meet_deadline(self, question: Question, step_seconds: float) -> bool:
-        """Whether steps of `step_seconds` finish in time; where these are a bound that says nothing, 0, they may."""
+        """Whether steps of `step_seconds` can meet the deadline; an empty bound of 0 always can."""
         if self.deadline is None or step_seconds <= 0:
             return True
         return self.training_seconds(question, step_seconds) <= self.deadline
@@ -127,23 +130,25 @@ class Objective:
     def training_seconds(
         self, question: Question, step_seconds: float, layout: Layout | None = None
     ) -> float:
-        """Seconds of training on all tokens; where failures count and a `layout` is given, with its starts.
+        """Seconds of training on all tokens; with operations and a `layout`, including its start-ups.
 
-        Raises InfeasibleError where failures leave no time for it.
+        Raises InfeasibleError if failures leave no time for training.
         """
         if self.operations is None:
             return training_steps(question) * step_seconds
         return forecast(job_of(question, step_seconds, layout), self.operations).seconds
 
     def gpu_hours(self, question: Question, step_seconds: float) -> float:
-        """GPU-hours of training on all tokens. Raises InfeasibleError where failures leave no time for it."""
+        """GPU-hours of training on all tokens. Raises InfeasibleError if failures leave no time for
+        training."""
         return self.training_seconds(question, step_seconds) * question.cluster.num_gpus / _HOUR
 
     def require_complete(self, question: Question, *, alone: bool = True) -> None:
-        """Check that the objective has all it needs; as one of two of a frontier (`alone=False`) it needs no deadline.
+        """Check that the objective has all it needs; as one of two of a frontier (`alone=False`) it needs no
+        deadline.
 
         Raises:
-            InputError: tokens, a price or a deadline is missing, or none of them means anything.
+            InputError: tokens, a price or a deadline is missing, or a given one has no effect.
         """
         name, price, no_tokens = self.name, self.price, question.training.tokens is None
         needs_tokens = name in ("gpu-hours", "cost") or self.deadline is not None
@@ -172,25 +177,25 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """How one objective compares plans."""
+    """Measure of plans under one objective."""
 
     label: str
     unit: Unit
     of: Callable[[Question, Estimate, Objective], float]
     highest: bool = False
-    """True where a higher value is better."""
+    """Whether a higher value is better."""
 
     def loss(self, value: float) -> float:
-        """The value, negated where higher is better, so that less is better."""
+        """The value, negated if higher is better, so that less is better."""
         return -value if self.highest else value
 
     @property
     def open(self) -> float:
-        """The bound where nothing is proven."""
+        """Trivial bound, before anything is proved."""
         return math.inf if self.highest else 0.0
 
     def gap(self, value: float, bound: float) -> float:
-        """Share of the value that could still be gained; 0 is proof."""
+        """Relative gain that is still possible; 0 is proof."""
         if self.highest:
             return max(0.0, bound / value - 1) if math.isfinite(bound) else 1.0
         return max(0.0, 1 - bound / value)

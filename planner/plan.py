@@ -1,16 +1,17 @@
-"""Plans: everything needed to run a layout, to check its prediction and to ask the same question again; their files,
-and the cache of layouts that searches about them found.
+"""Plans: a question with its layout, prediction and certificate; their files; and a cache of searched
+layouts.
 
-`AnyPlan` is what plans of all families share; `Plan` is that of a transformer, with the records that its file holds.
+`AnyPlan` is the base of all families' plans; `Plan` is that of a transformer, with the records that its file
+holds.
 
-Plan files are YAML of one schema version; reading one runs no code (safe YAML, then strict validation), and checks its
-layout. The same query gives the same bytes, so a plan file holds no date and no duration of the search. A saved plan is
-priced under the memory limit of its question, and under that which it was held to.
+Plan files are YAML of one schema version. Reading one runs no code (safe YAML, then strict validation) and
+checks its layout. The same query gives the same bytes, so a plan file holds no date and no duration of the
+search. A saved plan is priced under the memory limit of its question, or under that of its restrictions.
 
-The cache is for the verbs that ask next: its layouts are priced then, not searched again. A file of JSON for each plan
-lies in the user's cache folder (`$XDG_CACHE_HOME/meshwright`, else `~/.cache/meshwright`), named by a digest of the
-question, its restrictions, the layout, and this version with its code and data. It is safe to delete; one that is
-missing, spoilt or of another version is as good as none.
+The cache serves verbs that follow up on a plan: they price its stored layouts instead of searching again.
+Each plan has a JSON file in the user's cache folder (`$XDG_CACHE_HOME/meshwright`, else
+`~/.cache/meshwright`), named by a digest of question, restrictions, layout, and this version with its code
+and data. Files are safe to delete; a missing, damaged or outdated one is ignored.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ from planner.space.restrictions import Restrictions, parse_restrictions
 
 PLAN_SCHEMA = 1
 _RENAMED = {"holes": "fragmentation"}
-"""Parts of memory by the names that plan files of earlier versions have."""
+"""Old → new names of parts of memory, for plan files of earlier versions."""
 _LISTED_FACTS = 3
-"""Ignored facts of a stack that a note names."""
+"""Number of ignored stack fields that a note lists."""
 
 LayoutText = Annotated[
     Layout,
@@ -76,7 +77,7 @@ Confidence = Annotated[float, Field(ge=EVEN, le=MOST_CONFIDENT, allow_inf_nan=Fa
 
 
 def package_version() -> str:
-    """Version of the installed package; a checkout that is only on the path has none."""
+    """Version of the installed package; "not installed" for a checkout on the path."""
     try:
         return version("meshwright")
     except PackageNotFoundError:
@@ -84,16 +85,16 @@ def package_version() -> str:
 
 
 class AnyPlan(Spec):
-    """A question and its answer, everything needed to train with it; each family adds its own fields."""
+    """A question and its answer, complete for training; each family adds its own fields."""
 
     kind: str
-    """The kind of plan file."""
+    """Kind of plan file."""
     schema_version: int = PLAN_SCHEMA
     meshwright_version: str
     _ignored_facts: tuple[str, ...] = PrivateAttr(default=())
 
     def without_facts(self, ignored: Iterable[str]) -> Self:
-        """The plan, whose notes name the facts of its file's stack that were ignored."""
+        """The plan, with a note on the ignored fields of its file's stack."""
         self._ignored_facts = tuple(ignored)
         return self
 
@@ -113,30 +114,30 @@ class AnyPlan(Spec):
 
     @property
     def model_name(self) -> str:
-        """The name of the model."""
+        """Name of the model."""
         return str(self.model.name)
 
     @property
     def num_ranks(self) -> int:
-        """Processes that train with it: a GPU each."""
+        """Number of processes that train the plan, one per GPU."""
         raise NotImplementedError
 
     @property
     def gpu(self) -> GpuSpec:
-        """The GPU (or CPU) that the plan is for; with several pools, the one whose limits hold for all."""
+        """GPU (or CPU) of the plan; with several pools, the GPU whose limits hold for all."""
         raise NotImplementedError
 
     @property
     def searched(self) -> bool:
-        """Whether a search found it, so that it claims to be the best."""
+        """Whether a search found the plan, so that it claims to be the best."""
         return self.certificate is not None
 
     def require_readable(self) -> None:
-        """Check that its restrictions can be read. Raises InputError."""
+        """Check that the plan's restrictions can be parsed. Raises InputError."""
         raise NotImplementedError
 
     def problems(self) -> list[Problem]:
-        """Broken rules on its own cluster, and parts without a place."""
+        """Rules that the plan breaks on its own cluster, and parts without a place."""
         raise NotImplementedError
 
 
@@ -147,7 +148,7 @@ def _rename_parts(parts: Any) -> Any:
 
 
 class Prediction(Spec):
-    """The cost model's prediction for the plan; see `cost_models.estimate.Estimate` for the fields."""
+    """Prediction of the cost model for the plan; see `cost_models.estimate.Estimate` for the fields."""
 
     step_seconds: float = Field(gt=0, allow_inf_nan=False)
     weighed_seconds: float | None = None
@@ -158,19 +159,19 @@ class Prediction(Spec):
     peak_bytes: float
     memory_limit: float
     host_bytes: float | None = None
-    """Bytes in the memory of each host; None where nothing is offloaded."""
+    """Bytes of offloaded blocks in the memory of each host; None without offload."""
     host_limit: float | None = None
-    """Bytes of a host's memory that blocks may fill."""
+    """Bytes of a host's memory available to offloaded blocks."""
     drive_bytes: float | None = None
-    """Bytes on the drive of each host; None where nothing is."""
+    """Bytes of optimizer states on the drive of each host; None without any."""
     drive_limit: float | None = None
-    """Bytes of a host's drive that states may fill."""
+    """Bytes of a host's drive available to optimizer states."""
     time: dict[str, float]
     """Seconds by part; they sum to `step_seconds`."""
     rank_memory: tuple[Annotated[dict[str, float], BeforeValidator(_rename_parts)], ...]
     """Bytes by part for each pipeline rank."""
     trust: str
-    """Tier of the constants and the error it has shown."""
+    """Tier of the constants, and the error they have shown."""
 
     @classmethod
     def of(cls, estimate: Estimate) -> Prediction:
@@ -188,19 +189,19 @@ class Prediction(Spec):
 
 
 class PlanOffer(Spec):
-    """One of several clusters that the plan was chosen from."""
+    """One of several clusters among which the plan was chosen."""
 
     cluster: ClusterSpec
     """The cluster, of whole nodes."""
     hardware: HardwareProfile
     gpus: tuple[GpuCount, ...]
-    """Numbers of its GPUs to choose from."""
+    """Numbers of this cluster's GPUs to choose from."""
     price: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Dollars for one GPU-hour."""
 
 
 class PlanObjective(Spec):
-    """An objective other than the fastest step on the cluster's GPUs, and the plan's value at it."""
+    """An objective other than the fastest step on the cluster's GPUs, with the plan's value."""
 
     name: ObjectiveName
     price: float | None = None
@@ -208,28 +209,28 @@ class PlanObjective(Spec):
     deadline: Seconds | None = None
     """Time in which training on all tokens must end."""
     operations: OperationsSpec | None = None
-    """Failures and restarts that the time of training counts; None: none."""
+    """Failures and restarts that training time counts; None: none."""
     gpus: tuple[GpuCount, ...] = ()
-    """Numbers of GPUs that were to choose from; the cluster has the chosen one. Empty: no choice."""
+    """Numbers of GPUs to choose from; the cluster has the chosen one. Empty: no choice."""
     precisions: tuple[Precision, ...] = ()
-    """Precisions that were to choose from; the training job has the chosen one. Empty: no choice."""
+    """Precisions to choose from; the training job has the chosen one. Empty: no choice."""
     gpus_per_node: GpuCount
-    """GPUs of a whole node; the chosen number may be a part of one."""
+    """GPUs of a full node; the chosen number may be a part of a node."""
     offers: tuple[PlanOffer, ...] = ()
-    """Clusters that were to choose from; the plan's own is the best, and its certificate covers only that one."""
+    """Clusters to choose from; the plan's own is the best, and its certificate covers only that cluster."""
     value: float
     """Value of the plan: seconds, a share, GPU-hours, dollars, bytes or GPUs."""
     bound: float | None
-    """Proven bound on the value of any covered plan, or None."""
+    """Proven bound on the value of any covered plan; None if unproven."""
 
     @property
     def terms(self) -> Objective:
-        """The objective as the search takes it."""
+        """The objective in the form used by the search."""
         return Objective(name=self.name, price=self.price, deadline=self.deadline, operations=self.operations)
 
 
 class PlanRestrictions(Spec):
-    """Restrictions of the search, in the words of the command line."""
+    """Restrictions of the search, as words of the command line."""
 
     fix: tuple[str, ...] = ()
     """`--fix`: "tp=8"."""
@@ -238,11 +239,11 @@ class PlanRestrictions(Spec):
     allow: tuple[str, ...] = ()
     """`--allow`: "offload"."""
     max_memory: Bytes | None = None
-    """`--max-memory`: bytes that a plan may fill of one device."""
+    """`--max-memory`: bytes of one device that a plan may use."""
     confidence: Confidence | None = None
-    """Least probability of fitting that the layout was held to, where that is more than the plan's own `confidence`."""
+    """Minimum probability of fitting for the layout, if it is above the plan's own `confidence`."""
     trainer: str | None = None
-    """`--for`: the trainer whose rules the layout obeys."""
+    """`--for`: trainer whose rules the layout obeys."""
 
     @classmethod
     def of(cls, restrictions: Restrictions) -> PlanRestrictions:
@@ -261,7 +262,8 @@ class PlanRestrictions(Spec):
 
     @property
     def read(self) -> Restrictions:
-        """The restrictions as the search takes them; raises InputError where a word cannot be read."""
+        """The restrictions in the form used by the search; raises InputError for words that cannot be
+        parsed."""
         read = parse_restrictions(
             self.fix, self.forbid, max_memory=self.max_memory, trainer=self.trainer, allow=self.allow
         )
@@ -269,48 +271,49 @@ class PlanRestrictions(Spec):
 
 
 class PlanChoice(Spec):
-    """The choice of a layout in place of the fastest of its kind on paper, as the model cannot tell their steps
-    apart."""
+    """Choice of a layout other than the fastest of its kind, from layouts whose predicted steps the model
+    cannot distinguish."""
 
     first: LayoutText
-    """The fastest of its kind on paper."""
+    """Layout of its kind with the fastest predicted step."""
     first_seconds: float = Field(gt=0, allow_inf_nan=False)
-    """Its step on paper, seconds."""
+    """Predicted step of that layout, seconds."""
     share: float = Field(ge=0, allow_inf_nan=False)
-    """How far above it the layouts may lie that were compared."""
+    """Maximum relative slowdown of the compared layouts."""
     layouts: int = Field(ge=1)
-    """How many were."""
+    """Number of compared layouts."""
     middle_seconds: float = Field(gt=0, allow_inf_nan=False)
-    """Mean step of the plan over the middle half of the scenarios: the least of them."""
+    """Mean step of the plan over the middle half of the scenarios, the least of the compared layouts,
+    seconds."""
     first_middle_seconds: float = Field(gt=0, allow_inf_nan=False)
     """Mean step of the fastest on paper over the same scenarios."""
 
 
 class PlanRecommendation(Spec):
-    """Alternatives to a recommended layout when the plan was made; the plan's restrictions are those within which it is
-    proved the fastest."""
+    """Alternatives to a recommended layout when the plan was made. The plan's `restrictions` are those within
+    which the layout is proved the fastest."""
 
     why: str
     """Common feature of layouts of its kind; empty where it is the fastest of all."""
     asked: PlanRestrictions = PlanRestrictions()
-    """Restrictions of the question, within which the fastest on paper was searched for."""
+    """Restrictions of the question, within which the fastest layout was searched for."""
     top: int = Field(default=1, ge=1)
-    """How many of the fastest were searched for."""
+    """Number of fastest layouts that were searched for."""
     fastest: LayoutText
-    """The fastest on paper."""
+    """Layout with the fastest predicted step."""
     fastest_seconds: float = Field(gt=0, allow_inf_nan=False)
     fastest_weighed: float | None = None
-    """Seconds of its step as `risk` weighs scenarios; None: the step on paper."""
+    """Mean of its step over scenarios by `risk`; None: `fastest_seconds`."""
     fastest_bytes: float = Field(gt=0, allow_inf_nan=False)
     chance: float = Field(ge=0, le=1)
-    """Chance that it is faster than the plan."""
+    """Probability that `fastest` is faster than the plan."""
     risk: Risk = "none"
-    """`--risk`: what layouts were compared by."""
+    """Risk by which steps were compared (`--risk`)."""
     classical: LayoutText | None = None
     """The layout that an expert would write down without a search."""
     classical_seconds: float | None = None
     choice: PlanChoice | None = Field(default=None, exclude_if=lambda choice: choice is None)
-    """Why it is not the fastest of its kind on paper; written only where it is not."""
+    """Reason why it is not the fastest of its kind; saved only in that case."""
 
 
 class Plan(AnyPlan):
@@ -325,22 +328,22 @@ class Plan(AnyPlan):
         Annotated[HardwareProfile, Tag("[one]")] | Annotated[tuple[HardwareProfile, ...], Tag("[pools]")],
         Discriminator(lambda value: "[pools]" if isinstance(value, (list, tuple)) else "[one]"),
     ]
-    """The hardware profile, or one for each pool of the cluster."""
+    """Hardware profile, or one for each pool of the cluster."""
     restrictions: PlanRestrictions = PlanRestrictions()
     """Restrictions within which the layout is the best."""
     objective: PlanObjective | None = None
-    """The objective; None for the fastest step on all GPUs of the cluster."""
+    """Objective of the plan; None: the fastest step on all GPUs of the cluster."""
     recommendation: PlanRecommendation | None = None
-    """Why this layout where it is the recommended one; None where it is the best at the objective."""
+    """Reasons for a recommended layout; None if the layout is the best by the objective."""
     layout: LayoutText
-    """The placed layout: it names `layers` and `recompute` of every virtual stage."""
+    """Placed layout, with `layers` and `recompute` of every virtual stage."""
     prediction: Prediction
     certificate: Certificate | None = None
-    """The proof; None for a layout that was given, not searched."""
+    """Proof of optimality; None for a layout that was given, not searched."""
     confidence: Confidence = EVEN
-    """`--confidence`: least probability of fitting that the plan must have."""
+    """Minimum probability of fitting (`--confidence`)."""
     risk: Risk = "none"
-    """`--risk`: what of the steps in the profile's scenarios layouts were compared by."""
+    """Risk by which steps were compared (`--risk`)."""
 
     @model_validator(mode="after")
     def _a_profile_for_each_pool(self) -> Plan:
@@ -352,7 +355,7 @@ class Plan(AnyPlan):
 
     @property
     def question(self) -> Question:
-        """The question that the plan answers."""
+        """Question that the plan answers."""
         return question_of_parts(
             self.model, self.training, self.stack, self.cluster, self.hardware, self.confidence, self.risk
         )
@@ -364,14 +367,15 @@ class Plan(AnyPlan):
 
     @property
     def proved_seconds(self) -> float:
-        """The step that its certificate is about: its own, or that of the fastest of its kind on paper."""
+        """Step covered by the certificate, seconds: the plan's own, or that of the fastest layout of its
+        kind."""
         if self.recommendation is not None and self.recommendation.choice is not None:
             return self.recommendation.choice.first_seconds
         return self.prediction.weighed_seconds or self.prediction.step_seconds
 
     @property
     def objective_name(self) -> ObjectiveName:
-        """The objective that the plan was searched for."""
+        """Name of the objective."""
         return "time" if self.objective is None else self.objective.name
 
     @property
@@ -400,7 +404,7 @@ def make_plan(
     objective: PlanObjective | None = None,
     recommendation: PlanRecommendation | None = None,
 ) -> Plan:
-    """The plan that runs an estimated layout; without a certificate the layout was given, not searched."""
+    """Plan for an estimated layout; without a certificate the layout was given, not searched."""
     cluster, hardware = parts_of(question)
     shared_fields = ("model", "training", "stack", "confidence", "risk")
     return Plan(
@@ -433,7 +437,7 @@ _HEADER = """\
 
 
 def plan_text(plan: AnyPlan) -> str:
-    """A plan as the YAML of its file."""
+    """YAML text of a plan file."""
     predicted = getattr(plan, "prediction", None)
     empty = [tier for tier in ("host", "drive") if getattr(predicted, f"{tier}_bytes", None) is None]
     unused = {f"{tier}_{what}" for tier in empty for what in ("bytes", "limit")}  # nothing lies there
@@ -442,19 +446,20 @@ def plan_text(plan: AnyPlan) -> str:
 
 
 def save_plan(plan: AnyPlan, path: str | Path) -> None:
-    """Write a plan file whole or not at all. Raises InputError: the place cannot be written to."""
+    """Write a plan file, completely or not at all. Raises InputError if the place cannot be written."""
     write_plan(path, plan_text(plan))
 
 
 def plan_yaml(header: str, fields: Mapping[str, Any]) -> str:
-    """The text of a plan file: comments, then the fields, ended by YAML's end-of-document mark."""
+    """Text of a plan file: comments, then the fields, ended by YAML's end-of-document mark."""
     return header + yaml.safe_dump(
         dict(fields), sort_keys=False, explicit_end=True, allow_unicode=True, width=120
     )
 
 
 def write_plan(path: str | Path, text: str) -> None:
-    """Write a plan file whole or not at all. Raises InputError where the place cannot be written to."""
+    """Write the text of a plan file, completely or not at all. Raises InputError if the place cannot be
+    written."""
     try:
         write_whole(Path(path), text)
     except OSError as error:
@@ -462,13 +467,13 @@ def write_plan(path: str | Path, text: str) -> None:
 
 
 def require_ended(document: Document) -> None:
-    """Raises InputError where the file of a plan lacks the mark of its end, as one that was cut short does."""
+    """Raise InputError for a truncated plan file, which lacks the end-of-document mark."""
     if not document.ended:
         raise InputError(f"`{document.source}` is cut short: it does not end with `...`", hint="plan again")
 
 
 def load_any_plan(path: str | Path) -> AnyPlan:
-    """Read a plan file of whichever family; its layout is checked against its own model, cluster and training.
+    """Read a plan file of any family; its layout is checked against its own model, cluster and training.
 
     Raises:
         InputError: missing, no plan, of another schema version, cut short, or inconsistent; all problems at once.
@@ -478,7 +483,7 @@ def load_any_plan(path: str | Path) -> AnyPlan:
 
 
 def load_plan(path: str | Path) -> Plan:
-    """Read a plan file of a transformer as `load_any_plan` does, and raises as that."""
+    """Read a plan file of a transformer; errors are those of `load_any_plan`."""
     return _load(read_document(path), Plan)
 
 
@@ -491,7 +496,7 @@ def _load(document: Document, plan_type: type[P]) -> P:
 
 
 def read_plan_in(document: Document) -> AnyPlan:
-    """The plan of whichever family in a file that was read; its layout is not checked.
+    """Plan of any family in a parsed file; its layout is not checked.
 
     Raises:
         InputError: no plan, of another schema version or cut short; all problems at once.
@@ -500,14 +505,15 @@ def read_plan_in(document: Document) -> AnyPlan:
 
 
 def _plan_type(document: Document) -> type[AnyPlan]:
-    """Family of a plan file by its kind; of an unknown kind the transformers', which reports the error."""
+    """Class of a plan file by its kind; for an unknown kind the transformers', which reports the error."""
     kind = document.value.get("kind") if isinstance(document.value, dict) else None
     plan_type: type[AnyPlan] = part(family_of_plan_kind(kind).plan)
     return plan_type
 
 
 def without_dropped_facts(fields: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The fields of a plan's file without facts of its stack that only earlier versions have; names of those facts."""
+    """Fields of a plan file without stack fields that only earlier versions have, and the names of the
+    latter."""
     facts = fields.get("stack")
     if not isinstance(facts, dict):
         return fields, ()
@@ -540,7 +546,7 @@ def _read_plan(document: Document, plan_type: type[P]) -> P:
 
 
 def priced_again(plan: Plan, layout: Layout | None = None) -> Estimate:
-    """The estimate of the plan's layout, or of another, for its question, under the memory limit that was asked for."""
+    """Estimate of the plan's layout, or of another, for its question, under the user's memory limit."""
     return estimate(plan.question, layout or plan.layout).within(plan.user_restrictions.max_memory)
 
 
@@ -552,13 +558,13 @@ def priced_within_restrictions(plan: Plan) -> Estimate:
 
 
 MAX_FILES = 500
-"""Most files in the folder; those written last stay."""
+"""Maximum files in the cache folder; the most recently written stay."""
 _QUESTION = {"model", "cluster", "training", "stack", "hardware", "restrictions", "objective", "layout"}
 _QUESTION |= {"confidence", "risk"}
-"""Fields of a plan that its rivals and what-ifs depend on."""
+"""Fields of a plan on which its stored rivals and what-ifs depend."""
 
 Searched = tuple[Sequence[Layout], bool]
-"""Layouts, and whether the search ended by itself: what time cut short is not stored."""
+"""Layouts, and whether the search completed; results of searches cut short are not stored."""
 
 
 class PlanCache:
@@ -578,7 +584,8 @@ class PlanCache:
                     self._layouts = read
 
     def layouts(self, name: str, search: Callable[[], Searched]) -> tuple[Layout, ...]:
-        """The layouts under a name; where there are none, those that `search` finds, stored if they are proved."""
+        """Layouts stored under a name; if there are none, those that `search` finds, which are stored if it
+        completes."""
         if name not in self._layouts:
             layouts, proved = search()
             if not proved:
@@ -587,7 +594,7 @@ class PlanCache:
         return self._layouts[name]
 
     def store(self, name: str, layouts: Iterable[Layout]) -> None:
-        """Store layouts that were found, if files can be written, and remove the oldest files beyond `MAX_FILES`."""
+        """Store layouts, if files can be written, and remove the oldest files beyond `MAX_FILES`."""
         self._layouts[name] = tuple(layouts)
         if self._path is not None:
             text = json.dumps({name: [*map(str, own)] for name, own in self._layouts.items()}, indent=1)
@@ -600,7 +607,7 @@ class PlanCache:
 
 
 def cache_folder() -> Path | None:
-    """Folder of the cache; None where the user has no home."""
+    """Folder of the cache; None if the user has no home."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "meshwright"
     except RuntimeError:
@@ -609,7 +616,8 @@ def cache_folder() -> Path | None:
 
 @cache
 def _version() -> str:
-    """This version, and when its files were last changed."""
+    """Text that identifies this version: the package version, with size and modification time of its
+    files."""
     folders = [place for package in (cost_models, planner) for place in package.__path__]
     lines = [package_version()]
     while folders:

@@ -1,1 +1,1 @@
-"""One layout and many: the degrees and switches of a layout, its notation, and its columns."""
+"""Layouts, one or many: their degrees and switches, their notation, and their columns."""

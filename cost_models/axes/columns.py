@@ -1,6 +1,6 @@
-"""Many layouts at once: one numpy column per axis, so that costs are written once for all.
+"""Many layouts at once: one numpy column per axis, so that costs are written once for all layouts.
 
-Rows that are alike: which combination of some columns each has, and what is computed once for all of them.
+Costs that depend on few columns are computed once per distinct combination of their values (`over_distinct`).
 """
 
 from __future__ import annotations
@@ -23,43 +23,44 @@ T = TypeVar("T")
 
 
 def take_rows(column: npt.NDArray[Numbers], index: Ints | slice) -> npt.NDArray[Numbers]:
-    """Some rows of a column; what is one number for all of them stays that."""
+    """Selected rows of a column; a column broadcast from one number stays broadcast."""
     if isinstance(index, slice) or column.strides != (0,):
         return column[index]
     return np.broadcast_to(column[:1], index.shape) if len(column) else column[index]
 
 
 _COLUMNS_OF = {name: tuple(word.columns(name)) for name, word in AXES.items() if word.columns(name)}
-"""The axes of layouts before placement, and the columns of each."""
+"""Axis of unplaced layouts → names of its columns."""
 COLUMNS: dict[str, Word] = {
     column: word for name, axis in AXES.items() for column, word in axis.columns(name).items()
 }
-"""How a number of each column is written after its name, in the order of the notation; recompute, chosen stage by
-stage, is none."""
+"""Column → kind of word that writes its number, in the order of the notation. Recompute, chosen stage by
+stage, has none."""
 USUAL_CONTEXT = UNSAID
-"""In the column `context`: as the software stack does it."""
+"""Number in the column `context` for the stack's default."""
 
 
 def context_ways(question: Question, columns: LayoutColumns) -> Ints:
-    """(N,) indices into `CONTEXTS`: what the layout says, or else what the stack usually does."""
+    """(N,) indices into `CONTEXTS`: the layout's choice, else the stack's default."""
     usual = CONTEXTS.index(question.stack.context_parallel)
     return np.where(columns.context == USUAL_CONTEXT, usual, columns.context)
 
 
 def names_overlap(columns: LayoutColumns) -> Bools:
-    """(N,): which layouts say what overlaps."""
+    """(N,) whether layouts name the axes that overlap."""
     named: Bools = np.any([getattr(columns, f"overlap_{axis}") != UNSAID for axis in OVERLAPS], axis=0)
     return named
 
 
 def is_overlapped(columns: LayoutColumns, mesh_axis: Overlap, *, default: bool) -> Bools:
-    """(N,): whether communication over a mesh axis runs behind compute; `default` in layouts without `overlap=`."""
+    """(N,) whether communication over a mesh axis overlaps compute; `default` for layouts without
+    `overlap=`."""
     column: Ints = getattr(columns, f"overlap_{mesh_axis}")
     return np.where(column == UNSAID, default, column == 1)
 
 
 class _Columns:
-    """N layouts: (N,) integers for each of `COLUMNS`, a choice as the index of its name."""
+    """N layouts: (N,) integers for each of `COLUMNS`; a choice is stored as the index of its name."""
 
     __slots__ = ()
 
@@ -75,7 +76,7 @@ class _Columns:
 
     @classmethod
     def of(cls, layouts: Sequence[Layout]) -> LayoutColumns:
-        """Columns of some layouts, in order."""
+        """Columns of these layouts, in order."""
         values: dict[str, Ints] = {}
         for axis, names in _COLUMNS_OF.items():
             numbers = [AXES[axis].numbers(layout.resolve(axis)) for layout in layouts]
@@ -83,7 +84,7 @@ class _Columns:
         return LayoutColumns(**values)
 
     def layout(self, row: int) -> Layout:
-        """Row → `Layout` (not placed)."""
+        """The layout of a row (not placed)."""
         return Layout(
             **{
                 axis: AXES[axis].value(*[int(getattr(self, name)[row]) for name in names])
@@ -105,29 +106,30 @@ class _Columns:
 
     @property
     def replicas(self) -> Ints:
-        """(N,) ranks with the same parameters (experts aside) and different tokens: dp × cp."""
+        """(N,) ranks with the same parameters (except experts) and different tokens: dp × cp."""
         return self.dp * self.cp
 
     @property
     def expert_replicas(self) -> Ints:
-        """(N,) ranks with the same experts: what expert parallelism leaves of tp × dp × cp."""
+        """(N,) ranks with the same experts: tp × dp × cp / (ep × etp)."""
         return self.tp * self.replicas // (self.ep * self.etp)
 
     @property
     def expert_shard(self) -> Ints:
-        """(N,) ranks that ZeRO shards experts over; hybrid sharding keeps as many copies of them as of the rest."""
+        """(N,) ranks over which ZeRO shards experts; with hybrid sharding experts have as many copies as
+        other parameters."""
         same = self.expert_replicas
         copies: Ints = np.gcd(same, self.replicas // self.shard)
         return same // copies
 
     def shards(self, *, experts: bool, zero: int = 0) -> Ints:
-        """(N,) ranks that share a parameter, of routed experts or of everything else, from ZeRO stage `zero` on; below
-        it 1."""
+        """(N,) ranks that share a parameter (of routed experts, or any other) from ZeRO stage `zero` on;
+        below that stage 1."""
         return np.where(self.zero >= zero, self.expert_shard if experts else self.shard, 1)
 
     @property
     def ranks(self) -> Ints:
-        """(N,) GPUs the layout occupies."""
+        """(N,) GPUs that the layout occupies."""
         return self.tp * self.cp * self.pp * self.dp
 
 
@@ -148,11 +150,12 @@ else:
 MIN_ROWS_TO_DEDUPLICATE = 256
 """Minimum number of rows for which looking for equal rows is faster than computing them all."""
 _DENSE = 4
-"""Values that span no more than so many times their number are numbered by a table, which is faster than sorting."""
+"""Maximum ratio of the span of values to their number for numbering by a table, which is faster than
+sorting."""
 
 
 def codes_of(columns: Sequence[Ints]) -> Ints:
-    """(N,): a number for each combination of values, rising with the first column."""
+    """(N,) a number for each combination of values, rising with the first column."""
     code, size = np.zeros_like(columns[0]), 1
     if not len(code):
         return code
@@ -174,12 +177,12 @@ def codes_of(columns: Sequence[Ints]) -> Ints:
 
 
 def _dense(rows: int) -> int:
-    """The widest span of values that a table numbers faster than sorting does."""
+    """Widest span of values that a table numbers faster than sorting does."""
     return _DENSE * rows
 
 
 def _numbered(column: Ints) -> tuple[Ints, int]:
-    """(N,) the rank of each value among the distinct ones, and how many these are."""
+    """(N,) rank of each value among the distinct ones, and the number of distinct values."""
     if not len(column):
         return column, 1
     low = int(column.min())
@@ -196,7 +199,7 @@ def _numbered(column: Ints) -> tuple[Ints, int]:
 
 
 def first_of_each(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """The first row of each different combination of values, and (N,) which combination each row has."""
+    """First row of each distinct combination of values, and (N,) index of each row's combination."""
     kind, count = _numbered(codes_of(columns))
     first = np.empty(count if len(kind) else 0, dtype=np.int64)
     first[kind[::-1]] = np.arange(len(kind))[::-1]

@@ -1,12 +1,12 @@
 """One layout: degrees and switches, written `tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective` everywhere.
 
-The fields of `Layout` are the axes, in the order of the notation; `AXES` says how each is written and read.
+The fields of `Layout` are the axes, in the order of the notation; `AXES` defines how each is written and
+parsed.
 
-The order of mesh axes says how they fill a cluster's ranks: which groups are neighbours, and so which stay inside a
-node. `tp-cp-dp-pp` reads from the inside out: tensor-parallel ranks are neighbours, context ranks lie tp apart, data
-ranks tp · cp, pipeline ranks tp · cp · dp. tp is always innermost: docs/decisions/0007-tensor-ranks-are-neighbours.md.
-Axes of degree one have no place: with cp1 `tp-cp-dp-pp` and `tp-dp-cp-pp` seat every rank alike, and the first of
-`ORDERS` stands for all that do.
+`order` names the mesh axes from the inside out: with `tp-cp-dp-pp` tensor-parallel ranks are neighbours,
+context ranks are tp apart, data ranks tp · cp, pipeline ranks tp · cp · dp. tp is always innermost:
+docs/decisions/0007-tensor-ranks-are-neighbours.md. Axes of degree one do not matter: with cp1 `tp-cp-dp-pp`
+and `tp-dp-cp-pp` give every rank the same place, and the first such order of `ORDERS` is canonical.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ from cost_models.specs.choices import (
 from cost_models.units import counted
 
 ZERO_STAGES = 4
-"""ZeRO 0 to 3."""
+"""Number of ZeRO stages, 0 to 3."""
 USUAL_RING = 2
-"""Buffers for streamed weights: one computes while the next is filled."""
+"""Default buffers for streamed weights: one computes while the next is filled."""
 MOST_REPLICAS = 2**16
 """Maximum number of replicas whose pools a layout may name."""
 
 
 class Offload(NamedTuple):
-    """Blocks of every rank that have each of these in host memory, or on the drive; `EVERY`: all of them."""
+    """Blocks of every rank with each kind of data in host memory, or on the drive; `EVERY`: all blocks."""
 
     states: int = 0
     parked: int = 0
@@ -67,26 +67,27 @@ class Offload(NamedTuple):
 
     @property
     def named(self) -> int:
-        """Blocks of a rank that have a residency with a count."""
+        """Number of a rank's blocks that have a residency with a count."""
         return sum(count for count in self[: len(RESIDENCIES)] if count < EVERY)
 
 
 RESIDENCIES = ("states", "parked", "streamed")
-"""Where the states of a block may live besides on the device."""
+"""Residencies of a block's states other than the device."""
 UPDATED_BY_CPU = ("states", "streamed")
-"""Those of them whose states the CPU updates, so that they may lie on the drive."""
+"""Residencies whose states the CPU updates, so that they may be on the drive."""
 NOWHERE = Offload()
 
 
 OUTERMOST_REPLICAS: Order = "tp-cp-pp-dp"
-"""Megatron's other one: each replica of the model on neighbouring ranks, as where it lies whole in one pool."""
+"""Order with each replica of the model on neighbouring ranks, so that it can lie within one pool (Megatron's
+alternative)."""
 _MESH_AXES = ("cp", "dp", "pp")
-"""Outside tp."""
+"""Mesh axes other than tp."""
 
 
 def _first_seats() -> Ints:
-    """(8, orders): `same_seats` of meshes whose cp, dp, pp are above one where the bits of the row, from the lowest,
-    are set."""
+    """(8, orders) `same_seats` of meshes whose cp, dp, pp are above one where the row's bits, from the
+    lowest, are set."""
     table = []
     for bits in range(8):
         there = {axis for bit, axis in enumerate(_MESH_AXES) if bits >> bit & 1}
@@ -101,18 +102,19 @@ _PLACES = np.array([[order.index(axis) for axis in _MESH_AXES] for order in ORDE
 
 
 def same_seats(cp: Ints | int, dp: Ints | int, pp: Ints | int) -> Ints:
-    """(N, orders), of one mesh (orders,): for each of `ORDERS` the index of the first that seats the ranks alike."""
+    """(N, orders), or (orders,) for one mesh: for each of `ORDERS` the index of the first order with the same
+    places of ranks."""
     table: Ints = _FIRST_SEATS[(cp > 1) + 2 * (dp > 1) + 4 * (pp > 1)]
     return table
 
 
 def first_same(order: Order, cp: int, dp: int, pp: int) -> Order:
-    """The order that stands for all that seat the ranks of such a mesh as `order` does."""
+    """Canonical order: the first with the same places of ranks as `order` on such a mesh."""
     return ORDERS[int(same_seats(cp, dp, pp)[ORDERS.index(order)])]
 
 
 def ranks_inside(axis: str, order: Ints, tp: Ints, cp: Ints, dp: Ints, pp: Ints) -> Ints:
-    """(N,) ranks between neighbours of an axis: tp and the degrees of the axes inside it, multiplied."""
+    """(N,) ranks between neighbours of an axis: the product of tp and the degrees of the axes inside it."""
     places = _PLACES[order]
     inside = places < places[:, [_MESH_AXES.index(axis)]]
     stride: Ints = tp * cp ** inside[:, 0] * dp ** inside[:, 1] * pp ** inside[:, 2]
@@ -120,15 +122,15 @@ def ranks_inside(axis: str, order: Ints, tp: Ints, cp: Ints, dp: Ints, pp: Ints)
 
 
 def usual_schedule(vpp: int) -> Schedule:
-    """The schedule of layouts that name none."""
+    """Schedule of a layout that names none."""
     return "interleaved" if vpp != 1 else "1f1b"
 
 
 class Layout(Spec):
-    """How one model is split over tp × cp × pp × dp ranks.
+    """Split of one model over tp × cp × pp × dp ranks.
 
-    Without `layers` the blocks are still to be placed on stages (evenly where they divide, else by the planner);
-    with it the layout says everything a step's cost depends on.
+    Without `layers` the blocks are not yet placed on stages (evenly where they divide, else by the planner);
+    with `layers` the layout determines a step's cost.
     """
 
     tp: GpuCount = 1
@@ -136,13 +138,13 @@ class Layout(Spec):
     pp: GpuCount = 1
     """Pipeline-parallel degree p (ranks)."""
     vpp: PositiveInt = 1
-    """Model chunks per pipeline rank v (virtual stages per rank)."""
+    """Model chunks per pipeline rank (virtual stages per rank), v."""
     cp: GpuCount = 1
-    """Context-parallel degree: the ranks that share one sequence, each with its part of the tokens."""
+    """Context-parallel degree: ranks that share one sequence, each with a part of its tokens."""
     dp: GpuCount = 1
     """Data-parallel degree d."""
     ep: GpuCount = 1
-    """Expert-parallel degree: the ranks that share the experts of a mixture, taken from tp × cp × dp."""
+    """Expert-parallel degree: ranks that share the experts of a mixture, taken from tp × cp × dp."""
     etp: GpuCount | None = None
     """Tensor-parallel degree inside an expert; None: tp."""
     mbs: GpuCount = 1
@@ -150,34 +152,36 @@ class Layout(Spec):
     zero: Annotated[int, Field(ge=0, le=ZERO_STAGES - 1)] = 0
     """ZeRO stage: 0 replicas, 1 shards optimizer states, 2 and gradients, 3 and parameters, over `shard` ranks."""
     shard: GpuCount | None = None
-    """Ranks that ZeRO shards over (hybrid sharding: replicas of such groups); None: all dp × cp of them."""
+    """Ranks that ZeRO shards over (hybrid sharding: replicas of such groups); None: all dp × cp."""
     sp: bool = False
     """Megatron sequence parallelism: the regions outside tensor parallelism are split along the sequence."""
     schedule: Schedule = "1f1b"
-    """Pipeline schedule; where it is not named `interleaved` with vpp > 1, else `1f1b`."""
+    """Pipeline schedule; default: `interleaved` with vpp > 1, else `1f1b`."""
     order: Order = DEFAULT_ORDER
-    """Mesh axes from neighbouring ranks outwards; of orders that differ in axes of degree one only, the first."""
+    """Mesh axes from neighbouring ranks outwards; among orders that differ only in axes of degree one, the
+    first."""
     context: Context | None = None
-    """How context-parallel ranks exchange keys and values; None: as the software stack does it, and where cp is 1."""
+    """Way in which context-parallel ranks exchange keys and values; None: the stack's default, or cp is 1."""
     recompute: tuple[StageRecompute, ...] = ("none",)
-    """One policy or mix of policies for all virtual stages, or one for each in model order."""
+    """Policy, or mix of policies, of all virtual stages, or one for each in model order."""
     offload: Offload = NOWHERE
-    """Blocks of every rank whose states, weights or activations live in host memory."""
+    """Blocks of every rank whose states, weights or activations are in host memory."""
     ring: PositiveInt = USUAL_RING
-    """Blocks whose streamed weights are on the device at a time, buffers that are being filled among them."""
+    """Blocks whose streamed weights are on the device at a time, including buffers that are being filled."""
     overlap: tuple[Overlap, ...] | None = None
-    """Axes whose communication runs behind compute; None: as the software stack always does it."""
+    """Axes whose communication overlaps compute; None: the stack's default."""
     layers: tuple[int, ...] = ()
-    """Blocks of each virtual stage in model order (pp × vpp entries), or empty: not placed yet."""
+    """Blocks of each virtual stage in model order (pp × vpp entries); empty: not placed yet."""
     pools: tuple[Annotated[str, Field(pattern=POOL_NAME)], ...] = ()
-    """On a cluster of several pools: the one each pipeline rank lies in. Empty: there is one, or not chosen yet."""
+    """Pool of each pipeline rank, on a cluster of several pools; empty: only one pool, or not chosen yet."""
     replicas: tuple[Annotated[str, Field(pattern=POOL_NAME)], ...] = ()
-    """On a cluster of several pools, where whole replicas of the model lie in each: the pool of each of the dp."""
+    """Pool of each of the dp replicas, on a cluster of several pools whose replicas each lie within one
+    pool."""
 
     @model_validator(mode="before")
     @classmethod
     def _implied(cls, data: Any) -> Any:
-        """Fields with what follows from those that are given."""
+        """Add default fields that follow from given ones."""
         if not isinstance(data, dict):
             return data
         implied: dict[str, Any] = {"schedule": usual_schedule(data.get("vpp", 1))}
@@ -241,7 +245,7 @@ class Layout(Spec):
 
     @property
     def data_ranks(self) -> int:
-        """Ranks with the same parameters (experts aside) and different tokens: dp × cp."""
+        """Ranks with the same parameters (except experts) and different tokens: dp × cp."""
         return self.dp * self.cp
 
     @property
@@ -256,12 +260,13 @@ class Layout(Spec):
 
     @property
     def num_stages(self) -> int:
-        """Virtual stages: pp × vpp. Stage k is chunk k div pp of the rank that `schedules.rank_of_stage` says."""
+        """Virtual stages: pp × vpp. Stage k is chunk k div pp of the rank given by
+        `schedules.rank_of_stage`."""
         return self.pp * self.vpp
 
     @property
     def says_pools(self) -> str:
-        """The axis that says in which pools its ranks lie; empty: none does."""
+        """Axis that names the pools of the layout's ranks; empty if neither does."""
         return next((name for name in ("replicas", "pools") if getattr(self, name)), "")
 
     def resolve(self, axis: str) -> Any:
@@ -270,17 +275,17 @@ class Layout(Spec):
 
     @property
     def stage_recompute(self) -> tuple[str, ...]:
-        """The policy or mix of each virtual stage."""
+        """Policy or mix of each virtual stage."""
         return self.recompute * self.num_stages if len(self.recompute) == 1 else self.recompute
 
     def microbatches(self, global_batch: int) -> int:
-        """Microbatches per pipeline and step, m = B / (b·d); of `replicas` in several pools, which take more or fewer,
-        their mean rounded down."""
+        """Microbatches per pipeline and step, m = B / (b·d). With `replicas` in several pools, whose numbers
+        differ, their mean rounded down."""
         return global_batch // (self.mbs * self.dp)
 
     @property
     def brief(self) -> str:
-        """The notation for people: a placement that is even goes without saying."""
+        """Notation for people, without `layers` if the placement is even."""
         return str(self.model_copy(update={"layers": ()}) if len(set(self.layers)) == 1 else self)
 
     def stride(self, axis: str) -> int:
@@ -289,7 +294,7 @@ class Layout(Spec):
         return math.prod(getattr(self, inner) for inner in order[: order.index(axis)])
 
     def place_along(self, axis: str, rank: int) -> int:
-        """Where a rank lies along a mesh axis, from 0."""
+        """Index of a rank along a mesh axis, from 0."""
         degree: int = getattr(self, axis)
         return rank // self.stride(axis) % degree
 
@@ -324,7 +329,7 @@ AXES: dict[str, Word] = {
     "pools": PerStage(),
     "replicas": PerStage(most=MOST_REPLICAS),
 }
-"""Every axis by its name, in the order of the notation: how it is written, and which numbers stand for its values."""
+"""Every axis by its name, in the order of the notation, with the kind of word that writes and parses it."""
 assert [*AXES] == [*Layout.model_fields], "an axis is a field of `Layout` and a word"
 
 RESOLVED_AS = {"etp": "expert_tp", "shard": "shard_group"}
@@ -332,14 +337,14 @@ RESOLVED_AS = {"etp": "expert_tp", "shard": "shard_group"}
 _UNWRITTEN = {name: field.default for name, field in Layout.model_fields.items()} | dict.fromkeys(
     ("tp", "pp", "dp", "mbs", "zero")
 )
-"""The value at which an axis goes without saying; None: at no value."""
+"""Value at which an axis is omitted from the notation; None: it is always written."""
 
 MAX_WORDS = 100
 """Maximum number of words in a layout: five times as many as there are axes."""
 
 
 def parse_layout(text: str) -> Layout:
-    """Read the notation; every word that is wrong is reported at once.
+    """Parse the notation; all invalid words are reported at once.
 
     Raises:
         InputError: unknown or repeated words, or words that contradict one another.
@@ -384,9 +389,9 @@ def parse_layout(text: str) -> Layout:
 
 
 COMPARED = tuple(name for name in AXES if name not in ("dp", "layers", "pools", "replicas"))
-"""Axes that are chosen; the others follow: what is left of the GPUs, and where the blocks go."""
+"""Axes by which layouts are compared; dp, layers and pools follow from the other axes and the GPUs."""
 USUAL = "usual"
-"""The value, in words, of an axis that a layout does not name."""
+"""Word for the default value of an axis."""
 
 
 def axes_that_differ(one: Layout, other: Layout) -> tuple[str, ...]:
@@ -395,8 +400,8 @@ def axes_that_differ(one: Layout, other: Layout) -> tuple[str, ...]:
 
 
 def axis_value(name: str, layout: Layout) -> str:
-    """The value of an axis as one word: "8", "interleaved", "True"; of recompute the policies that
-    stages use, not for how many of their blocks."""
+    """Value of an axis as one word: "8", "interleaved", "True"; for recompute the policies in use, without
+    their counts."""
     value = getattr(layout, name)
     if name == "recompute":
         used = {mix.partition(":")[0] for mix in layout.stage_recompute} - {"none"}

@@ -1,4 +1,4 @@
-"""A rule about layouts: a condition on many layouts at once, and the words for a layout that breaks it."""
+"""Rules about layouts: a condition on many layouts at once, and the sentence for a layout that breaks it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Row = tuple[Broken, Sentence] | tuple[Broken, str] | tuple[Broken, str, str]
 
 
 def rules(table: Mapping[str, Row]) -> tuple[Rule, ...]:
-    """Rules by name, in the order of a table."""
+    """Rules of a table, by name and in order."""
     return tuple(refuses(name, *row) for name, row in table.items())
 
 
@@ -50,7 +50,8 @@ def rule_when(
 
 
 def refuses(name: str, broken: Broken, what: str | Sentence, hint: str = "") -> Rule:
-    """A rule whose words are templates of `layout`, `question`, `model` and `stack`: "not with `zero{layout.zero}`"."""
+    """A rule whose message is a template of `layout`, `question`, `model` and `stack`: "not with
+    `zero{layout.zero}`"."""
     if callable(what):
         return Rule(name=name, broken=broken, sentence=what)
 
@@ -62,7 +63,7 @@ def refuses(name: str, broken: Broken, what: str | Sentence, hint: str = "") -> 
 
 
 def dividing(axis: str, total: int, limit: int) -> str:
-    """ "tp1, tp2 or tp4 divide them": the degrees up to `limit` that divide `total`."""
+    """Clause on the degrees up to `limit` that divide `total`: "tp1, tp2 or tp4 divide them"."""
     fitting = [
         f"{axis}{degree}" for degree in range(1, limit + 1) if total % degree == 0 and limit % degree == 0
     ]

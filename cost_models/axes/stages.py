@@ -1,7 +1,9 @@
-"""Stages of a pipeline: blocks spread over them, and what a stage recomputes: one policy for all its blocks, or a mix.
+"""Stages of a pipeline: placement of blocks on stages, and recompute policies of a stage: one for all its
+blocks, or a mix.
 
-Written `full`, or `full:3` (three blocks in full, the others nothing), or `full:3/selective` (three in full, all others
-selectively). Blocks that recompute most come first in a stage, as in Megatron-LM's `--recompute-method block`.
+A mix is written `full:3` (three blocks in full, the others nothing), or `full:3/selective` (three in full,
+all others selectively). Blocks that recompute most come first in a stage, as in Megatron-LM's
+`--recompute-method block`.
 """
 
 from __future__ import annotations
@@ -19,28 +21,30 @@ from cost_models.schedules.registry import SPLIT_BACKWARD
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 
 ENDS = 2
-"""Stages that may be without a block: the first, which has the embedding, and the last, which has the head."""
+"""Number of stages that may have no block: the first, with the embedding, and the last, with the head."""
 _NONE, _FULL = (RECOMPUTE_POLICIES.index(policy) for policy in ("none", "full"))
 _PART = re.compile(rf"({'|'.join(RECOMPUTE_POLICIES)})(?::(\d{{1,6}}))?", re.ASCII)
 
 
 def even_layers(num_layers: int, stages: int) -> tuple[int, ...]:
-    """Blocks as even as they divide, the larger shares in the middle, away from embedding and head."""
+    """Blocks of each stage, as even as they divide; the larger shares are in the middle, away from embedding
+    and head."""
     share, rest = divmod(num_layers, stages)
     first = (stages - rest) // 2
     return tuple(share + (first <= stage < first + rest) for stage in range(stages))
 
 
 def layers_in_turn(num_layers: int, stages: int) -> tuple[int, ...]:
-    """Blocks of each stage, filled in turn to the largest share, so that the last stage has fewest, beside the head."""
+    """Blocks of stages filled in turn with ceil(L / stages) each, so that the last stage, with the head, has
+    fewer."""
     most = -(-num_layers // stages)
     return tuple(max(0, min(most, num_layers - most * stage)) for stage in range(stages))
 
 
 def layers_up_to_shares(num_layers: int, stages: int, head: float) -> tuple[int, ...]:
-    """Stages filled in turn, each until all work so far passes its share; the head works as `head` blocks do.
+    """Blocks of stages filled in turn, each until the total work passes its share.
 
-    The head follows the last block, so the last stages may have none.
+    The head counts as `head` blocks and follows the last block, so the last stages may have none.
     """
     share = (num_layers + head) / stages
     ends = [min(num_layers, int(share * (stage + 1)) + 1) for stage in range(stages - 1)] + [num_layers]
@@ -48,10 +52,11 @@ def layers_up_to_shares(num_layers: int, stages: int, head: float) -> tuple[int,
 
 
 def allowed_recompute(schedule: str) -> tuple[Recompute, ...]:
-    """The recompute policies that a schedule's stages may use.
+    """Recompute policies that a schedule's stages may use.
 
-    PyTorch recomputes a checkpointed region for every piece of its backward pass. A split one has a piece for each
-    parameter: whole blocks would be recomputed about seven times, and per-operator policies refuse the second time.
+    PyTorch recomputes a checkpointed region for every piece of its backward pass. A split backward pass has a
+    piece for each parameter: whole blocks would be recomputed about seven times, and per-operator policies
+    refuse the second time.
     """
     return ("none",) if schedule in SPLIT_BACKWARD else RECOMPUTE_POLICIES
 
@@ -62,11 +67,11 @@ def _is_mix(text: str) -> str:
 
 
 StageRecompute = Annotated[str, AfterValidator(_is_mix)]
-"""A policy, or a mix of them."""
+"""A policy, or a mix of policies, as text."""
 
 
 def _parts(text: str) -> dict[Recompute, int | None]:
-    """The policies of a mix, each with its number of blocks; None: all that are left."""
+    """Policies of a mix, each with its number of blocks; None: all remaining blocks."""
     found: dict[Recompute, int | None] = {}
     for word in text.split("/"):
         match = _PART.fullmatch(word)
@@ -85,18 +90,18 @@ def _parts(text: str) -> dict[Recompute, int | None]:
 
 
 def policies_in(text: str) -> tuple[Recompute, ...]:
-    """The policies that a mix names, and `none` where it leaves blocks over."""
+    """Policies that a mix names, and `none` if it leaves blocks over."""
     parts = _parts(text)
     return (*parts,) if None in parts.values() or "none" in parts else (*parts, "none")
 
 
 def named_blocks(text: str) -> int:
-    """How many blocks a mix gives a count to."""
+    """Number of blocks to which a mix gives a count."""
     return sum(count or 0 for count in _parts(text).values())
 
 
 def blocks_by_policy(layers: Sequence[int], recompute: Sequence[str]) -> Ints:
-    """(S, P): blocks of each stage under each policy, from its blocks and its mix.
+    """(S, P) blocks of each stage under each policy, from its number of blocks and its mix.
 
     Raises:
         InputError: a mix names more blocks than its stage has.
@@ -113,7 +118,7 @@ def blocks_by_policy(layers: Sequence[int], recompute: Sequence[str]) -> Ints:
 
 
 def mix_of(counts_P: Sequence[int]) -> str:
-    """The mix of a stage with so many blocks under each policy: `full:3/selective`, most recompute first."""
+    """Mix of a stage from its blocks under each policy: `full:3/selective`, most recompute first."""
     used = [(policy, count) for policy, count in zip(RECOMPUTE_POLICIES, counts_P, strict=True) if count][
         ::-1
     ]
@@ -125,8 +130,8 @@ def mix_of(counts_P: Sequence[int]) -> str:
 
 
 def first_in_full(sizes: Ints, number: Ints | int) -> Ints:
-    """(..., P): blocks under each policy of stages of so many blocks, whose first `number`, or all of fewer, are
-    recomputed in full and the others not."""
+    """(..., P) blocks under each policy, of stages whose first `number` blocks (or all, if fewer) are
+    recomputed in full."""
     full = np.minimum(sizes, number)
     counts = np.zeros((*full.shape, len(RECOMPUTE_POLICIES)), dtype=np.int64)
     counts[..., _FULL], counts[..., _NONE] = full, sizes - full
@@ -134,7 +139,8 @@ def first_in_full(sizes: Ints, number: Ints | int) -> Ints:
 
 
 def number_in_full(layers: Sequence[int], recompute: Sequence[str]) -> int | None:
-    """The number of `first_in_full` that makes every stage what its mix makes it; None: there is no one number."""
+    """Number of blocks recomputed in full per stage, if `first_in_full` of it gives every stage's mix; else
+    None."""
     counts_SP = blocks_by_policy(layers, recompute)
     number = int(counts_SP[:, _FULL].max())
     same = (counts_SP == first_in_full(np.array(layers), number)).all()
@@ -142,7 +148,7 @@ def number_in_full(layers: Sequence[int], recompute: Sequence[str]) -> int | Non
 
 
 def mixes_of(counts_SP: Ints) -> tuple[str, ...]:
-    """The mix of each stage, as layouts write it; one without blocks is said to do as its neighbour."""
+    """Mix of each stage as text; an end stage without blocks repeats its neighbour's last policy."""
     mixes = [mix_of(stage) for stage in counts_SP.tolist()]
     for end, neighbour in ((0, 1), (-1, -2)):
         if not counts_SP[end].sum():
@@ -151,7 +157,7 @@ def mixes_of(counts_SP: Ints) -> tuple[str, ...]:
 
 
 def policy_of_blocks(blocks: int, text: str) -> tuple[Recompute, ...]:
-    """The policy of each block of a stage, in model order: those that recompute most first."""
+    """Policy of each block of a stage, in model order: those that recompute most first."""
     counts_P = blocks_by_policy((blocks,), (text,))[0].tolist()
     ordered = zip(RECOMPUTE_POLICIES[::-1], counts_P[::-1], strict=True)
     return tuple(policy for policy, count in ordered for _ in range(count))

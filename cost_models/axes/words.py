@@ -1,4 +1,5 @@
-"""How words of a layout are written and read: `tp8`, `sp`, `order=tp-pp-cp-dp`, `recompute=full*2,none`."""
+"""Kinds of words in a layout, each with its notation, parser and columns: `tp8`, `sp`, `order=tp-pp-cp-dp`,
+`recompute=full*2,none`."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _MOST_DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A kind of word: a name, and what follows it."""
+    """A kind of word: a name followed by a value."""
 
     @property
     def sign(self) -> str:
@@ -26,10 +27,10 @@ class Word:
         return "="
 
     def read(self, rest: str) -> Any:
-        """The value that stands after the name; None where this is another word.
+        """Value in the text after the name; None if the text belongs to another word.
 
         Raises:
-            ValueError: the value cannot be read; the message says why.
+            ValueError: the value cannot be parsed; the message says why.
         """
         return rest[1:] if rest.startswith(self.sign) and rest.isascii() else None
 
@@ -48,11 +49,11 @@ class Word:
         return {name: self}
 
     def numbers(self, value: Any) -> tuple[int, ...]:
-        """The numbers in these columns that stand for a value."""
+        """Numbers of a value in the axis's columns; the inverse of `value`."""
         return (int(value),)
 
     def value(self, *numbers: int) -> Any:
-        """The value that numbers in these columns stand for."""
+        """Value from its numbers in the axis's columns."""
         return numbers[0]
 
     @property
@@ -122,12 +123,12 @@ class Switch(Word):
 
 
 UNSAID = -1
-"""In a column: a choice that the layout leaves to the software stack."""
+"""Number in a column for a choice that the layout leaves to the stack's default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice(Word):
-    """`schedule=zbv`: one of some names, in a column the index of it."""
+    """One of several names, stored in a column as its index: `schedule=zbv`."""
 
     names: tuple[str, ...]
 
@@ -147,7 +148,8 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True)
 class Subset(Word):
-    """`overlap=tp,dp`: some of some names, or `none` of them, a column each. Unsaid is the software stack's choice."""
+    """A subset of several names, or `none`, with a column for each name: `overlap=tp,dp`. Omitted: the
+    stack's default."""
 
     names: tuple[str, ...]
 
@@ -177,13 +179,13 @@ class Subset(Word):
 
 
 EVERY = 10**6
-"""A count of parts that means all there are."""
+"""Count that stands for all blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts(Word):
-    """`offload=streamed:28/states:4`: so many of each of some parts, a column each; parts left out have none, and one
-    without a count means all there are (`offload=streamed`)."""
+    """Counts of several parts, a column each: `offload=streamed:28/states:4`. Omitted parts have none; a part
+    without a count means all (`offload=streamed`)."""
 
     parts: tuple[str, ...]
 
@@ -221,12 +223,13 @@ class Counts(Word):
 
 @dataclass(frozen=True, slots=True)
 class PerStage(Word):
-    """`layers=12*7,11`: a value for each stage, equal neighbours as one run. No column: the planner chooses them."""
+    """A value for each stage, equal neighbours as a run: `layers=12*7,11`. It has no column, as the planner
+    chooses the values."""
 
     item: Callable[[str], Any] = str
-    """Reads one value; raises ValueError."""
+    """Parser of one value; raises ValueError."""
     most: int = MAX_STAGES
-    """Values there may be."""
+    """Maximum number of values."""
 
     def read(self, rest: str) -> tuple[Any, ...] | None:
         text = Word.read(self, rest)
@@ -248,13 +251,14 @@ class PerStage(Word):
 
 
 def _run_lengths(values: Iterable[object]) -> str:
-    """(12, 12, 11) → "12*2,11"."""
+    """Text of values with equal neighbours as runs: (12, 12, 11) → "12*2,11"."""
     runs = [(value, len(list(group))) for value, group in groupby(values)]
     return ",".join(f"{value}*{count}" if count > 1 else str(value) for value, count in runs)
 
 
 def _expand(text: str, most: int) -> list[str]:
-    """`12*2,11` → ["12", "12", "11"]; raises ValueError on anything else, and on more than there may be."""
+    """Values of runs: `12*2,11` → ["12", "12", "11"]; raises ValueError on invalid runs, and on more than
+    `most` values."""
     values: list[str] = []
     for run in text.split(",", most):
         value, star, count = run.partition("*")

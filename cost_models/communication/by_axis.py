@@ -93,10 +93,11 @@ from cost_models.specs.training import STATE_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSeconds:
-    """Seconds for one module (a block, the embedding, the head), each (N,); nothing is hidden yet."""
+    """Seconds of data-parallel communication for one module (a block, the embedding, the head), each (N,),
+    without overlap."""
 
     gather: Array
-    """ZeRO-3, per microbatch, before each pass."""
+    """Gathers of weights before each pass of a microbatch (ZeRO-3)."""
     backward_reduce: Array
     """Gradients reduced after every microbatch (ZeRO-2/3 without delayed synchronisation)."""
     step_reduce: Array
@@ -118,9 +119,11 @@ def data_seconds(
     owners: Array | float = 1.0,
     of: Tuned = WHOLE,
 ) -> DataSeconds:
-    """Costs over the ranks that hold a module, of `module_parameters` (N,) parameters on each, trained as `of` says.
+    """Seconds over the ranks that hold a module, with `module_parameters` (N,) parameters on each, of which
+    `of` gives the trained share.
 
-    Where the stack updates by owner, `owners` (N,) ranks have tensors of the module; below 1 where one owns several.
+    If the stack updates by owner, `owners` (N,) ranks have tensors of the module; below 1 if one rank owns
+    tensors of several modules.
     """
     stack, profile = question.stack, question.hardware
     element = question.training.element_bytes
@@ -156,7 +159,8 @@ def data_seconds(
 
 
 def owners_of(columns: LayoutColumns, module: Array, held: Array, tensors: float) -> Array:
-    """(N,) ranks that own tensors of a module: as many as its share of the `held` parameters, at most one a tensor."""
+    """(N,) ranks that own tensors of a module: its share of the `held` parameters, at most one rank per
+    tensor."""
     return np.minimum(tensors, columns.shard * module / held)
 
 
@@ -169,9 +173,10 @@ def no_seconds(rows: int) -> DataSeconds:
 def exposed(
     communication: Array, window: Array, profile: HardwareProfile, *, overlapped: bool | Bools
 ) -> Array:
-    """(N,) seconds of `communication` still exposed when it runs behind `window` seconds of compute, if `overlapped`.
+    """(N,) seconds of `communication` still exposed when it overlaps `window` seconds of compute, if
+    `overlapped`.
 
-    Both together take max(C, M) + κ min(C, M): while they overlap each slows the other down.
+    Together they take max(C, M) + κ min(C, M), as each slows the other while they overlap.
     """
     if not np.any(overlapped):
         return communication
@@ -181,10 +186,11 @@ def exposed(
 
 
 def norms_seconds(question: Question, columns: LayoutColumns, groups: AxisGroups) -> Array:
-    """(N,) seconds of LAMB's all-reduce of norms, once a step: two numbers per parameter tensor, so all latency.
+    """(N,) seconds of LAMB's all-reduce of norms, once a step: two numbers per parameter tensor, so all
+    latency.
 
-    Priced as one over tensor ranks and one over those that ZeRO shards over, or, with experts, over all replicas. Two
-    numbers for the two copies of a tied matrix are left out. Nothing for other optimizers.
+    Priced as one over tensor ranks and one over those that ZeRO shards over, or, with experts, over all
+    replicas. Two numbers for the two copies of a tied matrix are left out. 0 for other optimizers.
     """
     if question.training.optimizer != "lamb":
         return np.zeros(len(columns))
@@ -200,18 +206,19 @@ def norms_seconds(question: Question, columns: LayoutColumns, groups: AxisGroups
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextSeconds:
-    """Seconds per block and microbatch, each (N,); zero where cp is 1."""
+    """Seconds of context-parallel communication per block and microbatch, each (N,); zero if cp is 1."""
 
     forward: Array
-    """Exposed."""
+    """Exposed seconds of a forward pass."""
     backward: Array
     forward_hidden: Array
-    """Behind the attention kernel."""
+    """Seconds hidden by the attention kernel."""
     backward_hidden: Array
 
 
 def attention_calls(question: Question, columns: LayoutColumns) -> Ints:
-    """(N,) calls of the attention kernel a pass: one a step of a ring, one a piece of a gathered sequence, else one."""
+    """(N,) calls of the attention kernel a pass: one per step of a ring, one per piece of a gathered
+    sequence, else one."""
     gathers = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index("all-gather"))
     return np.select([attends_in_steps(question, columns), gathers], [columns.cp, 2], default=1)
 
@@ -225,15 +232,15 @@ def attends_in_steps(question: Question, columns: LayoutColumns) -> Bools:
 
 
 def attended_width(question: Question) -> int:
-    """Columns of the keys and values that attention is given, and context ranks exchange, of the whole model."""
+    """Width of the keys and values that attention reads and context ranks exchange, over all tensor ranks."""
     model = question.model
     width = model.kv_size + model.value_size
     return width * model.num_heads // model.num_kv_heads if question.stack.torch_context_parallel else width
 
 
 def gathered_elements(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) elements of the keys and values of a whole sequence that a rank holds for a block while it attends, and
-    again of their gradients in the backward pass; zero where they are not gathered."""
+    """(N,) elements of the keys and values of an entire sequence that a rank holds for a block during
+    attention, and again of their gradients in the backward pass; zero if they are not gathered."""
     gathers = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index("all-gather"))
     whole = columns.cp * columns.tokens(question.training.sequence_length) / columns.tp
     return np.where(gathers, whole * attended_width(question), 0.0)
@@ -242,7 +249,8 @@ def gathered_elements(question: Question, columns: LayoutColumns) -> Array:
 def context_seconds(
     question: Question, columns: LayoutColumns, group: Groups, core_forward: Array, core_backward: Array
 ) -> ContextSeconds:
-    """Costs over the context-parallel groups, given the (N,) seconds of the attention kernels to hide behind."""
+    """Seconds over the context-parallel groups, given the (N,) seconds of the attention kernels that can hide
+    them."""
     sent, hidden = np.zeros((2, 2, len(columns)))  # forward and backward, (2, N) each
     way = context_ways(question, columns)
     for index, name in enumerate(CONTEXTS):
@@ -269,13 +277,15 @@ def context_seconds(
 
 
 _Messages = Sequence[tuple[Array, Array | float]]
-"""(N,) seconds of messages, and the share of the attention kernels that they can run behind."""
+"""(N,) seconds of messages, and the share of the attention kernels that can hide them."""
 
 
 def _heads_of_states(question: Question, columns: LayoutColumns, group: Groups) -> Array:
-    """(N,) seconds of one pass over a recurrence: tokens are traded for heads before its convolution and back behind
-    its scan, whatever attention does. Keys that heads of several ranks share go to each of these; what Mamba-1 makes of
-    all channels is added up."""
+    """(N,) seconds of one pass over a recurrence: tokens are traded for heads before its convolution and back
+    after its scan, whatever attention does.
+
+    Keys shared by heads of several ranks are sent to each of these; Mamba-1's joint projection is added up.
+    """
     model, mixer = question.model, question.model.recurrence
     share = model.mixer_share("recurrence", "both")
     if mixer is None or not share:
@@ -290,7 +300,7 @@ def _heads_of_states(question: Question, columns: LayoutColumns, group: Groups) 
 
 
 def _rank_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes that a rank's tokens take for each of the model's columns it would hold without tp."""
+    """(N,) bytes of a rank's tokens per column of the model, without tensor parallelism."""
     tokens = columns.tokens(question.training.sequence_length)
     return tokens / columns.tp * question.training.element_bytes
 
@@ -319,7 +329,7 @@ def _all_gather(question: Question, columns: LayoutColumns, group: Groups) -> tu
 
 
 def _gradients_round(question: Question, columns: LayoutColumns, group: Groups) -> _Messages:
-    """Gradients of keys and values in fp32, passed on after each of c steps."""
+    """Messages of key and value gradients in fp32, passed on after each of c steps."""
     size = STATE_BYTES["fp32"] / question.training.element_bytes
     gradients = size * attended_width(question) * _rank_bytes(question, columns)
     one = point_to_point_seconds(gradients, group, question.hardware)
@@ -335,21 +345,21 @@ def _all_to_all(question: Question, columns: LayoutColumns, group: Groups) -> tu
 
 _Passes = Callable[[Question, LayoutColumns, Groups], tuple[_Messages, _Messages]]
 _PASSES: dict[Context, _Passes] = {"ring": _ring, "all-gather": _all_gather, "all-to-all": _all_to_all}
-"""Messages of forward and backward passes for each way of context parallelism; nothing is hidden yet."""
+"""Messages of forward and backward passes for each way of context parallelism, without overlap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSeconds:
-    """Seconds per microbatch, each (N,)."""
+    """Seconds of tensor-parallel communication per microbatch, each (N,)."""
 
     block_forward: Array
     block_backward: Array
     block_regather: Array
-    """Backward gathers of inputs that run behind products towards these inputs."""
+    """Backward gathers of inputs, hidden by products for input gradients."""
     block_summed: Array
-    """Sums of their gradients, scattered or not, behind products towards weights; no part of `block_backward`."""
+    """Sums of input gradients, scattered or not, hidden by weight products; not part of `block_backward`."""
     block_recomputed: Array
-    """(N, P): the part of `block_forward` that each recompute policy repeats."""
+    """(N, P) part of `block_forward` that each recompute policy repeats."""
     embedding_forward: Array
     embedding_backward: Array
     head_forward: Array
@@ -357,7 +367,7 @@ class TensorSeconds:
 
 
 def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) -> TensorSeconds:
-    """Costs over the tensor-parallel groups; zero where tp is 1."""
+    """Seconds over the tensor-parallel groups; zero if tp is 1."""
     tokens = columns.tokens(question.training.sequence_length)
     message = tokens * question.model.hidden_size * question.training.element_bytes
     profile = question.hardware
@@ -410,7 +420,7 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
 
 
 def _selections(question: Question, tokens: Array, group: Groups) -> Array:
-    """(N,) seconds of the sum of what Mamba-1's channels make together, or of its gradient; the mean over blocks."""
+    """(N,) seconds to sum Mamba-1's joint projection over tensor ranks, or its gradient; mean over blocks."""
     mixer, share = question.model.recurrence, question.model.mixer_share("recurrence", "both")
     if mixer is None or not (mixer.step_rank and share):
         return np.zeros(len(tokens))
@@ -419,7 +429,7 @@ def _selections(question: Question, tokens: Array, group: Groups) -> Array:
 
 
 def expert_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:
-    """(N,) seconds of one pass, forward or backward, averaged over blocks with and without experts."""
+    """(N,) seconds of one pass, forward or backward, mean over blocks with and without experts."""
     model, training, profile = question.model, question.training, question.hardware
     if not model.has_experts:
         return np.zeros(len(columns))
@@ -443,8 +453,8 @@ def _one_way(question: Question, columns: LayoutColumns, groups: MeshGroups, ele
 
 
 def boundary_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:
-    """(N,) seconds; zero where pp is 1. Of two stacks, tokens of both go from stage to stage; of a tower and a decoder
-    what is more."""
+    """(N,) seconds of a stage boundary per microbatch; zero if pp is 1. In an encoder-decoder tokens of both
+    stacks are sent, with a vision tower the larger of tower's and decoder's tokens."""
     message = handed_on(question, columns) * question.training.element_bytes
     sp = columns.sp == 1
     split = sp | question.stack.scatter_gather_pipeline_sends

@@ -1,23 +1,22 @@
 """Seconds of a collective: start-up + latency · hops + bytes / bandwidth, or a measured curve.
 
 Bandwidth terms are those of a ring, which no algorithm can beat for large messages (Patarasuk & Yuan 2009):
-every rank sends (n − 1)/n of the tensor to reduce-scatter or all-gather it, twice that to all-reduce it.
-Its slowest link sets the pace; NCCL runs one such ring through every adapter of a node, so a group has the
+every rank sends (n − 1)/n of the tensor to reduce-scatter or all-gather it, twice that to all-reduce it. The
+slowest link sets the pace; NCCL runs one such ring through every adapter of a node, so a group has the
 adapters of all its members in a node.
 
-Latency terms follow NCCL's own tuning model (nccl/src/graph/tuning.cc): a ring pays every hop, once around
-for a gather or scatter and twice for an all-reduce, a tree a chain inside the node and log2(nodes) hops
-across, up and down. NCCL has trees for all-reduce only. An all-to-all is n − 1 pairwise exchanges (Thakur
-et al. 2005).
+Latency terms follow NCCL's tuning model (nccl/src/graph/tuning.cc): a ring pays every hop, once around for a
+gather or scatter and twice for an all-reduce, a tree a chain inside the node and log2(nodes) hops across, up
+and down. NCCL has trees for all-reduce only. An all-to-all is n − 1 pairwise exchanges (Thakur et al. 2005).
 
-Read as a rate this is B∞ · S / (S + S½), NCCL's bandwidth by message size: half of B∞ is reached where the bytes take
-as long as start-up and latency, at S½ = B∞ · (start-up + latency · hops), which grows with the ring and not with a
-constant of its own. What stragglers add to a step is `jitter_per_doubling`.
+As a rate this is B∞ · S / (S + S½), NCCL's bandwidth by message size: half of B∞ is reached if the bytes take
+as long as start-up and latency, at S½ = B∞ · (start-up + latency · hops), which grows with the ring. The
+slowdown by stragglers is `jitter_per_doubling`.
 
-Left out: in-network reduction (SHARP), small-message protocols, contention with compute. A measured curve
-in the profile replaces the formula where operation, group size and number of nodes match. A message is the
-full, unsharded tensor in bytes, (N,) or a number; results are (N,) seconds, exactly 0 for a group of one
-and for an empty message.
+Leaves out in-network reduction (SHARP), small-message protocols, contention with compute. A measured curve in
+the profile replaces the formula if operation, group size and number of nodes match. A message is the full,
+unsharded tensor in bytes, (N,) or a number; results are (N,) seconds, exactly 0 for a group of one and for an
+empty message.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from cost_models.specs.hardware import HardwareProfile, curve_seconds
 Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "p2p"]
 
 _CHUNK = 2.0**19
-"""Bytes of a channel that NCCL hands on at a time: its buffer of 4 MiB (NCCL_BUFFSIZE) in NCCL_STEPS = 8 parts, of
-which a broadcast sends one (nccl/src/include/collectives.h, BROADCAST_CHUNKSTEPS)."""
+"""Bytes of a channel that NCCL hands on at a time in a broadcast: one of NCCL_STEPS = 8 parts of its buffer
+of 4 MiB (NCCL_BUFFSIZE; nccl/src/include/collectives.h, BROADCAST_CHUNKSTEPS)."""
 
 
 def all_reduce_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
-    """Every rank ends with the sum: 2 (n − 1)/n of the message; ring or tree, the quicker."""
+    """Every rank ends with the sum: 2 (n − 1)/n of the message; ring or tree, whichever is faster."""
     latency = 2 * np.minimum(_once_around_seconds(groups), _tree_seconds(groups))
     formula = latency + 2 * _ring_transfer_seconds(message_bytes, groups, profile)
     return _seconds("all_reduce", message_bytes, formula, groups, profile)
@@ -59,10 +58,10 @@ def reduce_scatter_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile
 
 
 def broadcast_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
-    """One rank sends all of the message to all others, along a chain: NCCL broadcasts over rings only.
+    """One rank sends the entire message to all others, along a chain: NCCL broadcasts over rings only.
 
-    A rank hands on a channel's chunk when it has all of it, so the last rank begins so many chunks later as there are
-    hops. There is a channel for each adapter of a node.
+    A rank hands on a channel's chunk when it has all of it, so the last rank begins as many chunks later as
+    there are hops. There is a channel for each adapter of a node.
     """
     bandwidth = groups.ring_bandwidth(profile.link_efficiency, profile.network_efficiency)
     transfer = _float(message_bytes) / bandwidth
@@ -73,7 +72,7 @@ def broadcast_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: Har
 def all_to_all_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
     """Each rank holds 1/n of the message and sends 1/n of that to each, on all links at once.
 
-    Out of a domain its members send to all others that the same medium reaches.
+    Members of a domain send out of it to all others that the same medium reaches.
     """
     pair_bytes = _float(message_bytes) / groups.size**2
     latency, slowest = np.zeros(len(groups.size)), np.zeros(len(groups.size))
@@ -88,10 +87,12 @@ def all_to_all_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: Ha
 def fan_out_seconds(
     rank_bytes: npt.ArrayLike, node_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile
 ) -> Array:
-    """Each rank sends pieces to some of the others: between nodes one for all that want it there, who hand it on.
+    """Each rank sends pieces to some of the others: between nodes each piece once, which is then handed on
+    inside the node.
 
-    `rank_bytes` is what a rank has for all members of its group, each with a piece of its own; `node_bytes` what it has
-    for all nodes. One kernel does both at once, so the slower sets the pace (DeepEP's internode kernels).
+    `rank_bytes` are a rank's bytes for all members of its group, with a piece for each; `node_bytes` its
+    bytes for all nodes. One kernel does both at once, so the slower sets the pace (DeepEP's internode
+    kernels).
     """
     latency, slowest = np.zeros(len(groups.size)), np.zeros(len(groups.size))
     for at in groups.reach:
@@ -107,8 +108,8 @@ def fan_out_seconds(
 def point_to_point_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
     """One rank sends the message to the next member, at the worst boundary of the group.
 
-    Every rank sends at the same time, so each has its own share of a link only, and those of the members behind the
-    same link, which hand on to one another.
+    Every rank sends at the same time, so each has only its own share of a link, plus the shares of the
+    members behind the same link that hand on to one another.
     """
     message = _float(message_bytes)
     slowest, share = np.zeros(len(groups.size)), np.full(len(groups.size), np.inf)
@@ -121,7 +122,7 @@ def point_to_point_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile
 
 
 def _once_around_seconds(groups: Groups) -> Array:
-    """Latency of the n − 1 hops of a ring, of which as many leave a domain as the group spans of them."""
+    """Latency of the n − 1 hops of a ring, one of which leaves each domain that the group spans."""
     hops = groups.size - 1
     leaving = [np.where(at.domains > 1, np.minimum(at.domains, hops), 0) for at in groups.reach[1:]]
     return _hops_seconds([hops, *leaving], [at.latency for at in groups.reach])
@@ -147,7 +148,7 @@ def _tree_seconds(groups: Groups) -> Array:
 
 
 def _hops_seconds(leaving: Sequence[npt.NDArray[Any]], each: Sequence[Array | float]) -> Array:
-    """Seconds of all hops: a hop costs what the outermost level costs whose domains it leaves."""
+    """Seconds of all hops: a hop costs as much as the outermost level whose domains it leaves."""
     seconds = np.zeros(1)
     for cost, hops, farther in zip(each, leaving, [*leaving, 0][1:], strict=True):
         seconds = seconds + (hops - farther) * cost

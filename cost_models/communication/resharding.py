@@ -1,7 +1,7 @@
 """Bytes and seconds to reshard parameters from one layout to another on the same ranks.
 
-A rank's part of a tensor is a box of the unit cube, along experts, along what tensor ranks divide and across that, as
-ZeRO cuts every tensor alone along its first dimension:
+A rank's part of a tensor is a box of the unit cube. Its directions are experts, the dimension that tensor
+ranks divide, and the other dimension; ZeRO shards every tensor separately along its first dimension:
 
     columns, vocabulary   tensor ranks along the second direction, shards inside their parts
     rows                  tensor ranks along the second, shards along the third
@@ -9,11 +9,11 @@ ZeRO cuts every tensor alone along its first dimension:
     experts               expert ranks along the first, tensor ranks of an expert along the second, shards along the
                           third
 
-The boxes of both layouts cut the cube into cells. A cell that a rank needs and has not comes from its own node, from
-all that have it there in equal parts. Where none has it, it crosses the network once, each of the node's ranks that
-need it gets an equal part from all that have it, and they trade their parts inside the node. Links carry both ways at
-once, those of a node beside the network. Trainers that cut a buffer of many tensors (Megatron-LM) move as much but for
-tensors that lie across a cut.
+The boxes of both layouts cut the cube into cells. A cell that a rank needs and lacks comes from its own node,
+from all that have it there in equal parts. If none has it, it crosses the network once: each of the node's
+ranks that need it gets an equal part from all that have it, and they trade their parts inside the node. Links
+carry both ways at once, those of a node in parallel with the network. Trainers that shard a buffer of many
+tensors (Megatron-LM) move equally many bytes, except for tensors that a shard boundary divides.
 
 Shape legend: R ranks, C cells, M nodes, W fields of `ReshardBytes`.
 """
@@ -43,33 +43,33 @@ from cost_models.schedules.registry import rank_of_stage
 from cost_models.specs.transformer import TransformerSpec
 
 _ENTRIES = 4_000_000
-"""Cells × ranks handled at once: bounds memory."""
+"""Maximum cells × ranks handled at once, which bounds memory."""
 
 
 class StoredTensor(NamedTuple):
-    """Something that is kept of each parameter."""
+    """Bytes stored per parameter: weights, gradients or states."""
 
     bytes_each: float
     from_stage: int
-    """The first stage of ZeRO that cuts it up."""
+    """First ZeRO stage that shards it."""
 
 
 class ReshardBytes(NamedTuple):
     """(R,) bytes of every rank."""
 
     there: Array
-    """In the first layout."""
+    """Bytes held in the first layout."""
     needed: Array
-    """In the second."""
+    """Bytes needed in the second layout."""
     received_inside: Array
-    """Bytes from ranks of the same node; the other fields likewise."""
+    """Bytes received from ranks of the same node; the other fields likewise."""
     received: Array
     sent_inside: Array
     sent: Array
 
     @property
     def arriving(self) -> Array:
-        """From all other ranks: what it needs and has not."""
+        """Bytes received from all other ranks."""
         return self.received_inside + self.received
 
     def seconds(self, question: Question) -> tuple[float, float]:
@@ -100,12 +100,12 @@ def reshard(
 
 
 Parts = dict[str, float]
-"""Elements by how ranks share them."""
+"""Elements by sharing among ranks."""
 
 
 def _units(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, int, list[set[int]]]]:
-    """Parts of the model that lie together, how many such there are, and which pipeline ranks of each layout have
-    them."""
+    """Parts of the model that are kept together, their number, and the pipeline ranks of each layout that
+    hold them."""
     model, kinds = question.model, question.kinds.of_block
     by_kind = [_block(own.model) for own in question.by_kind]
     stage_of = [rank_of_stage(one.schedule, one.pp, one.vpp) for one in layouts]
@@ -142,7 +142,7 @@ def _block(model: TransformerSpec) -> Parts:
 
 
 def _boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dict[str, Array]]:
-    """(R,) pipeline ranks, -1 where the layout has none; and of each part (R, 3, 2) beginning and end along each
+    """(R,) pipeline ranks, -1 for ranks without one; and for each part (R, 3, 2) begin and end along each
     direction."""
     rank = np.arange(ranks)
     at = {axis: rank // layout.stride(axis) % getattr(layout, axis) for axis in ("tp", "pp", "cp", "dp")}
@@ -173,7 +173,7 @@ def _boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dict[str
 
 
 def _unit(before_R: Array, after_R: Array, per_node: int) -> Array:
-    """(W, R) shares of a tensor by what happens to them, in the order of `ReshardBytes`."""
+    """(W, R) shares of a tensor for each field of `ReshardBytes`."""
     cuts = [np.unique(np.concatenate([before_R[:, at], after_R[:, at]]).round(12)) for at in range(3)]
     middle_C3, size_C3 = (
         np.stack(np.meshgrid(*along, indexing="ij"), -1).reshape(-1, 3)
@@ -193,7 +193,7 @@ def _inside(middle_C1: Array, box_R: Array) -> Bools:
 
 
 def _cells(have_CR: Bools, want_CR: Bools, per_node: int) -> Iterator[Array]:
-    """(C, R) shares of each cell, in the order of `ReshardBytes`."""
+    """(C, R) shares of each cell, for each field of `ReshardBytes`."""
     need_CR, ranks = want_CR & ~have_CR, have_CR.shape[1]
     node_R, starts_M = np.arange(ranks) // per_node, np.arange(0, ranks, per_node)
     holders_CM, needers_CM = (

@@ -57,28 +57,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """The links of one level."""
+    """Links of one level."""
 
     name: str
     kind: str
     gpus: int | None
-    """GPUs of one of its domains, neighbours in rank; None: it joins all."""
+    """GPUs of one of its domains, neighbours in rank; None: all."""
     bandwidth: float
     """Bytes/s of one GPU, one direction."""
     latency: float
     """Seconds of one hop."""
     sharers: int | None
-    """GPUs that share one link, which each has alone when the others send nothing on it; None: the inner domain."""
+    """GPUs that share one link, of which each can use all while the others are silent; None: all of the inner
+    domain."""
     network: bool
-    """Between nodes."""
+    """Whether it is between nodes."""
     opens: bool
-    """The level nearest the GPUs of its medium: they are plugged into it, not its switches."""
+    """Whether GPUs attach to it directly, as the nearest level of their medium."""
     mesh: bool = False
     """Whether the bandwidth is the sum of one link to each other GPU of the domain."""
 
 
 def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
-    """From the inside out; the last joins all GPUs of the cluster."""
+    """Levels from the inside out; the last joins all GPUs of the cluster."""
     if isinstance(cluster.links, LinkLevels):  # levels as they are written
         return tuple(
             link_level(
@@ -134,14 +135,14 @@ def link_level(
 
 
 def met_levels(cluster: ClusterSpec) -> tuple[Level, ...]:
-    """The levels that the cluster's GPUs meet: those up to the first that holds all of them."""
+    """Levels that the cluster's GPUs use: up to the first that joins all of them."""
     levels = levels_of(cluster)
     enough = (at for at, level in enumerate(levels) if (level.gpus or cluster.num_gpus) >= cluster.num_gpus)
     return levels[: next(enough, len(levels) - 1) + 1]
 
 
 def only(cluster: ClusterSpec, at: int) -> ClusterSpec:
-    """The cluster where only the links of one level take time, and these no latency."""
+    """The cluster with only the links of one level taking time, without latency."""
     levels = levels_of(cluster)
     root = tuple(
         LevelSpec.model_construct(
@@ -166,11 +167,11 @@ def only(cluster: ClusterSpec, at: int) -> ClusterSpec:
 
 
 def link_graph(cluster: ClusterSpec, gpus: Iterable[int] | None = None) -> networkx.Graph[str]:
-    """All links of some GPUs (default: of all) up to where these meet.
+    """All links of some GPUs (default: of all) up to the level that joins them.
 
-    Vertices have `kind` (gpu, adapter, switch), `level`, the index of theirs, and `index`, their number from the left.
-    Edges have `level`, `bandwidth` (bytes/s, one direction) and `latency`: those from a GPU up to the
-    switch where a path turns and down again sum to the latency of that level.
+    Vertices have `kind` (gpu, adapter, switch), `level`, its index, and `index`, their number from the left.
+    Edges have `level`, `bandwidth` (bytes/s, one direction) and `latency`: those from a GPU up to the switch
+    where a path turns and down again sum to the latency of that level.
     """
     import networkx
 
@@ -216,10 +217,11 @@ def _switch(level: Level, gpu: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """N groups, each (N,): `pieces` runs of `length` ranks `stride` apart; the runs begin `outer` ranks apart.
+    """N groups, each (N,): `pieces` runs of `length` ranks `stride` apart; the runs begin `outer` ranks
+    apart.
 
-    `step`, `piece` and `stages` say exactly where members are: `step` apart as a stage counts its ranks, of which it
-    owns runs of `piece`, one in every `stages` of them.
+    `step`, `piece` and `stages` give the exact members: `step` apart in the stage's own numbering of its
+    ranks; the stage owns runs of `piece` ranks, one in every `stages` of them.
     """
 
     length: Ints
@@ -245,11 +247,11 @@ class Runs:
 
 
 def runs_of_stage(size: Ints, stride: Ints, piece: Ints, stages: Ints, world: Ints) -> Runs:
-    """Groups among the ranks of one stage, `size` members that are `stride` apart as the stage counts its ranks.
+    """Groups among the ranks of one stage, of `size` members `stride` apart in the stage's numbering.
 
-    A stage owns runs of `piece` neighbouring ranks, one in every piece · stages. Groups tile the stage's ranks. A group
-    that a piece holds, or that takes equal parts of whole pieces, is known exactly; of another only what its shortest
-    part is: those parts are then taken to share no node (`outer` is the world).
+    A stage owns runs of `piece` neighbouring ranks, one in every piece · stages. Groups tile the stage's
+    ranks. A group within a piece, or with equal parts of complete pieces, is represented exactly; for any
+    other group only its shortest part is, and its parts are assumed to share no node (`outer` is the world).
     """
     inside = (piece * stages == world) | (piece % (stride * size) == 0)
     beyond = ~inside & (stride % piece == 0)
@@ -268,10 +270,11 @@ def runs_of_stage(size: Ints, stride: Ints, piece: Ints, stages: Ints, world: In
 
 
 def packing(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:
-    """Members that each node of a group holds at least, nodes it spans at most; a node has `capacity` ranks.
+    """Minimum members on each node of a group, and maximum nodes that it spans; a node has `capacity` ranks.
 
-    Groups tile the world, so a piece that lies in one node is a slot for the groups outside: what holds for single runs
-    (`_single`) holds for the pieces of a group. Where a node border cuts the pieces, they share no node.
+    Groups tile the world, so a piece within one node acts as a single slot of an outer group: the result for
+    single runs (`_single`) applies to the pieces of a group. If a node border cuts the pieces, they share no
+    node.
     """
     members, nodes = _single(runs.length, runs.stride, capacity)
     if (runs.pieces > 1).any():
@@ -285,10 +288,11 @@ def packing(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:
 
 
 def crosses(runs: Runs, inner: int, outer: int, world: Ints) -> Bools:
-    """(N,): neighbours in a group may lie in one domain of `outer` ranks, and in two of the `inner` ranks inside it.
+    """(N,) whether neighbours in a group may be in one domain of `outer` ranks, and in two domains of `inner`
+    ranks inside it.
 
-    Neighbours in a run do where a border of an inner domain cuts the run. The last of a run and the first of the next
-    do unless each run begins with domains of its own; of runs that nobody placed this is not known.
+    Neighbours in a run are if a border of an inner domain cuts the run. The last of a run and the first of
+    the next are unless each run begins with separate domains; for runs that are not placed this is unknown.
     """
     _, spanned = _single(runs.length, runs.stride, inner)
     apart = (runs.pieces == 1) | ((runs.outer % outer == 0) & (runs.outer < world))
@@ -297,11 +301,12 @@ def crosses(runs: Runs, inner: int, outer: int, world: Ints) -> Bools:
 
 
 def _single(size: Ints, stride: Ints, capacity: int) -> tuple[Ints, Ints]:
-    """Members that each node holds at least of a run, and nodes it spans at most.
+    """Minimum members of a run on each node, and maximum nodes that it spans.
 
-    Where the stride divides the node, a node has `slots` = capacity / stride places for a group, and groups lie end to
-    end along these places. A node border then cuts a group at a multiple of gcd(size, slots), which is all of it when
-    the two divide evenly. Where the stride does not divide the node, one member to a node is the least there can be.
+    If the stride divides the node, a node has `slots` = capacity / stride places for a group, and groups lie
+    end to end along these places. A node border then cuts a group at a multiple of gcd(size, slots), which is
+    all of it if the two divide evenly. If the stride does not divide the node, the minimum is one member per
+    node.
     """
     slots = np.where(capacity % stride == 0, capacity // stride, 1)
     together = np.gcd(size, slots)
@@ -331,7 +336,7 @@ def link_shares(cluster: ClusterSpec, runs: Runs, world: Ints) -> list[Share]:
 
 
 def fabric_of(cluster: ClusterSpec) -> Fabric:
-    """The fabric of a cluster that has a graph. Raises InputError where its `links` have other levels."""
+    """Fabric of a cluster that has a graph. Raises InputError if its `links` have other levels."""
     from cost_models.fabric.assembling import fabric_of_lines
 
     fabric, levels = fabric_of_lines(cluster.graph), levels_of(cluster)
@@ -346,55 +351,56 @@ def fabric_of(cluster: ClusterSpec) -> Fabric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """The groups of one axis on the links of one level: columns (N,) of the least favourable group."""
+    """Groups of one axis on the links of one level: columns (N,) of the least favourable group."""
 
     level: Level
     together: Ints
-    """Members that share the way out of a domain of the level inside, at least; 1 where that is a GPU."""
+    """Minimum members that share the way out of a domain of the level inside; 1 if that domain is a GPU."""
     domains: Ints
-    """Domains of the level inside that the group spans, at most."""
+    """Maximum domains of the level inside that the group spans."""
     held: Ints
-    """Members in one of the level's own domains, at least."""
+    """Minimum members in one of the level's own domains."""
     reached: Ints
-    """Members that are reached by this medium, at least: those in one domain of its outermost level."""
+    """Minimum members reached by this medium: those in one domain of its outermost level."""
     behind: Ints
-    """Members behind one link, of which one at a time hands on to a neighbour elsewhere."""
+    """Members behind one link, only one of which at a time sends to a neighbour elsewhere."""
     meets: Bools
-    """Neighbours in the group may share a domain of this level, and none of the level inside."""
+    """Whether neighbours in the group may share a domain of this level, but none of the level inside."""
     share: Share = FULL_SHARE
     """Bandwidth share of the slowest group on a graph of links."""
 
     @property
     def bandwidth(self) -> Array:
-        """(N,) bytes/s of the members in one inner domain together in a ring: their share while all groups send."""
+        """(N,) bytes/s of all members in one inner domain together in a ring: their share while all groups
+        send."""
         return np.float64(self.level.bandwidth) * self.together * self.share.ring
 
     @property
     def latency(self) -> Array | float:
-        """(N,) or one for all: seconds of one hop of a ring, on average."""
+        """Mean seconds of one hop of a ring, (N,) or one number."""
         return self.level.latency * self.share.delay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """The groups of one axis: columns (N,) of the least favourable group."""
+    """Groups of one axis: columns (N,) of the least favourable group."""
 
     size: Ints
     ranks_per_node: Ints
-    """Members that any node of the group holds at least."""
+    """Minimum members on any node of the group."""
     nodes: Ints
-    """Nodes the group spans at most."""
+    """Maximum nodes that the group spans."""
     reach: tuple[Reach, ...]
-    """Level by level, from the inside out."""
+    """Use of each level, from the inside out."""
 
     @property
     def crosses_nodes(self) -> Bools:
-        """(N,): some members are on other nodes than others."""
+        """(N,) whether the group has members on several nodes."""
         return self.nodes > 1
 
     @property
     def bandwidth(self) -> Array:
-        """(N,) bytes/s of the slowest link that a ring through the group meets."""
+        """(N,) bytes/s of the slowest link of a ring through the group."""
         return self.ring_bandwidth(1.0, 1.0)
 
     def ring_bandwidth(self, link_efficiency: float, network_efficiency: float) -> Array:
@@ -408,25 +414,26 @@ class Groups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaGroups:
-    """The ranks that hold the same parameters, and how hybrid sharding cuts them up."""
+    """Ranks that hold the same parameters, and their division by hybrid sharding."""
 
     every: Groups
-    """All ranks with the same parameters: gradients are summed over these."""
+    """All ranks with the same parameters, over which gradients are summed."""
     shard: Groups
     """Ranks that ZeRO shards over."""
     copies: Groups
-    """Ranks that hold the same shard; of size 1 where ZeRO shards over all."""
+    """Ranks that hold the same shard; of size 1 if ZeRO shards over all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshGroups:
-    """Ranks that work on one microbatch; consecutive members of a `pp` group exchange stage boundaries."""
+    """Groups of ranks that work on one microbatch; consecutive members of a `pp` group exchange stage
+    boundaries."""
 
     tp: Groups
     cp: Groups
     pp: Groups
     ep: Groups
-    """Ranks that hold different experts of one block and trade tokens for them."""
+    """Ranks that hold different experts of one block and exchange tokens for them."""
     etp: Groups
     """Ranks that hold parts of the same experts."""
 
@@ -436,18 +443,18 @@ class AxisGroups(MeshGroups):
     """Groups of all axes, with the ranks that hold the same parameters."""
 
     data: ReplicaGroups
-    """Over data and context parallelism together."""
+    """Ranks over data and context parallelism together."""
     experts: ReplicaGroups
     """Ranks that hold the same experts."""
 
     @property
     def dp(self) -> Groups:
-        """The ranks whose gradients are summed: dp × cp of them."""
+        """Ranks whose gradients are summed: dp × cp."""
         return self.data.every
 
 
 def axis_groups(cluster: ClusterSpec, columns: LayoutColumns) -> AxisGroups:
-    """The links of every parallel group of N layouts at once.
+    """Groups of every axis of N layouts, with their links.
 
     Layouts must fit the cluster: on a cluster of one node none may be larger than it.
     """
@@ -482,7 +489,7 @@ def _axis_groups(cluster: ClusterSpec, columns: LayoutColumns) -> AxisGroups:
 
 
 class _Seats:
-    """The ranks of one stage, of N layouts at once."""
+    """Ranks of one stage, for N layouts at once."""
 
     def __init__(self, cluster: ClusterSpec, columns: LayoutColumns) -> None:
         x = columns
@@ -490,7 +497,7 @@ class _Seats:
         self._piece = ranks_inside("pp", x.order, x.tp, x.cp, x.dp, x.pp)
 
     def groups(self, size: Ints, stride: Ints) -> Groups:
-        """Groups of `size` ranks, `stride` apart as the stage counts them."""
+        """Groups of `size` ranks, `stride` apart in the stage's numbering."""
         runs = runs_of_stage(size, stride, self._piece, self._stages, self._world)
         return _groups(self._cluster, runs, self._world)
 
@@ -562,13 +569,13 @@ def _behind(level: Level, runs: Runs, together: Ints, world: Ints) -> Ints:
 
 
 def group_of(cluster: ClusterSpec, size: int, stride: int = 1) -> Groups:
-    """Groups of `size` ranks that are `stride` apart, of all GPUs of the cluster: columns of one row."""
+    """Groups of `size` ranks `stride` apart, among all GPUs of the cluster: columns of one row."""
     length, apart, world = (np.array([number], dtype=np.int64) for number in (size, stride, cluster.num_gpus))
     return _groups(cluster, Runs.single(length, apart, world), world)
 
 
 def pairs_over(link: LinkSpec, rows: int) -> Groups:
-    """Pairs of ranks on different nodes, which have that link and nothing else between them."""
+    """Pairs of ranks on different nodes, joined only by this link."""
     one, two = (np.broadcast_to(np.int64(count), (rows,)) for count in (1, 2))
     reach = Reach(
         level=link_level("between", link, None, network=True),

@@ -38,29 +38,30 @@ from cost_models.specs.stack import STORES_SCORES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSeconds:
-    """Seconds, each (N,)."""
+    """Seconds of one block for one microbatch on one rank, each (N,)."""
 
     forward: Array
     backward: Array
     """Backward pass without recomputation."""
     weight: Array
-    """The part of `backward` towards the weights: products and gradient accumulation."""
+    """Part of `backward` for weight gradients: products and gradient accumulation."""
     recomputed: Array
-    """(N, P): the part of `forward` that each recompute policy repeats."""
+    """(N, P) part of `forward` that each recompute policy repeats."""
     core_forward: Array
-    """The attention core's part: what context-parallel communication can hide behind."""
+    """Part of the attention core, which can hide context-parallel communication."""
     core_backward: Array
     matrices_forward: Array
-    """Matrix products: what tensor-parallel communication can hide behind."""
+    """Part of matrix products, which can hide tensor-parallel communication."""
     matrices_backward: Array
     column_weight: Array
-    """The products of `weight` that are of column-parallel matrices."""
+    """Part of `weight` for the products of column-parallel matrices."""
 
 
 def block_seconds(
     question: Question, columns: LayoutColumns, device: Device, *, data_parallel: bool = True
 ) -> BlockSeconds:
-    """Roofline of every operator of the block; without the copies around collectives unless `data_parallel`."""
+    """Seconds of a block, the roofline of every operator; with `data_parallel` also the copies around
+    collectives."""
     names = ["tp", "cp", "mbs", "ep", "etp", "sp", "context"]
     stack = question.stack
     copies = stack.copies_gathered_weights or stack.gradient_passes
@@ -114,10 +115,11 @@ def _block_seconds(
 def _recomputed(
     question: Question, columns: LayoutColumns, device: Device, forward: Array, core: Array, scan: Array
 ) -> Array:
-    """(N, P): nothing, the attention core (or what else the stack's selective policy drops), the block.
+    """(N, P) seconds that each policy recomputes: nothing, the attention core (or the stack's other selective
+    drops), the block.
 
-    A stack that stops early leaves out the last GEMM of what it recomputes (in a mixture of the dense blocks only):
-    nothing needs its output again.
+    A stack that stops early omits the last GEMM of the recomputed part (in a mixture of the dense blocks
+    only), as nothing needs its output again.
     """
     stack = question.stack
     operators = job_operators(question.model, question.training.tuning)
@@ -146,8 +148,8 @@ def _recomputed(
 
 
 def _repeated_traffic_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """(N,) seconds of memory-bound operators that selective recompute runs again; those of an attention submodule are
-    left out."""
+    """(N,) seconds of memory-bound operators that selective recompute repeats; those of an attention
+    submodule are left out."""
     drops = question.stack.drops - ATTEND_AGAIN
     redone = [one for one in job_operators(question.model, question.training.tuning) if drops & one.redone_by]
     moved = [block_traffic(question, columns, redone)] if redone else []
@@ -160,8 +162,8 @@ def _repeated_traffic_seconds(question: Question, columns: LayoutColumns, device
 
 
 def _attention_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """Scores and weighted values: a flash kernel, or batched products that leave the s × s scores in memory; the mean
-    over blocks that have attention and those that do not."""
+    """(N,) seconds of scores and weighted values, forward and backward: a flash kernel, or batched products
+    that keep the s × s scores in memory; mean over all blocks, with and without attention."""
     model, length = question.model, question.training.sequence_length
     if not model.attention_share:
         return np.zeros(len(columns)), np.zeros(len(columns))
@@ -185,7 +187,8 @@ def _attention_seconds(question: Question, columns: LayoutColumns, device: Devic
 
 
 def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """Two batched products forward and four backward, one batch entry a head, and passes over the scores between."""
+    """(N,) seconds of attention with stored scores: two batched products forward and four backward, one batch
+    entry a head, and passes over the scores."""
     sequence, width = (
         np.asarray(float(x)) for x in (question.training.sequence_length, question.model.head_dim)
     )
@@ -201,7 +204,7 @@ def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: D
 
 
 def _traffic_seconds(traffic: Traffic, device: Device) -> tuple[Array, Array]:
-    """Seconds of memory-bound kernels forward and backward: a start-up each and their bytes."""
+    """(N,) seconds of memory-bound kernels, forward and backward: a start-up each, and their bytes."""
     kernel, rate = device.profile.kernel_seconds, device.memory_rate
     return (
         traffic.forward_kernels * kernel + traffic.forward_bytes / rate,

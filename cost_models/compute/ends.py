@@ -1,4 +1,4 @@
-"""Device seconds of the two ends of the model: token embedding, and final norm + output matrix + loss."""
+"""Device seconds of the two ends of the model: token embedding, and final norm, output matrix and loss."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ from cost_models.operators.record import tokens_on_rank
 from cost_models.question import Question
 
 _COMPILED_PASSES = 4.0
-"""Over logits in their own type: they are read for maximum, sum and gradient, which is written."""
+"""Passes over the logits in a compiled loss: reads for maximum, sum and gradient, and one write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndSeconds:
-    """Seconds, each (N,)."""
+    """Seconds of both ends for one microbatch on one rank, each (N,)."""
 
     embedding_forward: Array
     embedding_backward: Array
     head_forward: Array
     head_backward: Array
     head_weight: Array
-    """The part of `head_backward` towards the output matrix."""
+    """Part of `head_backward` for the output matrix's gradient."""
 
 
 def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:
-    """Embedding is a gather and a scatter; the head is a product with the vocabulary and a memory-bound loss.
+    """Seconds of both ends: the embedding is a gather and a scatter, the head a product with the vocabulary
+    and a memory-bound loss.
 
-    A loss in chunks takes as long, unless it is compiled: it passes over as many bytes of logits. All of its backward
-    pass, and the final norm's, too little to tell apart, runs with the forward pass.
+    A loss in chunks takes as long, unless it is compiled: it moves as many bytes of logits. Its backward
+    pass, together with the final norm's, which is negligible, runs in the forward pass.
     """
     names = ("tp", "cp", "mbs", "sp")
     ends = over_distinct(columns, names, lambda rows: _end_seconds(question, rows, device))
@@ -57,8 +58,8 @@ def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> E
 
 
 def _of_patches(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:
-    """The matrix that makes tokens of patches, whole on every tensor rank; positions and a norm at memory rate. Nothing
-    wants gradients of pixels."""
+    """Seconds of the patch embedding, complete on every tensor rank; positions and a norm at memory rate.
+    Pixels need no gradients."""
     tower, none = question.model.tower, np.zeros(len(columns))
     assert tower is not None
     tokens, width, pixels = (
@@ -114,7 +115,8 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
 
 
 def _entrance(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """(N,) seconds, forward and backward, of the products that make tokens of patches and a vector of a time step."""
+    """(N,) seconds, forward and backward, of the products that embed patches and a time step, for
+    diffusion."""
     drawn, forward = question.model.diffusion, np.zeros(len(columns))
     if drawn is None:
         return forward, forward
@@ -132,9 +134,11 @@ def _entrance(question: Question, columns: LayoutColumns, device: Device) -> tup
 
 
 def _transform(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """(N,) seconds of the square matrix that an encoder may have before the output matrix, with activation and norm at
-    memory rate, and towards its weights; every tensor rank has it whole, for its part of the stream. In diffusion of
-    what shifts and scales there."""
+    """(N,) seconds of the head's further matrix, and of its weight gradient.
+
+    In an encoder this is a square matrix before the output matrix, with activation and norm at memory rate;
+    every tensor rank has all of it, for its part of the stream. In diffusion it makes shifts and scales.
+    """
     model, width = question.model, np.asarray(float(question.model.hidden_size))
     tokens = tokens_on_rank(question, columns, "stream")
     if model.diffusion is not None:
@@ -149,7 +153,7 @@ def _transform(question: Question, columns: LayoutColumns, device: Device) -> tu
 
 
 def _loss_bytes(question: Question, device: Device) -> tuple[float, float]:
-    """Bytes a logit, forward and backward: cast to fp32, maximum, exponentials with their sum; gradient in place, cast
-    back."""
+    """Bytes per logit of the loss, forward and backward: cast to fp32, maximum, exponentials with their sum;
+    gradient in place, cast back."""
     fp32 = 4 if question.stack.fp32_logits else device.element_bytes
     return device.element_bytes + 4 * fp32, 2 * fp32 + 2 * device.element_bytes

@@ -1,46 +1,50 @@
-"""Seconds of a matrix product from its shape: tiles, waves, pipeline fill, and the memory roof.
+"""Seconds of matrix products from their shapes: tiles, waves, pipeline fill, power, the memory roof, and
+casts.
 
-A GPU computes a product of (m, k) by (k, n) as output tiles, `sm_count` at a time. The last wave is seldom full, a
-short inner dimension never fills the pipeline, and a narrow product is bound by memory:
+A GPU computes a product of (m, k) by (k, n) as output tiles, `sm_count` at a time. The last wave is seldom
+full, a short inner dimension never fills the pipeline, and a narrow product is bound by memory:
 
     seconds = max(kernel, 2mnk / rate, bytes / bandwidth)
     rate  = efficiency · settled · min(peak · sustained, watts · FLOP/s per watt) · fill · alignment · waves
-    fill  = k / (k + half), as the profile or the stack says
+    fill  = k / (k + half), with `half` from the profile or the stack
     waves = best over tile shapes of  tile_efficiency · (m·n) / (tile area · sm_count · ceil(tiles / sm_count))
 
-Large products of today's GPUs cost more power than their boards may draw, and clocks sink until they do not. They sink
-for all: the limit is kept over many milliseconds, a product lasts less than one, so what its shape wastes comes on top.
+Power: large products of today's GPUs need more power than their boards may draw, so clocks fall until they do
+not. The limit holds over many milliseconds and a product lasts less than one, so clocks fall for all products
+alike, and the loss by a product's shape is additional.
 
-Rows in memory that are no multiple of 128 bytes waste part of what memory delivers, of 16 bytes most of it
-(`alignment`). How long a row is counts, not how many there are: tensors are (tokens, width), so widths count and tokens
-do not. Only in fp8, whose kernels sum along rows alone, has a weight gradient transposed operands with rows of tokens.
+Alignment: rows in memory that are no multiple of 128 bytes lose part of the memory's rate, those that are no
+multiple of 16 bytes most of it (`alignment`). The length of rows counts, not their number: tensors are
+(tokens, width), so widths count and tokens do not. Only in fp8, whose kernels sum along rows alone, does a
+weight gradient have transposed operands with rows of tokens.
 
-A CPU core fetches operands and multiplies in turn: there the two times add up, at `gemm_operand_bandwidth`.
+A CPU core fetches operands and multiplies in turn: there the two times are added, at
+`gemm_operand_bandwidth`.
 
-Sources: He 2024, "Strangely, matrix multiplications on GPUs run faster when given predictable data" (power); NVIDIA,
-Matrix Multiplication Background guide (tile and wave quantisation; alignment of the dimensions that vary fastest in
-memory); cuBLAS, Tensor Core Usage (the same for each transposition); Williams et al. 2009 (roofline). Leaves out
-split-k, L2 locality and how energy per FLOP falls with clocks; the profile's efficiency averages over them.
+Sources: He 2024, "Strangely, matrix multiplications on GPUs run faster when given predictable data" (power);
+NVIDIA, Matrix Multiplication Background guide (tile and wave quantisation; alignment of the dimensions that
+vary fastest in memory); cuBLAS, Tensor Core Usage (the same for each transposition); Williams et al. 2009
+(roofline). Leaves out split-k, L2 locality and how energy per FLOP falls with clocks; the profile's
+efficiency averages over them.
 
-**Casts** of products in fp8 or fp4. Transformer Engine casts what is new in a product, forward its input, backward the
-gradient of its output: read in 16 bits and written twice, as it is and transposed (the product towards the weight wants
-both operands the other way round). In fp4 (NVFP4) what is cast is read once more before: its largest element sets a
-scale of scales. Its norms write what follows them already cast. Weights are cast once a step, which is left out, and so
-are scaling factors.
+Casts to fp8 or fp4: Transformer Engine casts each new operand of a product once, forward its input, backward
+the gradient of its output: read in 16 bits and written twice, as it is and transposed (the weight gradient
+needs both operands transposed). In fp4 (NVFP4) the operand is first read once more, as its largest element
+sets a scale of scales. Its norms write their output already cast. Weights are cast once a step, which is left
+out, and so are scaling factors.
 
-torchao's `Float8Linear` casts both operands of every product, with a scale for each row: forward input and weight,
-backward the gradient twice, and weight and input again. Run operator by operator a cast is absolute value, maximum,
-copy to fp32, times the scale, clamp, copy to fp8; where the product wants the operand turned, one more copy; and eight
-kernels make the scales. The products of the backward pass return their result unscaled: the scales of rows and columns
-are multiplied in fp32, and the result with them. A compiler leaves one kernel for the maximum, one for the rest of a
-cast, one for the scaling, and casts what several matrices read once (torchao.float8, version 0.18).
+torchao's `Float8Linear` casts both operands of every product, with a scale for each row: forward input and
+weight, backward the gradient twice, and weight and input again. Run operator by operator a cast is absolute
+value, maximum, copy to fp32, times the scale, clamp, copy to fp8; a transposed operand needs one more copy;
+and eight kernels make the scales. The products of the backward pass return unscaled results: the scales of
+rows and columns are multiplied in fp32, and the result with them. A compiler leaves one kernel for the
+maximum, one for the rest of a cast, one for the scaling, and casts a common input of several matrices once
+(torchao.float8, version 0.18).
 
-**Joined products.** A stack may run products of a parallel block as one: attention and MLP read one input and are added
-to one sum. Matrices side by side fill the last wave of tiles once, and matrices whose outputs are added have one long
-inner dimension. PaLM (Chowdhery et al. 2022, section 2) joins them so; MegaScale (section 3.1) runs the two halves of a
-parallel block at once, which is priced as the same.
-
-A `Device` is what these formulas see of an accelerator: datasheet rates together with the profile's constants.
+Joined products: a stack may run products of a parallel block as one, since attention and MLP read one input
+and are added to one sum. Matrices side by side fill the last wave of tiles once, and matrices whose outputs
+are added have one long inner dimension. PaLM (Chowdhery et al. 2022, section 2) joins them so; MegaScale
+(section 3.1) runs the two halves of a parallel block at once, which is priced as the same.
 """
 
 from __future__ import annotations
@@ -71,40 +75,41 @@ from cost_models.specs.transformer import TransformerSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Rates of one accelerator under one profile."""
+    """Rates of one accelerator: datasheet values combined with the constants of a profile."""
 
     profile: HardwareProfile
     peak: float
-    """FLOP/s of matrix products, by the datasheet."""
+    """FLOP/s of matrix products, from the datasheet."""
     sustained: float
     """Share of the peak that the best products reach at full clocks."""
     power_rate: float = math.inf
-    """FLOP/s of products that the power limit pays for, whatever share of the peak their shape could reach."""
+    """FLOP/s of products that the power limit allows, independent of their shape."""
     memory_rate: float
     """Bytes/s that element-wise kernels reach."""
     optimizer_rate: float
     """Bytes/s that the optimizer step reaches."""
     attention: KernelShare
-    """Share of peak of the stack's flash kernel."""
+    """Shares of peak of the stack's attention kernel."""
     sm_count: int
     element_bytes: float
     """Bytes of one activation or weight."""
     operand_bytes: float
-    """Bytes of one operand of a product; where that is less, operands are cast."""
+    """Bytes of one operand of a product; if it is below `element_bytes`, operands are cast."""
     launches_ahead: bool
-    """The host launches kernels ahead of the device (GPU), so its time hides behind theirs; on a CPU they add up."""
+    """Whether the host launches kernels ahead of the device (GPU), which hides its time; on a CPU the times
+    add up."""
     casts_apart: bool = False
-    """Every product in fp8 casts its own operands."""
+    """Whether every fp8 product casts its own operands."""
     tensor_cores: bool = True
-    """Products run on tensor cores, which are fed in whole rows of memory; fp32 on its own units does not mind."""
+    """Whether products run on tensor cores, which need aligned rows; fp32 units do not."""
     gemm_half: float | None = None
     """Inner dimension with which a product reaches half of the rate; None: the profile's."""
     fuses: bool = False
-    """Chains of element-wise operators run as one kernel."""
+    """Whether chains of element-wise operators run as one kernel."""
 
 
 def require_rate(gpu: GpuSpec, precision: Precision) -> None:
-    """Raise InputError where a GPU has no matrix rate in a precision."""
+    """Raise InputError if a GPU has no matrix rate in a precision."""
     if precision not in gpu.peak:
         known = ", ".join(f"`{name}`" for name in gpu.peak)
         hint = f"it has {known}: --precision {next(iter(gpu.peak))}"
@@ -112,7 +117,8 @@ def require_rate(gpu: GpuSpec, precision: Precision) -> None:
 
 
 def device_of(question: Question, *, wide: bool = False) -> Device:
-    """The device a question runs on, multiplying in the training precision, or in what fp8 training leaves `wide`.
+    """Device of a question, multiplying in the training precision, or with `wide` in the precision of parts
+    that fp8 training does not cast.
 
     Raises:
         InputError: the GPU has no matrix rate in the training precision.
@@ -139,14 +145,14 @@ def device_of(question: Question, *, wide: bool = False) -> Device:
 
 
 def _narrow_share(profile: HardwareProfile, precision: Precision) -> float:
-    """Efficiency of products in fp8 or fp4 relative to products in the profile's precision."""
+    """Efficiency of fp8 or fp4 products relative to products in the profile's precision."""
     if precision not in NARROW or profile.fp8_gemm_efficiency is None:
         return 1.0
     return profile.fp8_gemm_efficiency / profile.gemm_efficiency
 
 
 def _attention(question: Question) -> KernelShare:
-    """Share of peak of the stack's kernel: what was published for the GPU, times the profile's constants."""
+    """Shares of peak of the stack's kernel: the GPU's published ones, times the profile's constants."""
     profile = question.hardware
     share = question.cluster.gpu.attention_share(question.stack.attention)
     forward = np.minimum(1.0, share.forward * profile.attention_forward_efficiency)
@@ -157,7 +163,7 @@ def _attention(question: Question) -> KernelShare:
 def gemm_seconds(
     m: Array, n: Array, k: Array, device: Device, batch: Array | float = 1.0, *, over_rows: bool = False
 ) -> Array:
-    """Seconds of `batch` products (m, k) × (k, n) in one kernel; all broadcast against one another.
+    """Seconds of `batch` products (m, k) × (k, n) in one kernel; all arguments broadcast against one another.
 
     `over_rows`: the product is a weight's gradient, of (k, m) transposed and (k, n), so that k counts rows.
     """
@@ -192,18 +198,18 @@ def _tile_utilisation(m: Array, n: Array, batch: Array | float, device: Device) 
 
 _WHOLE_ROW = 128
 _ALIGNED = {_WHOLE_ROW: 1.0, 64: 0.9, 32: 0.8, 16: 0.68}
-"""Bytes that a row's length is a multiple of → share of the rate."""
+"""Largest power of two, up to 128, that divides a row's bytes → share of the rate."""
 _MISALIGNED = 0.15
-"""Share where tensor cores cannot be fed in whole 16 bytes.
+"""Share of the rate for rows that are no multiple of 16 bytes, as tensor cores then load them in pieces.
 
-Both follow NVIDIA's guide in kind and BigScience's 2022 chronicles in size: widths of 14400 against 13824 on eight
-ranks, heads of 108 against 144.
+The kind of these shares follows NVIDIA's guide, their size BigScience's 2022 chronicles: widths of 14400
+against 13824 on eight ranks, heads of 108 against 144.
 """
 _SHARE_BY_DIVISOR = np.array([_ALIGNED.get(divisor, _MISALIGNED) for divisor in range(_WHOLE_ROW + 1)])
 
 
 def _alignment(widths: Sequence[Array], device: Device) -> Array:
-    """Share of the rate that the least aligned width of a row leaves; 1 where there are no tiles."""
+    """Share of the rate for the least aligned width of a row; 1 on devices without tiles."""
     least: Array = np.ones(np.broadcast(*widths).shape)
     for width in widths if device.sm_count > 1 and device.tensor_cores else ():
         row_bytes = np.ceil(np.asarray(width) * device.operand_bytes).astype(np.int64)
@@ -214,14 +220,18 @@ def _alignment(widths: Sequence[Array], device: Device) -> Array:
 _FP32 = 4.0
 _EAGER_KERNELS, _COMPILED_KERNELS = 6 + 8, 2  # a cast, its scales included
 EAGER_CAST_BYTES = 2 * _FP32 + 1.0
-"""At once for each element that is cast operator by operator: in fp32 before and after the clamp, and in fp8."""
+"""Temporary bytes per element that is cast operator by operator: in fp32 before and after the clamp, and in
+fp8."""
 
 
 def _cast_seconds(
     local: LocalGemm, device: Device, *, backward: bool, cast_by_norm: bool = False
 ) -> Array | float:
-    """(N,) seconds to cast the operands of a product forward, or of its two products backward and to scale the results
-    of these. A norm may hand over the input cast already."""
+    """(N,) seconds to cast the operands of a product forward, or of its two products backward, whose results
+    are also scaled.
+
+    With `cast_by_norm` a norm has already cast the input.
+    """
     wide, narrow, kernel = device.element_bytes, device.operand_bytes, device.profile.kernel_seconds
     if wide == narrow:
         return 0.0
@@ -247,7 +257,7 @@ def _cast_seconds(
         return casts * kernels * kernel + elements * bytes_each / device.memory_rate
 
     def scale(elements: Array) -> Array:
-        """Seconds to scale results of backward products."""
+        """Seconds to scale the results of backward products."""
         bytes_each = 2 * wide + (0.0 if fuses else 2 * _FP32)
         return matrices * (1 if fuses else 2) * kernel + elements * bytes_each / device.memory_rate
 
@@ -261,9 +271,9 @@ def _cast_seconds(
 def product_operators(
     model: TransformerSpec, *, joined: bool, tuning: TuningSpec | None = None
 ) -> tuple[Operator, ...]:
-    """Operators of a block that multiply matrices; `joined` merges a parallel block's products where possible.
+    """Operators of a block that multiply matrices; `joined` merges a parallel block's products if possible.
 
-    A mixture, latent attention and matrices with adapters stay apart, as do inputs that two norms make.
+    A mixture, latent attention and matrices with adapters are not merged, nor are inputs from two norms.
     """
     products = tuple(one for one in job_operators(model, tuning) if one.gemm is not None)
     adapted = tuning is not None and tuning.left is None
@@ -276,8 +286,8 @@ def product_operators(
 
 
 def _joined(first: Operator, second: Operator) -> Operator:
-    """Two products as one: outputs side by side where ranks split those, inner dimensions end to end where they split
-    the inputs."""
+    """Two products as one: outputs side by side if ranks split those, inner dimensions end to end if they
+    split the inputs."""
     one, other = first.gemm, second.gemm
     assert one is not None
     assert other is not None
@@ -289,32 +299,32 @@ def _joined(first: Operator, second: Operator) -> Operator:
 
 
 _EXPERT_ROWS = 64.0
-"""Kernels of grouped GEMMs take the rows of an expert in whole multiples of this."""
+"""Multiple to which kernels of grouped GEMMs round up the rows of an expert."""
 _EXPERT_BANDWIDTH = 0.9
-"""Share of memory bandwidth at which products of experts read weights and add to their gradients."""
+"""Share of memory bandwidth at which products of experts read weights and update their gradients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalGemm:
-    """Product of one rank and microbatch: `batch` times (rows, inputs) × (inputs, outputs)."""
+    """Product on one rank for one microbatch: `batch` times (rows, inputs) × (inputs, outputs)."""
 
     rows: Array
     inputs: Array
     outputs: Array
     batch: Array | float
     matrices: int
-    """Joined in the outputs."""
+    """Number of matrices joined in the outputs."""
     stored_bytes: float | None = None
-    """Stored bytes of an element that is widened before the product."""
+    """Bytes of a stored element that is widened before the product; None: not widened."""
 
 
 def matrix_seconds(
     question: Question, columns: LayoutColumns, device: Device
 ) -> tuple[Array, Array, Array, Array]:
-    """(N,) seconds each: forward, backward, wgrad, and wgrad of column-parallel matrices.
+    """(N,) seconds of matrix products: forward, backward, weight gradients, and weight gradients of
+    column-parallel matrices.
 
-    A mixture is averaged with the blocks of the model that are dense. Backward runs each GEMM twice, as dgrad and as
-    wgrad.
+    Backward runs each GEMM twice, as dgrad and as wgrad. A mixture is averaged with the model's dense blocks.
     """
     names = ("tp", "cp", "mbs", "ep", "etp")
     return over_distinct(columns, names, lambda rows: _matrix_seconds(question, rows, device))
@@ -347,12 +357,14 @@ def _matrix_seconds(
 
 
 def _weights_apart(question: Question, local: LocalGemm, *, trained: bool) -> tuple[Array, Array]:
-    """(N,) seconds in which products of experts move weights, and gradients where they add to these, and nothing else.
+    """(N,) seconds in which products of experts only read weights, and seconds in which they only update
+    gradients.
 
-    Each expert's product is a kernel of its own, over few rows: it waits for the first of its weights, and once it has
-    a block of the gradient that is read, added to and written. Transformer Engine's grouped products on B200 take
-    FLOPs / rate + bytes / (0.9 · bandwidth), within a tenth from 128 to 1,024 rows an expert, forward, towards inputs,
-    towards bf16 and towards fp32 gradients (timings in SimuMax, configs/system/b200_bf16_ceperm.json).
+    Each expert's product is a separate kernel over few rows: it waits for the first of its weights, and at
+    its end reads, updates and writes a block of the gradient. Transformer Engine's grouped products on B200
+    take FLOPs / rate + bytes / (0.9 · bandwidth), within a tenth from 128 to 1,024 rows an expert, for
+    outputs, input gradients, bf16 weight gradients and fp32 weight gradients (timings in SimuMax,
+    configs/system/b200_bf16_ceperm.json).
     """
     weights: Array = local.inputs * local.outputs * local.batch
     rate = _EXPERT_BANDWIDTH * question.cluster.gpu.memory_bandwidth
@@ -361,7 +373,7 @@ def _weights_apart(question: Question, local: LocalGemm, *, trained: bool) -> tu
 
 
 def local_gemm(question: Question, columns: LayoutColumns, gemm: Gemm) -> LocalGemm:
-    """A GEMM of the model as tensor ranks, or those of an expert, split it."""
+    """A GEMM of the model as split over tensor ranks, or over those of an expert."""
     rows = gemm.rows * tokens_on_rank(question, columns, "split" if gemm.router else "whole")
     batch: Array | float = 1.0
     degree = columns.tp
@@ -380,14 +392,15 @@ def local_gemm(question: Question, columns: LayoutColumns, gemm: Gemm) -> LocalG
 
 
 def forward_seconds(local: LocalGemm, device: Device, *, cast_by_norm: bool = False) -> Array:
-    """(N,) seconds with the casts of its operands; a norm may hand over its input cast."""
+    """(N,) seconds forward, including casts of operands; with `cast_by_norm` a norm has already cast the
+    input."""
     casts = _cast_seconds(local, device, backward=False, cast_by_norm=cast_by_norm)
     seconds = product_seconds(local, device) + casts
     return seconds if local.stored_bytes is None else seconds + _widening_seconds(local, device)
 
 
 def _widening_seconds(local: LocalGemm, device: Device) -> Array:
-    """(N,) seconds in which frozen matrices are read as they are kept and written as wide as products read them: in a
+    """(N,) seconds to read frozen matrices in their stored type and write them in the type of products: in a
     kernel for each, before each product (bitsandbytes 0.50, autograd/_functions.py, `MatMul4Bit`)."""
     elements = local.outputs * local.inputs * local.batch
     moved = elements * ((local.stored_bytes or 0.0) + device.element_bytes)
@@ -396,12 +409,12 @@ def _widening_seconds(local: LocalGemm, device: Device) -> Array:
 
 
 def product_seconds(local: LocalGemm, device: Device) -> Array:
-    """(N,) seconds forward without casts."""
+    """(N,) seconds forward, without casts."""
     return gemm_seconds(local.rows, local.outputs, local.inputs, device, local.batch)
 
 
 def _backward_seconds(local: LocalGemm, device: Device, *, trained: bool) -> tuple[Array, Array]:
-    """(N,) seconds of dgrad, of wgrad where a matrix is trained and of the casts of their operands; of wgrad alone."""
+    """(N,) seconds of dgrad, wgrad (of trained matrices) and casts together, and of wgrad alone."""
     rows, inner, out, batch = local.rows, local.inputs, local.outputs, local.batch
     weight = np.zeros(len(rows))
     if trained:

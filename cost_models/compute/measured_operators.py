@@ -1,7 +1,7 @@
-"""Seconds of what eager PyTorch runs besides matrix products, from measured curves, operator by operator.
+"""Seconds of eager PyTorch's operators other than matrix products, from measured curves.
 
-The operators are listed in docs/decisions/0005. The curves replace bytes / bandwidth where a stack does not fuse and
-the profile has curves; they predict a CPU within a few per cent.
+The operators are listed in docs/decisions/0005. The curves replace bytes / bandwidth if a stack does not fuse
+and the profile has curves; they predict a CPU within a few per cent.
 """
 
 from __future__ import annotations
@@ -39,20 +39,21 @@ _Calls = tuple[ElementwiseOperator, Array, float]
 """An operator, the (N,) elements of a call, and the number of calls."""
 
 _COPIES_OF_WHOLE, _COPIES_OF_SPLIT = 2, 4
-"""Copies of a block's activations in one pass: an all-reduce copies what it adds up, twice a pass; along the sequence
-what is gathered is put together and what is scattered taken apart, twice each."""
+"""Copies of a block's activations in one pass. An all-reduce copies its operand, twice a pass; along the
+sequence gathered tensors are joined and scattered ones split, twice each."""
 
 
 def has_measured_operators(question: Question) -> bool:
-    """The stack runs operators one by one and the profile knows what each takes."""
+    """Whether the stack runs operators one by one and the profile has a curve for them."""
     return bool(question.hardware.operators) and not question.stack.fused_elementwise
 
 
 def measured_block(question: Question, columns: LayoutColumns) -> Passes:
-    """Norms, residual additions, activation, rotary, dropout and bias gradients of one block and microbatch.
+    """Seconds of norms, residual additions, activation, rotary, dropout and bias gradients of one block and
+    microbatch.
 
-    Over tensor ranks also the copies that their collectives begin or end with. Leaves out GEMMs, the attention core,
-    and what is done to weights and their gradients.
+    Over tensor ranks it includes the copies before or after their collectives. Leaves out GEMMs, the
+    attention core, and operations on weights and their gradients.
     """
     model, profile = question.model, question.hardware
     operators = block_operators(model)
@@ -90,7 +91,7 @@ def measured_block(question: Question, columns: LayoutColumns) -> Passes:
 
 
 def _curve(question: Question, operator: Operator) -> ElementwiseOperator | None:
-    """The curve that times an operator as it is; the MLP's activations are taken together."""
+    """Curve of an operator that is timed by itself; the MLP's activations are taken together."""
     if operator.kind == "dropout":
         return "dropout" if question.dropout > 0 else None
     if operator.kind == "modulation":
@@ -99,7 +100,7 @@ def _curve(question: Question, operator: Operator) -> ElementwiseOperator | None
 
 
 def _biased(operators: Sequence[Operator]) -> Amount:
-    """Amounts of the tensors that biases are added to, after ranks have added up their parts."""
+    """Amounts of the tensors to which biases are added, after ranks have added up their parts."""
     terms: list[tuple[float, Amount]] = []
     for one in operators:
         if one.biased and one.returns is not None:
@@ -109,7 +110,7 @@ def _biased(operators: Sequence[Operator]) -> Amount:
 
 
 def gradients_met(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
-    """Additions of gradients in the backward pass: wherever several operators read the same, one less than they are."""
+    """Additions of gradients in the backward pass: if n operators read the same tensor, n − 1."""
     met: dict[Tensor, float] = defaultdict(float)
     for one in operators:
         if one.kind == "residual" or (one.kind == "norm" and one.shares_input):
@@ -125,7 +126,7 @@ def gradients_met(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
 
 
 def attention_core(question: Question, columns: LayoutColumns) -> Passes:
-    """The attention kernel over the heads of this rank; needs the profile's attention curves."""
+    """Seconds of the attention kernel over the heads of this rank; needs the profile's attention curves."""
     model = question.model
     sequence = np.full(len(columns), float(question.training.sequence_length))
     forward, backward = attention_head_seconds(question.hardware.attention, sequence, model.head_dim)
@@ -134,16 +135,17 @@ def attention_core(question: Question, columns: LayoutColumns) -> Passes:
 
 
 def accumulation_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Array:
-    """Seconds of adding gradients of `parameters` (N,) to those of earlier microbatches, mean over the microbatches of
-    a step: as long as sums of activations that move as many bytes."""
+    """(N,) seconds to add gradients of `parameters` (N,) to those of earlier microbatches, mean over the
+    microbatches of a step, as for sums of activations with equally many bytes."""
     moved = bytes_of_a_sum(question) / (3 * question.training.element_bytes)
     seconds = _seconds(question.hardware, [("add", moved * parameters, 1.0)], backward=False)
     return seconds * added_share(question, columns)
 
 
 def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Passes:
-    """Copies of `parameters` (N,) weights that `fully_shard` makes in a pass: of the shard into what is sent, of all
-    that came into the weights, and once a step of the gradients into what is scattered."""
+    """Seconds of the copies of `parameters` (N,) weights that `fully_shard` makes in a pass: of the shard
+    into the send buffer, of all received shards into the weights, and once a step of the gradients into the
+    scatter buffer."""
     shards = np.where((columns.zero == 3) & question.stack.fully_shard, columns.shard, 1)
     gathered = np.where(shards > 1, (1 + 1 / shards) * parameters, 0.0)
     microbatches = columns.microbatches(question.training.global_batch)
@@ -156,7 +158,8 @@ def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Ar
 
 
 def embedding_operators(question: Question, columns: LayoutColumns) -> Passes:
-    """The gather; backward the scatter and, over the whole table, a zero fill and an addition."""
+    """Seconds of the embedding: a gather; backward a scatter and, over the entire table, a zero fill and an
+    addition."""
     model, profile = question.model, question.hardware
     tokens = columns.tokens(question.training.sequence_length)
     hidden = tokens * model.hidden_size
@@ -173,7 +176,7 @@ def embedding_operators(question: Question, columns: LayoutColumns) -> Passes:
 
 
 def head_operators(question: Question, columns: LayoutColumns) -> Passes:
-    """Final norm and cross-entropy over this rank's share of the vocabulary."""
+    """Seconds of the final norm and cross-entropy over this rank's share of the vocabulary."""
     model, profile = question.model, question.hardware
     tokens = columns.tokens(question.training.sequence_length)
     logits = tokens * question.scored_share * head_rows(model, columns.tp) / columns.tp
@@ -183,7 +186,7 @@ def head_operators(question: Question, columns: LayoutColumns) -> Passes:
 
 
 def _seconds(profile: HardwareProfile, calls: Iterable[_Calls], *, backward: bool) -> Array:
-    """Sum over the calls; an operator without a curve costs nothing here, it was not worth measuring."""
+    """(N,) seconds of all calls; an operator without a curve costs nothing, as it was not worth measuring."""
     curves: dict[str, OperatorCurve] = {curve.operator: curve for curve in profile.operators}
     total = np.zeros(1)
     for operator, elements, count in calls:

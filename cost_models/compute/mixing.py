@@ -1,40 +1,43 @@
 """Seconds of the kernels that mix tokens: attention cores, and scans of states.
 
-**Attention** where a flash kernel runs it: scores are never stored, masked blocks never computed.
+**Attention** in a flash kernel: scores are never stored, masked blocks never computed.
 
     seconds = FLOPs · (u + calls · half / 2) / s / (peak · share · (1 + half / reference))
-    u       = keys that a row of the scores sees, of s: half of them under a causal mask, at most a window or document;
-              in an encoder all, where no `half` is added: blocks on the diagonal are whole, and rows alike
+    u       = keys of s that a row of scores sees: half of them under a causal mask, at most a window or document;
+              in an encoder all, without `half`: blocks on the diagonal are complete, and rows equally long
 
-Tensor cores wait at the start and the end of a call and compute half of the blocks on the diagonal in vain, and causal
-rows are of unlike length: kernels take as long as if a sequence had `half` tokens more. Their published shares were
-measured at `reference` tokens (`attention_tokens` of a GPU). None runs faster than a product that its power allows.
+Tensor cores wait at the start and the end of a call and compute half of the blocks on the diagonal in vain,
+and causal rows have different lengths: kernels take as long as if a sequence had `half` tokens more. Their
+published shares were measured at `reference` tokens (`attention_tokens` of a GPU). None runs faster than a
+product within the power limit.
 
-A ring of context ranks makes one call a step, for a part of the keys, and adds up what the steps found: forward a pass
-over the output in fp32 for each, backward one over the gradients of queries, keys and values (TransformerEngine,
-`AttnFuncWithCPAndKVP2P`). PyTorch's `context_parallel` merges operator by operator, each a pass of its own
-(torch/distributed/tensor/experimental/_attention.py, `_SDPAMerger`, `_templated_ring_attention_backward`).
+A ring of context ranks makes one call a step, for a part of the keys, and adds up the steps' results: forward
+a pass over the output in fp32 for each, backward one over the gradients of queries, keys and values
+(TransformerEngine, `AttnFuncWithCPAndKVP2P`). PyTorch's `context_parallel` merges operator by operator, each
+a separate pass (torch/distributed/tensor/experimental/_attention.py, `_SDPAMerger`,
+`_templated_ring_attention_backward`).
 
-Of tokens that an indexer picks a kernel reads latents, which all heads share (DeepSeek-V3.2, section 2.1): its products
-are as wide as these. The indexer's scores run at the same share of peak, and are written and read once in fp32 to pick
-from; backward those of picked tokens run thrice. Left out: what their loss wants of attention's.
+For tokens picked by an indexer a kernel reads latents, which all heads share (DeepSeek-V3.2, section 2.1):
+its products have the latents' width. The indexer's scores run at the same share of peak, and are written and
+read once in fp32 for the selection; backward those of picked tokens run thrice. Leaves out the attention
+scores that the indexer's loss needs.
 
-**Scans** update and read the states of a recurrence, chunk by chunk. A sequence is cut into chunks of C tokens. Inside
-a chunk tokens meet as in attention, between chunks states are handed on, all in matrix products (Dao and Gu 2024, arXiv
-2405.21060, section 6; Yang et al. 2024, arXiv 2412.06464, section 3.3). Products forward of a token, for G groups of
-keys of N numbers and H heads of P values:
+**Scans** update and read the states of a recurrence, chunk by chunk. A sequence is cut into chunks of C
+tokens. Inside a chunk tokens meet as in attention, between chunks states are handed on, all in matrix
+products (Dao and Gu 2024, arXiv 2405.21060, section 6; Yang et al. 2024, arXiv 2412.06464, section 3.3).
+Products of a token forward, for G groups of keys of N elements and H heads of P values:
 
     decays  2·H·N·P with the states, C·(G·N + H·P) inside a chunk
     delta   3·H·N·P with the states, C·H·(3·N + 2·P) inside a chunk
 
-Backward each runs twice, and those forward once more, as states are not kept. Seconds are the larger of FLOPs at the
-share of peak that the attention kernel reaches, which has as short products, and of bytes, pass by pass as kernels read
-and write (`_PASSES`); each kernel takes its start-up at least. Left out: the inverse of a chunk's triangle (C²/3 a head
-and token), and that one kernel's bytes do not hide behind another's products.
+Backward each runs twice, and those forward once more, as states are not kept. Seconds are the larger of FLOPs
+at the share of peak of the attention kernel, whose products are as short, and of bytes, pass by pass as
+kernels read and write (`_PASSES`); each kernel takes at least its start-up. Leaves out the inverse of a
+chunk's triangle (C²/3 a head and token), and that one kernel's bytes do not hide behind another's products.
 
-Mamba-1's kernel has no products: it goes through a channel's states number by number in fp32, 9 FLOPs each forward and
-twice as many backward with the states made once more, on units that tensor cores have no part in (mamba-ssm 2.2,
-ops/selective_scan_interface.py; its authors' count). Left out: exponentials, which have units of their own.
+Mamba-1's kernel has no products: it updates a channel's states element by element in fp32, 9 FLOPs each
+forward and twice as many backward with the states made once more, on units other than tensor cores (mamba-ssm
+2.2, ops/selective_scan_interface.py; its authors' count). Leaves out exponentials, which have separate units.
 """
 
 from __future__ import annotations
@@ -55,15 +58,16 @@ from cost_models.question import Question
 from cost_models.specs.transformer import Recurrence
 
 _HALF = 600.0
-"""Tokens, between 4,096 of them under a causal mask and what kernels end at without one (Shah et al. 2024,
-FlashAttention-3, figures 5 to 7, head 128: FlashAttention-2 655, cuDNN 648, FlashAttention-3 488)."""
+"""Tokens by which an attention call is effectively longer, between a causal mask's value at 4,096 tokens and
+the limit without a mask (Shah et al. 2024, FlashAttention-3, figures 5 to 7, head 128: FlashAttention-2 655,
+cuDNN 648, FlashAttention-3 488)."""
 _BACKWARD_PRODUCTS = 2.5
 """Backward products per forward product: four, and the scores once more (Dao 2023, FlashAttention-2)."""
 _FP32 = 4.0
 
 
 def flash_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """Forward and backward, (N,) each, of one block and microbatch."""
+    """(N,) seconds of the attention core, forward and backward, for one block and microbatch."""
     sequence, latent = question.training.sequence_length, question.model.latent_attention
     widths = (question.model.query_size + question.model.attended_size) / columns.tp
     if index_width(question.model, sequence) and latent:
@@ -86,7 +90,8 @@ def flash_seconds(question: Question, columns: LayoutColumns, device: Device) ->
 
 
 def index_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """Forward and backward, (N,) each, of an indexer's scores, on every tensor rank; 0 where there are none."""
+    """(N,) seconds of an indexer's scores, forward and backward, on every tensor rank; 0 without an
+    indexer."""
     sequence, picked = question.training.sequence_length, float(question.model.attention_window or 0)
     width, tokens = index_width(question.model, sequence), columns.tokens(sequence)
     scores = tokens * sequence / 2 * (width > 0)
@@ -96,7 +101,7 @@ def index_seconds(question: Question, columns: LayoutColumns, device: Device) ->
 
 
 def _merging_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """Seconds to merge the results of the steps of a ring, forward and backward."""
+    """(N,) seconds to merge the results of a ring's steps, forward and backward."""
     steps = np.where(attends_in_steps(question, columns), columns.cp, 0)
     width = device.element_bytes
     local = columns.tokens(question.training.sequence_length) / columns.tp / device.memory_rate
@@ -128,15 +133,15 @@ class _Passes:
     """Kernels of one pass over a block: reads and writes of tensors of each size, and the number of kernels."""
 
     values: float
-    """H·P numbers of a token."""
+    """Tensors of H·P elements a token."""
     keys: float
-    """G·N numbers."""
+    """Tensors of G·N elements a token."""
     head_keys: float
-    """H·N numbers."""
+    """Tensors of H·N elements a token."""
     states: float
-    """H·N·P numbers of a chunk."""
+    """Tensors of H·N·P elements a chunk."""
     squares: float
-    """A row of C numbers in fp32 a head, or a group where states decay."""
+    """Rows of C fp32 elements a token, for each head, or for each group with decaying states."""
     kernels: float
 
 
@@ -144,20 +149,22 @@ _PASSES = {
     "decays": (_Passes(3, 4, 0, 4, 2, 5), _Passes(9, 13, 0, 10, 6, 12)),
     "delta": (_Passes(6, 9, 2, 2, 4, 8), _Passes(15, 18, 5, 4, 2, 12)),
 }
-"""Forward and backward, counted in `_mamba_chunk_scan_combined_fwd` and `.._bwd` (mamba-ssm 2.2,
-ops/triton/ssd_combined.py, whose states are in fp32) and in `chunk_gated_delta_rule_fwd` and `.._bwd` with the norms of
-queries and keys (flash-linear-attention 0.4, ops/gated_delta_rule/chunk.py, whose states are in 16 bits)."""
+"""Passes forward and backward, counted in `_mamba_chunk_scan_combined_fwd` and `.._bwd` (mamba-ssm 2.2,
+ops/triton/ssd_combined.py, with states in fp32) and in `chunk_gated_delta_rule_fwd` and `.._bwd` with the
+norms of queries and keys (flash-linear-attention 0.4, ops/gated_delta_rule/chunk.py, with states in 16
+bits)."""
 _SELECTIVE = (_Passes(5, 6, 0, 2, 0, 1), _Passes(10, 10, 0, 2, 0, 1))
-"""Of `selective_scan_cuda.fwd` and `.bwd`: values, step sizes, gates, what is returned and that gated; backward their
-gradients too; keys and queries as they are laid out, and gradients of theirs in fp32."""
+"""Passes of `selective_scan_cuda.fwd` and `.bwd`: values, step sizes, gates, output and gated output;
+backward also their gradients; keys and queries as they are laid out, and gradients of theirs in fp32."""
 _SELECTIVE_FLOPS = (9.0, 27.0)
 _GATED = (2.0, 8.0)
-"""Further passes over the values where the kernels of decaying states gate them: the gate is read and the output
-written twice; backward gradients of both are made from what they read and the output again."""
+"""Further passes over the values, forward and backward, if the kernels of decaying states also gate them: the
+gate is read and the output written twice; backward, gradients of both and the output again."""
 
 
 def scan_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """(N,) seconds forward and backward of one block and microbatch, the mean over blocks with states and without."""
+    """(N,) seconds of scans forward and backward for one block and microbatch, mean over all blocks, with and
+    without states."""
     mixer, none = question.model.recurrence, np.zeros(len(columns))
     share = question.model.mixer_share("recurrence", "both")
     if mixer is None or not (share and mixer.scans):
@@ -193,7 +200,7 @@ def _selective_seconds(
 
 
 def scan_flops(mixer: Recurrence) -> float:
-    """FLOPs of a token forward that kernels execute, over all heads."""
+    """FLOPs per token that scan kernels execute forward, over all heads."""
     states = state_products(mixer) * mixer.value_size * mixer.state_dim
     inside = mixer.key_size + mixer.value_size
     if mixer.delta:
@@ -202,7 +209,7 @@ def scan_flops(mixer: Recurrence) -> float:
 
 
 def _bytes(mixer: Recurrence, passes: _Passes, element: float) -> float:
-    """Bytes that one token moves in a pass over a block."""
+    """Bytes per token moved in a pass over a block."""
     rows = passes.values * mixer.value_size + passes.keys * mixer.key_size
     rows += passes.head_keys * mixer.heads * mixer.state_dim
     return (
@@ -213,5 +220,5 @@ def _bytes(mixer: Recurrence, passes: _Passes, element: float) -> float:
 
 
 def state_elements(mixer: Recurrence) -> float:
-    """Numbers of all heads' states that a token of a chunk stands for, where each chunk's are written."""
+    """Elements of all heads' states per token of a chunk, as each chunk's states are written."""
     return mixer.value_size * mixer.state_dim / mixer.chunk

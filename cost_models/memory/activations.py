@@ -8,14 +8,14 @@ For GPT in 16 bits with dropout these are Korthikanti et al. 2022, table 2, per 
     selective recompute          the same without the 5·a·s/h
     full recompute               2·s·b·h
 
-A flash kernel never stores the scores, so its "none" equals the paper's "selective" but for the log-sum-exp row.
+A flash kernel never stores the scores, so its "none" equals the paper's "selective" except for the
+log-sum-exp row.
 
-Counted here, too, are what embedding, final norm, a loss in chunks and a recurrence keep, tensors of stage boundaries
-that a pipeline rank holds beyond the activations of its own blocks, and gradients that wait between the two halves of a
-backward pass for the products towards the weights.
-
-Until that half runs PyTorch keeps the gradient of the output of every operator that has a parameter: of each matrix
-product, and of each norm. What the products read on their other side is still live, as the whole graph is kept.
+Also counted are tensors kept by embedding, final norm, a loss in chunks and recurrences, tensors of stage
+boundaries that a pipeline rank holds in addition to the activations of its blocks, and gradients that wait
+between the two halves of a split backward pass for the weight products. Until that half runs, PyTorch keeps
+the gradient of the output of every operator with parameters: of each matrix product, and of each norm. The
+other operands of these products are still alive, as the entire graph is kept.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ from cost_models.specs.transformer import Norm
 
 _FP32 = 4.0
 _EAGER_NORM_ELEMENTS = 3
-"""Elements that an eager RMS norm in 16 bits keeps for each that it reads: an fp32 copy and the normalised input."""
+"""Elements that an eager RMS norm in 16 bits keeps per input element: an fp32 copy and the normalised
+input."""
 
 
 def norm_bytes(question: Question, norm: Norm) -> float:
-    """Bytes per element that a norm keeps: its input; in an eager RMS norm that and, for a gain that is trained, the
-    normalised input, on a CPU in fp32."""
+    """Bytes per element that a norm keeps: its input; an eager RMS norm also keeps the normalised input if
+    its gain is trained, on a CPU in fp32."""
     element, stack = question.training.element_bytes, question.stack
     trains = question.training.tuning is None
     if norm != "rmsnorm":
@@ -54,7 +55,7 @@ def norm_bytes(question: Question, norm: Norm) -> float:
 
 
 def is_eager(question: Question) -> bool:
-    """Neither a fused RMS norm nor an attention kernel that reads grouped heads in place."""
+    """Whether there is neither a fused RMS norm nor an attention kernel that reads grouped heads in place."""
     return question.stack.eager_attention_and_norms and question.cluster.gpu.kind == "cpu"
 
 
@@ -63,13 +64,14 @@ _PLAIN_SCANS = {
     "gated-delta": (9.3, 1.7, 4.3, 5.2, 0.8, 0.0),
     "kimi-delta": (2.8, 1.0, 6.8, 3.2, 2.4, 6.0),
 }
-"""Numbers of a token in fp32 that the backward pass of a plain scan holds at most, for each number mixed, of values, of
-keys by head, of a row of a chunk by head, of states, and of such a row for each number of a key: least squares over
-what torch allocated for nine shapes of executor/models/mixing/recurrence.py each, within 5 %."""
+"""fp32 elements per token that the backward pass of a plain scan holds at its peak, per mixed element, per
+value, per key by head, per element of a chunk's row by head, per state, and per element of such a row and
+key: least squares over torch's allocations for nine shapes of executor/models/mixing/recurrence.py each,
+within 5 %."""
 
 
 def plain_scan_bytes(question: Question) -> float:
-    """Bytes of a token that the backward pass of a scan holds, where scans are plain products; else 0."""
+    """Bytes per token that the backward pass of a scan holds, if scans are plain products; else 0."""
     model, mixer = question.model, question.model.recurrence
     if mixer is None or not (
         question.stack.eager_attention_and_norms and model.mixer_share("recurrence", "both")
@@ -83,14 +85,13 @@ def plain_scan_bytes(question: Question) -> float:
 
 
 def _scan_bytes(question: Question, scan: Operator) -> Amount:
-    """Bytes of a scan's outputs, its heads' numbers in fp32 and its inputs; states of chunks are recomputed.
+    """Bytes of a scan's outputs, its heads' elements in fp32 and its inputs; states of chunks are recomputed.
 
-    Where scans are plain products these make the convolution again, too, from the numbers as they came.
-
-    Mamba-2's kernel makes its convolution again in place of keeping what that returned (mamba-ssm 2.2,
-    ops/triton/ssd_combined.py, `MambaSplitConv1dScanCombinedFn`); that of the delta rule keeps a row of a chunk's
-    inverse for each token (flash-linear-attention 0.4, ops/gated_delta_rule/chunk.py, `ChunkGatedDeltaRuleFunction`).
-    Mamba-1's keeps what it returned before the gate, keys and queries, also as laid out for it, and the states between
+    Plain products also recompute the convolution, from its input. Mamba-2's kernel recomputes its convolution
+    instead of keeping its output (mamba-ssm 2.2, ops/triton/ssd_combined.py,
+    `MambaSplitConv1dScanCombinedFn`); that of the delta rule keeps a row of a chunk's inverse per token
+    (flash-linear-attention 0.4, ops/gated_delta_rule/chunk.py, `ChunkGatedDeltaRuleFunction`). Mamba-1's
+    keeps its output before the gate, keys and queries, also in the kernel's layout, and the states between
     its chunks of 2,048 tokens twice (ops/selective_scan_interface.py, `MambaInnerFn`).
     """
     mixer, element = question.model.recurrence, question.training.element_bytes
@@ -111,8 +112,8 @@ _MASK_BYTES = 1.0  # dropout keeps one byte per element
 
 
 def _patch_bytes(question: Question) -> float:
-    """Bytes that a vision tower's embedding keeps for each of its tokens: patches, and what a norm behind them reads;
-    none where it is left as it is. Of diffusion patches, and what makes a vector of a time step."""
+    """Bytes per token that the embedding of a vision tower keeps: patches, and the input of a norm after
+    them; 0 if it is frozen. In diffusion patches, and the inputs of the time step's matrices."""
     tower, training, drawn = question.model.tower, question.training, question.model.diffusion
     if drawn is not None:
         kept = drawn.pixels + (drawn.frequencies + 2 * question.model.hidden_size) / drawn.tokens
@@ -125,17 +126,17 @@ def _patch_bytes(question: Question) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivationBytes:
-    """Bytes per live microbatch on one rank; (N,) each but `block`."""
+    """Bytes per live microbatch on one rank; (N,) each, `block` (N, P)."""
 
     block: Array
-    """(N, P) by recompute policy."""
+    """(N, P) bytes of a block by recompute policy."""
     mlp: Array
-    """The part of a block that is released before its attention runs backward."""
+    """Part of a block that is freed before its attention runs backward."""
     embedding: Array
     head: Array
-    """Kept by the final norm and the output product, or in its place by a loss in chunks."""
+    """Bytes kept by the final norm and the output product, or instead by a loss in chunks."""
     log_probabilities: Array
-    """Kept by the loss, in fp32; nothing of its size by one in chunks."""
+    """Bytes kept by the loss, in fp32; none of this size by a loss in chunks."""
     loss_gradients: Array
     """Logits-shaped temporaries of the loss's backward pass at its peak, or temporaries of a loss in chunks."""
     logits: Array  # as the output product returns them, none by a loss in chunks
@@ -189,8 +190,8 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
 
 
 def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> tuple[Array, Array]:
-    """(N, P) bytes that one block keeps under each recompute policy, and (N,) those of its MLP; `entered` is the input
-    of the block."""
+    """(N, P) bytes that one block keeps under each recompute policy, and (N,) those of its MLP; `entered` is
+    the block's input."""
     stack = question.stack
     operators = job_operators(question.model, question.training.tuning)
     kept = [(one, one.share, _kept(question, one)) for one in operators]
@@ -270,10 +271,11 @@ def _kept_input(question: Question, operator: Operator) -> Amount:
 
 
 def _input_bytes(question: Question, operator: Operator) -> float:
-    """Bytes of a number that a matrix multiplies, if it is trained and no other operator keeps the same, for wgrad: in
-    fp8 and fp4 as multiplied. An adapter keeps its input in 16 bits, dropped out with its mask.
+    """Bytes per element of a matrix product's input, kept for wgrad if the matrix is trained and no other
+    operator keeps the input.
 
-    Latents stay in 16 bits. The core keeps its output in 16 bits besides, for its own backward pass.
+    In fp8 and fp4 it is kept as cast. An adapter keeps its input in 16 bits, after dropout and with its mask.
+    Latents stay in 16 bits. The core also keeps its output in 16 bits for its own backward pass.
     """
     training, gemm = question.training, operator.gemm
     if not operator.trained or gemm is None:
@@ -287,9 +289,10 @@ def _input_bytes(question: Question, operator: Operator) -> float:
 
 
 def _core_tensors(question: Question, core: Operator) -> Amount:
-    """Queries, keys, values and the core's output; an eager core has keys and values repeated to all query heads.
+    """Bytes of queries, keys, values and the core's output; an eager core has keys and values repeated to all
+    query heads.
 
-    Heads that are made again out of latents are not kept, their latents are.
+    Heads that are recomputed from latents are not kept, their latents are.
     """
     model = question.model
     read = core.reads.width
@@ -303,9 +306,10 @@ def _core_tensors(question: Question, core: Operator) -> Amount:
 
 
 def _alternate_products(question: Question, operators: Sequence[Operator]) -> Iterator[tuple[float, Amount]]:
-    """What the first, third, … product returned, with the attention core's output.
+    """Outputs of the first, third, … product, with the attention core's output.
 
-    Of q, k, v, output, gate, up, down those are q, v, gate and down; with one matrix up the fifth is that one.
+    Of q, k, v, output, gate, up, down those are q, v, gate and down; with one up matrix the fifth product is
+    that one.
     """
     element = question.training.element_bytes
     for one in operators:
@@ -315,10 +319,10 @@ def _alternate_products(question: Question, operators: Sequence[Operator]) -> It
 
 
 def _output_kept_twice(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes of the core's output where it is kept as the kernel made it and also as the next GEMM reads it.
+    """(N,) bytes of the core's output if it is kept both in the kernel's layout and in that of the next GEMM.
 
-    cuDNN's kernel reads and writes either order, but Transformer Engine prefers FlashAttention on most GPUs. Where
-    heads are traded back for tokens, the two are on different ranks.
+    cuDNN's kernel reads and writes either order, but Transformer Engine prefers FlashAttention on most GPUs.
+    If heads are traded back for tokens (Ulysses), the two copies cover different parts on each rank.
     """
     kernel = question.stack.attention
     flash = kernel not in STORES_SCORES and (kernel != "cudnn" or not question.cluster.gpu.prefers_cudnn)
@@ -332,7 +336,8 @@ def _output_kept_twice(question: Question, columns: LayoutColumns) -> Array:
 
 
 def _inside_core(question: Question) -> Amount:
-    """Softmax output, dropout mask and its output (s × s per head), or a flash kernel's log-sum-exp row, and picks."""
+    """Bytes inside the core: softmax output, dropout mask and its output (s × s per head), or a flash
+    kernel's log-sum-exp row, and picked tokens."""
     heads, training = question.model.num_heads, question.training
     crosses = question.model.stacks is not None
     if question.stack.attention not in STORES_SCORES:
@@ -345,24 +350,25 @@ def _inside_core(question: Question) -> Amount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryBytes:
-    """Bytes, each (N,)."""
+    """Bytes of stage boundaries, each (N,)."""
 
     every_rank: Array
     first_rank: Array
-    """What the rank with the first stage holds more (less, where negative): it sends no gradients back."""
+    """Additional bytes (negative: fewer) of the rank with the first stage: it sends no gradients back."""
     last_rank: Array
-    """Likewise: the last stage sends no activations on and receives no gradients."""
+    """Additional bytes of the rank with the last stage: it sends no activations on and receives no
+    gradients."""
 
 
 def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
-    """One buffer each way, or what a stack that retains them accumulates over the step's microbatches.
+    """Bytes of one buffer each way, or of the tensors that a stack retains over the step's microbatches.
 
-    `torch.distributed.pipelining` keeps the received gradient of every microbatch until the step ends; with several
-    chunks a rank, or sends that nothing waits for (`overlap=pp`), also what it sent, both ways, so a stage holds three
-    tensors a microbatch (the first two). Where every
-    backward pass is split its inputs stay too: four a microbatch, two on the first stage and on the last. A microbatch
-    that is live has no gradients yet; there are never more of these than the step has. Of two stacks, a stage holds the
-    encoder's tokens of every microbatch that may be live.
+    `torch.distributed.pipelining` keeps the received gradient of every microbatch until the step ends; with
+    several chunks a rank, or sends that nothing waits for (`overlap=pp`), also sent tensors, both ways, so a
+    stage holds three tensors a microbatch (two on the first stage). If every backward pass is split its
+    inputs stay too: four a microbatch, two on the first stage and on the last. A live microbatch has no
+    gradients yet; live ones never exceed the step's number. In an encoder-decoder a stage holds the encoder's
+    tokens of every microbatch that may be live.
     """
     tensor = handed_on(question, columns) * question.training.element_bytes
     tensor = tensor / np.where(columns.sp == 1, columns.tp, 1)
@@ -390,10 +396,11 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
 
 
 def pending_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:
-    """(N,) bytes of one microbatch of a block and of the head: the outputs of all operators with parameters.
+    """(N,) bytes per microbatch of gradients that wait for weight products, in a block and in the head: the
+    outputs of all operators with parameters.
 
-    For a GPT block that is 3 + 4 widths of h inside the tensor-parallel region and 1 + 1 + 2 outside. Where fp8 keeps
-    products' inputs as multiplied, gradients wait so, too (Transformer Engine's `WeightGradStore`).
+    For a GPT block that is 3 + 4 widths of h inside the tensor-parallel region and 1 + 1 + 2 outside. If fp8
+    keeps cast inputs of products, gradients wait as cast too (Transformer Engine's `WeightGradStore`).
     """
     model, training = question.model, question.training
     element, tuning = training.element_bytes, training.tuning

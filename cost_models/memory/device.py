@@ -1,13 +1,13 @@
-"""What a plan may fill of a device's memory, where the rest is the driver's and NCCL's, and of a host's.
+"""Limits on a device's memory that a plan may use, besides the driver's and NCCL's part, and on a host's.
 
     reserved = states + (1 + fragmentation) · (activations + temporaries)
     in use   = reserved + context + communicators × buffers
     limit    = (device − context − communicators × buffers) · share
 
-The first line is the peak of a plan: what the allocator takes from the device, of which it counts all but
-fragmentation as allocated. What stays between steps lies where it was put; what comes and goes leaves blocks that the
-next tensor does not fit. The second line is what `nvidia-smi` shows; the third is the largest peak that is predicted
-to run with the confidence asked for (`cost_models.risk`). Besides its tensors the allocator holds the libraries'
+The first line is the peak of a plan: the bytes that the allocator reserves on the device, all of which except
+fragmentation it counts as allocated. Permanent tensors stay in place; temporary ones leave blocks that the
+next tensor does not fit. The second line is what `nvidia-smi` shows; the third is the largest peak that is
+predicted to run with the requested confidence (`cost_models.risk`). The allocator also holds the libraries'
 workspaces.
 """
 
@@ -23,16 +23,17 @@ from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import MIB
 
 _DETERMINISTIC_WORKSPACE = 32.25 * MIB
-"""CUBLAS_WORKSPACE_CONFIG=:4096:8, which reproducible products need, asks for eight buffers of 4 MiB."""
+"""Bytes of the workspace that reproducible products need: CUBLAS_WORKSPACE_CONFIG=:4096:8, eight buffers of 4
+MiB."""
 USABLE = 0.9
-"""Share of a host's memory, and of its drives, that a plan may fill: the rest is the system's, the file system's, the
-processes' own, checkpoints' and data's."""
+"""Share of a host's memory, and of its drives, that a plan may use: the rest is for system, file system,
+processes, checkpoints and data."""
 
 
 def memory_limit(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes the predicted peak of the allocator may reach under each layout.
+    """(N,) bytes that the predicted peak of the allocator may reach under each layout.
 
-    A cluster's own `memory_reserve` replaces what drivers and allocator take: it is a share of the device.
+    A cluster's own `memory_reserve`, a share of the device, replaces the part of drivers and allocator.
     """
     device, reserve = question.cluster.gpu.memory, question.cluster.memory_reserve
     share = confident_share(question.confidence, question.memory_error)
@@ -43,13 +44,13 @@ def memory_limit(question: Question, columns: LayoutColumns) -> Array:
 
 
 def in_use(question: Question, columns: LayoutColumns, reserved: Array | float) -> Array:
-    """(N,) bytes the driver reports when the allocator has taken `reserved`."""
+    """(N,) bytes that the driver reports when the allocator has reserved `reserved`."""
     used: Array = reserved + context_bytes(question, columns)
     return used.clip(max=question.cluster.gpu.memory)
 
 
 def fragmentation(question: Question) -> float:
-    """Bytes of fragmentation for each byte that comes and goes; none on a CPU, or inside a cluster's own reserve."""
+    """Bytes of fragmentation per byte of temporary tensors; 0 on a CPU, or inside a cluster's own reserve."""
     cluster = question.cluster
     if cluster.gpu.kind == "cpu" or cluster.memory_reserve is not None:
         return 0.0
@@ -67,7 +68,8 @@ def context_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def communicators(columns: LayoutColumns) -> Ints:
-    """(N,) communicators of a rank along the mesh: one for each axis, two for a pipeline (a pair's own each way)."""
+    """(N,) communicators of a rank along the mesh: one for each axis, two for a pipeline (one per
+    direction)."""
     axes = [
         columns.tp > 1,
         columns.cp > 1,
@@ -81,8 +83,8 @@ def communicators(columns: LayoutColumns) -> Ints:
 
 
 def workspace_bytes(question: Question) -> float:
-    """Bytes of the matrix library's workspaces inside the allocator: one for the thread that runs forward, one for the
-    thread that runs backward, and a third where Transformer Engine calls the library on its own."""
+    """Bytes of the matrix library's workspaces inside the allocator: one for the forward thread, one for the
+    backward thread, and a third if Transformer Engine calls the library itself."""
     gpu, stack = question.cluster.gpu, question.stack
     if gpu.kind == "cpu":
         return 0.0
@@ -91,15 +93,15 @@ def workspace_bytes(question: Question) -> float:
 
 
 def is_own_host(cluster: ClusterSpec) -> bool:
-    """Whether devices are CPUs: each copies within memory itself, and one thread beside it updates."""
+    """Whether devices are CPUs: each copies within memory itself, and one of its threads updates."""
     return cluster.gpu.kind == "cpu"
 
 
 def usable_host_memory(cluster: ClusterSpec) -> float:
-    """Bytes of one host's memory that offloaded blocks may fill; nothing where nobody says how much it has."""
+    """Bytes of one host's memory available to offloaded blocks; 0 if its size is unknown."""
     return USABLE * (cluster.host_memory or 0.0)
 
 
 def usable_drive(cluster: ClusterSpec) -> float:
-    """Bytes of one host's drives that states may fill; nothing where nobody says that it has any."""
+    """Bytes of one host's drives available to states; 0 if it is not known to have any."""
     return 0.0 if cluster.drive is None else USABLE * cluster.drive.capacity

@@ -29,7 +29,7 @@ from cost_models.specs.cluster import FULL
 from cost_models.specs.training import STATE_BYTES
 
 MOMENTS: Mapping[str, int] = {"adamw": 2, "paged-adamw": 2, "lamb": 2, "sgd": 0, "muon": 1, "lion": 1}
-"""Of each parameter; `muon` has Adam's two of embedding and head."""
+"""Number of moments per parameter; `muon` has Adam's two for embedding and head."""
 _8BIT, _4BIT = 1.0 + 4.0 / 256, 0.5 + 4.0 / 128
 _BLOCKWISE = {
     "adamw-8bit": 2 * _8BIT,
@@ -37,8 +37,8 @@ _BLOCKWISE = {
     "lion-8bit": _8BIT,
     "adamw-4bit": 2 * _4BIT,
 }
-"""Bytes of all together: in 8 bits with a scale in fp32 for each block of 256 (bitsandbytes 0.50, optim/optimizer.py;
-torchao 0.14, optim/adam.py), in 4 bits for each of 128 (torchao)."""
+"""Bytes of all moments per parameter: in 8 bits with an fp32 scale for each block of 256 (bitsandbytes 0.50,
+optim/optimizer.py; torchao 0.14, optim/adam.py), in 4 bits for each block of 128 (torchao)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,35 +51,39 @@ class StateBytes:
     gathered: Array
     """Unsharded weights of a block while it computes (ZeRO-3), bytes per parameter."""
     scattering: Array
-    """Full gradients on their way into the reduction (ZeRO-2 and 3), bytes per parameter."""
+    """Full gradients before the reduction (ZeRO-2 and 3), bytes per parameter."""
     update: Array
     """Temporaries of the optimizer step, bytes per parameter."""
     updated: Array
-    """Weights that the optimizer step writes, bytes per parameter: beside a master copy, or those it works on."""
+    """Weights that the optimizer step writes, bytes per parameter: those of passes if there is a master copy,
+    else the updated weights themselves."""
     late_gradients: Array
-    """Gradients that exist only once activations are gone, bytes per parameter: those of a step's only microbatch."""
+    """Gradients that exist only after activations are freed, bytes per parameter: those of a step's only
+    microbatch."""
     stored: Array
-    """Weights of the rank's shard as they are kept, bytes per parameter: what a stream from host memory brings."""
+    """Weights of the rank's shard in their stored type, bytes per parameter: copied by a stream from host
+    memory."""
     reduced: Array
-    """Shards of gradients that a reduction makes beside those counted, bytes per parameter (`fully_shard`)."""
+    """Shards of gradients that a reduction creates in addition, bytes per parameter (`fully_shard`)."""
 
     worked_on: Array
-    """Weights that the step works on where no master copy is among the states, bytes per parameter."""
+    """Weights that the update works on if the states hold no master copy, bytes per parameter."""
 
     @property
     def total(self) -> Array:
-        """Bytes that stay between steps, and the gradients."""
+        """Bytes kept between steps, including gradients."""
         return self.weights + self.gradients + self.optimizer
 
 
 class DeviceShare(NamedTuple):
-    """Share of a parameter's states on the device: 1, or 0 for what an axis keeps elsewhere; (N,) or one number."""
+    """Share of a parameter's states on the device: 1, or 0 for states that offload moves; (N,) or one
+    number."""
 
     optimizer: Array | float = 1.0
     weights: Array | float = 1.0
     gradients: Array | float = 1.0
     reduced: Array | float = 1.0
-    """Gradients that a reduction makes."""
+    """Gradients that a reduction creates."""
 
 
 ALL_ON_DEVICE = DeviceShare()
@@ -93,14 +97,15 @@ def state_bytes(
     end: Part | None = None,
     held: DeviceShare = ALL_ON_DEVICE,
 ) -> StateBytes:
-    """Bytes per parameter on the device under each layout's ZeRO stage, of routed experts, of an `end`, or of
-    everything else; of a fine-tuning job so many for each parameter that the model has.
+    """Bytes per parameter on the device under each layout's ZeRO stage, for routed experts, for an `end`, or
+    for all other parameters; in fine-tuning, per parameter of the model.
 
-    With w bytes to compute with and m to update: where the shards are the parameters (`fully_shard`, and every trainer
-    without a master copy) m/d, and from them gathered w, which ZeRO-2 holds all step and ZeRO-3 a block at a time, as
-    `gathered` counts (Zhao et al. 2023, PyTorch FSDP, sections 3.2 and 4.4). Elsewhere w, or w/d under ZeRO-3, beside
-    a master copy of m (Rajbhandari et al. 2020). Frozen weights are only kept: by shard, and gathered, as those that
-    are trained. A trainer gathers quantised ones as they are kept, and makes each matrix 16 bits wide where it is used.
+    With w bytes for passes and m for the update: if the shards are the parameters (`fully_shard`, and every
+    trainer without a master copy), m/d, and gathered from them w, which ZeRO-2 holds all step and ZeRO-3 a
+    block at a time, counted as `gathered` (Zhao et al. 2023, PyTorch FSDP, sections 3.2 and 4.4). Otherwise
+    w, or w/d under ZeRO-3, and a master copy of m (Rajbhandari et al. 2020). Frozen weights have no other
+    states; they are sharded and gathered like trained ones. Quantised weights are gathered in their stored
+    type, and each matrix is widened to 16 bits where it is used.
     """
     stack, training = question.stack, question.training
     part: Part = "experts" if experts else end or "block"
@@ -157,7 +162,7 @@ def state_bytes(
 
 
 def moment_bytes(question: Question, part: Part = "block") -> float:
-    """Bytes of optimizer moments for each parameter that is trained."""
+    """Bytes of optimizer moments per trained parameter."""
     training = question.training
     if training.optimizer in _BLOCKWISE:
         return _BLOCKWISE[training.optimizer]
@@ -176,8 +181,8 @@ def ends_apart(question: Question) -> bool:
 
 
 def _factored_bytes(question: Question, part: Part) -> float:
-    """Of a matrix (in, out) the mean squares of its rows and of its columns, in fp32, for each of its elements; what is
-    no matrix is left out."""
+    """Bytes of adafactor's mean squares per parameter: of the rows and columns of each matrix (in, out), in
+    fp32; other parameters are left out."""
     model = question.model
     matrices = [(float(model.vocab_size), float(model.hidden_size))]
     if part not in ENDS:
@@ -189,16 +194,16 @@ def _factored_bytes(question: Question, part: Part) -> float:
 
 
 def updates_parameters(question: Question, columns: LayoutColumns, *, experts: bool) -> Bools:
-    """(N,): whether the update works on the parameters themselves, and no 16-bit copy of them is kept."""
+    """(N,) whether the update works on the parameters themselves, without a separate 16-bit copy."""
     ranks = columns.expert_shard if experts else columns.shard
     sharded = _is_sharded(question, columns, ranks, experts)
     return (sharded & question.stack.fully_shard) | (not question.stack.master_weights)
 
 
 def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -> Array:
-    """(N,) bytes per parameter of the optimizer's shard that the update holds; an fp32 accumulator needs no such copy.
+    """(N,) temporary bytes of the update per parameter of the optimizer's shard; 0 with an fp32 accumulator.
 
-    DeepSpeed's ZeRO-3 updates a group of so many parameters of the shard at a time.
+    DeepSpeed's ZeRO-3 updates groups of `update_group` parameters of the shard.
     """
     each = 0.0 if accumulates_apart(question) else question.stack.optimizer_temporary_bytes
     group = question.stack.update_group
@@ -212,7 +217,7 @@ def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -
 
 
 def _is_sharded(question: Question, columns: LayoutColumns, ranks: Array | Ints, experts: bool) -> Bools:
-    """(N,): whose weights or gradients are cut up. Experts that only this rank holds `fully_shard` treats as it does
-    the rest, with a shard of all."""
+    """(N,) whether weights or gradients are sharded. `fully_shard` treats experts that only this rank holds
+    like other parameters, as a shard of all."""
     alone = (columns.replicas > 1) & experts & question.stack.fully_shard
     return (columns.zero >= 2) & ((ranks > 1) | alone)

@@ -15,10 +15,12 @@ from cost_models.specs.training import STATE_BYTES, StateDtype
 
 
 def gradient_accumulation_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes per parameter and microbatch to add a microbatch's gradients to the accumulation buffer.
+    """(N,) bytes moved per parameter and microbatch to add a microbatch's gradients to the accumulation
+    buffer.
 
-    A fused stack adds inside the weight-gradient product. Otherwise a kernel reads the new gradient and the buffer and
-    writes the buffer; where the buffer is simply the first microbatch's gradient, the first addition is saved.
+    A fused stack adds inside the weight-gradient product. Otherwise a kernel reads the new gradient and the
+    buffer and writes the buffer; if the buffer is simply the first microbatch's gradient, the first addition
+    is saved.
     """
     if fuses_accumulation(question):
         return np.zeros(len(columns))
@@ -33,11 +35,11 @@ def bytes_of_a_sum(question: Question) -> float:
 def copied_bytes(
     question: Question, columns: LayoutColumns, trained: Array | float = 1.0
 ) -> tuple[Array, Array]:
-    """(N,) bytes per parameter, forward and backward, that a rank moves itself around collectives over its replicas,
-    where so many (N,) of each are trained.
+    """(N,) bytes per parameter, forward and backward, that a rank copies around collectives over its
+    replicas, where `trained` is the trained share of parameters.
 
-    Gathered weights are read and written once more before each pass that gathers them. Gradients are read, and written
-    in the type they are reduced in, so many times as often as they are reduced.
+    Gathered weights are read and written once more before each pass that gathers them. Gradients are read,
+    and written in the reduced type, `gradient_passes` times per reduction.
     """
     stack = question.stack
     weights = np.where(
@@ -54,9 +56,11 @@ def copied_bytes(
 
 
 def reduces_every_microbatch(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) layouts under ZeRO-2 and 3 whose gradients are scattered after each microbatch, so that only a shard waits.
+    """(N,) whether gradients are scattered after each microbatch (under ZeRO-2 and 3), so that only a shard
+    of them is kept.
 
-    A stage of `torch.distributed.pipelining` puts that off until the last one (`stage.py`, backward_maybe_with_nosync).
+    A stage of `torch.distributed.pipelining` defers that to the last microbatch (`stage.py`,
+    backward_maybe_with_nosync).
     """
     stack = question.stack
     waits = stack.unsharded_gradients_until_sync | (stack.torch_pipelining & (columns.pp > 1))
@@ -64,9 +68,10 @@ def reduces_every_microbatch(question: Question, columns: LayoutColumns) -> Bool
 
 
 def added_share(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) share of a step's microbatches whose gradients are added to a buffer by a kernel of their own.
+    """(N,) share of a step's microbatches whose gradients a separate kernel adds to a buffer.
 
-    A stack with a buffer of its own adds every one; otherwise the first microbatch's gradient becomes the buffer.
+    A stack with a separate buffer adds every one; otherwise the first microbatch's gradient becomes the
+    buffer.
     """
     stack = question.stack
     microbatches = columns.microbatches(question.training.global_batch)
@@ -75,7 +80,7 @@ def added_share(question: Question, columns: LayoutColumns) -> Array:
 
 
 def gradient_dtype(question: Question) -> StateDtype:
-    """The type gradients are accumulated in: the training spec's wish, else the stack's way."""
+    """Type in which gradients are accumulated: the training spec's, else the stack's default."""
     stack, training = question.stack, question.training
     apart = stack.bf16_accumulates_apart and training.precision == "bf16"
     if training.precision == "fp16" and stack.fp16_gradient_dtype is not None:
@@ -90,17 +95,18 @@ def fuses_accumulation(question: Question) -> bool:
 
 
 def accumulates_apart(question: Question) -> bool:
-    """Whether gradients exist in the weight's type beside the tensor they are accumulated in."""
+    """Whether gradients exist in the weight's type in addition to the tensor in which they are
+    accumulated."""
     return question.stack.bf16_accumulates_apart and question.training.precision == "bf16"
 
 
 def chunks_loss(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,): layouts whose loss a stack with a `loss_chunk` computes in chunks.
+    """(N,) whether layouts compute the loss in chunks, for a stack with a `loss_chunk`.
 
-    Those with more tokens in a microbatch than in a chunk. Not with the vocabulary split over tensor ranks, where the
-    loss is split too. Not where the head's backward pass waits for something else: each microbatch that waits would
-    hold a gradient of the whole output matrix. Not of an output with a bias, which chunks would have to add up as well,
-    nor of an encoder or behind a vision tower, where the loss is of some tokens.
+    A microbatch must have more tokens than a chunk. Excluded are a vocabulary split over tensor ranks, whose
+    loss is split too; schedules that delay the head's backward pass, as each waiting microbatch would hold a
+    gradient of the entire output matrix; output biases, whose gradients chunks would have to add up; and
+    encoders and vision towers, whose loss covers only some tokens.
     """
     chunk = question.stack.loss_chunk
     of_some = question.model.encoder or question.model.tower or question.model.outputs
@@ -112,8 +118,8 @@ def chunks_loss(question: Question, columns: LayoutColumns) -> Bools:
 
 
 def compiles_chunks(question: Question) -> bool:
-    """Whether the loss of a chunk is compiled: logits are read twice, their gradient is written, and no copy is in
-    fp32."""
+    """Whether the loss of a chunk is compiled: logits are read twice, their gradient is written, and there is
+    no fp32 copy."""
     return question.stack.compiled and question.stack.compiles_loss
 
 

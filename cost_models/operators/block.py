@@ -1,30 +1,35 @@
-"""The operators of a transformer block, in the order in which they run: the one place that says what a block is.
+"""Operators of a transformer block in the order in which they run: the single definition of a block for all
+prices.
 
-A switch of a block (a norm more, a gate, latents, experts) is one operator more or another one here, and a module of
-the executor; `tests/executor/models/test_operators.py` holds the two together. In a model whose blocks differ they are
+A feature of a block (a norm, a gate, latents, experts) is one operator here and a module of the executor;
+`tests/executor/models/test_operators.py` checks that they agree. In a model with different blocks they are
 priced as their average: an operator counts with the share of the blocks that have it.
 
-**Attention.** Projections or latents, norms of heads, rotary positions, the core. Latent attention (DeepSeek-V2, arXiv
-2405.04434) makes queries, keys and values out of narrow latents, which every tensor rank makes whole; only what makes
-and joins heads is split. An indexer is whole on every rank, too (DeepSeek-V3.2, inference/model.py, `Indexer`).
+**Attention.** Projections or latents, norms of heads, rotary positions, the core. Latent attention
+(DeepSeek-V2, arXiv 2405.04434) makes queries, keys and values from narrow latents, which every tensor rank
+computes completely; only the products to and from heads are split. An indexer is complete on every rank too
+(DeepSeek-V3.2, inference/model.py, `Indexer`).
 
-**States.** Heads that carry a state from token to token, or convolve them: Mamba, delta nets and others. One product
-makes queries, keys, values, the output's gate and each head's step sizes of a token; a short convolution (or an
-activation alone) goes over the first three; the scan updates and reads the states; what it returns is normed, gated and
-projected back. Tensor ranks share the heads, as they share those of attention. Mamba-1 makes keys, queries and step
-sizes of the convolved values, which tensor ranks add up; a short convolution alone has a gate before it, too.
+**States.** Heads that carry a state from token to token, or convolve them: Mamba, delta nets and others. One
+product makes queries, keys, values, the output's gate and each head's step sizes of a token; a short
+convolution (or an activation alone) is applied to the first three; the scan updates and reads the states; its
+output is normalised, gated and projected back. Tensor ranks share the heads, as in attention. Mamba-1 makes
+keys, queries and step sizes from the convolved values, which tensor ranks add up; a short convolution alone
+also has a gate before it.
 
-Forward FLOPs of the scan are those of its products with the states, 2·(N·P) a head, token and product: two where a
-state decays (a token is written, then read), three under the delta rule (what it says of the key is read before). How
-long chunks are that kernels work on changes what they execute (`cost_models.compute.mixing`), not what the model needs.
+Forward FLOPs of the scan are those of its products with the states, 2·(N·P) a head, token and product: two if
+a state decays (a token is written, then read), three under the delta rule (the value stored for the key is
+read before). The chunk length of kernels changes the executed FLOPs (`cost_models.compute.mixing`), not the
+model's.
 
-Parameters beside matrices, from the modelling files of transformers 5.24 (`NemotronHMamba2Mixer`,
-`JambaMambaMixer`, `Qwen3NextGatedDeltaNet`, `KimiLinearDeltaAttention`, `MiniMaxLightningAttention`, `Lfm2ShortConv`):
-for each head A (mamba1: for each number of its state), D and a bias of its step (Mamba), or A and that bias (under the
-delta rule); a norm's gains, one for each number (there of a head alone).
+Parameters other than matrices are those of the modelling files of transformers 5.24 (`NemotronHMamba2Mixer`,
+`JambaMambaMixer`, `Qwen3NextGatedDeltaNet`, `KimiLinearDeltaAttention`, `MiniMaxLightningAttention`,
+`Lfm2ShortConv`): for each head A (mamba1: for each element of its state), D and a bias of its step (Mamba),
+or A and that bias (under the delta rule); a norm's gains, one for each element (under the delta rule of one
+head).
 
-**MLP.** Two matrices or three with a gate, or a mixture of experts in its place. The projector between a vision tower
-and its decoder is such matrices, too.
+**MLP.** Two matrices, three with a gate, or a mixture of experts instead. The projector between a vision
+tower and its decoder has the same matrices.
 """
 
 from __future__ import annotations
@@ -41,13 +46,14 @@ from cost_models.specs.stack import StackSpec
 from cost_models.specs.transformer import Recurrence, Tower, TransformerSpec
 
 _CACHED = 64
-"""Models whose operators are kept, so that prices that ask many times do not make them anew."""
+"""Number of models whose operators are cached for repeated prices."""
 _WITH_ATTENTION = frozenset[SelectiveDrops]({"block-attention"})
-"""A policy that runs the attention submodule again."""
+"""Policy that runs the attention submodule again."""
 _WITH_THE_HEADS = frozenset[SelectiveDrops]({"block-attention", "latent-heads"})
-"""Policies that make latent attention's heads again, and turn them."""
+"""Policies that recompute latent attention's heads and their rotation."""
 _WITH_THE_EXPERTS = frozenset[SelectiveDrops]({"experts"})
-"""A policy that drops what experts keep runs the mixture again, with its router and shared experts."""
+"""Policy that drops the experts' activations and runs the mixture again, with its router and shared
+experts."""
 _WITH_THE_MLP: dict[str, frozenset[SelectiveDrops]] = {
     "mlp": frozenset({"dense-mlp"}),
     "expert": _WITH_THE_EXPERTS,
@@ -57,7 +63,8 @@ _WITH_THE_MLP: dict[str, frozenset[SelectiveDrops]] = {
 
 @lru_cache(maxsize=_CACHED)
 def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
-    """All operators of a block; of a model whose blocks differ each with the share of the blocks that have it."""
+    """All operators of a block; in a model with different blocks, each with the share of the blocks that have
+    it."""
     several = (model.stacks and model.stacks.encoder_layers) or (model.tower and not model.tower.part)
     if len(set(model.mixers)) > 1 or several:
         kinds, each = kinds_of(model, 1)
@@ -96,7 +103,8 @@ def _half(
     *,
     terms: int,
 ) -> Iterator[Operator]:
-    """A half of a block with its norms, what modulates it in diffusion, and the sum of so many terms behind it."""
+    """A half of a block with its norms, its modulation in diffusion, and the sum of `terms` tensors after
+    it."""
     if model.norm_placement in ("before", "around") and norm_before is not None:
         yield _norm(model, f"{half} norm", half, **norm_before)
     yield from _modulated(model, half, "shift and scale", 2)
@@ -109,8 +117,8 @@ def _half(
 
 
 def _modulation(model: TransformerSpec, vectors: int, tokens: int) -> Iterator[Operator]:
-    """Operators per image of `tokens` tokens: SiLU and the matrix that makes shifts, scales and gates of both halves,
-    whole on every tensor rank."""
+    """Operators per image of `tokens` tokens: SiLU and the matrix that makes shifts, scales and gates of both
+    halves, complete on every tensor rank."""
     h = model.hidden_size
     yield Operator("modulation activation", "activation", "attention", Tensor(h / tokens, "whole"))
     made = Gemm(h, (vectors * h,), "whole", rows=1 / tokens)
@@ -118,22 +126,23 @@ def _modulation(model: TransformerSpec, vectors: int, tokens: int) -> Iterator[O
 
 
 def _modulated(model: TransformerSpec, half: Half, name: str, vectors: int) -> Iterator[Operator]:
-    """The stream times a vector of its image, and of two the other added; both are read besides."""
+    """Product of the stream with a vector of its image, and with two vectors the sum of the second."""
     if model.diffusion is not None:
         over = Tensor(model.hidden_size * (1 + vectors / model.diffusion.tokens), "stream")
         yield Operator(f"{half} {name}", "modulation", half, over, inputs=vectors)
 
 
 def drops_something(model: TransformerSpec, stack: StackSpec) -> bool:
-    """Whether selective recompute spares a model of this kind any bytes: outputs of experts, for one, only mixtures
-    have."""
+    """Whether selective recompute saves any bytes in a model of this kind; outputs of experts, for example,
+    exist only in mixtures."""
     return not stack.drops <= OUTPUTS or any(stack.drops & one.redone_by for one in block_operators(model))
 
 
 def _norm(
     model: TransformerSpec, name: str, half: Half, *, shares_input: bool = False, apart: bool = False
 ) -> Operator:
-    """Over the residual stream; `apart` where several operators read it, so that it is in no product's kernel."""
+    """Norm over the residual stream; `apart` if several operators read it, so that no product's kernel
+    includes it."""
     stream = Tensor(model.hidden_size, "stream")
     weights: dict[Held, float] = {"whole": norm_weights(model)}
     again = frozenset[SelectiveDrops]({"norms"} if apart else ())
@@ -142,15 +151,19 @@ def _norm(
 
 
 def norm_weights(model: TransformerSpec) -> int:
-    """Gains over the residual stream's width, and biases where the norm has them; none where a block modulates."""
+    """Parameters of a norm over the residual stream: gains, and biases if it has them; none if the block
+    modulates."""
     if model.diffusion is not None:
         return 0
     return model.hidden_size * (2 if model.norm == "layernorm" and model.norm_bias else 1)
 
 
 def embedding_weights(model: TransformerSpec) -> int:
-    """Parameters of the embedding besides its tokens: positions, types of tokens and a norm, whole on every rank;
-    of two stacks also the encoder's last norm and both tables of biases, though they lie with blocks."""
+    """Parameters of the embedding other than token vectors: positions, types of tokens and a norm, complete
+    on every rank.
+
+    In an encoder-decoder also the encoder's last norm and both tables of biases, though they are in blocks.
+    """
     if model.tower is not None and model.tower.part == "tower":
         return patch_weights(model.tower)
     if model.diffusion is not None:
@@ -169,8 +182,8 @@ def patch_weights(tower: Tower) -> int:
 
 
 def transform_weights(model: TransformerSpec) -> int:
-    """Parameters of the square matrix with its bias and of the norm that an encoder may have before the output matrix;
-    in a diffusion transformer, of the matrix that makes shifts and scales."""
+    """Parameters of an encoder's square matrix before the output matrix, with its bias and norm; in a
+    diffusion transformer, of the matrix that makes shifts and scales."""
     if model.diffusion is not None:
         return 2 * model.hidden_size * (model.hidden_size + 1)
     there = model.encoder is not None and model.encoder.head_transform
@@ -187,12 +200,12 @@ def _added(model: TransformerSpec, half: Half, *, terms: int) -> Iterator[Operat
 
 
 def _multiply(name: str, gemm: Gemm, reads: Place, **more: Any) -> Operator:
-    """A product in the attention submodule, which some stacks recompute as a whole."""
+    """A product in the attention submodule, which some stacks recompute completely."""
     return multiply(name, gemm, reads=reads, **{"half": "attention", "redone_by": _WITH_ATTENTION} | more)
 
 
 def _inside(name: str, kind: Kind, over: Tensor, **more: Any) -> Operator:
-    """Another operator in it."""
+    """An operator in the attention submodule other than a product."""
     return Operator(name, kind, "attention", over, **{"redone_by": _WITH_ATTENTION} | more)
 
 
@@ -202,7 +215,8 @@ def _inner_norm(name: str, width: int, place: Place, weights: dict[Held, float],
 
 
 def attention_operators(model: TransformerSpec) -> Iterator[Operator]:
-    """Operators between the normed stream and the residual addition; without the norms over the stream."""
+    """Operators of attention between the normalised stream and the residual addition, without the norms over
+    the stream."""
     yield from _projections(model) if model.latent_attention is None else _latents(model)
     if model.turned_share:  # of the numbers of queries and of keys
         again = _WITH_ATTENTION if model.latent_attention is None else _WITH_THE_HEADS
@@ -215,7 +229,7 @@ def attention_operators(model: TransformerSpec) -> Iterator[Operator]:
 
 
 def _joined_heads(model: TransformerSpec, name: str, width: int, *, after_core: bool) -> Operator:
-    """The product that makes of heads what is added to the stream."""
+    """Product that projects heads back to the stream."""
     out = Gemm(width, (model.hidden_size,), "rows")
     bias = model.attention_output_bias
     return _multiply(name, out, "split", bias=bias, shares_input=after_core, reads_core=after_core)
@@ -236,8 +250,10 @@ def _projections(model: TransformerSpec) -> Iterator[Operator]:
 
 
 def _latents(model: TransformerSpec) -> Iterator[Operator]:
-    """Down to the latents, a norm over each, and up from them to the heads; an indexer, of which queries, their weights
-    and a normed key are whole on every tensor rank, beside them."""
+    """Products down to the latents, a norm over each, and products up to the heads.
+
+    An indexer's queries, weights and normalised key are complete on every tensor rank.
+    """
     latent = model.latent_attention
     assert latent is not None
     h, q, rank = model.hidden_size, model.query_size, latent.query_rank
@@ -266,8 +282,8 @@ def _latents(model: TransformerSpec) -> Iterator[Operator]:
 
 
 def cross_operators(model: TransformerSpec) -> Iterator[Operator]:
-    """Of a decoder's block, from the normed stream to what is added to it: queries of its own tokens, keys and values
-    of what the encoder returned, which its stage holds once for all of its blocks."""
+    """Operators of a decoder block's cross-attention: queries of its own tokens, and keys and values of the
+    encoder's output, which a stage holds once for all of its blocks."""
     h, q, kv, share = model.hidden_size, model.query_size, model.kv_size, model.source_share
     bias = model.attention_bias
     queries = Gemm(h, (q,), "columns", behind_norm=True)
@@ -295,13 +311,14 @@ def _core(model: TransformerSpec) -> Operator:
 
 
 _HEAD_VECTORS = {"mamba1": 2, "mamba2": 3, "lightning": 0, "gated-delta": 2, "kimi-delta": 1}
-"""Learned numbers of a head."""
+"""Number of learned scalars per head."""
 _BY_NUMBER = ("mamba1", "kimi-delta")
-"""Kinds that have one more for each number of a key."""
+"""Kinds with one more learned scalar for each element of a key."""
 
 
 def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> Iterator[Operator]:
-    """Operators between the normed stream and the residual addition; without the norms over the stream."""
+    """Operators of a recurrence between the normalised stream and the residual addition, without the norms
+    over the stream."""
     mixer, h = model.recurrence, model.hidden_size
     assert mixer is not None
     into = Gemm(h, (mixer.input_size,), "columns", behind_norm=not beside_attention)
@@ -347,8 +364,8 @@ def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> I
 
 
 def _selections(mixer: Recurrence, rank: int) -> Iterator[Operator]:
-    """Mamba-1: keys, queries and a latent made of all channels, and step sizes of the latent; its kernel convolves
-    once more in place of keeping what they are made from."""
+    """Operators of mamba1: keys, queries and a latent from all channels, and step sizes from the latent; its
+    kernel convolves once more instead of keeping their input."""
     size = mixer.selected_size
     made = Gemm(mixer.value_size, (size,), "rows")
     yield _multiply("keys, queries, step latent", made, "split", shares_input=True)
@@ -358,12 +375,13 @@ def _selections(mixer: Recurrence, rank: int) -> Iterator[Operator]:
 
 
 def state_products(mixer: Recurrence) -> int:
-    """Products with a head's state that a token needs."""
+    """Number of products with a head's state per token."""
     return 3 if mixer.delta else 2
 
 
 def feed_forward_operators(model: TransformerSpec) -> Iterator[Operator]:
-    """Operators between the normed stream and the residual addition; without the norms over the stream."""
+    """Operators of the MLP or mixture between the normalised stream and the residual addition, without the
+    norms over the stream."""
     if share := model.dense_share:
         yield from _mlp(model, "mlp", model.ffn_hidden_size, share)
     if share := model.moe_share:
@@ -373,7 +391,8 @@ def feed_forward_operators(model: TransformerSpec) -> Iterator[Operator]:
 def _mlp(
     model: TransformerSpec, name: Literal["mlp", "expert", "shared"], width: int, share: float
 ) -> Iterator[Operator]:
-    """The matrices of a dense block, of each routed expert or of the shared experts; two up run as one wide product."""
+    """Matrices of a dense block, of each routed expert or of the shared experts; two up matrices run as one
+    wide product."""
     dense, routed, matrices = name == "mlp", name == "expert", 2 if model.gated_mlp else 1
     h, inner = model.hidden_size, Tensor(width, "expert" if routed else "split")
     common: dict[str, Any] = {"half": "mlp", "share": share, "redone_by": _WITH_THE_MLP[name]}
@@ -403,7 +422,7 @@ def _mlp(
 
 
 def _mixture(model: TransformerSpec, share: float) -> Iterator[Operator]:
-    """Router, the way to the experts and back, routed experts, and shared experts, which every token passes through."""
+    """Router, token exchange, routed experts, and shared experts, through which every token passes."""
     h = model.hidden_size
     common: dict[str, Any] = {"share": share, "redone_by": _WITH_THE_EXPERTS}
     more: dict[str, Any] = common | {"shares_input": model.forked, "bias": model.router_bias}
@@ -423,9 +442,12 @@ TOWER_NORM = "tower norm"
 
 
 def projector_operators(tower: Tower, model: TransformerSpec) -> Iterator[Operator]:
-    """The tower's last norm and the projector, which run with the decoder's first block (LLaVA: Liu et al. 2023, arXiv
-    2304.08485, section 4.1), of so many tokens of images for each of a sequence's, for which widths are said. Tensor
-    ranks split matrices as they do an MLP's, a single one by its inputs."""
+    """Operators of the tower's last norm and the projector, which run with the decoder's first block (LLaVA:
+    Liu et al. 2023, arXiv 2304.08485, section 4.1).
+
+    Widths are per token of a sequence, so they include the image tokens per sequence token. Tensor ranks
+    split the matrices as an MLP's; a single matrix is split by its inputs.
+    """
     rows, inputs, inner = tower.share, tower.projector_inputs, tower.projector_hidden_size
     over, gains = Tensor(rows * inputs, "whole"), 2 if tower.norm == "layernorm" else 1
     norms = (

@@ -1,17 +1,21 @@
-"""Attention where sequences are made of documents, and what ranks wait for one another as sequences differ.
+"""Attention in sequences made of documents, and waiting of ranks whose sequences have different amounts of
+work.
 
-A token attends to its own document, so the scores of a sequence are the sum over its documents: few in one of many,
-all in one of a single document. Ranks that meet wait for the one with most work. That one has more than the mean by
+A token attends only to its own document, so the scores of a sequence are the sum over its documents: few for
+many documents, most for a single one. Ranks that synchronise wait for the busiest, whose excess over the mean
+is
 
     E[max over n ranks of the mean of k sequences] / mean − 1,   E[max] = ∫ 1 − F(x)^n dx
 
-with F that of the sum of k draws, by Fourier transform of the histogram of drawn sequences. Ranks that share weights
-meet once a step; where a layer's weights or experts are elsewhere (ZeRO-3, expert ranks) in every microbatch.
+with F the distribution of the sum of k draws, by Fourier transform of the histogram of drawn sequences. Ranks
+that share weights synchronise once a step; if a layer's weights or experts are elsewhere (ZeRO-3, expert
+ranks), in every microbatch.
 
-Context ranks have two pieces of a sequence, one from either end; whose documents begin there has less to do. Left out:
-ranks of a ring that differ from step to step, and bubbles of pipelines whose microbatches differ. Kernels that store
-scores compute all of them, as padding is computed. In buckets ranks take documents of like length at the same time, as
-Hugging Face's sampler deals them (transformers: `LengthGroupedSampler`), and wait for none.
+Context ranks have two pieces of a sequence, one from either end; a rank has less work if documents begin in
+its pieces. Leaves out ring ranks whose work differs from step to step, and bubbles of pipelines whose
+microbatches differ. Kernels that store scores compute all of them, and padding is computed. In buckets ranks
+process documents of similar length at the same time, as Hugging Face's sampler deals them (transformers:
+`LengthGroupedSampler`), and do not wait.
 """
 
 from __future__ import annotations
@@ -34,25 +38,25 @@ from cost_models.specs.transformer import TransformerSpec
 
 _BINS = 256
 _MOST_DRAWS = 512
-"""Sequences of a rank from which on what it waits falls with the root of their number."""
+"""Number of sequences per rank above which waiting falls with the square root of the number."""
 _IN_PIECES = 256
-"""Sequences whose pieces are compared over context ranks."""
+"""Number of sequences whose pieces are compared over context ranks."""
 
 
 class Attended(NamedTuple):
-    """Keys of a query, the mean over blocks, and over tokens of whole sequences of a job."""
+    """Keys per query, mean over blocks and over all tokens of a job's sequences."""
 
     computed: float
-    """Keys that a kernel works on, padding included."""
+    """Keys that a kernel computes, including padding."""
     useful: float
-    """In the query's own document, the causal mask aside; none of padding."""
+    """Keys in the query's own document, without the causal mask and padding."""
     masked: float
     """Useful keys below the causal mask."""
 
 
 @lru_cache(maxsize=64)
 def attended_keys(model: TransformerSpec, training: TrainingSpec) -> Attended:
-    """Keys of a query in the job's sequences; without documents in a whole sequence."""
+    """Keys per query in the job's sequences; without documents in an entire sequence."""
     lengths, whole = training.lengths, training.sequence_length
     if lengths is None:
         return Attended(model.unmasked(whole), model.attended(whole), model.unmasked(whole))
@@ -65,7 +69,7 @@ def attended_keys(model: TransformerSpec, training: TrainingSpec) -> Attended:
 
 
 def timed(question: Question) -> Question:
-    """The question as microbatches are computed: in buckets a sequence is as long as its document, on average."""
+    """Question with the sequence length that is computed: in buckets the mean document."""
     training, lengths = question.training, question.training.lengths
     if lengths is None or lengths.packing != "bucket":
         return question
@@ -86,7 +90,7 @@ def uneven_pieces(question: Question, columns: LayoutColumns) -> Array:
 def waiting(question: Question, columns: LayoutColumns, *, data_parallel: bool) -> Array:
     """(N,) relative excess of attention work of the busiest rank over the mean.
 
-    Ranks that ZeRO-3 makes meet in every microbatch count only where others hold the same parameters.
+    Synchronisation by ZeRO-3 in every microbatch counts only with `data_parallel`.
     """
     if not _differ(question):
         return np.zeros(len(columns))
@@ -100,7 +104,7 @@ def waiting(question: Question, columns: LayoutColumns, *, data_parallel: bool) 
 
 
 def _differ(question: Question) -> bool:
-    """Whether sequences have more or less attention to compute."""
+    """Whether sequences differ in their attention work."""
     lengths = question.training.lengths
     return lengths is not None and lengths.packing == "pack" and question.stack.attention not in STORES_SCORES
 
@@ -119,7 +123,7 @@ def _per_pair(excess: _Excess, question: Question, ranks: Ints, sequences: Ints)
 
 
 def _scores(keys: Callable[[int], float], length: Ints) -> Array:
-    """Token-key pairs of documents of these lengths, or of the first `length` tokens of one."""
+    """Token-key pairs of documents of these lengths, or of the first `length` tokens of a document."""
     some, which = np.unique(length, return_inverse=True)
     each: Array = np.array([one * keys(one) if one else 0.0 for one in some.tolist()])
     return each[which].reshape(length.shape)

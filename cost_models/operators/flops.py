@@ -1,25 +1,28 @@
 """Model FLOPs, hardware FLOPs, and the only definitions of MFU and HFU.
 
-A multiplication and an addition are two FLOPs. Attention is counted without the causal mask's saving, as the field does
-(Narayanan et al. 2021, eq. 3; Korthikanti et al. 2022, eqs. 7-8), so figures compare with published ones:
+A multiplication and an addition are two FLOPs. Attention is counted without the causal mask's saving, as is
+usual (Narayanan et al. 2021, eq. 3; Korthikanti et al. 2022, eqs. 7-8), so figures compare with published
+ones:
 
     forward, one block     2·T·(matrix parameters) + 4·T·s·a·d_head
-    forward, indexer       2·T·s·a_i·d_i, of a token with all others, where there are more than it picks
+    forward, indexer       2·T·s·a_i·d_i, of a token with all others, if there are more than it picks
     forward, output layer  2·T·h·V
-    backward               twice the forward; of what is frozen once, towards inputs alone; of a reference model none
+    backward               twice the forward; frozen: once, for input gradients only; a reference model: none
 
 - **MFU** = model FLOPs of a step / (step time × GPUs × peak). Recomputed work does not count.
-- **Causal MFU** = as MFU, of the scores that a causal mask or a window leaves only: what has to be computed. An 8B's
-  MFU of 74 % on sequences of 128k tokens is a causal MFU of 44 %.
+- **Causal MFU** = MFU that counts only scores left by a causal mask or a window. An 8B model's MFU of 74 % on sequences
+  of 128k tokens is a causal MFU of 44 %.
 - **HFU** = hardware FLOPs of a step / (step time × GPUs × peak). Recomputed work counts. The "52 % of peak" of
   Megatron-LM's 1T run is an HFU; its MFU is 39 %.
 
-Selective recomputation runs the attention core forward once more; Korthikanti's equation 8 counts three, so its
-printed HFU is up to 1.6 points above ours.
+Selective recomputation runs the attention core forward once more; Korthikanti's equation 8 counts three
+times, so its printed HFU is up to 1.6 points higher.
 
-Of a mixture of experts the matrix parameters that a token passes through count: those of the experts it chose.
+In a mixture of experts the matrix parameters that a token passes through count: those of the experts it
+chose.
 
-For GPT (f = 4h) the sums are 72·B·s·l·h²·(1 + s/6h + V/12lh) and, with full recompute, 96·B·s·l·h²·(1 + s/6h + V/16lh).
+For GPT (f = 4h) the sums are 72·B·s·l·h²·(1 + s/6h + V/12lh) and, with full recompute, 96·B·s·l·h²·(1 + s/6h
++ V/16lh).
 """
 
 from __future__ import annotations
@@ -40,24 +43,25 @@ from cost_models.specs.transformer import TransformerSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardFlops:
-    """Forward FLOPs of one sequence over the whole (unsplit) width."""
+    """Forward FLOPs of one sequence, over all tensor ranks."""
 
     block_matrices: float
-    """Projections, states and MLP of one block (of blocks that differ the average)."""
+    """Projections, states and MLP of one block (mean of different blocks)."""
     block_attention: float
     """Scores and weighted values of one block."""
     index: float
     """An indexer's scores in one block."""
     head: float
-    """Output layer, with what an encoder has before it."""
+    """Output layer, and an encoder's transform before it."""
     adapters: float
     """Adapters of one block."""
     projection: float
-    """Joins a token's state with the next token before a block that predicts a further one."""
+    """Projection of a token's state joined with the next token, before a block that predicts a further
+    token."""
 
     @property
     def block(self) -> float:
-        """One block."""
+        """FLOPs of one block."""
         return self.block_matrices + self.block_attention + self.index + self.adapters
 
 
@@ -88,7 +92,8 @@ def forward_flops(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """Blocks of one kind in a job: what they are, their number, and FLOPs of one of them in one of its sequences."""
+    """Blocks of one kind in a job: their model, their number, and the FLOPs of one of them in one of its
+    sequences."""
 
     model: TransformerSpec
     training: TrainingSpec
@@ -97,7 +102,8 @@ class _Part:
 
 
 def _parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list[_Part]:
-    """Blocks of each kind where they have sequences of their own or a job freezes some, else all as their mean."""
+    """Blocks of each kind if kinds differ in their sequences or a job freezes some; else all blocks as their
+    mean."""
     each: tuple[tuple[TransformerSpec, TrainingSpec], ...] = ((model, training),)
     counts: tuple[int, ...] = (model.num_layers,)
     if model.stacks or model.tower or training.freeze:
@@ -109,7 +115,7 @@ def _parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list[_Par
 
 
 def index_width(model: TransformerSpec, sequence_length: int) -> int:
-    """Width of an indexer's queries; 0 where it has nothing to leave out."""
+    """Width of an indexer's queries; 0 if a sequence is too short to leave out any token."""
     latent = model.latent_attention
     if latent is None or latent.indexer is None or sequence_length <= (model.attention_window or 0):
         return 0
@@ -162,7 +168,7 @@ def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> 
 
 
 def _spared(part: _Part) -> float:
-    """FLOPs of a block and a sequence towards weights that are not trained."""
+    """FLOPs of a block and a sequence for weight gradients that are not computed."""
     tuning = part.training.tuning
     if tuning is None or part.training.still:
         return 0.0
@@ -185,8 +191,8 @@ def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) ->
 def recomputed_flops(
     model: TransformerSpec, training: TrainingSpec, layout: Layout, drops: Collection[SelectiveDrops] = CORE
 ) -> float:
-    """FLOPs that a placed layout spends again in the backward pass of one step, where selective recompute `drops` so
-    much; of an attention submodule those of the core alone."""
+    """FLOPs that a placed layout recomputes in the backward pass of one step, given the selective `drops`;
+    for an attention submodule those of the core alone."""
     products, total, parts = {*drops} - ATTEND_AGAIN, 0.0, _parts(model, training, layout.tp)
     blocks_SP = blocks_by_policy(layout.layers, layout.stage_recompute)
     if len(parts) > 1:
@@ -205,5 +211,5 @@ def recomputed_flops(
 
 
 def utilisation(flops: float, step_seconds: float, num_gpus: int, peak: float) -> float:
-    """FLOPs of a step as a share of what the GPUs could do in that time."""
+    """FLOPs of a step / FLOPs that the GPUs could compute in its time."""
     return flops / (step_seconds * num_gpus * peak)

@@ -1,19 +1,19 @@
-"""How many parameters a rank holds: per block, embedding and head, split over tensor parallelism.
+"""Parameters on a rank: per block, embedding and head, split over tensor parallelism; and trained and frozen
+ones in fine-tuning.
 
-GPT-3 by hand: a block has 4h² + 4h (attention with biases) + 8h² + 5h (MLP with biases) + 4h (two layer norms)
-= 12h² + 13h parameters. A Mixtral 8x7B block has 2·4096² + 2·4096·1024 (attention) + 8·3·4096·14336 (experts) + 8·4096
-(router) + 2·4096 (norms) = 1451 million.
+GPT-3 by hand: a block has 4h² + 4h (attention with biases) + 8h² + 5h (MLP with biases) + 4h (two layer
+norms) = 12h² + 13h parameters. A Mixtral 8x7B block has 2·4096² + 2·4096·1024 (attention) + 8·3·4096·14336
+(experts) + 8·4096 (router) + 2·4096 (norms) = 1451 million.
 
-**Fine-tuning**: what of a block is trained and what is frozen, a job's adapters as operators beside those of the block.
+**Fine-tuning**: a job's adapters are operators in addition to those of the block. For a matrix (in, out) an
+adapter multiplies by A (in, r) and then by B (r, out). Over tensor ranks it is split like its matrix: for
+split outputs every rank has A and its columns of B, for split inputs its rows of A and all of B. Each rank
+processes a part of the inputs of what all ranks have, so its gradients are added up over the ranks once a
+step; sums of activations are the matrix's. peft scales the output of B and adds it to the matrix's output,
+and backward adds the gradients of the input, each in a separate kernel (peft 0.17: tuners/lora/layer.py).
 
-Beside a matrix (in, out) an adapter multiplies by A (in, r) and then by B (r, out). Over tensor ranks it is split as
-its matrix is: beside split outputs every rank has A and its columns of B, beside split inputs its rows of A and all of
-B. What all ranks have is worked on in part by each, so that its gradients are added up over them once a step; sums of
-activations are those of the matrix. peft scales what B returns and adds it to what the matrix returned, and backward
-adds the gradients of the input, each in a kernel of its own (peft 0.17: tuners/lora/layer.py).
-
-All else of the model is frozen: matrices, norms, embedding and head have no gradients and no optimizer states. What
-lies before the first adapter is taken to run backward as everything else, a part of one block of the model.
+All other parameters are frozen: matrices, norms, embedding and head have no gradients and no optimizer
+states. The part before the first adapter, a fraction of one block, is assumed to run backward like the rest.
 """
 
 from __future__ import annotations
@@ -64,28 +64,30 @@ from cost_models.specs.transformer import TransformerSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """Parameters on one tensor-parallel rank, each (N,) over the degrees asked for."""
+    """Parameters on one tensor-parallel rank, each (N,) over the given degrees."""
 
     block: Array
-    """One transformer block without its routed experts; in a mixture the average with blocks that are dense."""
+    """One transformer block without its routed experts; in a mixture the mean with dense blocks."""
     experts: Array
-    """Routed experts of this rank, averaged over all blocks; their copies lie on other ranks than those of the rest."""
+    """Routed experts of this rank, mean over all blocks; their replicas are on other ranks than those of
+    other parameters."""
     embedding: Array
-    """Token embedding (and learned positions, types of tokens, and the norm behind them)."""
+    """Token embedding, with learned positions, types of tokens, and the norm after it."""
     head_vectors: Array
-    """The norm before the output matrix, the bias behind it, and what an encoder has between them."""
+    """Norm before the output matrix, its bias, and an encoder's transform."""
     head_matrix: Array
-    """The output matrix, whether it is its own or a copy of the token embedding."""
+    """Output matrix, whether separate or a copy of the token embedding."""
 
 
 def padded_vocabulary(model: TransformerSpec, tp: Ints | int) -> Ints:
-    """Vocabulary entries after padding to a multiple of `vocab_multiple` × tp, so that every rank holds as many."""
+    """Vocabulary entries after padding to a multiple of `vocab_multiple` × tp, so that all ranks hold equally
+    many."""
     unit = model.vocab_multiple * np.asarray(tp, dtype=np.int64)
     return -(-model.vocab_size // unit) * unit
 
 
 def head_rows(model: TransformerSpec, tp: Ints | int) -> Ints:
-    """Rows of the output matrix over all ranks: the padded vocabulary, or outputs in its place, which all have."""
+    """Rows of the output matrix over all ranks: the padded vocabulary, or `outputs` on each rank."""
     return padded_vocabulary(model, tp) if model.outputs is None else model.outputs * np.asarray(tp)
 
 
@@ -111,17 +113,18 @@ def parameters(
 
 
 def block_weights(model: TransformerSpec) -> dict[Held, float]:
-    """Parameters of a whole block by how ranks share them, averaged over the blocks."""
+    """Parameters of an unsplit block by sharing, mean over the blocks."""
     return added((one.share, one.weights) for one in block_operators(model))
 
 
 def further_weights(model: TransformerSpec) -> int:
-    """Elements of the projection before a block that predicts a further token: of state and token to one state."""
+    """Parameters of the projection of state and token to one state, before a block that predicts a further
+    token."""
     return 2 * model.hidden_size**2
 
 
 def total_parameters(model: TransformerSpec) -> int:
-    """Parameters of the whole model, each stored once (tied embeddings count once)."""
+    """Parameters of the full model, each counted once (as are tied embeddings)."""
     if model.tower is not None:
         tower, between = tower_of(model), projector_operators(model.tower, model)
         block = sum(block_weights(tower).values())
@@ -157,7 +160,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "shared up": ("gate", "up"),
     "shared down": ("down",),
 }
-"""Operator → the usual names of its matrices; without a gate the last."""
+"""Operator → usual names of its matrices; without a gate only the last."""
 _MLP = frozenset({"gate", "up", "down"})
 _EXPERTS = frozenset({"experts"})
 _ALL = frozenset({*get_args(Matrix), *_EXPERTS})
@@ -170,7 +173,7 @@ ENDS: tuple[Part, ...] = ("embedding", "head")
 
 @lru_cache(maxsize=_CACHED)
 def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Operator, ...]:
-    """All operators of a block as a job runs them: those of the model, and behind each matrix its adapters."""
+    """All operators of a block in a job: those of the model, each matrix followed by its adapters."""
     if tuning is None:
         return block_operators(model)
     if tuning.left is not None:
@@ -192,7 +195,7 @@ def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Op
 
 
 def part_of(one: Operator) -> Left:
-    """The part of a model that an operator of a block is of."""
+    """Part of a model to which an operator of a block belongs."""
     return "tower" if one.name == TOWER_NORM else "projector" if one.name[:9] == "projector" else "block"
 
 
@@ -208,7 +211,7 @@ def missing_targets(model: TransformerSpec, targets: Iterable[str]) -> tuple[str
 
 
 def matrix_names(model: TransformerSpec) -> tuple[str, ...]:
-    """Names of the matrices of its blocks that may have adapters."""
+    """Names of the matrices in the model's blocks that may have adapters."""
     return tuple(dict.fromkeys(name for one in block_operators(model) for name in _matrices(one)))
 
 
@@ -217,7 +220,7 @@ def _names_in_group(target: str) -> frozenset[str]:
 
 
 def _matrices(base: Operator) -> tuple[str, ...]:
-    """Names of an operator's matrices in the order of its outputs; empty where adapters do not apply."""
+    """Names of an operator's matrices in the order of its outputs; empty if adapters do not apply."""
     gemm = base.gemm
     if gemm is None or gemm.router:
         return ()
@@ -238,7 +241,7 @@ def _frozen(base: Operator, tuning: TuningSpec) -> Operator:
 def _adapter(
     model: TransformerSpec, tuning: TuningSpec, base: Operator, number: int, *, shares_input: bool
 ) -> Iterator[Operator]:
-    """Adapter operators: A, B, and the additions of output and input gradient."""
+    """Operators of an adapter: A, B, and the additions of output and input gradient."""
     matrix = base.gemm
     assert matrix is not None
     common: dict[str, Any] = {"half": base.half, "share": base.share, "redone_by": base.redone_by}
@@ -261,20 +264,21 @@ def _adapter(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """Trained share and frozen bytes of each model parameter on a rank."""
+    """Trained share and frozen bytes per model parameter on a rank."""
 
     share: Array | float = 1.0
-    """Parameters trained."""
+    """Share of parameters that are trained."""
     frozen: Array | float = 0.0
-    """Bytes of frozen weights."""
+    """Bytes of frozen weights per parameter."""
 
 
 WHOLE = Tuned()
-"""Shares of a job that trains every parameter."""
+"""Values for a job that trains every parameter."""
 
 
 def tuned(question: Question, columns: LayoutColumns, part: Part) -> Tuned:
-    """(N,) of a part of the model on a rank; of a job that trains all parameters 1 and 0."""
+    """Trained share and frozen bytes, (N,), of a part of the model on a rank; 1 and 0 for a job that trains
+    all parameters."""
     tuning, element = question.training.tuning, question.training.element_bytes
     if tuning is None:
         return WHOLE
@@ -304,7 +308,8 @@ def trained_weights(question: Question, columns: LayoutColumns, block: Array, ex
 
 
 def summed_over_tensor_ranks(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) parameters of a block whose gradients each tensor rank has a part of: those of adapters that all have."""
+    """(N,) parameters of a block with partial gradients on each tensor rank: those of adapters that all ranks
+    have."""
     tuning = question.training.tuning
     if tuning is None or tuning.left is not None:
         return np.zeros(len(columns))

@@ -1,12 +1,10 @@
-"""One operator of a transformer block as data: what it reads, multiplies, holds and returns, and what it is kept by.
+"""Operators of a transformer block as data: input, product, parameters and output of each; and sums over them
+on one rank.
 
-Everything that is said of a block is a sum over its operators (`block.block_operators`): parameters, FLOPs, GEMMs,
-bytes moved, bytes kept for the backward pass, gradients that wait for its half towards the weights.
-
-Sums over the operators of a block on one rank, for many layouts at once.
-
-What an operator costs is first a number for each token of a place (or for each parameter that ranks share in some way),
-whatever the layout; these are added up, and only their few sums meet the columns.
+Every price of a block is a sum over its operators (`block.block_operators`): parameters, FLOPs, GEMMs, bytes
+moved, bytes kept for the backward pass, and gradients that wait for their weight products. An operator's
+amount is first a number per token of a place (or per parameter, by how ranks share it), independent of the
+layout. These numbers are added up, and only the few sums are combined with the columns of layouts.
 """
 
 from __future__ import annotations
@@ -38,29 +36,30 @@ Kind = Literal[
     "modulation",
     StateKind,
 ]
-"""Kinds of operators. Pricing modules say for each kind its time and the bytes it keeps."""
+"""Kinds of operators. Pricing modules define the time and the kept bytes of each kind."""
 
 Place = Literal["stream", "entrance", "whole", "split", "sent", "copies", "expert"]
-"""Of which tokens a rank has an activation, and how much of it (`tokens_on_rank` in numbers):
+"""Tokens of an activation on a rank, and the part of their elements (`tokens_on_rank` in numbers).
 
     stream    the residual stream: every token, or with sequence parallelism a tp-th of them
-    entrance  what column-parallel matrices read: every token where a stack keeps them gathered, else as the stream
+    entrance  inputs of column-parallel matrices: every token if a stack keeps them gathered, else as the stream
     whole     every token, on every tensor rank
-    split     every token, a tp-th of its numbers (or a tp-th of the tokens, which are as many numbers)
+    split     every token, a tp-th of its elements (or a tp-th of the tokens, which have as many elements)
     sent      the copies of tokens that a rank sends to experts
-    copies    the copies that its experts work on
-    expert    those, an etp-th of their numbers
+    copies    the copies that its experts process
+    expert    the copies that its experts process, an etp-th of their elements
 """
 
 Held = Literal["whole", "split", "expert", "each expert"]
-"""How ranks share parameters: every one has all; a tp-th; an etp-th of its own experts; its own experts whole."""
+"""Sharing of parameters among ranks: all on each rank; a tp-th; an etp-th of the rank's experts; the rank's
+experts entire."""
 
 Half = Literal["attention", "mlp"]
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An activation: so many numbers for each token of a place."""
+    """An activation: `width` elements for each token of a place."""
 
     width: float
     place: Place
@@ -74,26 +73,26 @@ class Gemm:
     outputs: tuple[int, ...]
     """Output width of each matrix."""
     split: Literal["whole", "columns", "rows"]
-    """What tensor ranks (of an expert its own) divide: nothing, the outputs, or the inputs."""
+    """Dimension divided among tensor ranks (or an expert's): none, the outputs, or the inputs."""
     _: KW_ONLY
     routed: bool = False
-    """One for each routed expert, all of a rank in one grouped product."""
+    """Whether there is one for each routed expert, with all of a rank in one grouped product."""
     router: bool = False
-    """Scores experts: each tensor rank for its part of the tokens, and never in fp8."""
+    """Whether it scores experts: each tensor rank for its part of the tokens, and never in fp8."""
     from_latent: bool = False
     """Whether the product makes the heads of latent attention."""
     behind_norm: bool = False
-    """Whether a norm produces the input, already cast where it can."""
+    """Whether a norm produces the input, already cast if it can."""
     last: bool = False
-    """The block ends with it: recomputation that stops early does without."""
+    """Whether the block ends with it, so that recomputation that stops early omits it."""
     kept_share: float = 0.0
-    """Share of it that need not run again where every other product is kept."""
+    """Share that is not recomputed if every other product is kept."""
     rows: float = 1.0
-    """Rows of the input for each token."""
+    """Rows of the input per token."""
     adapter: bool = False
-    """Of low rank, beside a frozen matrix: never in fp8."""
+    """Whether it is a low-rank adapter of a frozen matrix: never in fp8."""
     stored_bytes: float | None = None
-    """Of an element of a frozen matrix kept in fewer bits, which each product first makes 16 bits wide."""
+    """Bytes of an element of a frozen matrix in fewer bits, which each product first widens to 16 bits."""
 
     @property
     def width(self) -> int:
@@ -113,22 +112,22 @@ class Operator:
     name: str
     kind: Kind
     half: Half
-    """What of a block has run backward when it is done with: the MLP's half is the first."""
+    """Half of the block to which it belongs; the MLP's half runs backward first."""
     reads: Tensor
     _: KW_ONLY
     returns: Tensor | None = None
-    """Its output; said of those with parameters, whose gradients may wait for it."""
+    """Output; given for operators with parameters, whose gradients may wait for it."""
     share: float = 1.0
     gemm: Gemm | None = None
     weights: Mapping[Held, float] = field(default_factory=dict)
-    """Parameters of the whole model's block."""
+    """Parameters of the unsplit model's block, by sharing."""
     biased: bool = False
     """Whether a bias is added to the output."""
     flops: float = 0.0
-    """Forward FLOPs of each token over all ranks; attention cores depend on the sequence (`flops`)."""
+    """Forward FLOPs per token over all ranks; attention cores depend on the sequence (`flops`)."""
     norm: Norm | None = None
     inputs: int = 1
-    """Tensors that are read, of so many numbers each: two of a gated activation, two or three of an addition."""
+    """Number of input tensors of this size: two of a gated activation, two or three of an addition."""
     shares_input: bool = False
     """Whether another operator already keeps the input."""
     shares_gradient: bool = False
@@ -136,17 +135,18 @@ class Operator:
     reads_core: bool = False
     """Whether the input is the output of the attention core."""
     launched: bool = True
-    """False: it rides with another operator of its kind, whose kernels are counted."""
+    """Whether it has separate kernels; False: the kernels of another operator of its kind include it."""
     redone_by: frozenset[SelectiveDrops] = frozenset()
-    """Selective recompute policies that run it again and, but for `OUTPUTS`, drop what it keeps."""
+    """Selective recompute policies that run it again and, except for `OUTPUTS`, drop its kept tensors."""
     reads_output_of: SelectiveDrops | None = None
-    """The policy, one of `OUTPUTS`, that drops what it read: the output of what the policy runs again."""
+    """Policy, one of `OUTPUTS`, that drops its input, the output of an operator that the policy runs
+    again."""
     kept: Tensor | None = None
-    """Part of the output that a policy keeps which keeps every other product."""
+    """Part of the output that is kept by a policy of every other product."""
     trained: bool = True
     """Whether the parameters have gradients and optimizer states."""
     drops_input: bool = False
-    """Its input is dropped out before: a copy of its own."""
+    """Whether dropout is applied to its input, which is then a separate copy."""
 
 
 def multiply(
@@ -163,7 +163,8 @@ def multiply(
 ) -> Operator:
     """A matrix product with its bias, once for each of `experts`; a token passes through `passed` of them.
 
-    A bias is split with the outputs. Of what tensor ranks add up each of them has all, and adds it once.
+    A bias is split with the outputs. If tensor ranks add up partial outputs, each rank has the complete bias
+    and adds it once.
     """
     split: Held = "expert" if gemm.routed else "split"
     whole: Held = "each expert" if gemm.routed else "whole"
@@ -191,7 +192,7 @@ def multiply(
 
 Key = TypeVar("Key", Place, Held)
 Amount = Mapping[Place, float]
-"""Place → amount for each of its tokens."""
+"""Place → amount per token of the place."""
 
 
 def added(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Key, float]:
@@ -204,7 +205,7 @@ def added(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Key, flo
 
 
 def on_rank(question: Question, columns: LayoutColumns, amount: Amount) -> Array:
-    """(N,) what a rank has of an amount, for one microbatch."""
+    """(N,) a rank's part of an amount, for one microbatch."""
     total = np.zeros(len(columns))
     for place, value in amount.items():
         if value:
@@ -213,7 +214,7 @@ def on_rank(question: Question, columns: LayoutColumns, amount: Amount) -> Array
 
 
 def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> Array:
-    """(N,) tokens of a microbatch (or parts of tokens, or copies) that a rank has of a place."""
+    """(N,) tokens of a microbatch (or parts of tokens, or copies) on a rank, for a place."""
     tokens = columns.tokens(question.training.sequence_length)
     if place == "whole" or (place == "entrance" and question.stack.saves_gathered_activations):
         return tokens
@@ -228,8 +229,11 @@ def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> 
 
 
 def handed_on(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) numbers that go from stage to stage, before tensor ranks split them: of tokens; of two stacks those of both;
-    of a vision tower and its decoder those of which there are more; with what modulates an image, of diffusion."""
+    """(N,) elements sent from stage to stage, before tensor ranks split them.
+
+    In an encoder-decoder those of both stacks; with a vision tower the larger of the tower's and the
+    decoder's; in diffusion including the vectors that modulate an image.
+    """
     model, training = question.model, question.training
     numbers = columns.tokens(training.sequence_length) * (1.0 + model.source_share) * model.hidden_size
     if model.diffusion is not None:
@@ -242,6 +246,6 @@ def handed_on(question: Question, columns: LayoutColumns) -> Array:
 
 
 def held_on_rank(counts: Mapping[Held, float], tp: Ints, ep: Ints | int, etp: Ints) -> tuple[Array, Array]:
-    """(N,) each: parameters of a rank, and those of its routed experts."""
+    """(N,) parameters of a rank, and (N,) those of its routed experts."""
     split, expert = counts.get("split", 0.0), counts.get("expert", 0.0)
     return (split / tp + counts.get("whole", 0.0), (expert / etp + counts.get("each expert", 0.0)) / ep)

@@ -1,17 +1,17 @@
-"""Bytes that the memory-bound operators of a block move, as the software stack fuses them.
+"""Bytes that the memory-bound operators of a block move, for the fusions of the stack, and those of routing
+in a mixture.
 
-Counted in passes over a tensor: a fused kernel reads each input once and writes each output once.
+Bytes are counted in passes over a tensor: a fused kernel reads each input once and writes each output once.
 
-What routing adds to a mixture of experts on one rank: scores, and copies of tokens moved about.
-
-Each token goes to k of E experts; every block that is a mixture has all E, E/e of them on a rank of the expert-parallel
-group, each split over etp ranks (Megatron Core's `alltoall` dispatcher; Lepikhin et al. 2020, GShard):
+Routing: each token goes to k of E experts; every block that is a mixture has all E, E/e of them on a rank of
+the expert-parallel group, each split over etp ranks (Megatron Core's `alltoall` dispatcher; Lepikhin et al.
+2020, GShard):
 
     sent   = b·s/c · k/t     copies that leave a rank: tokens count once over the tensor-parallel ranks
-    copies = sent · etp      copies its experts work on, gathered over the ranks that share an expert
+    copies = sent · etp      copies its experts process, gathered over the ranks that share an expert
 
-The load is taken to be even and no token dropped, so that a rank receives as many copies as it sends. Left out: padding
-to a capacity, and the kernels that add biases expert by expert.
+The load is assumed to be even and no token dropped, so a rank receives as many copies as it sends. Leaves out
+padding to a capacity, and the kernels that add biases expert by expert.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from cost_models.specs.stack import STORES_SCORES
 from cost_models.specs.transformer import TransformerSpec
 
 _SCORE_PASSES: dict[str, tuple[float, float]] = {"fused-softmax": (2.0, 3.0), "unfused": (8.0, 8.0)}
-"""Passes over the s × s scores, forward and backward, where a kernel does not keep them on chip."""
+"""Passes over the s × s scores, forward and backward, for kernels that do not keep them on chip."""
 _FUSED_ROTARY = 2.0
 _EAGER_ROTARY = 10.0
-"""Two products with a rotated copy between and a sum, in the elements' type or in complex fp32: as many bytes."""
+"""Passes of an eager rotation: two products with a rotated copy between and a sum, in the elements' type or
+in complex fp32 with as many bytes."""
 _FP32 = 4.0
 _MASK = 1.0
 """Bytes of an element of a dropout mask."""
@@ -54,7 +55,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class _PassBytes:
-    """Bytes for each number of one input, forward and backward, and kernels a pass."""
+    """Bytes per element of one input, forward and backward, and kernels a pass."""
 
     forward: float
     backward: float
@@ -64,7 +65,8 @@ class _PassBytes:
 def block_traffic(
     question: Question, columns: LayoutColumns, operators: Sequence[Operator] | None = None
 ) -> Traffic:
-    """Norms, residual additions, dropout, rotary and activation of one block, or of some of its operators."""
+    """Traffic of norms, residual additions, dropout, rotary and activation of one block, or of some of its
+    operators."""
     every = job_operators(question.model, question.training.tuning)
     chosen = every if operators is None else operators
     moved = [(one, _TRAFFIC[one.kind](question, one)) for one in chosen if one.kind in _TRAFFIC]
@@ -89,7 +91,8 @@ def _over(operator: Operator) -> Tensor:
 
 
 def _bias(question: Question, product: Operator) -> _PassBytes:
-    """Added in place, unless what follows does it: only queries, keys and values go on as they are."""
+    """Bytes to add a bias in place, unless the next operator fuses it: only queries, keys and values are not
+    followed by one."""
     if not (product.biased and question.stack.separate_biases):
         return _PassBytes(0.0, 0.0)
     element = question.training.element_bytes
@@ -98,7 +101,7 @@ def _bias(question: Question, product: Operator) -> _PassBytes:
 
 
 def _around_core(question: Question, core: Operator) -> _PassBytes:
-    """Copies of what the attention core reads and returns."""
+    """Bytes to copy the inputs and the output of the attention core."""
     forward, backward = question.stack.attention_copies
     assert core.returns is not None
     passes = 2 * question.training.element_bytes * core.returns.width / core.reads.width
@@ -106,9 +109,11 @@ def _around_core(question: Question, core: Operator) -> _PassBytes:
 
 
 def _norm(question: Question, norm: Operator) -> _PassBytes:
-    """A fused one reads and writes once and its backward pass reads two and writes one.
+    """Bytes of a norm: a fused one reads and writes once, and its backward pass reads two tensors and writes
+    one.
 
-    Written out in torch an RMS norm works in fp32: cast, square, mean, scale, cast back, weight (docs/decisions/0005).
+    An eager RMS norm in torch works in fp32: cast, square, mean, scale, cast back, weight
+    (docs/decisions/0005).
     """
     element = question.training.element_bytes
     if question.stack.fused_norms or norm.norm == "layernorm":
@@ -122,14 +127,14 @@ def _norm(question: Question, norm: Operator) -> _PassBytes:
 
 
 def _rotary(question: Question, turned: Operator) -> _PassBytes:
-    """Queries or keys; both are turned by the same kernels."""
+    """Bytes of rotating queries or keys; both are rotated by the same kernels."""
     passes = _FUSED_ROTARY if question.stack.fused_elementwise else _EAGER_ROTARY
     moved = passes * question.training.element_bytes
     return _PassBytes(moved, moved, min(passes * question.model.turned_share, _FUSED_ROTARY) / 2)
 
 
 def _activation(question: Question, activation: Operator) -> _PassBytes:
-    """A gate written out materialises its activation before the product."""
+    """Bytes of an activation; an eager gated one writes its activation before the product."""
     element = question.training.element_bytes
     if activation.inputs == 1:
         return _PassBytes(2 * element, 3 * element, 1)
@@ -139,13 +144,14 @@ def _activation(question: Question, activation: Operator) -> _PassBytes:
 
 
 def _residual(question: Question, sum_: Operator) -> _PassBytes:
-    """A residual addition reads all its terms and writes their sum, forward and for gradients."""
+    """Bytes of a residual addition, which reads all its terms and writes their sum, forward and for
+    gradients."""
     moved = (sum_.inputs + 1) * question.training.element_bytes
     return _PassBytes(moved, moved)
 
 
 def _dropout(question: Question, dropout: Operator) -> _PassBytes:
-    """Dropout is fused forward into the operator before it where the stack fuses, except for the mask."""
+    """Bytes of dropout, which a fusing stack joins to the operator before it forward, except for the mask."""
     if question.dropout == 0:
         return _PassBytes(0.0, 0.0)
     passes = 2 * question.training.element_bytes
@@ -153,14 +159,19 @@ def _dropout(question: Question, dropout: Operator) -> _PassBytes:
 
 
 def _adapter(question: Question, adapter: Operator) -> _PassBytes:
-    """Scales what B returns and adds it to the matrix's; backward scales its gradient, and two meet at an input."""
+    """Bytes to scale the output of B and add it to the matrix's; backward to scale its gradient and add two
+    input gradients."""
     element = question.training.element_bytes
     return _PassBytes(5 * element, 2 * element, 2) if adapter.inputs else _PassBytes(0.0, 3 * element, 0.5)
 
 
 def _modulation(question: Question, one: Operator) -> _PassBytes:
-    """A fused product reads and writes once, as a gate does with the addition behind it; its backward pass reads two
-    and writes one. Written out in torch product and sum do so each, and gradients of vectors are summed from a copy."""
+    """Bytes of a modulation, forward and backward.
+
+    A fused product reads and writes once, as does a gate together with its addition; its backward pass reads
+    two tensors and writes one. Eager product and sum each read and write, and gradients of vectors are summed
+    from a copy.
+    """
     element, alone = question.training.element_bytes, one.inputs == 1
     if question.stack.fused_elementwise:
         return _PassBytes((0 if alone else 2) * element, (3 - alone) * element, 1 - alone)
@@ -168,16 +179,20 @@ def _modulation(question: Question, one: Operator) -> _PassBytes:
 
 
 def _convolution(question: Question, convolution: Operator) -> _PassBytes:
-    """A kernel of its own, with the activation behind it (causal-conv1d 1.5), or that activation alone; before states
-    that decay it runs again in the backward pass (mamba-ssm 2.2, `MambaSplitConv1dScanCombinedFn`)."""
+    """Bytes of a short convolution: a separate kernel with the following activation (causal-conv1d 1.5), or
+    that activation alone; before decaying states it runs again in the backward pass (mamba-ssm 2.2,
+    `MambaSplitConv1dScanCombinedFn`)."""
     element, mixer = question.training.element_bytes, question.model.recurrence
     again = mixer is not None and mixer.scans and not mixer.delta
     return _PassBytes(2 * element, (5 if again else 3) * element, 1)
 
 
 def _gating(question: Question, gate: Operator) -> _PassBytes:
-    """Norm and gate in one kernel, as mamba-ssm and flash-linear-attention have it; a gate alone as an activation.
-    Mamba-1 gates in its scan; beside a short convolution alone two tensors are multiplied."""
+    """Bytes of norm and gate in one kernel, as in mamba-ssm and flash-linear-attention; a gate alone counts
+    as an activation.
+
+    Mamba-1 gates in its scan; a short convolution alone multiplies two tensors.
+    """
     element, mixer = question.training.element_bytes, question.model.recurrence
     if mixer is not None and mixer.step_rank and gate.name == "gated norm":
         return _PassBytes(0.0, 0.0)
@@ -204,7 +219,7 @@ _TRAFFIC: dict[Kind, Callable[[Question, Operator], _PassBytes]] = {
 
 
 def attention_traffic(question: Question, columns: LayoutColumns) -> Traffic:
-    """The s × s scores where the attention kernel does not keep them on chip."""
+    """Traffic of the s × s scores, for attention kernels that do not keep them on chip."""
     kernel = question.stack.attention
     passes = _SCORE_PASSES.get(kernel, (0.0, 0.0))
     dropped = question.dropout > 0 and kernel in STORES_SCORES
@@ -222,14 +237,16 @@ def attention_traffic(question: Question, columns: LayoutColumns) -> Traffic:
 
 
 _ROUTER_PASSES = 4.0
-"""Over the fp32 scores of a token: written, normalised, searched for the largest, scattered into a map."""
+"""Passes over the fp32 scores of a token: written, normalised, searched for the largest, scattered into a
+map."""
 
 
 def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic | None:
-    """Scores, and the copies laid out by destination, by expert and back; averaged over the blocks.
+    """Traffic of scores, and of copies arranged by destination, by expert and back; mean over the blocks.
 
-    Forward a token is read once and written k times, its copies are reordered by expert where a rank has several (read
-    and write, and once more on the way back), then read k times and their sum written. Backward the same in reverse.
+    Forward a token is read once and written k times, its copies are reordered by expert if a rank has several
+    (read and write, and once more on the way back), then read k times and their sum written. Backward the
+    same in reverse.
     """
     model, element = question.model, question.training.element_bytes
     if not model.moe_share:
@@ -258,11 +275,13 @@ def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic | Non
 
 
 def _bias_bytes(question: Question) -> tuple[float, float]:
-    """Forward and backward, for each number that experts return: their last bias, added expert by expert in torch.
+    """Bytes per element of the experts' output, forward and backward, to add their last bias expert by expert
+    in torch.
 
-    `torch.cat([t + b * p ...])`, with p the copy's weight (Megatron Core, moe/experts.py, `_apply_bias`): product, sum,
-    joined; backward a product and a sum for b and for p, and gradients joined. What sends tokens has p in fp32, so that
-    products and sums are, too, and are cast back. The first bias is the product's own to add.
+    `torch.cat([t + b * p ...])`, with p the copy's weight (Megatron Core, moe/experts.py, `_apply_bias`):
+    product, sum, joined; backward a product and a sum for b and for p, and gradients joined. A dispatcher
+    that sends tokens has p in fp32, so products and sums are in fp32 too, and are cast back. The first bias
+    is added by the product.
     """
     if not (question.model.mlp_bias and question.stack.transformer_engine):
         return 0.0, 0.0
@@ -277,8 +296,9 @@ def _bias_bytes(question: Question) -> tuple[float, float]:
 def destinations(model: TransformerSpec, parts: Ints) -> Array:
     """(N,) expected number of `parts` (ranks or nodes, which hold experts in order) that a token reaches.
 
-    Every choice of k experts is as likely as any other, where a token chooses groups first within those groups: with 8
-    groups on 8 nodes of which it chooses 4 no token goes to more than 4 (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
+    Every choice of k experts is equally likely; if a token first chooses groups, every choice within them:
+    with 8 groups on 8 nodes, of which it chooses 4, no token goes to more than 4 (DeepSeek-V3, arXiv
+    2412.19437, section 2.1.2).
     """
     distinct, index = np.unique(parts, return_inverse=True)
     count = distinct.astype(np.float64)

@@ -1,14 +1,15 @@
-"""One pipeline: a schedule and what its ranks cost, from which every placement of blocks on its stages is priced.
+"""One pipeline: a schedule with the costs of its ranks, which prices every placement of blocks on its stages.
 
-The formulas are those of `stage_costs`, for one placement or a batch of them, on ranks that cost the same or, in
-several pools, each something of its own.
+The formulas are those of `stage_costs`, for one placement or a batch, on ranks with equal costs or, in
+several pools, with different costs.
 
-The memory of a rank is that of the fullest moment of its step: those at which its live microbatches are maximal in the
-schedule, and the optimizer step.
+A rank's memory is that of the fullest moment of its step: one at which its live microbatches are maximal in
+the schedule, or the optimizer step.
 
-Shape legend: `...` any batch of placements, S virtual stages, R ranks, C chunks of a rank, P recompute policies, K
-moments, Q parts in the order of `MEMORY_PARTS`, or their total alone. A placement is its blocks (S, P): so many of each
-stage under each policy, or of several kinds (S, K·P): so many of each sort, a kind under a policy (`stage_costs`).
+Shape legend: `...` any batch of placements, S virtual stages, R ranks, C chunks of a rank, P recompute
+policies, K moments, Q parts in the order of `MEMORY_PARTS`, or only their total. A placement is its blocks
+(S, P), the number of each stage under each policy, or with several kinds (S, K·P), by sort: a kind under a
+policy (`stage_costs`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from cost_models.specs.choices import Schedule
 
 
 def columns_of(costs: StageCosts) -> dict[str, Array]:
-    """Each memory coefficient as one part: (·, 1), or (·, P, 1); a row, or one for each rank."""
+    """Memory coefficients with their parts added up, (·, 1) or (·, P, 1); one row, or one for each rank."""
     return {name: getattr(costs, name)[..., None] for name in BYTES}
 
 
@@ -64,12 +65,12 @@ class RankMemory:
         self._pending_RKC = _stacked_moments(pending_profiles(table)) if table.splits_backward else None
 
     def peaks(self, blocks_SP: Ints) -> Array:
-        """(..., R): bytes of each rank at its fullest moment."""
+        """(..., R) bytes of each rank at its fullest moment."""
         peak_R: Array = self.moments(blocks_SP).sum(axis=-1).max(axis=-1)
         return peak_R
 
     def breakdowns(self, blocks_SP: Ints) -> tuple[Breakdown, ...]:
-        """The parts of each rank's peak under one placement."""
+        """Parts of each rank's peak under one placement."""
         moments_RKQ = self.moments(blocks_SP)
         fullest_R = moments_RKQ.sum(axis=-1).argmax(axis=-1)
         return tuple(
@@ -78,7 +79,8 @@ class RankMemory:
         )
 
     def moments(self, blocks_SP: Ints) -> Array:
-        """(..., R, K + 1, Q): bytes of each rank at the moments that can be its peak, the optimizer step last."""
+        """(..., R, K + 1, Q) bytes of each rank at the moments that can be its peak, the optimizer step
+        last."""
         x = self._x
         blocks_RCP = blocks_SP[..., self._stages_RC, :].astype(np.float64)
         blocks_RP = blocks_RCP.sum(axis=-2)
@@ -94,7 +96,8 @@ class RankMemory:
         return np.concatenate([training_RKQ, update_RQ[..., None, :]], axis=-2)
 
     def _of_blocks(self, name: str, blocks_RP: Array) -> Array:
-        """(..., R, Q) bytes of all blocks of each rank: the same for every block, or by sort."""
+        """(..., R, Q) bytes of all blocks of each rank, from a coefficient that is equal for all blocks, or
+        by sort."""
         each: Array = self._x[name]
         alike = each.ndim == 2
         had_RQ: Array = (
@@ -103,26 +106,27 @@ class RankMemory:
         return had_RQ
 
     def _static_bytes(self, blocks_RP: Array) -> Array:
-        """(..., R, Q) bytes that are always there."""
+        """(..., R, Q) bytes that are always present."""
         held_RQ: Array = self._x["static"] + self._of_blocks("layer_static", blocks_RP)
         held_RQ[..., 0, :] += self._x["embedding_static"][0]
         held_RQ[..., self._last, :] += self._x["head_static"][self._last]
         return held_RQ
 
     def _keep_at_ends(self, training_RKQ: Array) -> None:
-        """Add what embedding and head keep for live microbatches."""
+        """Add the bytes that embedding and head keep for live microbatches."""
         x, last, live_RKC = self._x, self._last, self._live_RKC
         training_RKQ[..., 0, :, :] += live_RKC[0, :, :1] * x["embedding_activation"][0]
         training_RKQ[..., last, :, :] += live_RKC[last, :, -1:] * x["head_activation"][last]
 
     @property
     def most_live(self) -> Array:
-        """(R,): the most live microbatches of a rank; one chunk a rank."""
+        """(R,) maximum live microbatches of a rank; one chunk a rank."""
         most_R: Array = self._live_RKC.max(axis=(1, 2))
         return most_R
 
     def besides_blocks(self, layers_R: Ints, policies: Sequence[int]) -> Array:
-        """(..., R): training bytes besides kept activations of blocks, if `policies` are in use; one chunk a rank."""
+        """(..., R) training bytes other than kept activations of blocks, if `policies` are in use; one chunk
+        a rank."""
         used_RCP = np.zeros((len(self._live_RKC), 1, self._x["working"].shape[1]))
         used_RCP[..., policies] = 1.0
         training_RKQ = self._static_bytes(layers_R[..., None].astype(np.float64))[..., None, :] + np.zeros(
@@ -134,8 +138,8 @@ class RankMemory:
         return most_R
 
     def _pending(self, blocks_RCP: Array, pending_RKC: Array) -> Array:
-        """(..., R, K, Q) gradients that wait for their weight products; the first stage runs no input half, so it has
-        none."""
+        """(..., R, K, Q) bytes of gradients that wait for their weight products; the first stage runs no
+        input half, so it has none."""
         waiting_RCP = blocks_RCP.copy()
         waiting_RCP[..., 0, 0, :] = 0.0
         each = self._x["layer_pending"]
@@ -149,7 +153,7 @@ class RankMemory:
         return pending_RKQ
 
     def _working(self, blocks_RCP: Array) -> Array:
-        """(..., R, Q): the largest temporary set."""
+        """(..., R, Q) bytes of the largest temporary set."""
         used_RP: Bools = np.asarray(blocks_RCP.any(axis=-2))
         working_RQ = _largest(np.where(used_RP[..., None], self._x["working"], 0.0))
         last_Q, head_Q = working_RQ[..., self._last, :], self._x["head_moment"][self._last]
@@ -158,13 +162,13 @@ class RankMemory:
 
 
 def _largest(sets: Array) -> Array:
-    """(..., Q): the one of (..., S, Q) sets that is largest in all."""
+    """(..., Q) the set with the largest total among (..., S, Q) sets."""
     most = sets.sum(axis=-1).argmax(axis=-1)[..., None, None]
     return np.take_along_axis(sets, most, axis=-2)[..., 0, :]
 
 
 def _stacked_moments(profiles: Sequence[Ints]) -> Array:
-    """(R, K, C): the moments of all ranks; of ranks with fewer the last one again."""
+    """(R, K, C) moments of all ranks; a rank with fewer repeats its last one."""
     most = max(map(len, profiles))
     return np.stack(
         [np.concatenate([one, np.repeat(one[-1:], most - len(one), axis=0)]) for one in profiles]
@@ -173,7 +177,7 @@ def _stacked_moments(profiles: Sequence[Ints]) -> Array:
 
 Delay = Array | float
 Column = Callable[[str], Array]
-"""Name of a coefficient → its values on every stage (..., S), or by policy (..., S, P)."""
+"""Function from the name of a coefficient to its values on every stage (..., S), or by policy (..., S, P)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +191,7 @@ class Pipeline:
     schedule: Schedule
     microbatches: int
     any_engine: bool = False
-    """Whether another engine than PyTorch's runs it: see `build`."""
+    """Whether an engine other than PyTorch's runs it: see `build`."""
 
     @property
     def num_stages(self) -> int:
@@ -201,7 +205,7 @@ class Pipeline:
 
     @cached_property
     def table(self) -> ActionTable:
-        """Actions of every rank, in order; a shortened table where microbatches are many."""
+        """Actions of every rank, in order; shortened if microbatches are many."""
         return shortened(self.schedule, self.pp, self.vpp, self.microbatches, any_engine=self.any_engine)
 
     @cached_property
@@ -211,34 +215,34 @@ class Pipeline:
 
     @cached_property
     def rank_of_stage(self) -> Ints:
-        """(S,): the pipeline rank that holds each virtual stage."""
+        """(S,) pipeline rank that holds each virtual stage."""
         return rank_of_stage(self.schedule, self.pp, self.vpp)
 
     @cached_property
     def stage_of(self) -> Ints:
-        """(C, R): the virtual stage that is each chunk of each rank."""
+        """(C, R) virtual stage of each chunk of each rank."""
         return stages_of_rank(self.schedule, self.pp, self.vpp).T
 
     def cost(self, name: str) -> float:
-        """One column that is the same for the whole pipeline."""
+        """Value of a column that is equal for the entire pipeline."""
         return float(getattr(self.costs, name)[0])
 
     def by_rank(self, name: str) -> Array:
-        """(R,) or (R, P): one column on each rank."""
+        """(R,) or (R, P) values of a column on each rank."""
         if name not in self._by_rank:
             column: Array = getattr(self.costs, name)
             self._by_rank[name] = np.broadcast_to(column, (self.pp, *column.shape[1:]))
         return self._by_rank[name]
 
     def by_stage(self, name: str) -> Array:
-        """(S,) or (S, P): one column on each virtual stage."""
+        """(S,) or (S, P) values of a column on each virtual stage."""
         if name not in self._by_stage:
             self._by_stage[name] = self.by_rank(name)[self.rank_of_stage]
         return self._by_stage[name]
 
     @cached_property
     def _by_rank(self) -> dict[str, Array]:
-        """Columns of ranks used so far: every placement reads the same ones."""
+        """Cache of columns by rank, as every placement reads the same ones."""
         return {}
 
     @cached_property
@@ -246,21 +250,21 @@ class Pipeline:
         return {}
 
     def sum_by_rank(self, value_S: Array) -> Array:
-        """(..., S) → (..., R): sum over the chunks of each rank, in their order."""
+        """Sum over the chunks of each rank, in their order: (..., S) → (..., R)."""
         if value_S.ndim == 1:
             return np.bincount(self.rank_of_stage, weights=value_S, minlength=self.pp).astype(np.float64)
         return sum((value_S[..., chunk_R] for chunk_R in self.stage_of), start=np.zeros(self.pp))
 
     def forward(self, blocks_SP: Ints) -> Array:
-        """(..., S): seconds of one forward pass."""
+        """(..., S) seconds of one forward pass."""
         return on_stages(self.by_stage, "forward", blocks_SP, "stage_forward")
 
     def backward(self, blocks_SP: Ints) -> Array:
-        """(..., S): seconds of one whole backward pass with what it recomputes."""
+        """(..., S) seconds of one complete backward pass, with recomputation."""
         return on_stages(self.by_stage, "backward", blocks_SP, "stage_backward")
 
     def halves(self, blocks_SP: Ints) -> tuple[Array, Array]:
-        """(..., S) seconds of a backward pass and zero, or of its two halves where the schedule splits it."""
+        """(..., S) seconds of a backward pass and zero, or of its two halves if the schedule splits it."""
         return self._halves(self.by_stage, self.backward(blocks_SP), blocks_SP)
 
     def _halves(self, column: Column, backward_S: Array, blocks_SP: Ints) -> tuple[Array, Array]:
@@ -270,28 +274,29 @@ class Pipeline:
         return backward_halves(backward_S, weight_S, column("stage_backward"), column("stage_weight"))
 
     def once_a_step(self, kind: Literal["sync", "optimizer"], blocks_SP: Ints) -> Array:
-        """(..., R): seconds of what every rank does once a step."""
+        """(..., R) seconds of every rank's work once a step."""
         rank_R: Array = self.sum_by_rank(on_stages(self.by_stage, kind, blocks_SP))
         return rank_R + self.by_rank(f"rank_{kind}")
 
     def step_seconds(self, blocks_SP: Ints) -> Array:
-        """(...,): seconds of a step."""
+        """(...,) seconds of a step."""
         return self._step_seconds(self._seconds_of(blocks_SP), self.cost("p2p"), self.overhead)
 
     def step_of(self, blocks_SP: Ints) -> tuple[float, float, Array]:
-        """One placement: seconds of a step, of one if transfers between ranks took no time, and (R,) seconds of it in
-        which each rank is busy."""
+        """Seconds of a step for one placement, seconds if transfers between ranks took no time, and (R,) busy
+        seconds of each rank."""
         seconds, delays = self._seconds_of(blocks_SP), np.array([self.cost("p2p"), 0.0])
         both = np.broadcast_to(self._step_seconds(seconds, delays, self.overhead), delays.shape)
         return float(both[0]), float(both[1]), self._busy(seconds)
 
     def _seconds_of(self, blocks_SP: Ints) -> tuple[Array, ...]:
-        """(..., S) forward passes and halves of backward passes, (..., R) what every rank does once a step."""
+        """(..., S) seconds of forward passes and of halves of backward passes, and (..., R) of the work once
+        a step."""
         once_R = (self.once_a_step("sync", blocks_SP), self.once_a_step("optimizer", blocks_SP))
         return (self.forward(blocks_SP), *self.halves(blocks_SP), *once_R)
 
     def _step_seconds(self, seconds: Sequence[Array], delay: Delay, overhead: Delay) -> Array:
-        """(...,): seconds of a step from those of `_seconds_of`, each for itself."""
+        """(...,) seconds of a step from those of `_seconds_of`, for each placement."""
         forward_S, first_S, second_S, sync_R, optimizer_R = seconds
         if self.pp == 1:  # nobody to wait for
             ends_R = self.microbatches * (forward_S + first_S + second_S).sum(axis=-1, keepdims=True)
@@ -301,11 +306,12 @@ class Pipeline:
         return step
 
     def step_seconds_under(self, costs: StageCosts, blocks_SP: Ints) -> Array:
-        """(K, ...): seconds of a step at K prices, (K,) rows of costs that are the same on all ranks."""
+        """(K, ...) seconds of a step at K prices, given (K,) rows of costs that are equal on all ranks."""
         batch, count = blocks_SP.ndim - 2, len(costs)
 
         def each(name: str) -> Array:
-            """(K, ..., 1) or (K, ..., 1, P): one column, to go with stages or ranks of any batch of placements."""
+            """(K, ..., 1) or (K, ..., 1, P) values of one column, to broadcast with stages or ranks of any
+            batch of placements."""
             column: Array = getattr(costs, name)
             return column.reshape(count, *[1] * (batch + 1), *column.shape[1:])
 
@@ -320,7 +326,7 @@ class Pipeline:
         return self._step_seconds(seconds, each("p2p")[..., 0], each("step_overhead")[..., 0])
 
     def rank_seconds(self, blocks_SP: Ints) -> Array:
-        """(..., R): seconds of a step in which each rank is busy."""
+        """(..., R) busy seconds of each rank in a step."""
         return self._busy(self._seconds_of(blocks_SP))
 
     def _busy(self, seconds: Sequence[Array]) -> Array:
@@ -339,12 +345,12 @@ class Pipeline:
         return RankMemory(columns_of(self.costs), self.table)
 
     def rank_bytes(self, blocks_SP: Ints) -> Array:
-        """(..., R): the peak of each rank, in training or in the optimizer step."""
+        """(..., R) peak bytes of each rank, in training or in the optimizer step."""
         return self.memory.peaks(blocks_SP)
 
 
 def on_stages(column: Column, kind: str, blocks_SP: Ints, stage: str | None = None) -> Array:
-    """(..., S): an affine coefficient of every stage with its blocks."""
+    """(..., S) an affine coefficient of every stage with its blocks."""
     layer, last = column(f"layer_{kind}"), column(f"head_{kind}")
     each_SP = layer if layer.ndim > last.ndim else layer[..., None]
     values: Array = (0.0 if stage is None else column(stage)) + (blocks_SP * each_SP).sum(axis=-1)

@@ -1,35 +1,35 @@
-"""Coefficients of a pipeline that passes through several pools: every rank has those of the pool it lies in.
+"""Coefficients on a cluster of several pools: of a pipeline whose ranks lie in different pools, and of
+replicas that each lie within one pool.
 
-A pool's coefficients are those of the same degrees on its own GPUs, links and profile. Four things know of the others:
+**Ranks in pools.** Every rank has the coefficients of its pool: those of the same degrees on the pool's GPUs,
+links and profile. Four terms depend on other pools:
 
-- a transfer between two ranks takes what their own boundary takes: inside a pool what it takes there, across pools
-  what `between` takes at the slower of both ends. A stack that blocks its sender pays each boundary on its own rank;
-  one that does not waits everywhere as long as at the slowest boundary, as a pipeline on one cluster does;
-- the gradients of tied embeddings cross from the first rank's pool to the last one's;
-- stragglers are counted over all nodes of the job;
-- the fixed time of a step is that of the slowest pool.
+- A transfer between two ranks takes the time of their boundary: within a pool the pool's own, across pools
+  that of `between` at the slower of both ends. A stack that blocks its sender pays each boundary on its own rank;
+  otherwise every boundary waits as long as the slowest, as in a pipeline on one cluster.
+- The gradients of tied embeddings cross from the first rank's pool to the last one's.
+- Stragglers are counted over all nodes of the job.
+- The fixed time of a step is that of the slowest pool.
 
-Shape legend: N layouts, K pools, R pipeline ranks.
+**Replicas in pools.** A replica lies in one pool with its tensor, context, pipeline and expert ranks, so a
+microbatch never leaves it. Replicas synchronise once a step: gradients are summed over all of them, over the
+links inside a pool and `between` pools.
 
-Coefficients of whole replicas of the model in several pools: each pool's are of its own GPUs, links and profile.
-
-A replica lies in one pool with its tensor, context, pipeline and expert ranks, so a microbatch never leaves it.
-Replicas meet once a step: gradients are summed over all of them, over the links inside a pool and `between` pools.
-
-- Each pool sees the other pools as buildings of its own size, `between` being the link from one to another; where its
-  own network is slower, that is what gets out of it.
-- What follows the last backward pass is that of the pool where it takes longest, coefficient by coefficient: a
-  collective ends when its slowest member does, and the next step begins when the last rank is done.
+- Each pool sees the other pools as buildings of its own size, with `between` as the link from one to another, or the
+  pool's own network if that is slower.
+- Work after the last backward pass takes as long as in the slowest pool, coefficient by coefficient: a
+  collective ends with its slowest member, and the next step begins when the last rank is done.
 - Stragglers are counted over all nodes of the job.
 
-Microbatches go one by one to the replica that would finish its own soonest, as a step ends when the slowest replica
-does. No other way to share them ends sooner: each replica can finish so many before any given moment, and this way
-uses up all that finish before the last one. Replicas of one pool are alike, so what is searched for is one number a
-pool, the most that a replica of it takes.
+Microbatches are assigned one by one to the replica that would finish its own soonest, as a step ends with the
+slowest replica. No other assignment ends sooner: each replica can finish a certain number before any given
+moment, and this one uses all of them before the last microbatch. Replicas of one pool are alike, so the
+search is for one number per pool, the maximum that a replica of it takes.
 
-Leaves out that a replica of one microbatch adds up no gradients: times are those of a replica's mean number.
+Leaves out that a replica with a single microbatch adds up no gradients: times are those of a replica's mean
+number.
 
-Shape legend: N layouts, K pools.
+Shape legend: N layouts, K pools, R pipeline ranks.
 """
 
 from __future__ import annotations
@@ -66,30 +66,30 @@ from cost_models.specs.cluster import BuildingsSpec, LevelSpec, LinkLevels, Link
 
 Size = TypeVar("Size", int, Ints)
 RankTerms = tuple[Terms, Array]
-"""Coefficients of N layouts and (N,) bytes that a device's peak may reach. Of one layout: one row for all its ranks,
-blocks by sort, or on several pools one for each rank, of mean blocks."""
+"""Coefficients of N layouts and (N,) bytes that a device's peak may reach. For one layout: one row for all
+its ranks, with blocks by sort, or on several pools one for each rank, of mean blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolTerms:
-    """The coefficients of N layouts in each of K pools, and the transfers between ranks."""
+    """Coefficients of N layouts in each of K pools, and the transfers between ranks."""
 
     priced: tuple[RankTerms, ...]
-    """Coefficients in each pool, without transfers; the fixed time of a step is the slowest pool's in all of them."""
+    """Coefficients in each pool, without transfers; all have the fixed step time of the slowest pool."""
     costs: tuple[StageCosts, ...]
-    """All of this added up."""
+    """The coefficients, with their parts added up."""
     transfers: Array
     """(K, K, N) seconds from a rank in one pool to its neighbour in another, or in the same."""
     tied: Array
     """(K, K, N) seconds to add the gradients of a tied matrix between two pools."""
     slowdown: Array
-    """(K, N): see `time_pieces.jitter`."""
+    """(K, N) relative slowdown by stragglers: see `seconds.jitter`."""
     blocking: Bools
-    """(N,): whether a sender waits for its transfer."""
+    """(N,) whether a sender waits for its transfer."""
 
 
 def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
-    """Price N layouts, whose `pp` counts the ranks of all pools, in every pool.
+    """Costs of N layouts, whose `pp` counts the ranks of all pools, in every pool.
 
     Raises:
         InputError: a GPU has no rate for the training precision.
@@ -112,12 +112,12 @@ def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
 
 
 def parts_in(question: Question, size: Size) -> tuple[Size, ...]:
-    """Parts of `size` GPUs, ranks of a pipeline or replicas, that each pool holds, all of its GPUs in use."""
+    """Number of parts (ranks of a pipeline, or replicas) of `size` GPUs in each pool."""
     return tuple(pool.cluster.num_gpus // size for pool in question.pools)
 
 
 def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTerms]:
-    """The coefficients of each of some layouts, computed together."""
+    """Coefficients of each of several layouts, computed together."""
     if not layouts:
         return []
     columns, rows = LayoutColumns.of(layouts), range(len(layouts))
@@ -134,7 +134,7 @@ def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTer
 
 
 def costs_of_ranks(question: Question, layout: Layout) -> StageCosts:
-    """The coefficients of one layout, parts added up: of one row, or in several pools one for each of its ranks."""
+    """Costs of one layout: one row, or in several pools one for each of its ranks."""
     if not question.has_pools:
         return stage_costs(question, LayoutColumns.of([layout]))
     (terms,) = terms_of_each(question, [layout])
@@ -142,12 +142,12 @@ def costs_of_ranks(question: Question, layout: Layout) -> StageCosts:
 
 
 def pools_of(question: Question, layout: Layout) -> Ints:
-    """(R,): the pool of each rank of a layout that names them."""
+    """(R,) pool of each rank of a layout that names them."""
     return np.array([question.names.index(name) for name in layout.pools])
 
 
 def with_pools(question: Question, layout: Layout) -> Layout:
-    """The layout with the pool of each rank; where it does not say, the pools follow one another as in the cluster.
+    """The layout with the pool of each rank; by default the ranks fill the pools in the cluster's order.
 
     Raises:
         InputError: the ranks do not fill the pools.
@@ -167,9 +167,10 @@ def _named(question: Question, counts: Iterable[int]) -> tuple[str, ...]:
 
 
 def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> RankTerms:
-    """The coefficients of some layouts with R ranks, rank r in pool `pool_R[r]`: n · R rows, a layout's ranks together.
+    """Coefficients of layouts with R ranks, rank r in pool `pool_R[r]`: n · R rows, a layout's ranks
+    together.
 
-    The second value is what the peak of each rank's device may reach.
+    The second value is the maximum peak of each rank's device.
     """
     ranks = {
         name: _of_ranks([own[name] for own, _ in terms.priced], rows, pool_R) for name in terms.priced[0][0]
@@ -190,7 +191,7 @@ def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
 
 
 def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tuple[Array, Array]]:
-    """Coefficient → (R, n) seconds of transfers that it has in addition, and (R, n) what stragglers add as a share."""
+    """Coefficient → (R, n) seconds of its transfers, and (R, n) their relative slowdown by stragglers."""
     ranks, here_R1, next_R1 = len(pool_R), pool_R[:-1, None], pool_R[1:, None]
     delay_Bn = terms.transfers[here_R1, next_R1, rows]
     slower_Bn = np.maximum(terms.slowdown[here_R1, rows], terms.slowdown[next_R1, rows])
@@ -245,7 +246,7 @@ def _without_transfers(terms: Terms, pool: Question, columns: LayoutColumns) -> 
 
 
 def _transfers(question: Question, enlarged: list[Question], columns: LayoutColumns) -> tuple[Array, Array]:
-    """(K, K, N) seconds of a stage boundary, and (K, K, N) of a tied matrix."""
+    """(K, K, N) seconds of a stage boundary, and (K, K, N) seconds of a tied matrix."""
     count = len(enlarged)
     boundary, tied = np.zeros((2, count, count, len(columns)))
     ranks = parts_in(question, columns.tp * columns.replicas)
@@ -261,9 +262,9 @@ def _transfers(question: Question, enlarged: list[Question], columns: LayoutColu
 
 
 def _end_of_link(pool: Question, link: LinkSpec, columns: LayoutColumns) -> tuple[Question, AxisGroups]:
-    """A pool's question and groups, with neighbours in the pipeline at the other end of a link to another pool.
+    """A pool's question and groups, with pipeline neighbours at the other end of a link to another pool.
 
-    Measured transfers are of the pool's own network, so they do not speak of that link.
+    Measured transfers are of the pool's own network, so they are not used for that link.
     """
     collectives = tuple(curve for curve in pool.hardware.collectives if curve.operation != "p2p")
     hardware = pool.hardware.model_copy(update={"collectives": collectives})
@@ -272,7 +273,7 @@ def _end_of_link(pool: Question, link: LinkSpec, columns: LayoutColumns) -> tupl
 
 
 def _of_ranks(terms: list[Term], rows: Ints, pool_R: Ints) -> Term:
-    """Each pool's term → n · R rows; a part that a pool lacks is zero there."""
+    """Term on n · R rows from each pool's term; a part that a pool lacks is zero there."""
     known = {part: value for term in terms for part, value in term.items()}
     return {
         part: _on_ranks([term.get(part, np.zeros_like(value))[rows] for term in terms], pool_R)
@@ -281,24 +282,24 @@ def _of_ranks(terms: list[Term], rows: Ints, pool_R: Ints) -> Term:
 
 
 def _on_ranks(values: list[Array], pool_R: Ints) -> Array:
-    """Each pool's (n,) or (n, P) → n · R rows."""
+    """Values on n · R rows from each pool's (n,) or (n, P)."""
     value_nR = np.stack(values, axis=1)[:, pool_R]
     return value_nR.reshape(-1, *value_nR.shape[2:])
 
 
 Finish = Callable[[int], float]
-"""Microbatches of a replica → seconds after which it has done them; never less for more."""
+"""Function from a replica's microbatches to the seconds until they are done; never decreasing."""
 
 ONCE_A_STEP = (
     *("layer_sync", "embedding_sync", "head_sync", "rank_sync"),
     *("layer_optimizer", "embedding_optimizer", "head_optimizer", "rank_optimizer", "step_overhead"),
 )
-"""Coefficients of what all replicas do together, or wait for."""
+"""Coefficients of work that all replicas do together, or wait for."""
 
 
 def replica_terms(question: Question, columns: LayoutColumns) -> list[RankTerms]:
-    """Price N layouts of which whole replicas lie in every pool. What happens once a step takes as long in every pool
-    as in the slowest.
+    """Costs of N layouts with replicas in every pool. Work once a step takes as long in every pool as in the
+    slowest.
 
     Raises:
         InputError: a GPU has no rate for the training precision.
@@ -316,12 +317,12 @@ def in_pools(question: Question, layout: Layout) -> Layout:
 
 
 def fewest_microbatches(layout: Layout) -> int:
-    """Microbatches that a replica takes at least, so that its plain schedule can run."""
+    """Minimum microbatches of a replica with which its plain schedule can run."""
     return 1 if layout.schedule == "gpipe" else layout.pp
 
 
 def require_full_pools(question: Question, layout: Layout) -> None:
-    """Check that replicas fill the pools and all have a microbatch.
+    """Check that replicas fill the pools and each has enough microbatches.
 
     Raises:
         InputError: they do not, or there are too few microbatches for all.
@@ -347,9 +348,9 @@ def counted_replicas(question: Question, layout: Layout) -> tuple[int, ...]:
 
 
 def among_replicas(pool: Question, question: Question) -> Question:
-    """A pool's question where the other pools' GPUs stand behind the link between pools.
+    """A pool's question in which the other pools' GPUs are behind the link between pools.
 
-    Collectives that were measured between its nodes do not speak of that link.
+    Collectives measured between its nodes are not used for that link.
     """
     curves = tuple(one for one in pool.hardware.collectives if one.nodes == 1 or one.operation == "p2p")
     hardware = pool.hardware.model_copy(update={"collectives": curves})
@@ -390,13 +391,13 @@ def replica_memory(question: Question, pool: int, layout: Layout, microbatches: 
 
 
 def _slower(between: LinkSpec, inside: LinkSpec) -> LinkSpec:
-    """The link between pools at no more than what gets out of one."""
+    """Link between pools, limited by the bandwidth of a pool's own network."""
     least = min(between.bandwidth, inside.bandwidth)
     return between.model_copy(update={"bandwidth": least})
 
 
 def _longest(terms: Sequence[Term]) -> Term:
-    """The longest of K terms, layout by layout."""
+    """Longest of K terms, layout by layout."""
     which_N = np.stack([total(term) for term in terms]).argmax(axis=0)
     parts = dict.fromkeys(part for term in terms for part in term)
     none = np.zeros(len(which_N))
@@ -409,7 +410,7 @@ def _longest(terms: Sequence[Term]) -> Term:
 def shares(
     question: Question, layout: Layout, pipelines: Sequence[Pipeline], blocks_SP: Ints
 ) -> tuple[tuple[int, ...], ...]:
-    """For each pool the microbatches of each of its replicas, so that the slowest ends as soon as it can."""
+    """Microbatches of each replica, for each pool, so that the slowest ends as early as possible."""
 
     def finish(pipeline: Pipeline, microbatches: int) -> float:
         return float(replace(pipeline, microbatches=microbatches).step_seconds(blocks_SP))
@@ -422,9 +423,10 @@ def shares(
 def shared(
     finish: Sequence[Finish], replicas: Sequence[int], microbatches: int, least: int = 1
 ) -> tuple[tuple[int, ...], ...]:
-    """For each pool the microbatches of each of its replicas, `least` at least.
+    """Microbatches of each replica, for each pool, at least `least`.
 
-    `finish` and `replicas`, which says how many there are, are by pool; of equal finishes the first pool's goes first.
+    `finish` and the numbers of `replicas` are given for each pool; of equal finishes the first pool's goes
+    first.
     """
     assert microbatches >= least * sum(replicas), "every replica takes some"
     ends = [cache(own) for own in finish]

@@ -1,27 +1,29 @@
-"""A layout placed and priced: its step and memory with all parts, span by span, under scenarios, link by link.
+"""A layout placed and priced: step and memory with all parts, time spans, scenarios, and the use of links.
 
-**The step** follows the docstring of `stage_costs`. Its parts are those of the busiest rank; what is left is split into
-the transfers between stages that nothing hides (`pp_comm`: the timeline with and without its delay) and waiting
-(`bubble`). Span by span it is
+**The step** follows the docstring of `stage_costs`. Its parts are those of the busiest rank; the remainder is
+divided into exposed transfers between stages (`pp_comm`: the timeline with and without its delay) and waiting
+(`bubble`). The spans of a rank are
 
-    passes      as the schedule's timeline has them
+    passes      as in the schedule's timeline
     sync        gradients reduced after the rank's last pass
-    offload     what a rank waits for moves to and from host memory
-    optimizer   the update, once the last rank is so far
-    overhead    of the whole step, once the last rank has updated
+    offload     exposed moves to and from host memory
+    optimizer   the update, once the last rank has finished its passes and sync
+    overhead    of the entire step, once the last rank has updated
 
 so the last span ends with the step.
 
-**Scenarios** of a profile. A step is a maximum over paths of sums of stage costs, plus two more maxima: a convex
-function of the costs. So for any set of scenarios
+**Scenarios** of a profile. A step is a maximum over paths of sums of stage costs, plus two more maxima: a
+convex function of the costs. So for any set of scenarios
 
     mean of the steps in them ≥ the step at the mean of their costs                         (Jensen 1906)
 
-and what risk weighs is no less than the mean over any set of as many scenarios (`cost_models.risk`). The set may be
-another one for each row; here it is that in which the row's own work takes longest, which makes the bound tight.
+and the mean chosen by a risk is at least the mean over any set of equally many scenarios
+(`cost_models.risk`). The set may differ between rows; here it consists of the scenarios in which the row's
+work takes longest, for a tight bound.
 
-**Links.** A link is full for the seconds that the step's bytes over it take at its nominal bandwidth. These come from
-the prices themselves: of a cluster on which every other link is free, without latency or start-up, at full efficiency.
+**Links.** A link is fully used for the seconds that the step's bytes take at its nominal bandwidth. These are
+computed by the prices themselves, for a cluster on which every other link is free, without latency or
+start-up, at full efficiency.
 """
 
 from __future__ import annotations
@@ -89,11 +91,12 @@ _PARTS = {part: number for number, part in enumerate((*TIME_PARTS, *HIDDEN_PARTS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A layout that says where every block lies, and its schedule's table."""
+    """A layout with all blocks placed, and its schedule's table."""
 
     layout: Layout
     blocks: Ints
-    """(S, P): blocks of each virtual stage under each recompute policy; of several kinds (S, K·P), by sort."""
+    """(S, P) blocks of each virtual stage under each recompute policy; with several kinds (S, K·P), by
+    sort."""
     table: ActionTable
     any_engine: bool
 
@@ -110,9 +113,9 @@ class Placed:
 
 
 def place(layout: Layout, question: Question) -> Placed:
-    """Placed layout with its action table; blocks are spread evenly where the layout does not place them.
+    """Placed layout with its action table; blocks are spread evenly unless the layout places them.
 
-    On a cluster of several pools these follow one another as in the cluster where the layout does not say.
+    On a cluster of several pools the ranks fill these in the cluster's order unless the layout names them.
 
     Raises:
         InputError: the layout has no placement and the blocks do not divide, the placement has another sum, the ranks
@@ -150,18 +153,19 @@ class PricedRanks:
     terms: Terms
     """One row, or one for each rank."""
     replicas: tuple[PoolReplicas, ...] = ()
-    """Replicas of each pool, where whole replicas lie in several; other fields describe the slowest pool."""
+    """Replicas of each pool, if each lies within one of several; other fields then describe the slowest
+    pool."""
 
     @cached_property
     def seconds(self) -> dict[str, Array]:
-        """Part → (R,) seconds each rank spends on it in a step.
+        """Part → (R,) seconds that each rank spends on it in a step.
 
-        Transfers between stages that block nobody and waiting for them belong to no rank and are left out.
+        Transfers between stages that block nobody, and waiting for them, belong to no rank and are left out.
         """
         pipeline, blocks_SP = self.pipeline, self.placed.blocks
 
         def on_rows(name: str) -> Array:
-            """(Q, ·): the parts of a coefficient; (Q, ·, P) where it differs by policy."""
+            """(Q, ·) parts of a coefficient; (Q, ·, P) if it differs by policy."""
             term = self.terms[name]
             shape = np.broadcast_shapes(*(value.shape[1:] for value in term.values()))
             values_Q = np.zeros((len(_PARTS), len(pipeline.costs), *shape))
@@ -170,14 +174,14 @@ class PricedRanks:
             return values_Q
 
         def column(name: str) -> Array:
-            """(Q, S) or (Q, S, P): the parts of a coefficient on every stage."""
+            """(Q, S) or (Q, S, P) parts of a coefficient on every stage."""
             values_Q = on_rows(name)
             return values_Q[
                 :, pipeline.rank_of_stage if len(pipeline.costs) > 1 else 0 * pipeline.rank_of_stage
             ]
 
         def on_ranks(kind: str, stage: str | None = None) -> Array:
-            """(Q, R): an affine coefficient, with every block where it lies."""
+            """(Q, R) an affine coefficient summed over each rank's blocks."""
             return pipeline.sum_by_rank(on_stages(column, kind, blocks_SP, stage))
 
         compute = on_ranks("forward", "stage_forward") + on_ranks("backward", "stage_backward")
@@ -188,12 +192,12 @@ class PricedRanks:
         return dict(zip(_PARTS, seconds_QR, strict=True))
 
     def memory(self) -> tuple[Breakdown, ...]:
-        """Parts of each rank's peak, taken at the moment of the step when it is highest."""
+        """Parts of each rank's peak, at the fullest moment of the step."""
         return RankMemory(parts_of(self.terms), self.placed.table).breakdowns(self.placed.blocks)
 
 
 def price_ranks(question: Question, layout: Layout) -> PricedRanks:
-    """A layout, placed, with what each of its ranks costs.
+    """A placed layout with the costs of its ranks.
 
     Raises:
         InputError: the layout cannot be placed or scheduled, or its replicas do not fill the pools.
@@ -206,7 +210,7 @@ def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[P
     """Placed and priced ranks of several layouts, whose coefficients are computed together.
 
     Raises:
-        InputError: of one of them, as above.
+        InputError: as for `price_ranks`, of any of the layouts.
     """
     found: dict[int, PricedRanks] = {}
     for number, layout in enumerate(layouts):
@@ -254,11 +258,11 @@ def _price_replicas(question: Question, layout: Layout) -> PricedRanks:
 
 
 class PredictedSpan(NamedTuple):
-    """One thing one pipeline rank does; seconds from the start of the step."""
+    """One action of one pipeline rank; seconds from the start of the step."""
 
     rank: int
     kind: str
-    """Of a pass as in the action table; else `sync`, `offload`, `optimizer`, `overhead`."""
+    """Kind of a pass as in the action table; else `sync`, `offload`, `optimizer`, `overhead`."""
     stage: int
     """Virtual stage of a pass, else -1."""
     microbatch: int
@@ -277,7 +281,7 @@ class PassSpans:
 
 
 def pass_spans(question: Question, layout: Layout) -> PassSpans:
-    """When every pass of a placed layout starts and ends.
+    """Start and end of every pass of a placed layout.
 
     Raises:
         InputError: the layout cannot be placed or scheduled.
@@ -297,7 +301,7 @@ def _pass_spans(ranks: PricedRanks) -> PassSpans:
 
 
 def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, ...]:
-    """The whole step, rank by rank in order of time; spans of no length are left out.
+    """Spans of the entire step, rank by rank in order of time, without spans of zero length.
 
     Raises:
         InputError: the layout cannot be placed or scheduled.
@@ -332,11 +336,11 @@ def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, 
 
 
 _WORTH_NAMING = 0.05
-"""Share of the step from which a part other than compute is said to bind it."""
+"""Minimum share of the step from which a part other than compute is named as its bound."""
 
 
 def estimate(question: Question, layout: Layout) -> Estimate:
-    """Step time, MFU (of the peaks of all pools together) and memory of one layout under one question.
+    """Step time, MFU (over the peaks of all pools) and memory of one layout for one question.
 
     Raises:
         InputError: the layout cannot be placed or scheduled, or its ranks are not those of the pools.
@@ -348,7 +352,7 @@ def estimate_each(question: Question, layouts: Sequence[Layout]) -> list[Estimat
     """Estimates of several layouts, priced together; equal layouts are priced once.
 
     Raises:
-        InputError: of one of them, as above.
+        InputError: as for `estimate`, of any of the layouts.
     """
     distinct = list(dict.fromkeys(layouts))
     ranks = price_ranks_of_each(question, distinct)
@@ -433,14 +437,15 @@ def trust_of(question: Question) -> Trust:
 
 
 def bound_by(parts: Breakdown) -> str:
-    """The largest part that is not compute, where it is worth naming."""
+    """Largest part other than compute, if it is large enough; else `compute`."""
     others = [(seconds, name) for name, seconds in parts if name != "compute"]
     seconds, name = max(others)
     return name if seconds >= _WORTH_NAMING * parts.total else "compute"
 
 
 def scenarios_of(question: Question) -> tuple[Question, ...]:
-    """The question under each scenario that its risk weighs; none where it weighs none, or its profile has none."""
+    """Questions with each scenario's constants, for a question with a risk; empty without risk or
+    scenarios."""
     scenarios = question.hardware.scenarios
     if scenarios is None or question.risk == "none" or question.has_pools:
         return ()
@@ -458,7 +463,7 @@ def scenarios_of(question: Question) -> tuple[Question, ...]:
 
 
 def costs_under_scenarios(question: Question, columns: LayoutColumns) -> StageCosts | None:
-    """The seconds of one layout, a row for each scenario; None where its profile has none, or of several pools."""
+    """Seconds of one layout, a row for each scenario; None if its profile has none, or over several pools."""
     hardware, scenarios = question.hardware, question.hardware.scenarios
     if scenarios is None or question.has_pools:
         return None
@@ -468,7 +473,8 @@ def costs_under_scenarios(question: Question, columns: LayoutColumns) -> StageCo
 
 
 def seconds_under_scenarios(question: Question, layout: Layout) -> Array | None:
-    """(K,) step seconds under the scenarios of the question's profile; None where it has none, or several pools."""
+    """(K,) step seconds under the scenarios of the question's profile; None if it has none, or over several
+    pools."""
     costs = costs_under_scenarios(question, LayoutColumns.of([layout]))
     if costs is None:
         return None
@@ -477,7 +483,7 @@ def seconds_under_scenarios(question: Question, layout: Layout) -> Array | None:
 
 
 def weighed_seconds(question: Question, layout: Layout) -> float | None:
-    """Seconds of a step weighed by the question's risk; None where it is the predicted step."""
+    """Mean step over scenarios by the question's risk, seconds; None without risk or scenarios."""
     steps_K = None if question.risk == "none" else seconds_under_scenarios(question, layout)
     return None if steps_K is None else float(weigh(steps_K, question.risk))
 
@@ -497,14 +503,14 @@ def step_deviation(question: Question, layout: Layout, seconds: float) -> float 
 
 
 _FARTHEST = 50.0
-"""Logarithm of the most that a step may take in place of its predicted seconds: scenarios may differ by any power."""
+"""Maximum logarithm of a step over its prediction, as scenarios may differ by any power."""
 
 
 def step_interval(
     question: Question, layout: Layout, seconds: float, share: float
 ) -> tuple[float, float] | None:
-    """The step seconds between which a share of all cases should lie, around the predicted ones; None without
-    scenarios."""
+    """Ends, in seconds, of the central interval with a `share` of all steps, around the predicted step; None
+    without scenarios."""
     deviation = step_deviation(question, layout, seconds)
     scenarios = question.hardware.scenarios
     if deviation is None or scenarios is None:
@@ -516,7 +522,7 @@ def step_interval(
 
 
 def weighed_costs(question: Question, columns: LayoutColumns) -> StageCosts:
-    """Price N layouts at once, at mean costs where the question weighs scenarios; bytes are the same in all.
+    """Costs of N layouts, at the mean over scenarios if the question has a risk; bytes are the same in all.
 
     Raises:
         InputError: the GPU has no rate for the training precision.
@@ -537,7 +543,7 @@ def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: Layout
     count = max(1, int(counted_KN[:, :1].sum()))
 
     def mean(of_each: Sequence[Array]) -> Array:
-        """Over the scenarios that count."""
+        """Mean over the scenarios that count."""
         total = np.zeros_like(of_each[0])
         for value, counted in zip(of_each, counted_KN, strict=True):
             total += value * (counted if value.ndim == 1 else counted[:, None])
@@ -553,7 +559,7 @@ def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: Layout
 
 
 def _work(costs: StageCosts, m: Ints, layers: int, pp: Ints) -> Array:
-    """(N,) seconds of a rank's share of the work, without waiting: what tells slow scenarios from fast ones."""
+    """(N,) seconds of a rank's share of the work, without waiting, by which scenarios are ordered."""
     block = costs.layer_forward + costs.layer_backward[:, 0]
     ends = costs.embedding_forward + costs.embedding_backward + costs.head_forward + costs.head_backward
     stage = costs.stage_forward + costs.stage_backward
@@ -564,14 +570,14 @@ def _work(costs: StageCosts, m: Ints, layers: int, pp: Ints) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossPart:
-    """The last of a model's parts, on one rank."""
+    """Loss of a model on one rank."""
 
     seconds: float
     """Seconds of a microbatch, forward and backward."""
     bytes: float
     """Bytes of logits and their derivatives; a loss in chunks also holds the gradient of the output matrix."""
     chunk: int | None
-    """Tokens whose logits exist at a time; None: those of a microbatch."""
+    """Tokens whose logits exist at a time; None: all of a microbatch."""
 
 
 def loss_part(question: Question, layout: Layout) -> LossPart | None:
@@ -589,43 +595,44 @@ def loss_part(question: Question, layout: Layout) -> LossPart | None:
 
 
 LINK_AXES = ("tp", "cp", "ep", "pp", "dp")
-"""Axes whose groups send."""
+"""Axes whose groups communicate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkUse:
-    """Bytes of an axis over the links of one level in a step, on the pipeline rank that sends most."""
+    """Traffic of an axis over the links of one level in a step, on the pipeline rank that sends most."""
 
     level: Level
     axis: str
     share: float
-    """Bytes over capacity × step: 1 is a link that is never idle."""
+    """Bytes / (capacity × step); 1 for a link that is never idle."""
     gpu_bytes: float
-    """Bytes of one GPU's share of the link."""
+    """Bytes over one GPU's share of the link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """Which axes of a layout go over the farthest links of a network of several levels, and which stay inside."""
+    """Axes of a layout that cross the farthest links of a network of several levels, and axes that do not."""
 
     level: Level
     inside: str
     """Name of the level that they leave."""
     uses: tuple[LinkUse, ...]
-    """The fullest first."""
+    """Traffic of each crossing axis, the busiest first."""
     stay: tuple[str, ...]
     """Axes of more than one rank that do not cross."""
 
 
 def link_use(question: Question, estimate: Estimate) -> tuple[LinkUse, ...]:
-    """Every level from the inside out with every axis that uses it; `question` is of one kind of GPU."""
+    """Traffic of every axis on every level, from the inside out; `question` is of one kind of GPU."""
     return tuple(
         one for at in range(len(levels_of(question.cluster))) for one in _use_of(question, estimate, at)
     )
 
 
 def crossing(question: Question, estimate: Estimate) -> Crossing | None:
-    """Traffic over the farthest links; None where one network joins all nodes, or the GPUs are of several kinds."""
+    """Traffic over the farthest links; None if one network joins all nodes, or the GPUs are of several
+    kinds."""
     if question.has_pools:
         return None
     levels = met_levels(question.cluster)
@@ -644,7 +651,7 @@ def crossing(question: Question, estimate: Estimate) -> Crossing | None:
 
 
 def _use_of(question: Question, estimate: Estimate, at: int) -> tuple[LinkUse, ...]:
-    """Axes that use the links of one level."""
+    """Traffic of the axes that use the links of one level."""
     level, layout = levels_of(question.cluster)[at], estimate.layout
     # the question where only the links of the level take time, and no more than their bytes take
     update = {"link_efficiency": 1.0, "network_efficiency": 1.0, "collective_seconds": 0.0, "collectives": ()}

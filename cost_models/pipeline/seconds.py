@@ -1,26 +1,27 @@
-"""Time coefficients of a rank, in seconds by the part of a step that a user sees: of a block's passes, of an action of
-the pipeline, and of what a rank does once a step.
+"""Time coefficients of a rank, in seconds by the part of a step that a user sees: for a block's passes, for
+an action of the pipeline, and for a rank's work once a step.
 
-A term is `{part: seconds}`. Parts in `HIDDEN_PARTS` run behind others: they are shown, never added.
+A term is `{part: seconds}`. Parts in `HIDDEN_PARTS` overlap others: they are shown, never added.
 
-**An action** takes its host `action_host_seconds`. A host that waits for its device before it (for a hand-over that
-blocks, for a batch whose size it reads from the device, or for both) leaves the device idle for as long again, until it
-has launched what comes next.
+**An action** takes `action_host_seconds` of its host. A host that waits for its device before it (for a
+blocking hand-over, for a batch whose size it reads from the device, or for both) leaves the device idle for
+as long again, until it has launched the next kernels.
 
-**Data-parallel communication behind a block's passes**: weights that ZeRO-3 gathers and gradients that are reduced.
-Most trainers gather as far ahead as memory lets them, so that a pass of compute C and communication M shows what
-outlasts all of it: max(ΣC, ΣM). DeepSpeed gathers matrix by matrix, in hooks of each. Until 2022 it fetched one matrix
-behind the one at work and waited for the device before the next, so that the longer of the two counts for each matrix:
-Σ max(C, M). Its host cut and copied each gathered tensor into a slice a rank, and only then launched what is to run.
-Hooks of each matrix run in a recomputed pass, too: what it used is gathered once more for the backward pass, unless so
-few parameters pass in between that it was kept. A run is a matrix with what is computed until the next one; what is
-neither a product nor the attention core is shared out like weights. Left out: copies of what is gathered once more.
+**Data-parallel communication during a block's passes**: gathered weights (ZeRO-3) and reduced gradients. Most
+trainers gather as far ahead as memory allows, so a pass of compute C and communication M takes max(ΣC, ΣM).
+DeepSpeed gathers matrix by matrix, in hooks of each. Until 2022 it fetched one matrix during the one at work
+and waited for the device before the next, so the longer of the two counts for each matrix: Σ max(C, M). Its
+host divided and copied each gathered tensor into a slice per rank, and only then launched the next kernels.
+Hooks of each matrix run in a recomputed pass too: a weight used there is gathered once more for the backward
+pass, unless it is kept because few parameters pass in between. A run is a matrix with the compute until the
+next one; compute other than products and the attention core is distributed in proportion to weights. Leaves
+out copies of weights gathered once more.
 
-**Once a step** a rank reduces the gradients still left, and updates its parameters. A block's gradients are complete
-after the backward pass of its last microbatch. With one chunk a rank they are reduced behind the backward pass of
-another block. Where microbatches pass through several chunks in rounds (interleaved 1F1B), a chunk is complete a whole
-round before the next one: a stack that reduces chunk by chunk then shows what outlasts a round of passes, and all of
-the last chunk's (Jiang et al. 2024, section 3.2).
+**Once a step** a rank reduces the remaining gradients, and updates its parameters. A block's gradients are
+complete after the backward pass of its last microbatch. With one chunk a rank they are reduced during the
+backward pass of another block. If microbatches pass through several chunks in rounds (interleaved 1F1B), a
+chunk is complete a full round before the next one: a stack that reduces chunk by chunk then exposes only the
+time beyond a round of passes, and all of the last chunk's (Jiang et al. 2024, section 3.2).
 
 Shape legend: N layouts, P recompute policies, U matrices of a block.
 """
@@ -87,7 +88,7 @@ from cost_models.specs.training import STATE_BYTES
 
 Term = dict[str, Array]
 Terms = dict[str, Term]
-"""Coefficient of `StageCosts` → its term in seconds or bytes by part: (N,), or where it has policies (N, P)."""
+"""Coefficient of `StageCosts` → its term, seconds or bytes by part: (N,), or (N, P) by policy."""
 
 TIME_PARTS = (
     "compute",
@@ -106,18 +107,19 @@ HIDDEN_AS = {"offload_hidden": "offload"}
 """Names of hidden parts that are not communication of an axis."""
 HIDDEN_PARTS = ("tp_hidden", "cp_hidden", "ep_hidden", "dp_hidden", *HIDDEN_AS)
 FRAGMENTATION = "fragmentation"
-"""Bytes that the allocator holds and no tensor uses; all other parts are what it counts as allocated."""
+"""Name of the part of bytes that the allocator holds and no tensor uses; all other parts count as
+allocated."""
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "working", "buffers", FRAGMENTATION)
 _BEFORE, _BEHIND = (
     TIME_PARTS[: TIME_PARTS.index("optimizer")],
     TIME_PARTS[TIME_PARTS.index("optimizer") + 1 :],
 )
 _ADDED = (*_BEFORE, *MEMORY_PARTS, *_BEHIND)
-"""Parts in the order in which they are added up: those of time and those of memory each in their own."""
+"""Parts in the order of addition, separately for time and for memory."""
 
 
 def total(term: Term) -> Array:
-    """Sum of the parts of a term, seconds or bytes; hidden parts take no time of their own."""
+    """Sum of the parts of a term, seconds or bytes, without hidden parts."""
     return sum((term[part] for part in _ADDED if part in term), start=np.zeros(1))
 
 
@@ -131,10 +133,11 @@ def sum_terms(own: Term, *others: Term, times: int = 1) -> Term:
 
 
 def jitter(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) what stragglers and noise add, as a share: so much for each doubling of the nodes that a layout occupies.
+    """(N,) relative slowdown by stragglers and noise: `jitter_per_doubling` for each doubling of a layout's
+    nodes.
 
-    On a CPU also what else runs on its cores, and the turns that more processes than cores take. Rates are measured in
-    a process's own time, which does not pass while another has its core.
+    On a CPU also by other work on its cores, and by the turns that more processes than cores take. Rates are
+    measured in a process's own time, which does not pass while another has its core.
     """
     cluster, profile = question.cluster, question.hardware
     doublings = np.log2(np.maximum(1.0, columns.ranks / cluster.gpus_per_node))
@@ -149,7 +152,7 @@ def jitter(question: Question, columns: LayoutColumns) -> Array:
 
 
 def with_jitter(term: Term, slowdown: Array) -> Term:
-    """Adds what stragglers and noise cost, in proportion to the term."""
+    """The term with the seconds of stragglers and noise, in proportion to its total."""
     seconds = total(term)
     return {**term, "jitter": term.get("jitter", 0.0) + (seconds.T * slowdown).T}
 
@@ -164,7 +167,7 @@ class Links:
     embedding: DataSeconds
     head: DataSeconds
     norms: Array
-    """Seconds in which LAMB adds up its norms."""
+    """Seconds of LAMB's all-reduce of norms."""
 
 
 @dataclass(frozen=True)
@@ -174,13 +177,13 @@ class Pieces:
     question: Question
     columns: LayoutColumns
     data_parallel: bool = True
-    """Whether other ranks hold the same parameters; False: as if none did."""
+    """Whether other ranks hold the same parameters; False: priced without replicas."""
     whole: bool = True
-    """Whether embedding and head are asked for too; False: blocks alone, and what a rank does once a step."""
+    """Whether embedding and head are priced too; False: only blocks, and a rank's work once a step."""
 
     @cached_property
     def device(self) -> Device:
-        """In the training precision."""
+        """Device in the training precision."""
         return device_of(self.question)
 
     @cached_property
@@ -195,8 +198,8 @@ class Pieces:
         return block_seconds(self.question, self.columns, self.device, data_parallel=self.data_parallel)
 
     def waited(self, core: Array) -> Term:
-        """What ranks wait for the one with most attention, behind seconds of a block's; no term where sequences are
-        alike."""
+        """Seconds that ranks wait for the rank with most attention work, in proportion to `core` seconds;
+        empty if sequences are alike."""
         return {} if self.question.training.lengths is None else {"jitter": (core.T * self._waiting).T}
 
     @cached_property
@@ -221,7 +224,7 @@ class Pieces:
 
     @cached_property
     def experts(self) -> Array:
-        """(N,) exchange of tokens between experts, one pass of one block."""
+        """(N,) seconds to exchange tokens with experts, in one pass of one block."""
         return expert_seconds(self.question, self.columns, self.links.groups)
 
     @cached_property
@@ -232,7 +235,7 @@ class Pieces:
 
     @cached_property
     def head_parameters(self) -> Array:
-        """(N,) of a rank that holds the head."""
+        """(N,) parameters of the head on a rank that holds it."""
         return head_parameters(self.question, self.columns, self.counts)
 
     @property
@@ -244,8 +247,8 @@ class Pieces:
     def experts_shown(self) -> Array:
         """(N,) seconds by which the exchange with experts lengthens one pass of a block.
 
-        What runs behind compute is that of another microbatch: forward behind backward and the other way round, so both
-        exchanges of a block hide behind both its passes. Compute is slower by what any overlap costs.
+        It overlaps the compute of another microbatch, forward with backward and vice versa, so both exchanges
+        of a block are hidden by both its passes. Overlap slows compute down as usual.
         """
         window = (self.block.forward + self.block.backward) / 2
         hidden = np.minimum(self.question.stack.overlap_expert_exchange * self.experts, window)
@@ -258,29 +261,30 @@ class Pieces:
 
     @cached_property
     def hides_tensor_parallel(self) -> Bools:
-        """(N,): the stack has kernels that send while they multiply, and memory that all of a tensor group reach: user
-        buffers and symmetric memory are of one node."""
+        """(N,) whether kernels send while they multiply, which needs the stack's support and a tensor group
+        within one node: user buffers and symmetric memory do not reach further."""
         stack, precision = self.question.stack, self.question.training.precision
         hides = precision in USER_BUFFERS or not stack.transformer_engine
         return hides & ~self.links.groups.tp.crosses_nodes
 
     @cached_property
     def regather(self) -> Array:
-        """(N,) seconds of a block's backward pass that wait for inputs to be gathered again, behind products towards
-        inputs."""
+        """(N,) exposed seconds of a block's backward pass for gathering inputs again, hidden by products for
+        input gradients."""
         half = self.block.matrices_backward / 2
         return exposed(self.tensor.block_regather, half, self.question.hardware, overlapped=True)
 
     @cached_property
     def summed(self) -> Array:
-        """(N,) that wait for gradients of inputs to be summed, behind products towards the same matrices' weights."""
+        """(N,) exposed seconds for summing input gradients, hidden by products for the same matrices' weight
+        gradients."""
         return exposed(
             self.tensor.block_summed, self.block.column_weight, self.question.hardware, overlapped=True
         )
 
     @property
     def head_summed(self) -> Array:
-        """(N,) seconds of the head's backward pass that wait for the same."""
+        """(N,) exposed seconds of the head's backward pass for summing input gradients."""
         hides = exposed(
             self.tensor.head_backward, self.ends.head_weight, self.question.hardware, overlapped=True
         )
@@ -289,13 +293,16 @@ class Pieces:
 
     @cached_property
     def forward_window(self) -> Array:
-        """(N,) seconds of a block's forward pass behind which data-parallel communication runs."""
+        """(N,) seconds of a block's forward pass that can hide data-parallel communication."""
         return self.block.forward + self.context.forward
 
     @cached_property
     def backward_window(self) -> Array:
-        """(N,) seconds of its backward pass. What already hides behind compute takes nothing from others, but where the
-        pass waits for it, they go on too: so no device is slower for computing faster."""
+        """(N,) seconds of a block's backward pass that can hide data-parallel communication.
+
+        Communication that is already hidden takes nothing from others, but they continue while the pass waits
+        for it, so no device is slower for computing faster.
+        """
         return self.block.backward + self.regather + self.summed + self.context.backward
 
 
@@ -327,37 +334,42 @@ def _links_of(pieces: Pieces) -> Links:
 
 
 def head_parameters(question: Question, columns: LayoutColumns, counts: Parameters) -> Array:
-    """Final norm and output matrix of the last stage; a tied matrix on the embedding's own rank is not held twice."""
+    """(N,) parameters of final norm and output matrix on the last stage; a tied matrix on the embedding's
+    rank is not held twice."""
     shared = question.model.tied_embeddings & (columns.pp == 1)
     return counts.head_vectors + np.where(shared, 0.0, counts.head_matrix)
 
 
 _SPLIT_LAUNCHES = (1.1, 2.0)
-"""Launch time of dgrad and of wgrad in a split backward pass of PyTorch's, relative to a whole one: the graph is walked
-in Python, and each weight is a call of its own."""
+"""Launch time of dgrad and of wgrad in PyTorch's split backward pass, relative to an unsplit one: the graph
+is walked in Python, and each weight is a separate call."""
 _ROUTING_HOST_SECONDS = 1.0e-3
-"""Host seconds to launch a block's router, permutations and exchange in one pass, beyond those of a dense block, where
-Megatron Core's host goes through the experts: at 30 us for each thing launched, as a dense block's 13 take 0.4 ms, some
-32 kernels (moe/router.py, token_dispatcher.py)."""
+"""Host seconds to launch a block's router, permutations and exchange in one pass, beyond those of a dense
+block, if Megatron Core's host loops over the experts: some 32 kernels (moe/router.py, token_dispatcher.py) at
+30 us each, as a dense block's 13 take 0.4 ms."""
 _EXPERT_HOST_SECONDS = 3.0e-5
-"""Host seconds for each expert of the rank, the mean over both passes: two weights an expert, each with a hook of its
-own (distributed_data_parallel.py)."""
+"""Host seconds per local expert, mean over both passes: two weights an expert, each with a separate hook
+(distributed_data_parallel.py)."""
 _EXPERT_CAST_HOST_SECONDS = 1.1e-4
-"""Host seconds that come to it in fp8: a cast copy of each looked up, a tensor made for each of two cast operands."""
+"""Further host seconds per local expert in fp8: a cast copy of each weight looked up, a tensor made for each
+of two cast operands."""
 SLICE_SECONDS = 7.8e-6
-"""Host seconds for each rank's slice of a matrix that is gathered or reduced as a list of slices (DeepSpeed v0.5,
-zero/partition_parameters.py, _allgather_param and _reduce_scatter_gradient): a loop over ranks cuts a slice, 2.8 us
-(timed with torch 2.11 on a CPU), and c10d copies it by a kernel of its own, 5 us (profile `datasheet-gpu`)."""
+"""Host seconds per rank's slice of a matrix that is gathered or reduced as a list of slices (DeepSpeed v0.5,
+zero/partition_parameters.py, _allgather_param and _reduce_scatter_gradient): a loop over ranks cuts a slice,
+2.8 us (timed with torch 2.11 on a CPU), and c10d copies it by a separate kernel, 5 us (profile
+`datasheet-gpu`)."""
 MOST_PASSES = 2.0
-"""Of a block that a backward pass launches: its own, and the forward pass that full recompute repeats."""
+"""Maximum passes of a block that a backward pass launches: its own, and the forward pass that full recompute
+repeats."""
 
 
 def _exposed_tensor_seconds(pieces: Pieces, sent: Array, window: Array) -> Array:
-    """Like `sent`: the part of tensor-parallel communication that `window` seconds of products do not hide.
+    """Exposed part of tensor-parallel communication `sent` during `window` seconds of products, in the shape
+    of `sent`.
 
-    Without `overlap=` it is the stack's share. A layout with `overlap=tp` hides it behind products in as many chunks as
-    there are ranks, of which one never is: the first that is gathered comes before its product, the last that is
-    scattered after it.
+    Without `overlap=` it is the stack's share. A layout with `overlap=tp` hides it behind products in as many
+    chunks as there are ranks, of which one is never hidden: the first gather precedes its product, the last
+    scatter follows it.
     """
     question, columns = pieces.question, pieces.columns
 
@@ -377,7 +389,8 @@ def _exposed_tensor_seconds(pieces: Pieces, sent: Array, window: Array) -> Array
 
 
 def layer_forward(pieces: Pieces) -> Term:
-    """One block forward: compute, exposed tensor-parallel and gather time, and launches that outlast the device."""
+    """Seconds of one block forward: compute, exposed tensor-parallel and gather time, and launches that
+    outlast the device."""
     block, tensor, context = pieces.block, pieces.tensor, pieces.context
     experts_shown = pieces.experts_shown
     gather, gather_hidden = exposed_gathers_forward(pieces)
@@ -441,10 +454,11 @@ def layer_backward(pieces: Pieces) -> Term:
 
 
 def halves(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
-    """One block backward as its schedule runs it, and the part of that which a split runs apart, towards the weights.
+    """Seconds of one block backward with its schedule, and the part for weight gradients that a split pass
+    runs separately.
 
-    Communication stays with the other half. Where every pass is split each half is launched by itself; where few are,
-    launches are shared out as the device's work is, so that the halves add up to the whole pass.
+    Communication stays with the other half. If every pass is split each half has separate launches; if few
+    are, launches are divided like the device's work, so that the halves add up to the complete pass.
     """
     weight, launches = pieces.block.weight, launch_seconds(pieces)
     device_seconds = total({part: value for part, value in backward.items() if part != "host"})
@@ -458,7 +472,8 @@ def halves(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
 
 
 def _host(pieces: Pieces, device_seconds: Array, *, passes: float | Array) -> Array:
-    """Time the host needs to launch a block: in full on a CPU, what outlasts the device's work on a GPU."""
+    """Exposed host seconds to launch a block: all on a CPU; on a GPU only those that outlast the device's
+    work."""
     per_pass = launch_seconds(pieces)
     launches: Array = per_pass * passes if isinstance(passes, float) else per_pass[:, None] * passes
     return _host_outlasting_device(pieces, launches, device_seconds)
@@ -483,11 +498,13 @@ def launch_seconds(pieces: Pieces) -> Array:
 
 
 def _first_of_experts(pieces: Pieces) -> Array:
-    """(N,) seconds in which the device waits for its experts' first product, as their host waited for counts.
+    """(N,) seconds in which the device waits for its experts' first product, because the host waited for
+    token counts.
 
-    Where no token is dropped the host reads how many came before it can launch what works on them, by when the device
-    has done all that it was given. It goes through the experts of the first of their two products (half of what they
-    add to a pass) and only then launches one. Another microbatch fills the gap; CUDA graphs know no counts.
+    If no token is dropped the host reads the counts before it can launch the experts' kernels, by when the
+    device has finished all earlier ones. It loops over the experts of the first of their two products (half
+    of what they add to a pass) before it launches one. Another microbatch fills the gap; CUDA graphs need no
+    counts.
     """
     question, stack = pieces.question, pieces.question.stack
     if not (question.model.has_experts and stack.waits_for_expert_counts and pieces.device.launches_ahead):
@@ -508,23 +525,25 @@ def _host_outlasting_device(pieces: Pieces, launches: Array, device_seconds: Arr
 
 
 def or_launches(pieces: Pieces, window: Array, *, passes: float) -> Array:
-    """(N,) seconds of a pass behind which communication runs, those included in which the device waits for its host.
+    """(N,) seconds of a pass that can hide communication, including those in which the device waits for its
+    host.
 
-    Stages differ in what they recompute, so of backward passes those count that launch most: behind a shorter window
-    a device that is faster than its host would show more the faster it is.
+    Stages differ in what they recompute, so of backward passes the one with most launches counts: with a
+    shorter window a device that outpaces its host would expose more the faster it is.
     """
     return np.maximum(window, passes * launch_seconds(pieces)) if pieces.device.launches_ahead else window
 
 
 _TOKEN_BYTES, _SIZE_BYTES = 8, 40
-"""Of a token's number, and of the five sizes that Megatron-LM sends ahead (core/tensor_parallel/data.py)."""
+"""Bytes of a token id, and of the five sizes that Megatron-LM sends ahead (core/tensor_parallel/data.py)."""
 _MASK_BYTES = 17
-"""Read and written for each pair of positions: ones and their lower triangle in fp32, compared (megatron/utils.py)."""
+"""Bytes read and written per pair of positions: ones and their lower triangle in fp32, compared
+(megatron/utils.py)."""
 _MASK_KERNELS = 3
 
 
 def action_terms(pieces: Pieces) -> dict[str, Term]:
-    """Coefficients of an action by its pass, and of a hand-over that blocks nobody."""
+    """Coefficients of an action by its pass, and of a hand-over that does not block."""
     question, columns = pieces.question, pieces.columns
     each, ahead = question.hardware.action_host_seconds, pieces.device.launches_ahead
     hands_on = boundary_seconds(question, columns, pieces.links.groups)
@@ -550,13 +569,13 @@ def action_terms(pieces: Pieces) -> dict[str, Term]:
 
 
 _Exposed = tuple[Array, Array]
-"""Seconds in sight, and seconds hidden."""
+"""Exposed seconds, and hidden seconds."""
 _Run = tuple[int, bool]
-"""The number of a matrix, and whether it is at work backward."""
+"""Index of a matrix, and whether its backward pass runs."""
 
 
 def exposed_gathers_forward(pieces: Pieces) -> _Exposed:
-    """(N,) each, of the gathers of a forward pass."""
+    """(N,) exposed and hidden seconds of the gathers of a forward pass."""
     gather = pieces.links.block.gather
     if not pieces.question.stack.zero3_waits_for_device:
         return _exposed_behind(pieces, gather, pieces.forward_window)
@@ -566,7 +585,8 @@ def exposed_gathers_forward(pieces: Pieces) -> _Exposed:
 
 
 def exposed_gathers_backward(pieces: Pieces) -> _Exposed:
-    """(N, P) each, of the gathers of a backward pass and of gradients reduced behind it."""
+    """(N, P) exposed and hidden seconds of the gathers of a backward pass and of gradients reduced during
+    it."""
     data = pieces.links.block
     if pieces.question.stack.zero3_reuse_elements is None:
         found = _exposed_behind(pieces, data.gather + data.backward_reduce, pieces.backward_window)
@@ -578,7 +598,7 @@ def exposed_gathers_backward(pieces: Pieces) -> _Exposed:
 
 
 def _policy_gathers(pieces: Pieces, policy: int) -> _Exposed:
-    """(N,) each, where hooks of each matrix gather."""
+    """(N,) exposed and hidden seconds under one policy, if hooks of each matrix gather."""
     data, again = pieces.links.block, pieces.block.recomputed[:, policy]
     weights, runs = _weights(pieces), _runs(pieces, policy)
     gathers = [data.gather * share for share in _gathered_shares(pieces, runs, weights)]
@@ -594,7 +614,8 @@ def _policy_gathers(pieces: Pieces, policy: int) -> _Exposed:
 
 
 def _exposed_run_by_run(pieces: Pieces, runs: Sequence[tuple[Array, Array, Array]]) -> _Exposed:
-    """(N,) each, of runs: gather, all that moves, compute. Under ZeRO-3 alone each waits for its own."""
+    """(N,) exposed and hidden seconds of runs (gather, all communication, compute). Under ZeRO-3 alone each
+    run waits for its own communication."""
     gathers, moved, seconds = (np.stack(some) for some in zip(*runs, strict=True))
     late = _slice_seconds(pieces) * (gathers > 0).sum(axis=0)
     waited = [_exposed_behind(pieces, *run) for run in zip(moved, seconds, strict=True)]
@@ -605,13 +626,14 @@ def _exposed_run_by_run(pieces: Pieces, runs: Sequence[tuple[Array, Array, Array
 
 
 def _ordered_sum(arrays: Iterable[Array]) -> Array:
-    """Their sum, one after another, so that a layout costs the same bits alone and among others."""
+    """Sum of arrays in order, so that a layout's costs have the same bits alone and among others."""
     total: Array = reduce(np.add, arrays, np.zeros(1))
     return total
 
 
 def _runs(pieces: Pieces, policy: int) -> list[_Run]:
-    """Backward from the last matrix to the first; what is recomputed runs forward before the first that needs it."""
+    """Runs of a backward pass from the last matrix to the first; recomputed matrices run forward before the
+    first that needs them."""
     name, drops = RECOMPUTE_POLICIES[policy], pieces.question.stack.drops
     redone = [
         name == "full" or (name == "selective" and bool(drops & one.redone_by)) for one in _matrices(pieces)
@@ -625,7 +647,7 @@ def _runs(pieces: Pieces, policy: int) -> list[_Run]:
 
 
 def _gathered_shares(pieces: Pieces, runs: Sequence[_Run], weights: Array) -> Iterator[Array]:
-    """(N,) for each run: the share of a block's weights that is gathered for it."""
+    """(N,) share of a block's weights gathered for each run."""
     reach = pieces.question.stack.zero3_reuse_elements or 0
     held = pieces.counts.block + pieces.counts.experts
     for at, (matrix, backward) in enumerate(runs):
@@ -637,7 +659,8 @@ def _gathered_shares(pieces: Pieces, runs: Sequence[_Run], weights: Array) -> It
 
 
 def _run_seconds(pieces: Pieces, runs: Sequence[_Run], again: Array) -> Iterator[Array]:
-    """(N,) seconds of each run, of which those forward take `again`; with none, what reads the core does."""
+    """(N,) seconds of each run, the forward ones taking `again` in total; without them the run that reads the
+    core takes it."""
     forward, backward = (_seconds(pieces, backward=way) for way in (False, True))
     redone = [forward[matrix] for matrix, way in runs if not way]
     for matrix, way in runs:
@@ -650,7 +673,7 @@ def _matrices(pieces: Pieces) -> list[Operator]:
 
 
 def _weights(pieces: Pieces) -> Array:
-    """(U, N): each matrix's share of a block's parameters on a rank."""
+    """(U, N) each matrix's share of a block's parameters on a rank."""
     columns = pieces.columns
     degrees = columns.tp, columns.ep, columns.etp
     each = np.stack([one.share * sum(held_on_rank(one.weights, *degrees)) for one in _matrices(pieces)])
@@ -659,8 +682,8 @@ def _weights(pieces: Pieces) -> Array:
 
 
 def _seconds(pieces: Pieces, *, backward: bool) -> Array:
-    """(U, N) seconds of each run of a pass. The core runs before what reads it, and backward behind that; what a block
-    without one has besides products is shared out."""
+    """(U, N) seconds of each run of a pass. The core runs before the matrix that reads it, backward after it;
+    other compute of a block is distributed in proportion to weights."""
     block, matrices = pieces.block, _matrices(pieces)
     gemms = [
         (one.share, local_gemm(pieces.question, pieces.columns, one.gemm)) for one in matrices if one.gemm
@@ -680,20 +703,20 @@ def _seconds(pieces: Pieces, *, backward: bool) -> Array:
 
 
 def _slice_seconds(pieces: Pieces) -> Array:
-    """(N,) seconds in which the host cuts and copies a tensor, a slice a rank."""
+    """(N,) seconds in which the host divides and copies a tensor, a slice per rank."""
     gathers = pieces.links.block.gather > 0
     return np.where(gathers, SLICE_SECONDS * pieces.columns.shard, 0.0)
 
 
 def _exposed_behind(pieces: Pieces, communication: Array, window: Array) -> _Exposed:
-    """(N,) exposed and hidden seconds of communication behind `window` seconds of compute."""
+    """(N,) exposed and hidden seconds of communication during `window` seconds of compute."""
     streams = pieces.question.cluster.gpu.kind != "cpu"  # there `fully_shard` waits for every gather
     shown = exposed(communication, window, pieces.question.hardware, overlapped=streams)
     return shown, communication - shown
 
 
 def sync(pieces: Pieces) -> dict[str, Term]:
-    """Gradients still to be reduced after the last backward of a rank."""
+    """Terms of gradients still to be reduced after the last backward of a rank."""
     layer = pieces.links.block.step_reduce
     window = or_launches(pieces, pieces.backward_window, passes=MOST_PASSES)
     layer_shown = _reduce_shown(pieces, layer, window)
@@ -708,9 +731,10 @@ def sync(pieces: Pieces) -> dict[str, Term]:
 
 
 def _never_hidden(pieces: Pieces, reduce_shown: Array) -> Array:
-    """(N,) seconds of a block beyond those in sight that `overlap=dp` cannot hide; 0 in layouts without it.
+    """(N,) further exposed seconds of a block that `overlap=dp` cannot hide; 0 in layouts without it.
 
-    Nothing runs any more behind which the last block could be reduced, nor yet where the first is gathered.
+    No compute remains that could hide the last block's reduction, and none has begun that could hide the
+    first gather.
     """
     columns, block = pieces.columns, pieces.links.block
     named = columns.overlap_dp == 1
@@ -723,7 +747,7 @@ def _never_hidden(pieces: Pieces, reduce_shown: Array) -> Array:
 
 
 def _summed(pieces: Pieces) -> Term:
-    """An all-reduce of gradients that each tensor rank has a part of; nothing where every parameter is trained."""
+    """All-reduce of gradients that are partial on each tensor rank; empty if every parameter is trained."""
     question, columns = pieces.question, pieces.columns
     if question.training.tuning is None:
         return {}
@@ -744,8 +768,8 @@ def _sync_of_ends(pieces: Pieces) -> dict[str, Term]:
 
 
 def _reduce_shown(pieces: Pieces, reduce: Array, window: Array) -> Array:
-    """(N,) seconds that a rank waits at its step's end for `reduce`, the gradients of a module, the mean over its
-    chunks; `window` is the backward pass of the module."""
+    """(N,) exposed seconds at a rank's step end of `reduce`, a module's gradients, mean over its chunks;
+    `window` is the backward pass of the module."""
     question, columns, stack = pieces.question, pieces.columns, pieces.question.stack
     at_once = np.isin(columns.zero, stack.overlaps_gradient_reduce_at)
     overlapped = at_once & is_overlapped(columns, "dp", default=stack.overlap_gradient_reduce)
@@ -759,22 +783,22 @@ def _reduce_shown(pieces: Pieces, reduce: Array, window: Array) -> Array:
 
 
 def gather_shown(pieces: Pieces, gather: Array, window: Array) -> Array:
-    """(N,) seconds of a gather of updated weights that `window` does not hide."""
+    """(N,) exposed seconds of a gather of updated weights during `window`."""
     hides = is_overlapped(pieces.columns, "dp", default=pieces.question.stack.overlap_parameter_gather)
     return exposed(gather, window, pieces.question.hardware, overlapped=hides)
 
 
 def forward_window(pieces: Pieces) -> Array:
-    """(N,) seconds of a block's forward pass behind which weights are gathered."""
+    """(N,) seconds of a block's forward pass that can hide gathered weights."""
     return or_launches(pieces, pieces.forward_window, passes=1.0)
 
 
 def optimizer(pieces: Pieces) -> dict[str, Term]:
-    """Update of the rank's share of the states, then the gather of updated weights (ZeRO-1/2).
+    """Terms of the update of the rank's share of the states, and of the gather of updated weights (ZeRO-1/2).
 
-    On the device it is bound by memory: per parameter it reads gradient, moments and (master) weight and writes all but
-    the gradient. The gradient norm reads the gradients once more, averaging over replicas reads and writes them, a
-    buffer that stays is zeroed.
+    On the device it is bound by memory: per parameter it reads gradient, moments and (master) weight and
+    writes all but the gradient. The gradient norm reads the gradients once more, averaging over replicas
+    reads and writes them, a persistent buffer is zeroed.
     """
     counts, links, each = pieces.counts, pieces.links, _update_seconds(pieces, "block")
 
@@ -800,7 +824,7 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
 
 
 def _norms(pieces: Pieces) -> Term:
-    """LAMB's all-reduce of norms: over tensor ranks alone where nothing else splits a parameter."""
+    """LAMB's all-reduce of norms: over tensor ranks only, if nothing else splits a parameter."""
     seconds, columns = pieces.links.norms, pieces.columns
     if not seconds.any():
         return {}
@@ -809,8 +833,8 @@ def _norms(pieces: Pieces) -> Term:
 
 
 def block_update(pieces: Pieces, each: Array | None = None) -> Array:
-    """(N,) seconds to update the parameters of a block on the device, jitter left out; `each` are those of a parameter
-    that is no expert's, where they are known."""
+    """(N,) seconds to update the parameters of a block on the device, without jitter; `each` are the known
+    seconds per non-expert parameter."""
     block = pieces.counts.block * (_update_seconds(pieces, "block") if each is None else each)
     if pieces.question.model.has_experts:
         block = block + pieces.counts.experts * _update_seconds(pieces, "experts")
@@ -823,7 +847,7 @@ def block_update_seconds(question: Question, columns: LayoutColumns) -> Array:
 
 
 def _update_seconds(pieces: Pieces, part: Part) -> Array:
-    """(N,) seconds to update one parameter of the rank on its device: the bytes that a step reads and writes for it."""
+    """(N,) seconds to update one parameter on the device: the bytes that a step reads and writes for it."""
     question, columns = pieces.question, pieces.columns
     experts, share = part == "experts", tuned(question, columns, part).share
     states = state_bytes(question, columns, experts=experts, end=part if part in ENDS else None)
@@ -845,7 +869,8 @@ def _update_seconds(pieces: Pieces, part: Part) -> Array:
 
 
 def tied_reduce_seconds(question: Question, columns: LayoutColumns, boundary: Groups) -> Array:
-    """First and last stage add the gradients of a tied matrix: one transfer over the stage boundary's links.
+    """(N,) seconds to add the gradients of a tied matrix on first and last stage: one transfer over the stage
+    boundary's links.
 
     In a V both are on one rank.
     """

@@ -1,21 +1,19 @@
-"""Parts of memory coefficients: states per parameter, parameters of a rank, activations that it keeps.
+"""Parts of memory coefficients: states per parameter, parameters of a rank, kept activations, temporaries of
+a block at work (recomputed activations, gradients before reduction, gathered weights), and tensors that
+collectives hold back.
 
-Temporaries of a block at work: what it recomputes, gradients on their way, weights that it gathers.
-
-Tensors that collectives hold back while the host runs ahead of the device.
-
-Before torch 2.8 every collective marks its tensors as used on NCCL's stream (`record_stream`). One that is freed goes
-back to the allocator only when the device has passed that point, and the host frees it long before: launches wait in a
-queue of some 1,024, and so do the tensors of as many blocks. They are free for the program, so they count as reserved
-and not as allocated (pytorch/pytorch issue 147168; pull request 148590 ended it).
+Before torch 2.8 every collective marks its tensors as used on NCCL's stream (`record_stream`). The allocator
+reuses a freed tensor only when the device has passed that point, while the host frees it long before: a queue
+holds some 1,024 launches, and so the tensors of several blocks. They are free for the program, so they count
+as reserved and not as allocated (pytorch/pytorch issue 147168; pull request 148590 ended it).
 
     blocks ahead   n = 1024 / launches of a block's forward pass
     held           2 · e · s · b · h · (min(n, L) + min(L, (n − L)⁺ / 2))
 
-L blocks lie on a rank before its host has to wait, e is the bytes of an element. Tensor parallelism reduces two tensors
-of s·b·h a pass and block that nothing keeps; the second term is the microbatch before, in whose backward pass a block
-launches twice as much. Left out: hosts that are slower than their device, which hold nothing back, and collectives of
-other axes.
+L blocks are on a rank before its host has to wait, e is the bytes of an element. Tensor parallelism reduces
+two tensors of s·b·h per pass and block that are not kept; the second term is the microbatch before, in whose
+backward pass a block launches twice as much. Leaves out hosts that are slower than their device, which hold
+nothing back, and collectives of other axes.
 """
 
 from __future__ import annotations
@@ -50,15 +48,15 @@ class Sizes:
     states: StateBytes
     """Bytes of states per parameter, as if all were on the device."""
     experts: StateBytes
-    """States of routed experts."""
+    """Bytes of states per parameter of routed experts."""
     ends: tuple[StateBytes, StateBytes]
-    """States of embedding, and of head."""
+    """Bytes of states per parameter of the embedding, and of the head."""
     counts: Parameters
     kept: ActivationBytes
     head: Array
     """(N,) parameters of the head on its rank."""
     fp8_copies: Array
-    """(N,) bytes per parameter of a block."""
+    """(N,) bytes of cast copies per parameter of a block."""
 
     def held_block(self, states: StateBytes, experts: StateBytes) -> Term:
         """Persistent bytes of a block with these states."""
@@ -105,14 +103,16 @@ def sizes_of(question: Question, columns: LayoutColumns) -> Sizes:
 
 
 _NARROW_COPIES = 2.0
-"""Copies of a matrix in the type of its products that Transformer Engine keeps: one for each way it is read."""
+"""Copies of a matrix in the type of its products that Transformer Engine keeps: one for each way of reading
+it."""
 
 
 def narrow_copies(question: Question) -> float:
-    """Bytes per parameter of a block of the copies that Transformer Engine casts once a step, one for each way that a
-    product reads a matrix: a frozen one is read both ways, too, as its input wants a gradient (module/linear.py, 2.5).
+    """Bytes per parameter of a block of the copies that Transformer Engine casts once a step, one for each
+    way that a product reads a matrix. A frozen matrix is also read both ways, as its input needs a gradient
+    (module/linear.py, 2.5).
 
-    Quantised matrices have none: they are made 16 bits wide where they are used, and multiplied so.
+    Quantised matrices have none: they are widened to 16 bits where they are used, and multiplied in 16 bits.
     """
     training = question.training
     quantised = training.tuning is not None and training.tuning.base is not None
@@ -131,16 +131,17 @@ def _persistent_bytes(states: StateBytes, module_parameters: Array, gathered: Ar
 
 
 _QUEUED = 1024.0
-"""Launches that wait for the device before the next blocks its host (CUDA, observed by many; nowhere promised)."""
+"""Launches that wait for the device before the next one blocks its host (CUDA; widely observed, not
+documented)."""
 _OF_A_COLLECTIVE = 5.0
-"""Entries of a collective in it: its kernel, and an event recorded and waited for on either stream (torch,
+"""Queue entries of a collective: its kernel, and an event recorded and waited for on either stream (torch,
 `ProcessGroupNCCL::collective`)."""
 _REDUCED = 2.0
-"""Tensors of a block and pass that are reduced over tensor-parallel ranks."""
+"""Tensors per block and pass that are reduced over tensor-parallel ranks."""
 
 
 def held_back_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes that a rank's allocator may not use again yet; nothing on a CPU or without tensor parallelism."""
+    """(N,) bytes that a rank's allocator may not yet reuse; 0 on a CPU or without tensor parallelism."""
     if not question.stack.records_streams or question.cluster.gpu.kind == "cpu":
         return np.zeros(len(columns))
     model, training = question.model, question.training
@@ -159,16 +160,17 @@ def held_back_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def working_bytes(sizes: Sizes) -> Array:
-    """(N, P) largest temporary set of one block: what is recomputed, gradients on their way, gathered weights.
+    """(N, P) bytes of the largest temporary set of one block: recomputed activations, gradients before
+    reduction, gathered weights.
 
-    The widest moment of the backward pass holds the gradient of the residual stream, that of the MLP's inner activation
-    and, unless products add into the gradient buffer themselves, that of the matrix between (of a mixture the matrices
-    of all its experts here, which one grouped product makes). ZeRO-3 holds weights of
-    the block at work, and ZeRO-2 and 3 its full gradient once more while it is scattered. A mixture also holds the
-    gradient of the copies that its experts work on. A cast to fp8 that is not fused holds its operand in fp32. Where
-    attention gathers keys and values over context ranks, these and their gradients may be wider than the MLP. After a
-    loss in chunks the gradient of a tied output matrix counts too; all logits at once hold more than a block does with
-    it.
+    The peak of the backward pass holds the gradient of the residual stream, that of the MLP's inner
+    activation and, unless products add into the gradient buffer themselves, that of the matrix between (in a
+    mixture the matrices of all local experts, which one grouped product makes). ZeRO-3 holds weights of the
+    block at work, and ZeRO-2 and 3 its full gradient once more while it is scattered. A mixture also holds
+    the gradient of its experts' copies of tokens. An unfused cast to fp8 holds its operand in fp32. If
+    attention gathers keys and values over context ranks, these and their gradients may be wider than the MLP.
+    After a loss in chunks the gradient of a tied output matrix counts too; with all logits at once the head's
+    own peak is larger than a block's with it.
     """
     question, columns, kept = sizes.question, sizes.columns, sizes.kept
     states, experts, counts = sizes.states, sizes.experts, sizes.counts
@@ -221,8 +223,8 @@ def working_bytes(sizes: Sizes) -> Array:
 
 
 def _largest_widened(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) elements of the largest matrix that is made wide for a product, those of a rank's experts in one kernel
-    together; nothing where frozen matrices are kept as wide. Gradients of adapters are too small to tell."""
+    """(N,) elements of the largest matrix that is widened for a product, all local experts in one kernel
+    together; 0 if frozen matrices are stored at full width. Gradients of adapters are negligible."""
     largest = np.zeros(len(columns))
     for one in job_operators(question.model, question.training.tuning):
         gemm = one.gemm
@@ -236,13 +238,13 @@ def _largest_widened(question: Question, columns: LayoutColumns) -> Array:
 
 
 _SCORES_IN_FLIGHT = {"fused-softmax": 2.0, "unfused": 3.0}
-"""Tensors as large as the attention scores besides those that are kept: gradients of what softmax returns and reads,
-and of a copy that a mask is written into. As many are there when the scores are made."""
+"""Tensors of the attention scores' size in addition to kept ones: gradients of the softmax's output and
+input, and of a masked copy. Equally many exist when the scores are made."""
 
 
 def _around_mixing(sizes: Sizes) -> Array:
-    """(N, 1): bytes that the backward pass of an attention core which stores scores holds, or of a scan of plain
-    products, less what the MLP has freed."""
+    """(N, 1) bytes held by the backward pass of an attention core that stores scores, or of a scan of plain
+    products, less the bytes that the MLP has freed."""
     question, columns = sizes.question, sizes.columns
     model, training = question.model, question.training
     tokens, stream = tokens_on_rank(question, columns, "split"), columns.tokens(training.sequence_length)
@@ -259,7 +261,8 @@ def _around_mixing(sizes: Sizes) -> Array:
 
 
 def _tied_gradient(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) the output matrix's gradient from a loss in chunks, which waits for the embedding's to be added to it."""
+    """(N,) bytes of the output matrix's gradient from a loss in chunks, which waits to be added to the
+    embedding's."""
     model = question.model
     matrix = question.training.element_bytes * model.hidden_size * float(padded_vocabulary(model, 1))
     trains = question.training.trains("head matrix")

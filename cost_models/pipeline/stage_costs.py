@@ -1,23 +1,25 @@
 """Costs of a pipeline stage as affine functions of its layers: one record for one layout and for a million.
 
-Everything downstream (estimate, bounds, ILP, timeline) reads these columns and nothing else, so no second model can
-drift from the first. Shape legend: N layouts (rows), P recompute policies in the order of `RECOMPUTE_POLICIES`, K
-kinds, T = K·P sorts, kind by kind.
+Everything downstream (estimate, bounds, ILP, timeline) reads these columns and nothing else, so no second
+model can diverge from the first. Shape legend: N layouts (rows), P recompute policies in the order of
+`RECOMPUTE_POLICIES`, K kinds, T = K·P sorts, kind by kind.
 
 A virtual stage with `n` blocks under policy `q` takes, for one microbatch,
 
     forward  = stage_forward  + n · layer_forward         + embedding_forward  [first] + head_forward  [last]
     backward = stage_backward + n · layer_backward[q]     + embedding_backward [first] + head_backward [last]
 
-A schedule that splits the backward pass runs its part towards the weights as an action of its own,
+A schedule that splits the backward pass runs its weight gradients as a separate action,
 
     weight = stage_weight + n · layer_weight + head_weight [last]          input = backward + stage_weight − weight
 
-but the first stage, whose input wants no gradient, runs all of backward there: its input half takes `stage_backward`.
-A pass that such a schedule leaves whole takes input + weight. (`stage_weight` is zero where few are split.)
+except on the first stage, whose input needs no gradient: all of backward runs in the weight half, and its
+input half takes `stage_backward`. A pass that such a schedule does not split takes input + weight.
+(`stage_weight` is zero if few passes are split.)
 
-A stage hands its result on after a delay of `p2p` (none inside one rank). Sends that block the sender are already
-inside `stage_forward` / `stage_backward`. `first` is virtual stage 0, `last` is virtual stage pp·vpp − 1.
+A stage hands its result on after a delay of `p2p` (none inside one rank). Sends that block the sender are
+already inside `stage_forward` / `stage_backward`. `first` is virtual stage 0, `last` is virtual stage pp·vpp
+− 1.
 
 After its last backward a rank with N_r blocks in all still needs, before and for the optimizer step,
 
@@ -26,8 +28,8 @@ After its last backward a rank with N_r blocks in all still needs, before and fo
 
     step = max over ranks (end of its last action + sync) + max over ranks (optimizer) + step_overhead
 
-Memory of a rank, for each set of live (forwarded, not yet backwarded) microbatches w_c of its chunks c, of which u_c
-are between the halves of their backward pass, that is maximal in the schedule, must stay below `memory_limit`:
+Memory of a rank, for each maximal set of live (forwarded, not yet backwarded) microbatches w_c of its chunks
+c, u_c of which are between the halves of their backward pass, must stay below `memory_limit`:
 
     training  = static + Σ_c n_c (layer_static + w_c · layer_activation[q_c] + u_c · layer_pending [not first stage])
                 + [holds first] (embedding_static + w_0 · embedding_activation)
@@ -36,22 +38,23 @@ are between the halves of their backward pass, that is maximal in the schedule, 
     optimizer = static + rank_update + Σ_c n_c (layer_static + layer_update)
                 + [first] (embedding_static + embedding_update) + [last] (head_static + head_update)
 
-Every coefficient, of time (seconds) and of memory (bytes), is first split into the parts a user sees, `{part: value}`
-(terms); `stage_costs` is the one place where these are added up.
+Every coefficient, of time (seconds) and of memory (bytes), is first split into the parts a user sees, `{part:
+value}` (terms); only `stage_costs` adds them up.
 
-**Kinds.** Models whose blocks are of several kinds have coefficients of each kind, of the mean block, and by sort: a
-kind of block under a recompute policy. Where blocks are of several kinds `n · layer` is a sum over them; coefficients
-by sort price placements, those of the mean block are for what sums over the whole model, or draws clouds of points.
-What is no block's is that of the last block's kind (predicted further tokens have such blocks), and what a rank does or
-holds besides is the mean. Where blocks are offloaded by number, which ones they are is not told, so all blocks are
-priced as their mean.
+**Kinds.** Models with several kinds of blocks have coefficients of each kind, of the mean block, and by sort:
+a kind of block under a recompute policy. Then `n · layer` is a sum over sorts; coefficients by sort price
+placements, those of the mean block serve sums over the full model and clouds of points. Coefficients that
+belong to no block are those of the last block's kind (predicted further tokens have such blocks), and the
+rank's remaining ones are the mean. If blocks are offloaded by number, which blocks is not specified, so all
+blocks are priced as their mean.
 
-**Further tokens.** Where a model predicts some, each has a block of its own behind the last one, and the head once
-more. It reads the state that the head reads and the embedding of the next token, both normed, side by side through a
-matrix (2h, h), and ends in the same output matrix and a loss of its own (DeepSeek-V3, arXiv 2412.19437, section 2.2).
-All lie with the head; on a pipeline that rank holds the token embedding a second time, and its gradients are added to
-the first stage's (Megatron Core, `multi_token_prediction.py`). Being part of the head, these blocks recompute nothing.
-Left out: what the joining matrix itself keeps and is held by.
+**Further tokens.** If a model predicts some, each has an additional block behind the last one, and the head
+once more. The block reads the head's input and the embedding of the next token, both normalised, side by side
+through a matrix (2h, h), and ends in the same output matrix and a separate loss (DeepSeek-V3, arXiv
+2412.19437, section 2.2). All are on the head's rank; in a pipeline that rank holds the token embedding a
+second time, and its gradients are added to the first stage's (Megatron Core, `multi_token_prediction.py`).
+Being part of the head, these blocks recompute nothing. Leaves out activations and states of the joining
+matrix itself.
 """
 
 from __future__ import annotations
@@ -112,11 +115,11 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.kinds import Kinds
 
 _FORWARD_PASSES, _BACKWARD_PASSES = 8.0, 10.0
-"""Over the residual stream: two norms, and both put side by side."""
+"""Passes over the residual stream: two norms, and their outputs joined side by side."""
 
 
 def _further_seconds(pieces: Pieces, terms: Terms) -> Terms:
-    """The coefficients of time that change, with what further tokens add."""
+    """Coefficients of time that further predicted tokens change."""
     question, columns, device = pieces.question, pieces.columns, pieces.device
     rows, h = columns.tokens(question.training.sequence_length), question.model.hidden_size
     width, joined = h / columns.tp, np.asarray(2.0 * h)
@@ -132,7 +135,7 @@ def _further_seconds(pieces: Pieces, terms: Terms) -> Terms:
 
 
 def _further_bytes(question: Question, columns: LayoutColumns, terms: Terms) -> Terms:
-    """Memory coefficients that change with further predicted tokens."""
+    """Coefficients of memory that further predicted tokens change."""
     own: dict[str, tuple[Term, ...]] = {"moment": (terms["head_moment"],)}
     own |= {k: (terms[f"head_{k}"], _unrecomputed(terms[f"layer_{k}"])) for k in ("activation", "pending")}
     return _with_further(question, columns, terms, own, ("static", "update"))
@@ -145,8 +148,8 @@ def _with_further(
     own: Mapping[str, Sequence[Term]],
     of_rank: Sequence[str],
 ) -> Terms:
-    """Terms of the head with `own` of each further token, and of its rank with a block and the embedding, which a
-    pipeline's last rank would not hold anyway."""
+    """Terms of the head with `own` for each further token, and of its rank with a block and the embedding,
+    which a pipeline's last rank otherwise would not hold."""
     times = question.model.further_tokens
     changed = {
         f"head_{kind}": sum_terms(terms[f"head_{kind}"], *each, times=times) for kind, each in own.items()
@@ -160,19 +163,22 @@ def _with_further(
 
 
 def _unrecomputed(block: Term) -> Term:
-    """A block's term without recompute, where it has one for each policy."""
+    """A block's term without recomputation, if it has one for each policy."""
     return {part: value[:, 0] if value.ndim > 1 else value for part, value in block.items()}
 
 
 _END_OF_A_BLOCK = 0.5
-"""To drive an end of the model takes this share of a block, on a CPU: both together take as long as one."""
+"""Host time for an end of the model on a CPU, as a share of a block's."""
 
 
 def time_terms(
     question: Question, columns: LayoutColumns, *, data_parallel: bool = True, whole: bool = True
 ) -> Terms:
-    """All time coefficients for N layouts at once, or as if no other ranks held the same parameters; without the
-    `whole` model's ends only those of blocks, and of what a rank does once a step."""
+    """All time coefficients for N layouts at once.
+
+    Without `data_parallel`, as if no other ranks held the same parameters; without `whole`, only those of
+    blocks and of the rank's work once a step.
+    """
     question = timed(question)
     pieces = Pieces(question, columns, data_parallel, whole)
     terms: Terms = {
@@ -199,7 +205,7 @@ def time_terms(
 
 
 def _of_passes(pieces: Pieces) -> Terms:
-    """Passes through embedding and head, and what an action of a pipeline and a step take besides."""
+    """Terms of passes through embedding and head, and the fixed terms of a pipeline action and of a step."""
     ends, tensor = pieces.ends, pieces.tensor
     on_cpu = pieces.question.cluster.gpu.kind == "cpu"
     host = {"host": _END_OF_A_BLOCK * launch_seconds(pieces)} if on_cpu else {}
@@ -225,7 +231,8 @@ _MOVING = (
     "working",
     "head_moment",
 )
-"""Terms of tensors that are made and freed within a step; the optimizer's step finds the room of activations."""
+"""Terms of tensors that are made and freed within a step; the optimizer's step reuses the memory of
+activations."""
 
 
 def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
@@ -269,8 +276,9 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
 
 
 def _freed_by_loss(sizes: Sizes, moment: Term) -> Term:
-    """The `moment` of the loss where embedding and head are let go of until their backward pass: that gathers them,
-    through a buffer (counted once where it is a stream's own), beside the gradients of logits in the weights' type."""
+    """Terms of the loss's peak (`moment`) if embedding and head are freed until their backward pass, which
+    gathers them again, through a buffer (counted once if it is a stream's own), in addition to the gradients
+    of logits in the weights' type."""
     question, columns = sizes.question, sizes.columns
     frees = question.stack.loss_frees_ends and not question.training.optimizer_in_backward
     here = frees & (columns.pp == 1) & ~chunks_loss(question, columns)
@@ -281,18 +289,20 @@ def _freed_by_loss(sizes: Sizes, moment: Term) -> Term:
 
 
 def _with_fragmentation(terms: Terms, share: float, released: Array) -> Terms:
-    """Terms with fragmentation: a share of all temporary tensors, and released logits beside the loss."""
+    """Terms with fragmentation, a share of all temporary tensors, and with released logits during the
+    loss."""
     sizes = {name: share * total(terms[name]) for name in _MOVING}
     sizes["head_moment"] = sizes["head_moment"] + (released if share else 0.0)
     return terms | {name: terms[name] | {FRAGMENTATION: size} for name, size in sizes.items()}
 
 
 def _stream_pools(sizes: Sizes, terms: Terms) -> dict[str, Array]:
-    """Memory of `fully_shard` that only its own streams may use again, as the allocator keeps pools by stream.
+    """Memory of `fully_shard` that only its own streams may reuse, as the allocator keeps pools by stream.
 
-    Collectives gather into a buffer of the copy-in stream, for two blocks or for embedding and head, from which weights
-    are copied out. The reduction's stream makes the shards of gradients: from the second step on their blocks are there
-    before the gradients are (torch, distributed/fsdp/_fully_shard/_fsdp_collectives.py).
+    Collectives gather into a buffer of the copy-in stream, for two blocks or for embedding and head, from
+    which weights are copied out. The reduction's stream makes the shards of gradients: from the second step
+    on their memory blocks exist before the gradients do (torch,
+    distributed/fsdp/_fully_shard/_fsdp_collectives.py).
     """
     question, states, counts = sizes.question, sizes.states, sizes.counts
     if not (question.stack.fully_shard and fragmentation(question)):
@@ -316,11 +326,11 @@ def _stream_pools(sizes: Sizes, terms: Terms) -> dict[str, Array]:
 
 
 def _head_bytes(columns: LayoutColumns, kept: ActivationBytes) -> tuple[Array, Array]:
-    """(kept per live microbatch, held at once while the loss runs) of the last stage, (N,) each.
+    """(N,) bytes of the last stage kept per live microbatch, and (N,) bytes held at once while the loss runs.
 
-    Schedules that run backward at once have one microbatch in the head, which belongs to that moment. GPipe keeps them
-    all, and DualPipeV runs another microbatch between; where backward is always split, what the output product kept
-    waits for its weight half.
+    Schedules that run backward at once have one microbatch in the head, which belongs to that moment. GPipe
+    keeps them all, and DualPipeV runs another microbatch between; if backward is always split, the output
+    product's kept tensors wait for its weight half.
     """
     collects, waits = is_scheduled(columns, KEEPS_ALL_LOGITS), is_scheduled(columns, ALWAYS_SPLIT)
     live = kept.head + kept.log_probabilities
@@ -334,22 +344,22 @@ OF_BLOCKS = (
     *("layer_forward", "layer_backward", "layer_weight", "layer_sync", "layer_optimizer"),
     *("layer_static", "layer_activation", "layer_pending", "layer_update", "working"),
 )
-"""Coefficients that a block has."""
+"""Names of the coefficients of blocks."""
 
 
 def times_of_kinds(question: Question, columns: LayoutColumns, *, data_parallel: bool = True) -> list[Terms]:
-    """The terms of time as if all blocks were of one kind, for each kind."""
+    """Terms of time if all blocks were of one kind, for each kind."""
     price = partial(time_terms, data_parallel=data_parallel)
     return each_kind(question, columns, price, partial(price, whole=False))
 
 
 def terms_by_kind(question: Question, columns: LayoutColumns) -> list[Terms]:
-    """The terms of time and memory as if all blocks were of one kind, for each kind."""
+    """Terms of time and memory if all blocks were of one kind, for each kind."""
     return each_kind(question, columns, stage_terms, partial(stage_terms, whole=False))
 
 
 def stage_terms(question: Question, columns: LayoutColumns, *, whole: bool = True) -> Terms:
-    """All coefficients of N layouts at once, those of time and those of memory."""
+    """All coefficients of N layouts at once, of time and of memory."""
     return time_terms(question, columns, whole=whole) | memory_terms(question, columns)
 
 
@@ -358,7 +368,7 @@ def each_kind(
 ) -> list[Terms]:
     """Terms if all blocks were of one kind, for each kind; only terms of blocks differ.
 
-    `of_others` prices all kinds but the last block's, of which terms of blocks count, and what a rank has besides.
+    `of_others` prices all kinds except the last block's; only their terms of blocks and of the rank are used.
     """
     if question.kinds.number == 1:
         return [_zero_frozen_terms(own, price(own, columns)) for own in question.by_kind]
@@ -397,15 +407,15 @@ def each_kind(
 
 
 def _tower_batch_columns(question: Question, own: Question, columns: LayoutColumns) -> LayoutColumns:
-    """The layouts as blocks of one kind see them: to a vision tower every image is a sequence, which no rank splits."""
+    """Layouts for blocks of one kind: for a vision tower every image is a sequence, which no rank splits."""
     if own.model.tower is None or own.model.tower.part != "tower":
         return columns
     return replace(columns, mbs=columns.mbs * (question.training.images or 1), sp=np.zeros_like(columns.sp))
 
 
 def _zero_frozen_terms(own: Question, terms: Terms) -> Terms:
-    """Terms of blocks of one kind as a job runs them: forward alone where nothing before them is trained, and the first
-    of a decoder behind a tower with the token embedding, which lies with it."""
+    """Terms of blocks of one kind in a job: forward only if nothing before them is trained; a decoder's first
+    block behind a tower includes the token embedding, which is on its rank."""
     terms = dict(terms)
     if own.training.still:
         for name in terms.keys() & {"layer_backward", "layer_weight", "layer_activation", "layer_pending"}:
@@ -424,14 +434,14 @@ def _zero_frozen_terms(own: Question, terms: Terms) -> Terms:
 
 
 def terms_by_sort(each: Sequence[Terms]) -> Terms:
-    """Terms of blocks by sort, with an axis T in place of P where there are several kinds."""
+    """Terms of blocks by sort, with an axis T in place of P if there are several kinds."""
     if len(each) == 1:
         return each[0]
     return each[0] | {name: _joined([one[name] for one in each], by_sort) for name in OF_BLOCKS}
 
 
 def by_sort(values: Sequence[Array]) -> Array:
-    """(N, T) of what blocks of each kind have, (N,) or (N, P)."""
+    """(N, T) values by sort, from values of each kind, (N,) or (N, P)."""
     policies = len(RECOMPUTE_POLICIES)
     each = [np.repeat(value[:, None], policies, axis=1) if value.ndim == 1 else value for value in values]
     return np.concatenate(each, axis=-1)
@@ -445,11 +455,11 @@ def _joined(terms: Sequence[Mapping[str, Array]], join: Callable[[list[Array]], 
 
 @dataclass(frozen=True, kw_only=True)
 class StageSeconds:
-    """Columns of seconds, each (N,) unless it says (N, P)."""
+    """Columns of seconds, each (N,) unless marked (N, P)."""
 
     layer_forward: Array
     layer_backward: Array
-    """(N, P): includes what the policy recomputes and the communication that is not hidden."""
+    """(N, P) seconds of a block's backward pass, with recomputation and exposed communication."""
     embedding_forward: Array
     embedding_backward: Array
     head_forward: Array
@@ -457,7 +467,7 @@ class StageSeconds:
     stage_forward: Array
     stage_backward: Array
     layer_weight: Array
-    """The part of `layer_backward` towards the weights, without recompute."""
+    """Part of `layer_backward` for weight gradients, without recomputation."""
     head_weight: Array
     stage_weight: Array
     """Seconds by which a pass is longer in two actions than in one."""
@@ -476,17 +486,18 @@ class StageSeconds:
 
 @dataclass(frozen=True, kw_only=True)
 class StageCosts(StageSeconds):
-    """All columns, seconds and bytes; each has shape (N,) unless it says (N, P)."""
+    """All columns, seconds and bytes; each is (N,) unless marked (N, P)."""
 
     static: Array
     layer_static: Array
     layer_activation: Array
-    """(N, P): kept for the backward pass, per block and live microbatch."""
+    """(N, P) bytes kept for the backward pass, per block and live microbatch."""
     layer_pending: Array
-    """Gradients kept for the products towards the weights, per block and microbatch between the halves of backward."""
+    """Bytes of gradients kept for weight products, per block and microbatch between the halves of
+    backward."""
     layer_update: Array
     rank_update: Array
-    """Bytes that the optimizer step of a rank holds besides, whatever its blocks."""
+    """Further bytes of a rank's optimizer step, independent of its blocks."""
     embedding_static: Array
     embedding_activation: Array
     embedding_update: Array
@@ -495,12 +506,14 @@ class StageCosts(StageSeconds):
     head_pending: Array
     head_update: Array
     working: Array
-    """(N, P): the largest temporary set of one block (recomputed activations, gathered weights, gradients)."""
+    """(N, P) bytes of the largest temporary set of one block (recomputed activations, gathered weights,
+    gradients)."""
     head_moment: Array
-    """Held at once while the loss of a microbatch runs forward and backward: no block runs meanwhile."""
+    """Bytes held at once while the loss of a microbatch runs forward and backward, when no block runs."""
     memory_limit: Array
     kinds: tuple[dict[str, Array], ...] = ()
-    """The columns of blocks, `OF_BLOCKS`, of each kind, where there are several; the others are of the mean block."""
+    """Columns of blocks (`OF_BLOCKS`) for each kind, if there are several; the main columns are then of the
+    mean block."""
 
     def __len__(self) -> int:
         return len(self.layer_forward)
@@ -514,12 +527,12 @@ class StageCosts(StageSeconds):
         return replace(self, **mean, kinds=own)
 
     def rows(self, index: Ints | slice) -> StageCosts:
-        """Costs of some of the layouts."""
+        """Costs of the selected layouts."""
         kinds = tuple({name: value[index] for name, value in one.items()} for one in self.kinds)
         return StageCosts(**{name: getattr(self, name)[index] for name in COLUMNS}, kinds=kinds)
 
     def within(self, limit: float | None) -> StageCosts:
-        """Costs where a plan may fill `limit` bytes of each device; None: all that devices allow."""
+        """Costs with a memory limit of at most `limit` bytes on each device; None: unchanged."""
         return self if limit is None else replace(self, memory_limit=np.minimum(self.memory_limit, limit))
 
     @property
@@ -529,7 +542,7 @@ class StageCosts(StageSeconds):
 
     @property
     def in_sorts(self) -> StageCosts:
-        """Columns of blocks by sort (N, K·P), which price placements; of one kind as they are."""
+        """Costs with columns of blocks by sort (N, K·P), which price placements; unchanged for one kind."""
         return self._joined(by_sort)
 
     @property
@@ -547,11 +560,11 @@ class StageCosts(StageSeconds):
 SECONDS = tuple(field.name for field in fields(StageSeconds))
 COLUMNS = tuple(field.name for field in fields(StageCosts) if field.name != "kinds")
 BYTES = tuple(name for name in COLUMNS if name not in (*SECONDS, "memory_limit"))
-"""Names of the columns: of seconds, all, of bytes."""
+"""Names of columns in seconds, of all columns, and of columns in bytes."""
 
 
 def stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
-    """Price N layouts at once. Raises InputError: the GPU has no rate for the training precision."""
+    """Costs of N layouts. Raises InputError: the GPU has no rate for the training precision."""
     assert not question.has_pools, "ranks in several pools have no one price: see `pool_terms`"
     return over_distinct(
         as_priced(question, columns),
@@ -563,7 +576,7 @@ def stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
 
 
 def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
-    """Price the seconds of N layouts; every byte is zero.
+    """Seconds of N layouts; all bytes are zero.
 
     Raises:
         InputError: the GPU has no rate for the training precision.
@@ -572,7 +585,7 @@ def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
 
 
 def byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
-    """Price the bytes of N layouts; every second is zero."""
+    """Bytes of N layouts; all seconds are zero."""
     return over_distinct(
         as_priced(question, columns),
         AXES,
@@ -585,7 +598,7 @@ def byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
 def _costs(
     question: Question, columns: LayoutColumns, by_kind: Sequence[Terms], **limit: Array
 ) -> StageCosts:
-    """Columns of the terms of each kind of block; zero where these have none."""
+    """Columns from the terms of each kind of block; zero for missing terms."""
     zeros = dict.fromkeys(COLUMNS, np.zeros(len(columns)))
     costs = StageCosts(**zeros | add_up(by_kind[-1]) | limit, kinds=())
     of_blocks = ({name: terms[name] for name in OF_BLOCKS if name in terms} for terms in by_kind)
@@ -598,15 +611,15 @@ def add_up(terms: Terms) -> dict[str, Array]:
 
 
 def costs_of(terms: Terms, limit: Array) -> StageCosts:
-    """Sum each coefficient over its parts; `limit` (N,) is what a device's peak may reach."""
+    """Costs from terms, each coefficient summed over its parts; `limit` (N,) is a device's maximum peak."""
     return StageCosts(**add_up(terms), memory_limit=limit, kinds=())
 
 
 def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
-    """Columns reduced to the axes that stage prices depend on, so that few rows differ.
+    """Layouts with columns reduced to those on which stage prices depend, so that few rows differ.
 
-    Chunks and schedules make the pipeline; of the coefficients of one stage few know of them: a chunk is the part that
-    data parallelism cannot hide.
+    Chunks and schedules shape the pipeline, but few coefficients of one stage depend on them: a chunk is the
+    part that data parallelism cannot hide.
     """
     stack, vpp = question.stack, columns.vpp
     if not stack.torch_pipelining:
@@ -617,4 +630,4 @@ def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
 
 _TRAITS = [(own.splits == "always", own.v_shaped, own.keeps_all_logits) for own in REGISTRY.values()]
 _PRICED_AS = np.array([_TRAITS.index(traits) for traits in _TRAITS])
-"""The first schedule whose stages are priced by the same rules, for each schedule."""
+"""For each schedule, the first one whose stages are priced by the same rules."""

@@ -1,16 +1,19 @@
-"""Action tables: what every pipeline rank does, in which order, and what it keeps between actions.
+"""Action tables: the actions of every pipeline rank in order, and the microbatches that it keeps between
+them.
 
-A schedule (`registry`) makes such a table; the timeline, the memory model, the Gantt chart and the executor all read
-it, so what is costed is what runs. Kinds: F forward; B backward; I and W are the halves of a backward pass that is
-split, towards the input (the stage before waits for it) and towards the weights (nobody does). A rank with fewer
-actions than others idles at the end of its row.
+A schedule (`registry`) makes such a table; the timeline, the memory model, the Gantt chart and the executor
+all read it, so the priced actions are the executed ones. Kinds: F forward; B backward; I and W are the halves
+of a split backward pass, I for input gradients (the stage before waits for it) and W for weight gradients
+(nothing waits for it). A rank with fewer actions than others idles at the end of its row.
 
-Tables are written in one of two ways. Where stages go round the ranks, microbatches pass through the chunks in rounds
-and one number, the warm-up of each rank, says the order (`table_in_rounds`). Where stages make a V, every rank has a
-list of phases (`table_of_phases`), of rows (kind, chunk, microbatch, overlapped with its neighbour).
+Tables are built in one of two ways. If stages go round the ranks, microbatches pass through the chunks in
+rounds and the warm-up of each rank, one number, determines the order (`table_in_rounds`). If stages form a V,
+every rank has a list of phases (`table_of_phases`), of rows (kind, chunk, microbatch, overlapped with its
+neighbour).
 
-Shape legend: R pipeline ranks, V chunks of one rank, S virtual stages, U units of one rank (vpp · microbatches; a unit
-is one microbatch on one chunk), A actions of the longest rank, K moments that can be a rank's peak.
+Shape legend: R pipeline ranks, V chunks of one rank, S virtual stages, U units of one rank (vpp ·
+microbatches; a unit is one microbatch on one chunk), A actions of the longest rank, K moments that can be a
+rank's peak.
 """
 
 from __future__ import annotations
@@ -26,32 +29,32 @@ from cost_models.arrays import Bools, Ints
 
 
 def ranks_of_stages(pp: int, vpp: int, *, v_shaped: bool) -> Ints:
-    """(S,): the pipeline rank that holds each virtual stage."""
+    """(S,) pipeline rank that holds each virtual stage."""
     chunk_S, place_S = np.divmod(np.arange(pp * vpp), pp)
     return np.where(chunk_S % 2 == 1, pp - 1 - place_S, place_S) if v_shaped else place_S
 
 
 def stages_of_ranks(pp: int, vpp: int, *, v_shaped: bool) -> Ints:
-    """(R, V): the virtual stages of each pipeline rank, in model order."""
+    """(R, V) virtual stages of each pipeline rank, in model order."""
     return np.argsort(ranks_of_stages(pp, vpp, v_shaped=v_shaped), kind="stable").reshape(pp, vpp)
 
 
 def round_sizes(pp: Ints, microbatches: Ints) -> Ints:
-    """Microbatches of each of the rounds of about pp that they pass through the chunks in, elementwise."""
+    """Microbatches per round, about pp of which pass through the chunks together, elementwise."""
     sizes: Ints = microbatches // np.maximum(1, microbatches // pp)
     return sizes
 
 
 CACHED_TABLES = 1024
-"""Action tables and timelines that stay cached: a search returns to the same few shapes."""
+"""Number of cached action tables and timelines: a search returns to the same few shapes."""
 
 
 Kind = Literal["F", "B", "I", "W"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 FORWARD, BACKWARD, INPUT, WEIGHT = range(len(KINDS))
-"""A kind's index into `KINDS`, which the columns of a table hold."""
+"""Indices of kinds in `KINDS`, as stored in a table's columns."""
 IDLE = len(KINDS)
-"""Entry that fills the row of a finished rank."""
+"""Entry that fills the end of a finished rank's row."""
 
 
 class Action(NamedTuple):
@@ -64,27 +67,29 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActionTable:
-    """Every rank's actions in execution order; equal only to itself, which serves because `build` caches."""
+    """Every rank's actions in execution order; equal only to itself, which suffices because `build`
+    caches."""
 
     schedule: str
     pp: int
     vpp: int
     microbatches: int
     kind: Ints
-    """(R, A): index into `KINDS`, or `IDLE`."""
+    """(R, A) index into `KINDS`, or `IDLE`."""
     stage: Ints
-    """(R, A): virtual stage; of an idle entry 0."""
+    """(R, A) virtual stage; 0 for an idle entry."""
     microbatch: Ints
-    """(R, A); of an idle entry 0."""
+    """(R, A) microbatch; 0 for an idle entry."""
     v_shaped: bool = False
     """Whether stages go down the ranks and up again."""
     splits_backward: bool = False
     """Whether any backward pass is split into its halves."""
     overlapped: Bools | None = None
-    """(R, A), where a schedule has such pairs: this forward and the backward after it are one step of the engine,
-    which runs them in turn and sends both results when both are done."""
+    """(R, A) whether this forward and the backward after it are one step of the engine, which runs them in
+    turn and sends both results at its end; None for schedules without such pairs."""
     left_out: int = 0
-    """Microbatches of the step that the table lacks: they pass as those before and after them, in its middle."""
+    """Microbatches of the step that the table omits from its middle; they pass like those before and after
+    them."""
 
     @property
     def num_stages(self) -> int:
@@ -93,12 +98,12 @@ class ActionTable:
 
     @property
     def step_microbatches(self) -> int:
-        """Microbatches of the step: those of the table and those that it leaves out."""
+        """Microbatches of the step: those of the table and the omitted ones."""
         return self.microbatches + self.left_out
 
     @property
     def round_size(self) -> int:
-        """Microbatches after which the steady state of the schedule does the same again."""
+        """Microbatches after which the steady state of the schedule repeats."""
         if self.vpp == 1 or self.v_shaped:
             return 1
         return int(round_sizes(np.asarray(self.pp), np.asarray(self.step_microbatches)))
@@ -110,23 +115,23 @@ class ActionTable:
 
     @property
     def is_backward(self) -> Bools:
-        """(R, A): whole backward passes and their halves."""
+        """(R, A) whether actions are complete backward passes or halves of them."""
         backward_RA: Bools = (self.kind != FORWARD) & (self.kind != IDLE)
         return backward_RA
 
     @property
     def chunk(self) -> Ints:
-        """(R, A): chunk of the rank that the action runs on."""
+        """(R, A) chunk of the rank on which the action runs."""
         return self.stage // self.pp
 
     @property
     def rank_of_stage(self) -> Ints:
-        """(S,): the rank that holds each virtual stage."""
+        """(S,) rank that holds each virtual stage."""
         return ranks_of_stages(self.pp, self.vpp, v_shaped=self.v_shaped)
 
     @property
     def stages_of_rank(self) -> Ints:
-        """(R, V): the virtual stages of each rank, in model order."""
+        """(R, V) virtual stages of each rank, in model order."""
         return stages_of_ranks(self.pp, self.vpp, v_shaped=self.v_shaped)
 
     def actions(self, rank: int) -> tuple[Action, ...]:
@@ -149,12 +154,13 @@ def table_in_rounds(
     round_size: int,
     splits_backward: bool = False,
 ) -> ActionTable:
-    """The table of a schedule whose microbatches pass chunk after chunk in rounds, backward on the chunks in reverse.
+    """Table of a schedule whose microbatches pass chunk after chunk in rounds, backward on the chunks in
+    reverse.
 
-    Each rank runs `warm_up` forwards, at most all of its U, then one forward and one backward in turn, then the
-    backwards left: backward j follows min(warm_up + j + 1, U) forwards. Where backward is split, rank r follows each
-    input half from the r-th on by the oldest weight half, so that weight half k follows input half k + r, or everything
-    else where there is none.
+    Each rank runs `warm_up` forwards, at most all of its U, then one forward and one backward in turn, then
+    the remaining backwards: backward j follows min(warm_up + j + 1, U) forwards. If backward is split, rank r
+    follows each input half from the r-th on by the oldest weight half, so that weight half k follows input
+    half k + r, or all other actions if there is none.
     """
     units = microbatches * vpp
     unit_U, rank_R1 = np.arange(units), np.arange(pp)[:, None]
@@ -163,7 +169,7 @@ def table_in_rounds(
     warm_up_R1 = np.minimum(warm_up_R, units)[:, None]
 
     def with_weight_halves(backward_RU: Ints) -> Ints:
-        """Actions in which a rank does so many backward passes."""
+        """Actions of a rank for a number of backward passes."""
         return backward_RU + np.maximum(0, backward_RU - rank_R1) if splits_backward else backward_RU
 
     def place_of_backward(unit_RU: Ints) -> Ints:
@@ -200,7 +206,8 @@ KIND, CHUNK, MICROBATCH, OVERLAPPED = range(4)
 
 
 def repeat(rounds: int, *entries: Entry) -> Ints:
-    """(rounds · entries, 4): the entries again and again, each time with the next microbatch; nothing overlapped."""
+    """(rounds · entries, 4) rows: the entries repeated, each time with the next microbatch; none
+    overlapped."""
     once_E4 = np.array([(*entry, 0) for entry in entries])
     rows = np.tile(once_E4, (rounds, 1))
     rows[:, MICROBATCH] += np.arange(rounds).repeat(len(entries))
@@ -208,7 +215,7 @@ def repeat(rounds: int, *entries: Entry) -> Ints:
 
 
 def overlap(rows_A4: Ints, places: Sequence[int], period: int) -> Ints:
-    """The rows with those at these places of every `period` marked as overlapped."""
+    """Rows of which those at these places in every `period` are marked as overlapped."""
     rows_A4[np.isin(np.arange(len(rows_A4)) % period, places), OVERLAPPED] = 1
     return rows_A4
 
@@ -216,9 +223,9 @@ def overlap(rows_A4: Ints, places: Sequence[int], period: int) -> Ints:
 def table_of_phases(
     schedule: str, *, pp: int, microbatches: int, ranks: Sequence[Sequence[Ints]]
 ) -> ActionTable:
-    """The table of a schedule whose stages make a V, from the phases of every rank.
+    """Table of a schedule whose stages form a V, from the phases of every rank.
 
-    Entries of microbatches that do not exist fall out; shorter rows are filled with idle entries.
+    Entries of microbatches beyond the last are dropped; shorter rows are filled with idle entries.
     """
     rows = [np.concatenate(phases) for phases in ranks]
     rows = [row_A4[row_A4[:, MICROBATCH] < microbatches] for row_A4 in rows]
@@ -246,21 +253,22 @@ def table_of_phases(
 
 
 def live_profiles(table: ActionTable) -> tuple[Ints, ...]:
-    """How many microbatches each chunk keeps for its backward pass, at the moments that can be a rank's peak.
+    """Microbatches that each chunk keeps for its backward pass, at the moments that can be a rank's peak.
 
-    Returns for each rank an array (K, V): the distinct Pareto-maximal vectors of forwarded microbatches per chunk
-    whose backward pass has not ended, over the rank's own order. Memory rises with every component, so one of them is
-    the peak. Where backward is split a microbatch lives until its weight half, as PyTorch keeps the whole graph for
-    it, and moments are maximal together with `pending_profiles`.
+    Returns for each rank an array (K, V): the distinct Pareto-maximal vectors of forwarded microbatches per
+    chunk whose backward pass has not ended, over the rank's own order. Memory rises with every component, so
+    one of them is the peak. If backward is split a microbatch lives until its weight half, as PyTorch keeps
+    the entire graph for it, and moments are maximal together with `pending_profiles`.
     """
     return _profiles(table)[0]
 
 
 def pending_profiles(table: ActionTable) -> tuple[Ints, ...]:
-    """How many microbatches of each chunk are between the two halves of their backward pass, at the same moments.
+    """Microbatches of each chunk between the two halves of their backward pass, at the moments of
+    `live_profiles`.
 
-    Returns for each rank an array (K, V), zero where the schedule does not split: these hold, besides what is live,
-    the gradients that their weight products will read.
+    Returns for each rank an array (K, V), zero for schedules without split: in addition to their activations
+    these hold the gradients for their weight products.
     """
     return _profiles(table)[1]
 
@@ -290,7 +298,7 @@ def _profiles(table: ActionTable) -> tuple[tuple[Ints, ...], tuple[Ints, ...]]:
 
 
 def _changes(table: ActionTable, by_kind: dict[int, int]) -> Ints:
-    """(R, A, V): what each action adds to the count of its chunk."""
+    """(R, A, V) change of each chunk's count by each action."""
     change_RA = np.zeros_like(table.kind)
     for kind, change in by_kind.items():
         change_RA[table.kind == kind] = change
@@ -299,12 +307,12 @@ def _changes(table: ActionTable, by_kind: dict[int, int]) -> Ints:
 
 
 def _distinct(vectors_AV: Ints) -> Ints:
-    """The different rows, sorted; a set of tuples is much faster than `np.unique` over rows."""
+    """Distinct rows, sorted; a set of tuples is much faster than `np.unique` over rows."""
     return np.array(sorted(set(map(tuple, vectors_AV.tolist()))))
 
 
 def _pareto_maximal(vectors_KV: Ints) -> Ints:
-    """The rows that no other row exceeds or equals in every component; rows must be distinct."""
+    """Rows that no other row exceeds or equals in every component; rows must be distinct."""
     total_K = vectors_KV.sum(axis=1)
     kept = [
         row

@@ -1,11 +1,11 @@
-"""The pipeline schedules: action tables, rules, and facts known without a table.
+"""Pipeline schedules: their action tables, rules, and properties known without a table.
 
     gpipe        all forwards, then all backwards, in the order of the microbatches (Huang et al. 2019)
     1f1b         after a short warm-up each rank alternates one forward and one backward (Narayanan et al. 2021)
     interleaved  1F1B with v chunks a rank, a bubble v times shorter (Narayanan et al. 2021, section 2.2)
     zero-bubble  ZB-H1, also called ZB1P: 1F1B whose weight halves fill the bubble (Qi et al. 2023, arXiv 2401.10241,
                  section 3); with several chunks a rank its interleaved form, one schedule in PyTorch
-    zbv          ZB-V: two chunks a rank in a V, no bubble where F, I and W take equally long (section 6 there)
+    zbv          ZB-V: two chunks a rank in a V, no bubble if F, I and W take equally long (ibid., section 6)
     dualpipev    DualPipeV: two chunks a rank in a V, forward and backward passes in pairs (DeepSeek-AI 2025, DualPipe)
 
 Tables are those that the class of `torch.distributed.pipelining` named by `engine` executes.
@@ -44,39 +44,43 @@ from cost_models.schedules.actions import (
 _Count = npt.ArrayLike
 
 Objection = Callable[[int, int, int], str | None]
-"""(pp, vpp, microbatches), all at least one → what forbids the schedule there, as a sentence, or None."""
+"""Function of (pp, vpp, microbatches), all at least one: the sentence that forbids the schedule there, or
+None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSchedule:
-    """One schedule: either `warm_up`, and stages go round the ranks, or `phases`, and they make a V."""
+    """One schedule, either with `warm_up`, whose stages go round the ranks, or with `phases`, whose stages
+    form a V."""
 
     name: str
     """Name in the notation of layouts."""
     engine: str
-    """The class of `torch.distributed.pipelining` that runs it."""
+    """Class of `torch.distributed.pipelining` that runs it."""
     warm_up: Callable[[Ints, Ints, Ints, Ints], Ints] | None = None
-    """(pp, vpp, microbatches, rank) → forwards of a rank before its first pair of forward and backward, elementwise; a
-    rank has no more forwards than units."""
+    """Forwards of a rank before its first pair of forward and backward, from (pp, vpp, microbatches, rank),
+    elementwise; a rank has at most as many forwards as units."""
     round_sizes: Callable[[Ints, Ints], Ints] = field(default=round_sizes)
-    """(pp, microbatches) → microbatches that pass through the chunks together, elementwise."""
+    """Microbatches that pass through the chunks together, from (pp, microbatches), elementwise."""
     phases: Callable[[int, int, int], list[Ints]] | None = None
-    """(pp, rank, microbatches) → what a rank does, phase by phase; stages go down the ranks and up again."""
+    """Actions of a rank, phase by phase, from (pp, rank, microbatches); stages go down the ranks and up
+    again."""
     objection: Objection | None = None
-    """Rule that forbids the schedule, besides its chunks."""
+    """Rule that forbids the schedule, in addition to its chunks."""
     engine_objection: Objection | None = None
     """Further rule of PyTorch's class that other engines do not have."""
     chunks: tuple[int, int | None]
-    """Fewest and most chunks of a rank; None: as many as there are blocks for."""
+    """Minimum and maximum chunks of a rank; None: as many as there are blocks."""
     splits: Literal["never", "sometimes", "always"] = "never"
-    """Backward passes that run as two actions, towards the input and towards the weights."""
+    """Frequency of backward passes that run as two actions, for input and for weight gradients."""
     keeps_all_logits: bool = False
-    """Whether something else runs between the forward and the backward pass of the head."""
+    """Whether another pass runs between the forward and the backward pass of the head."""
     steady: Literal["queue", "pairs"] | None = None
-    """Of one chunk a rank and whole backward passes, which paths run through the table (`planner`'s bounds).
+    """Paths through the table that bounds may use (`planner.bounds`), for one chunk a rank and unsplit
+    backward passes.
 
-    `queue`: all forwards, then all backwards. `pairs`: backward j runs just before forward j + pp − r on rank r. None:
-    bounds assume nothing but that a rank does one thing at a time.
+    `queue`: all forwards, then all backwards. `pairs`: backward j runs just before forward j + pp − r on rank
+    r. None: bounds only assume that a rank does one thing at a time.
     """
 
     @property
@@ -86,12 +90,12 @@ class PipelineSchedule:
 
     @property
     def is_plain(self) -> bool:
-        """One chunk a rank, and whole backward passes."""
+        """Whether it has one chunk a rank, and never splits backward passes."""
         return self.chunks == (1, 1) and self.splits == "never"
 
     @property
     def goes_round(self) -> bool:
-        """Several chunks a rank whose stages go round the ranks, and whole backward passes."""
+        """Whether several chunks a rank go round the ranks, and backward passes are never split."""
         return self.chunks[1] != 1 and not self.v_shaped and self.splits == "never"
 
     def runs_chunks(self, vpp: int) -> bool:
@@ -100,7 +104,7 @@ class PipelineSchedule:
         return fewest <= vpp and (most is None or vpp <= most)
 
     def refused(self, pp: int, vpp: int, microbatches: int) -> str | None:
-        """Sentence that says why no engine can run the schedule; None if one can."""
+        """Sentence on why no engine can run the schedule; None if one can."""
         if min(pp, vpp, microbatches) < 1:
             return f"pp, vpp and microbatches start at one: pp{pp} vpp{vpp}, {microbatches} microbatches"
         if not self.runs_chunks(vpp):
@@ -112,7 +116,7 @@ class PipelineSchedule:
         return self.objection and self.objection(pp, vpp, microbatches)
 
     def table(self, pp: int, vpp: int, microbatches: int) -> ActionTable:
-        """What every rank does, in order."""
+        """Actions of every rank, in order."""
         if self.phases is not None:
             phases = [self.phases(pp, rank, microbatches) for rank in range(pp)]
             return table_of_phases(self.name, pp=pp, microbatches=microbatches, ranks=phases)
@@ -131,13 +135,15 @@ class PipelineSchedule:
     def live_of_chunk(
         self, pp: _Count, vpp: _Count, microbatches: _Count, rank: _Count, chunk: _Count
     ) -> Ints:
-        """Microbatches of a chunk that are live at one moment of its rank's steps, the same for all its chunks.
+        """Microbatches of a chunk that are live at one moment of its rank's step, the same moment for all its
+        chunks.
 
-        What a rank must hold at its peak it must hold at that moment, which with one chunk a rank is the peak, so that
-        bounds need no table. Any shapes that broadcast. In rounds that is when the rank has run `live_of_rank` forwards
-        and released nothing: those of whole rounds live on every chunk, those of the last round on the first chunks. In
-        a V it is before the first backward pass: forwards of the first chunk until the first microbatch has gone down
-        to the turn and come up again, and one of the second chunk for each rank that it met on the way up.
+        A rank's peak is at least its memory at that moment, and equal to it with one chunk a rank, so bounds
+        need no table. Any shapes that broadcast. In rounds it is when the rank has run `live_of_rank`
+        forwards and released nothing: microbatches of complete rounds live on every chunk, those of the last
+        round on the first chunks. In a V it is before the first backward pass: forwards of the first chunk
+        until the first microbatch has gone down to the turn and come up again, and one of the second chunk
+        for each rank that it passed on the way up.
         """
         ranks, vpps, m, at, chunks = (np.asarray(x) for x in (pp, vpp, microbatches, rank, chunk))
         if self.v_shaped:
@@ -151,7 +157,8 @@ class PipelineSchedule:
     def live_of_rank(self, pp: _Count, vpp: _Count, microbatches: _Count, rank: _Count) -> Ints:
         """Live microbatches of a rank, summed over its chunks.
 
-        In rounds the warm-up and one more; where backward is split rank r runs r more until its first weight half.
+        In rounds the warm-up and one more; if backward is split rank r runs r more until its first weight
+        half.
         """
         ranks, vpps, m, at = (np.asarray(x) for x in (pp, vpp, microbatches, rank))
         if self.warm_up is None:
@@ -165,7 +172,8 @@ class PipelineSchedule:
 def _equal_rounds(schedule: str) -> Objection:
     """Rule that microbatches pass through the chunks in equal rounds of about pp.
 
-    This is the rule of `torch.distributed.pipelining` 2.13; Megatron-LM is stricter and wants a multiple of pp.
+    This is the rule of `torch.distributed.pipelining` 2.13; Megatron-LM is stricter and requires a multiple
+    of pp.
     """
 
     def objection(pp: int, vpp: int, microbatches: int) -> str | None:
@@ -190,7 +198,8 @@ def _a_microbatch_each(schedule: str, things: str) -> Objection:
 
 
 def _zbv_phases(pp: int, r: int, m: int) -> list[Ints]:
-    """Two warm-ups, the first backward passes of the second chunk, the steady rounds, and the cool-down.
+    """Phases of ZB-V: two warm-ups, the first backward passes of the second chunk, the steady rounds, and the
+    cool-down.
 
     Laid out for at least 2 · pp − 1 microbatches; with fewer the others are left out of the table.
     """
@@ -217,11 +226,12 @@ def _zbv_phases(pp: int, r: int, m: int) -> list[Ints]:
 
 
 def _dualpipev_phases(pp: int, r: int, m: int) -> list[Ints]:
-    """Rank r, with `after` ranks below it in the V: warm-up, pairs, then what is left of the backward passes.
+    """Phases of DualPipeV on rank r, with `after` ranks below it in the V: warm-up, pairs, then the remaining
+    backward passes.
 
-    PyTorch's engine runs the two of a pair one after the other, so nothing of them overlaps on the device; it sends
-    what both made when both are done. The second half of the backward passes left is split; their weight halves wait in
-    a queue and fill the last gaps.
+    PyTorch's engine runs the two actions of a pair one after the other, so nothing of them overlaps on the
+    device; it sends both results when both are done. The second half of the remaining backward passes is
+    split; their weight halves wait in a queue and fill the last gaps.
     """
     after, pairs = pp - 1 - r, m - 2 * pp + r + 1
     forwards = [
@@ -298,18 +308,19 @@ _SCHEDULES = (
 )
 
 REGISTRY: dict[str, PipelineSchedule] = {schedule.name: schedule for schedule in _SCHEDULES}
-"""The schedules, in the order in which columns of layouts number them: a record in `_SCHEDULES` registers one."""
+"""Schedules by name, in the order in which columns of layouts number them; add a record to `_SCHEDULES` to
+register one."""
 
 
 def schedule_named(name: str) -> PipelineSchedule:
-    """The schedule that layouts call so. Raises UnknownNameError: no such schedule."""
+    """Schedule of this name. Raises UnknownNameError: no such schedule."""
     if name not in REGISTRY:
         raise UnknownNameError("schedule", name, REGISTRY)
     return REGISTRY[name]
 
 
 def legal(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
-    """Sentence that says why PyTorch's engine cannot run the schedule; None if it can.
+    """Sentence on why PyTorch's engine cannot run the schedule; None if it can.
 
     Raises:
         UnknownNameError: no such schedule.
@@ -322,9 +333,10 @@ def legal(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
 
 @lru_cache(maxsize=CACHED_TABLES)
 def build(schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bool = False) -> ActionTable:
-    """The actions of every pipeline rank, in the order `torch.distributed.pipelining` executes them.
+    """Actions of every pipeline rank, in the order that `torch.distributed.pipelining` executes.
 
-    `any_engine` also makes the tables that this engine refuses and others run: 1F1B with fewer microbatches than ranks.
+    `any_engine` also makes tables that this engine refuses and others run: 1F1B with fewer microbatches than
+    ranks.
 
     Raises:
         InputError: the schedule cannot run with these numbers, or is unknown.
@@ -337,17 +349,16 @@ def build(schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bo
 
 
 LEAST_STEADY, LEAST_STEADY_ROUNDS = 128, 16
-"""Microbatches, and rounds of them, that a shortened table has at least: twice what warm-up and cool-down of any
-schedule take, so that its middle half is steady."""
+"""Minimum microbatches, and rounds, of a shortened table: twice the warm-up and cool-down of any schedule, so
+that its middle half is steady."""
 
 
 @lru_cache(maxsize=CACHED_TABLES)
 def shortened(
     schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bool = False, least: int = 0
 ) -> ActionTable:
-    """The table of a step with so many microbatches; where they are many, one of fewer, `least` or more, that leaves
-    out whole rounds of the steady state (`ActionTable.left_out`). Raises as `build` does.
-    """
+    """Table of a step with this number of microbatches; if there are many, a table of fewer, `least` or more,
+    that omits complete rounds of the steady state (`ActionTable.left_out`). Raises as `build` does."""
     few = max(least, LEAST_STEADY, LEAST_STEADY_ROUNDS * pp)
     if microbatches < 4 * few:
         return build(schedule, pp, vpp, microbatches, any_engine=any_engine)
@@ -358,21 +369,21 @@ def shortened(
 
 
 def rank_of_stage(schedule: str, pp: int, vpp: int) -> Ints:
-    """(S,): the pipeline rank that holds each virtual stage."""
+    """(S,) pipeline rank that holds each virtual stage."""
     return ranks_of_stages(pp, vpp, v_shaped=schedule_named(schedule).v_shaped)
 
 
 def stages_of_rank(schedule: str, pp: int, vpp: int) -> Ints:
-    """(R, V): the virtual stages of each pipeline rank, in model order."""
+    """(R, V) virtual stages of each pipeline rank, in model order."""
     return stages_of_ranks(pp, vpp, v_shaped=schedule_named(schedule).v_shaped)
 
 
 class Scheduled(Protocol):
-    """Layouts as columns."""
+    """Columns of layouts with their schedule."""
 
     @property
     def schedule(self) -> Ints:
-        """(N,): number of the schedule in the registry."""
+        """(N,) number of the schedule in the registry."""
 
 
 def _with(trait: Callable[[PipelineSchedule], bool]) -> frozenset[str]:
@@ -380,22 +391,23 @@ def _with(trait: Callable[[PipelineSchedule], bool]) -> frozenset[str]:
 
 
 PLAIN = _with(lambda own: own.is_plain)
-"""Schedules with one chunk a rank and whole backward passes."""
+"""Schedules with one chunk a rank and unsplit backward passes."""
 
 V_SHAPED = _with(lambda own: own.v_shaped)
-"""Stages go down the pipeline ranks and up again, two chunks a rank: rank 0 holds the first stage and the last."""
+"""Schedules whose stages go down the pipeline ranks and up again, two chunks a rank: rank 0 holds the first
+and the last stage."""
 
 SPLIT_BACKWARD = _with(lambda own: own.splits != "never")
-"""Schedules that run the two halves of a backward pass, towards input and weights, at different times."""
+"""Schedules that run the two halves of a backward pass at different times."""
 
 ALWAYS_SPLIT = _with(lambda own: own.splits == "always")
 """Schedules that split every backward pass; DualPipeV does so in warm-up and cool-down only."""
 
 KEEPS_ALL_LOGITS = _with(lambda own: own.keeps_all_logits)
-"""Schedules that run something else between the forward and the backward pass of the head."""
+"""Schedules that run another pass between the forward and the backward pass of the head."""
 
 
 def is_scheduled(columns: Scheduled, some: Container[str]) -> Bools:
-    """(N,): layouts whose schedule is one of some."""
+    """(N,) whether the schedules of layouts are among `some`."""
     wanted: Bools = np.array([name in some for name in REGISTRY])[columns.schedule]
     return wanted

@@ -1,13 +1,13 @@
-"""An action table and durations → when every action starts and ends, and which path of them is the longest.
+"""Start and end of every action of a table, from durations, and the longest path of actions.
 
 A rank runs its actions in order. A forward waits for the same microbatch's forward on the stage before, a
-backward (of a split one the input half) for its backward or input half on the stage after, plus the transfer
-delay where the two stages are on different ranks. On one rank the order already says it, as it does for a
-backward after its own forward and for a weight half, for which nobody waits. What one of an overlapped pair
-hands on leaves when both are done.
+backward (or the input half of a split one) for its backward or input half on the stage after, plus the
+transfer delay if the two stages are on different ranks. On one rank the order already implies this, as it
+does for a backward after its own forward and for a weight half, for which nothing waits. Results of an
+overlapped pair leave when both actions are done.
 
-Durations: F takes `forward`, I `backward`, W `weight`, a whole backward B `backward` + `weight`. Where no table
-splits, `weight` is left out and `backward` is all of it.
+Durations: F takes `forward`, I `backward`, W `weight`, a complete backward B `backward` + `weight`. If no
+backward of the table is split, `weight` is omitted and `backward` is the complete pass.
 
 Shape legend: `...` any batch of placements, B the same flattened, S virtual stages, R ranks, A actions of a
 rank, E all actions in the order they are evaluated.
@@ -28,20 +28,20 @@ from cost_models.schedules.actions import BACKWARD, CACHED_TABLES, FORWARD, INPU
 from cost_models.schedules.registry import shortened
 
 _STEP_START = 0
-"""Row of the evaluation that ends at time zero: what the first action of a rank follows."""
+"""Row that ends at time zero, followed by the first action of a rank."""
 _NEVER = 1
-"""Row that ends at minus infinity: what an action without a sender waits for."""
+"""Row that ends at minus infinity, the sender of actions that receive nothing."""
 _BEFORE = 2
-"""Rows before the first action."""
+"""Number of rows before the first action."""
 _NARROW = 16
-"""Actions of a level, of all placements evaluated together, below which numpy takes longer than a loop."""
+"""Minimum actions of a level, over all placements, for which numpy is faster than a loop."""
 _AS_LONG = 1e-9
-"""Share of a round by which rounds that take equally long differ at most, as sums of floats do."""
+"""Relative tolerance for equally long rounds, because of rounding in sums."""
 _LENGTHENED = 4
-"""Times as many microbatches that a table has after one whose rounds did not take equally long."""
+"""Factor on the microbatches of the next table if rounds did not take equally long."""
 _MOST_ACTIONS = 1_000_000
-"""Actions of a shortened table at most. Where two ranks are so nearly as busy that its rounds still do not take equally
-long, the price is an upper estimate: no later round is longer than the longest of them."""
+"""Maximum actions of a shortened table. If two ranks are so nearly equally busy that its rounds still differ
+in length, the price is an upper estimate: no later round is longer than the longest of them."""
 _BATCH_ROWS = 4_000_000
 """Actions × placements evaluated at once: bounds memory (32 MB) and stays near the caches."""
 
@@ -50,16 +50,16 @@ _BATCH_ROWS = 4_000_000
 class CriticalPath:
     """A chain of actions and transfers, each waiting for the one before, that ends with a rank's last action.
 
-    Its length, forward_counts · forward + backward_counts · backward + weight_counts · weight + p2p_count · p2p,
-    is a lower bound of that rank's end for any durations, and equal to it for those it was found with.
+    Its length, forward_counts · forward + backward_counts · backward + weight_counts · weight + p2p_count ·
+    p2p, is a lower bound on that rank's end for any durations, and equals it for the durations of its search.
     """
 
     forward_counts: Ints
-    """(S,)"""
+    """(S,) forward passes."""
     backward_counts: Ints
-    """(S,): whole backward passes and input halves."""
+    """(S,) complete backward passes and input halves."""
     weight_counts: Ints
-    """(S,): whole backward passes and weight halves."""
+    """(S,) complete backward passes and weight halves."""
     p2p_count: int
     rank: int
 
@@ -70,19 +70,19 @@ class Timeline:
 
     table: ActionTable
     levels: tuple[slice, ...]
-    """Actions of each level."""
+    """Range of actions in each level."""
     follows: Ints
-    """(E,): the row that each action follows on its own rank."""
+    """(E,) row of the action before, on the same rank."""
     receives: Ints
-    """(E,): the row that it receives from."""
+    """(E,) row of the action from which it receives."""
     duration_of: Ints
-    """(E,): which duration each takes, counted through those of `_flat`."""
+    """(E,) index of each action's duration among those of `_flat`."""
     row_of: Ints
-    """(R, A): row of the evaluation for each action of the table."""
+    """(R, A) row of the evaluation for each action of the table."""
     cycle: int
-    """Actions of a rank after which the steady state does the same again, a round of microbatches later."""
+    """Actions of a rank after which the steady state repeats, a round of microbatches later."""
     reach: int
-    """Actions between one and those that it waits for, by their places in the table, at most."""
+    """Maximum distance, in places of the table, between an action and those that it waits for."""
 
     def rank_ends(
         self,
@@ -91,17 +91,17 @@ class Timeline:
         p2p: npt.ArrayLike = 0.0,
         weight_S: npt.ArrayLike = 0.0,
     ) -> Array:
-        """(..., R): when each rank ends, from durations (..., S) and transfer delay (...), all in seconds.
+        """(..., R) end of each rank, from durations (..., S) and transfer delay (...), all in seconds.
 
-        What the table leaves out takes as long as the rounds before it, once these take equally long, each or some of
-        them together: an action waits for the one before it and for one of another rank, so that equally long rounds
-        are followed by such rounds. Where they do not yet, a longer table tells.
+        Omitted rounds take as long as the rounds before them, once these, singly or in groups, take equally
+        long: an action waits for the one before it and for one of another rank, so equally long rounds are
+        followed by equally long ones. If they do not yet, a longer table is evaluated.
         """
         duration_BS, delay_B, batch = self._flat(forward_S, backward_S, p2p, weight_S)
         return self._rank_ends(duration_BS, delay_B).reshape((*batch, self.table.pp))
 
     def _rank_ends(self, duration_BS: Array, delay_B: Array) -> Array:
-        """(B, R)"""
+        """(B, R) end of each rank, seconds."""
         ends_BR = np.empty((len(delay_B), self.table.pp))
         missing_B = np.zeros(len(delay_B), dtype=np.int64)
         step = max(1, _BATCH_ROWS // len(self.duration_of))
@@ -119,11 +119,11 @@ class Timeline:
         return ends_BR
 
     def _pace(self, duration_BS: Array, end_EB: Array) -> tuple[Array, Ints]:
-        """(B, R or 1) seconds by which each rank ends later for a further microbatch, and (B,) microbatches that the
-        table lacks for this to be exact.
+        """(B, R or 1) seconds by which each rank ends later per further microbatch, and (B,) microbatches
+        that the table lacks for this to be exact.
 
-        Exact is the time of as many rounds as take equally long again and again, of which whole numbers are left out;
-        where there are none yet, that of the longest round bounds it.
+        It is exact for a group of rounds that repeatedly takes equally long, if the omitted microbatches are
+        a multiple of the group's; otherwise the longest round bounds it.
         """
         table, stages = self.table, self.table.num_stages
         if table.is_queue:  # jobs in a row of machines, forward and then back: the slowest sets the pace
@@ -147,7 +147,7 @@ class Timeline:
         return pace_B[:, None], missing_B
 
     def _longer(self, missing: int) -> Timeline | None:
-        """The timeline of a table with so many more of the same step's microbatches; None where that is too long."""
+        """Timeline of a table with `missing` more of the same step's microbatches; None if it is too long."""
         table, least = self.table, self.table.microbatches + missing
         if least * table.kind.size > _MOST_ACTIONS * table.microbatches:
             return None
@@ -178,7 +178,7 @@ class Timeline:
     ) -> CriticalPath:
         """One longest path to the last action of the rank with the greatest end + tail.
 
-        Where the table leaves out rounds, what of the path comes again a few rounds later is repeated for those.
+        If the table omits rounds, the part of the path that repeats after a few rounds is repeated for them.
         """
         duration_BS, delay_B, _ = self._flat(forward_S, backward_S, p2p, weight_S)
         end_E, pace = self._ends(duration_BS, delay_B), 0.0
@@ -212,8 +212,8 @@ class Timeline:
         )
 
     def _repeated(self, path: Ints, end_E: Array, pace: float) -> list[tuple[int, int, int]]:
-        """Stretches of a path, its last action first, that come again in the steady state: after how many microbatches,
-        begin, and end; for each phase of the schedule the one that comes again soonest of those that keep the pace."""
+        """Stretches of a path (its last action first) that repeat in the steady state, as (microbatches,
+        begin, end): for each phase of the schedule the shortest one that keeps the pace."""
         table, actions = self.table, self.row_of.shape[1]
         at = np.argsort(self.row_of, axis=None)[path]
         place, microbatch = at % actions, table.microbatch.ravel()[at]
@@ -238,10 +238,10 @@ class Timeline:
     def _flat(
         self, forward_S: npt.ArrayLike, backward_S: npt.ArrayLike, p2p: npt.ArrayLike, weight_S: npt.ArrayLike
     ) -> tuple[Array, Array, tuple[int, ...]]:
-        """One batch dimension: durations of each kind and stage (batch, ·), delay (batch,), the shape the batch had.
+        """Durations of each kind and stage (batch, ·), delay (batch,), and the original shape of the batch.
 
-        The kinds stand in the order of `KINDS`, after them a duration of zero for idle entries; a table that does not
-        split has only the first two.
+        The kinds are in the order of `KINDS`, followed by a zero for idle entries; a table without split
+        backward passes has only the first two.
         """
         stages = self.table.num_stages
         forward, backward, weight = (
@@ -259,7 +259,7 @@ class Timeline:
         return flat, np.broadcast_to(delay, batch).reshape(-1), batch
 
     def _ends(self, duration_BS: Array, delay_B: Array) -> Array:
-        """(2 + E, batch), or (2 + E,) for a batch of one: when each row ends."""
+        """(2 + E, batch) end of each row, or (2 + E,) for a batch of one."""
         if len(delay_B) * len(self.duration_of) < _NARROW * len(self.levels):
             ends = [self._ends_one_by_one(*one) for one in zip(duration_BS, delay_B.tolist(), strict=True)]
             return np.array(ends[0] if len(ends) == 1 else ends).T
@@ -278,7 +278,7 @@ class Timeline:
         return end
 
     def _ends_one_by_one(self, duration_S: Array, delay: float) -> list[float]:
-        """2 + E ends of one placement, without numpy: faster where levels have few actions."""
+        """2 + E ends of one placement, without numpy: faster if levels have few actions."""
         end, duration = [0.0, -math.inf], duration_S[self.duration_of].tolist()
         for own, follows, receives in zip(
             duration, self.follows.tolist(), self.receives.tolist(), strict=True
@@ -347,7 +347,7 @@ def _senders(table: ActionTable) -> Ints:
 
 
 def _levels(sender_RA: Ints) -> Ints:
-    """(R, A): the earliest round each action can run in, when every action takes one."""
+    """(R, A) earliest round in which each action can run, if every action takes one."""
     ranks, actions = sender_RA.shape
     sender, unknown = sender_RA.ravel().tolist(), ranks * actions
     # the last for the sender -1 (none)
@@ -372,11 +372,11 @@ def _levels(sender_RA: Ints) -> Ints:
 def backward_halves(
     backward_S: Array, weight_S: Array, stage_backward_S: Array, stage_weight_S: Array
 ) -> tuple[Array, Array]:
-    """(..., S) seconds of the input half and of the weight half, as a timeline wants them.
+    """(..., S) seconds of the input half and of the weight half, as a timeline needs them.
 
-    `backward_S` is the whole pass, `weight_S` the work in it towards the weights; without blocks a stage takes
-    `stage_backward_S`, and in two actions `stage_weight_S` longer. The first stage's input, token numbers, wants no
-    gradient: its input half does nothing and its weight half runs the whole pass.
+    `backward_S` is the complete pass and `weight_S` its weight gradients; a stage without blocks takes
+    `stage_backward_S`, and in two actions `stage_weight_S` longer. The first stage's input, token numbers,
+    needs no gradient: its input half does nothing and its weight half runs the complete pass.
     """
     input_S, second_S = backward_S - weight_S, stage_weight_S + weight_S
     input_S[..., 0] = stage_backward_S[..., 0]

@@ -1,17 +1,17 @@
-"""Answers about what fits: the largest size of a family, or a model's longest sequence; remedies where nothing fits.
+"""Largest sizes that fit (of a family, or a model's longest sequence), and remedies if nothing fits.
 
-Whether something fits is asked where memory is least (`where_least`): with the smallest and largest microbatches and
-states sharded over all their replicas. What does not fit there fits in no layout.
+Fit is decided with the layouts that need least memory (`where_least`): those with the smallest and largest
+microbatches and states sharded over all replicas. If none of these fits, no layout does.
 
-Sizes are tried by doubling, then halving what is left between one that fits and one that does not. A larger one may
-still fit that degrees divide which do not divide the next, so the first of each kind above is asked too, and where it
-fits, more of its kind (`Family.divisible_sizes`). What fits at a size fits at every smaller one of its kind, so where
-none of the first ones fits none above does. Only the largest is searched for its fastest layout.
+Sizes are doubled, then bisected between one that fits and one that does not. A larger size may still fit if
+other degrees divide it, so the first size of each kind above is tried too, and if it fits, further ones of
+its kind (`Family.divisible_sizes`). A layout that fits a size fits every smaller one of its kind, so if no
+first size of a kind fits, no larger size does. Only the largest size is searched for its fastest layout.
 
-Remedies are single changes of the question, as the user would type them, with a plan that then fits. First what changes
-a flag on the same machine: a restriction less, other axes, other stacks, offload. Then fewer bytes: precision,
-sequence. Then more GPUs, and other machines of the same class. Last fewer blocks. Some plan that fits is shown;
-planning for the change may find a faster one.
+Remedies are single changes of the question, as typed on the command line, each with a plan that then fits.
+First changes of a flag on the same machine: a restriction less, other axes, other stacks, offload. Then fewer
+bytes: precision, sequence. Then more GPUs, and other machines of the same class. Last fewer blocks. Any plan
+that fits is shown; planning for the change may find a faster one.
 """
 
 from __future__ import annotations
@@ -50,25 +50,26 @@ from planner.space.sizes import Family, on_whole_nodes, possible, resized
 from planner.space.space import ONE_CHUNK
 
 FASTEST_SECONDS = 10.0
-"""Seconds for the fastest layout of a largest size; then the best so far stands."""
+"""Time limit, seconds, of the search for the fastest layout of a largest size; then the best so far is
+used."""
 
 
 def where_least(limits: Restrictions) -> Restrictions:
-    """The part of the restrictions' space that needs least memory."""
+    """Restrictions to the layouts that need least memory."""
     unused = limits.unused | ({"order", "shard"} - limits.only.keys() - limits.never.keys())
     return replace(limits, extreme_mbs=True, unused=frozenset(unused))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestSize:
-    """The largest size that fits with one choice of what host memory may hold."""
+    """Largest size that fits with one choice of data in host memory."""
 
     offloads: tuple[str, ...]
-    """Residencies that were tried beside device memory; empty: none."""
+    """Residencies allowed in addition to device memory; empty: none."""
     question: Question | None
-    """The question of that size; None where not even the smallest fits."""
+    """Question of that size; None if not even the smallest fits."""
     size: int
-    """The size in steps of its family; 0 where none fits."""
+    """Size in steps of its family; 0 if none fits."""
     result: SearchResult | None
     """Fastest layout of that size, or the best found within `FASTEST_SECONDS`."""
     next_fails: bool
@@ -78,8 +79,8 @@ class LargestSize:
 
 
 def choices_of(question: Question) -> tuple[tuple[str, ...], ...]:
-    """Residencies that host memory may hold, one residency after the other and then all together, as the stack has
-    them; together also with states on the drive."""
+    """Choices of data in host memory: none, each residency of the stack alone, then all together, also with
+    states on the drive."""
     has = [part for part in Offload._fields if part in question.stack.residencies]
     if question.cluster.drive is None:
         has = [part for part in has if part != "drive"]
@@ -93,9 +94,9 @@ def choices_of(question: Question) -> tuple[tuple[str, ...], ...]:
 def largest_sizes(
     question: Question, family: Family, restrictions: Restrictions, budget: Budget
 ) -> Iterator[LargestSize]:
-    """The largest size for every choice; the question's own model is not asked about.
+    """Largest size for every choice; the question's own size does not matter.
 
-    What fits without something in host memory fits where that is allowed.
+    A size that fits without offload also fits if offload is allowed.
     """
     largest: list[LargestSize] = []
     for offloads in choices_of(question):
@@ -118,15 +119,15 @@ class _Sizes:
     offloads: tuple[str, ...]
     budget: Budget
     plans: dict[int, SearchResult | None] = field(default_factory=dict)
-    """Some plan of each size that was asked about; None where it does not fit, or time ran out."""
+    """A plan for each tried size; None if it does not fit, or time ran out."""
     decided: bool = True
-    """Whether every size that was asked about is known to fit or not to."""
+    """Whether every tried size is known to fit or not to fit."""
 
     def largest(self, sure: int, *, guess: int) -> LargestSize:
-        """The largest size, of which `sure` is known to fit; a good guess saves searches.
+        """Largest size, given that `sure` fits; a good guess saves searches.
 
-        A larger one than the last may fit, as degrees divide it that do not divide the next; none does where the first
-        of every kind above does not fit.
+        A size above the last that fits may fit too, if other degrees divide it; none does if the first of
+        every kind above does not fit.
         """
         size, result = self._last(np.arange(1, self.family.largest_size + 1), sure, guess), None
         while True:
@@ -163,8 +164,8 @@ class _Sizes:
         )
 
     def _last(self, sizes: Ints, sure: int, guess: int) -> int:
-        """How many of some sizes fit, in rising order, of which the first `sure` do, in steps that double and then
-        halve."""
+        """Number of rising `sizes` that fit, given that the first `sure` do; found by doubling steps, then by
+        bisection."""
 
         def fits(number: int) -> bool:
             return self._fits(int(sizes[number - 1]))
@@ -183,7 +184,7 @@ class _Sizes:
         return low
 
     def _fits(self, size: int) -> bool:
-        """Whether some layout of a size fits, as far as time sufficed to know."""
+        """Whether some layout of a size fits; False if time ran out."""
         if size not in self.plans:
             self.plans[size], sized = None, self._question_of_size(size)
             with suppress(InfeasibleError):
@@ -205,12 +206,12 @@ MAX_LARGER = 2
 MACHINE_SHARE = 0.75
 """Share of the time for changes on the same machine."""
 DOUBLINGS, HALVINGS = 4, 4
-"""Most times that a number of GPUs is doubled, once trying sizes one by one has taken its share of the time, and that a
-sequence is halved."""
+"""Maximum doublings of the number of GPUs, after trying sizes one by one has used its share of the time, and
+maximum halvings of a sequence."""
 _OFFLOAD = " --allow offload"
 _GIB = float(2**30)
 _HOST_DOUBLINGS = 4
-"""Sizes of hosts' memory that are tried."""
+"""Number of host memory sizes that are tried."""
 
 
 @contextmanager
@@ -221,10 +222,9 @@ def with_remedies(
     sizes: Sequence[int] = (),
     whole_nodes: ClusterSpec | MixedCluster | None = None,
 ) -> Iterator[None]:
-    """Add remedies to a DoesNotFitError raised inside; of several numbers of GPUs the largest is the one that is
-    changed.
+    """Add remedies to a DoesNotFitError raised inside; with several numbers of GPUs the largest is changed.
 
-    `whole_nodes` is the cluster in whole nodes, where the question has only part of a node.
+    `whole_nodes` is the cluster with complete nodes, if the question has only part of a node.
     """
     try:
         yield
@@ -239,7 +239,7 @@ def with_remedies(
 
 
 class Change(NamedTuple):
-    """A change of the question or of its restrictions, in the words that a user types."""
+    """A change of the question or of its restrictions, with its words on the command line."""
 
     words: str
     question: Question
@@ -248,17 +248,17 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedies:
-    """The changes of one question, tried until the time is spent."""
+    """Changes of one question, tried until the time is spent."""
 
     question: Question
     on_nodes: Question
-    """The question on whole nodes, where it has only part of one."""
+    """Question on complete nodes, if it has only part of one."""
     limits: Restrictions
     state_bytes: float
     budget: Budget = field(default_factory=lambda: Budget(time_limit=SECONDS_OF_REMEDIES))
 
     def all(self) -> Iterator[Alternative]:
-        """Every change that has a plan, the least trouble first."""
+        """Every change that has a plan, the easiest first."""
         cluster, limits = self.question.cluster, self.limits
         loosened = self._loosened()
         fitting = list(self._fitting(loosened))
@@ -278,7 +278,7 @@ class Remedies:
         yield from self._fewer_layers()
 
     def _plan(self, change: Change, *, note: str = "") -> Alternative | None:
-        """A plan that fits after a change; None where time ran out.
+        """A plan that fits after a change; None if time ran out.
 
         Raises:
             InfeasibleError: none does, which is proven.
@@ -303,17 +303,17 @@ class Remedies:
                 yield plan
 
     def _completed(self, cluster: ClusterSpec, stack: StackSpec) -> Question:
-        """The question on another cluster, or another stack."""
+        """Question on another cluster, or with another stack."""
         completed = complete_question(self.question.model, cluster, self.question.training, stack=stack)
         return replace(completed, confidence=self.question.confidence)
 
     def _seconds_until(self, share: float) -> float:
-        """When a share of the time that is left will be spent, seconds after the start."""
+        """Seconds from the start until a share of the remaining time is spent."""
         spent = self.budget.seconds_spent
         return spent + (SECONDS_OF_REMEDIES - spent) * share
 
     def _loosened(self) -> list[Change]:
-        """Each restriction of the user left out."""
+        """Changes that each leave out one restriction of the user."""
         question, limits, changes = self.question, self.limits, list[Change]()
         common: dict[str, Any] = {
             name: getattr(limits, name) for name in ("max_memory", "trainer", "allowed")
@@ -335,8 +335,9 @@ class Remedies:
         return changes
 
     def on_the_same_machine(self) -> Iterator[Alternative]:
-        """Each axis that is closed unless it is allowed, the host's memory one of them; what allowed axes need more
-        than the machine has, the least first; then other stacks, the fastest first, which offload if they must."""
+        """Plans with each axis that is closed by default, such as offload; then with more host memory than
+        the machine has, the least first; then with other stacks, the fastest first, which offload if they
+        must."""
         question, limits, until = self.question, self.limits, self._seconds_until(MACHINE_SHARE)
         opened = (
             Change(f"--allow {name}", question, replace(limits, allowed=limits.allowed | {name}))
@@ -355,8 +356,8 @@ class Remedies:
         yield from sorted(stacks, key=lambda one: one.step_seconds)
 
     def _other_stacks(self) -> Iterator[Change]:
-        """The stacks of other trainers and this project's own on the same machine, with offload where they have it;
-        none where the user keeps to one trainer or the cluster has several pools."""
+        """Changes to other trainers' stacks and this project's own on the same machine, with offload if they
+        have it; none if the user keeps to one trainer or the cluster has several pools."""
         question, limits = self.question, self.limits
         if limits.trainer is not None or question.has_pools:
             return
@@ -371,7 +372,7 @@ class Remedies:
             yield Change(f"--stack {stack.name}{_OFFLOAD if offloads else ''}", completed, allowed)
 
     def _other_training(self) -> Iterator[Change]:
-        """Recomputing more, 16-bit products, and optimizer states in 16 bits."""
+        """Changes of training: more recomputation, 16-bit products, and optimizer states in 16 bits."""
         training = self.question.training
         if "full" not in training.recompute:
             yield self._trained("recompute: full in --training FILE", recompute=RECOMPUTE_POLICIES)
@@ -384,7 +385,7 @@ class Remedies:
                 yield self._trained(words, state_dtype="bf16", gradient_dtype="bf16")
 
     def _shorter(self) -> Iterator[Change]:
-        """Sequences halved time and again, the longest first."""
+        """Changes to repeatedly halved sequences, the longest first."""
         length = self.question.training.sequence_length
         for part in (2**power for power in range(1, HALVINGS + 1)):
             if length % part == 0:
@@ -394,8 +395,8 @@ class Remedies:
         return Change(words, self.question.updated("training", **fields), self.limits)
 
     def more_gpus(self) -> Iterator[Alternative]:
-        """The fewest GPUs that do: every number above; once that takes too long, doublings of it or of what the states
-        need."""
+        """Plan with the fewest GPUs that fit: every number above the question's; once that takes too long,
+        doublings of the number, or of the number needed for the states."""
         gpus, device = self.question.cluster.num_gpus, self.question.cluster.gpu.memory
         per_node, until = self.on_nodes.cluster.gpus_per_node, self._seconds_until(0.5)
         first_nodes = -(-max(gpus + 1, per_node + 1) // per_node) * per_node
@@ -421,11 +422,12 @@ class Remedies:
         yield from islice(self._fitting(map(self.on_gpus, sizes)), 1)
 
     def on_gpus(self, gpus: int) -> Change:
-        """Another number of GPUs."""
+        """Change to another number of GPUs."""
         return Change(f"--gpus {gpus}", resized(self.on_nodes, gpus), self.limits)
 
     def _larger_gpus(self) -> Iterator[Change]:
-        """Clusters of the same machine class in the catalogue, with as many GPUs of more memory, the smallest first."""
+        """Changes to catalogue clusters of the same machine class, with equally many GPUs of more memory, the
+        smallest first."""
         question, cluster, gpus = self.question, self.question.cluster, self.question.cluster.num_gpus
         offered = [catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL]
         clusters = {one.gpu.name: one for one in reversed(offered)}.values()  # the first of each GPU
@@ -438,8 +440,8 @@ class Remedies:
                 yield Change(f"{one.name} --gpus {gpus}", completed, self.limits)
 
     def _fewer_layers(self) -> Iterator[Alternative]:
-        """The model with as many blocks as fit, found by halving, on part of a node, where people try things out;
-        nothing where the model's file needs more than another number of blocks for that."""
+        """Plan with the most blocks found to fit by bisection, on part of a node, as for experiments; none if
+        the model's file would need further changes."""
         model, best = self.question.model, None
         if self.question.cluster.num_gpus > self.on_nodes.cluster.gpus_per_node:
             return
@@ -466,13 +468,14 @@ class Remedies:
 
 
 def _machine_class(cluster: ClusterSpec) -> tuple[str, bool]:
-    """Machines of one class run the same software and link GPUs alike: PCIe boxes, NVLink servers, servers of AMD."""
+    """Class of machines with the same software and kind of links: PCIe boxes, NVLink servers, servers of
+    AMD."""
     return cluster.gpu.kind, cluster.links.intra_node.kind == "pcie"
 
 
 def larger_hosts(question: Question, state_bytes: float) -> Iterator[tuple[str, Question]]:
-    """The flag and the question of each size: powers of two, from what states need besides the devices on; none over
-    several pools, and none where devices are their own hosts."""
+    """Flag and question for each larger host memory: powers of two, from the bytes that the states need in
+    addition to the devices; none over several pools, or if devices are their own hosts."""
     if question.has_pools or is_own_host(question.cluster):
         return
     cluster, now = question.cluster, question.cluster.host_memory or 0.0

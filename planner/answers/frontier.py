@@ -1,16 +1,15 @@
-"""Data frames of many searches or prices: trade-offs of two objectives, numbers of GPUs, pairs of degrees, bandwidths
-of the farthest links, and the gain of each technique.
+"""Data frames of many searches or prices: trade-offs of two objectives, numbers of GPUs, pairs of degrees,
+bandwidths of the farthest links, and the gain of each technique.
 
-A point is on the Pareto frontier of two objectives where no covered plan beats it in one without losing in the other.
+A point is on the Pareto frontier of two objectives if no covered plan is better in one without being worse in
+the other. On a fixed number of GPUs step time, GPU-hours and money rise together, so the time-optimal plan is
+the best in all of them. Over several numbers of GPUs, each offers one such plan (for MFU one for each padding
+of the vocabulary), and the frontier is the set of those that no other beats. Peak memory differs: against it
+every number of GPUs has its own frontier, walked by the epsilon-constraint method (Haimes et al. 1971): the
+time-optimal plan, then the time-optimal plan with less peak memory, until nothing fits.
 
-On a fixed number of GPUs step time, GPU-hours and money rise together, so the time-optimal plan is the best in all of
-them; over several numbers each size offers one such plan (for MFU one for each padding of the vocabulary), and the
-frontier is what is left of them once the beaten ones are gone. Peak memory is another matter: against it every size has
-a frontier of its own, walked by the epsilon-constraint method (Haimes et al. 1971): the time-optimal plan, then the
-time-optimal plan of less peak memory than that, until nothing fits.
-
-Every point is a proven optimum. Where more points were found than asked for the walk takes larger steps, so points may
-lie between those shown, but none above them.
+Every point is a proven optimum. If there are more points than requested, the walk takes larger steps, so
+points may lie between those shown, but none beats them.
 """
 
 from __future__ import annotations
@@ -62,19 +61,20 @@ if TYPE_CHECKING:
 REASON_SEPARATOR = " / "
 """Separator of the reasons of one pair of degrees."""
 MAX_DEGREES = 10
-"""Most degrees of one axis. Of more, only powers of two and the plan's own are searched."""
+"""Maximum degrees of one axis; if there are more, only powers of two and the plan's own are searched."""
 MAX_BUILDINGS = 4
 NARROWEST, WIDEST = 2**-6, 2**3
 """Least and greatest bandwidth of the farthest links, as a share of the cluster's own."""
 TECHNIQUES = ("parallel-block", "window=N", "batch=N")
-"""Changes of what is trained that `--allow` opens."""
+"""Changes of the mathematics that `--allow` permits."""
 _NUMBERED = re.compile(r"(window|batch)=([1-9][0-9]{0,11})", re.ASCII)
 _OVERLAP = 0.9
-"""Share of tensor-parallel communication that chunked products hide, on a stack that has none: MegaScale's own."""
+"""Share of tensor-parallel communication hidden by chunked products, for a stack without overlap: MegaScale's
+value."""
 
 
 def _row(estimate: Estimate, *names: str) -> Row:
-    """A layout and some quantities of its price."""
+    """Row of a layout and some quantities of its price."""
     return {"layout": estimate.layout.brief, **{name: getattr(estimate, name) for name in names}}
 
 
@@ -118,14 +118,15 @@ def heatmap_frame(
     restrictions: Restrictions | None = None,
     budget: Budget | None = None,
 ) -> pd.DataFrame:
-    """A row for each pair of `tp` and `pp`: `layout`, `mfu`, `step_seconds`, `peak_bytes` and `gap` of the best layout
-    with them, NaN where there is none.
+    """A row for each pair of `tp` and `pp`: `layout`, `mfu`, `step_seconds`, `peak_bytes` and `gap` of the
+    best layout with them, NaN if there is none.
 
-    `reason` says why there is none: `memory` (then `peak_bytes` is that of the layout that comes closest), `rule`,
-    `limit` where plans are not searched for unless asked (`planner.space.limits`), or `time` where the budget was
-    spent; `why` says it in words, every rule between slashes. `chosen` marks the pair of a plan. What the restrictions
-    say of both degrees is left aside, all else holds. Degrees are those that divide the GPUs: `tp` those that divide a
-    node and the first over nodes, `pp` up to the first beyond the blocks.
+    `reason` says why there is none: `memory` (then `peak_bytes` is that of the closest layout), `rule`,
+    `limit` for degrees that are not searched by default (`planner.space.limits`), or `time` if the budget was
+    spent; `why` is a sentence for it, with several rules separated by slashes. `chosen` marks the pair of a
+    plan. Restrictions on the two degrees are ignored, all others hold. Degrees are divisors of the number of
+    GPUs: `tp` those that divide a node and the first above a node, `pp` up to the first above the number of
+    blocks.
     """
     import pandas as pd
 
@@ -161,7 +162,8 @@ def _degrees(degrees: Sequence[int], most: int, plan: int | None) -> Sequence[in
 def _cell(
     question: Question, tp: int, pp: int, limits: Restrictions, untried: Sequence[str], budget: Budget
 ) -> Row:
-    """The best layout with both degrees, or why there is none; `untried` is why a plan would not be searched there."""
+    """Quantities of the best layout with both degrees, or the reason why there is none; `untried` says why
+    plans are not searched there by default."""
     limited = replace(limits, only={**limits.only, "tp": frozenset({tp}), "pp": frozenset({pp})})
     names = ("mfu", "step_seconds", "peak_bytes")
     cell: Row = {"layout": "", **dict.fromkeys((*names, "gap"), float("nan"))}
@@ -183,12 +185,13 @@ def _cell(
 def far_links_frame(
     question: Question, restrictions: Restrictions | None = None, budget: Budget | None = None
 ) -> pd.DataFrame:
-    """The best layout over the bandwidth of the farthest links: a row per bandwidth and number of domains that they
-    join (buildings, or 0 where a list of levels says what is joined).
+    """The best layout for each bandwidth of the farthest links: a row per bandwidth and number of domains
+    that they join (buildings, or 0 for a list of levels).
 
-    Columns: `domains`, `bandwidth` (bytes/s of a GPU), `layout`, `step_seconds`, `mfu`, `crossing` (axes, the fullest
-    first), `share` of the step that its fullest axis keeps the links busy, `gap`. One building has one row, with its
-    network's bandwidth. Points that the budget's time did not reach are left out.
+    Columns: `domains`, `bandwidth` (bytes/s of a GPU), `layout`, `step_seconds`, `mfu`, `crossing` (axes that
+    cross these links, the busiest first), `share` (share of the step in which the busiest axis uses them),
+    `gap`. One building has one row, with its network's bandwidth. Points that the budget's time did not reach
+    are left out.
     """
     import pandas as pd
 
@@ -246,7 +249,7 @@ def _bandwidths(cluster: ClusterSpec) -> list[float]:
 
 
 def _with_farthest(cluster: ClusterSpec, bandwidth: float) -> ClusterSpec:
-    """The cluster with another bandwidth between its buildings, or at the last of its levels that its nodes meet."""
+    """The cluster with another bandwidth between its buildings, or at the last level that its nodes use."""
     update = {"bandwidth": bandwidth}
     if cluster.buildings is not None:
         link = cluster.buildings.link.model_copy(update=update)
@@ -260,19 +263,19 @@ def _with_farthest(cluster: ClusterSpec, bandwidth: float) -> ClusterSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Technique:
-    """One thing that trainers do (communication behind compute, fused kernels) or, where it is allowed, one that
-    changes what is trained (a parallel block, a window, a larger batch)."""
+    """A technique of trainers (overlapped communication, fused kernels) or, if allowed, a change of the
+    mathematics (a parallel block, a window, a larger batch)."""
 
     name: str
     kind: Literal["trainer", "mathematics"]
     part: Literal["stack", "model", "training"]
-    """The part of the question that says whether it is used."""
+    """Part of the question whose fields it sets."""
     on: dict[str, Any]
-    """Fields of that part with it."""
+    """Fields of that part with the technique."""
     off: dict[str, Any] = field(default_factory=dict)
-    """Fields of that part without it; empty: the question has it not."""
+    """Fields of that part without the technique; empty: as in the question."""
     is_used: bool = False
-    """Whether the plan has it as it is."""
+    """Whether the plan already uses it."""
 
 
 def ladder_frame(question: Question, chosen: Estimate, allow: Sequence[str] = ()) -> pd.DataFrame:
@@ -315,11 +318,11 @@ def ladder_frame(question: Question, chosen: Estimate, allow: Sequence[str] = ()
 
 
 def _trainer_techniques(question: Question, layout: Layout) -> Iterator[Technique]:
-    """Techniques of trainers that leave the mathematics as it is; overlaps only along axes of several ranks."""
+    """Techniques of trainers that keep the mathematics; overlaps only along axes of several ranks."""
     stack, overlaps = question.stack, layout.overlap or ()
 
     def technique(name: str, is_used: bool, **values: tuple[Any, Any]) -> Technique:
-        """With (off, on) of each field."""
+        """A technique from (off, on) values of each field."""
         off, on = ({fact: pair[at] for fact, pair in values.items()} for at in (0, 1))
         return Technique(name=name, kind="trainer", part="stack", on=on, off=off, is_used=is_used)
 
@@ -345,7 +348,7 @@ def _trainer_techniques(question: Question, layout: Layout) -> Iterator[Techniqu
 
 
 def _mathematics(question: Question, allow: Sequence[str]) -> list[Technique]:
-    """Techniques that change the training: what `allow` opens, and nothing that the model has already."""
+    """Techniques that change the mathematics: those that `allow` names, unless the model already has them."""
     model, training, techniques, problems = question.model, question.training, list[Technique](), list[str]()
 
     def add(name: str, part: Literal["model", "training"], problem: str, **on: Any) -> None:
@@ -378,7 +381,7 @@ def _mathematics(question: Question, allow: Sequence[str]) -> list[Technique]:
 
 
 MAX_PRICED = 150
-"""Most layouts of a cloud that are priced in full: those whose quick price beats every plan known."""
+"""Maximum layouts of a cloud that are priced in full: those whose quick price beats every known plan."""
 _MEMORY = Objective(name="memory")
 _PRICES = ("peak_bytes", "step_seconds", "tokens_per_second", "mfu")
 
@@ -390,12 +393,12 @@ class Point:
     question: Question
     estimate: Estimate
     gap: float
-    """Largest share of its step time that another plan within as much memory may save; 0 is proof."""
+    """Largest share of its step time that another plan within the same memory may save; 0 is proof."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """The Pareto frontier of two objectives, from the best plan in the first to the best in the second."""
+    """Pareto frontier of two objectives, from the best plan in the first to the best in the second."""
 
     objectives: tuple[Objective, Objective]
     points: tuple[Point, ...]
@@ -412,10 +415,10 @@ def exact_frontier(
     restrictions: Restrictions | None = None,
     budget: Budget | None = None,
 ) -> Frontier:
-    """The frontier over all layouts, placements and numbers of GPUs in `sizes` (default: the question's own).
+    """Frontier over all layouts, placements and numbers of GPUs in `sizes` (default: the question's own).
 
-    Where memory is one of the objectives, at most `points` points of each size are searched; None: all. On Ctrl-C and
-    at the budget's limit the points found so far are returned.
+    If memory is one of the objectives, at most `points` points of each size are searched; None: all. On
+    Ctrl-C and at the budget's limit the points found so far are returned.
 
     Raises:
         InputError: an objective lacks what it needs, or both are the same.
@@ -464,23 +467,23 @@ def exact_frontier(
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """Searches on one number of GPUs, for plans of less and less memory."""
+    """Searches on one number of GPUs for plans with ever less memory."""
 
     question: Question
     limits: Restrictions
     budget: Budget
 
     def point(self, result: SearchResult) -> Point:
-        """The best plan of a search."""
+        """Point of the best plan of a search."""
         return Point(question=self.question, estimate=result.best, gap=result.certificate.gap)
 
     def down(self, fastest: SearchResult, points: int | None, candidates: list[Point]) -> bool:
-        """Walk from the fastest plan to the one that needs least memory, and add their points to `candidates`; returns
-        whether no plan between was skipped.
+        """Walk from the fastest plan to the one with least memory, add their points to `candidates`, and
+        return whether no plan between was skipped.
 
-        Each point is followed by its successor, the fastest plan of less memory; a successor that is as fast takes its
-        place. Once a plan was skipped, only such are searched for between two levels: memory limits that fall in even
-        ratios, none where all points are wanted.
+        Each point is followed by its successor, the fastest plan with less memory; an equally fast successor
+        replaces the point. Once a plan was skipped, successors are only searched for at given levels: memory
+        limits that fall in equal ratios; there are none if all points are wanted.
         """
         point, last, complete = self.point(fastest), None, True
         levels: list[float] = []
@@ -521,8 +524,8 @@ class _Walk:
         return complete and not self.budget.ended
 
     def _fastest_within(self, limit: float, as_fast_as: Point | None = None) -> Point | None:
-        """The fastest plan within a memory limit, or of those as fast as a point; None where there is none, or time ran
-        out."""
+        """Fastest plan within a memory limit, or one as fast as a given point; None if there is none, or time
+        ran out."""
         limited = replace(self.limits, max_memory=limit)
         try:
             if as_fast_as is None:
@@ -536,7 +539,7 @@ class _Walk:
 
 
 def _as_slow(seconds: float) -> float:
-    """The longest step that counts as fast as one of some seconds."""
+    """Longest step that counts as equally fast."""
     return seconds * (1 + TOLERANCE)
 
 
@@ -571,15 +574,16 @@ def frontier_frame(
     restrictions: Restrictions | None = None,
     budget: Budget | None = None,
 ) -> pd.DataFrame:
-    """A cloud of legal layouts under every recompute policy, cheaply priced, and the Pareto frontier of memory and
-    time.
+    """A cloud of legal layouts with every recompute policy, cheaply priced, and the Pareto frontier of memory
+    and time.
 
-    A row per layout and policy: `layout`, `peak_bytes` of the fullest device, `step_seconds`, `tokens_per_second`,
-    `mfu`, `fits`, `pareto` (nothing known that fits is both smaller and faster), `proven` (no layout at all is),
-    `chosen`. Blocks are spread evenly, except in the chosen plan. With `exact` the frontier starts from the exact one
-    over all placements, with at most `points` points (None: all). Rows whose cheap price beats the frontier are priced
-    in full, and join it or fall below; none is left above. Of a cloud of more than `most_named` rows (None: any number)
-    only those priced in full have a name, as writing the others takes longer than pricing them.
+    A row per layout and policy: `layout`, `peak_bytes` of the fullest device, `step_seconds`,
+    `tokens_per_second`, `mfu`, `fits`, `pareto` (no known plan that fits is both smaller and faster),
+    `proven` (no layout at all is), `chosen`. Blocks are spread evenly, except in the chosen plan. With
+    `exact` the frontier starts from the exact one over all placements, with at most `points` points (None:
+    all). Rows whose cheap price beats the frontier are priced in full, and join it or fall below; none is
+    left above. In a cloud of more than `most_named` rows (None: any number) only rows priced in full have a
+    name, as writing the others takes longer than pricing them.
 
     Raises:
         InfeasibleError: `exact`, and nothing fits.
@@ -620,11 +624,11 @@ def _price_near_line(
     line: Sequence[Estimate],
     budget: Budget,
 ) -> tuple[Bools, list[Estimate]]:
-    """Entries of the flattened prices that beat no known plan, and the plans found by pricing in full what looked
-    better.
+    """Mask of flattened prices that beat no known plan, and the plans found by pricing in full those that
+    seemed better.
 
-    A cheap price is sometimes too good; the best-looking layouts are priced in full until none looks better any more.
-    Beyond `MAX_PRICED` of them the others are left out, since nobody knows how good they are.
+    A cheap price may be too low; the best-looking layouts are priced in full until none looks better any
+    more. Beyond `MAX_PRICED` layouts the remaining ones are left out, as their real prices are unknown.
     """
     seconds, peaks = prices.step_seconds.ravel(), prices.peak_bytes.ravel()
     open_rows, priced = np.isfinite(seconds), list[Estimate]()
@@ -645,7 +649,8 @@ def _price_near_line(
 
 
 def evenly_spread(question: Question, columns: LayoutColumns, flat: int) -> Layout:
-    """The layout and recompute policy of one entry of flattened (layout, policy) prices, its blocks spread evenly."""
+    """Layout with recompute policy for one entry of flattened (layout, policy) prices, with its blocks spread
+    evenly."""
     row, policy = divmod(flat, len(RECOMPUTE_POLICIES))
     layout = columns.layout(row)
     layers = even_layers(question.model.num_layers, layout.num_stages)
@@ -667,7 +672,7 @@ def _cheap_rows(
     is_shown: Bools,
     most_named: int | None,
 ) -> dict[str, object]:
-    """Columns of the data frame for those of the flattened prices that are shown."""
+    """Columns of the data frame for the shown entries of the flattened prices."""
     row, policy = np.nonzero(is_shown.reshape(prices.step_seconds.shape))
     seconds = prices.step_seconds[row, policy]
     named_rows = np.unique(row) if most_named is None or len(row) <= most_named else row[:0]

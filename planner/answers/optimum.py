@@ -1,14 +1,16 @@
-"""The best plan for any objective, over numbers of GPUs, precisions and clusters, from proven time-optimal searches.
+"""The best plan for any objective, over numbers of GPUs, precisions and clusters, from proven time-optimal
+searches.
 
-On one number of GPUs the step time is minimised, except for MFU (one search for each padding of the vocabulary, of
-which the best counts) and peak memory. Of several numbers of GPUs each is searched; for the fewest GPUs in rising order
-until one meets the deadline, when each before it is proven not to. Of several clusters each is searched on each of its
-numbers of GPUs, and the answers are ranked: the best is proven where every search is.
+On one number of GPUs the step time is minimised, except for MFU (one search for each padding of the
+vocabulary, the best of which counts) and peak memory. With several numbers of GPUs each is searched; for the
+fewest GPUs in rising order until one meets the deadline and all smaller ones are proven not to. With several
+clusters each is searched on each of its numbers of GPUs, and the answers are ranked: the best is proven if
+every search is.
 
-The least peak memory of any layout and placement comes from time-optimal searches under falling limits. A limit under
-which nothing fits proves that every plan peaks above it. The limits are halved until the gap is small, then taken to
-just below the least peak known, until nothing fits: there are finitely many peaks, so this ends, and the last plan is
-the least. Two peaks closer than a billionth are the same.
+The least peak memory of any layout and placement comes from time-optimal searches under falling limits. A
+limit under which nothing fits proves that every plan peaks above it. The limits are halved until the gap is
+small, then taken to just below the least known peak, until nothing fits: there are finitely many peaks, so
+this ends, and the last plan has the least peak. Peaks within a billionth of each other count as equal.
 """
 
 from __future__ import annotations
@@ -39,39 +41,40 @@ from planner.space.restrictions import Restrictions
 from planner.space.sizes import resized
 
 PROVEN = 2e-9
-"""A gap no larger than this is rounding: the least peak is known to a billionth."""
+"""Gap up to which a least peak counts as proved, because of rounding."""
 LATE_HINT = "more GPUs, fewer tokens or a later deadline would do"
 POINTS = 12
-"""Most points of a frontier against memory unless the user says otherwise."""
+"""Default maximum points of a frontier against memory."""
 CLOSE = 5e-3
-"""Relative gap of the least peak at which halving the memory limit ends."""
+"""Relative gap of the least peak below which the memory limit is no longer halved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimum:
-    """The best plans for an objective, best first, and how far that is proven."""
+    """The best plans for an objective, best first, with a proven bound."""
 
     question: Question
-    """The question on the best plan's number of GPUs and in its precision."""
+    """Question with the best plan's number of GPUs and precision."""
     result: SearchResult
-    """The plans; the certificate counts the layouts of all searches, its `bound` and `gap` are of the step time."""
+    """Plans and certificate; the latter counts the layouts of all searches, and its `bound` and `gap` are of
+    the step time."""
     objective: Objective
     sizes: tuple[int, ...]
-    """Numbers of GPUs there were to choose from; empty: only the question's own."""
+    """Numbers of GPUs to choose from; empty: only the question's own."""
     value: float
     """Objective value of the best plan, in the unit of its measure."""
     bound: float
-    """No covered plan has a better value than this."""
+    """Proven bound: no covered plan has a better value."""
     precisions: tuple[Precision, ...] = ()
-    """Precisions of matrix products there were to choose from; empty: only the question's own."""
+    """Precisions of matrix products to choose from; empty: only the question's own."""
     left_out: tuple[tuple[int, str], ...] = ()
-    """Numbers of GPUs without an answer, and why."""
+    """Numbers of GPUs without an answer, each with the reason."""
     others: tuple[tuple[Question, Estimate], ...] = ()
-    """The best plan in every other precision."""
+    """Best plan in every other precision."""
 
     @property
     def gap(self) -> float:
-        """Share of the value that could still be gained; 0 is proof."""
+        """Relative gain that is still possible; 0 is proof."""
         return self.objective.measure.gap(self.value, self.bound)
 
     def value_of(self, estimate: Estimate) -> float:
@@ -80,7 +83,7 @@ class Optimum:
 
     @property
     def plain(self) -> bool:
-        """Whether just the fastest step on the question's own GPUs was searched for."""
+        """Whether the objective is the fastest step on the question's own GPUs."""
         return self.objective == Objective() and not self.sizes
 
     def written(self, gpus_per_node: int) -> PlanObjective | None:
@@ -103,7 +106,7 @@ class Optimum:
 
 
 def answered_question(plan: Plan) -> Question:
-    """The question that a plan answers: on whole nodes where the number of GPUs was part of the answer."""
+    """Question that a plan answers, with complete nodes if the number of GPUs was part of the answer."""
     question, objective = plan.question, plan.objective
     if objective is None or not objective.gpus:
         return question
@@ -122,9 +125,9 @@ def optimise(
 ) -> Optimum:
     """The `top` best plans of a question for an objective.
 
-    `sizes` are numbers of GPUs and `precisions` precisions of GEMMs to choose from, both in place of the question's
-    own. When the budget's time runs out, or on Ctrl-C where it keeps interrupts, the best so far is returned with its
-    proven gap. All ranked plans have the best one's precision.
+    `sizes` are numbers of GPUs and `precisions` precisions of GEMMs to choose from, instead of the question's
+    own. When the budget's time runs out, or on Ctrl-C if it keeps interrupts, the best so far is returned
+    with its proven gap. All ranked plans have the best one's precision.
 
     Raises:
         InputError: the objective lacks what it needs, or the GPU has no matrix rate in a precision.
@@ -192,13 +195,13 @@ class _Attempt:
 
     question: Question
     result: SearchResult | None = None
-    """The best plans that meet the deadline, perhaps none; None where nothing fits, or time ran out."""
+    """Best plans that meet the deadline, possibly none; None if nothing fits, or time ran out."""
     bound: float = 0.0
-    """No covered plan has a better value than this; in the unit of the objective's measure."""
+    """Proven bound on the value of any covered plan, in the unit of the objective's measure."""
     error: InfeasibleError | None = None
-    """Why there is no plan: nothing fits, or nothing is fast enough."""
+    """Reason why there is no plan: nothing fits, or nothing is fast enough."""
     late_seconds: tuple[float, ...] = ()
-    """Training times of plans that miss the deadline, seconds, where faster plans are not ruled out."""
+    """Training times, seconds, of plans that miss the deadline, if faster plans are not ruled out."""
 
     @property
     def estimates(self) -> tuple[Estimate, ...]:
@@ -220,7 +223,7 @@ class _Attempt:
 def _attempt(
     question: Question, objective: Objective, limits: Restrictions, top: int, budget: Budget
 ) -> _Attempt:
-    """The best plans of one question that meet the deadline, from one search or several."""
+    """Best plans of one question that meet the deadline, from one or several searches."""
     results, errors = list[SearchResult | None](), list[InfeasibleError]()
     groups = paddings(question, limits) if objective.name == "mfu" else [limits]
     for group in groups:
@@ -245,7 +248,7 @@ def _attempt(
 def _ranked(
     question: Question, objective: Objective, results: Sequence[SearchResult], top: int, *, everywhere: bool
 ) -> _Attempt:
-    """One answer from several searches of a question."""
+    """One attempt from several searches of a question."""
     measure = objective.measure
     in_time = [e for result in results for e in result.estimates if objective.meets_deadline(question, e)]
     if not in_time:
@@ -280,7 +283,7 @@ def _ranked(
 
 
 def _merged(certificates: Sequence[Certificate]) -> Certificate:
-    """One certificate with the counts of all; its bound and gap are those of the first."""
+    """Certificate with the counts of all; its bound and gap are those of the first."""
     counts = ("layouts", "infeasible", "pruned", "solved", "undecided", "seconds")
     sums = {name: sum(getattr(one, name) for one in certificates) for name in counts}
     return certificates[0].model_copy(update=sums)
@@ -325,8 +328,8 @@ def _certificate(
 def _no_answer(
     question: Question, objective: Objective, attempts: Sequence[_Attempt], budget: Budget
 ) -> InfeasibleError | RunError:
-    """The error that no number of GPUs has a plan, that faster ones than those found are not ruled out, or that
-    searches ended before there was a plan."""
+    """Error for no plan on any number of GPUs, for faster plans not ruled out, or for searches that ended
+    without a plan."""
     deadline, errors = objective.deadline, [(one.gpus, one.error) for one in attempts if one.error]
     late = [seconds for one in attempts for seconds in one.late_seconds]
     if late and deadline is not None and not budget.interrupted:
@@ -360,8 +363,8 @@ def no_plan_words(question: Question, deadline: float | None) -> str:
 
 
 def paddings(question: Question, limits: Restrictions) -> list[Restrictions]:
-    """The restrictions split by the tensor-parallel degrees with equal model FLOPs (padded vocabulary), most FLOPs
-    first."""
+    """Restrictions split by groups of tensor-parallel degrees with equal model FLOPs (padded vocabulary),
+    most FLOPs first."""
     groups: dict[float, set[int]] = {}
     for tp in tried_tensor_degrees(question, limits):
         groups.setdefault(model_flops(question.model, question.training, tp), set()).add(tp)
@@ -380,10 +383,11 @@ def least_memory(
     budget: Budget,
     known: SearchResult | None = None,
 ) -> tuple[SearchResult, float] | None:
-    """The fastest plans of those with the least peak that meet the objective's deadline, and the proven lower bound of
-    every peak, bytes: within a billionth of the least peak where that is proven. None where no plan was found in time.
+    """Fastest plans among those with the least peak that meet the objective's deadline, and the proven lower
+    bound of every peak, bytes; the bound is within a billionth of the least peak if that is proven. None if
+    no plan was found in time.
 
-    `known` is what searching for the fastest found.
+    `known` is the result of the search for the fastest.
 
     Raises:
         InfeasibleError: nothing fits, or nothing that fits meets the deadline.
@@ -427,7 +431,8 @@ def just_below(size: float) -> float:
 def _under(
     question: Question, objective: Objective, limits: Restrictions, budget: Budget
 ) -> SearchResult | None:
-    """Some plan within the limits that meets the deadline, the first found if it does; None where time ran out.
+    """A plan within the limits that meets the deadline: the first found, else the fastest; None if time ran
+    out.
 
     Raises:
         InfeasibleError: there is none.
@@ -446,10 +451,10 @@ def _under(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """One cluster that the user may choose."""
+    """A cluster that the user may choose."""
 
     question: Question
-    """The question on whole nodes of the cluster."""
+    """Question on complete nodes of the cluster."""
     sizes: tuple[int, ...]
     """Numbers of the cluster's GPUs to choose from."""
     price: float | None = None
@@ -470,7 +475,7 @@ class Offer:
 
 
 def offers_of(plan: Plan) -> tuple[Offer, ...]:
-    """The clusters that a plan was chosen from; empty where there was no choice."""
+    """Clusters among which a plan was chosen; empty if there was no choice."""
     written, question = plan.objective.offers if plan.objective is not None else (), plan.question
     return tuple(
         Offer(
@@ -484,21 +489,21 @@ def offers_of(plan: Plan) -> tuple[Offer, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferAnswer:
-    """The best plans of one cluster on one number of GPUs."""
+    """Best plans of one cluster on one number of GPUs."""
 
     offer: Offer
     optimum: Optimum
 
     @property
     def days(self) -> float | None:
-        """Days of the whole training run; None where the number of its tokens is unknown."""
+        """Days of the full training run; None if its number of tokens is unknown."""
         question, objective = self.optimum.question, self.optimum.objective
         unknown, step = question.training.tokens is None, self.optimum.result.best.step_seconds
         return None if unknown else objective.training_seconds(question, step) / DAY
 
     @property
     def cost(self) -> float | None:
-        """Dollars for the whole training run; None where the number of its tokens or the price is unknown."""
+        """Dollars for the full training run; None if its number of tokens or the price is unknown."""
         days, price = self.days, self.offer.price
         if days is None or price is None:
             return None
@@ -508,7 +513,7 @@ class OfferAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A cluster and a number of GPUs without an answer, and why."""
+    """A cluster and a number of GPUs without an answer, with the reason."""
 
     cluster: str
     gpus: int
@@ -517,7 +522,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """The best plans of all clusters and numbers of GPUs, best first, and how far that is proven."""
+    """Best plans of all clusters and numbers of GPUs, best first, with a proven bound."""
 
     objective: Objective
     """Objective that plans are ranked by; without a price, since each cluster has its own."""
@@ -525,37 +530,38 @@ class Ranking:
     answers: tuple[OfferAnswer, ...]
     left_out: tuple[LeftOut, ...]
     unanswered: int
-    """Searches that ended before they had an answer; the others of `left_out` are proven to have none."""
+    """Number of searches that ended before they had an answer; the others of `left_out` are proven to have
+    none."""
     seconds: float
 
     @property
     def best(self) -> OfferAnswer:
-        """The best answer of all clusters."""
+        """Best answer of all clusters."""
         return self.answers[0]
 
     @property
     def measure(self) -> Measure:
-        """How plans are compared."""
+        """Measure by which plans are compared."""
         return self.objective.measure
 
     @property
     def bound(self) -> float:
-        """No covered plan on any of the clusters has a better value than this."""
+        """Proven bound: no covered plan on any of the clusters has a better value."""
         if self.unanswered:
             return self.measure.open
         return self.measure.loss(min(self.measure.loss(one.optimum.bound) for one in self.answers))
 
     @property
     def gap(self) -> float:
-        """Share of the best value that could still be gained; 0 is proof."""
+        """Relative gain over the best value that is still possible; 0 is proof."""
         return self.measure.gap(self.best.optimum.value, self.bound)
 
     def places(self, answer: OfferAnswer) -> tuple[int, int]:
-        """The first and the last place that an answer may have, wherever between its bound and its value each optimum
-        lies: the same where these intervals are apart."""
+        """First and last place that an answer may have, as each optimum lies between its bound and its value;
+        both are equal if these intervals do not overlap."""
 
         def surely_ahead(one: OfferAnswer, other: OfferAnswer) -> bool:
-            """Whether no plan of another answer's search has a better value than one that was found."""
+            """Whether a value is at least as good as any plan that the other answer's search can have."""
             value, bound = one.optimum.value, other.optimum.bound
             return other.optimum.gap <= PROVEN or self.measure.loss(value) <= self.measure.loss(bound)
 
@@ -566,7 +572,8 @@ class Ranking:
 
     @property
     def frontier(self) -> tuple[OfferAnswer, ...]:
-        """Answers that no other beats in both days and cost, the soonest first; empty where either is unknown."""
+        """Answers that no other beats in both days and cost, the soonest first; empty if either is
+        unknown."""
         totals = [(one.days, one.cost, place) for place, one in enumerate(self.answers)]
         complete = sorted((d, c, place) for d, c, place in totals if d is not None and c is not None)
         cheapest = np.minimum.accumulate([math.inf, *(cost for _, cost, _ in complete)])
@@ -585,9 +592,9 @@ def rank_offers(
     restrictions: Restrictions | None = None,
     budget: Budget | None = None,
 ) -> Ranking:
-    """The best plans of each cluster on each of its numbers of GPUs, ranked by the objective.
+    """Best plans of each cluster on each of its numbers of GPUs, ranked by the objective.
 
-    What is left of the budget's time is shared evenly among the searches to come.
+    The remaining time of the budget is shared evenly among the remaining searches.
 
     Raises:
         InputError: the objective lacks what it needs.

@@ -1,13 +1,15 @@
-"""The recommended layout: the simplest that surely fits and that the model cannot tell from the fastest that does.
+"""The recommended layout: the simplest that fits with high probability and that the model cannot distinguish
+from the fastest such layout.
 
-A gain that is less likely than two to one (`cost_models.estimate`) does not pay for a layout that is harder to run
-or unlike any timed one. Kinds of layouts are tried from the simplest on: ordinary ones use no axis that no timed run of
-the profile used. A kind is a set of restrictions, so its fastest layout is found and proved as any other plan is.
+A gain with odds below two to one (`cost_models.estimate`) does not justify a layout that is harder to run or
+unlike any timed one. Kinds of layouts are tried from the simplest on: ordinary ones use no axis that no timed
+run of the profile used. A kind is a set of restrictions, so its fastest layout is found and proved as any
+other plan is.
 
-Among the fastest of one kind, where the model cannot tell their steps apart, the constants that timed runs leave open
-decide. Compared are the layouts whose step lies within the deviation that no constant explains of the fastest on paper:
-of each choice of degrees and microbatch one, placed as is fastest. Chosen is the one with the least mean over the
-middle half of the profile's scenarios: single scenarios are far off, as some constants were timed by nothing.
+Among layouts of one kind whose steps the model cannot distinguish, the profile's scenarios decide. The
+compared layouts are those whose predicted step is within the unexplained deviation of the fastest: one, with
+its fastest placement, for each choice of degrees and microbatch. The one with the least mean over the middle
+half of the scenarios is chosen; single scenarios can be far off, as no run timed some of their constants.
 """
 
 from __future__ import annotations
@@ -51,17 +53,18 @@ from planner.space.axes import divisors
 from planner.space.restrictions import Restrictions, satisfies
 
 OPTIONAL = ("cp", "etp", "shard")
-"""Axes that a layout can do without, and that many trainers do not have or few people turn on."""
+"""Axes that many trainers do not have, or few people turn on."""
 _DEGREES: dict[Degree, str] = {
     "cp": "context parallelism",
     "tp": "tensor parallelism",
     "pp": "a pipeline",
     "ep": "expert parallelism",
 }
-"""Degrees that ordinary layouts of some stack do without, in the order in which they are tried."""
+"""Degrees without which some stack's layouts count as ordinary, in the order in which they are added, with
+their names."""
 _USUAL_SCHEDULES = {"gpipe", "1f1b", "interleaved"}
 _MAX_TRIED = 60
-"""Layouts of one policy that are priced before giving up."""
+"""Maximum layouts of one policy that are priced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +72,15 @@ class Step:
     """A kind of layouts, one of several from the simplest to all of them."""
 
     words: str
-    """The common feature of its layouts, in words."""
+    """Common properties of its layouts."""
     limits: Restrictions
 
 
 def steps(question: Question, user: Restrictions) -> Iterator[Step]:
-    """Restrictions from the narrowest on, each wider than the one before and none wider than those of the `user`.
+    """Kinds of layouts by rising width of their restrictions, none wider than those of the `user`.
 
-    Where the stack has a trainer whose rules are known, their layouts obey them, so that its exporter can write them.
+    If the stack has a trainer whose rules are known, their layouts obey them, so that its exporter can write
+    them.
     """
     if user.trainer is None and (names := trainers_of(question.stack)):
         user = replace(user, trainer=names[0])
@@ -99,11 +103,12 @@ def steps(question: Question, user: Restrictions) -> Iterator[Step]:
 
 
 def _ordinary(question: Question, user: Restrictions, also: Sequence[str] = ()) -> Restrictions:
-    """The user's restrictions, without axes that the stack's users do without and no timed run used; of context
-    parallelism no more than the largest used. Where there is a choice that is not the user's, the stack's usual order
-    of the axes and way of context parallelism, and schedules that are usual or were timed.
+    """The user's restrictions, reduced to ordinary layouts.
 
-    Under a profile of all stacks the runs are other trainers', which say nothing of what this one's users turn on.
+    Excluded are axes that are not usual for the stack and that no timed run used, and context parallelism
+    above the largest timed. Unless the user chooses, the order of axes and the kind of context parallelism
+    are the stack's defaults, and schedules are usual or timed ones. Under a profile of all stacks the runs
+    are of other trainers, which do not show what this stack's users turn on.
     """
     runs, stack, unused, at_most = timed_under(question), question.stack, {*user.unused}, {**user.at_most}
     for axis in dict.fromkeys([*OPTIONAL, *_DEGREES]):
@@ -129,8 +134,8 @@ def _ordinary(question: Question, user: Restrictions, also: Sequence[str] = ()) 
 
 
 def classical_layout(question: Question, limits: Restrictions) -> Estimate | None:
-    """The classical layout of the stack within some restrictions, which fits as they ask; None where none of the first
-    few does."""
+    """Classical layout of the stack within some restrictions, which fits with their confidence; None if none
+    of the first few does."""
     question, stack = limits.apply_confidence(question), question.stack
 
     def priced(layout: Layout) -> Estimate | None:
@@ -152,7 +157,7 @@ def classical_layout(question: Question, limits: Restrictions) -> Estimate | Non
 
 
 def is_allowed(layout: Layout | None, question: Question, limits: Restrictions) -> TypeGuard[Layout]:
-    """Whether a layout is legal, keeps to the restrictions, and is one that their trainer can run."""
+    """Whether a layout is legal, within the restrictions, and supported by their trainer."""
     return (
         layout is not None
         and satisfies(question, limits, layout)
@@ -161,7 +166,7 @@ def is_allowed(layout: Layout | None, question: Question, limits: Restrictions) 
 
 
 def _by_size(question: Question, limits: Restrictions, policy: str, zero: int) -> Iterator[Layout]:
-    """Legal layouts with one sequence a microbatch, by rising tp × pp; of equal ones the largest tp first."""
+    """Legal layouts with one sequence a microbatch, by rising tp × pp, and then by falling tp."""
     cluster, model, usual = question.cluster, question.model, question.stack.usual_degrees
     degrees = [
         (tp * pp, -tp, tp, pp)
@@ -182,7 +187,7 @@ def _by_size(question: Question, limits: Restrictions, policy: str, zero: int) -
 
 
 def _changed(layout: Layout, **values: Any) -> Layout | None:
-    """The layout with other values; None where the notation cannot express it."""
+    """The layout with other values; None if these are not a valid layout."""
     try:
         return Layout.model_validate(layout.model_dump(exclude={"schedule"}) | values)
     except (ValidationError, InputError):
@@ -190,80 +195,82 @@ def _changed(layout: Layout, **values: Any) -> Layout | None:
 
 
 LEAST_MEAN_GAIN = 1e-3
-"""Share of the mean step by which another layout must have less: the fastest on paper is not given up for nothing."""
+"""Minimum relative gain in the mean step for which another layout is preferred to the fastest."""
 MAX_COMPARED = 8
-"""Layouts that are compared, those that are fastest on paper: each takes some hundredths of a second."""
+"""Maximum number of compared layouts, the fastest by prediction; each takes some hundredths of a second."""
 _MAX_COUNTED = 100_000
-"""Layouts from which on it is enough to say that there are more."""
+"""Number of layouts from which they are no longer counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Another layout beside the recommended one."""
+    """Another layout, compared with the recommended one."""
 
     estimate: Estimate
     axes: tuple[str, ...]
     """Axes on which the two differ."""
     chance: float
-    """Chance that it is faster than the recommended one."""
+    """Probability that it is faster than the recommended one."""
 
 
 @dataclass(frozen=True, slots=True)
 class WithinError:
-    """Layouts whose steps the model cannot tell from the best."""
+    """Layouts whose steps the model cannot distinguish from the best."""
 
     share: float
     """Largest relative slowdown: the profile's error of the ratio of two times."""
     layouts: int
-    """Most layouts that lie within it."""
+    """Upper bound on the number of such layouts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """The recommended layout, with the fastest on paper and the classical one beside it."""
+    """The recommended layout, with the fastest and the classical one for comparison."""
 
     estimate: Estimate
     """Price of the layout, under the memory limit of the question."""
     why: str
     """Common feature of layouts of its kind; empty where it is the fastest of all."""
     within: Restrictions
-    """Restrictions within which it is proved the fastest, or another is, in place of which it was chosen."""
+    """Restrictions within which it is proved the fastest, or within which it was chosen instead of the
+    fastest."""
     certificate: Certificate
-    """The proof of that."""
+    """Proof of the fastest within these restrictions."""
     fastest: Alternative
-    """The fastest on paper: what was asked for."""
+    """Layout with the fastest predicted step, the original search's answer."""
     classical: Alternative | None
     """The layout that an expert would write down; None where nothing so simple fits."""
     pair_error: float
-    """Median error of the ratio of two times, on one axis in which layouts differ."""
+    """Median error of the ratio of two times, per axis on which layouts differ."""
     risk: Risk = "none"
-    """Statistic of the scenarios by which steps were compared."""
+    """Mean over scenarios by which steps were compared."""
     within_error: WithinError | None = None
-    """How many layouts the model cannot tell from the fastest; None where they were not counted."""
+    """Number of layouts that the model cannot distinguish from the fastest; None if they were not counted."""
     expected: ExpectedStep | None = None
-    """Expected seconds of its step, with a 90 % interval; None where the profile has no scenarios."""
+    """Expected step with a 90 % interval; None if the profile has no scenarios."""
     choice: PlanChoice | None = None
-    """Why it is not the fastest of its kind on paper; None where it is."""
+    """Reason why it is not the fastest of its kind; None if it is."""
 
     @property
     def is_fastest(self) -> bool:
-        """Whether nothing simpler comes close enough."""
+        """Whether the recommended layout is the fastest of all."""
         return not self.why
 
     @property
     def fills_devices(self) -> bool:
-        """Whether it is memory that the fastest on paper lacks: it fits with less than a recommended layout must."""
+        """Whether the fastest layout was rejected for memory: it fits with a lower probability than
+        required."""
         confidence = self.within.confidence
         return confidence is not None and self.fastest.estimate.fits_probability < confidence
 
     @property
     def is_risky(self) -> bool:
-        """Whether it fits with less than a recommended layout should, as no layout does."""
+        """Whether it fits with a lower probability than `FITTING`, because no layout reaches that."""
         return self.within.confidence is None and self.estimate.fits_probability < FITTING
 
     @property
     def gain(self) -> float:
-        """Share of the recommended step that the fastest saves on paper."""
+        """Predicted gain of the fastest over the recommended step, as a share of the latter."""
         return 1 - self.fastest.estimate.compared_seconds / self.estimate.compared_seconds
 
     def written(self, user_restrictions: Restrictions, top: int) -> PlanRecommendation:
@@ -289,9 +296,10 @@ class Recommendation:
 def recommend(
     question: Question, result: SearchResult, restrictions: Restrictions, budget: Budget
 ) -> Recommendation | None:
-    """The layout to run, beside the fastest on paper of a finished search; None where that is not proved.
+    """Recommended layout for a finished search; None if its optimum is not proved.
 
-    It fits with `FITTING`, if any does. Where the question weighs scenarios, fastest means least of what it weighs.
+    It fits with probability `FITTING`, if any layout does. If the question has a risk, steps are compared by
+    its mean over scenarios.
     """
     if result.certificate.gap > 0 or budget.ended or question.has_pools:
         return None
@@ -333,11 +341,12 @@ def recommend(
 def simplest_competitive(
     question: Question, result: SearchResult, sure: Restrictions, budget: Budget
 ) -> tuple[SearchResult, Step] | None:
-    """The best of the first step that cannot be told from what the fastest come to within `sure`; where there is none
-    the fastest there. None where nothing fits, or time ends. Where the trainer cannot run those fastest, a simpler step
-    need only come as close to what it can run.
+    """Best layout of the first kind that the model cannot distinguish from the fastest within `sure`; without
+    such a kind, that fastest. None if nothing fits, or time ends.
 
-    A layout too slow to be taken, or slower than the best of a step before, which holds no others, is not searched for.
+    If the trainer cannot run the fastest, a simpler kind need only come close to the fastest that it can run.
+    Layouts that are too slow, or slower than the best of an earlier kind (which contains no others), are not
+    searched for.
     """
     everything, best = Step("keep to the question", sure), result.best
     reference = fastest_feasible(question, sure, result, budget)
@@ -379,8 +388,8 @@ def simplest_competitive(
 def fastest_feasible(
     question: Question, limits: Restrictions, result: SearchResult, budget: Budget
 ) -> Estimate | None:
-    """The fastest of the ranked layouts as they are within some restrictions, with more recomputed where they must;
-    None where none of them fits."""
+    """Fastest of the ranked layouts within some restrictions, with more recomputation if they need it; None
+    if none fits."""
     if _fits(question, limits, result.best.layout):
         return result.best
     fastest: Estimate | None = None
@@ -396,8 +405,8 @@ def fastest_feasible(
 def _search(
     question: Question, limits: Restrictions, budget: Budget, below: float = math.inf, *, settles: bool = True
 ) -> SearchResult | None:
-    """The fastest within some restrictions, proved; without an estimate where none takes less than `below` seconds, and
-    None where nothing fits."""
+    """Proved fastest layout within some restrictions; without an estimate if none takes less than `below`
+    seconds, and None if nothing fits."""
     try:
         return budget.search(question, limits, top=1, must_beat_seconds=below, closes_with_ilp=settles)
     except InfeasibleError:
@@ -405,12 +414,12 @@ def _search(
 
 
 def _no_slower_than(estimate: Estimate) -> float:
-    """Seconds below which the layout and those that tie with it are found again."""
+    """Limit in seconds that still admits the layout and those that tie with it."""
     return estimate.compared_seconds * (1 + TIE_TOLERANCE)
 
 
 def _fits(question: Question, limits: Restrictions, layout: Layout) -> bool:
-    """Whether a layout fits as some restrictions ask."""
+    """Whether a layout fits with the confidence and limit of some restrictions."""
     return price(limits.apply_confidence(question), layout).within(limits.max_memory).fits
 
 
@@ -420,14 +429,13 @@ def _is_refused(question: Question, limits: Restrictions, estimate: Estimate) ->
 
 
 def chance_faster(question: Question, one: Estimate, other: Estimate) -> float:
-    """Chance that `other` is the faster of the two."""
+    """Probability that `other` is the faster of the two."""
     gain = math.log(one.compared_seconds / other.compared_seconds)
     return chance_of_gain(gain, one.layout, other.layout, pair_error_of(question))
 
 
 def _slowest_competitive(question: Question, reference: Estimate) -> float:
-    """Seconds from which on no layout is so slow that the reference is not clearly faster, on however many axes the two
-    differ."""
+    """Seconds above which the reference is clearly faster than any layout, however many axes differ."""
     clear = NormalDist().inv_cdf(CLEAR) * deviation_on(len(COMPARED), pair_error_of(question))
     return reference.compared_seconds * math.exp(clear) * (1 + TIE_TOLERANCE)
 
@@ -441,8 +449,8 @@ def _compare_with(question: Question, recommended: Estimate, other: Estimate) ->
 
 
 def share_compared(question: Question) -> float | None:
-    """Largest relative slowdown at which another layout may be preferred to the fastest on paper; None where nothing is
-    chosen: the profile has no scenarios, or the question says itself how they are weighed."""
+    """Largest relative slowdown at which another layout may be preferred to the fastest; None if there is no
+    such choice: the profile has no scenarios, or the question gives its own risk."""
     scenarios = question.hardware.scenarios
     if scenarios is None or question.risk != "none" or question.has_pools:
         return None
@@ -452,8 +460,8 @@ def share_compared(question: Question) -> float | None:
 def choose(
     question: Question, limits: Restrictions, result: SearchResult, budget: Budget
 ) -> tuple[Layout, PlanChoice] | None:
-    """The layout with the least mean over likely constants among the fastest of a finished search, and what it was
-    compared with; None where that is the best of the search."""
+    """Layout with the least mean over scenarios among the fastest of a finished search, with the comparison;
+    None if that is the search's best."""
     share, first = share_compared(question), result.best
     if share is None:
         return None
@@ -476,7 +484,7 @@ def choose(
 
 
 def middle_seconds(question: Question, layout: Layout) -> float:
-    """Mean step of a layout over the middle half of the scenarios, which the profile must have."""
+    """Mean step of a layout over the middle half of the scenarios, which the profile must have, seconds."""
     seconds = seconds_under_scenarios(question, layout)
     assert seconds is not None
     return middle(seconds)
@@ -485,7 +493,8 @@ def middle_seconds(question: Question, layout: Layout) -> float:
 def within_error(
     question: Question, limits: Restrictions, result: SearchResult, budget: Budget
 ) -> WithinError | None:
-    """Count them from where the search ended; None where they are not worth counting, or time has run out."""
+    """Number of layouts within the model's error of the best, from the state of the finished search; None if
+    there are too many to count, or time has run out."""
     share = pair_error_of(question)
     below, total, names = result.best.compared_seconds * (1 + share), 0, set[str]()
     searches = result.searches or _unsearched(question, limits)
@@ -500,7 +509,7 @@ def within_error(
 
 
 def _unsearched(question: Question, limits: Restrictions) -> tuple[BranchAndBound, ...]:
-    """Searches of a question that was proved in another way, before they start."""
+    """Searches, not yet started, of a question that was proved in another way."""
     searches = []
     for part in limits.by_recompute(question) or (limits,):
         with suppress(InfeasibleError):  # none is legal

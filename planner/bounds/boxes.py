@@ -1,8 +1,9 @@
-"""Minimum costs of the layouts in a box of counts (`planner.space.counts`), and whether late rules allow any of them.
+"""Minimum costs of the layouts in each box of counts (`planner.space.counts`), and whether late rules allow
+any of them.
 
-Bytes of every coefficient are concave in the counts, so least at a corner: of offload they are sums over a rank's
-blocks, affine, with the ring and the parked states at work, min(buffers, count), besides. Forward and
-backward seconds do not depend on counts; offload itself bounds the update (`least_update`).
+Bytes of every coefficient are concave in the counts, so least at a corner: with offload they are sums over a
+rank's blocks, affine, plus the ring and the parked states in use, min(buffers, count). Forward and backward
+seconds do not depend on counts; offload itself bounds the update (`least_update`).
 """
 
 from __future__ import annotations
@@ -33,12 +34,8 @@ def corner_columns(columns: LayoutColumns, boxes: Boxes) -> list[LayoutColumns]:
 
 
 def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> StageCosts:
-    """Minimum costs of every box of layouts, (N,); without memory where late rules forbid every corner, for all
-    recompute policies or for single ones.
-
-    Where scenarios are weighed the device updates none of the blocks that counts may name, and channels take no time:
-    which scenarios count differs between counts.
-    """
+    """Minimum costs of every box of layouts, (N,); zero memory where late rules forbid every corner, for all
+    recompute policies."""
     costs, corners = weighed_costs(question, columns), corner_columns(columns, boxes)
     if not boxes.is_single.all():
         sized = [byte_costs(question, corner) for corner in corners]

@@ -1,14 +1,12 @@
-"""Pieces of a step in seconds, the shortest step that they allow under any schedule, and whether memory holds the
-blocks.
+"""Lower bounds of cores, for any ZeRO stage, shards and schedule: ideal, then relaxed.
 
-Lower bounds of cores, whatever their ZeRO stage, shards and schedule: ideal, then relaxed.
+    ideal     compute and tensor-parallel communication under the fastest recompute policy, for the tensor group with
+              the fastest links, wherever the rest of the layout is
+    relaxed   all passes without replicas of the parameters, and for each coefficient the memory of the best ZeRO stage
 
-    ideal     compute and tensor-parallel communication under the fastest recompute policy: a tensor group is at best
-              where the first one lies, wherever the rest of the layout does
-    relaxed   all passes as they are where no other ranks hold the same parameters, and as little memory as under the
-              ZeRO stage best for each coefficient
-
-Both are parts of the terms that price a layout, and leave most layouts unpriced.
+Both add up pieces of a step in seconds, take the shortest step that these allow under any schedule, and check
+whether memory holds the blocks. They are parts of the terms that price a layout, and leave most layouts
+unpriced.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
 """Lower bounds on the step time of every placement of a layout, for many layouts at once.
 
-`quick_bounds` shares the work evenly and costs microseconds a layout; `capacity_bounds` asks for the shortest step in
-which the ranks, each with whole blocks and its own memory, can hold all blocks. Both are admissible: no placement the
-search covers is faster (tests compare them with exhaustive search). Interleaved layouts have their own bound.
+`quick_bounds` divides the work evenly and costs microseconds a layout; `capacity_bounds` finds the shortest
+step in which the ranks, each with complete blocks and its own memory, can hold all blocks. Both are
+admissible: no placement the search covers is faster (tests compare them with exhaustive search).
 
-Shape legend: N layouts of one (pp, vpp, schedule), R ranks, P policies, B counts of blocks on a rank.
-
-Paths through a pipeline (T_r: forward plus backward of rank r for one microbatch; c: transfer delay; M: end of the
-last action on rank 0; W' = Σ T + 2 (p − 1) c: one microbatch down and up again; w = p − r):
+**One chunk a rank.** Paths through a pipeline (T_r: forward plus backward of rank r for one microbatch; c:
+transfer delay; M: end of the last action on rank 0; W' = Σ T + 2 (p − 1) c: one microbatch down and up again;
+w = p − r):
 
 (busy)   M ≥ Σ_{i<r} T_i + 2 r c + m T_r
-         Any schedule: rank r does all its work between the ways of its first and its last microbatch.
+         Any schedule: rank r does all its work between its first microbatch's way down and its last one's way up.
 (queue)  M ≥ W' + (m − 1) T_r
          GPipe: all microbatches queue at rank r, forward and backward.
 (again)  M ≥ W' + Σ_{i≥r} T_i + 2 (w − 1) c + (m − w − 1) T_r
@@ -20,27 +19,25 @@ last action on rank 0; W' = Σ T + 2 (p − 1) c: one microbatch down and up aga
 (loops)  M ≥ J W' + ((m − 1) mod p) T_r,  J = ⌊(m − 1) / p⌋ + 1
          1F1B, m > p: a round trip for every p microbatches, the rest as pairs on rank r.
 
-Layouts whose placements are patterns are bounded by the least work of a pattern that fits, on the decisive ranks.
+**Several chunks a rank.** Layouts whose placements are patterns are bounded by the least work of a pattern
+that fits, on the decisive ranks:
 
     M ≥ Σ_{i<r} (T_i of chunk 0 + 2 c) + m Σ_chunks T_r        (busy), for every rank r
 
-Where backward passes are split, weight halves may run while the last microbatch is on its way up, and T_i is a forward
-pass only. The sum is taken on the first rank, which waits for none, on the last, which waits for all, and on the last
-of the fullest. The quick bound does without patterns: on the first rank, what does not fit without recompute is paid
-for at the best rate of any policy.
+If backward passes are split, weight halves may run while the last microbatch is on its way up, and T_i is a
+forward pass only. The sum is taken on the first rank, which waits for none, on the last, which waits for all,
+and on the last of the fullest. The quick bound needs no patterns: on the first rank, blocks that do not fit
+without recomputation pay the best rate of any policy.
 
-Shape legend: N layouts of one (pp, vpp, schedule), for the quick bound of one schedule, R ranks, C chunks of a rank, T
-patterns of one choice of sizes, P policies.
+**Several kinds of blocks.** A rank takes at least the seconds of the lightest run of neighbouring blocks that
+it may have. A run has a number of blocks of each kind; each may follow any recompute policy that leaves
+memory for all. For every price of a byte, the sum over blocks of the least seconds plus priced bytes, less
+the price of the available memory, bounds the seconds of a run (Lagrange); the prices at which a block of some
+kind would change its policy give the tightest bound.
 
-Where blocks are of several kinds, a rank takes at least the seconds of the lightest run of neighbouring blocks that it
-may have.
-
-Of a run so many blocks are of each kind; each may follow any recompute policy that leaves room for all. For every price
-of a byte the sum over blocks of seconds and priced bytes at their least, less the price of the room, bounds the seconds
-of a run (Lagrange); the prices at which a block of some kind would change its policy bound it tightest.
-
-Shape legend: N layouts, R ranks, each one stage, B counts of blocks on a rank, J runs of as many blocks, K kinds, P
-recompute policies.
+Shape legend: N layouts of one (pp, vpp, schedule), for the quick bound of one schedule, R ranks, C chunks of
+a rank, P policies, B counts of blocks on a rank, T patterns of one choice of sizes, J runs of equally many
+blocks, K kinds.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Layouts whose stages all recompute the same number of first blocks in full: one leaf for every number.
+"""Layouts all of whose stages recompute the same number of first blocks in full: one leaf for every number.
 
-Under a given number each stage has one mix for its blocks, so any solver of leaves places it. Numbers are tried best
-bound first, until no remaining bound is below the best placement.
+With a given number each stage has one mix for its blocks, so any solver of leaves places it. Numbers are
+tried best bound first, until no remaining bound is below the best placement.
 
-Shape legend: N numbers, R ranks (each one stage), B counts of blocks, C classes of positions where a stage may begin.
+Shape legend: N numbers, R ranks (each one stage), B counts of blocks, C classes of positions where a stage
+may begin.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""HiGHS through PuLP without output, since stdout holds answers that programs read."""
+"""HiGHS through PuLP without output, since stdout carries answers that programs read."""
 
 from __future__ import annotations
 

@@ -1,43 +1,37 @@
-"""Paths through a pipeline with one stage a rank that are known without running its timeline.
+"""Best placement of one plain layout, by label setting and critical paths.
 
-Each is a chain of actions that every schedule of its kind contains, so its length is a lower bound for any durations.
-The integer program starts from some, and adds those that its solution violates; the bounds of
-`planner.bounds.steps` are the same paths, relaxed.
+**Paths.** A path is a chain of actions that every schedule of its kind contains, so its length is a lower
+bound for any durations, known without running the timeline. The integer program starts from some paths, and
+adds those that its solution violates; the bounds of `planner.bounds.steps` are the same paths, relaxed.
 
-Windows of 1F1B: rank r runs backward j just before forward j + p − r. So a forward that goes down from `first` to
-`last`, turns into the backward there that follows it, and comes up, is followed at `first` by the forward
-`last − first + 1` later: a round of the window for so many microbatches; the remainder, no full round, passes `first`
-as pairs. With T_r forward plus backward of one microbatch, c a transfer and S_r the sum of T over ranks before r, the
-first microbatch on its way down from rank e and the last one on its way up to e besides,
+Windows of 1F1B: rank r runs backward j just before forward j + p − r. So a forward that goes down from
+`first` to `last`, turns into the backward there that follows it, and comes up, is followed at `first` by the
+forward `last − first + 1` later: a round of the window for that many microbatches; the remainder, less than a
+round, passes `first` as pairs. With T_r forward plus backward of one microbatch, c a transfer and S_r the sum
+of T over ranks before r, and including the first microbatch's way down from rank e and the last one's way up
+to e,
 
     M_e ≥ F_e − S_e − e c + 2 S_p − S_first + rounds (S_last+1 − S_first) + remainder T_first + transfers c
 
-where F_e is the forward part of S_e: ranks e and later are a pipeline of their own that begins F_e + e c later.
+where F_e is the forward part of S_e: ranks e and later are a separate pipeline that begins F_e + e c later.
 
-Choices of each rank of a plain pipeline: block counts that fit in a step short enough, with their seconds, and what
-ranks that are not filled yet add to a sum over all ranks, at least and at most.
+**Choices** of each rank: block counts that fit within a given step, with their seconds, and the least and
+greatest sums that the ranks still to be filled can add. With several kinds of blocks a choice is a number of
+blocks and the class of their start (`Kinds.class_at`), numbered as in `Leaf.choice_indices`; a rank may take
+it after blocks of that class.
 
-Of several kinds of blocks a choice is a number of blocks and the class of where they begin (`Kinds.class_at`), numbered
-as `Leaf.choice_indices` does; a rank may take it after blocks of that class.
+**Labels.** A label is one way to fill ranks 0 … r, represented by all that later ranks depend on: its blocks,
+its sums, and the limits that windows and paths begun in it set for later ranks. If two labels have equally
+many blocks, one that leaves at least as much in every respect stands for both, so few remain (label setting:
+Desrochers and Soumis 1988).
 
-Shape legend: R ranks (each one stage), B choices, in order of blocks, P recompute policies, C sums, L blocks in all.
+Every limit is a path through the timeline, below which no step can be: if no label reaches the last rank, no
+placement takes less than the target. Labels that reach it are candidates. Their timelines give a better step,
+or a critical path by which the next pass excludes them (Benders 1962, with label setting in place of a linear
+program). Placements are finitely many and every round excludes one, so this ends with a proof.
 
-Labels, the state of the filled ranks that later ranks of a plain pipeline depend on, and the pass that extends them.
-
-A label is one way to fill ranks 0 … r. What may follow depends on its blocks, on its sums, and on how far the windows
-and paths that began in it let later ranks be filled. Of two labels with as many blocks, one that leaves at least as
-much room in every respect stands for both; so few are left (Desrochers and Soumis 1988 call it label setting).
-
-Every limit is a path through the timeline, which no step undercuts: when no label reaches the last rank, no placement
-takes less than the target. Labels that do reach it are candidates; their own timeline tells.
-
-Shape legend: K labels, R ranks, B numbers of blocks, C cuts, Q boundaries after the filled ranks, L blocks in all.
-
-Best placement of one plain layout: label passes and timelines in turn, until no label is left.
-
-A pass leaves candidates that no known path rules out. Their timelines give a better step, or a critical path by which
-the next pass rules them out (Benders 1962, with label setting in place of a linear program). Placements are finitely
-many and every round takes one away, so this ends, with proof.
+Shape legend: K labels, R ranks (each one stage), B choices, in order of blocks, P recompute policies, C sums
+or cuts, Q boundaries after the filled ranks, L blocks in all.
 """
 
 from __future__ import annotations

@@ -1,32 +1,27 @@
-"""An integer program that chooses a layout and places its blocks, over the critical paths it knows.
+"""An integer program that chooses a layout and places its blocks, over the known critical paths.
 
-    y[l]      1 if layout l is the one
-    x[l, j]   1 if layout l has its column j: for plain pipelines so many blocks on one stage, under the fastest mix of
-              recompute policies that fits there; else a pattern of blocks and policies for all stages
+    y[l]      1 if layout l is chosen
+    x[l, j]   1 if layout l has its column j: for plain pipelines a number of blocks on one stage, under the fastest mix
+              of recompute policies that fits there; else a pattern of blocks and policies for all stages
     M[l]      end of the last action plus synchronisation, over all ranks           (in units of the time to beat)
     U[l]      longest optimizer step of any rank                                    (in units of the time to beat)
 
     minimise Σ M[l] + U[l] + overhead[l] y[l]  +  Σ bound[l] y[l] of layouts without columns
     subject to   one layout, each of its stages one size, all its layers placed (or one pattern),
-                 all stages with one number of blocks in full where the trainer counts them,
+                 all stages with one number of blocks in full if the trainer counts them,
                  every rank of a pattern within its memory,
                  the step no shorter than each known path of the layout, the optimizer step no shorter than any rank's
 
-The step time of a placement is the longest path through its timeline. The program knows some paths, so its optimum is a
-lower bound; `planner.exact.program` adds those it lacks. A layout that is not chosen has no blocks, so its M and U
-are 0, and the relaxed program is no weaker than the weakest relaxed layout (Balas 1985, the hull of a union).
+The step time of a placement is the longest path through its timeline. The program knows only some paths, so
+its optimum is a lower bound. A layout that is not chosen has no blocks, so its M and U are 0, and the relaxed
+program is no weaker than the weakest relaxed layout (Balas 1985, the hull of a union).
 
-Cutting planes: solve with the paths known so far, let the timeline price the solution, add the paths that were
-missing.
+Cutting planes: the timeline prices each solution exactly and, if it takes longer, its critical path becomes
+one row more (Benders 1962). There are finitely many placements, so this ends, with program and timeline in
+agreement.
 
-The program knows some paths, so its optimum is a lower bound; the timeline prices the solution exactly and, where it
-takes longer, its critical path is one row more (Benders 1962). There are finitely many placements, so this ends, with
-program and timeline in agreement.
-
-Program of record: an integer program that chooses among the layouts left by the bounds, and places them.
-
-The other layouts have bounds above its optimum, so it is the optimum over all; agreement with the search is the
-certificate.
+As the program of record it chooses among the layouts that bounds do not exclude. The other layouts have
+bounds above its optimum, so that is the optimum over all; agreement with the search is the certificate.
 """
 
 from __future__ import annotations

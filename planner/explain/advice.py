@@ -1,13 +1,14 @@
-"""Advice: from what runs today to the best plan: switches of the stack, then the three changes of the layout that gain
-most for their trouble.
+"""Advice on a running job: a path from its layout to the best plan, first switches of the stack, then the
+three changes of the layout with the largest gain for their effort.
 
-A switch is a fact of the software stack that its own catalogue entry has otherwise (overlaps, kernels, fusions): its
-trainer can, and the run does not. None re-shards anything, so switches come before changes of the layout, the one that
-gains most first.
+A switch is a field of the software stack whose catalogue entry has another value (overlaps, kernels,
+fusions): the trainer supports it, and the run does not use it. No switch needs re-sharding, so switches come
+before changes of the layout, the one with the largest gain first.
 
-A change of the layout is chosen on top of those before it, by its gain of step time over the weight of its trouble, and
-only if it also breaks no rule, fits and gains by itself. Candidates are put in order by a quick price (blocks spread
-evenly) and priced in full from the best down. The path ends at the optimum of the search, with its proof.
+Each change of the layout is chosen on top of those before it, by its gain of step time divided by the weight
+of its effort, and only if it breaks no rule, fits and also gains alone. Candidates are ordered by a quick
+price (blocks spread evenly) and priced in full from the best down. The path ends at the optimum of the
+search, with its proof.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ from planner.space.restrictions import Restrictions, satisfies
 from planner.space.sizes import on_whole_nodes, possible, resized
 
 Trouble = Literal["a flag", "re-sharding"]
-"""How much trouble a change is. `a flag`: each rank keeps its share of the model, so a job continues under another
-flag. `re-sharding`: shares differ, so its checkpoint is re-sharded first."""
+"""Effort of a change. `a flag`: each rank keeps its share of the model, so a job continues with another flag.
+`re-sharding`: shares differ, so its checkpoint is re-sharded first."""
 WEIGHT: dict[Trouble, float] = {"a flag": 1.0, "re-sharding": 2.0}
-"""Weight of a trouble: how many times the gain of a flag a change must bring to come before it."""
+"""Weight of an effort: how many times the gain of a flag a change must bring to precede it."""
 LEAST_GAIN = 1e-3
-"""Least relative gain of step time that is worth a change."""
+"""Minimum relative gain of step time for a change."""
 MAX_CHANGES = 3
-"""Most changes of the layout on a path."""
+"""Maximum changes of the layout on a path."""
 _MAX_PRICED, _MAX_PRICED_OF_A_KIND = 12, 2
 """Maximum number of candidates priced in full for one change: of all kinds, and of each kind."""
 _SWITCHES = (
@@ -59,20 +60,21 @@ _SWITCHES = (
     *("fused_norms", "fused_gradient_accumulation", "fused_loss", "extra_loss_copies", "deterministic"),
     "launches_block",
 )
-"""Facts of a stack that a run switches and that leave its mathematics alone."""
+"""Fields of a stack that a run can switch without changing its mathematics."""
 _SHARDING = ("tp", "pp", "cp", "dp", "ep", "etp")
-"""Axes that decide which rank holds which parameters."""
+"""Axes that determine which rank holds which parameters."""
 _MOVED = ("sp", "order", "context", "ep", "etp")
-"""Axes that the search tries and whose moves are named below; other such axes move to every value of theirs."""
+"""Axes of the search whose moves are listed in `moves`; other searched axes move to each of their values."""
 _PLACING = ("layers", "pools", "replicas")
 _FACTORS = (2, 3, 4, 8)
-"""Factors by which ranks are apply_move from one axis to another."""
+"""Factors by which ranks are moved from one axis to another."""
 _MAX_MBS = 64
 
 Move = Mapping[str, Any]
-"""A change of one or two axes to new values; what a move of `recompute` leaves open is chosen by memory."""
+"""New values of one or two axes; a move of `recompute` is completed to fit memory."""
 SwitchWords = Callable[[Question, Question, Layout], str]
-"""The words in which a trainer is told to go from one question to the other, which has another switch; empty: none."""
+"""Function that gives a trainer's words for the switch by which two questions differ; empty without such
+words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +92,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherQuestion:
-    """The best plan of another question, worth more trouble than a change of layout: other numerics or more GPUs."""
+    """Best plan of another question, with more effort than a change of layout: other numerics or more
+    GPUs."""
 
     words: str
-    """The flag of `plan` that asks it: "--precision fp8"."""
+    """Flag of `plan` for the question: "--precision fp8"."""
     trouble: str
     estimate: Estimate
     proven: bool
@@ -101,19 +104,19 @@ class OtherQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Today's layout, the changes that pay most, and the best plan."""
+    """Today's layout, the changes with the largest gains, and the best plan."""
 
     question: Question
-    """With the switches that are changed."""
+    """Question with the changed switches."""
     today: Estimate
     changes: tuple[Change, ...]
     result: SearchResult
-    """Result of the search: its best plan is where the path ends, its certificate how far that is proven."""
+    """Result of the search: its best plan ends the path, with its certificate."""
     other_questions: tuple[OtherQuestion, ...] = ()
 
     @property
     def best(self) -> Estimate:
-        """The best plan; the layout reached already, where the search covers nothing faster."""
+        """Best plan; the layout reached so far, if the search covers nothing faster."""
         reached, best = self.reached, self.result.best
         return best if best.step_seconds < reached.step_seconds or not reached.fits else reached
 
@@ -124,12 +127,13 @@ class Advice:
 
     @property
     def rest(self) -> str:
-        """How the best plan differs besides, in words of the notation; empty where it differs only in placement."""
+        """Further changes to the best plan, in words of the notation; empty if it differs only in
+        placement."""
         return changed_words(self.reached.layout, self.best.layout)
 
     @property
     def rest_trouble(self) -> Trouble:
-        """The trouble of the rest."""
+        """Effort of the further changes."""
         return trouble_between(self.reached.layout, self.best.layout)
 
 
@@ -140,8 +144,8 @@ def advise(
     budget: Budget,
     switch_words: SwitchWords = lambda before, after, layout: "",
 ) -> Advice:
-    """The path from today's layout to the best one within the restrictions; `switch_words` names switches as the
-    trainer does.
+    """Path from today's layout to the best one within the restrictions; `switch_words` gives the trainer's
+    words for switches.
 
     Raises:
         InputError: the layout breaks a rule, or the cluster has several pools.
@@ -175,9 +179,11 @@ def advise(
 def _switched(
     question: Question, today: Estimate, restrictions: Restrictions, switch_words: SwitchWords
 ) -> tuple[Question, Estimate, list[Change]]:
-    """The question with every switch that gains, today's layout priced for it, and the switches, most gain first.
+    """Question with every switch that gains, today's layout priced for it, and the switches, largest gain
+    first.
 
-    Switches are those that the stack's own entry of the catalogue has otherwise; a stack of the user's own has none.
+    Switches are fields in which the stack differs from its catalogue entry; a stack outside the catalogue has
+    none.
     """
     stack, changes = question.stack, list[Change]()
     catalogue_stack = catalog.load_stack(stack.name) if stack.name in catalog.names("stacks") else stack
@@ -185,7 +191,8 @@ def _switched(
     tried = [name for name, value in values.items() if value != getattr(stack, name)]
 
     def priced_with(names: list[str]) -> dict[str, Estimate]:
-        """Today's layout with each switch more, where that breaks no rule, and fits if today's does."""
+        """Price of today's layout with each further switch, if that breaks no rule, and fits if today's
+        does."""
         priced = {}
         for name in names:
             switched_question = question.updated("stack", **{name: values[name]})
@@ -217,8 +224,8 @@ def _switched(
 def _other_questions(
     question: Question, restrictions: Restrictions, best: Estimate, budget: Budget
 ) -> Iterator[OtherQuestion]:
-    """The best layout with gradients summed in 16 bits, where they are summed in 32 and that gains; then the best plans
-    in a narrower precision and on twice the GPUs, where the hardware allows."""
+    """Best layout with gradients summed in 16 bits, if they are summed in 32 and that gains; then the best
+    plans in a narrower precision and on twice the GPUs, if the hardware allows."""
     training = question.training
     sums_in_fp32 = (training.gradient_dtype or question.stack.gradient_dtype) == "fp32"
     if sums_in_fp32 and training.precision not in FULL:
@@ -246,19 +253,20 @@ def _other_questions(
 
 @dataclass(slots=True)
 class ChangePath:
-    """The path so far: today's layout and the changes chosen one after another."""
+    """Path so far: today's layout and the changes chosen one after another."""
 
     question: Question
     restrictions: Restrictions
     today: Estimate
-    """Price of today's layout for this question: with the switches of the stack that were changed before."""
+    """The running layout, priced for this question, whose switches may have changed."""
     as_run: ChangePath | None = None
-    """The path of the question as it is run, in which each change is priced by itself; None: this one."""
+    """Path of the question without changed switches, in which each change is priced alone; None: this
+    path."""
     changes: list[Change] = field(default_factory=list)
     changed_axes: set[str] = field(default_factory=set)
 
     def add_change(self) -> bool:
-        """Append the change that gains most for its trouble; returns whether there is one."""
+        """Append the change with the largest gain for its effort, and return whether there is one."""
         current = self.changes[-1].with_earlier if self.changes else self.today
         candidates = [
             (self._worth(current, after), move, after)
@@ -281,7 +289,7 @@ class ChangePath:
         return False
 
     def _worth(self, current: Estimate, changed: Estimate) -> float:
-        """Relative gain per weight of trouble; where today's layout does not fit, the ratio of the steps."""
+        """Relative gain per weight of effort; if today's layout does not fit, the ratio of the steps."""
         weight = WEIGHT[trouble_between(current.layout, changed.layout)]
         if not current.fits:
             return current.step_seconds / changed.step_seconds / weight
@@ -289,8 +297,9 @@ class ChangePath:
         return gained / weight if gained >= LEAST_GAIN else 0.0
 
     def _promising(self, current: Estimate) -> Iterator[Move]:
-        """Legal moves of axes not changed yet, the best of each kind by their quick prices: blocks placed evenly, a mix
-        of policies as the fastest of them. First the one that recomputes as little as memory allows."""
+        """Legal moves of axes not yet changed, the best of each kind by quick prices, with blocks placed
+        evenly and a mix of policies priced as the fastest of them. The first move recomputes as little as
+        memory allows."""
         if "recompute" not in self.changed_axes:
             yield {"recompute": ("none",)}
         legal = [
@@ -320,7 +329,8 @@ class ChangePath:
                 yield move
 
     def _is_legal(self, layout: Layout) -> bool:
-        """Whether a layout breaks no rule, keeps to the restrictions and has stages that the search covers."""
+        """Whether a layout breaks no rule, satisfies the restrictions and has stages that the search
+        covers."""
         return (
             covers(layout.schedule, self.question.model.num_layers, layout.num_stages)
             and not check(self.question, layout, self.restrictions.trainer)
@@ -328,10 +338,10 @@ class ChangePath:
         )
 
     def _after(self, move: Move, layout: Layout) -> Estimate | None:
-        """The price of a layout after a move; None where the move breaks a rule.
+        """Price of a layout after a move; None if the move breaks a rule.
 
-        Where the move changes recompute, or changes the stages so that recompute by stage loses its meaning, as little
-        is recomputed as memory allows.
+        If the move changes recompute, or changes the stages so that recompute by stage no longer applies, as
+        little is recomputed as memory allows.
         """
         moved_layout = apply_move(layout, move)
         if moved_layout is None:
@@ -350,7 +360,8 @@ class ChangePath:
         return price(self.question, layout_placed).within(self.restrictions.max_memory)
 
     def _least_recomputed(self, layout: Layout) -> Estimate | None:
-        """The layout with the least recompute that fits: none, attention core, or as few whole blocks as possible."""
+        """Layout with the least recompute that fits: none, attention core, or as few complete blocks as
+        possible."""
 
         def under(policy: str) -> Estimate | None:
             return self._price(layout.model_copy(update={"recompute": (policy,)}))
@@ -373,7 +384,7 @@ class ChangePath:
 
 
 def apply_move(layout: Layout, move: Move) -> Layout | None:
-    """The layout after a move, not placed; None where the notation cannot express it.
+    """Layout after a move, not placed; None if the notation cannot express it.
 
     Settings that only a pipeline, a tensor group or replicas can have are reset with them.
     """
@@ -395,7 +406,8 @@ def apply_move(layout: Layout, move: Move) -> Layout | None:
 
 
 def moves(question: Question, layout: Layout) -> Iterator[Move]:
-    """Every change of one axis but recompute, or of two degrees whose product stays; most of them break some rule."""
+    """Every change of one axis except recompute, or of two degrees with a constant product; most of them
+    break some rule."""
     stack, model = question.stack, question.model
     shares = divisors(question.training.global_batch // layout.dp)
     yield from ({"mbs": mbs} for mbs in shares if mbs <= _MAX_MBS)
@@ -431,7 +443,7 @@ def moves(question: Question, layout: Layout) -> Iterator[Move]:
 
 
 def changed_words(before: Layout, after: Layout) -> str:
-    """The words of the notation that change, placement aside: "tp4 dp4", "mbs2", "no sp", "usual overlap"."""
+    """Changed words of the notation, without placement: "tp4 dp4", "mbs2", "no sp", "usual overlap"."""
     words = []
     for name, word in AXES.items():
         old, new = before.resolve(name), after.resolve(name)
@@ -444,6 +456,6 @@ def changed_words(before: Layout, after: Layout) -> str:
 
 
 def trouble_between(before: Layout, after: Layout) -> Trouble:
-    """The trouble of going from one layout to another: the greatest of all their differences."""
+    """Effort of changing one layout into another: the greatest of all their differences."""
     reshards = any(before.resolve(axis) != after.resolve(axis) for axis in _SHARDING)
     return "re-sharding" if reshards else "a flag"

@@ -1,6 +1,5 @@
-"""Comparing plans side by side: every part of the step and of the memory, what one saves or pays, how their questions
-differ, and whether their steps do the same work.
-"""
+"""Comparison of plans side by side: all parts of step and memory, gains and losses, differences of their
+questions, and whether their steps do the same work."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from cost_models.units import grouped
 
 _LABELS = {"global_batch": "global batch", "sequence_length": "sequence"}
 _UNPRICED = {"kind", "name", "source", "nodes", "gpus_per_node", "tokens", "recompute"}
-"""Fields that change no price of a layout, or that are shown as the number of GPUs."""
+"""Fields that change no price of a layout, or are shown as the number of GPUs."""
 _WHICH = ("one", "another", "a third", "a fourth", "a fifth", "a sixth", "yet another")
 """Names of distinct values that are too long to be shown."""
 
@@ -46,12 +45,13 @@ def differences(questions: Sequence[Question]) -> tuple[Difference, ...]:
 
 
 def same_work(questions: Sequence[Question]) -> bool:
-    """Whether all questions train one model on as many tokens a step, so that step times can be compared."""
+    """Whether all questions train one model on equally many tokens a step, so that step times can be
+    compared."""
     return same_model(questions) and len({question.training.tokens_per_step for question in questions}) == 1
 
 
 def same_model(questions: Sequence[Question]) -> bool:
-    """Whether the models compute as many FLOPs for the same tokens, whatever else their files say."""
+    """Whether the models compute equally many FLOPs for the same tokens, whatever else their files say."""
     training = questions[0].training
     return len({model_flops(question.model, training) for question in questions}) == 1
 
@@ -71,7 +71,7 @@ def _fields(prefix: str, specs: Sequence[Spec]) -> tuple[Difference, ...]:
 
 
 def _texts(values: Sequence[object]) -> list[str]:
-    """Values in words: numbers and names as they are; longer values are only told apart."""
+    """Values in words: numbers and names as they are; longer values only as "one", "another", ..."""
     if all(isinstance(value, (int, float, str, type(None))) for value in values):
         return [grouped(value) if type(value) is int else str(value) for value in values]
     distinct: list[object] = []
@@ -88,7 +88,7 @@ def _differing(what: str, values: Sequence[str]) -> tuple[Difference, ...]:
 Group = Literal["step", "time", "memory"]
 Unit = Literal["seconds", "bytes", "share", "tokens/s", "FLOP/s"]
 _ROUNDING = 1e-12
-"""Share of a total below which a part is what adding up has left."""
+"""Share of a total below which a part counts as rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,14 +100,16 @@ class Line:
     unit: Unit
     values: tuple[float, ...]
     comparable: bool = True
-    """False where the estimates do different work, so that a difference of the values says nothing."""
+    """Whether the estimates do the same work, so that differences of the values are meaningful."""
 
 
 def compare(estimates: Sequence[Estimate], questions: Sequence[Question] = ()) -> tuple[Line, ...]:
-    """Lines of a comparison: headline quantities, the parts of the step, then the memory of each one's fullest rank.
+    """Lines of a comparison: headline quantities, the parts of the step, then the memory of each estimate's
+    fullest rank.
 
-    A part that is zero everywhere is left out; the others of a group still sum to its total. Where the `questions` are
-    different work, the parts of each step are shares of it, and rates are those of one GPU, too.
+    A part that is zero everywhere is left out; the others of a group still sum to its total. If the
+    `questions` differ in their work, the parts of each step are shares of it, and rates are also given per
+    GPU.
     """
     does_same_work = not questions or same_work(questions)
     same_models = not questions or same_model(questions)
@@ -151,7 +153,7 @@ def _shares(parts: Breakdown) -> Breakdown:
 
 
 def _parts(breakdowns: Sequence[Breakdown]) -> list[tuple[str, tuple[float, ...]]]:
-    """Values of each part; what a total less its other parts leaves behind its last digit counts as zero."""
+    """Values of each part; remainders of rounding count as zero."""
     dicts = [
         {part: value if abs(value) > _ROUNDING * abs(one.total) else 0.0 for part, value in one}
         for one in breakdowns
@@ -169,7 +171,7 @@ def difference(before: Breakdown, after: Breakdown) -> Breakdown:
 
 
 def gain(estimate: Estimate, other: Estimate) -> float:
-    """Relative gain in step time of `other` over `estimate`; negative where it is slower."""
+    """Relative gain in step time of `other` over `estimate`; negative if it is slower."""
     return 1 - other.step_seconds / estimate.step_seconds
 
 

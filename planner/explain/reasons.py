@@ -1,12 +1,13 @@
-"""Why a plan is what it is: its binding constraint, what it saves or pays against its closest rival, what would change
-it, and why another layout is not the plan.
+"""Explanations of a plan: its binding constraint, its difference from its closest rival, the effect of
+changes of its question, and the reasons why another layout is not the plan.
 
-In a what-if one quantity of the question is changed, the plan priced again as it is, and a better one searched.
+In a what-if one quantity of the question is changed, the unchanged plan is priced, and a better one is
+searched.
 
-A layout may be written in part, in every verb: what it does not say is free, and searched. It is complete, as tables
-write it, where its degrees account for all GPUs and it says `mbs` and `zero`: what it does not name is then off. One
-that places blocks, or says how many are recomputed, is complete, too. Of any other the fastest that surely fits is
-meant.
+Every verb accepts partial layouts: omitted words are free, and searched. A layout is complete, as in tables,
+if its degrees account for all GPUs and it gives `mbs` and `zero`: omitted words are then off. A layout that
+places blocks, or gives the number recomputed, is complete too. A partial layout stands for the fastest one
+that fits with high probability.
 """
 
 from __future__ import annotations
@@ -53,23 +54,23 @@ NEGLIGIBLE_GAIN = 1e-4
 SEARCH_SECONDS = 10.0
 """Time limit of one changed question, seconds; its answer is then the best found."""
 TORNADO_FACTORS = (0.75, 1.25)
-"""Factors of a tornado chart, the same for every quantity, so that its bars can be compared."""
+"""Factors of a tornado chart, equal for all quantities, so that its bars can be compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """The effect of one change of the question on a plan."""
+    """Effect of one change of the question on a plan."""
 
     change: str
     """The change in words: "half inter-node bandwidth"."""
     repriced: Estimate
-    """Price of the plan as it is, under the change."""
+    """Price of the unchanged plan, under the change."""
     replanned: Estimate | None
-    """The best plan of the changed question; None where none is worth the change, or none was searched for."""
+    """Best plan of the changed question; None if no plan gains enough, or none was searched for."""
 
     @property
     def best(self) -> Estimate:
-        """The plan as it is, unless the new plan is faster, or fits where the old one does not."""
+        """The unchanged plan, unless the new plan is faster, or fits where the old one does not."""
         other = self.replanned
         worth = NEGLIGIBLE_GAIN * self.repriced.step_seconds
         slower = other is None or self.repriced.step_seconds - other.step_seconds <= worth
@@ -84,8 +85,8 @@ def sensitivities(
     *,
     replan: bool = True,
 ) -> tuple[Sensitivity, ...]:
-    """The effect of every change in `CHANGES` that applies: the plan priced again and, with `replan`, the best plan
-    then, from the cache or searched for."""
+    """Effect of every change in `CHANGES` that applies: the unchanged plan's price and, with `replan`, the
+    best plan, from the cache or by a search."""
     effects = []
     for words, change in CHANGES.items():
         if (changed := change.of(question)) is None:
@@ -118,12 +119,12 @@ def tornado_frame(
     restrictions: Restrictions | None = None,
     budget: Budget | None = None,
 ) -> pd.DataFrame:
-    """Effect of a quarter more and a quarter less of each quantity on a plan's step: a row for each quantity and
-    factor, those first that move the step most.
+    """Effect of a quarter more and a quarter less of each quantity on a plan's step: a row for each quantity
+    and factor, the largest effects first.
 
-    Columns: `quantity`, `factor`, `held_seconds` of the plan as it is, `held_fits`, `step_seconds` and `layout` of the
-    best plan then (NaN and empty where nothing fits, or time ran out), `plan_seconds`. Quantities that the question
-    lacks are left out.
+    Columns: `quantity`, `factor`, `held_seconds` of the unchanged plan, `held_fits`, `step_seconds` and
+    `layout` of the best plan then (NaN and empty if nothing fits, or time ran out), `plan_seconds`.
+    Quantities that the question lacks are left out.
     """
     import pandas as pd
 
@@ -167,11 +168,11 @@ def faster_under(
     space: Space | None,
     budget: Budget | None = None,
 ) -> Estimate | None:
-    """The fastest plan after a change, of those that take less than `below` seconds; None where there is none, or none
-    was found in time.
+    """Fastest plan after a change that takes less than `below` seconds; None if there is none, or none was
+    found in time.
 
-    `questions` are that before the change and that after it; `space` the layouts of the first. Cores that the change
-    cannot make fast enough are left out: the bounds that are known of them say so.
+    `questions` are those before and after the change; `space` has the layouts of the first. Cores that the
+    change cannot make fast enough, by their known bounds, are left out.
     """
     before, after = questions
     limits = scaled(restrictions, before, after)
@@ -187,19 +188,19 @@ def faster_under(
 
 
 def seconds_to_beat(repriced: Estimate) -> float:
-    """Seconds of a step of the plan as it is; infinite where it does not fit."""
+    """Step of the unchanged plan, seconds; infinite if it does not fit."""
     return repriced.compared_seconds if repriced.fits else math.inf
 
 
 def searched_space(question: Question, restrictions: Restrictions) -> Space | None:
-    """The layouts that a search within some restrictions tries; None where there is no single space."""
+    """Layouts that a search within some restrictions covers; None if there is no single space."""
     if question.has_pools:
         return None
     return legal_space(restrictions.apply_confidence(question), restrictions)
 
 
 def scaled(restrictions: Restrictions, before: Question, after: Question) -> Restrictions:
-    """The restrictions with their memory limit scaled as device memory was."""
+    """Restrictions with a memory limit scaled like device memory."""
     if restrictions.max_memory is None:
         return restrictions
     factor = after.cluster.gpu.memory / before.cluster.gpu.memory
@@ -207,7 +208,7 @@ def scaled(restrictions: Restrictions, before: Question, after: Question) -> Res
 
 
 def _compute(question: Question, factor: float) -> Question:
-    """Speed up matrix products and attention, whether given by efficiency or by measured curve."""
+    """Faster matrix products and attention, whether given by efficiency or by measured curve."""
 
     def faster(points: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
         return tuple(point.model_copy(update={"seconds": point.seconds / factor}) for point in points)
@@ -260,21 +261,21 @@ QUANTITIES: dict[str, Callable[[Question, float], Question | None]] = {
 }
 """Quantities of a cluster's pools that a factor scales."""
 _INSIDE_NODES = ("compute efficiency", "intra-node bandwidth")
-"""Quantities that ideal bounds of cores (`planner.bounds.cores`) depend on; others are links, where a tensor group
-crosses nodes."""
+"""Quantities on which ideal bounds of cores (`planner.bounds.cores`) depend; links do so only for tensor
+groups that cross nodes."""
 _BETWEEN_POOLS = "bandwidth between pools"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """More or less of one quantity."""
+    """Scaling of one quantity."""
 
     quantity: str
     """A key of `QUANTITIES`, or the link between pools."""
     factor: float
 
     def of(self, question: Question) -> Question | None:
-        """The question with so much of it; None where it has none."""
+        """Question with the quantity scaled; None if it has none."""
         if self.quantity != _BETWEEN_POOLS:
             return each_pool(question, lambda pool: QUANTITIES[self.quantity](pool, self.factor))
         if question.mixed is None:
@@ -283,12 +284,12 @@ class Change:
         return mixed_question(question.mixed.model_copy(update={"between": link}), question.pools)
 
     def least_seconds(self, space: Space, restrictions: Restrictions) -> Array:
-        """(N,) bounds of cores after the change, from those that are known of the space before it.
+        """(N,) lower bounds of cores after the change, from the bounds known before it.
 
-        Bounds of cores are sums of seconds and maxima of such sums, and know no memory. Where nothing gets faster none
-        falls. What gets faster by a factor makes no sum smaller by more than that, and none of which it is no part; of
-        links that holds for ideal bounds alone, as more than one transfer may hide behind the same compute. Backward
-        passes that are split are left out: their bounds subtract what hides transfers.
+        Bounds of cores are sums of seconds and maxima of such sums, without memory. If nothing gets faster no
+        bound falls. A quantity that gets faster by a factor reduces a sum by at most that factor, and sums
+        without it not at all; for links this holds for ideal bounds only, as several transfers may be hidden
+        by the same compute. Split backward passes are excluded: their bounds subtract what hides transfers.
         """
         policies = restrictions.recompute(space.question)
         allowed = np.array([policy in policies for policy in RECOMPUTE_POLICIES])
@@ -318,32 +319,32 @@ CHANGES = {
     "+10 % compute efficiency": Change("compute efficiency", 1.1),
     "double bandwidth between pools": Change(_BETWEEN_POOLS, 2.0),
 }
-"""Changes that users ask about first: links, memory, kernels."""
+"""Most requested changes: links, memory, kernels."""
 
 
 _AXIS = re.compile(r"[a-z]+|\S+", re.ASCII)
 _PLACING = {"layers", "pools", "replicas"}
-"""Axes that say where blocks lie."""
+"""Axes that place blocks on ranks and pools."""
 _COMPLETION_SECONDS = 20.0
 """Time limit of the search for what is not said; its answer is then the best found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedLayout:
-    """The layout that some words mean, priced."""
+    """Priced layout that a partial text stands for."""
 
     estimate: Estimate
     filled: tuple[str, ...] = ()
-    """Words that were not said and searched; none of a complete layout."""
+    """Words that the text omits and a search chose; empty for a complete layout."""
     certificate: Certificate | None = None
-    """The proof that no other words are faster; None where none were searched, or nothing fits."""
+    """Proof that no other words are faster; None if none were searched, or nothing fits."""
 
 
 def complete_layout(question: Question, text: str, within: Restrictions | None = None) -> CompletedLayout:
-    """The layout that `text` means, within restrictions (but what the text says itself goes before them).
+    """Layout for `text`, within restrictions (which the text overrides).
 
-    What is not said is searched among layouts that fit with `FITTING`, or where none does among all that fit. Where
-    nothing fits at all it is the layout that comes closest.
+    Omitted words are searched among layouts that fit with `FITTING`, or if none does among all that fit. If
+    nothing fits at all it is the closest layout.
 
     Raises:
         InputError: `text` is not a layout, or one that cannot run.
@@ -387,7 +388,7 @@ def _is_complete(question: Question, layout: Layout, axes: set[str]) -> bool:
 
 
 def _restricted(layout: Layout, axes: set[str], limits: Restrictions) -> Restrictions:
-    """The restrictions to what the text says, and to those of `limits` that speak of other axes."""
+    """Restrictions to the axes of the text, and those of `limits` on other axes."""
     columns = LayoutColumns.of([layout])
     names = [name for axis in axes - {"recompute"} for name in AXES[axis].columns(axis)]
     free, values = limits.without(names), {name: int(getattr(columns, name)[0]) for name in names}
@@ -402,7 +403,7 @@ def _axes(text: str) -> set[str]:
 
 
 UNLIMITED = Change("device memory", 1e6)
-"""The change to a question where nothing fails to fit."""
+"""Change to a question in which everything fits."""
 RIVALS_SECONDS = 20.0
 """Time limit of the search for the plan's rivals."""
 RIVALS = 5
@@ -416,33 +417,33 @@ class BindingConstraint:
     resource: str
     """`memory`, or the largest part of the step (`compute`, `bubble`, `tp_comm`, ...)."""
     faster: Estimate | None = None
-    """Where memory binds: the fastest neighbour, which does not fit, or not as surely as the plan must. None where the
-    plan itself does not."""
+    """Fastest neighbour, which does not fit, or not with the required probability, if memory binds. None if
+    the plan itself does not fit."""
     change: str = ""
-    """How that neighbour differs, in words of the notation: "mbs2"."""
+    """Difference of that neighbour, in words of the notation: "mbs2"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Everything that `explain` says about a plan."""
+    """Explanation of a plan: price, binding constraint, rivals and sensitivities."""
 
     plan: Plan
-    """The plan, whose search decides why another layout may be faster."""
+    """The plan; its search decides why another layout may be faster."""
     estimate: Estimate
-    """Price of its layout today."""
+    """Current price of its layout."""
     binding: BindingConstraint
     ties: tuple[Estimate, ...]
-    """Other layouts whose step takes as long."""
+    """Other layouts whose step takes equally long."""
     rival: Estimate | None
     """The fastest layout within the plan's restrictions that does not tie."""
     sensitivities: tuple[Sensitivity, ...]
 
 
 def explain(plan: Plan, estimate: Estimate) -> Explanation:
-    """Explain a plan that was priced again: find its rivals, and price what would change it.
+    """Explain a plan with its current price: find its rivals, and price changes of its question.
 
-    Layouts in the plan's cache are not searched for again. Plans are searched anew under each
-    change only where the plan was searched for the fastest step, so that planning again answers the same question.
+    Layouts in the plan's cache are not searched for again. The best plan under each change is searched only
+    if the plan was searched for the fastest step, so that planning again answers the same question.
     """
     question, restrictions, cache = plan.question, plan.restrictions.read, PlanCache(plan)
     with shared_spaces().shared():
@@ -464,7 +465,7 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
 
 
 def search_rivals(plan: Plan, cache: PlanCache) -> tuple[Estimate, ...]:
-    """The fastest layouts within the plan's restrictions, the plan itself among them where it is one."""
+    """Fastest layouts within the plan's restrictions, including the plan itself if it is among them."""
     restrictions = plan.restrictions.read
     question = restrictions.apply_confidence(plan.question)
 
@@ -483,11 +484,12 @@ def search_rivals(plan: Plan, cache: PlanCache) -> tuple[Estimate, ...]:
 def binding_constraint(
     question: Question, estimate: Estimate, restrictions: Restrictions
 ) -> BindingConstraint:
-    """The binding constraint of a plan that was searched within `restrictions`.
+    """Binding constraint of a plan that was searched within `restrictions`.
 
-    Memory binds where some neighbour within the restrictions (the plan with less recomputed, another microbatch size,
-    one degree moved to data parallelism, a lower ZeRO stage) would be faster but does not fit, or where the plan itself
-    does not fit. Otherwise the largest part of the step that is worth naming binds.
+    Memory binds if a neighbour within the restrictions (the plan with less recomputation, another microbatch
+    size, one degree moved to data parallelism, a lower ZeRO stage) would be faster but does not fit, or if
+    the plan itself does not fit. Otherwise the largest part of the step binds, or compute if no other is
+    large.
     """
     if overflows(estimate, estimate):
         return BindingConstraint(resource="memory")
@@ -509,13 +511,13 @@ def binding_constraint(
 
 
 def ties(estimate: Estimate, rivals: Sequence[Estimate]) -> tuple[Estimate, ...]:
-    """The rivals of other degrees whose step takes as long as the plan's."""
+    """Rivals with other degrees whose step takes as long as the plan's."""
     others = (rival for rival in rivals if not same_degrees(rival.layout, estimate.layout))
     return tuple(rival for rival in others if abs(gain(estimate, rival)) <= NEGLIGIBLE_GAIN)
 
 
 def closest_rival(estimate: Estimate, rivals: Sequence[Estimate]) -> Estimate | None:
-    """The fastest rival of other degrees that does not tie; None where there is none."""
+    """Fastest rival with other degrees that does not tie; None if there is none."""
     tied = ties(estimate, rivals)
     slower_or_faster = (
         one for one in rivals if not (one in tied or same_degrees(one.layout, estimate.layout))
@@ -524,7 +526,7 @@ def closest_rival(estimate: Estimate, rivals: Sequence[Estimate]) -> Estimate | 
 
 
 def overflows(estimate: Estimate, other: Estimate) -> bool:
-    """Whether `other` needs more memory than devices may fill within the limits of `estimate`."""
+    """Whether `other` needs more memory than devices may use within the limits of `estimate`."""
     if not estimate.layout.says_pools:
         return other.peak_bytes > estimate.memory_limit
     limits = {pool.pool: pool.memory_limit for pool in estimate.replicas}
@@ -535,8 +537,8 @@ def overflows(estimate: Estimate, other: Estimate) -> bool:
 
 
 def _neighbours(question: Question, layout: Layout) -> list[Layout]:
-    """The layout with its placement open, and those one degree or switch away that trade memory for speed, without
-    what only a pipeline or a tensor group can have."""
+    """Layouts one degree or switch away that trade memory for speed, and the layout itself, all unplaced and
+    without settings that only a pipeline or a tensor group can have."""
     start = {"recompute": ("none",), "pools": layout.pools, "replicas": ()}
     moves: list[Move] = [{}, {"mbs": 2 * layout.mbs}]
     moves += [{"zero": layout.zero - 1}] if layout.zero else []
@@ -554,7 +556,7 @@ def _neighbours(question: Question, layout: Layout) -> list[Layout]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyNot:
-    """The reason why a layout is not the plan, with its price beside the plan's."""
+    """Reason why a layout is not the plan, with the difference of their prices."""
 
     layout: str
     """The layout as the user wrote it."""
@@ -566,22 +568,22 @@ class WhyNot:
     excluded: bool = False
     """Whether the restrictions of the search exclude the layout, however fast it is."""
     left_out: tuple[str, ...] = ()
-    """The limits of the search that it lies beyond, each as a sentence."""
+    """Sentences on the limits of the search beyond which the layout lies."""
     difference: Breakdown | None = None
     """layout − plan, seconds by part, largest first."""
 
     @property
     def estimate(self) -> Estimate | None:
-        """Its price; where nothing fits, that of what comes closest."""
+        """Price of the layout; if nothing fits, of the closest one."""
         return None if self.completed is None else self.completed.estimate
 
 
 def why_not(
     question: Question, estimate: Estimate, text: str, restrictions: Restrictions | None = None
 ) -> WhyNot:
-    """Why the layout written in `text` is not the plan; `restrictions` are what the plan was asked to keep to.
+    """Reason why the layout in `text` is not the plan; `restrictions` are those of the plan's search.
 
-    What the text leaves out is free.
+    Words that the text omits are free.
 
     Raises:
         InputError: `text` is not a layout.

@@ -1,13 +1,11 @@
-"""A leaf of the search: one layout whose blocks are not placed on virtual stages and recompute policies yet.
+"""Leaves of the search: one layout whose blocks are not yet placed on virtual stages and recompute policies.
 
-`Leaf` is a pipeline (`cost_models.pipeline`), which prices placements, with what a search may choose on it.
+`Leaf` is a pipeline (`cost_models.pipeline`), which prices placements, with the choices open to a search. If
+the question has a risk, `WeighedLeaf` has bounds at mean costs and prices placements in every scenario.
 
-Shape legend: `...` any batch of placements, S virtual stages, R ranks, P recompute policies, L blocks in all. A
-placement is a table (S, P) of blocks of each stage under each policy; with several kinds of blocks (S, K·P).
-
-A layout before placement where scenarios are weighed: bounds at mean costs, prices in every scenario.
-
-Shape legend: K scenarios; the others as in `planner.placement.leaf`.
+Shape legend: `...` any batch of placements, S virtual stages, R ranks, P recompute policies, L blocks in all,
+K scenarios. A placement is a table (S, P) of blocks of each stage under each policy; with several kinds of
+blocks (S, K·P).
 """
 
 from __future__ import annotations

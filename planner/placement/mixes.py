@@ -1,20 +1,16 @@
-"""Fastest mix of recompute policies with which a number of blocks fits on a rank, for one stage a rank.
+"""Fastest mixes of recompute policies for one stage a rank, and good placements made of them.
 
-A rank with one stage keeps its memory to itself, so for each number of blocks only its fastest mix of policies that
-fits is ever of use. For each set of policies a mix may name, its blocks under the last are tried one by one, and of the
-others as many have the faster policy as memory allows.
+A rank with one stage has its memory to itself, so for each number of blocks only its fastest mix of policies
+that fits is of use. For each set of policies that a mix may name, every number of blocks under the last one
+is tried, and of the other blocks as many have the faster policy as memory allows. With several kinds of
+blocks every mix is tried, for each class of positions at which a stage may begin.
 
-Of several kinds of blocks every mix is tried, for each class of positions where a stage may begin.
+Good placements are incumbents, which let the search discard almost everything else. The proof does not need
+them: a poor incumbent costs time, never the optimum. They start from the least slowest rank that can hold all
+blocks, followed by single moves. Interleaved layouts are decided by `planner.placement.patterns`.
 
-Shape legend: R ranks (each one stage), B numbers of blocks, K blocks under the last policy of a set, P policies.
-
-Good placements found quickly: the incumbents that let the search discard almost everything else.
-
-Nothing here is needed for the proof; a poor incumbent costs time, never the optimum. With one chunk a rank: the least
-slowest rank that can hold all blocks, then single moves. Interleaved layouts are decided outright by
-`planner.placement.patterns`.
-
-Shape legend: R ranks (each one stage), B numbers of blocks, P policies, K candidate placements.
+Shape legend: R ranks (each one stage), B numbers of blocks, K blocks under the last policy of a set, or
+candidate placements, P policies.
 """
 
 from __future__ import annotations

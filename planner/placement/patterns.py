@@ -1,12 +1,12 @@
-"""Schedules with several chunks a rank: the placements the search covers, few enough to price every one.
+"""Placements on several chunks a rank that the search covers, few enough to price every one.
 
-Sizes: equal stages, or one or two stages at the ends with a block less, next to embedding and head, as trainers place
-them that count these as a layer. Of interleaved pipelines with a stage or two more than blocks, the first stage, the
-last or both have none.
+Sizes: equal stages, or one or two stages at the ends with a block less, next to embedding and head, as
+trainers place them that count these as a layer. If interleaved pipelines have a stage or two more than
+blocks, the first stage, the last or both have none.
 
-Recompute: every rank recomputes so many of its blocks in full and so many selectively, the first ones in the order of
-its chunks. Earlier chunks keep more microbatches, so recomputing there spares most; ranks share the numbers because the
-slowest of them sets the pace. For a trainer that counts them
+Recompute: every rank recomputes a number of its blocks in full and a number selectively, the first ones in
+the order of its chunks. Earlier chunks keep more microbatches, so recomputing there saves most; ranks share
+the numbers because the slowest of them sets the pace. For a trainer that counts them
 (`Leaf.uses_full_counts`) every chunk recomputes the same number of its blocks in full.
 
 Shape legend: Z sizes, T numbers recomputed, S virtual stages, R ranks, C chunks of a rank, P policies.

@@ -1,7 +1,8 @@
-"""Arrays from which lower bounds are computed: costs of layouts of one schedule, rank by rank.
+"""Costs of layouts of one schedule, rank by rank: the arrays from which lower bounds are computed.
 
-Ranks of a uniform cluster cost the same but for embedding and head, those in several pools differ. Bounds treat both
-alike: a value of a rank has shape (N, R), or (N, 1) where it is the same on all of them, and is never copied for that.
+Ranks of a uniform cluster have equal costs except for embedding and head; those in several pools differ.
+Bounds treat both alike: a value of a rank has shape (N, R), or (N, 1) if it is equal on all ranks, and is
+never copied for that.
 
 Shape legend: N layouts, R ranks, C chunks of a rank, P policies, B numbers of blocks on a virtual stage.
 """

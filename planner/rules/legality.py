@@ -1,8 +1,8 @@
 """Legality of layouts: a list of named rules, shared by the search, the errors and the explanations.
 
-Every rule says it twice, once for many layouts (`broken`, a column) and once in the user's words (`sentence`); both
-read the same quantities. Rules of software stacks and of our own executor are in `planner.rules.stack`. A legal layout
-may still not fit in memory: that is for the cost model to say.
+Every rule has two forms, a condition on many layouts (`broken`, a column) and a sentence for the user
+(`sentence`); both read the same quantities. Rules of software stacks and of the project's executor are in
+`planner.rules.stack`. A legal layout may still not fit in memory, which the cost model decides.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def _uses_every_gpu(question: Question, layout: Layout) -> Words:
 
 
 def _schedule_refuses(question: Question, x: LayoutColumns) -> Bools:
-    """The scalar rule of each schedule, asked once for every distinct (schedule, pp, vpp, microbatches)."""
+    """(N,) scalar rule of each schedule, evaluated once for every distinct (schedule, pp, vpp,
+    microbatches)."""
     shapes = np.stack([x.schedule, x.pp, x.vpp, x.microbatches(question.training.global_batch)], axis=1)
     distinct, index = np.unique(shapes, axis=0, return_inverse=True)
     refused = [
@@ -82,7 +83,7 @@ def _sequence_divides(question: Question, layout: Layout) -> Words:
 
 
 def _splits_blocks(question: Question, x: LayoutColumns) -> Bools:
-    """(N,): whether some quantisation block lies on two ranks."""
+    """(N,) whether some quantisation block is split over two ranks."""
     split = np.zeros(len(x), dtype=np.bool_)
     for _, width, degree in split_rows(question, x.tp, x.etp):
         split |= np.fmod(width, multiplied(degree, np.full(len(x), NF4_BLOCK))) != 0
@@ -106,8 +107,8 @@ def _trades_heads(question: Question, x: LayoutColumns) -> Bools:
 
 
 def _pieces(question: Question, x: LayoutColumns) -> Ints:
-    """(N,) pieces of a sequence over all context ranks: of each two, one from either end, give causal attention equal
-    work; one where heads are traded."""
+    """(N,) pieces of a sequence over all context ranks: two per rank, one from either end, for equal causal
+    work; one if heads are traded."""
     return x.cp * np.where(_trades_heads(question, x), 1, 2)
 
 
@@ -167,7 +168,7 @@ UNPRICED_OFFLOAD = (
 
 
 def is_offload_unpriced(question: Question) -> bool:
-    """Whether host memory would hold frozen weights, or moments that are not of Adam's size."""
+    """Whether host memory would hold frozen weights, or moments of another size than Adam's."""
     training = question.training
     of_adam = training.optimizer in ("adamw", "sgd", "lamb")
     parts = training.freeze or question.model.tower
@@ -175,7 +176,7 @@ def is_offload_unpriced(question: Question) -> bool:
 
 
 def _cpu_updates(columns: LayoutColumns) -> Bools:
-    """(N,): whether some block's states are the CPU's to update."""
+    """(N,) whether the CPU updates some block's states."""
     return (columns.offload_states > 0) | (columns.offload_streamed > 0)
 
 
@@ -196,7 +197,7 @@ def _ring_too_long(question: Question, layout: Layout) -> Words:
 
 
 def overflows_hosts(question: Question, x: LayoutColumns, used: Sequence[Recompute] | None = None) -> Bools:
-    """(N,): which layouts keep more in the memory of some host than it holds, with the `used` recompute policies."""
+    """(N,) whether layouts overflow the memory of some host, with the `used` recompute policies."""
     overflows = np.zeros(len(x), dtype=np.bool_)
     some = offloads(x).any() or question.training.reference == "host"
     for pool in question.pools if some else ():
@@ -232,7 +233,7 @@ def _no_room(text: str, cluster: ClusterSpec, size: float, usable: str) -> Words
 
 
 def _overflows_drive(question: Question, x: LayoutColumns) -> Bools:
-    """(N,): which layouts keep more on the drive of some host than it holds."""
+    """(N,) whether layouts overflow the drive of some host."""
     overflows = np.zeros(len(x), dtype=np.bool_)
     for pool in question.pools if x.offload_drive.any() else ():
         overflows |= drive_bytes(pool, x) > usable_drive(pool.cluster)
@@ -433,11 +434,11 @@ _RULES: dict[str, Row] = {
     ),
 }
 RULES = (*rules(_RULES), *STACK_RULES)
-"""Rules apart from the schedule's and the late ones, in the order in which broken ones are reported."""
+"""All rules except the schedule's and the late ones, in the order in which broken ones are reported."""
 
 _SIZED = ("batch divides into microbatches", "updates in the backward pass have one microbatch")
 SIZED_RULES: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.name in _SIZED)
-"""Rules that read the microbatch size, whatever the schedule: they are asked of every size."""
+"""Rules that depend on the microbatch size, for any schedule: they are checked for every size."""
 
 
 SCHEDULE_RULE = Rule(
@@ -447,7 +448,8 @@ SCHEDULE_RULE = Rule(
         legal(x.schedule, x.pp, x.vpp, x.microbatches(q.training.global_batch)) or ""
     ),
 )
-"""Asked last, and only of layouts whose batch divides: it speaks of microbatches."""
+"""Rule checked last, and only for layouts whose batch divides, as it depends on the number of
+microbatches."""
 
 LATE_RULES: tuple[Rule, ...] = (_hosts_hold, _drives_hold)
 """Rules that need prices; they are checked for layouts that break no other."""
@@ -456,8 +458,8 @@ LATE_RULES: tuple[Rule, ...] = (_hosts_hold, _drives_hold)
 def legal_rows(
     question: Question, columns: LayoutColumns, *, shaped: bool = True, hosts: bool = True
 ) -> Bools:
-    """(N,): which layouts break no rule; where they are not `shaped`, none but that of their schedule and those that
-    read the microbatch size. That they are more than `hosts` hold may be left to their price."""
+    """(N,) whether layouts break no rule; unless `shaped`, rules on schedule and microbatch size only.
+    Without `hosts`, overflow of host memory is left to their price."""
     legal = np.ones(len(columns), dtype=np.bool_)
     for rule in RULES if shaped else [rule for rule in RULES if rule not in SIZED_RULES]:
         legal &= ~rule.broken(question, columns)
@@ -468,7 +470,7 @@ def legal_rows(
 
 
 def broken_late(question: Question, layout: Layout) -> list[tuple[Rule, Words]]:
-    """Every late rule that a layout breaks with what its stages recompute, with its words."""
+    """Late rules that a layout breaks with its stages' recomputation, with their sentences."""
     columns = LayoutColumns.of([layout])
     used = dict.fromkeys(policy for mix in layout.recompute for policy in policies_in(mix))
     asked = [(rule, question.recomputing(policy)) for rule in LATE_RULES for policy in used]
@@ -479,15 +481,16 @@ def broken_late(question: Question, layout: Layout) -> list[tuple[Rule, Words]]:
 def check(
     question: Question, layout: Layout, trainer: str | None = None, *, hosts: bool = True
 ) -> list[Problem]:
-    """All problems of a layout (for a trainer), and of its placement where it has one. That it is more than `hosts` of
-    known memory hold may be left to its price."""
+    """All problems of a layout (for a trainer), and of its placement if it has one. Without `hosts`, overflow
+    of known host memory is left to its price."""
     return [Problem("", words.what) for words in _problems(question, layout, trainer, hosts=hosts)]
 
 
 def require_legal(
     question: Question, layout: Layout, trainer: str | None = None, *, hosts: bool = True
 ) -> None:
-    """Check that a layout is legal (that the trainer would start with it; that `hosts` of known memory hold it).
+    """Check that a layout is legal, that the trainer supports it, and with `hosts` that hosts of known memory
+    hold it.
 
     Raises:
         InputError: with every broken rule and the hint of the first.
@@ -497,10 +500,10 @@ def require_legal(
 
 
 def require_held(question: Question, layout: Layout) -> None:
-    """Check that late rules allow a layout, as that hosts hold what it offloads.
+    """Check that late rules allow a layout, for example that hosts hold its offloaded data.
 
     Raises:
-        InputError: the first that it breaks.
+        InputError: with the first broken rule.
     """
     raise_problems([words for _, words in broken_late(question, layout)][:1], "")
 
@@ -518,7 +521,7 @@ def _problems(question: Question, layout: Layout, trainer: str | None, *, hosts:
 
 
 def _objections_without_columns(question: Question, layout: Layout) -> Iterator[Words]:
-    """Problems of what no column holds: recompute, pools and blocks of stages."""
+    """Problems of parts without columns: recompute, pools and blocks of stages."""
     policies = {policy for mix in layout.recompute for policy in policies_in(mix)}
     if refused := sorted(policies - set(allowed_recompute(layout.schedule))):
         splits = f"`schedule={layout.schedule}`, which splits backward passes"

@@ -20,17 +20,17 @@ from cost_models.schedules.registry import PLAIN, is_scheduled
 from cost_models.units import counted
 
 HIGHEST_ZERO = 1
-"""The highest ZeRO stage whose collectives run once a step, in every software stack. Whole replicas take different
-numbers of microbatches, so nothing that happens every microbatch may need two of them."""
+"""Highest ZeRO stage whose collectives run once a step, in every software stack. Replicas in different pools
+take different numbers of microbatches, so no collective per microbatch may span two of them."""
 
 
 def fills_pools(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,): layouts whose pipeline ranks each lie in one pool and fill all of them, one stage a rank."""
+    """(N,) whether pipeline ranks each lie in one pool and fill all of them, with one stage a rank."""
     return _fills(question, columns, "pp", columns.tp * columns.replicas)
 
 
 def holds_replicas(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,): layouts whose replicas each lie in one pool, fill all of them, and meet once a step only."""
+    """(N,) whether replicas each lie in one pool, fill all of them, and synchronise only once a step."""
     x = columns
     inside: Bools = np.fmod(x.tp * x.cp, x.ep * x.etp) == 0
     meets_once: Bools = (x.zero <= HIGHEST_ZERO) & ~offloads(x) & inside
@@ -38,8 +38,8 @@ def holds_replicas(question: Question, columns: LayoutColumns) -> Bools:
 
 
 def _fills(question: Question, x: LayoutColumns, axis: Literal["pp", "dp"], size: Ints) -> Bools:
-    """(N,): layouts whose parts along an axis, of `size` GPUs each, divide every pool and are seated side by side; all
-    on a cluster of one kind of GPU."""
+    """(N,) whether parts along an axis, of `size` GPUs each, divide every pool and are neighbours in rank;
+    true for all on a cluster of one kind of GPU."""
     if not question.has_pools:
         return np.ones(len(x), dtype=np.bool_)
     gpus_K1 = np.array([pool.cluster.num_gpus for pool in question.pools])[:, None]
@@ -54,7 +54,7 @@ def _is_outermost(axis: Literal["pp", "dp"], x: LayoutColumns, size: Ints) -> Bo
 
 
 def pool_objections(question: Question, layout: Layout) -> list[Words]:
-    """Problems of where a layout puts its ranks or replicas, and of what replicas do together."""
+    """Problems of the pools that a layout gives its ranks or replicas, and of work across replicas."""
     if not question.has_pools:
         word = layout.says_pools
         text = f"`{word}=` chooses among pools; cluster `{question.cluster.name}` is one"
@@ -122,7 +122,7 @@ def _replica_objections(question: Question, layout: Layout) -> Iterator[Words]:
 
 
 def _odd_pools(question: Question, size: int, part: str, axes: str) -> Iterator[Words]:
-    """Words for every pool that parts of `size` GPUs do not divide."""
+    """Sentence for every pool that parts of `size` GPUs do not divide."""
     for pool in (pool.cluster for pool in question.pools):
         if pool.num_gpus % size:
             text = f"a {part} of {counted(size, 'GPU')} ({axes}) does not divide pool"
@@ -131,7 +131,7 @@ def _odd_pools(question: Question, size: int, part: str, axes: str) -> Iterator[
 
 
 def _written_schedule(layout: Layout) -> str:
-    """The word by which a layout asks for more than a plain schedule; empty where it does not."""
+    """Word by which a layout requests more than a plain schedule; empty if it does not."""
     if layout.vpp == 1 and layout.schedule in PLAIN:
         return ""
     return f"`vpp{layout.vpp}`" if layout.vpp > 1 else f"`schedule={layout.schedule}`"
@@ -142,8 +142,8 @@ def _counts(counts: Iterable[tuple[str, int]]) -> str:
 
 
 def with_mean_batch(question: Question, layout: Layout) -> Question:
-    """The question in which every replica takes the mean number of microbatches, rounded up as some take more than the
-    mean, for rules that know one number."""
+    """Question in which every replica takes the mean number of microbatches, rounded up, for rules that need
+    one number."""
     if not layout.replicas:
         return question
     return with_microbatches(question, layout, -(-question.training.global_batch // (layout.mbs * layout.dp)))

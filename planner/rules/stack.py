@@ -1,7 +1,8 @@
-"""Rules of software stacks and of our own executor: what they cannot run though the cost model prices it.
+"""Rules of software stacks and of the project's executor: layouts that they cannot run though the cost model
+prices them.
 
-The executor is the stacks of `OWN_STACKS`; what their file does not say is in `RUNNABLE`. It refuses what breaks one of
-these rules, and nothing that breaks one is planned for it (`require_runnable`).
+The executor runs the stacks of `OWN_STACKS`; limits beyond their files are in `RUNNABLE`. It refuses layouts
+that break one of these rules, and no such layout is planned for it (`require_runnable`).
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from planner.rules.pools import holds_replicas
 Degree = TypeVar("Degree", int, Ints)
 
 IN_16_BITS = "plan with --precision bf16"
-"""The hint where a plan's precision cannot be had."""
+"""Hint if a plan's precision is not supported."""
 _PRECISIONS = ("fp32", "bf16", "fp8")
 _OPTIMIZERS = ("adamw", "lamb", "sgd")
 _FP8_SIDE = 16
-"""Products in fp8 take sides of whole sixteens: 16 bytes at one an element."""
+"""Multiple that sides of fp8 products need: 16 bytes at one byte an element."""
 
 
 def _precision(question: Question, layout: Layout) -> Words:
@@ -46,7 +47,8 @@ def _precision(question: Question, layout: Layout) -> Words:
 
 
 def _adapts_others(question: Question) -> bool:
-    """Whether adapters are of other matrices than those of attention and dense MLPs, or in such a model."""
+    """Whether adapters are on matrices other than those of attention and dense MLPs, or in a model with other
+    parts."""
     model, tuning = question.model, question.training.tuning
     if tuning is None:
         return False
@@ -70,7 +72,7 @@ def _fp8_sides(question: Question, layout: Layout) -> Words:
 
 
 def _sides(question: Question, x: LayoutColumns) -> list[Array]:
-    """(N,) each: rows and columns of what one tensor rank multiplies in a dense block."""
+    """(N,) rows and columns of products of one tensor rank in a dense block."""
     gemms = [one.gemm for one in block_operators(question.model) if one.gemm is not None]
     dense = [gemm for gemm in gemms if not (gemm.routed or gemm.router)]
     tokens = question.training.sequence_length / x.cp
@@ -118,8 +120,8 @@ def _parallel_block_is_split(question: Question, layout: Layout) -> Words:
 
 
 def split_rows(question: Question, tp: Degree, etp: Degree) -> list[tuple[str, int, Degree]]:
-    """Matrices kept in nf4 whose rows ranks share, the length of a row, and over how many; between rows any cut will
-    do."""
+    """Matrices stored in nf4 whose rows are split over ranks: (name, length of a row, number of ranks).
+    Splits between rows are always possible."""
     model, tuning = question.model, question.training.tuning
     if tuning is None or tuning.base != "nf4":
         return []
@@ -288,13 +290,14 @@ _RUNNABLE: dict[str, Row] = {
     ),
 }
 RUNNABLE = rules(_RUNNABLE)
-"""Rules of our own executor."""
+"""Rules of the project's executor."""
 
 
 def _offers(
     broken: Broken, lacks: str, offered: Callable[[StackSpec], Sequence[str]]
 ) -> tuple[Broken, Sentence]:
-    """Row of a rule that the stack has what a layout asks for: a template of what it lacks, and what it has."""
+    """Row of a rule that the stack offers a layout's choice: a template of the missing one, and the list of
+    those offered."""
 
     def sentence(question: Question, layout: Layout) -> Words:
         stack = question.stack
@@ -305,14 +308,15 @@ def _offers(
 
 
 def _context_missing(question: Question, x: LayoutColumns) -> Bools:
-    """The usual way is always there; a stack without any has a rule of its own."""
+    """(N,) whether the stack lacks the way of context parallelism; its default is always available (a stack
+    without any has a separate rule)."""
     stack = question.stack
     offered = [CONTEXTS.index(way) for way in (*stack.context_kinds, stack.context_parallel)]
     return (x.cp > 1) & bool(stack.context_kinds) & ~np.isin(context_ways(question, x), offered)
 
 
 def _order_missing(question: Question, x: LayoutColumns) -> Bools:
-    """Whether no order of the stack seats the ranks as the layout's does."""
+    """(N,) whether no order of the stack gives ranks the same places as the layout's."""
     if (x.order == 0).all() and question.stack.axis_orders[:1] == ORDERS[:1]:
         return np.zeros(len(x), dtype=np.bool_)
     seats = same_seats(x.cp, x.dp, x.pp)
@@ -335,7 +339,7 @@ def _drive_at(question: Question, layout: Layout) -> Words:
 
 
 def _any_of(x: LayoutColumns, columns: Iterable[str]) -> Bools:
-    """(N,): layouts with a positive value in one of some columns."""
+    """(N,) whether some of the columns are positive."""
     positive: Bools = np.any([np.zeros(len(x)), *(getattr(x, name) > 0 for name in columns)], axis=0)
     return positive
 
@@ -354,7 +358,7 @@ def _stack_lacks_offload(question: Question, layout: Layout) -> Words:
 
 
 def overlapped_by(stack: StackSpec) -> tuple[Overlap, ...]:
-    """The axes whose communication a software stack can run behind compute."""
+    """Axes whose communication a software stack can overlap with compute."""
     always: dict[Overlap, bool] = {
         "tp": stack.overlap_tensor_parallel > 0,
         "pp": stack.overlap_pipeline_sends,
@@ -382,7 +386,7 @@ def _overlap_under(question: Question, layout: Layout) -> Words:
 
 
 def _of_the_executor(rule: Rule) -> Rule:
-    """The rule for those who plan for the executor; other stacks may do it."""
+    """The rule restricted to plans for the executor; other stacks may break it."""
     return replace(rule, broken=lambda q, x: (q.stack.name in OWN_STACKS) & rule.broken(q, x))
 
 
@@ -461,7 +465,7 @@ STACK_RULES = (*rules(_STACK_RULES), *map(_of_the_executor, RUNNABLE))
 
 
 def question_objections(question: Question) -> list[Words]:
-    """Words for all that the executor cannot do of a question planned for it, whatever the layout."""
+    """Parts of a question that the executor does not support, for any layout."""
     if question.stack.name not in OWN_STACKS:
         return []
     smallest = Layout()

@@ -1,10 +1,9 @@
-"""Result of a search: the k best layouts with their proof, or an error that says why nothing was placed.
+"""Branch and bound over the candidates of a question: the k best layouts with their proof, or an error that
+says why nothing was placed.
 
-Branch and bound over the candidates of a question: incumbents, bounds, and the next row to place.
-
-First some rows of every kind are opened and placed, for an early incumbent. Then closed entries are opened and rows get
-a good placement, best bound first, until no remaining bound is below the k-th best time. Rows whose bound still is
-below it are placed exactly.
+First some rows of every kind are opened and placed, for an early incumbent. Then closed entries are opened
+and rows get a good placement, best bound first, until no remaining bound is below the k-th best time. Rows
+whose bound is still below it are placed exactly.
 """
 
 from __future__ import annotations

@@ -48,12 +48,12 @@ class Pricing:
     policies: tuple[Recompute, ...]
     """Recompute policies the search may use."""
     max_memory: float | None
-    """Bytes of a device a plan may fill, where that is less than the device allows."""
+    """Bytes of a device that a plan may use, if less than the device allows."""
     uses_full_counts: bool = False
     """See `Leaf.uses_full_counts`."""
 
     def allowed(self, schedule: int | None = None) -> Bools:
-        """(P,): policies a stage may use under a schedule; under some where it is None."""
+        """(P,) policies that a stage may use under a schedule; None: under some schedule."""
         runs = RECOMPUTE_POLICIES if schedule is None else allowed_recompute(SCHEDULES[schedule])
         return np.array([policy in self.policies and policy in runs for policy in RECOMPUTE_POLICIES])
 

@@ -1,7 +1,8 @@
-"""Which layouts of a question a search covers, found one at a time: an enumerator that shares no code with its space.
+"""Independent enumerator of the layouts that a search covers; it shares no code with the search's space.
 
-The lists of degrees and switches are written out, longer than any rule allows; what rules, restrictions and
-`SEARCH_LIMITS` leave of their product is covered. `--solver ilp` proves its answer over these layouts.
+The lists of degrees and switches are written out, longer than any rule allows; those of their combinations
+that rules, restrictions and `SEARCH_LIMITS` permit are covered. `--solver ilp` proves its answer over these
+layouts.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from planner.space.restrictions import Restrictions, allowed_rows
 
 _DEGREES = ("tp", "pp", "cp", "dp")
 _UNSHAPED = (1, SCHEDULES.index("1f1b"), 1)
-"""Chunks, schedule and microbatch size of the rows of which only the other axes matter."""
+"""Chunks, schedule and microbatch size of rows that represent only the other axes."""
 MOST_IN_FULL = 200_000
-"""Combinations up to which each is written out; of more, shapes and microbatch sizes are written for those alone that
-rules without these allow."""
+"""Number of combinations up to which each is written out; above it, shapes and microbatch sizes are only
+written for combinations that the other rules allow."""
 MOST_COMBINATIONS = 2_000_000
 """Maximum combinations without shapes and microbatch sizes that are written out."""
 
 Rows = list[tuple[int, ...]]
 Values = dict[tuple[str, ...], Rows]
-"""Columns that belong together → what they may be."""
+"""Columns that are chosen together → their possible values."""
 
 
 def policies_of(question: Question, limits: Restrictions) -> tuple[str, ...]:
@@ -67,7 +68,8 @@ def covered(question: Question, limits: Restrictions, *, hosts: bool = True) -> 
 
 
 def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Layout], list[Layout]]:
-    """Every covered layout on several pools in every order of these, and every one of whole replicas in each."""
+    """Covered layouts on several pools: those with stages in every order of the pools, and those of replicas
+    in each pool."""
     rows = written(question, limits, shapes_of_schedules=PLAIN)
     legal = _allowed(question, limits, rows) & legal_rows(question, rows)
     columns = _within_limits(question, limits, rows.rows(np.flatnonzero(legal)))
@@ -107,8 +109,8 @@ def _within_limits(question: Question, limits: Restrictions, columns: LayoutColu
 def written(
     question: Question, limits: Restrictions, *, shapes_of_schedules: Collection[str]
 ) -> LayoutColumns:
-    """All layouts that the notation can tell apart, legal or not, whose degrees fill the GPUs; where they are many,
-    without those that are not covered whatever their shape and microbatch size."""
+    """All distinct layouts, legal or not, whose degrees fill the GPUs; if they are many, without those that
+    are excluded for any shape and microbatch size."""
     in_full = how_many(question, limits) <= MOST_IN_FULL
     tables = [LayoutColumns.of([Layout()]).rows(slice(0))]
     for mesh in meshes(question, limits):
@@ -135,7 +137,8 @@ def _combined(values: Values) -> LayoutColumns:
 
 
 def how_many(question: Question, limits: Restrictions, *, shaped: bool = True) -> int:
-    """Number of combinations of all axes, or of those besides shapes and microbatch sizes."""
+    """Number of combinations of all axes, or, without `shaped`, of those other than shapes and microbatch
+    sizes."""
     each = (_values(question, limits, mesh, SCHEDULES) for mesh in meshes(question, limits))
     return sum(
         math.prod(map(len, (inside | shapes if shaped else inside).values())) for inside, shapes in each
@@ -156,7 +159,7 @@ def _divisors(number: int) -> list[int]:
 def _values(
     question: Question, limits: Restrictions, mesh: tuple[int, ...], schedules: Collection[str]
 ) -> tuple[Values, Values]:
-    """What the axes inside a mesh may be, and what shapes and microbatch sizes may."""
+    """Possible values of the axes inside a mesh, and possible shapes and microbatch sizes."""
     tp, pp, cp, dp = mesh
     model, ranks = question.model, dp * cp
     experts: Rows = [(1, tp)]
@@ -194,7 +197,7 @@ def _values(
 
 
 def _permitted(limits: Restrictions, names: tuple[str, ...], values: Rows) -> Rows:
-    """Values that the restrictions on these columns permit; where several mean the same, all."""
+    """Values that the restrictions on these columns permit; all values of columns with synonyms."""
     if names in (("order",), ("context",)):
         return values
     table = np.array(values, dtype=np.int64).reshape(-1, len(names))
@@ -203,7 +206,7 @@ def _permitted(limits: Restrictions, names: tuple[str, ...], values: Rows) -> Ro
 
 
 def _seatings(cp: int, dp: int, pp: int) -> Rows:
-    """One order, the first, for every sequence of the axes of more than one rank."""
+    """First of the orders with each sequence of the axes of more than one rank."""
     degrees, first = {"cp": cp, "dp": dp, "pp": pp}, dict[tuple[str, ...], int]()
     for index, order in enumerate(ORDERS):
         first.setdefault(tuple(axis for axis in order.split("-") if degrees.get(axis, 1) > 1), index)
@@ -211,7 +214,8 @@ def _seatings(cp: int, dp: int, pp: int) -> Rows:
 
 
 def _offloads(question: Question, pp: int, rings: set[int]) -> Rows:
-    """Every count of every residency, one without a count at most, with each ring where weights are streamed."""
+    """Every combination of counts of the residencies, at most one without a count, with each ring size if
+    weights are streamed."""
     counts = [*range(question.model.num_layers // pp + 1), EVERY]
     of_blocks = [some for some in product(counts, repeat=3) if some.count(EVERY) <= 1]
     away = [(*some, *rest) for some in of_blocks for rest in product((0, EVERY), repeat=2)]

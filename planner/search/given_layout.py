@@ -27,14 +27,14 @@ from planner.search.pools import orders_of
 
 
 def place_layout(question: Question, layout: Layout) -> Layout:
-    """The layout with its best placement under the recompute policies that it names.
+    """The layout with its best placement, under the recompute policies that it names.
 
-    A layout that is already placed is returned as it is. A layout that does not fit devices or hosts is placed as if
-    memory had no limit, so that it still has a price.
+    A layout that is already placed is returned unchanged. A layout that does not fit devices or hosts is
+    placed as if memory had no limit, so that it still has a price.
 
     Raises:
         InputError: the layout breaks a rule of `planner.rules.legality`, or recompute names more blocks than stages
-        have.
+            have.
     """
     require_legal(question, layout, hosts=False)
     if layout.layers:
@@ -58,8 +58,10 @@ def _place_plain(question: Question, layout: Layout) -> tuple[bool, float, Place
 
 
 def _in_equal_stages(question: Question, layout: Layout) -> Layout:
-    """Place replicas, which have the same blocks in all pools, or several chunks a rank: stages as equal as the blocks
-    allow, smaller stages at the ends; the fastest that fits, of equals the first.
+    """Placement in stages as equal as the blocks allow, smaller ones at the ends: the fastest that fits,
+    among equals the first.
+
+    Used for replicas, which have the same blocks in all pools, and for several chunks a rank.
 
     Raises:
         InputError: the recompute of some stage names more blocks than such a stage has.

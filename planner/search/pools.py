@@ -1,7 +1,8 @@
-"""Candidates of a question on several pools: layouts whose stages lie in the pools, in every order of these, and where
-`--allow replicas` asks for them layouts of whole replicas.
+"""Candidates of a question on several pools: layouts whose stages lie in the pools, in every order of these,
+and, with `--allow replicas`, layouts whose replicas each lie within one pool.
 
-The search treats them as it does those of one kind of GPU (`planner.search.candidates`), but opens them all at once.
+The search treats them like those of one kind of GPU (`planner.search.candidates`), but opens them all at
+once.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ class PoolCandidates:
 
 
 def pool_candidates(question: Question, limits: Restrictions) -> PoolCandidates:
-    """Enumerate and price every layout; raises InfeasibleError where none is legal."""
+    """All layouts, enumerated and priced. Raises InfeasibleError if none is legal."""
     limits.recompute(question)
     stages, has_room = _stage_layouts(question, limits)
     replicas = replica_layouts(question, limits)

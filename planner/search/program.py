@@ -1,21 +1,21 @@
-"""Relaxed bounds of all layouts of one pipeline at once: the program's coefficients of layouts without placements.
+"""Solution of a question by one integer program: the second proof, which shares no step with branch and
+bound.
 
-Every path through the timeline bounds the step from below, and so does the mean of several paths. The timeline itself
-finds them, with one rank slowed at a time, so no schedule needs a formula of its own. Blocks lie where they add least
-to the path, in fractions, under the recompute policies for which all ranks together have memory.
+The program has a binary for every layout at its relaxed bound (`planner.exact.program`). If the solver
+chooses a layout without placements, those with the least bounds get theirs as columns; if it chooses a
+placement, the timeline prices it and its critical path becomes one row more (Benders 1962). Every optimum
+bounds all layouts, so a placement that takes no longer is proved the best; the next best is found without
+that layout.
 
-Shape legend: N layouts of one pipeline, S virtual stages, P recompute policies.
+Relaxed bounds: every path through the timeline bounds the step from below, and so does the mean of several
+paths. The timeline itself finds them, with one rank slowed at a time, so no schedule needs a separate
+formula. Blocks are placed fractionally where they add least to the path, under recompute policies for which
+all ranks together have memory.
 
-Columns of one layout for the integer program: placements of its stages that fit within memory and a target time.
+Columns of one layout are placements of its stages that fit within memory and a target time.
 
-Shape legend: J columns, K ways to split blocks among policies, Q paths, S virtual stages, P recompute policies.
-
-Solving a question by one integer program: the second proof, which shares no step with branch and bound.
-
-The program has a binary for every layout at its relaxed bound (`planner.exact.whole`). Where the solver chooses one
-without placements, those with the least bounds get theirs as columns; where it chooses a placement, the timeline prices
-it and its critical path is one row more (Benders 1962). Every optimum bounds all layouts, so a placement that takes no
-longer is the best, with proof; the next best is found without that layout.
+Shape legend: N layouts of one pipeline, J columns, K ways to split blocks among policies, Q paths, S virtual
+stages, P recompute policies.
 """
 
 from __future__ import annotations

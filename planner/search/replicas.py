@@ -1,14 +1,17 @@
-"""Whole replicas in several pools: every legal layout with a lower bound, and one layout before placement.
+"""Replicas that each lie within one of several pools: every legal layout with a lower bound, and leaves for
+placement.
 
-They are searched where `--allow replicas` asks for them, together with the layouts whose stages lie in the pools
-(`planner.search.pools`). Replicas each lie in one pool and meet once a step (`planner.rules.pools`).
+They are searched with `--allow replicas`, together with the layouts whose stages lie in the pools
+(`planner.search.pools`). Replicas synchronise once a step (`planner.rules.pools`).
 
-All replicas have the same blocks on the same stages, so that gradients of a stage are summed over ranks that hold it.
-Covered are stages as equal as the blocks allow, smaller ones at the ends, of which every one recomputes so many blocks
-in full and so many selectively (`planner.placement.patterns`). Each placement has shares of microbatches of its own.
+All replicas have the same blocks on the same stages, so that gradients of a stage are summed over the ranks
+that hold it. Covered are stages as equal as the blocks allow, smaller ones at the ends, each with the same
+numbers of blocks recomputed in full and selectively (`planner.placement.patterns`). Each placement has its
+own shares of microbatches.
 
-The bound adds up rates. A replica of pool k that takes n microbatches ends after e_k + n b_k at least, b_k its busiest
-stage's seconds of one. In t seconds it takes (t - e_k) / b_k of them at most, and all replicas, c_k in pool k, have M:
+The bound adds up rates. A replica of pool k that takes n microbatches ends after at least e_k + n b_k, where
+b_k are its busiest stage's seconds per microbatch. In t seconds it takes at most (t - e_k) / b_k of them, and
+all replicas, c_k in pool k, take M:
 
     t >= (M + sum c_k e_k / b_k) / sum c_k / b_k        and, as each takes some,    t >= e_k + n_least b_k
 

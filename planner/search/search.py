@@ -1,13 +1,12 @@
-"""One search made of several: the same question under one recompute policy at a time.
+"""The exact search: bound every legal layout from below, place the promising ones, stop when nothing else can
+win.
 
-The exact search: bound every legal layout from below, place the promising ones, stop when nothing else can win.
+Layouts are visited best bound first (`planner.search.branching`). When no bound is left below the k-th best,
+the k best are proven: over all layouts, and over all placements of each. A trainer with one recompute setting
+for all stages needs a search per policy, whose results are merged.
 
-Layouts are visited best bound first (`planner.search.branching`). When no bound is left below the k-th best, the k
-best are proven: over all layouts, and over all placements of each.
-
-Time budget that several searches of one answer share; a limit or Ctrl-C ends it.
-
-Scaling curves of both families: their points, each searched once within a shared budget.
+`Budget` is the time that several searches of one answer share; its limit or Ctrl-C ends them. Scaling curves
+search each of their points once within such a budget.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The legal layouts of a question, within what the user fixed or forbade; and why there are none."""
+"""Legal layouts of a question within the user's restrictions, and the reasons if there are none."""

@@ -1,6 +1,7 @@
-"""How a search treats each axis of layouts: the values it tries in a mesh, what depends on it, and why it is closed.
+"""Treatment of each axis by a search: values tried in a mesh, properties that depend on it, and reasons to
+close it.
 
-An axis that is in none of these tables stays as if no layout named it; `planner.space.space` chooses the degrees of the
+An axis that is in none of these tables keeps its default; `planner.space.space` chooses the degrees of the
 mesh, microbatch sizes, ZeRO stages, shard groups and schedules.
 """
 
@@ -42,8 +43,8 @@ def divisors(number: int) -> list[int]:
 
 
 def countable(question: Question, pp: Ints) -> Ints:
-    """(N,) blocks of every rank that counts of offloaded blocks may name together: one less than all of the least rank,
-    as all of them have a word of their own."""
+    """(N,) maximum sum of the counts of offloaded blocks on every rank: one less than the blocks of the
+    smallest rank, as all blocks are written without a count."""
     return (question.model.num_layers - 1) // pp
 
 
@@ -53,13 +54,13 @@ def _expert_tensor_degrees(question: Question, mesh: Mesh) -> list[int]:
 
 
 def _orders(question: Question, mesh: Mesh) -> list[int]:
-    """Orders of the software stack, each seating of the ranks once."""
+    """Orders of the software stack, one for each distinct placement of ranks."""
     seats = same_seats(mesh.cp, mesh.dp, mesh.pp)
     return sorted({seats[ORDERS.index(order)] for order in question.stack.axis_orders})
 
 
 def _context_ways(question: Question, mesh: Mesh) -> list[int]:
-    """Ways of the software stack, its usual one without its name."""
+    """Ways of the software stack; its default is unnamed."""
     if mesh.cp == 1:
         return [USUAL_CONTEXT]
     others = [way for way in question.stack.context_kinds if way != question.stack.context_parallel]
@@ -67,12 +68,12 @@ def _context_ways(question: Question, mesh: Mesh) -> list[int]:
 
 
 def _offloads(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
-    """All blocks of every rank with one residency, or none, or a count of one residency, of streamed blocks beside such
-    whose states are away, and of both beside resident ones. Each with activations and without, and with what the
-    CPU updates on the drive, where hosts have one, and without.
+    """Offload choices of a mesh: all blocks with one residency, or none, or a count of one residency, of
+    streamed blocks together with blocks whose states are on the host, and of both together with resident
+    ones; each with and without activations, and with and without a drive if hosts have one.
 
-    A count of one stands for every one that there is room for (`countable`). Nothing where the device's memory is the
-    host's, and over several pools.
+    A count of one stands for every possible count (`countable`). Empty if the device's memory is the host's,
+    and over several pools.
     """
     if question.cluster.gpu.kind == "cpu" or question.has_pools or is_offload_unpriced(question):
         return [NOWHERE]
@@ -90,7 +91,7 @@ def _offloads(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
 
 
 def _overlaps(question: Question, mesh: Mesh) -> list[tuple[int, ...]]:
-    """What the stack always does, and all that it can besides."""
+    """Overlap choices of a mesh: the stack's default, and every subset of the axes that it can overlap."""
     ranks = {"tp": mesh.tp, "pp": mesh.pp, "dp": mesh.dp * mesh.cp}
     if max(ranks.values()) == 1:
         return [(UNSAID,) * len(OVERLAPS)]
@@ -108,7 +109,8 @@ VALUES: dict[str, Callable[[Question, Mesh], Sequence[int] | Sequence[tuple[int,
     "ring": lambda question, mesh: (USUAL_RING,),
     "overlap": _overlaps,
 }
-"""What the search tries of an axis in a mesh, in the numbers of its columns; the first axes vary slowest."""
+"""Values that the search tries for an axis in a mesh, as numbers of its columns; the first axes vary
+slowest."""
 
 
 def _opens_no_replicas(question: Question, trainer: str | None) -> str:
@@ -136,8 +138,9 @@ CLOSED: dict[str, Callable[[Question, str | None], str]] = {
     "overlap": lambda question, trainer: "",
     "replicas": _opens_no_replicas,
 }
-"""Axes of which the search tries no value but the simplest unless `--allow` names them, or a restriction one of their
-columns; and why `--allow` opens nothing in a question, or for a trainer: empty where it does."""
+"""Closed axes, which the search leaves at their simplest value unless `--allow` names them or a restriction
+names one of their columns, each with the reason why `--allow` has no effect in a question, or for a trainer;
+empty if it has one."""
 
 _AFFECTS: dict[str, tuple[Matter, ...]] = {
     **dict.fromkeys(("tp", "cp", "ep", "etp"), ("states", "blocks")),
@@ -147,10 +150,11 @@ _AFFECTS: dict[str, tuple[Matter, ...]] = {
     "pp": ("pipeline",),
     "offload": ("states", "pipeline"),
 }
-"""What depends on an axis, all of it on others: layouts that differ in nothing that matters are worked out once."""
+"""Properties that depend on an axis (default: all): layouts that do not differ in the relevant axes are
+computed once."""
 
 
 def columns_that_affect(matter: Matter) -> tuple[str, ...]:
-    """Columns of the axes on which something depends."""
+    """Columns of the axes on which a property depends."""
     touching = (name for name in AXES if matter in _AFFECTS.get(name, (matter,)))
     return tuple(column for name in touching for column in AXES[name].columns(name))

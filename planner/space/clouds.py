@@ -1,12 +1,12 @@
-"""A cloud of layouts for plots, not for proofs: plain axes only, few enough to be priced and drawn.
+"""A cloud of layouts for plots, not for proofs: plain axes only, with a quick price for each layout.
 
-A quick price for every legal layout at once: blocks shared evenly, one recompute policy everywhere.
-
-For clouds of points, not for proofs: shares need not be whole numbers, and the pipeline is that of a slowest rank,
+Blocks are divided evenly, in fractions if necessary, with one recompute policy everywhere, and the pipeline
+is that of a slowest rank,
 
     step = m · T_slowest + (Σ T − T_slowest) / v + transfers there and back + synchronisation + optimizer
 
-(T: one microbatch, forward and backward, on one rank), which is the timeline of GPipe and 1F1B for equal ranks.
+(T: one microbatch, forward and backward, on one rank), which is the timeline of GPipe and 1F1B for equal
+ranks.
 
 Shape legend: N layouts, R ranks, P recompute policies in the order of `RECOMPUTE_POLICIES`.
 """
@@ -28,7 +28,7 @@ from planner.space.restrictions import Restrictions
 from planner.space.space import enumerate_layouts
 
 MOST_ROWS = 20_000
-"""Maximum layouts of a cloud; of more, every n-th is taken."""
+"""Maximum layouts of a cloud; if there are more, every n-th is taken."""
 _PLAIN = ("etp", "shard", "order")
 """Axes that keep their defaults unless the user restricts them."""
 

@@ -41,7 +41,7 @@ class Boxes:
 
     @classmethod
     def from_minimum(cls, question: Question, columns: LayoutColumns) -> Boxes:
-        """Boxes of all counts from those of the layouts upwards."""
+        """Boxes of all counts from the layouts' own counts upwards."""
         minimum, room = np.stack(counted_columns(columns), axis=1), countable(question, columns.pp)
         counted = minimum % EVERY
         if not counted.any():

@@ -1,7 +1,8 @@
-"""Limits of a search: legal layouts that it leaves out, as named limits with sentences. Covered layouts are legal and
-within all limits.
+"""Limits of a search: kinds of legal layouts that it leaves out, as named limits with sentences. Covered
+layouts are legal and within all limits.
 
-The search's space keeps to them as it is made; obstacles, `--why-not` and an enumerator ask them of given layouts.
+The search's space respects them by construction; obstacles, `--why-not` and an enumerator check given
+layouts.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ class Limit:
 
     name: str
     covered: str
-    """What is covered, as a part of a sentence on the space; empty where all that is left out is redundant."""
+    """Phrase for what is covered, in a sentence on the space; empty if only redundant layouts are left
+    out."""
     beyond: Callable[[Question, Restrictions, LayoutColumns], Bools]
-    """(N,): which layouts lie beyond it, within restrictions that may ask for them."""
+    """(N,) whether layouts lie beyond the limit, within restrictions that may request them."""
     what: str
-    """The sentence on one that does, a template of `layout`, `question` and `model`."""
+    """Sentence on a layout beyond it, a template of `layout`, `question` and `model`."""
     matters: Callable[[Question, Restrictions], bool] = lambda question, restrictions: True
-    """Whether it leaves out any layout of a question within some restrictions."""
+    """Whether the limit leaves out any layout of a question within some restrictions."""
 
     def rule(self, restrictions: Restrictions) -> Rule:
         """The limit as a rule within some restrictions."""
@@ -48,8 +50,8 @@ class Limit:
 
 
 NEARLY_AS_FAST = 0.5
-"""Share of the bandwidth inside a node from which a search spreads tensor groups over nodes without being asked: below
-it their messages take over twice as long, which no published run thought worth it."""
+"""Share of the intra-node bandwidth from which a search spreads tensor groups over nodes by default: below it
+their messages take over twice as long, which no published run accepted."""
 
 
 def tensor_degrees(cluster: ClusterSpec) -> list[int]:
@@ -97,9 +99,10 @@ def _redundant(question: Question, limits: Restrictions, x: LayoutColumns) -> Bo
 
 
 def needless_rows(question: Question, limits: Restrictions, columns: LayoutColumns) -> Bools:
-    """(N,): which layouts have on the drive what the memory of their hosts would hold, and no restriction names drives.
+    """(N,) whether layouts keep data on the drive that the memory of their hosts would hold, if no
+    restriction names drives.
 
-    They take as much of the device as without and no less time, whatever is recomputed, so none is the only best one.
+    They need as much device memory as without the drive, and no less time, so none is the only best one.
     """
     drive = columns.offload_drive > 0
     if "offload_drive" in limits.named_axes or not drive.any():
@@ -170,11 +173,11 @@ SEARCH_LIMITS: tuple[Limit, ...] = (
         " memory",
     ),
 )
-"""In the order in which they are told."""
+"""Limits in the order in which they are reported."""
 
 
 def limits_in_words(question: Question, limits: Restrictions) -> str:
-    """What is covered of what is legal: of those limits that leave anything out."""
+    """Phrases for the covered layouts, for the limits that leave anything out."""
     return "; ".join(
         limit.covered for limit in SEARCH_LIMITS if limit.covered and limit.matters(question, limits)
     )
@@ -186,7 +189,7 @@ def beyond_limits(limits: Restrictions) -> tuple[Rule, ...]:
 
 
 def left_out(question: Question, limits: Restrictions, layout: Layout) -> tuple[str, ...]:
-    """Why a search within some restrictions leaves out a legal layout: a sentence for each limit."""
+    """Sentences on the limits by which a search within some restrictions leaves out a legal layout."""
     columns = LayoutColumns.of([layout])
     broken = [rule for rule in beyond_limits(limits) if rule.broken(question, columns)[0]]
     return tuple(rule.sentence(question, layout).what for rule in broken)

@@ -1,9 +1,8 @@
-"""Obstacles: rules that the closest layouts break where restrictions leave no legal layout.
+"""Reasons for missing answers: rules that the closest layouts break if restrictions leave no legal layout;
+the closest layout and its memory if nothing fits; and notes on parts of a question without effect.
 
-Errors when nothing fits: the closest layout, what fills its memory, and where it overflows in pools.
-
-What a question says that its answer passes over in silence: lengths that divide badly or that the model cannot read,
-windows and a memory limit that limit nothing.
+Notes cover lengths that divide badly or exceed the model's positions, and windows and memory limits that
+limit nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from planner.space.restrictions import Restrictions, with_context_ways
 
 _MESH, _SHAPE = ("tp", "cp", "pp", "dp"), ("vpp", "schedule")
 MAX_EXAMPLES = 3
-"""Maximum number of example layouts, where their obstacles differ."""
+"""Maximum number of example layouts, if their obstacles differ."""
 
 
 def obstacles(question: Question, limits: Restrictions) -> list[Words]:
@@ -337,7 +336,7 @@ def evenly_full(leaf: Leaf) -> tuple[tuple[int, ...], float]:
 
 
 _FP8_ROWS = 16
-"""Tokens of which a gradient in fp8 takes whole multiples: 16 bytes at one an element."""
+"""Multiple of tokens that gradients in fp8 need: 16 bytes at one byte an element."""
 
 
 def notes_of(question: Question, restrictions: Restrictions | None = None) -> tuple[str, ...]:

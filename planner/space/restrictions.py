@@ -52,7 +52,7 @@ class Restrictions:
     allowed: frozenset[str] = frozenset()
     """Closed axes that the search may use: `offload`."""
     max_memory: float | None = None
-    """Bytes of one device a plan may fill, where that is less than the device allows."""
+    """Bytes of one device that a plan may use, if less than the device allows."""
     confidence: float | None = None
     """Minimum probability of fitting, if higher than the question's: for recommended plans."""
     extreme_mbs: bool = False
@@ -276,7 +276,7 @@ _PARTS = [name for name in COLUMNS if "_" in name]
 _WORD = re.compile(rf"({'|'.join([*_PARTS, '[a-z]+'])})(<=|>=|<|>|=)?(.*)$", re.ASCII)
 _NUMBER = re.compile(r"\d{1,12}$", re.ASCII)
 _OTHERWISE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
-"""Comparison → its negation, for `--forbid`."""
+"""Comparison → negated comparison, for `--forbid`."""
 
 
 @dataclass(slots=True)

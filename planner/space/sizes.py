@@ -1,10 +1,10 @@
-"""Numbers of GPUs to choose from: parsing of `--gpus`, numbers that a cluster can have, and the question at each.
+"""Numbers of GPUs to choose from (parsing of `--gpus`, numbers that a cluster can have, the question at
+each), and families of models.
 
-Families of models: one shape at every size, deeper, wider or for longer sequences by one step after another.
-
-By depth a size is a number of blocks of the family's base. By width it is a multiple of the width of a head, with as
-many blocks as the ladder that was published has at that width (in between and beyond in proportion), and an MLP as wide
-beside the model as the base's. By sequence the model stays, and a size is so many tokens of every sequence.
+A family is one shape at every size: deeper, wider or for longer sequences, step by step. By depth a size is a
+number of blocks of the family's base. By width it is a number of heads, with as many blocks as the published
+ladder of models has at that width (interpolated and extrapolated), and an MLP in the base's proportion. By
+sequence the model is fixed, and a size is a number of `SEQUENCE_STEP` tokens per sequence.
 """
 
 from __future__ import annotations

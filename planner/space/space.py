@@ -1,18 +1,16 @@
-"""Cores of layouts: every mesh of the GPUs with the other axes that the search tries, before rules apply; and the ZeRO
-stages, shard groups and shapes of a core, computed once for each family of cores that share them.
-
-All legal layouts of a model on a cluster, within what the user fixed or forbade, in three factors.
+"""All legal layouts of a model on a cluster, within the user's restrictions, in three factors.
 
     core      all other axes: tp pp cp dp ep etp mbs sp, the order of the axes, the way of context parallelism ...
     variant   zero and shard
     shape     vpp and schedule
 
-A layout is one of each. Which variants are legal with a core depends on its axes that touch `states` alone, which
-shapes on those that touch `pipeline`, its number of microbatches and the ZeRO stage (the rules are asked once for each
-such case), so layouts are counted without being written out, and the search writes out those it needs.
+A layout is one of each. Candidate cores are every mesh of the GPUs with all values of the other axes, before
+rules apply. The legal variants of a core depend only on its axes that affect `states`; the legal shapes on
+those that affect `pipeline`, on its number of microbatches and the ZeRO stage. Rules are checked once for
+each such case, so layouts are counted without being written out, and the search writes out those it needs.
 
-Cache of spaces that the searches of one answer share: many search the same layouts under another memory limit or
-other recompute policies.
+`SpaceCache` holds the spaces of one answer, many of whose searches cover the same layouts with another memory
+limit or other recompute policies.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ from planner.space.limits import needless_rows, tried_tensor_degrees
 from planner.space.restrictions import Restrictions, allowed_rows
 
 ONE_CHUNK = SCHEDULES.index("1f1b")
-"""The shape that stands for all others where shapes do not matter."""
+"""Shape that stands for all others where shapes do not matter."""
 _COLUMNS = (*Mesh._fields, *chain.from_iterable(AXES[name].columns(name) for name in VALUES))
 
 
@@ -134,8 +132,9 @@ ROWS_TOGETHER = 200_000
 
 
 def families_of(cores: LayoutColumns, core: Ints, sized: LayoutColumns) -> tuple[LayoutColumns, Ints]:
-    """One layout of every family, and (N,) the family of (N,) `sized` cores with their microbatch sizes, where
-    these matter, as host memory may hold the activations; `core` says which of the cores each is."""
+    """One layout of every family, and (N,) the family of (N,) `sized` cores with their microbatch sizes, if
+    these matter because host memory may hold the activations; `core` gives the index of each among the
+    cores."""
     if not (cores.offload_activations > 0).any():
         first, family = first_of_each([getattr(cores, name) for name in columns_that_affect("states")])
         return cores.rows(first), family[core]
@@ -287,14 +286,14 @@ class Space:
         return space
 
     def with_confidence(self, question: Question) -> Space:
-        """Space of a question that differs only in confidence of fitting; what is remembered is shared."""
+        """Space of a question that differs only in confidence of fitting; it shares the memo."""
         space = self.with_rates(question)
         vars(space)["memo"] = self.memo
         return space
 
     @cached_property
     def memo(self) -> dict[Any, Any]:
-        """Bounds and costs of the cores that `planner.bounds.cores` remembers."""
+        """Memo of bounds and costs of the cores, filled by `planner.bounds.cores`."""
         return {}
 
     def of_cores(self, mask: Bools) -> Space:
@@ -476,7 +475,7 @@ def _key(question: Question, restrictions: Restrictions) -> tuple[Question, Rest
 
 
 class SpaceCache:
-    """Latest spaces, with what is remembered of their cores."""
+    """Cache of the latest spaces, with the memos of their cores."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[tuple[Question, Restrictions, frozenset[str]], Space]] = []

@@ -1,4 +1,4 @@
-"""Checks of a plan file: their verdicts, and the comparison of what it claims with what is computed again."""
+"""Checks of a plan file: their verdicts, and the comparison of its claims with recomputed values."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from cost_models.units import counted
 TOLERANCE = 1e-9
 """Relative difference of two prices that counts as rounding."""
 _MAX_NAMED = 3
-"""Most differences named in one sentence."""
+"""Maximum differences named in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The verdict on one claim of a plan file."""
+    """Verdict on one claim of a plan file."""
 
     name: str
     passed: bool | None
-    """Whether the claim holds; None: it could not be decided."""
+    """Whether the claim holds; None: undecided."""
     what: str
     """The finding, in words."""
 
 
 def check_equal(name: str, claimed: Mapping[str, Any], right: Mapping[str, Any]) -> Check:
-    """Check that all that fields claim is right: numbers up to rounding, where one that is not there is 0."""
+    """Check that all claimed fields are right: numbers up to rounding, with missing ones as 0."""
     claims, values = dict(_leaves(claimed)), dict(_leaves(right))
     mistakes = [
         f"`{place}` says {_words(claims.get(place))}, computed again it is {_words(values.get(place))}"
@@ -42,7 +42,7 @@ def check_equal(name: str, claimed: Mapping[str, Any], right: Mapping[str, Any])
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """The single values of fields, each with its place, `rank_memory.0.weights`, and how many a list has."""
+    """Single values of fields, each with its place, `rank_memory.0.weights`, and the length of each list."""
     if isinstance(value, (list, tuple)):
         yield f"{place}.entries", len(value)
         value = dict(enumerate(value))

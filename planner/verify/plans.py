@@ -1,8 +1,8 @@
-"""Verifying a plan file: its prices are computed again from its own inputs, and its proof is done again.
+"""Verification of a plan file: its prices are recomputed from its own inputs, and its proof is repeated.
 
-Every check is a sentence with a verdict. Nothing is taken from the file but the question: numbers are compared with
-what this version computes, the layout with its own restrictions, the certificate with a search of its own, and the
-optimum with layouts that another, simpler formula (blocks spread evenly, priced in full one by one) puts forward.
+Every check is a sentence with a verdict. Only the question is taken from the file: numbers are compared with
+this version's results, the layout with its restrictions, the certificate with a new search, and the optimum
+with layouts from another, simpler formula (blocks spread evenly, priced in full one by one).
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from planner.space.sizes import resized
 from planner.verify import TOLERANCE, Check, check_equal
 
 MAX_TRIED = 40
-"""Number of evenly placed layouts, by their quick price the fastest, that are priced in full against the plan."""
+"""Number of evenly placed layouts, the fastest by their quick price, that are priced in full against the
+plan."""
 _PROVERS = {"search": "a search", "ilp": "an integer program"}
 """Provers of an answer, in words."""
 
@@ -86,8 +87,8 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
 
 
 def _contradictions(plan: Plan, certificate: Certificate, priced: Estimate) -> Iterator[str]:
-    """Contradictions of the certificate in itself, and of the objective's value, deadline, and the sizes, precisions
-    and offers that the plan says it was chosen from."""
+    """Contradictions within the certificate, and of the objective's value, deadline, and the sizes,
+    precisions and offers among which the plan was chosen."""
     gap = 1 - certificate.bound / plan.proved_seconds
     if not math.isclose(certificate.gap, gap, rel_tol=0, abs_tol=TOLERANCE):
         yield f"its `gap` is {certificate.gap:.3g}; bound and step say {gap:.3g}"
@@ -124,7 +125,7 @@ def _contradictions(plan: Plan, certificate: Certificate, priced: Estimate) -> I
 
 
 def evenly_placed(plan: Plan, chosen: Estimate) -> Check:
-    """Check that no evenly placed layout is better: candidates by a formula of their own, then priced in full."""
+    """Check that no evenly placed layout is better: candidates by a separate formula, then priced in full."""
     limits, name = plan.restrictions.read, "spot check"
     question = limits.apply_confidence(plan.question)
     if question.has_pools:
@@ -155,7 +156,7 @@ def evenly_placed(plan: Plan, chosen: Estimate) -> Check:
 
 
 def _ask_again(plan: Plan, certificate: Certificate, priced: Estimate, budget: Budget) -> Iterator[Check]:
-    """Ask the question again, and check that nothing is better and that the same is said of it."""
+    """Repeat the search, and check that nothing is better and that its certificate is the same."""
     written, recommendation = plan.objective, plan.recommendation
     objective = Objective() if written is None else written.terms
     optimum = optimise(
@@ -201,7 +202,7 @@ def _late(budget: Budget) -> str:
 
 
 def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimum) -> Check:
-    """Check that the optimum of the question asked again is no better, and none is missing."""
+    """Check that the optimum of the repeated search is no better, and none is missing."""
     measure, written, recommended = objective.measure, plan.objective, plan.recommendation is not None
     value = objective.value(plan.question, priced)
     gained = (measure.loss(value) - measure.loss(optimum.value)) / abs(value)
@@ -227,8 +228,8 @@ def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimu
 
 
 def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
-    """Check that a second proof gives the same certificate. Another release may have covered other layouts, or named
-    them otherwise: of its plans the bound alone is compared."""
+    """Check that a second proof gives the same certificate. Another release may cover other layouts, or name
+    them differently: for its plans only the bound is compared."""
     second, complete = optimum.result.certificate, claimed.gap <= 0
     prover, same_release = _PROVERS[second.proved_by], plan.meshwright_version == package_version()
     names = {"minimised", "scenarios", *(["bound"] if complete else [])}
@@ -248,7 +249,7 @@ def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
 
 
 def _ask_of_clusters(plan: Plan, written: PlanObjective, budget: Budget) -> Iterator[Check]:
-    """Check that no other cluster on offer has a better plan."""
+    """Check that no other offered cluster has a better plan."""
     ranking = rank_offers(
         offers_of(plan),
         replace(written.terms, price=None),

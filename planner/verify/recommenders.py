@@ -1,5 +1,5 @@
-"""Verification of a recommender's plans: a sharding's loads, its restrictions, and a search for a better one by another
-solver; a cache's bytes and hits, room for them, and the bound on what others would hit."""
+"""Verification of a recommender's plans: a sharding's loads, its restrictions, and a search for a better one
+by another solver; a cache's bytes and hits, its capacity, and the bound on hits of other caches."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from planner.serving.serving_plan import ServingPlan, require_host
 from planner.verify import TOLERANCE, Check, check_equal
 
 _SOLVER: SolverName = "cbc"
-"""Not the usual one."""
+"""Solver other than the default one."""
 CLOSE = 1e-6
-"""Relative distance below the claimed bound at which another solver may find something."""
+"""Relative distance below the claimed bound at which another solver may still find a solution."""
 
 
 def verify_sharding(
@@ -59,7 +59,8 @@ def verify_sharding(
 def _check_loads(
     priced: PricedOptions, rows: tuple[int, ...], sharding: Sharding, certificate: ShardingCertificate
 ) -> Check:
-    """Check loads in exact fractions, GPU by GPU: every memory holds them, and the objective is as claimed."""
+    """Check loads in exact fractions, GPU by GPU: every memory holds its load, and the objective is as
+    claimed."""
     per_node, nodes = priced.gpus_per_node, -(-priced.gpus // priced.gpus_per_node)
     exact = np.vectorize(lambda value: Fraction(float(value)), otypes=[object])
     loads_GK = np.full((priced.gpus, len(priced.fixed)), Fraction(0))
@@ -92,7 +93,7 @@ def _check_loads(
 
 
 def _check_restrictions(restrictions: ShardingRestrictions, sharding: Sharding) -> Check:
-    """Check the restrictions: fixed options, tables that lie together, nothing forbidden."""
+    """Check the restrictions: fixed options, tables kept together, nothing forbidden."""
     tables, mistakes = sharding.tables, list[str]()
     for number, table in enumerate(tables):
         if not restrictions.allows(table.option):

@@ -1,11 +1,11 @@
-"""Windows of the channels to host memory: which channel binds, how long a ring hides weights, and from how many tokens
-on a step waits for none of them.
+"""Channels to host memory compared with a rank's passes: the binding channel, the smallest ring that hides
+weights, and the microbatch size from which transfers and updates are hidden.
 
-With F FLOP/s reached by a block's passes, a link of BW bytes/s and u seconds of the CPU for a parameter, weights of e
-bytes hide behind the forward passes from (e / 2) · F / BW tokens of a microbatch on. The CPU's update, which waits for
-the gradients of the last microbatch, hides behind the passes of that from u · F / 6 tokens on. Neither depends on the
-model. Here both are as priced: F is what this block reaches, of the passes the share ω of the profile hides something,
-and only what is offloaded is updated there.
+With F FLOP/s reached by a block's passes, a link of BW bytes/s and u seconds of the CPU per parameter,
+weights of e bytes hide behind forward passes from (e / 2) · F / BW tokens of a microbatch on. The CPU's
+update, which waits for the gradients of the last microbatch, hides behind that microbatch's passes from u · F
+/ 6 tokens on. Neither depends on the model. Here both are computed from prices: F is the rate of this block,
+only the share ω of the passes (from the profile) hides anything, and only offloaded blocks are updated there.
 """
 
 from __future__ import annotations
@@ -37,40 +37,41 @@ FULL = 0.97
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostWindows:
-    """Seconds of a step of the fullest rank, and what would hide them."""
+    """Seconds per step of the fullest rank's channels to the host, and the conditions under which passes hide
+    them."""
 
     down: float
     up: float
     """Busy seconds of the link each way, those after the update among them."""
     update: float
     read: float
-    """From the drive; 0 where nothing lies there."""
+    """Seconds of reading from the drive; 0 without a drive."""
     write: float
     hidden: float
-    """Seconds of the passes that can hide any of them."""
+    """Seconds of the passes that can hide transfers and updates."""
     late_hidden: float
-    """Those of the last microbatch, whose gradients updates wait for."""
+    """Seconds of the last microbatch's passes that can hide updates, which wait for its gradients."""
     exposed: float
     """Seconds that a step waits for them."""
     binding: Binding
     transfer: float | None
-    """Seconds in which a streamed block's weights come up; None where none is streamed."""
+    """Seconds to copy a streamed block's weights to the device; None without streamed blocks."""
     forward: float
     """Seconds of a block's forward pass of one microbatch."""
     ring: int | None
-    """Least buffers with which forward passes never wait for weights once they run; None: no ring does, or none is
-    streamed."""
+    """Smallest ring with which forward passes never wait for weights once they run; None: no ring suffices,
+    or no block is streamed."""
     forward_tokens: float | None
     """Tokens of a microbatch on a rank from which two buffers suffice."""
     microbatch_tokens: float
     """Tokens of a microbatch on a rank."""
     update_tokens: float | None
-    """Tokens of a microbatch on a rank from which the CPU's update hides; None where the stack updates after the
-    passes, or the CPU updates nothing."""
+    """Tokens of a microbatch on a rank from which the CPU's update is hidden; None if the stack updates after
+    the passes, or the CPU updates nothing."""
 
 
 def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
-    """Windows of a placed layout; None of one that keeps nothing in host memory, or that lies over pools."""
+    """Channels of a placed layout; None if it keeps nothing in host memory, or spans several pools."""
     layout, batches = estimate.layout, estimate.microbatches
     if not any(layout.offload) or question.has_pools:
         return None
@@ -132,8 +133,12 @@ def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
 
 
 def smallest_ring(forward: float, transfer: float, streamed: int, before: int) -> int | None:
-    """Least buffers, from two on, with which no forward pass of `streamed` blocks waits, the first of which comes while
-    `before` other blocks run; without such, the first block is there when its pass begins. None: no number does."""
+    """Smallest ring, from two on, with which no forward pass of `streamed` blocks waits; None: no ring
+    suffices.
+
+    The first block is copied while `before` other blocks run; without such blocks it is there when its pass
+    begins.
+    """
     for ring in range(2, max(2, streamed) + 1):
         ends = [before * forward]
         ready = 0.0

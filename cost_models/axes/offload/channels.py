@@ -1,41 +1,42 @@
-"""Bytes that offloaded blocks move in a step, seconds that a rank's channels to host memory and drive are busy with
-them, and what of these outlasts its passes.
+"""Bytes that offloaded blocks move in a step, busy seconds of a rank's channels to host memory and drive, and
+the seconds by which these outlast the rank's passes.
 
     down      gradients, after every microbatch that reduces them
     up        weights of streamed blocks for every pass, and gradients that the device adds to
-    update    the CPU's optimizer step of every parameter that it owns: u seconds a parameter of the whole host, and so
-              much for each block
-    back      updated weights of blocks with `states`, and parked states, on their way up
-    park      parked states on their way down
-    read      states on the drive, for their update
-    write     the same, updated
+    update    the CPU's optimizer step: u seconds per parameter for the whole host, and fixed seconds per block
+    back      updated weights of blocks with `states`, and parked states, copied to the device
+    park      parked states, copied to the host
+    read      states on the drive, before their update
+    write     states on the drive, after their update
 
-    exposed = max(max(down, up, U) − ω · passes, late, back, park)     where updates run behind the passes
-            = max(0, max(down, up) − ω · passes) + U + back + park     where they come after them
+    exposed = max(max(down, up, U) − ω · passes, late, back, park)     if updates overlap the passes
+            = max(0, max(down, up) − ω · passes) + U + back + park     if they follow the passes
             = all copies + max(0, U − ω · passes, late)                on a CPU, which makes its copies itself
-    U       = max(update, read + write)     where chunks are read and written beside the update of others
-            = update + read + write         where they are not
-    late    = max(down₁, U₁) + (1 − 1 / m) · max(down, up, ω · passes) − ω · passes       of m microbatches
+    U       = max(update, read + write)     if chunks are read and written during the update of others
+            = update + read + write         if they are not
+    late    = max(down₁, U₁) + (1 − 1 / m) · max(down, up, ω · passes) − ω · passes       for m microbatches
 
-A drive reads or writes: its times add up. A block is updated once its last gradient is there, so updates (U₁: U without
-the additions of gradients of earlier microbatches) and the last microbatch's gradients (down₁) begin when the passes of
-the others are over, and what the link carried for them. What comes back or is parked does so after all passes, both
-ways at once.
+A drive either reads or writes: its times add up. A block is updated once its last gradient is there, so
+updates (U₁: U without the additions of gradients of earlier microbatches) and the last microbatch's gradients
+(down₁) begin only after the passes, and the link traffic, of the other microbatches. `back` and `park` follow
+all passes, both ways at once.
 
-`passes` are the forward and backward passes of an even share of the blocks, without what is recomputed: a layout's own,
-whatever its placement. u = 28 B / (memory bandwidth · share) is the traffic of Adam (Ren et al. 2021, ZeRO-Offload,
-section 5.1: it reads weight, gradient and moments and writes three of them in fp32), ω a constant of the profile.
-Sun et al. 2022 (STRONGHOLD, section III) and Rajbhandari et al. 2021 (ZeRO-Infinity, section 5) describe the streams.
+`passes` are the forward and backward passes of an even share of the blocks, without recomputation, so that
+they do not depend on the placement. u = 28 B / (memory bandwidth · share) is the traffic of Adam (Ren et al.
+2021, ZeRO-Offload, section 5.1: it reads weight, gradient and moments and writes three of them in fp32); ω is
+a constant of the profile. Sun et al. 2022 (STRONGHOLD, section III) and Rajbhandari et al. 2021
+(ZeRO-Infinity, section 5) describe the streams.
 
-Weights of streamed blocks come up as they are kept, for the forward and for the backward pass of every microbatch, but
-for those that stayed in the ring: `fully_shard` casts what it has fetched
+Weights of streamed blocks are copied in their stored type, for the forward and the backward pass of every
+microbatch, except those that stayed in the ring: `fully_shard` casts after the copy
 (torch/distributed/fsdp/_fully_shard/_fsdp_param.py, all_gather_inputs), and so does FSDP 1
-(torch/distributed/fsdp/_flat_param.py, _use_low_precision_shard); with a master copy 16 bits come.
+(torch/distributed/fsdp/_flat_param.py, _use_low_precision_shard); with a master copy the 16-bit weights are
+copied.
 
-The CPU adds gradients to those before (`_fsdp_collectives.py`, foreach_reduce: in the parameter's type), or the device
-does: DeepSpeed brings what was there up, and sends the sum in fp32 once more when the last has come (zero/stage3.py,
-partition_grads; under ZeRO-1 and 2 stage_1_and_2.py, copy_grads_in_partition, whose only microbatch goes down in fp32
-at once).
+Gradients of several microbatches are added by the CPU (`_fsdp_collectives.py`, foreach_reduce: in the
+parameter's type) or by the device: DeepSpeed copies the earlier sum to the device, and sends the final sum in
+fp32 once more after the last microbatch (zero/stage3.py, partition_grads; under ZeRO-1 and 2
+stage_1_and_2.py, copy_grads_in_partition, where a single microbatch is sent in fp32 at once).
 """
 
 from __future__ import annotations
@@ -72,28 +73,29 @@ CHANNELS: dict[Channel, tuple[str, ...]] = {
     "drive read": ("read",),
     "drive write": ("write",),
 }
-"""Fields of `ChannelSeconds` that each channel is busy with."""
+"""Channel → fields of `ChannelSeconds` that occupy it."""
 
 ADAM_BYTES = 28.0
-"""Bytes of host memory that the update of a parameter in fp32 moves."""
+"""Bytes of host memory traffic for Adam's update of a parameter in fp32."""
 NORM_BYTES = 4.0
 """Bytes of host memory that the norm of a gradient in fp32 reads."""
 ADDED_BYTES = 12.0
 """Bytes of host memory that adding two gradients moves: both are read, one is written."""
 ADAM_BANDWIDTH = 0.43
-"""Share of a host's memory bandwidth that it reaches: 0.257 ns a parameter on a DGX-2, whose two sockets have 256 GB/s
-(Ren et al. 2021, table 4: 2.57 s for 10 B parameters)."""
+"""Share of a host's memory bandwidth that Adam reaches: 0.257 ns a parameter on a DGX-2, whose two sockets
+have 256 GB/s (Ren et al. 2021, table 4: 2.57 s for 10 B parameters)."""
 UNKNOWN_UPDATE = 2.57e-10
-"""Seconds per parameter on a host whose bandwidth nobody says: the same."""
+"""Seconds per parameter on a host of unknown memory bandwidth: as on that DGX-2."""
 
 
 class GradientTraffic(NamedTuple):
-    """Bytes that the gradient of a parameter of a rank's whole model moves in a step, (N,) each."""
+    """Traffic in a step of the gradient of a parameter of a rank's unsharded model: bytes each way,
+    additions, copies; (N,) each."""
 
     down: Array
     up: Array
     sums: Array
-    """Additions, on the CPU, of a gradient to those of earlier microbatches."""
+    """Number of CPU additions to the gradient of earlier microbatches."""
     trips: Array
     """Copies of a gradient down."""
 
@@ -101,7 +103,7 @@ class GradientTraffic(NamedTuple):
 def gradient_traffic(
     question: Question, columns: LayoutColumns, residency: str, *, experts: bool
 ) -> GradientTraffic:
-    """Traffic of the gradients of a block with `states` or `streamed`."""
+    """Traffic of the gradients of a block with residency `states` or `streamed`."""
     stack, none = question.stack, np.zeros(len(columns))
     shard = columns.shards(experts=experts, zero=1 if residency == STATES else 2)
     waits = stack.unsharded_gradients_until_sync & (columns.zero >= 2)
@@ -118,16 +120,17 @@ def gradient_traffic(
 
 
 def weight_traffic(question: Question, columns: LayoutColumns, *, experts: bool) -> Array:
-    """(N,) bytes that come up for every parameter of a rank's streamed blocks in a step, of which none stays."""
+    """(N,) bytes copied to the device in a step per parameter of a rank's streamed blocks, if none stays in
+    the ring."""
     passes = 2 * columns.microbatches(question.training.global_batch)
     return passes * state_bytes(question, columns, experts=experts).stored
 
 
 def ring_share(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) share of a step's passes through a rank's streamed blocks whose weights are there from the pass before.
+    """(N,) share of a step's passes through a rank's streamed blocks whose weights are still in the ring.
 
-    Passes of a rank with one stage go back and forth (`residency.turns_of_rank`): each but the step's first begins on
-    the blocks that the ring holds.
+    Passes of a rank with one stage go back and forth (`residency.turns_of_rank`): each except the step's
+    first begins with the blocks that the ring holds.
     """
     stays = question.stack.keeps_streamed_blocks & (columns.zero < 2) & (columns.vpp == 1)
     passes = 2 * columns.microbatches(question.training.global_batch)
@@ -137,7 +140,7 @@ def ring_share(question: Question, columns: LayoutColumns) -> Array:
 
 
 def update_seconds(question: Question) -> float:
-    """Seconds in which a whole host updates one parameter, and on a CPU one rank."""
+    """Seconds per parameter that a whole host updates (on a CPU: that one rank updates)."""
     cluster, measured = question.cluster, question.hardware.host_update_seconds
     if measured is not None:
         return measured
@@ -147,8 +150,8 @@ def update_seconds(question: Question) -> float:
 
 
 def link_rate(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes/s that a GPU has of its link to host memory, each way while both carry; a CPU is its own host, and
-    copies one after the other."""
+    """(N,) bytes/s of a GPU's link to host memory, each way while both ways carry; a CPU is its own host, and
+    copies one way after the other."""
     cluster, measured = question.cluster, question.hardware.host_rates
     if measured is None:
         sharers = np.minimum(cluster.gpus_per_host_link, columns.ranks)
@@ -194,8 +197,8 @@ class ChannelSeconds(NamedTuple):
 def channel_seconds(
     question: Question, columns: LayoutColumns, residencies: Sequence[str] = RESIDENCIES
 ) -> ChannelSeconds:
-    """Busy seconds of the channels of a rank whose blocks are spread evenly, of blocks with some residencies alone;
-    seconds of the drive are those of all blocks."""
+    """Busy seconds of the channels of a rank with an even share of the blocks, for blocks with some
+    `residencies`; the drive's seconds always cover all blocks."""
     none = np.zeros(len(columns))
     here, link = ranks_on_host(question, columns), link_rate(question, columns)
     each = update_seconds(question) * (1.0 if is_own_host(question.cluster) else here)
@@ -240,8 +243,11 @@ def channel_seconds(
 def exposed_seconds(
     question: Question, columns: LayoutColumns, passes: Array, channels: ChannelSeconds | None = None
 ) -> Array:
-    """(N,) seconds by which the channels, by default those of the layouts, outlast a rank's `passes` in a step, (N,)
-    seconds; more with each slower channel."""
+    """(N,) seconds by which the channels (default: those of the layouts) outlast a rank's `passes` in a step,
+    (N,) seconds.
+
+    The result never falls when a channel becomes slower.
+    """
     channels = channels or channel_seconds(question, columns)
     microbatches = columns.microbatches(question.training.global_batch)
     overlaps, overlap = question.stack.drive.overlaps, question.hardware.host_overlap * passes

@@ -1,11 +1,13 @@
-"""Bytes that offloaded blocks take of a host: of its memory, and of its drives.
+"""Bytes that offloaded blocks take on a host: in its memory, and on its drives.
 
-Every rank counts as the fullest. Pinned buffers are the memory itself: weights, gradients and states lie in it as they
-travel. What torch's own allocator pins is of a power of two bytes (aten/src/ATen/core/CachingHostAllocator.h).
+Every rank counts as the fullest. Weights, gradients and states are stored in pinned buffers, from which they
+are copied directly. PyTorch's allocator of pinned memory rounds sizes to a power of two bytes
+(aten/src/ATen/core/CachingHostAllocator.h).
 
-With `drive` the states that the CPU updates lie there: moments, the master copy beside 16-bit weights, and of blocks
-with `states` the fp32 weights that the CPU updates where no such copy is kept. Every step reads all of it and writes
-it back, chunk by chunk, through buffers in host memory (Rajbhandari et al. 2021, ZeRO-Infinity, section 5.1.2).
+With `drive`, states that the CPU updates are on the drive: moments, the master copy of 16-bit weights, and
+for blocks with `states` the fp32 weights that the CPU updates if there is no such copy. Every step reads all
+of it and writes it back, chunk by chunk, through buffers in host memory (Rajbhandari et al. 2021,
+ZeRO-Infinity, section 5.1.2).
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ from cost_models.specs.cluster import FULL
 
 FP32 = 4.0
 STAGING_BUFFERS = 2
-"""Buffers of a block's size in host memory through which our executor's gradients go down, where they do not lie there,
-and updated 16-bit weights come up, under ZeRO-0 and 1 (executor/axes/offload/link.py)."""
+"""Block-sized buffers in host memory of the project's executor under ZeRO-0 and 1: for gradients that are not
+stored on the host, and for updated 16-bit weights (executor/axes/offload/link.py)."""
 
 
 def ranks_on_host(question: Question, columns: LayoutColumns) -> Ints:
@@ -55,9 +57,11 @@ def ranks_on_host(question: Question, columns: LayoutColumns) -> Ints:
 def _fullest_rank(
     question: Question, columns: LayoutColumns, value_of: Callable[[str, bool], Array]
 ) -> Array:
-    """(N,) sum over the parameters of the rank that holds most: blocks spread evenly, with the larger of embedding and
-    head beside them where these live as blocks do. `value_of` a residency is what a parameter adds, of routed experts
-    or of everything else."""
+    """(N,) sum over the parameters of the rank that holds most, where `value_of` gives a parameter's
+    contribution by residency and for routed experts or other parameters.
+
+    Blocks are spread evenly; the larger of embedding and head is added if the ends are offloaded like blocks.
+    """
     rank, blocks = np.zeros(len(columns)), _most_blocks(question, columns)
     for experts, size in block_parameters(question, columns):
         values = {part: value_of(part, experts) for part in get_args(Residency)}
@@ -80,10 +84,11 @@ def _most_blocks(question: Question, columns: LayoutColumns) -> Ints:
 def host_bytes(
     question: Question, columns: LayoutColumns, recompute: Sequence[Recompute] | None = None
 ) -> Array:
-    """(N,) bytes in the memory of one host: states of its ranks' blocks, and the activations that they parked there; or
+    """(N,) bytes in the memory of one host: states of its ranks' blocks and their offloaded activations, or
     the weights of a reference model's blocks.
 
-    `recompute` are the policies of placed layouts; None: that of those the training job allows that keeps least.
+    `recompute` are the policies of placed layouts; None: the policy that keeps least among those the job
+    allows.
     """
     blocks, ranks_here = _most_blocks(question, columns), ranks_on_host(question, columns)
     if not offloads(columns).any():
@@ -105,7 +110,8 @@ def host_bytes(
 
 
 def reference_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes of a reference model's block, in the type of training: a rank's part, under ZeRO-3 its shard of it."""
+    """(N,) bytes of a rank's part of a reference model's block, in the type of training; under ZeRO-3 its
+    shard."""
     sizes = [
         size / columns.shards(experts=experts, zero=3)
         for experts, size in block_parameters(question, columns)
@@ -114,7 +120,7 @@ def reference_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def _bytes_off_device(question: Question, columns: LayoutColumns, part: str, *, experts: bool) -> Array:
-    """(N,) bytes in host memory for each parameter of a block with a residency."""
+    """(N,) bytes in host memory per parameter of a block with a residency."""
     full, left = (
         state_bytes(question, columns, experts=experts, held=held_on_device(question, columns, where))
         for where in (RESIDENT, part)
@@ -127,9 +133,10 @@ def _bytes_off_device(question: Question, columns: LayoutColumns, part: str, *, 
 
 
 def _rounding_bytes(question: Question, columns: LayoutColumns, part: str, *, experts: bool) -> Array:
-    """(N,) bytes per parameter that gradients on the host take beyond fp32, each matrix's in a power of two of bytes.
+    """(N,) bytes per parameter that gradients on the host take in addition to fp32, as each matrix's buffer
+    is rounded to a power of two bytes.
 
-    `fully_shard` pins those that it reduces once a step (_fsdp_collectives.py, foreach_reduce).
+    `fully_shard` pins the gradients that it reduces once a step (_fsdp_collectives.py, foreach_reduce).
     """
     requested = taken = np.zeros(len(columns))
     once = question.stack.unsharded_gradients_until_sync
@@ -147,10 +154,11 @@ def _rounding_bytes(question: Question, columns: LayoutColumns, part: str, *, ex
 
 
 def _staging_bytes(question: Question, columns: LayoutColumns, blocks: Ints) -> Array:
-    """(N,) bytes of the buffers of a rank that gradients, and weights in 16 bits, pass through.
+    """(N,) bytes of a rank's staging buffers for gradients and 16-bit weights.
 
-    Those of blocks with `states`, a rank's share, do on their way down and up; those of streamed blocks, whole, where
-    they are added to what earlier microbatches left on the host. All share buffers of the largest's size.
+    Blocks with `states` need a rank's share of a block, for gradients and for updated weights; streamed
+    blocks need an entire block, to add gradients to those of earlier microbatches. All share buffers of the
+    largest size.
     """
     several = columns.microbatches(question.training.global_batch) > 1
     with_states, streamed = (blocks_with(question, columns, part, blocks) > 0 for part in UPDATED_BY_CPU)
@@ -170,8 +178,8 @@ def _staging_bytes(question: Question, columns: LayoutColumns, blocks: Ints) -> 
 def drive_parameter_bytes(
     question: Question, columns: LayoutColumns, part: str, *, experts: bool
 ) -> tuple[Array, Array]:
-    """(N,) bytes that each parameter of a block with a residency has on the drive, all of which a step writes, and that
-    a step reads; none with some residencies."""
+    """(N,) bytes that each parameter of a block with a residency has on the drive, all written in every step,
+    and bytes that a step reads; zero for residencies that are not updated by the CPU."""
     nothing = np.zeros(len(columns))
     if part not in UPDATED_BY_CPU or not columns.offload_drive.any():
         return nothing, nothing
@@ -197,7 +205,8 @@ def drive_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def drive_step_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:
-    """(N,) bytes that a rank with an even share of the blocks reads from the drive in a step, and that it writes."""
+    """(N,) bytes that a rank with an even share of the blocks reads from the drive in a step, and bytes that
+    it writes."""
     read = written = np.zeros(len(columns))
     for experts, parameters_of in rank_parameters(question, columns):
         for part in UPDATED_BY_CPU:
@@ -208,8 +217,11 @@ def drive_step_bytes(question: Question, columns: LayoutColumns) -> tuple[Array,
 
 
 def drive_buffer_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes of a rank's host memory through which chunks go: no larger than what the rank updates, or, where a
-    block has several chunks, than what it updates of a block at a time: its experts, or all others."""
+    """(N,) bytes of a rank's chunk buffers in host memory.
+
+    A buffer is no larger than the parameters that the rank updates, or, if a block has several chunks, than
+    those of a block that it updates at a time: its experts, or all others.
+    """
     use, on_drive = question.stack.drive, columns.offload_drive > 0
     if not on_drive.any() or not use.buffers:
         return np.zeros(len(columns))

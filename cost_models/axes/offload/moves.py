@@ -1,10 +1,11 @@
-"""When blocks move to and from host memory and are updated there: the window's list of moves at priced seconds.
+"""Times at which blocks are copied to and from host memory and updated there: the window's moves at priced
+seconds.
 
-The list is that of `residency.turns_of_rank`, which the executor carries out. A move begins when the list has it begin,
-once its lane is free and what it needs is there. It takes an even share of what the price has its lane busy with such
-moves, so that the moves of a lane add up to the price's seconds. Passes that wait for weights put off what follows
-them. The timeline does not show that, as the price has all waits of a step in one sum after its passes: where a lane
-cannot keep up its moves lag behind the passes that want them.
+The list is that of `residency.turns_of_rank`, which the executor carries out. A move begins at its place in
+the list, once its lane is free and its data is ready. The price's busy seconds of a lane are shared evenly
+among the lane's moves, so that their sum is the price's. Passes that wait for weights delay everything after
+them. The pipeline's timeline does not show these delays, as the price adds all waits of a step after its
+passes: on a lane that cannot keep up, moves lag behind the passes that need them.
 
     down     gradients of streamed blocks after their backward passes, of `states` blocks before their update; parked
              states after theirs; activations after forward passes
@@ -54,16 +55,17 @@ LANE_NAMES: Mapping[Lane, str] = {
     "update": "CPU update",
     "drive": "drive",
 }
-"""In the order in which they are shown."""
+"""Name of each lane in charts, in the order shown."""
 
 
 class MoveSpan(NamedTuple):
-    """One move of one pipeline rank; seconds from the start of the step."""
+    """One move of one pipeline rank, in seconds from the start of the step."""
 
     rank: int
     lane: Lane
     what: str
-    """`weights`, `gradients`, `activations` or `states` that a lane carries; `add` or `update`, of the CPU."""
+    """Data that a lane carries (`weights`, `gradients`, `activations` or `states`), or the CPU's `add` or
+    `update`."""
     block: int
     """Place of the block in the model."""
     start: float
@@ -71,8 +73,8 @@ class MoveSpan(NamedTuple):
 
 
 def predicted_moves(question: Question, layout: Layout) -> tuple[MoveSpan, ...]:
-    """All moves of a step, rank by rank in order of time; those of no length are left out, and of a layout without
-    `offload=` there are none.
+    """All moves of a step, rank by rank in order of time, without moves of zero length; empty for layouts
+    without `offload=`.
 
     Raises:
         InputError: the layout cannot be placed or scheduled.
@@ -87,7 +89,7 @@ def predicted_moves(question: Question, layout: Layout) -> tuple[MoveSpan, ...]:
 
 
 class _Lanes:
-    """The lanes of one rank as they fill up."""
+    """Lanes of one rank, filled move by move."""
 
     def __init__(self, question: Question, layout: Layout, rank: int, passes: PassSpans) -> None:
         self.question, self.layout, self.rank = question, layout, rank
@@ -96,15 +98,15 @@ class _Lanes:
         self.turns = self._timed_turns(stages, passes)
         self.moves: list[MoveSpan] = []
         self._lag = 0.0
-        """Seconds that passes have waited so far."""
+        """Total seconds that passes have waited so far."""
         self._here: dict[int, float] = {}
-        """Block → when its weights are on the device."""
+        """Block → time at which its weights are on the device."""
         self._free: dict[Lane, float] = dict.fromkeys(LANE_NAMES, 0.0)
         self._arrived: dict[int, float] = {}
-        """Block → when its gradients are added up on the host."""
+        """Block → time at which its gradients are added up on the host."""
         self._updated: dict[int, float] = {}
         self._away: dict[tuple[int, int], float] = {}
-        """Block and microbatch → when its activations are on the host."""
+        """(block, microbatch) → time at which its activations are on the host."""
         self._set_seconds()
 
     def _timed_turns(self, stages: Sequence[int], passes: PassSpans) -> list[tuple[Turn, float, float]]:
@@ -122,7 +124,8 @@ class _Lanes:
         return [(turn, *span) for turn, span in zip(turns, spans, strict=True)]
 
     def _set_seconds(self) -> None:
-        """Seconds of one move of each kind: the busy ones of each channel, shared out evenly among its moves."""
+        """Compute the seconds of one move of each kind: each channel's busy seconds divided by its number of
+        moves."""
         question, layout, columns = self.question, self.layout, LayoutColumns.of([self.layout])
         by_part = {part: channel_seconds(question, columns, (part,)) for part in RESIDENCIES}
         blocks = Counter(self.lives.values())
@@ -136,7 +139,7 @@ class _Lanes:
             return share * float(getattr(by_part[part], channel)[0]) / max(count, 1)
 
         self._down_from = layout.microbatches(question.training.global_batch) - trips
-        """Microbatch from which gradients of streamed blocks go down."""
+        """Microbatch from which gradients of streamed blocks are copied to the host."""
         self._seconds: dict[tuple[str, str, str], float] = {
             ("up", "weights", STREAMED): each(
                 STREAMED, "up", sum(len(turn.before) for turn, _, _ in self.turns)
@@ -166,7 +169,7 @@ class _Lanes:
         """Seconds by block, of a microbatch one way."""
 
     def carry_out(self) -> list[MoveSpan]:
-        """The moves of a step."""
+        """All moves of a step."""
         since = 0.0
         for turn, start, end in self.turns:
             start = start + self._lag
@@ -187,7 +190,7 @@ class _Lanes:
         return self.moves
 
     def _begin_pass(self, turn: Turn, since: float, start: float) -> None:
-        """Moves before a pass that could begin at `start`, the one before at `since`."""
+        """Add the moves before a pass that could begin at `start`; the pass before it began at `since`."""
         kind, block, microbatch = turn.use
         for move in turn.before:
             self._here[move.block] = self._put("up", "weights", move.block, start)
@@ -198,7 +201,7 @@ class _Lanes:
         self._lag += max(0.0, wanted - start)
 
     def _end_pass(self, turn: Turn, end: float) -> None:
-        """Moves after a pass."""
+        """Add the moves after a pass."""
         kind, block, microbatch = turn.use
         if kind == "F":
             there = self._put("down", "activations", block, end, self._activations[block])
@@ -230,7 +233,7 @@ class _Lanes:
         self._updated[block] = done
 
     def _put(self, lane: Lane, what: str, block: int, ready: float, seconds: float | None = None) -> float:
-        """One more move on a lane, as soon as that is free; when it is done."""
+        """Add a move to a lane as soon as the lane is free, and return its end."""
         if seconds is None:
             seconds = self._seconds[lane, what, self.lives[block]]
         if seconds == 0:

@@ -1,11 +1,12 @@
-"""Costs of offloaded blocks on the device: the coefficients of memory and of time that they change, the least update in
-a box of counts, and the fullest host and drive.
+"""Costs of offloaded blocks on the device: changed coefficients of memory and time, a lower bound on the
+update for ranges of block counts, and the fullest host and drive.
 
-A reference model that lies in host memory is priced here too: its blocks come in every forward pass of its own.
+A reference model in host memory is priced here too: its blocks are copied to the device in each of its
+forward passes.
 
-memory  what blocks leave on the device wherever their states live, the ring of streamed ones, and what hosts keep
-passes  what a block waits for activations that come and go
-update  what the device updates of a rank, and what its channels to host memory outlast the passes by
+memory bytes that blocks leave on the device for each residency, the ring of streamed blocks, and host memory
+passes seconds that a block waits for its activations to be copied out and back update the device's share of a
+rank's update, and the seconds by which channels to host memory outlast the passes
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ from cost_models.pipeline.sizes import Sizes
 from cost_models.question import Question
 
 _GRADIENT_BUFFERS = 2
-"""Gradients of streamed blocks on the device at a time, while blocks run backward in our executor: one goes down as the
-next is made (executor/axes/offload/streaming.py). A CPU, which copies them itself, has let go of one before it makes
-the next."""
+"""Gradient buffers of streamed blocks on the device during backward passes of the project's executor: one is
+copied to the host as the next is filled (executor/axes/offload/streaming.py). A CPU copies them itself, so it
+needs only one."""
 PARKED_AT_ONCE = 2
 """Blocks whose parked states are on the device during the update: one is updated while the next arrives."""
 
 
 def states_on_device(question: Question, columns: LayoutColumns) -> dict[str, tuple[StateBytes, StateBytes]]:
-    """Residency of a block → bytes on the device for each of its parameters, and for each of its routed experts'."""
+    """Residency of a block → bytes on the device per parameter, and per parameter of its routed experts."""
     held = {where: held_on_device(question, columns, where) for where in get_args(Residency)}
     return {
         where: (
@@ -64,7 +65,7 @@ def states_on_device(question: Question, columns: LayoutColumns) -> dict[str, tu
 
 
 def offload_bytes(sizes: Sizes, terms: Terms) -> Terms:
-    """The coefficients of memory of layouts that offload something."""
+    """Coefficients of memory that offload changes; empty for layouts without offload."""
     question, columns, counts, kept = sizes.question, sizes.columns, sizes.counts, sizes.kept.block
     if question.training.reference == "host":
         buffers = USUAL_RING * reference_bytes(question, columns)
@@ -74,7 +75,8 @@ def offload_bytes(sizes: Sizes, terms: Terms) -> Terms:
     states = states_on_device(question, columns)
 
     def over_blocks(term_of: Callable[[StateBytes, StateBytes], Term]) -> tuple[Term, Term]:
-        """A term of every block, from the states of its parameters and of its routed experts, and of a rank besides."""
+        """A term summed over a rank's blocks, given the states of their parameters and of their routed
+        experts: part per block, and constant part per rank."""
         terms_of = {where: term_of(*own) for where, own in states.items()}
         sums = {
             part: over_residencies(columns, {where: own[part] for where, own in terms_of.items()})
@@ -125,7 +127,7 @@ def offload_bytes(sizes: Sizes, terms: Terms) -> Terms:
 
 
 def offload_seconds(pieces: Pieces, terms: Terms) -> Terms:
-    """The coefficients of time of layouts that offload something."""
+    """Coefficients of time that offload changes; empty for layouts without offload."""
     question, columns, block = pieces.question, pieces.columns, pieces.block
     if question.training.reference == "host":  # each block's weights come while the block before runs
         come = reference_bytes(question, columns) / link_rate(question, columns)
@@ -168,15 +170,15 @@ def _device_update(columns: LayoutColumns, block: Array) -> Affine:
 
 
 def _passes(pieces: Pieces) -> Array:
-    """(N,) seconds of a step's passes of an even share of the blocks."""
+    """(N,) seconds of a step's passes through an even share of the blocks."""
     question, columns = pieces.question, pieces.columns
     blocks = question.model.num_layers / columns.pp * columns.microbatches(question.training.global_batch)
     return blocks * (pieces.block.forward + pieces.block.backward)
 
 
 def least_update(question: Question, corners: Sequence[LayoutColumns]) -> Array:
-    """(N,) seconds that `rank_optimizer` has at least, of all layouts between some that differ in how many blocks they
-    offload alone: device and channels where each has least to do."""
+    """(N,) lower bound on `rank_optimizer`, seconds, for all layouts between `corners`, which differ only in
+    their numbers of offloaded blocks: device and channels each at their least."""
     pieces = Pieces(question, corners[0])
     block = block_update(pieces)
     on_device = reduce(np.minimum, [_device_update(own, block).rank for own in corners])
@@ -188,7 +190,7 @@ def least_update(question: Question, corners: Sequence[LayoutColumns]) -> Array:
 
 
 def tiers(question: Question, layout: Layout) -> Mapping[str, Any]:
-    """The fullest host and drive of a layout that keeps something there; nothing of others."""
+    """Bytes and limits of the fullest host and drive of an offloading layout; empty for others."""
     if not any(layout.offload) and question.training.reference != "host":
         return {}
     columns, pools = LayoutColumns.of([layout]), question.pools

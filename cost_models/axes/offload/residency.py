@@ -1,36 +1,39 @@
-"""Where the blocks of a rank live, sums over them, and the working window: which of them come and go around a pass.
+"""Residencies of a rank's blocks, sums over blocks by residency, and the working window: the streamed blocks
+that are copied in and dropped around each pass.
 
-Of the blocks of every rank so many have their
+A layout counts the blocks of every rank with each residency:
 
     states      optimizer states (moments and master weights) on the host, where the CPU updates them
-                (Ren et al. 2021, ZeRO-Offload),
-    parked      the same states there, streamed to the device for its update,
-    streamed    weights, gradients and states there; a ring of `ring` buffers holds the weights at work, the CPU updates
-                (Sun et al. 2022, STRONGHOLD; Rajbhandari et al. 2021, ZeRO-Infinity),
+                (Ren et al. 2021, ZeRO-Offload)
+    parked      the same states on the host, streamed to the device for its update
+    streamed    weights, gradients and states on the host; a ring of `ring` buffers holds the weights in use, the CPU
+                updates (Sun et al. 2022, STRONGHOLD; Rajbhandari et al. 2021, ZeRO-Infinity)
 
-and the rest stays on the device: the first blocks of a rank, which are wanted first. `activations` moves what every
-block keeps for its backward pass, whatever holds its states. With `drive` the optimizer states that the CPU updates,
-those of `states` and `streamed` blocks, lie on the host's drive and come through its memory chunk by chunk. A part
-without a count means every block that is left.
+The remaining blocks stay on the device: the first of a rank, which a step needs first. `activations` moves
+every block's activations for its backward pass, whatever the residency of its states. With `drive` the
+optimizer states that the CPU updates, those of `states` and `streamed` blocks, are on the host's drive and
+pass through its memory chunk by chunk. A part without a count means all remaining blocks.
 
 A rank of n blocks, c_r of them with residency r and all others with residency o, costs
 
     n · v_o + Σ_r c_r (v_r − v_o)
 
-where v is what one block costs: affine in n, as every coefficient of `pipeline.stage_costs` must be.
+where v is the cost of one block: affine in n, as every coefficient of `pipeline.stage_costs` must be.
 
-The window follows from one rule: before a pass the ring holds the next `ring` different streamed blocks that passes
-will use, its own among them; what is not among the next leaves when its pass is done. With passes in model order this
-is the window of STRONGHOLD (Sun et al. 2022), forward and backward; with those of a pipeline schedule it holds too.
-The first blocks of a rank are no part of it: a step begins on them while others come.
+The window follows one rule: before a pass the ring holds the next `ring` different streamed blocks that
+passes will use, including the pass's own; a block that is not among the next is dropped when its pass is
+done. For passes in model order this is the window of STRONGHOLD (Sun et al. 2022), forward and backward; it
+also holds for the passes of a pipeline schedule. A rank's first blocks are not part of it: a step begins with
+them while others are copied.
 
     load B     copy the weights of block B to the device
-    drop B     forget them there
+    drop B     free them on the device
     down B     add the gradients of block B to those on the host
-    update B   all its gradients are there, or go there now: the CPU updates the block
+    update B   the CPU updates block B, whose gradients are all there or are copied now
 
-Updates are in the list where each begins as soon as it can; where the norm of all gradients must be known first, they
-come after the last pass. The executor carries this list out (`executor.axes.offload.streaming`), and traces show it.
+Each update is listed as early as it can begin; if the norm of all gradients must be known first, updates
+follow the last pass. The executor carries this list out (`executor.axes.offload.streaming`), and traces show
+it.
 """
 
 from __future__ import annotations
@@ -63,13 +66,13 @@ RESIDENT, STATES, PARKED, STREAMED = get_args(Residency)
 
 
 def offloads(columns: LayoutColumns) -> Bools:
-    """(N,): which layouts keep something of some block in host memory."""
+    """(N,) whether layouts keep any data of any block in host memory."""
     some: Bools = np.any([getattr(columns, f"offload_{part}") > 0 for part in Offload._fields], axis=0)
     return some
 
 
 def counted_blocks(columns: LayoutColumns, part: str) -> Ints:
-    """(N,) blocks of a rank that a layout gives a residency by number."""
+    """(N,) blocks of a rank to which a layout gives a residency by number."""
     counts: Ints = getattr(columns, f"offload_{part}")
     return np.where(counts >= EVERY, 0, counts)
 
@@ -81,13 +84,13 @@ def named_blocks(columns: LayoutColumns) -> Ints:
 
 
 def rest_is(columns: LayoutColumns, part: str) -> Bools:
-    """(N,): whether all blocks that no count names have a residency, or their activations in host memory."""
+    """(N,) whether all blocks without a count have a residency, or their activations in host memory."""
     every: Bools = getattr(columns, f"offload_{part}") >= EVERY
     return every
 
 
 def blocks_with(question: Question, columns: LayoutColumns, part: str, blocks: Ints | None = None) -> Array:
-    """(N,) blocks with a residency, of a rank that has so many; by default an even share of all."""
+    """(N,) blocks with a residency on a rank of `blocks` blocks; default: an even share of all blocks."""
     own: Array = question.model.num_layers / columns.pp if blocks is None else blocks.astype(np.float64)
     return np.where(rest_is(columns, part), own - named_blocks(columns), counted_blocks(columns, part))
 
@@ -96,14 +99,15 @@ def blocks_with(question: Question, columns: LayoutColumns, part: str, blocks: I
 
 
 class Affine(NamedTuple):
-    """Sum over the blocks of a rank: `layer` times their number, and `rank` besides; (N,) each."""
+    """Sum over the blocks of a rank: `layer` × number of blocks + `rank`; (N,) each."""
 
     layer: Array
     rank: Array
 
 
 def over_residencies(columns: LayoutColumns, values: Mapping[str, Array]) -> Affine:
-    """The sum over a rank's blocks of `values`, residency → (N,), each with the residency that its layout gives it."""
+    """Sum over a rank's blocks of `values` (residency → (N,)), each block with the residency that its layout
+    gives."""
     layer, rank = values[RESIDENT], np.zeros(len(columns))
     for part in RESIDENCIES:
         layer = np.where(rest_is(columns, part), values[part], layer)
@@ -119,7 +123,7 @@ def block_parameters(question: Question, columns: LayoutColumns) -> list[tuple[b
 
 
 def end_parameters(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) parameters of embedding and head on the rank that has most of them."""
+    """(N,) parameters of embedding and head on the rank with most of them."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     head = head_parameters(question, columns, counts)
     return np.where(columns.pp == 1, counts.embedding + head, np.maximum(counts.embedding, head))
@@ -160,7 +164,8 @@ def held_on_device(question: Question, columns: LayoutColumns, residency: str) -
 
 
 def gradients_wait(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,): whether gradients of several microbatches add up whole on the device before ZeRO-2 or 3 scatters them."""
+    """(N,) whether gradients of several microbatches add up unsharded on the device before ZeRO-2 or 3
+    scatters them."""
     several = columns.microbatches(question.training.global_batch) > 1
     return (
         question.stack.unsharded_gradients_until_sync & (columns.zero >= 2) & (columns.replicas > 1) & several
@@ -168,7 +173,8 @@ def gradients_wait(question: Question, columns: LayoutColumns) -> Bools:
 
 
 def gradients_leave(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,): whether gradients of blocks whose states are on the host go there as they are made."""
+    """(N,) whether gradients of blocks whose states are on the host are copied there during the backward
+    pass."""
     leaves: Bools = (columns.zero >= 2) | (question.stack.offloads_gradients & (columns.replicas == 1))
     return leaves
 
@@ -177,9 +183,10 @@ def gradients_leave(question: Question, columns: LayoutColumns) -> Bools:
 
 
 def residencies(layout: Layout, blocks: int) -> list[Residency]:
-    """Residency of each of a rank's blocks, in model order: those that stay first, which are wanted first.
+    """Residency of each of a rank's blocks, in model order: blocks on the device first, as a step needs them
+    first.
 
-    A rank with fewer blocks than counts name, in a pipeline of uneven stages, has the last of them.
+    A rank with fewer blocks than the counts name, in a pipeline of uneven stages, has the last of them.
     """
     offload, away = layout.offload, (STATES, PARKED, STREAMED)
     left = max(0, blocks - offload.named)
@@ -191,12 +198,12 @@ def residencies(layout: Layout, blocks: int) -> list[Residency]:
 
 
 def blocks_of_stages(layout: Layout, stages: Sequence[int]) -> dict[int, range]:
-    """Virtual stage → its blocks by their place in the model."""
+    """Virtual stage → its blocks, by index in the model."""
     return {stage: range(sum(layout.layers[:stage]), sum(layout.layers[: stage + 1])) for stage in stages}
 
 
 def residency_of_blocks(layout: Layout, stages: Sequence[int]) -> dict[int, Residency]:
-    """Block by its place in the model → where it lives, for the blocks of one rank's virtual stages."""
+    """Block, by index in the model → residency, for the blocks of one rank's virtual stages."""
     blocks = [*chain.from_iterable(blocks_of_stages(layout, stages).values())]
     return dict(zip(blocks, residencies(layout, len(blocks)), strict=True))
 
