@@ -17,15 +17,15 @@ class Family:
     """Classes of one family of models."""
 
     kind: str
-    """Value of `kind` in its model files."""
+    """Value of `kind` in the family's model files."""
     plan_kind: str
-    """Value of `kind` in its plan files."""
+    """Value of `kind` in the family's plan files."""
     plan: str
-    """Class of its plans: a `planner.plan.AnyPlan`."""
+    """Class of the family's plans: a `planner.plan.AnyPlan`."""
     verbs: str
-    """Class of its verbs, such as `meshwright plan`: a `meshwright.families.verbs.Verbs`."""
+    """Class of the family's verbs, such as `meshwright plan`: a `meshwright.families.verbs.Verbs`."""
     training: str | None = None
-    """Class that trains its plans: an `executor.families.Training`; None: plans are not trained."""
+    """Class that trains the family's plans: an `executor.families.Training`; None: plans are not trained."""
     report: str | None = None
     """Class of the report of a run: `executor.measure.any_report.AnyReport`."""
 

@@ -62,18 +62,18 @@ class Level:
     name: str
     kind: str
     gpus: int | None
-    """GPUs of one of its domains, neighbours in rank; None: all."""
+    """GPUs of one domain of the level, neighbours in rank; None: all."""
     bandwidth: float
     """Bytes/s of one GPU, one direction."""
     latency: float
     """Seconds of one hop."""
     sharers: int | None
-    """GPUs that share one link, of which each can use all while the others are silent; None: all of the inner
+    """GPUs that share one link, all of which each can use while the others are silent; None: all of the inner
     domain."""
     network: bool
-    """Whether it is between nodes."""
+    """Whether the level is between nodes."""
     opens: bool
-    """Whether GPUs attach to it directly, as the nearest level of their medium."""
+    """Whether GPUs attach directly to the level, as the nearest of their medium."""
     mesh: bool = False
     """Whether the bandwidth is the sum of one link to each other GPU of the domain."""
 

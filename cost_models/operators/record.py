@@ -78,7 +78,7 @@ class Gemm:
     routed: bool = False
     """Whether there is one for each routed expert, with all of a rank in one grouped product."""
     router: bool = False
-    """Whether it scores experts: each tensor rank for its part of the tokens, and never in fp8."""
+    """Whether the product scores experts: each tensor rank for its part of the tokens, and never in fp8."""
     from_latent: bool = False
     """Whether the product makes the heads of latent attention."""
     behind_norm: bool = False
@@ -90,7 +90,7 @@ class Gemm:
     rows: float = 1.0
     """Rows of the input per token."""
     adapter: bool = False
-    """Whether it is a low-rank adapter of a frozen matrix: never in fp8."""
+    """Whether the product is a low-rank adapter of a frozen matrix: never in fp8."""
     stored_bytes: float | None = None
     """Bytes of an element of a frozen matrix in fewer bits, which each product first widens to 16 bits."""
 
@@ -135,7 +135,8 @@ class Operator:
     reads_core: bool = False
     """Whether the input is the output of the attention core."""
     launched: bool = True
-    """Whether it has separate kernels; False: the kernels of another operator of its kind include it."""
+    """Whether the operator has separate kernels; False: the kernels of another operator of the same kind
+    include it."""
     redone_by: frozenset[SelectiveDrops] = frozenset()
     """Selective recompute policies that run it again and, except for `OUTPUTS`, drop its kept tensors."""
     reads_output_of: SelectiveDrops | None = None

@@ -82,11 +82,11 @@ class Links(Spec):
         return self.inter_node
 
     def with_intra_node(self, link: LinkSpec) -> Links:
-        """The links with another one inside a node."""
+        """Links with a replaced link inside a node."""
         return self.model_copy(update={"intra_node": link})
 
     def with_inter_node(self, link: LinkSpec) -> Links:
-        """The links with another one between nodes."""
+        """Links with a replaced link between nodes."""
         return self.model_copy(update={"inter_node": link})
 
     def faster(self, *, intra_node: float = 1.0, inter_node: float = 1.0) -> Links:

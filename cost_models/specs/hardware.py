@@ -270,7 +270,7 @@ class HardwareProfile(Spec):
     memory_efficiency: float = Efficiency
     """Share of memory bandwidth that element-wise kernels reach."""
     kernel_seconds: Overhead
-    """Least seconds of any kernel, launch included."""
+    """Minimum seconds of any kernel, including its launch."""
     host_layer_seconds: Overhead = 0.0
     """Host seconds to launch a block's forward pass; steps cannot run faster than their launches."""
     tensor_parallel_host_seconds: Overhead = 0.0

@@ -80,8 +80,8 @@ def within_late_rules(question: Question, columns: LayoutColumns) -> Bools:
 
 
 def most_held(question: Question, columns: LayoutColumns, boxes: Boxes) -> tuple[LayoutColumns, Bools]:
-    """Layout of each box with as many offloaded blocks as hosts hold between its least and its most counts, and whether
-    hosts hold it, (N,)."""
+    """Layout of each box with as many offloaded blocks, between its least and most counts, as hosts hold, and
+    (N,) whether hosts hold it."""
     lowest, highest = with_counts(columns, boxes.least), with_counts(columns, boxes.most)
     low, high = host_bytes(question, lowest), host_bytes(question, highest)
     room = usable_host_memory(question.cluster)

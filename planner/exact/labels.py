@@ -314,7 +314,8 @@ def all_ways(choices: Choices) -> Bools:
 
 
 def least_remaining(choices: Choices, ways: Bools, added_CRB: Array) -> Array:
-    """Least sum that ranks r and later add, by the blocks before them, (R + 1, C, L + 1); infinite where impossible.
+    """(R + 1, C, L + 1) least sum that rank r and later ranks add, by the number of blocks before them;
+    infinite if impossible.
 
     `ways` (R, L + 1, B) are the remaining `all_ways`.
     """
@@ -651,7 +652,7 @@ def _front(rows: Ints, merits: Array) -> Ints:
 
 
 Incumbent = tuple[Placement, float]
-"""A placement and its step time."""
+"""A placement and the seconds of its step."""
 MOST_LABELS = 4096
 """Maximum labels kept after one rank; with more, the integer program takes over."""
 MOST_CANDIDATES = 16

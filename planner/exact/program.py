@@ -189,8 +189,9 @@ class Program:
         self.problem += layers - choice.leaf.num_layers * choice.y == 0, f"all_layers_{name}"
 
     def stages_begin_where_others_end(self, choice: Choice) -> None:
-        """Σ_j x[l, j] over columns of a stage that begin in a class of positions = Σ over those of the stage before it
-        that end there, where blocks are of several kinds; the first stage's all begin with the model."""
+        """For each class of positions: Σ_j x[l, j] over a stage's columns that begin in the class = Σ over
+        the columns of the stage before that end in it, with several kinds of blocks. The columns of the first
+        stage all begin with the model."""
         stage_J, start_J, kinds = choice.columns.stage, choice.columns.start, choice.leaf.kinds
         if start_J is None or kinds is None:
             return
@@ -203,7 +204,8 @@ class Program:
                 self.problem += flow == 0, f"joined_{choice.y.name}_{stage}_{start}"
 
     def stages_recompute_as_many(self, choice: Choice) -> None:
-        """Σ_j x[l, j] over columns of a stage under one number = Σ over those of the first stage, where it is one."""
+        """For each number of blocks in full: Σ_j x[l, j] over a stage's columns with the number = Σ over
+        those of the first stage."""
         stage_J, number_J = choice.columns.stage, choice.columns.number
         for number in np.unique(number_J).tolist() if number_J is not None else ():
             for stage in range(1, choice.leaf.num_stages):

@@ -1,1 +1,1 @@
-"""Why a plan is what it is, what would change it, and how others compare."""
+"""Explanations of a plan, of changes of its question, and of its differences from other plans."""

@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 
 
 NEGLIGIBLE_GAIN = 1e-4
-"""Relative gain of step time below which two steps count as the same."""
+"""Relative gain of step time below which two steps count as equal."""
 SEARCH_SECONDS = 10.0
-"""Time limit of one changed question, seconds; its answer is then the best found."""
+"""Time limit of the search for one changed question, seconds; its answer is then the best found."""
 TORNADO_FACTORS = (0.75, 1.25)
 """Factors of a tornado chart, equal for all quantities, so that its bars can be compared."""
 
@@ -326,7 +326,7 @@ _AXIS = re.compile(r"[a-z]+|\S+", re.ASCII)
 _PLACING = {"layers", "pools", "replicas"}
 """Axes that place blocks on ranks and pools."""
 _COMPLETION_SECONDS = 20.0
-"""Time limit of the search for what is not said; its answer is then the best found."""
+"""Time limit of the search for omitted words, seconds; its answer is then the best found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,7 +407,7 @@ UNLIMITED = Change("device memory", 1e6)
 RIVALS_SECONDS = 20.0
 """Time limit of the search for the plan's rivals."""
 RIVALS = 5
-"""Number of plans searched for, as many as `plan` ranks: the plan itself, ties, and the next best."""
+"""Number of plans in that search, as in `plan`'s ranking: the plan itself, ties, and the next best."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

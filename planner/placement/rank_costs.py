@@ -426,8 +426,8 @@ class RankCosts:
 
 
 def cheapest_seconds(blocks_N: Ints, seconds_NE: Array, room_NE: Array, order_NE: Ints) -> Array:
-    """Minimum seconds of blocks, (N,), of which `room_NE` may take `seconds_NE` each, in the order of their seconds;
-    any number of the slowest."""
+    """(N,) minimum seconds of blocks, if `room_NE` blocks may take `seconds_NE` each, the cheapest first, and
+    any number the slowest."""
     seconds_NE = np.take_along_axis(seconds_NE, order_NE, axis=1)
     filled_NE = np.cumsum(np.take_along_axis(room_NE, order_NE, axis=1), axis=1)
     filled_NE = np.minimum(filled_NE, blocks_N[..., None])

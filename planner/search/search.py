@@ -262,7 +262,7 @@ MAX_PROVEN = 2
 
 
 class Proven(NamedTuple):
-    """A proved answer and its query."""
+    """A proved answer with its query."""
 
     query: tuple[Question, Restrictions, int, float, Effort]
     """Question, restrictions, number of layouts, seconds to beat and effort."""

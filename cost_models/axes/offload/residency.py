@@ -198,7 +198,7 @@ def residencies(layout: Layout, blocks: int) -> list[Residency]:
 
 
 def blocks_of_stages(layout: Layout, stages: Sequence[int]) -> dict[int, range]:
-    """Virtual stage → its blocks, by index in the model."""
+    """Virtual stage → blocks of the stage, by index in the model."""
     return {stage: range(sum(layout.layers[:stage]), sum(layout.layers[: stage + 1])) for stage in stages}
 
 
