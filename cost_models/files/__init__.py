@@ -11,15 +11,15 @@ from typing import Any
 
 def data_files(kind: str, suffix: str = ".yaml") -> list[Traversable]:
     """The package's data files of one kind, of all its folders, in the order of their names."""
-    return sorted(_below(files("cost_models") / "data" / kind, suffix), key=lambda file: file.name)
+    return sorted(_files_below(files("cost_models") / "data" / kind, suffix), key=lambda file: file.name)
 
 
-def _below(folder: Traversable, suffix: str) -> Iterator[Traversable]:
-    for one in folder.iterdir():
-        if one.is_dir():
-            yield from _below(one, suffix)
-        elif one.name.endswith(suffix):
-            yield one
+def _files_below(folder: Traversable, suffix: str) -> Iterator[Traversable]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _files_below(entry, suffix)
+        elif entry.name.endswith(suffix):
+            yield entry
 
 
 @cache
@@ -30,5 +30,5 @@ def read_data(name: str) -> dict[str, Any]:
     file = files("cost_models") / "data" / f"{name}.yaml"
     document = parse_yaml(file.read_text(encoding="utf-8"), source=f"{name}.yaml")
     assert not document.problems, document.problems
-    found: dict[str, Any] = document.value
-    return found
+    content: dict[str, Any] = document.value
+    return content

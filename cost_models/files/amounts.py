@@ -1,4 +1,4 @@
-"""Amounts as people type them: `8K` tokens of a sequence, `4M tokens` of a batch, `15T`, `30 days`, `$2.50`.
+"""Readers of typed amounts: `8K` tokens of a sequence, `4M tokens` of a batch, `15T`, `30 days`, `$2.50`.
 
 `K` and `M` of a sequence and of a batch are binary, as context lengths are called: 8K is 8,192. Of tokens to train on
 they are decimal.
@@ -14,10 +14,10 @@ from cost_models.documents import printable
 from cost_models.units import LARGEST, SMALLEST, grouped, parse_count, parse_seconds
 
 _LONGEST = 60
-"""Most characters of a text that is read as an amount."""
+"""Maximum length of an amount's text, in characters."""
 _NUMBER = r"\d{1,3}(?:,\d{3})+|\d*\.?\d+|\d+\."
 _FLAGS = re.ASCII | re.IGNORECASE
-_COUNTED = re.compile(rf"(-?)({_NUMBER})\s*([km]?)i?\s*(tokens?|sequences?|seqs?)?", _FLAGS)
+_COUNT = re.compile(rf"(-?)({_NUMBER})\s*([km]?)i?\s*(tokens?|sequences?|seqs?)?", _FLAGS)
 _TOKENS = re.compile(rf"({_NUMBER})\s*([kmbt]|thousand|million|billion|trillion)?\s*(?:tokens?)?", _FLAGS)
 _DURATION = re.compile(rf"({_NUMBER})\s*([a-z]+)", _FLAGS)
 _PRICE = re.compile(
@@ -35,29 +35,29 @@ _PERIODS = {
 }
 
 
-def read_sequence(given: Any) -> Any:
+def read_sequence(value: Any) -> Any:
     """Tokens of a sequence from `8192`, `8,192` or `8K`; other than text stays as it is. Raises ValueError."""
-    if not isinstance(given, str):
-        return given
-    match = _matched(_COUNTED, given)
-    tokens = None if match is None else _whole(match, _BINARY)
+    if not isinstance(value, str):
+        return value
+    match = _matched(_COUNT, value)
+    tokens = None if match is None else _whole_number(match, _BINARY)
     if match is None or tokens is None or (match[4] or "t")[0].lower() != "t":
-        raise ValueError(f"`{_shown(given)}` is no number of tokens; write it like `8192` or `8K`")
+        raise ValueError(f"`{_printable(value)}` is no number of tokens; write it like `8192` or `8K`")
     return tokens
 
 
-def read_samples(given: Any) -> Any:
+def read_samples(value: Any) -> Any:
     """Samples of a step from `55296`, `55,296` or `64K`; other than text stays as it is. Raises ValueError."""
-    if not isinstance(given, str):
-        return given
-    match = _matched(_COUNTED, given)
-    samples = None if match is None else _whole(match, _BINARY)
+    if not isinstance(value, str):
+        return value
+    match = _matched(_COUNT, value)
+    samples = None if match is None else _whole_number(match, _BINARY)
     if match is None or samples is None or match[4]:
-        raise ValueError(f"`{_shown(given)}` is no number of samples; write it like `55296` or `64K`")
+        raise ValueError(f"`{_printable(value)}` is no number of samples; write it like `55296` or `64K`")
     return samples
 
 
-def read_batch(given: Any, sequence: Any) -> Any:
+def read_batch(value: Any, sequence: Any) -> Any:
     """Sequences of an optimizer step from `512`, or from `4M tokens` in sequences of `sequence` tokens; other than text
     stays.
 
@@ -66,11 +66,13 @@ def read_batch(given: Any, sequence: Any) -> Any:
     Raises:
         ValueError: no amount, an amount without its unit (`4M`), or tokens that fill no whole number of sequences.
     """
-    if not isinstance(given, str):
-        return given
-    match = _matched(_COUNTED, given)
+    if not isinstance(value, str):
+        return value
+    match = _matched(_COUNT, value)
     if match is None:
-        raise ValueError(f"`{_shown(given)}` is no number of sequences; write it like `512` or `4M tokens`")
+        raise ValueError(
+            f"`{_printable(value)}` is no number of sequences; write it like `512` or `4M tokens`"
+        )
     noun = (match[4] or "").lower()
     if noun.startswith("t"):
         return _sequences(match, sequence)
@@ -79,41 +81,41 @@ def read_batch(given: Any, sequence: Any) -> Any:
             f"`{match[0]}` counts neither tokens nor sequences; write `{match[0]} tokens` in quotes, or the number of"
             " sequences"
         )
-    count = _whole(match, _BINARY)
+    count = _whole_number(match, _BINARY)
     if count is None:
         raise ValueError(f"`{match[0]}` is no whole number of sequences")
     return count
 
 
-def read_tokens(given: str | float) -> float:
+def read_tokens(value: str | float) -> float:
     """A number of tokens from `15T`, `300 billion` or `1.4e12`. Raises ValueError."""
-    match = _matched(_TOKENS, str(given))
+    match = _matched(_TOKENS, str(value))
     if match is None:
-        return parse_count(_shown(str(given)))
+        return parse_count(_printable(str(value)))
     return parse_count(_plain(match[1]) + (match[2] or "")[:1].upper())
 
 
-def read_duration(given: str) -> float:
+def read_duration(text: str) -> float:
     """Seconds from `30d`, `30 days` or `2 weeks`. Raises ValueError."""
-    match = _matched(_DURATION, given)
-    known = {word: unit for unit, words in _PERIODS.items() for word in words}
-    unit = known.get(match[2].lower()) if match else None
+    match = _matched(_DURATION, text)
+    unit_of_word = {word: unit for unit, words in _PERIODS.items() for word in words}
+    unit = unit_of_word.get(match[2].lower()) if match else None
     if match is None or unit is None:
-        raise ValueError(f"`{_shown(given)}` is not a duration; write it like `30d` or `36h`")
+        raise ValueError(f"`{_printable(text)}` is not a duration; write it like `30d` or `36h`")
     number = _plain(match[1])
     return parse_seconds(f"{7 * float(number)} d" if unit == "week" else f"{number} {unit}")
 
 
-def read_price(given: str | float) -> float:
+def read_price(value: str | float) -> float:
     """Dollars for a GPU-hour from `2.5`, `$2.50` or `2.50 USD/h`. Raises ValueError."""
-    match = _matched(_PRICE, str(given))
+    match = _matched(_PRICE, str(value))
     try:
-        price = float(given if match is None else _plain(match[1]))
+        price = float(value if match is None else _plain(match[1]))
     except ValueError:
-        raise ValueError(f"`{_shown(str(given))}` is no price in dollars; write it like `2.50`") from None
+        raise ValueError(f"`{_printable(str(value))}` is no price in dollars; write it like `2.50`") from None
     if not SMALLEST <= price <= LARGEST:
-        wrong = "must be a finite number" if price > LARGEST else "must be above zero"
-        raise ValueError(f"{wrong}, not `{price:g}`")
+        complaint = "must be a finite number" if price > LARGEST else "must be above zero"
+        raise ValueError(f"{complaint}, not `{price:g}`")
     return price
 
 
@@ -122,7 +124,7 @@ def _matched(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     return pattern.fullmatch(text.strip()) if len(text) <= _LONGEST else None
 
 
-def _shown(text: str) -> str:
+def _printable(text: str) -> str:
     return printable(text, _LONGEST)
 
 
@@ -131,8 +133,8 @@ def _plain(number: str) -> str:
     return number.replace(",", "")
 
 
-def _whole(match: re.Match[str], units: dict[str, int]) -> int | None:
-    """The matched number times its unit; None where that is not whole."""
+def _whole_number(match: re.Match[str], units: dict[str, int]) -> int | None:
+    """The matched number times its unit; None where the product is not whole."""
     sign, number, unit = match[1], _plain(match[2]), match[3].lower()
     if number.isdecimal():
         return int(sign + number) * units[unit]
@@ -144,10 +146,12 @@ def _sequences(match: re.Match[str], sequence: Any) -> int:
     """Number of sequences that the matched tokens fill."""
     if not isinstance(sequence, int) or sequence <= 0:
         raise ValueError(f"`{match[0]}` can be told in sequences only with their length")
-    found = [tokens for units in (_BINARY, _DECIMAL) if (tokens := _whole(match, units)) is not None]
-    whole = next((tokens for tokens in found if tokens % sequence == 0), None)
-    if whole is not None:
-        return whole // sequence
+    candidates = [
+        tokens for units in (_BINARY, _DECIMAL) if (tokens := _whole_number(match, units)) is not None
+    ]
+    divisible = next((tokens for tokens in candidates if tokens % sequence == 0), None)
+    if divisible is not None:
+        return divisible // sequence
     fill = float(_plain(match[2])) * _BINARY[match[3].lower()] / sequence
     near = sorted({max(1, math.floor(fill)), math.ceil(fill)})
     raise ValueError(

@@ -54,9 +54,9 @@ def load_embedding_profile(name: str) -> EmbeddingProfile:
 @cache
 def embedding_profile_of(gpu: str) -> EmbeddingProfile:
     """Constants of embedding tables on a GPU: its own, those of its die, or the documented estimates."""
-    known = [load_embedding_profile(name) for name in names("embeddings")]
-    own = [one for one in known if one.gpu == gpu] or [one for one in known if gpu in one.also_for]
-    return own[0] if own else EmbeddingProfile()
+    profiles = [load_embedding_profile(name) for name in names("embeddings")]
+    matches = [one for one in profiles if one.gpu == gpu] or [one for one in profiles if gpu in one.also_for]
+    return matches[0] if matches else EmbeddingProfile()
 
 
 def load_gpu(name: str) -> GpuSpec:
@@ -134,9 +134,11 @@ def _index(kind: Kind) -> dict[str, str]:
     """Name → data file. A file of a single spec is not parsed for its name."""
     index: dict[str, str] = {}
     for file, text in _texts(kind).items():
-        found = _document(kind, file).value["entries"] if _ENTRIES.search(text) else [file[: -len(".yaml")]]
-        assert not index.keys() & set(found), f"{kind}/{file} repeats names of another file"
-        index |= dict.fromkeys(found, file)
+        entry_names = (
+            _document(kind, file).value["entries"] if _ENTRIES.search(text) else [file[: -len(".yaml")]]
+        )
+        assert not index.keys() & set(entry_names), f"{kind}/{file} repeats names of another file"
+        index |= dict.fromkeys(entry_names, file)
     return index
 
 

@@ -122,7 +122,7 @@ def _of_text(path: Path, rows: int) -> Counts:
                 continue
             pair = len(words) == 2 and words[0].isdecimal()
             if not (pair or len(words) == 1) or not _is_number(words[-1]):
-                raise _wrong(
+                raise _line_error(
                     path, number, f"`{printable(line.strip(), limit=40)}` is neither a count nor `row,count`"
                 )
             if len(words) == 1:
@@ -130,30 +130,32 @@ def _of_text(path: Path, rows: int) -> Counts:
                 continue
             row = int(words[0])
             if row >= rows:
-                raise _wrong(path, number, f"row {row} is not among the table's {rows:,}, which begin with 0")
+                raise _line_error(
+                    path, number, f"row {row} is not among the table's {rows:,}, which begin with 0"
+                )
             if row in pairs:
-                raise _wrong(path, number, f"row {row} is counted twice")
+                raise _line_error(path, number, f"row {row} is counted twice")
             pairs[row] = float(words[1])
     if counts and pairs:
         raise InputError(f"`{path}` has lines of counts and lines of `row,count`")
     if pairs:
-        found = np.zeros(rows)
-        found[: len(pairs)] = list(pairs.values())
-        return found
+        all_counts = np.zeros(rows)
+        all_counts[: len(pairs)] = list(pairs.values())
+        return all_counts
     _require_rows(path, len(counts), rows)
     return np.array(counts)
 
 
-def _require_rows(path: Path, found: int, rows: int) -> None:
-    if found != rows:
+def _require_rows(path: Path, row_count: int, rows: int) -> None:
+    if row_count != rows:
         raise InputError(
-            f"`{path}` counts {found:,} rows, the table has {rows:,}",
+            f"`{path}` counts {row_count:,} rows, the table has {rows:,}",
             hint="write `row,count` lines to leave out rows that nothing used",
         )
 
 
-def _wrong(path: Path, number: int, what: str) -> InputError:
-    return InputError(f"cannot read `{path}`", problems=[Problem(f"{path}:{number}", what)])
+def _line_error(path: Path, number: int, message: str) -> InputError:
+    return InputError(f"cannot read `{path}`", problems=[Problem(f"{path}:{number}", message)])
 
 
 def _is_number(word: str) -> bool:

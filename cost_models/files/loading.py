@@ -60,7 +60,7 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCl
 
 
 def _cut(cluster: ClusterSpec, text: str, gpus: int | None) -> ClusterSpec:
-    """The cluster of a file with as many of its GPUs as are asked for. Raises InputError where it has fewer."""
+    """The cluster of a file, limited to `gpus` GPUs. Raises InputError where it has fewer."""
     if gpus is not None and gpus > cluster.num_gpus:
         raise InputError(
             f"{gpus} GPUs are more than cluster `{cluster.name}` has, {cluster.num_gpus}",
@@ -83,14 +83,14 @@ def _of_file(path: str) -> ClusterSpec | MixedCluster:
         raise
 
 
-def _agreed(text: str, said: int, gpus: int | None) -> int:
+def _agreed(text: str, stated: int, gpus: int | None) -> int:
     """The number of GPUs in `dgx-h100:128`, unless `--gpus` says another. Raises InputError."""
-    if gpus not in (None, said):
+    if gpus not in (None, stated):
         raise InputError(
-            f"`{printable(text)}` has {counted(said, 'GPU')}, --gpus says {grouped(gpus or 0)}",
+            f"`{printable(text)}` has {counted(stated, 'GPU')}, --gpus says {grouped(gpus or 0)}",
             hint="say it once",
         )
-    return said
+    return stated
 
 
 def _pooled(text: str) -> MixedCluster:
@@ -110,8 +110,10 @@ def _pooled(text: str) -> MixedCluster:
         if isinstance(pool, MixedCluster):
             problems.append(Problem(printable(part), "a pool is a cluster of one GPU"))
             continue
-        before = sum(pool.name in (known.name, known.name.rpartition(".")[0]) for known in pools)
-        pools.append(pool.model_copy(update={"name": f"{pool.name}.{before + 1}"}) if before else pool)
+        earlier_pools = sum(pool.name in (known.name, known.name.rpartition(".")[0]) for known in pools)
+        pools.append(
+            pool.model_copy(update={"name": f"{pool.name}.{earlier_pools + 1}"}) if earlier_pools else pool
+        )
     if problems:
         raise InputError(f"`{printable(text)}` is no cluster", problems=problems)
     document = Document(
@@ -139,8 +141,8 @@ def _mixed_cluster(document: Document) -> MixedCluster:
                     problems[key] = Problem(document.where(key), error.headline)
     fields = document.value | {"pools": pools}
     mixed = validate(replace(document, value=fields, problems=problems), MixedCluster)
-    beside = tuple(_with_profile_beside(pool, document.source) for pool in mixed.pools)
-    return mixed.model_copy(update={"pools": beside})
+    pools_with_profiles = tuple(_with_profile_beside(pool, document.source) for pool in mixed.pools)
+    return mixed.model_copy(update={"pools": pools_with_profiles})
 
 
 def _as_stated(mixed: MixedCluster, gpus: int | None) -> MixedCluster:
@@ -155,8 +157,8 @@ def _as_stated(mixed: MixedCluster, gpus: int | None) -> MixedCluster:
 
 def _with_profile_beside(cluster: ClusterSpec, path: str) -> ClusterSpec:
     """The cluster with a relative path of its profile resolved beside the file that names it."""
-    if cluster.profile and (beside := Path(path).parent / cluster.profile).is_file():
-        return cluster.model_copy(update={"profile": str(beside)})
+    if cluster.profile and (profile := Path(path).parent / cluster.profile).is_file():
+        return cluster.model_copy(update={"profile": str(profile)})
     return cluster
 
 
@@ -171,8 +173,8 @@ def sized(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
     per_node = cluster.gpus_per_node
     if gpus < per_node:
         return cluster.model_copy(update={"nodes": 1, "gpus_per_node": gpus})
-    nodes, rest = divmod(gpus, per_node)
-    if rest:
+    nodes, remainder = divmod(gpus, per_node)
+    if remainder:
         raise InputError(
             f"{gpus} GPUs are no whole number of `{cluster.name}` nodes, which have {per_node} each",
             hint=f"--gpus {nodes * per_node} or --gpus {(nodes + 1) * per_node}",

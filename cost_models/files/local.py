@@ -60,8 +60,8 @@ def processor_name() -> str:
         lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor()
+    model_names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(model_names, "") or platform.processor()
 
 
 @cache
@@ -70,7 +70,7 @@ def installed_gpus() -> tuple[str, ...]:
     if shutil.which("nvidia-smi") is None:
         return ()
     try:
-        said = subprocess.run(
+        answer = subprocess.run(
             ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
             capture_output=True,
             text=True,
@@ -79,7 +79,7 @@ def installed_gpus() -> tuple[str, ...]:
         )
     except (OSError, subprocess.SubprocessError):
         return ()
-    return tuple(line.strip() for line in said.stdout.splitlines() if line.strip())
+    return tuple(line.strip() for line in answer.stdout.splitlines() if line.strip())
 
 
 def gpu_machine(gpu: GpuSpec, node: ClusterSpec | None, count: int) -> ClusterSpec:

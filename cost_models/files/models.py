@@ -33,7 +33,7 @@ class LoadedModel:
     assumptions: tuple[str, ...] = ()
     """Assumed facts that the file does not say, and simplifications of its prices, in words."""
     dropout: Dropout | None = None
-    """What its config says of training, which is no part of its shape."""
+    """Dropout of its config, which is no part of the shape."""
 
 
 def resolve_model(text: str | Document) -> LoadedModel:

@@ -1,4 +1,4 @@
-"""What a name may mean: another spelling, a Hugging Face id, a GPU's name where a cluster belongs."""
+"""Readings of a name: another spelling, a Hugging Face id, a GPU's name where a cluster belongs."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def is_hub_id(text: str) -> bool:
 
 def known_model(text: str) -> str | None:
     """The catalogue's model of this name in any spelling, or of this Hugging Face id; None where there is none."""
-    return _same(text.rpartition("/")[2] if is_hub_id(text) else text, "models")
+    return _unique_spelling(text.rpartition("/")[2] if is_hub_id(text) else text, "models")
 
 
 def known_recommender(text: str) -> str | None:
     """The catalogue's recommender of this name in any spelling; None where there is none."""
-    return _same(text, "recommenders")
+    return _unique_spelling(text, "recommenders")
 
 
 def means_recommender(text: str) -> bool:
@@ -50,17 +50,17 @@ def means_recommender(text: str) -> bool:
 
 def known_cluster(text: str) -> str | None:
     """The catalogue's cluster of this name in any spelling; None where there is none."""
-    return _same(text, "clusters")
+    return _unique_spelling(text, "clusters")
 
 
-def _same(text: str, kind: catalog.Kind) -> str | None:
+def _unique_spelling(text: str, kind: catalog.Kind) -> str | None:
     """The only name that differs at most in case, blanks and dashes; None where there is none."""
     names = catalog.names(kind)
     if text in names:
         return text
-    wanted = _spelling(text)
-    found = [name for name in names if _spelling(name) == wanted]
-    return found[0] if len(found) == 1 else None
+    spelling = _spelling(text)
+    matches = [name for name in names if _spelling(name) == spelling]
+    return matches[0] if len(matches) == 1 else None
 
 
 def _spelling(name: str) -> str:
@@ -79,8 +79,8 @@ def unknown_model(text: str) -> InputError:
     if is_hub_id(text):
         hint = f"for a model on Hugging Face give the folder with its config.json; {hint}"
     name = text.rpartition("/")[2] if is_hub_id(text) else text
-    known = (*catalog.names("models"), *catalog.names("recommenders"))
-    return UnknownNameError("model", printable(text), known, like=name, hint=hint)
+    known_names = (*catalog.names("models"), *catalog.names("recommenders"))
+    return UnknownNameError("model", printable(text), known_names, like=name, hint=hint)
 
 
 def unknown_cluster(text: str, gpus: int | None = None) -> InputError:
@@ -99,26 +99,28 @@ def unknown_cluster(text: str, gpus: int | None = None) -> InputError:
 
 
 def _clusters_of(text: str) -> list[str]:
-    """Clusters whose GPU has this name or one that begins with it, fastest links first, then most memory."""
-    wanted = _spelling(text)
+    """Clusters whose GPU's name begins with this text, fastest links first, then most memory."""
+    spelling = _spelling(text)
     clusters = [catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL]
-    found = [one for one in clusters if wanted[1:] and _spelling(one.gpu.name).startswith(wanted)]
+    matches = [
+        cluster for cluster in clusters if spelling[1:] and _spelling(cluster.gpu.name).startswith(spelling)
+    ]
     ranked = sorted(
-        found,
-        key=lambda one: (
-            -one.links.intra_node.bandwidth,
-            -one.gpu.memory,
-            not one.name.startswith(("dgx", "hgx")),
+        matches,
+        key=lambda cluster: (
+            -cluster.links.intra_node.bandwidth,
+            -cluster.gpu.memory,
+            not cluster.name.startswith(("dgx", "hgx")),
         ),
     )
-    return [one.name for one in ranked]
+    return [cluster.name for cluster in ranked]
 
 
 def _unsized_pools(text: str, gpus: int | None) -> InputError:
     """The error for pools without numbers of GPUs: `dgx-a100-80gb+dgx-h100`."""
     names = [part.partition(":")[0].strip() for part in text.split("+")]
-    each = max(1, (gpus or 64 * len(names)) // len(names))
-    sized = "+".join(f"{known_cluster(name) or name}:{each}" for name in names)
+    pool_gpus = max(1, (gpus or 64 * len(names)) // len(names))
+    sized = "+".join(f"{known_cluster(name) or name}:{pool_gpus}" for name in names)
     return InputError(
         f"`{printable(text)}` does not say how many GPUs each pool has",
         hint=f"write them with colons, without --gpus: {printable(sized)}",

@@ -36,9 +36,9 @@ S = TypeVar("S", bound=Spec)
 
 _YAML_WIDTH = 100
 _FLAGS = {"sequence_length": "--sequence", "target_length": "--decoder-sequence"}
-"""Field → its flag, where that is spelt otherwise."""
+"""Field → its flag, where the spelling differs."""
 Replacements = Mapping[str, Callable[[Any], Any]]
-"""Field at the root → function from the file's value to the one that is validated, as a GPU's name to its fields."""
+"""Field at the root → function from the file's value to the value for validation, as a GPU's name to its fields."""
 
 
 def load_spec(path: str | Path, spec_type: type[S], *, replace: Replacements | None = None) -> S:
@@ -63,14 +63,20 @@ def load_job(
     Raises:
         InputError: all problems of file and flags at once.
     """
-    given = {name: list(value) if isinstance(value, tuple) else value for name, value in overrides.items()}
-    given = {name: value for name, value in given.items() if value is not None}
+    flag_values = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in overrides.items()
+    }
+    flag_values = {name: value for name, value in flag_values.items() if value is not None}
     if path is None:
-        document = Document(source="the training options", value=given, flags=_flags(spec_type.model_fields))
+        document = Document(
+            source="the training options", value=flag_values, flags=_flags(spec_type.model_fields)
+        )
     else:
         document = read_document(path)
         check_kind(document, spec_type)
-        document = dataclasses.replace(document, value=document.value | given, flags=_flags(given))
+        document = dataclasses.replace(
+            document, value=document.value | flag_values, flags=_flags(flag_values)
+        )
     return validate(document, spec_type, replace=replacements(document.value))
 
 
@@ -96,39 +102,39 @@ def validate(document: Document, spec_type: type[S], *, replace: Replacements | 
         try:
             fields[name] = (replace or {})[name](fields[name])
         except ValueError as error:
-            said = error.headline if isinstance(error, MeshwrightError) else str(error)
-            problems[name,] = Problem(document.where((name,)), printable(said))
-    more = 0
+            message = error.headline if isinstance(error, MeshwrightError) else str(error)
+            problems[name,] = Problem(document.where((name,)), printable(message))
+    unlisted = 0
     try:
         spec = spec_type.model_validate_json(json.dumps(fields))
     except ValidationError as error:
-        told, more = spec_problems(error, spec_type, known=problems, order=document.line)
-        problems |= {key: Problem(document.where(key), what) for key, what in told.items()}
+        messages, unlisted = spec_problems(error, spec_type, known=problems, order=document.line)
+        problems |= {key: Problem(document.where(key), what) for key, what in messages.items()}
     if problems:
         in_order = [problems[key] for key in sorted(problems, key=document.line)]
-        raise input_error(document.source, in_order, more)
+        raise input_error(document.source, in_order, unlisted)
     return spec
 
 
 def check_kind(document: Document, spec_type: type[Spec]) -> None:
     """Check that a document is a mapping of the spec's kind; raises InputError."""
     kinds = get_args(spec_type.model_fields["kind"].annotation) if "kind" in spec_type.model_fields else ()
-    wanted = kinds[0] if len(kinds) == 1 else None  # a GPU's kind is one of several, no file kind
+    expected = kinds[0] if len(kinds) == 1 else None  # a GPU's kind is one of several, no file kind
     if not isinstance(document.value, dict):
         raise InputError(f"`{document.source}` holds no `field: value` pairs")
-    given = document.value.get("kind", wanted)
-    if wanted is not None and given != wanted:
+    kind = document.value.get("kind", expected)
+    if expected is not None and kind != expected:
         raise InputError(
-            f"`{document.source}` is a `{printable(str(given))}`; a `{wanted}` is needed here"
-            f"{_more_of_kind(given, wanted)}"
+            f"`{document.source}` is a `{printable(str(kind))}`; a `{expected}` is needed here"
+            f"{_more_of_kind(kind, expected)}"
         )
 
 
-def _more_of_kind(given: object, wanted: str) -> str:
+def _more_of_kind(kind: object, expected: str) -> str:
     """A hint for a model of an unexpected kind; empty for other files."""
-    if wanted not in FAMILIES:
+    if expected not in FAMILIES:
         return ""
-    if not isinstance(given, str) or given not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         return f" (kinds of models: {', '.join(FAMILIES)})"
     return ""
 
@@ -149,7 +155,7 @@ KINDS: dict[str, type[Spec]] = {
     "profile": HardwareProfile,
     "operations": OperationsSpec,
 }
-"""Kind of file → its spec; `pools` is a cluster of several."""
+"""Kind of file → its spec; `pools` is a cluster of several pools."""
 
 
 def save_spec(spec: Spec, path: Path) -> None:
@@ -190,20 +196,20 @@ def _describe(part: dict[str, Any], docstrings: dict[str, str]) -> None:
     """Add the docstrings of fields to a schema, keys in order as pydantic has them."""
     for name, field in part.get("properties", {}).items():
         if name in docstrings:
-            whole = sorted({"description": docstrings[name], **field}.items())
+            entries = sorted({"description": docstrings[name], **field}.items())
             field.clear()
-            field.update(whole)
+            field.update(entries)
 
 
 def field_docstrings(spec: type[Spec]) -> dict[str, str]:
     """Field → the string below it, of a spec and those it inherits from."""
-    found: dict[str, str] = {}
+    docstrings: dict[str, str] = {}
     for owner in reversed([one for one in spec.__mro__ if issubclass(one, Spec)]):
         written = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
         assert isinstance(written, ast.ClassDef)
-        for field, below in zip(written.body, written.body[1:], strict=False):
+        for field, statement in zip(written.body, written.body[1:], strict=False):
             if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
                 continue
-            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                found[field.target.id] = inspect.cleandoc(str(below.value.value))
-    return found
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                docstrings[field.target.id] = inspect.cleandoc(str(statement.value.value))
+    return docstrings

@@ -71,9 +71,9 @@ def opened(path: Path) -> BufferedReader:
 def _opened_pipe(path: str | Path) -> BufferedReader:
     """A pipe that somebody writes to. Raises InputError where nobody does."""
     pipe = FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
-    said, _, _ = select.select([pipe], [], [], WRITER_SECONDS)  # something, or that the writer has ended
+    readable, _, _ = select.select([pipe], [], [], WRITER_SECONDS)  # something, or that the writer has ended
     first = pipe.read(_FIRST_BYTES)  # None: nothing so far, and a writer has it open
-    if not said and first == b"":
+    if not readable and first == b"":
         pipe.close()
         raise InputError(
             f"`{printable(str(path))}` is a pipe that nobody writes to",
@@ -84,7 +84,7 @@ def _opened_pipe(path: str | Path) -> BufferedReader:
 
 
 class _Begun(RawIOBase):
-    """A pipe of which the first bytes were read."""
+    """A pipe whose first bytes were read already."""
 
     def __init__(self, first: bytes, pipe: FileIO) -> None:
         self._first, self._pipe = first, pipe
@@ -93,10 +93,10 @@ class _Begun(RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        taken = self._first[: len(buffer)] or self._pipe.read(len(buffer)) or b""
-        self._first = self._first[len(taken) :]
-        buffer[: len(taken)] = taken
-        return len(taken)
+        chunk = self._first[: len(buffer)] or self._pipe.read(len(buffer)) or b""
+        self._first = self._first[len(chunk) :]
+        buffer[: len(chunk)] = chunk
+        return len(chunk)
 
     def close(self) -> None:
         self._pipe.close()
@@ -166,9 +166,9 @@ def parse_json(text: str, *, source: str) -> Document:
             object_pairs_hook=unique,
         )
     except json.JSONDecodeError as error:
-        what = f"not valid JSON: {error.msg[:1].lower()}{error.msg[1:]}"
+        message = f"not valid JSON: {error.msg[:1].lower()}{error.msg[1:]}"
         raise InputError(
-            f"cannot read `{source}`", problems=[Problem(f"{source}:{error.lineno}", what)]
+            f"cannot read `{source}`", problems=[Problem(f"{source}:{error.lineno}", message)]
         ) from None
     return Document(source=source, value=value)
 
@@ -176,7 +176,7 @@ def parse_json(text: str, *, source: str) -> Document:
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
 _BESIDE_MARKS = bytes(set(range(256)) - set(b'"[]{}'))
 _OPENING = 27
-"""Of codes of brackets and braces modulo 32: 29 closes."""
+"""Code of `[` and of `{` modulo 32; that of `]` and `}` is 29."""
 
 
 class Nesting:

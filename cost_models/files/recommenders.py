@@ -69,12 +69,12 @@ def read_recommender(document: Document) -> RecommenderSpec:
 
 def _of_config(document: Document, at: int, config: Any) -> dict[str, Any]:
     if not isinstance(config, dict) or (missing := [name for name in _NEEDED if name not in config]):
-        what = (
+        message = (
             "has no " + ", ".join(f"`{name}`" for name in missing)
             if isinstance(config, dict)
             else "is no table"
         )
-        raise InputError(f"{document.where((at,))}: table {at} {what}")
+        raise InputError(f"{document.where((at,))}: table {at} {message}")
     pooling = str(config.get("pooling", "SUM")).rpartition(".")[2].upper()
     if pooling not in _POOLINGS:
         raise InputError(f"{document.where((at, 'pooling'))}: `{pooling}` is none of {', '.join(_POOLINGS)}")
@@ -93,7 +93,7 @@ def _of_slots(document: Document, value: dict[str, Any]) -> list[dict[str, Any]]
     if not isinstance(sizes, list) or not sizes:
         raise InputError(f"{document.where(('slot_size_array',))}: a list of rows of each table is needed")
     hot, widths = (
-        _each(document, value, name, len(sizes), default)
+        _number_per_slot(document, value, name, len(sizes), default)
         for name, default in (("multi_hot_sizes", 1), ("ev_size", 128))
     )
     return [
@@ -102,14 +102,16 @@ def _of_slots(document: Document, value: dict[str, Any]) -> list[dict[str, Any]]
     ]
 
 
-def _each(document: Document, value: dict[str, Any], name: str, count: int, default: int) -> list[Any]:
+def _number_per_slot(
+    document: Document, value: dict[str, Any], name: str, count: int, default: int
+) -> list[Any]:
     """A number for each slot: one number repeated, or a list of the slots' length."""
-    said = value.get(name, default)
-    if not isinstance(said, list):
-        return [said] * count
-    if len(said) != count:
-        raise InputError(f"{document.where((name,))}: {len(said)} numbers for {count} slots")
-    return said
+    numbers = value.get(name, default)
+    if not isinstance(numbers, list):
+        return [numbers] * count
+    if len(numbers) != count:
+        raise InputError(f"{document.where((name,))}: {len(numbers)} numbers for {count} slots")
+    return numbers
 
 
 def resolve_recommender(text: str | Document) -> RecommenderSpec:
@@ -152,9 +154,9 @@ def with_each_named_once(document: Document) -> Document:
         names = [name] if count == 1 else [name, *(f"{name}.{index}" for index in range(count))]
         if twice := next((one for one in names if one in first), None):
             at = (*key, "name")
-            other = document.where(first[twice])
+            other_place = document.where(first[twice])
             problems[at] = Problem(
-                document.where(at), f"two tables are called `{twice}`; the other is {other}"
+                document.where(at), f"two tables are called `{twice}`; the other is {other_place}"
             )
             fields = with_table(fields, key, {one: table[one] for one in table if one != "name"})
         first |= dict.fromkeys(names, key)

@@ -59,7 +59,7 @@ def sweep(folder: Path, names: re.Pattern[str]) -> None:
 
 
 def _sweep_one(path: Path) -> None:
-    """Raises OSError where it is locked, or gone meanwhile."""
+    """Delete a file or folder unless it is young. Raises OSError where it is locked, or gone meanwhile."""
     if time.time() - _last_written(path) < AGE_SECONDS:
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -77,13 +77,13 @@ def _sweep_one(path: Path) -> None:
 
 def _last_written(path: Path) -> float:
     """Time of the last write, seconds since 1970; of a folder the latest of its content."""
-    below = [Path(parent, name) for parent, folders, files in os.walk(path) for name in (*folders, *files)]
-    return max(one.lstat().st_mtime for one in (path, *below))
+    content = [Path(parent, name) for parent, folders, files in os.walk(path) for name in (*folders, *files)]
+    return max(one.lstat().st_mtime for one in (path, *content))
 
 
 _SYSTEM = ("/dev", "/proc")
 _SHARED_MEMORY = "/dev/shm"
-"""The one folder of /dev whose files are ordinary ones."""
+"""The only folder of /dev with ordinary files."""
 _PRINTED = (1, 2)
 """File descriptors that a process prints to."""
 
@@ -147,15 +147,15 @@ _PROBE_BYTES = 1 << 16
 
 
 def folder_obstacle(folder: Path, *, made: bool = False) -> str:
-    """Why nothing can be written to a folder, or nothing; one that is `made` need not be there yet."""
-    there = folder
+    """Reason why a folder cannot be written to, or an empty text; with `made` it need not exist yet."""
+    existing = folder
     try:
-        while made and not there.exists() and there != there.parent:
-            there = there.parent
-        if not there.is_dir():
-            what = "is no folder" if there.exists() else "there is no such folder"
-            return what if there == folder else f"`{there}` {what}"
-        with tempfile.TemporaryFile(dir=there) as file:
+        while made and not existing.exists() and existing != existing.parent:
+            existing = existing.parent
+        if not existing.is_dir():
+            message = "is no folder" if existing.exists() else "there is no such folder"
+            return message if existing == folder else f"`{existing}` {message}"
+        with tempfile.TemporaryFile(dir=existing) as file:
             file.write(bytes(_PROBE_BYTES))
             return ""
     except OSError as error:
@@ -187,7 +187,7 @@ def lock_alone(descriptor: int) -> bool | None:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """The file opened at its end; where this process prints to it, at the same position, so that neither overwrites."""
+    """The file opened at its end, or at the position of this process's output where that goes to the same file."""
     for printed in _PRINTED:
         with suppress(OSError):
             if os.path.samestat(path.stat(), os.fstat(printed)):

@@ -18,7 +18,7 @@ from cost_models.errors import InputError, Problem
 MAX_DEPTH = 32
 """Deepest nesting that is read; real inputs need eight levels."""
 MAX_VALUES = 500_000
-"""Most values, counted after aliases are followed, so that a few lines cannot stand for billions."""
+"""Maximum number of values, with aliases followed, so that a few lines cannot stand for billions."""
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER = re.compile(r"[-+]?\d[\d_]{0,30}$")
@@ -38,10 +38,10 @@ def parse_yaml(text: str, *, source: str) -> Document:
             builder.take(event)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        what = f"not valid YAML: {printable(error.problem or str(error))}"
-        if "nesting depth" in what:  # libyaml reads ahead, and may stop before we do
-            what = f"nested more than {MAX_DEPTH} levels deep"
-        raise InputError(f"cannot read `{source}`", problems=[Problem(f"{source}{line}", what)]) from None
+        message = f"not valid YAML: {printable(error.problem or str(error))}"
+        if "nesting depth" in message:  # libyaml reads ahead, and may stop before we do
+            message = f"nested more than {MAX_DEPTH} levels deep"
+        raise InputError(f"cannot read `{source}`", problems=[Problem(f"{source}{line}", message)]) from None
     except yaml.YAMLError:
         raise InputError(f"`{source}` holds characters that YAML does not allow") from None
     return Document(
@@ -91,9 +91,9 @@ class _Builder:
         elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
             self._open(event, line)
         elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
-            done = self._stack.pop()
-            if done.anchor:
-                self._anchors[done.anchor] = (done.value, _count(done.value))
+            finished = self._stack.pop()
+            if finished.anchor:
+                self._anchors[finished.anchor] = (finished.value, _count(finished.value))
         elif isinstance(event, yaml.DocumentEndEvent):
             self.ended = bool(event.explicit)
         elif isinstance(event, yaml.DocumentStartEvent):
@@ -167,11 +167,11 @@ class _Builder:
     def _refuse_tag(self, tag: str, line: int) -> NoReturn:
         self._stop(line, f"the tag `{printable(tag)}` is not allowed; a file holds plain values only")
 
-    def _problem(self, line: int, key: Key, what: str) -> None:
-        self.problems[key] = Problem(f"{self.source}:{line}  {printable(show_key(key))}", what)
+    def _problem(self, line: int, key: Key, message: str) -> None:
+        self.problems[key] = Problem(f"{self.source}:{line}  {printable(show_key(key))}", message)
 
-    def _stop(self, line: int, what: str) -> NoReturn:
-        raise InputError(f"cannot read `{self.source}`", problems=[Problem(f"{self.source}:{line}", what)])
+    def _stop(self, line: int, message: str) -> NoReturn:
+        raise InputError(f"cannot read `{self.source}`", problems=[Problem(f"{self.source}:{line}", message)])
 
 
 def _plain_value(text: str) -> Any:

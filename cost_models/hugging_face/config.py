@@ -28,7 +28,8 @@ _DROPOUT_KEYS = (
     "resid_dropout",
     "dropout",
 )
-"""Of GPT-2, GPT-J, Phi and MPT; BERT and its kin; Falcon, BLOOM, GPT-NeoX and StableLM; StarCoder 2; GPT-Neo; OPT."""
+"""Keys of GPT-2, GPT-J, Phi and MPT; BERT and its kin; Falcon, BLOOM, GPT-NeoX and StableLM; StarCoder 2; GPT-Neo;
+OPT."""
 
 
 class Dropout(NamedTuple):
@@ -81,11 +82,11 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
         InputError: a `model_type` that cannot be represented, or a config that lacks what cannot be assumed;
             every missing key at once.
     """
-    name, (config, within) = document.source, _text_part(document.value)
+    name, (config, prefix) = document.source, _text_part(document.value)
     model_type = config.get("model_type")
     family = _family(name, model_type, config)
-    taken = {key: value for key, value in family.absent.items() if key not in config}
-    config = _as_named_today(config, family, taken)
+    class_values = {key: value for key, value in family.absent.items() if key not in config}
+    config = _as_named_today(config, family, class_values)
     missing = [f"`{key}`" for key in (*family.sizes.values(), *family.needed) if config.get(key) is None]
     if missing:
         raise InputError(
@@ -98,9 +99,9 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
     fields: dict[str, Any] = {field: config[key] for field, key in family.sizes.items()}
     keys = dict(family.sizes)
     assumed = [f"{_phrases(facts)} (model_type {model_type})"] if (facts := dict(family.facts)) else []
-    assumed += [f"{key} {value} (model_type {model_type})" for key, value in taken.items()]
-    if within:
-        assumed.insert(0, f"{_TEXT_ALONE} ({within.rstrip('.')})")
+    assumed += [f"{key} {value} (model_type {model_type})" for key, value in class_values.items()]
+    if prefix:
+        assumed.insert(0, f"{_TEXT_ALONE} ({prefix.rstrip('.')})")
     fields |= facts
     for spec_field, (key, default) in family.optional.items():
         keys[spec_field] = key
@@ -121,26 +122,26 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
         assumed.append(family.simplification)
     if passed := unread(config, family.redundant):
         assumed.append(f"nothing of {passed}: not read")
-    if found := tower_fields(document.value, fields, ACTIVATIONS):
-        fields |= found[0]
-        assumed = [found[1], *(one for one in assumed if not one.startswith(_TEXT_ALONE))]
+    if tower := tower_fields(document.value, fields, ACTIVATIONS):
+        fields |= tower[0]
+        assumed = [tower[1], *(one for one in assumed if not one.startswith(_TEXT_ALONE))]
     fields |= {
         "name": _model_name(document, fields),
         "source": f"Hugging Face config, model_type {model_type}",
     }
-    places: dict[Key, str] = {(spec_field,): f"{name}  {within}{key}" for spec_field, key in keys.items()}
+    places: dict[Key, str] = {(spec_field,): f"{name}  {prefix}{key}" for spec_field, key in keys.items()}
     return Document(source=name, value=fields, flags=places), tuple(assumed)
 
 
-def _as_named_today(config: Config, family: Family, taken: Config) -> Noted:
-    """A config with what was `taken` for it, whose keys have the names that this family has today."""
+def _as_named_today(config: Config, family: Family, class_values: Config) -> Noted:
+    """A config with `class_values` added, under the key names that this family has today."""
     later = {key: config[_LATER[key]] for key in family.sizes.values() if _LATER.get(key) in config}
     spelled = {key: config[old] for key, old in family.older.items() if key not in config and old in config}
     gone = [family.older[key] for key in spelled]
-    kept = {key: value for key, value in config.items() if key not in gone}
-    before = as_before_five(config)
-    noted = Noted({**later, **kept, **spelled, **taken, **before})
-    noted.read |= {*before, *(_LATER[key] for key in later)}  # what says the same is read once
+    current = {key: value for key, value in config.items() if key not in gone}
+    rotary_keys = as_before_five(config)
+    noted = Noted({**later, **current, **spelled, **class_values, **rotary_keys})
+    noted.read |= {*rotary_keys, *(_LATER[key] for key in later)}  # what says the same is read once
     return noted
 
 
@@ -202,7 +203,7 @@ _PHRASES: dict[tuple[str, Any], str] = {
 
 
 def _phrase(name: str, value: Any) -> str:
-    """A field with its value in words."""
+    """A field and its value, in words."""
     if name == "encoder":
         rows = value.get("token_types", 0)
         return f"{rows or 'no'} type{'s' * (rows != 1)} of tokens"
@@ -234,26 +235,26 @@ def _family(name: str, model_type: Any, config: Config) -> Family:
             f"{name} does not say its `model_type`",
             hint="it is neither a Hugging Face config nor, with `kind: transformer`, one of ours",
         )
-    known = table()
-    if model_type not in known.families and (has := known.without_price(model_type, config)):
-        what = f"{', '.join(has[:-1])} and {has[-1]}, which have" if has[1:] else f"{has[0]}, which has"
+    known_table = table()
+    if model_type not in known_table.families and (has := known_table.without_price(model_type, config)):
+        features = f"{', '.join(has[:-1])} and {has[-1]}, which have" if has[1:] else f"{has[0]}, which has"
         raise InputError(
-            f"{name} (model_type `{printable(model_type)}`) cannot be represented: it has {what} no price here",
+            f"{name} (model_type `{printable(model_type)}`) cannot be represented: it has {features} no price here",
             hint="describe a model near it in YAML with `kind: transformer`",
         )
     experts = [count for key in _EXPERT_KEYS if isinstance(count := config.get(key), int)]
     mixture = max(experts, default=2 * ("moe" in model_type.lower())) > 1
-    if mixture and model_type not in known.mixtures:
+    if mixture and model_type not in known_table.mixtures:
         raise InputError(
             f"{name} (model_type `{printable(model_type)}`) is a mixture of experts that cannot be represented",
-            hint=f"known: {', '.join(known.mixtures)}; or describe the shape in YAML with `kind: transformer`",
+            hint=f"known: {', '.join(known_table.mixtures)}; or describe the shape in YAML with `kind: transformer`",
         )
-    if model_type not in known.families:
+    if model_type not in known_table.families:
         raise InputError(
             f"{name} has model_type `{printable(model_type)}`, which cannot be represented",
-            hint=f"known: {', '.join(known.families)}; or describe the shape in YAML with `kind: transformer`",
+            hint=f"known: {', '.join(known_table.families)}; or describe the shape in YAML with `kind: transformer`",
         )
-    return known.families[model_type]
+    return known_table.families[model_type]
 
 
 def _activation(name: str, family: Family, config: Config, assumed: list[str]) -> str:
@@ -264,11 +265,11 @@ def _activation(name: str, family: Family, config: Config, assumed: list[str]) -
     if written is None:
         assumed.append(f"activation {ACTIVATIONS.get(default, default)} (no {key})")
         written = default
-    if isinstance(written, str) and written in family.alike:
-        return family.alike[written]
+    if isinstance(written, str) and written in family.priced_as:
+        return family.priced_as[written]
     if not isinstance(written, str) or written not in ACTIVATIONS:
-        what = f"`{printable(str(written), limit=60)}` is not one of {', '.join(ACTIVATIONS)}"
-        raise InputError(f"1 problem in {name}", problems=[Problem(f"{name}  {key}", what)])
+        message = f"`{printable(str(written), limit=60)}` is not one of {', '.join(ACTIVATIONS)}"
+        raise InputError(f"1 problem in {name}", problems=[Problem(f"{name}  {key}", message)])
     return ACTIVATIONS[written]
 
 

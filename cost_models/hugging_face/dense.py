@@ -1,4 +1,4 @@
-"""What dense families of Hugging Face configs say in terms of their own: positions, windows, scales, parallel halves.
+"""Fields that dense families of Hugging Face state in their own terms: positions, windows, scales, parallel halves.
 
 Read from the configuration and modelling files of `transformers` 4.57.
 """
@@ -50,10 +50,10 @@ def _smollm3(config: Config) -> Derived:
     interval = max(1, whole_number(config, "no_rope_layer_interval", 4))
     listed = config.get("no_rope_layers") or [(index + 1) % interval != 0 for index in range(layers)]
     turned = [bool(one) for one in listed] if isinstance(listed, list) else []
-    found = rotary(config, base=2e6, pattern=turned)
+    fields = rotary(config, base=2e6, pattern=turned)
     if config.get("use_sliding_window") is True:
-        found |= windows(config, pattern=["full" if one else "window" for one in turned])
-    return found
+        fields |= windows(config, pattern=["full" if one else "window" for one in turned])
+    return fields
 
 
 def multiplied(config: Config) -> Derived:
@@ -73,11 +73,11 @@ def _exaone4(config: Config) -> Derived:
     interval = config.get("sliding_window_pattern", 4)
     rounds = interval if isinstance(interval, int) and not isinstance(interval, bool) and interval > 1 else 4
     window = config.get("sliding_window", 4096)
-    found = windows(config, default=4096, full_every=min(rounds, 1000))
-    if window is None or not found:
+    fields = windows(config, default=4096, full_every=min(rounds, 1000))
+    if window is None or not fields:
         return rotary(config)
-    _, kinds = found.get("window_pattern", ("", ("window",)))
-    return found | rotary(config, pattern=[kind == "window" for kind in kinds])
+    _, kinds = fields.get("window_pattern", ("", ("window",)))
+    return fields | rotary(config, pattern=[kind == "window" for kind in kinds])
 
 
 def _gptj(config: Config) -> Derived:
@@ -100,14 +100,14 @@ def _falcon(config: Config) -> Derived:
         kv_heads = ("num_kv_heads", config.get("num_kv_heads", heads))
     else:
         kv_heads = ("multi_query", 1 if config.get("multi_query", True) else heads)
-    found: dict[str, tuple[str, Any]] = {"num_kv_heads": kv_heads}
-    found["parallel_block"] = ("parallel_attn", config.get("parallel_attn", True))
-    if found["parallel_block"][1] is True:
+    fields: dict[str, tuple[str, Any]] = {"num_kv_heads": kv_heads}
+    fields["parallel_block"] = ("parallel_attn", config.get("parallel_attn", True))
+    if fields["parallel_block"][1] is True:
         norms = config.get("num_ln_in_parallel_attn") or (2 if newer else 1)
-        found["parallel_norms"] = ("num_ln_in_parallel_attn", norms)
+        fields["parallel_norms"] = ("num_ln_in_parallel_attn", norms)
     if config.get("alibi"):
-        return found | {"positions": ("alibi", "alibi")}
-    return found | {"positions": ("alibi", "rotary")} | rotary(config)
+        return fields | {"positions": ("alibi", "alibi")}
+    return fields | {"positions": ("alibi", "rotary")} | rotary(config)
 
 
 def _qk_norms(config: Config, *, key: str) -> Derived:
@@ -127,10 +127,10 @@ def _post_norms(config: Config, *, key: str) -> Derived:
 
 def _alternating(config: Config) -> Derived:
     """Command R7B: three blocks with a window and rotary positions, then one with neither."""
-    found = windows(config, default=4096, full_every=4)
-    _, pattern = found.get("window_pattern", ("", ("window",)))
-    turned = [kind == "window" for kind in pattern] if found else [False]
-    return found | rotary(config, pattern=turned)
+    fields = windows(config, default=4096, full_every=4)
+    _, pattern = fields.get("window_pattern", ("", ("window",)))
+    turned = [kind == "window" for kind in pattern] if fields else [False]
+    return fields | rotary(config, pattern=turned)
 
 
 def _encoder(config: Config, *, types: int = 2, shifted: bool = False) -> Derived:

@@ -27,38 +27,40 @@ class Family:
     sizes: Mapping[str, str] = field(default_factory=dict)
     """Our field → the config's key, each required."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Our field → its value in every model of the family."""
+    """Our field → its fixed value in all models of the family."""
     optional: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
     """Our field → the config's key and the value where it is absent (None: our own default)."""
     activation: tuple[str, str] = ("hidden_act", "silu")
     """The config's key of the activation, and its value where absent."""
-    alike: Mapping[str, str] = field(default_factory=dict)
-    """Activation that ours has not → the one of ours that it is priced as."""
+    priced_as: Mapping[str, str] = field(default_factory=dict)
+    """Activation of the family → our activation that prices it."""
     absent: Mapping[str, Any] = field(default_factory=dict)
     """Key → value that the family's class assumes: parts of larger configs leave out such values."""
     older: Mapping[str, str] = field(default_factory=dict)
     """Key → the key of the same meaning in files from before `transformers` had the family."""
     needed: tuple[str, ...] = ()
-    """Required keys besides those of `sizes`."""
+    """Required keys in addition to those of `sizes`."""
     redundant: tuple[str, ...] = ()
-    """Keys that repeat others, or that what is left out names: reading them adds nothing."""
+    """Keys that repeat others, or that an omission names: they add nothing."""
     derivations: tuple[str | Mapping[str, Mapping[str, Any]], ...] = ()
     """Functions of `_DERIVATIONS`, with arguments where they take some."""
     refusals: str | Mapping[str, str] = field(default_factory=dict)
     """Key of the config → why it cannot be represented where the key is set; or a function of `_REFUSALS`."""
     omissions: tuple[str | Mapping[str, Any], ...] = ()
-    """What the model computes that our blocks do not: `say` it always, or `when` a key (`absent`: its default) is set;
+    """Computations that our blocks lack: `say` it always, or `when` a key (`absent`: its default) is set;
     or a function of `_OMISSIONS`."""
     simplification: str | None = None
     """A simplification that leaves the model the same, in words."""
 
     def derive(self, config: Config) -> Derived:
         """Fields that the config states in other terms."""
-        found: Derived = {}
-        for one in self.derivations:
-            name, arguments = (one, {}) if isinstance(one, str) else next(iter(one.items()))
-            found |= _DERIVATIONS[name](config, **arguments)
-        return found
+        fields: Derived = {}
+        for derivation in self.derivations:
+            name, arguments = (
+                (derivation, {}) if isinstance(derivation, str) else next(iter(derivation.items()))
+            )
+            fields |= _DERIVATIONS[name](config, **arguments)
+        return fields
 
     def refuse(self, config: Config) -> str | None:
         """The reason why a config cannot be represented; None where it can."""
@@ -67,18 +69,18 @@ class Family:
         return next((reason for key, reason in self.refusals.items() if config.get(key)), None)
 
     def left_out(self, config: Config) -> tuple[str, ...]:
-        """What the model computes that our blocks do not, a few words each: neither priced nor trained."""
-        return tuple(_said(self.omissions, config))
+        """Computations of the model that our blocks lack, a few words each: neither priced nor trained."""
+        return tuple(_active_phrases(self.omissions, config))
 
 
-def _said(conditions: str | Sequence[str | Mapping[str, Any]], config: Config) -> Iterator[str]:
+def _active_phrases(conditions: str | Sequence[str | Mapping[str, Any]], config: Config) -> Iterator[str]:
     """Words of what a config turns on: a key that is absent has its class's value, and 0, false and null turn nothing
     on."""
-    for one in conditions:
-        if isinstance(one, str):
-            yield from _OMISSIONS[one](config)
-        elif "when" not in one or config.get(one["when"], one.get("absent")):
-            yield one["say"]
+    for condition in conditions:
+        if isinstance(condition, str):
+            yield from _OMISSIONS[condition](config)
+        elif "when" not in condition or config.get(condition["when"], condition.get("absent")):
+            yield condition["say"]
 
 
 _DERIVATIONS: dict[str, Callable[..., Derived]] = {
@@ -102,12 +104,13 @@ HYBRIDS = ("hybrid_refusal", "nemotron_refusal")
 _OMISSIONS: dict[str, Callable[[Config], Sequence[str]]] = {"limited_steps": hybrids.limited_steps}
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MOST_UNREAD = 8
-"""Most unread keys that are named."""
+"""Maximum number of unread keys in a message."""
 _RENAMED = {
     "derive": "derivations",
     "refuse": "refusals",
     "left_out": "omissions",
     "simplify": "simplification",
+    "alike": "priced_as",
 }
 
 
@@ -118,9 +121,9 @@ class Table:
     dense: Mapping[str, Family]
     mixtures: Mapping[str, Family]
     other_blocks: Mapping[str, str | Sequence[Mapping[str, Any]]]
-    """`model_type` → what its blocks do that our spec cannot express, always or where keys say so."""
+    """`model_type` → operations of its blocks that our spec cannot express, always or under conditions on keys."""
     features: Sequence[Mapping[str, Any]]
-    """What a key of a `model_type` that is not known says of its blocks that our spec cannot express."""
+    """Keys of an unknown `model_type` that show operations our spec cannot express."""
     of_no_price: frozenset[str]
     """Keys that are none of a model's shape."""
     of_no_price_endings: tuple[str, ...]
@@ -131,9 +134,9 @@ class Table:
         return {**self.dense, **self.mixtures}
 
     def without_price(self, model_type: str, config: Config) -> list[str]:
-        """What the blocks of a config of no family have that has no price, in words."""
+        """Operations without a price in the blocks of a config of no family, in words."""
         always = self.other_blocks.get(model_type, self.features)
-        return [always] if isinstance(always, str) else list(_said(always, config))
+        return [always] if isinstance(always, str) else list(_active_phrases(always, config))
 
 
 @cache
@@ -160,17 +163,19 @@ def table() -> Table:
 
 def _fields(entries: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
     """The fields of an entry: those of the entry it is `like`, less those it is `without`, updated with its own."""
-    own = dict(entries[name])
-    fields = _fields(entries, own.pop("like")) if "like" in own else {}
-    dropped = own.pop("without", ())
+    entry = dict(entries[name])
+    fields = _fields(entries, entry.pop("like")) if "like" in entry else {}
+    dropped = entry.pop("without", ())
     for part in ("sizes", "facts", "optional"):
-        kept = {key: value for key, value in fields.get(part, {}).items() if key not in dropped}
-        added = own.pop(part, {})
-        fields[part] = kept | (
+        inherited = {key: value for key, value in fields.get(part, {}).items() if key not in dropped}
+        added = entry.pop(part, {})
+        fields[part] = inherited | (
             {key: tuple(value) for key, value in added.items()} if part == "optional" else added
         )
-    given = {_RENAMED.get(key, key): value for key, value in own.items()}
-    return fields | {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    renamed = {_RENAMED.get(key, key): value for key, value in entry.items()}
+    return fields | {
+        key: tuple(value) if isinstance(value, list) else value for key, value in renamed.items()
+    }
 
 
 class Noted(dict[str, Any]):
@@ -196,12 +201,12 @@ class Noted(dict[str, Any]):
 
 def unread(config: Noted, redundant: Sequence[str] = ()) -> str:
     """Unread keys of a config with values other than None, False or empty, in words; empty where there are none."""
-    known = table()
+    known_table = table()
     keys = [
         key
-        for key in config.keys() - config.read - known.of_no_price - set(redundant)
-        if not key.endswith(known.of_no_price_endings) and config[key] not in (None, False, [], {}, "")
+        for key in config.keys() - config.read - known_table.of_no_price - set(redundant)
+        if not key.endswith(known_table.of_no_price_endings) and config[key] not in (None, False, [], {}, "")
     ]
     words = [f"{printable(key, limit=40)} {printable(str(config[key]), limit=30)}" for key in sorted(keys)]
-    more = f" and {len(words) - _MOST_UNREAD} more" if len(words) > _MOST_UNREAD else ""
-    return ", ".join(words[:_MOST_UNREAD]) + more
+    remainder = f" and {len(words) - _MOST_UNREAD} more" if len(words) > _MOST_UNREAD else ""
+    return ", ".join(words[:_MOST_UNREAD]) + remainder

@@ -1,4 +1,4 @@
-"""What hybrids say in terms of their own: which block mixes tokens by attention, by a recurrence or not at all.
+"""Fields of hybrids: the mixer of every block is attention, a recurrence or none.
 
 Read from the configuration and modelling files of `transformers` 5.24.
 """
@@ -53,12 +53,14 @@ def mixers(config: Config, *, full_every: int = 0, attention_at: str = "") -> De
     key, words = listed(config)
     kinds = [_MIXERS[word] for word in words]
     if not kinds and attention_at:
-        key, found = attention_at, config.get(attention_at) or []
-        kinds = ["attention" if layer in found else "recurrence" for layer in range(blocks(config))]
+        key, attention_layers = attention_at, config.get(attention_at) or []
+        kinds = [
+            "attention" if layer in attention_layers else "recurrence" for layer in range(blocks(config))
+        ]
     if not kinds:
         key = "full_attention_interval"
-        every = min(max(1, whole_number(config, key, full_every)), MAX_LAYERS)
-        kinds = ["recurrence"] * (every - 1) + ["attention"]
+        interval = min(max(1, whole_number(config, key, full_every)), MAX_LAYERS)
+        kinds = ["recurrence"] * (interval - 1) + ["attention"]
     return {"mixers": (key, shortest_round(kinds))}
 
 
@@ -69,20 +71,20 @@ def recurrence(config: Config, *, kind: str, width: str = "", **keys: Sequence[A
 
     Of mamba1 `heads` says how many times as many channels as the model's width there are.
     """
-    found = {name: _or(config.get(key), default) for name, (key, default) in keys.items()}
+    fields = {name: _or(config.get(key), default) for name, (key, default) in keys.items()}
     hidden = whole_number(config, "hidden_size", 0)
     if kind == "mamba1":
-        found["heads"] = int(found["heads"] * hidden) if isinstance(found["heads"], int | float) else None
-        found["step_rank"] = -(-hidden // 16) if found["step_rank"] == "auto" else found["step_rank"]
-    heads = found["heads"]
-    if found.get("head_dim") in (None, "auto") and isinstance(heads, int) and heads > 0:
-        whole = whole_number(config, width, 0) if width else 0
-        if not whole:
-            whole = whole_number(config, "mamba_expand", 2) * hidden
-        found["head_dim"] = whole // heads
+        fields["heads"] = int(fields["heads"] * hidden) if isinstance(fields["heads"], int | float) else None
+        fields["step_rank"] = -(-hidden // 16) if fields["step_rank"] == "auto" else fields["step_rank"]
+    heads = fields["heads"]
+    if fields.get("head_dim") in (None, "auto") and isinstance(heads, int) and heads > 0:
+        total_width = whole_number(config, width, 0) if width else 0
+        if not total_width:
+            total_width = whole_number(config, "mamba_expand", 2) * hidden
+        fields["head_dim"] = total_width // heads
     if kind == "lightning":
-        found |= {"state_dim": found["head_dim"], "conv_width": 0}
-    return {"recurrence": (str(keys["heads"][0]), {"kind": kind, **found})}
+        fields |= {"state_dim": fields["head_dim"], "conv_width": 0}
+    return {"recurrence": (str(keys["heads"][0]), {"kind": kind, **fields})}
 
 
 def limited_steps(config: Config) -> tuple[str, ...]:
@@ -99,16 +101,18 @@ def _or(value: Any, default: Any) -> Any:
 def _nemotron_h(config: Config) -> Derived:
     """Nemotron-H: every block is one half; experts have no gates."""
     key, words = listed(config)
-    found: Derived = {"num_layers": (key, len(words)), "mixers": (key, [_MIXERS[word] for word in words])}
+    fields: Derived = {"num_layers": (key, len(words)), "mixers": (key, [_MIXERS[word] for word in words])}
     experts = [layer for layer, word in enumerate(words) if word in _EXPERTS]
     if not experts:
-        return found
+        return fields
     width = "moe_shared_expert_intermediate_size"
     shared = config.get(width) if whole_number(config, "n_shared_experts", 1) else 0
-    named = after_the_first(config) | mixtures(key, len(words), experts) | routing(config, normalized=True)
-    named |= {field: (of, config.get(of)) for field, of in _EXPERT_SIZES.items()}
-    named |= {"moe_layers": (key, experts), "routing_bias": (key, True)}
-    return {**found, **named, "shared_expert_ffn_hidden_size": (width, shared)}
+    expert_fields = (
+        after_the_first(config) | mixtures(key, len(words), experts) | routing(config, normalized=True)
+    )
+    expert_fields |= {field: (of, config.get(of)) for field, of in _EXPERT_SIZES.items()}
+    expert_fields |= {"moe_layers": (key, experts), "routing_bias": (key, True)}
+    return {**fields, **expert_fields, "shared_expert_ffn_hidden_size": (width, shared)}
 
 
 _EXPERT_SIZES = {
@@ -135,11 +139,11 @@ def _kimi(config: Config) -> Derived:
     width = inside.get("short_conv_kernel_size", config.get("linear_conv_kernel_dim", 4))
     shape = {"heads": heads, "head_dim": rank, "state_dim": rank, "conv_width": width, "gate_rank": rank}
     full = inside.get("full_attn_layers")
-    found = mixers(config, full_every=4)
+    fields = mixers(config, full_every=4)
     if isinstance(full, list):
         kinds = ["attention" if layer + 1 in full else "recurrence" for layer in range(blocks(config))]
-        found = {"mixers": ("linear_attn_config", shortest_round(kinds))}
-    return {**found, "recurrence": ("linear_attn_config", {"kind": "kimi-delta", **shape})}
+        fields = {"mixers": ("linear_attn_config", shortest_round(kinds))}
+    return {**fields, "recurrence": ("linear_attn_config", {"kind": "kimi-delta", **shape})}
 
 
 def _granite_hybrid(config: Config) -> Derived:
@@ -147,11 +151,11 @@ def _granite_hybrid(config: Config) -> Derived:
     width = "shared_intermediate_size"
     shared, experts = config.get(width, 1024), config.get("num_local_experts", 8)
     turns = config.get("position_embedding_type") == "rope"
-    found: Derived = {"positions": ("position_embedding_type", "rotary" if turns else "none")}
+    fields: Derived = {"positions": ("position_embedding_type", "rotary" if turns else "none")}
     if not experts:
-        return found | {"ffn_hidden_size": (width, shared)}
+        return fields | {"ffn_hidden_size": (width, shared)}
     return {
-        **found,
+        **fields,
         **routing(config, normalized=True),
         "num_experts": ("num_local_experts", experts),
         "experts_per_token": ("num_experts_per_tok", config.get("num_experts_per_tok", 2)),
@@ -166,23 +170,23 @@ def _mamba(config: Config) -> Derived:
 
 def _lfm2(config: Config) -> Derived:
     """LFM2: convolutions where no attention is named, and in dense blocks a width that is rounded."""
-    found: Derived = {}
+    fields: Derived = {}
     if config.get("layer_types") or config.get("full_attn_idxs"):
-        found = mixers(config, attention_at="full_attn_idxs")
-    if "recurrence" in found.get("mixers", ("", ()))[1]:
-        own: dict[str, Any] = {"kind": "convolution", "heads": config.get("hidden_size")}
-        own |= {"conv_width": config.get("conv_L_cache", 3)}
-        own |= dict.fromkeys(("conv_bias", "bias"), config.get("conv_bias", False))
-        found["recurrence"] = ("conv_L_cache", own)
+        fields = mixers(config, attention_at="full_attn_idxs")
+    if "recurrence" in fields.get("mixers", ("", ()))[1]:
+        convolution: dict[str, Any] = {"kind": "convolution", "heads": config.get("hidden_size")}
+        convolution |= {"conv_width": config.get("conv_L_cache", 3)}
+        convolution |= dict.fromkeys(("conv_bias", "bias"), config.get("conv_bias", False))
+        fields["recurrence"] = ("conv_L_cache", convolution)
     if config.get("model_type") != "lfm2":
-        return found
+        return fields
     width = whole_number(config, "block_ff_dim", whole_number(config, "intermediate_size", 12_288))
     if config.get("block_auto_adjust_ff_dim", True):
         times, multiple = config.get("block_ffn_dim_multiplier", 1.0), config.get("block_multiple_of", 256)
         width = int(2 * width / 3)
         if isinstance(times, int | float) and isinstance(multiple, int) and multiple > 0:
             width = -(-int(times * width) // multiple) * multiple
-    return found | {"ffn_hidden_size": ("intermediate_size", width)}
+    return fields | {"ffn_hidden_size": ("intermediate_size", width)}
 
 
 DERIVATIONS: Mapping[str, Callable[..., Derived]] = {

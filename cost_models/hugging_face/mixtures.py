@@ -1,4 +1,4 @@
-"""What mixtures of experts say in terms of their own: which blocks have experts, how routers choose and weigh them.
+"""Fields of mixtures of experts: the blocks with experts, and the choice and weights of routers.
 
 Read from the configuration and modelling files of `transformers` 4.57.
 """
@@ -29,40 +29,40 @@ def routing(config: Config, *, normalized: bool) -> Derived:
     }
 
 
-def mixtures(key: str, layers: int, chosen: Iterable[int]) -> Derived:
-    """Which blocks have experts: how many, and their numbers where they are not the last ones."""
-    named = sorted(set(chosen))
-    last = named == list(range(layers - len(named), layers))
-    return {"num_moe_layers": (key, len(named))} | ({} if last else {"moe_layers": (key, named)})
+def mixtures(key: str, layers: int, expert_layers: Iterable[int]) -> Derived:
+    """Number of blocks with experts, and their indices where they are not the last ones."""
+    numbers = sorted(set(expert_layers))
+    last = numbers == list(range(layers - len(numbers), layers))
+    return {"num_moe_layers": (key, len(numbers))} | ({} if last else {"moe_layers": (key, numbers)})
 
 
 def blocks(config: Config) -> int:
     return min(whole_number(config, "num_hidden_layers", 0), MAX_LAYERS)
 
 
-def every_so_many(config: Config) -> Derived:
+def sparse_step(config: Config) -> Derived:
     """Every `decoder_sparse_step`-th block has experts, except those in `mlp_only_layers`."""
     step, layers = max(1, whole_number(config, "decoder_sparse_step", 1)), blocks(config)
-    named = config.get("mlp_only_layers")
-    dense = set(named) if isinstance(named, list) and all(isinstance(i, int) for i in named) else set()
-    chosen = [index for index in range(step - 1, layers, step) if index not in dense]
-    return mixtures("decoder_sparse_step", layers, chosen) | routing(config, normalized=False)
+    listed = config.get("mlp_only_layers")
+    dense = set(listed) if isinstance(listed, list) and all(isinstance(i, int) for i in listed) else set()
+    expert_layers = [index for index in range(step - 1, layers, step) if index not in dense]
+    return mixtures("decoder_sparse_step", layers, expert_layers) | routing(config, normalized=False)
 
 
 def after_the_first(config: Config) -> Derived:
-    """The first blocks are dense, and later all but every so many-th; shared experts are as wide as routed ones."""
+    """The first blocks are dense, then every `moe_layer_freq`-th has experts; shared ones have their width."""
     layers, first = blocks(config), whole_number(config, "first_k_dense_replace", 0)
-    every = max(1, whole_number(config, "moe_layer_freq", 1))
+    interval = max(1, whole_number(config, "moe_layer_freq", 1))
     width, shared = (
         whole_number(config, "moe_intermediate_size", 0),
         whole_number(config, "n_shared_experts", 0),
     )
-    chosen = [index for index in range(0, layers, every) if index >= first]
+    expert_layers = [index for index in range(0, layers, interval) if index >= first]
     listed = config.get("mlp_layer_types")
     if isinstance(listed, list):
-        chosen = [index for index, kind in enumerate(listed[:layers]) if kind == "sparse"]
-    found = mixtures("first_k_dense_replace", layers, chosen)
-    return found | {
+        expert_layers = [index for index, kind in enumerate(listed[:layers]) if kind == "sparse"]
+    expert_fields = mixtures("first_k_dense_replace", layers, expert_layers)
+    return expert_fields | {
         "shared_expert_ffn_hidden_size": ("n_shared_experts", shared * width),
         "routing_scale": ("routed_scaling_factor", config.get("routed_scaling_factor", 1.0)),
     }
@@ -70,10 +70,10 @@ def after_the_first(config: Config) -> Derived:
 
 def groups(config: Config, *, scored_by: str) -> Derived:
     """Groups that experts are chosen from, where not from all experts at once."""
-    count, chosen = config.get("n_group"), config.get("topk_group")
-    if config.get("topk_method") == "greedy" or count in (None, 1) or count == chosen:
+    count, per_token = config.get("n_group"), config.get("topk_group")
+    if config.get("topk_method") == "greedy" or count in (None, 1) or count == per_token:
         return {}
-    return {"expert_groups": ("n_group", {"count": count, "per_token": chosen, "scored_by": scored_by})}
+    return {"expert_groups": ("n_group", {"count": count, "per_token": per_token, "scored_by": scored_by})}
 
 
 def every_block(config: Config) -> Derived:
@@ -92,9 +92,9 @@ def _deepseek(config: Config) -> Derived:
         "value_dim": config.get("v_head_dim"),
     }
     picked: Derived = {}
-    if (most := config.get("index_topk")) is not None:
+    if (kept_tokens := config.get("index_topk")) is not None:
         latent["indexer"] = {"heads": config.get("index_n_heads"), "head_dim": config.get("index_head_dim")}
-        picked = {"attention_window": ("index_topk", most), "window_kind": ("index_topk", "picked")}
+        picked = {"attention_window": ("index_topk", kept_tokens), "window_kind": ("index_topk", "picked")}
     return {
         "head_dim": ("qk_nope_head_dim", whole_number(config, "qk_nope_head_dim", 0) + position),
         "latent_attention": ("kv_lora_rank", latent),
@@ -122,25 +122,27 @@ def _jamba(config: Config) -> Derived:
 
     attends = chosen("attn_layer", 8, 4)
     kinds = ["attention" if layer in attends else "recurrence" for layer in range(layers)]
-    found: Derived = {"mixers": ("attn_layer_period", shortest_round(kinds))}
+    fields: Derived = {"mixers": ("attn_layer_period", shortest_round(kinds))}
     if whole_number(config, "num_experts", 16) < 2:
-        return found
+        return fields
     experts = mixtures("expert_layer_period", layers, chosen("expert_layer", 2, 1))
-    found |= {"num_experts": ("num_experts", config.get("num_experts", 16))}
-    found |= {"experts_per_token": ("num_experts_per_tok", config.get("num_experts_per_tok", 2))}
-    return found | experts | routing(config, normalized=False)
+    fields |= {"num_experts": ("num_experts", config.get("num_experts", 16))}
+    fields |= {"experts_per_token": ("num_experts_per_tok", config.get("num_experts_per_tok", 2))}
+    return fields | experts | routing(config, normalized=False)
 
 
 def _llama4(config: Config) -> Derived:
     """Llama 4: dense blocks have a width of their own; blocks without a window have no rotary positions."""
     layers, step = blocks(config), max(1, whole_number(config, "interleave_moe_layer_step", 1))
     written, interval = config.get("moe_layers"), max(1, whole_number(config, "no_rope_layer_interval", 4))
-    chosen = written if isinstance(written, list) else range(step - 1, layers, step)
+    expert_layers = written if isinstance(written, list) else range(step - 1, layers, step)
     listed = config.get("no_rope_layers") or [(index + 1) % interval != 0 for index in range(layers)]
     turned = [bool(one) for one in listed] if isinstance(listed, list) else []
     pattern = ["window" if one else "full" for one in turned]
     return {
-        **mixtures("interleave_moe_layer_step", layers, (one for one in chosen if isinstance(one, int))),
+        **mixtures(
+            "interleave_moe_layer_step", layers, (one for one in expert_layers if isinstance(one, int))
+        ),
         **windows(config, key="attention_chunk_size", default=8192, pattern=pattern),
         **rotary(config, base=500_000.0, pattern=turned),
         "load_balance": ("router_aux_loss_coef", config.get("router_aux_loss_coef", 0.001)),
@@ -150,9 +152,9 @@ def _llama4(config: Config) -> Derived:
 
 def _mellum(config: Config) -> Derived:
     """Mellum: blocks with a window have another base of rotary positions."""
-    found = windows(config, default=1024)
-    windowed = ("rope_local_base_freq", 10_000.0) if found else None
-    return found | rotary(config, base=500_000.0, windowed_base=windowed)
+    fields = windows(config, default=1024)
+    windowed = ("rope_local_base_freq", 10_000.0) if fields else None
+    return fields | rotary(config, base=500_000.0, windowed_base=windowed)
 
 
 def _shared_granite(config: Config) -> Derived:
@@ -169,12 +171,12 @@ def _ernie(config: Config) -> Derived:
     layers, first = blocks(config), whole_number(config, "moe_layer_start_index", 1)
     last, step = config.get("moe_layer_end_index", -1), max(1, whole_number(config, "moe_layer_interval", 1))
     end = layers - 1 if not isinstance(last, int) or last < 0 else last
-    chosen = [index for index in range(first, min(end, layers - 1) + 1) if (index + 1) % step == 0]
+    expert_layers = [index for index in range(first, min(end, layers - 1) + 1) if (index + 1) % step == 0]
     width, shared = (
         whole_number(config, key, 0) for key in ("moe_intermediate_size", "moe_num_shared_experts")
     )
     return {
-        **mixtures("moe_layer_start_index", layers, chosen),
+        **mixtures("moe_layer_start_index", layers, expert_layers),
         "load_balance": ("router_aux_loss_coef", config.get("router_aux_loss_coef", 0.001)),
         "shared_expert_ffn_hidden_size": ("moe_num_shared_experts", shared * width),
         "head_bias": ("use_bias", config.get("use_bias", False)),
@@ -184,13 +186,13 @@ def _ernie(config: Config) -> Derived:
 def _hunyuan(config: Config) -> Derived:
     """Hunyuan: one shared expert as wide as the routed ones; counts may be listed block by block."""
     return {
-        "num_experts": ("num_experts", _one(config, "num_experts")),
-        "experts_per_token": ("moe_topk", _one(config, "moe_topk")),
+        "num_experts": ("num_experts", _common_count(config, "num_experts")),
+        "experts_per_token": ("moe_topk", _common_count(config, "moe_topk")),
         "shared_expert_ffn_hidden_size": ("intermediate_size", config.get("intermediate_size")),
     }
 
 
-def _one(config: Config, key: str) -> Any:
+def _common_count(config: Config, key: str) -> Any:
     """A count given once, or as a list with one value for each block."""
     written = config.get(key)
     return written[0] if isinstance(written, list) and written else written
@@ -201,9 +203,9 @@ def hunyuan_refusal(config: Config) -> str | None:
         written = config.get(key)
         if isinstance(written, list) and any(one != written[0] for one in written):
             return f"its blocks differ in `{key}`"
-    if _one(config, "num_shared_expert") not in (None, 1):
+    if _common_count(config, "num_shared_expert") not in (None, 1):
         return "it has several shared experts (`num_shared_expert`)"
-    if _one(config, "moe_intermediate_size") not in (None, config.get("intermediate_size")):
+    if _common_count(config, "moe_intermediate_size") not in (None, config.get("intermediate_size")):
         return "its experts are not as wide as `intermediate_size`"
     return None
 
@@ -215,7 +217,7 @@ def _windows_of_dots(config: Config) -> Derived:
 
 DERIVATIONS: dict[str, Callable[..., Derived]] = {
     "routing": routing,
-    "every_so_many": every_so_many,
+    "every_so_many": sparse_step,
     "after_the_first": after_the_first,
     "groups": groups,
     "every_block": every_block,

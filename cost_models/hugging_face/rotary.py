@@ -43,37 +43,37 @@ def rotary(
     `base`, `windowed_base` and `part` (a share of a head) are values where the config has no such key. `dim` is numbers
     of a head instead; `pattern` says which blocks turn.
     """
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if (written := config.get(base_key, base)) != _USUAL_BASE:
-        found["base"] = written
+        fields["base"] = written
     if windowed_base is not None:
-        found["windowed_base"] = config.get(*windowed_base)
+        fields["windowed_base"] = config.get(*windowed_base)
     if part is not None:
         dim = _part_of_head(config, config.get(*part))
     if dim is not None:
-        found["dim"] = dim
+        fields["dim"] = dim
     if not all(pattern):
-        found["pattern"] = shortest_round(pattern)
+        fields["pattern"] = shortest_round(pattern)
     if (kind := _kind(config)) in SCALED:
         scaling = config["rope_scaling"]
-        found["scaling"] = {"kind": kind} | {name: scaling.get(key) for name, key in SCALED[kind].items()}
-    return {"rotary": (base_key, found)} if found else {}
+        fields["scaling"] = {"kind": kind} | {name: scaling.get(key) for name, key in SCALED[kind].items()}
+    return {"rotary": (base_key, fields)} if fields else {}
 
 
 def as_before_five(config: Config) -> dict[str, Any]:
-    """The keys in which `transformers` wrote rotary positions before version 5 put all of them in `rope_parameters`."""
-    given = config.get("rope_parameters")
-    if not isinstance(given, dict):
+    """Rotary keys from before `transformers` 5, with the values of its `rope_parameters`."""
+    parameters = config.get("rope_parameters")
+    if not isinstance(parameters, dict):
         return {}
-    full, windowed = (given.get(f"{kind}_attention") for kind in ("full", "sliding"))
-    full = full if isinstance(full, dict) else given
-    found = {"rope_theta": full.get("rope_theta"), "rotary_emb_base": full.get("rope_theta")}
-    found |= dict.fromkeys(("partial_rotary_factor", "rotary_pct"), full.get("partial_rotary_factor"))
+    full, windowed = (parameters.get(f"{kind}_attention") for kind in ("full", "sliding"))
+    full = full if isinstance(full, dict) else parameters
+    keys = {"rope_theta": full.get("rope_theta"), "rotary_emb_base": full.get("rope_theta")}
+    keys |= dict.fromkeys(("partial_rotary_factor", "rotary_pct"), full.get("partial_rotary_factor"))
     if full.get("rope_type", "default") not in _PLAIN:
-        found["rope_scaling"] = full
+        keys["rope_scaling"] = full
     if isinstance(windowed, dict):
-        found["rope_local_base_freq"] = windowed.get("rope_theta")
-    return {key: value for key, value in found.items() if value is not None and config.get(key) is None}
+        keys["rope_local_base_freq"] = windowed.get("rope_theta")
+    return {key: value for key, value in keys.items() if value is not None and config.get(key) is None}
 
 
 def unscaled(config: Config) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from cost_models.hugging_face.windows import Config
 def tower_fields(
     config: Config, decoder: Mapping[str, Any], activations: Mapping[str, str]
 ) -> tuple[dict[str, Any], str] | None:
-    """Fields of a model with its tower, by those of its decoder, and what was assumed; None: the tower is not known.
+    """Fields of a model with its tower, given its decoder's, and the assumption; None: the tower is not known.
 
     Blocks behind the one that the decoder reads (`vision_feature_layer`) are left out.
     """
@@ -21,11 +21,11 @@ def tower_fields(
     if joined is None or not isinstance(vision, dict):
         return None
     kind = vision.get("model_type", joined["tower"])
-    known = table["towers"].get(joined["tower"] if kind == config.get("model_type") else kind)
-    if known is None:
+    entry = table["towers"].get(joined["tower"] if kind == config.get("model_type") else kind)
+    if entry is None:
         return None
-    tower = dict(known["facts"])
-    for field, (key, default) in known["optional"].items():
+    tower = dict(entry["facts"])
+    for field, (key, default) in entry["optional"].items():
         tower[field] = default if vision.get(key) is None else vision[key]
     numbers = [one for one in tower.values() if not isinstance(one, str)]
     layers, width = tower["layers"], tower["hidden_size"]
@@ -35,7 +35,7 @@ def tower_fields(
         return None
     if "ffn_hidden_size" not in tower:
         tower["ffn_hidden_size"] = int(width * vision.get("mlp_ratio", 4))
-    tower["activation"] = activations.get(vision.get("hidden_act", known["activation"]))
+    tower["activation"] = activations.get(vision.get("hidden_act", entry["activation"]))
     tower["norm_after"] = joined["normed"]
     behind = 0 if joined["normed"] else -1 - config.get("vision_feature_layer", -2)
     if tower["activation"] is None or not isinstance(behind, int) or not 0 <= behind < layers:
@@ -47,12 +47,12 @@ def tower_fields(
         tower["projector_hidden_size"] = inner
         tower["projector_activation"] = activations.get(config.get("projector_hidden_act", "gelu"), "gelu")
     tower["projector_bias"] = bool(config.get("multimodal_projector_bias", True))
-    told = f"a vision tower of {tower['layers']} blocks before its decoder"
+    assumption = f"a vision tower of {tower['layers']} blocks before its decoder"
     if not joined["normed"]:
-        told += f", without the {behind} behind it and their norm, which the decoder does not read"
-    what = (joined["left_out"],) if "left_out" in joined else ()
+        assumption += f", without the {behind} behind it and their norm, which the decoder does not read"
+    omissions = (joined["left_out"],) if "left_out" in joined else ()
     return {
         "num_layers": decoder["num_layers"] + tower["layers"],
         "tower": tower,
-        "left_out": (*decoder.get("left_out", ()), *what),
-    }, told
+        "left_out": (*decoder.get("left_out", ()), *omissions),
+    }, assumption

@@ -41,12 +41,12 @@ def windows(
     kinds = [_KINDS[kind] for kind in listed] if listed else list(pattern)
     if window is None or "window" not in kinds:
         return {}
-    found: dict[str, tuple[str, Any]] = {"attention_window": (key, window)}
+    fields: dict[str, tuple[str, Any]] = {"attention_window": (key, window)}
     if "full" in kinds:
-        found["window_pattern"] = ("layer_types", shortest_round(kinds))
+        fields["window_pattern"] = ("layer_types", shortest_round(kinds))
     if "chunk" in key:
-        found["window_kind"] = (key, "chunked")
-    return found
+        fields["window_kind"] = (key, "chunked")
+    return fields
 
 
 def last_blocks(config: Config) -> Derived:

@@ -33,8 +33,8 @@ def stated(model: TransformerSpec) -> dict[str, Any]:
     fields = {name: getattr(model, name) for name in TransformerSpec.model_fields if name not in _FREE}
     fields["rotary"] = model.rotary or Rotary()
     if model.encoder is not None:  # no config says what is masked
-        usual = Encoder()
-        unsaid = {"masked": usual.masked, "mask_token": usual.mask_token}
+        default = Encoder()
+        unsaid = {"masked": default.masked, "mask_token": default.mask_token}
         fields["encoder"] = model.encoder.model_copy(update=unsaid)
     if model.positions != "learned":
         del fields["max_positions"]
@@ -50,12 +50,12 @@ def _read_back(config: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _written(model: TransformerSpec, family: Family) -> dict[str, Any]:
-    """What the family's table has keys for, and what its functions derive from usual ones."""
+    """The config's keys from the family's table, and the usual keys that its functions derive fields from."""
     keys = dict(family.sizes) | {name: key for name, (key, _) in family.optional.items()}
     config = {key: getattr(model, name) for name, key in keys.items()}
-    key, usual = family.activation
+    key, default = family.activation
     written = [word for word, ours in ACTIVATIONS.items() if ours == model.activation]
-    config[key] = usual if usual in written else written[0]
+    config[key] = default if default in written else written[0]
     rotary = model.rotary or Rotary()
     if model.positions == "rotary":
         config["rope_theta"] = rotary.base
@@ -72,7 +72,7 @@ def _written(model: TransformerSpec, family: Family) -> dict[str, Any]:
             "pad_token_id": max(0, model.encoder.first_position - 1),
         }
     if model.stacks is not None:
-        gated = [word for word, ours in family.alike.items() if ours == model.activation]
+        gated = [word for word, ours in family.priced_as.items() if ours == model.activation]
         config |= {
             "num_layers": model.stacks.encoder_layers,
             "num_decoder_layers": model.num_layers - model.stacks.encoder_layers,
