@@ -102,7 +102,7 @@ class Alternative:
     """Bytes of that device that a plan may use."""
 
     def __str__(self) -> str:
-        from cost_models.units import format_bytes, format_seconds  # which imports pydantic
+        from cost_models.units import format_bytes, format_seconds  # imports pydantic, so late
 
         note = f" ({self.note})" if self.note else ""
         size, step = format_bytes(self.peak_bytes), format_seconds(self.step_seconds)

@@ -440,7 +440,7 @@ def plan_text(plan: AnyPlan) -> str:
     """YAML text of a plan file."""
     predicted = getattr(plan, "prediction", None)
     empty = [tier for tier in ("host", "drive") if getattr(predicted, f"{tier}_bytes", None) is None]
-    unused = {f"{tier}_{what}" for tier in empty for what in ("bytes", "limit")}  # nothing lies there
+    unused = {f"{tier}_{what}" for tier in empty for what in ("bytes", "limit")}  # nothing is kept there
     fields = plan.model_dump(mode="json", exclude={"certificate": UNWRITTEN, "prediction": unused})
     return plan_yaml(_HEADER, fields)
 

@@ -406,10 +406,10 @@ def axis_value(name: str, layout: Layout) -> str:
     if name == "recompute":
         used = {mix.partition(":")[0] for mix in layout.stage_recompute} - {"none"}
         return "+".join(sorted(used)) or "none"
-    if value is None or name == "ring":  # how far ahead weights are fetched
+    if value is None or name == "ring":  # `ring` only sets how far ahead weights are fetched
         return USUAL
     if name == "schedule" and value == usual_schedule(layout.vpp):
-        return USUAL  # what follows from vpp is no other axis
+        return USUAL  # a default that follows from vpp
     if name == "offload":
         return "/".join(part for part, count in value._asdict().items() if count) or "none"
     return ",".join(value) or "none" if name == "overlap" else str(value)

@@ -1,54 +1,57 @@
-"""Seconds that the ranks of every axis of a layout communicate: data, context, tensor and expert ranks, and stages.
+"""Communication seconds of the ranks of every axis of a layout: data, context, tensor and expert ranks, and
+stages.
 
-**Data ranks**: gradients reduced, weights gathered, and how much of it is exposed. Per step and rank, in elements ×
-(d−1)/d (Rajbhandari et al. 2020): replicas 2Ψ, ZeRO-1/2 2Ψ (scatter + gather), ZeRO-3 Ψ per gather and per scatter.
-Hybrid sharding scatters and gathers inside a shard group and all-reduces each shard over the groups (Zhao et al. 2023,
-PyTorch FSDP). A stack that overlaps shows only what outlasts the compute it hides behind. LAMB adds up the squares of
-every parameter and of its update over all ranks with slices of it (You et al. 2020).
+**Data ranks**: reduced gradients, gathered weights, and their exposed part. Per step and rank, in elements ×
+(d−1)/d (Rajbhandari et al. 2020): replicas 2Ψ, ZeRO-1/2 2Ψ (scatter + gather), ZeRO-3 Ψ per gather and per
+scatter. Hybrid sharding scatters and gathers inside a shard group and all-reduces each shard over the groups
+(Zhao et al. 2023, PyTorch FSDP). With overlap only the time beyond the hiding compute is exposed. LAMB adds
+up the squares of every parameter and of its update over all ranks with slices of it (You et al. 2020).
 
-**Context ranks**: what attention needs from the other ranks of a sequence. Each of the c ranks has the queries of
-b·s/c tokens and must see every key and value, 2·b·s·kv/t elements in all.
+**Context ranks**: keys and values for attention. Each of the c ranks has the queries of b·s/c tokens and must
+see every key and value, 2·b·s·kv/t elements in all.
 
-    ring        c − 1 steps; each passes on the keys and values of one rank while attention works on those before.
+    ring        c − 1 steps; each passes on the keys and values of one rank while attention processes those before.
                 Backward their gradients travel along: twice the bytes (Liu et al. 2023; TransformerEngine's `p2p`).
     all-gather  all keys and values at once, again in backward, where their gradients are reduced and scattered
                 (Llama 3, arXiv 2407.21783, section 3.3.2).
     all-to-all  tokens are traded for heads before the kernel and back after it (Jacobs et al. 2023, Ulysses).
 
-A recurrence trades tokens for heads as well, whatever attention does (Megatron Core, ssm/mamba_context_parallel.py).
-States passed on from rank to rank would be fewer bytes, but every rank waits for the one before it.
+A recurrence also trades tokens for heads, whatever attention does (Megatron Core,
+ssm/mamba_context_parallel.py). States passed on from rank to rank would be fewer bytes, but every rank waits
+for the one before it.
 
-A layout names its way (`context=`) or leaves it to the software stack. Tokens are dealt so that causal attention is the
-same work for every rank and step: two pieces, one from either end of the sequence; where heads are traded a rank sees
-all of it. Ring steps run behind the kernel of the step before, which they hold up as all that overlaps does
-(`overlap_slowdown`); the others are exposed.
+A layout names its way (`context=`) or leaves it to the software stack. Tokens are dealt so that causal
+attention is equal work for every rank and step: two pieces, one from either end of the sequence; if heads are
+traded a rank sees all of it. Ring steps overlap the kernel of the step before, which they slow down like all
+overlap (`overlap_slowdown`); the others are exposed.
 
-PyTorch's own `context_parallel` (torch/distributed/tensor/experimental/_attention.py) attends step by step whichever
-way keys and values come, so that a gather runs behind the first step. Their gradients go all the way round in fp32: c
-steps, of which nothing hides the last.
+PyTorch's own `context_parallel` (torch/distributed/tensor/experimental/_attention.py) attends step by step
+whichever way keys and values come, so a gather overlaps the first step. Their gradients go all the way round
+in fp32: c steps, the last of which is always exposed.
 
-**Tensor ranks**, per block and at both ends of the model, before anything hides it. Two all-reduces of b·s·h forward
+**Tensor ranks**, per block and at both ends of the model, without overlap. Two all-reduces of b·s·h forward
 and two backward per block (Narayanan et al. 2021). With sequence parallelism each is an all-gather and a
 reduce-scatter of the same bytes (Korthikanti et al. 2022); the backward pass gathers the inputs of the two
-column-parallel products once more, behind the products that do not need them, unless the stack kept them; some stacks
-also sum the gradients of these inputs behind the products towards the weights. In fp8 and fp4 Transformer Engine
-gathers operands as they were cast, and scatters sums in 16 bits. A parallel block leaves its region once, and enters
-it once where both halves read one norm. What Mamba-1 makes of all channels is summed besides.
+column-parallel products once more, during the products that do not need them, unless the stack kept them;
+some stacks also sum the gradients of these inputs during the products for weight gradients. In fp8 and fp4
+Transformer Engine gathers operands as cast, and scatters sums in 16 bits. A parallel block leaves its
+tensor-parallel region once, and enters it once if both halves read one norm. Mamba-1's joint projection of
+all channels needs a further sum.
 
-Recomputing a block repeats what its forward pass sent, except the sum after its last product where recomputation
-stops early. Torchtitan's per-operator policy keeps what was scattered and gathers again
+Recomputing a block repeats the messages of its forward pass, except the sum after its last product if
+recomputation stops early. Torchtitan's per-operator policy keeps scattered tensors and gathers them again
 (models/llama3/infra/parallelize.py, `_op_sac_save_list`).
 
-**Expert ranks.** Per microbatch each rank has b·s·k/(c·t) copies of tokens for the e ranks of its group. Where copies
-travel (all-to-all) it sends and receives as many. Where tokens do, a token crosses to a node once however many of its
-experts are there, and is handed on inside once to each rank (DeepSeek-V3, arXiv 2412.19437, section 3.2.2; DeepEP).
-Results of experts are added up on the same way back. Ranks that split an expert gather the copies of one another and
-scatter the sums. Backward is the same in reverse: a dispatch and a combination each way (Lepikhin et al. 2020). Left
-out: the exchange of counts.
+**Expert ranks.** Per microbatch each rank has b·s·k/(c·t) copies of tokens for the e ranks of its group. If
+copies are sent (all-to-all), it sends and receives that many. If tokens are sent, a token crosses to a node
+once, however many of its experts are there, and is handed on inside once to each rank (DeepSeek-V3, arXiv
+2412.19437, section 3.2.2; DeepEP). Results of experts are added up on the same way back. Ranks that split an
+expert gather the copies of one another and scatter the sums. Backward is the same in reverse: a dispatch and
+a combination each way (Lepikhin et al. 2020). Leaves out the exchange of counts.
 
-**Stage boundaries.** A stage hands on b·s·h per microbatch; with sequence parallelism each tensor rank sends its
-share, with Megatron's scatter/gather optimisation likewise, followed by an all-gather over the tensor ranks
-(Narayanan et al. 2021).
+**Stage boundaries.** A stage hands on b·s·h per microbatch; with sequence parallelism, or Megatron's
+scatter/gather optimisation, each tensor rank sends its share, in the latter case followed by an all-gather
+over the tensor ranks (Narayanan et al. 2021).
 """
 
 from __future__ import annotations
@@ -141,7 +144,7 @@ def data_seconds(
     if pieces != 1 or of is not WHOLE:
         pieced = pieces * all_gather_seconds(whole / pieces, groups.shard, profile)
     updated = gather
-    if of is not WHOLE:  # of what is frozen no gradient is reduced, and no weight is sent but to compute with
+    if of is not WHOLE:  # frozen weights have no reduced gradients, and are only sent for compute
         trains = np.asarray(of.share) > 0
         reduce, updated = reduce * trains, np.where(zero == 3, pieced, gather * trains)
     elif stack.updates_by_owner:
@@ -259,7 +262,7 @@ def context_seconds(
             continue
         passes = _PASSES[name](question, columns, group)
         for number, (messages, kernels) in enumerate(zip(passes, (core_forward, core_backward), strict=True)):
-            # of the blocks that have attention
+            # share of blocks with attention
             parts = [(question.model.attention_share * seconds, share) for seconds, share in messages]
             behind = [
                 seconds - exposed(seconds, share * kernels, question.hardware, overlapped=True)
@@ -379,7 +382,7 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
         operand = all_gather_seconds(cast, group, profile)
     scatter = reduce_scatter_seconds(message, group, profile)
     sp = columns.sp == 1
-    joined = question.model.parallel_block  # what attention and MLP find is added before it is reduced
+    joined = question.model.parallel_block  # outputs of attention and MLP are added before the reduction
     # share of the blocks whose MLP communicates over tp: with sequence parallelism routed experts take the tokens of
     # each rank as they are; shared experts are an MLP
     model = question.model
@@ -394,9 +397,7 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     entered = entered + crosses * (1.0 + source)  # an encoder's tokens too
     tower = question.model.tower  # its projector is left before the decoder's first block
     left = times + mixes * (not joined) + crosses + (tower.share if tower else 0.0)
-    embeds = (1.0 + source) * (
-        tower is None or tower.part != "tower"
-    )  # what makes tokens of patches is whole
+    embeds = (1.0 + source) * (tower is None or tower.part != "tower")  # the patch embedding is not split
     keeps_gathered = question.stack.saves_gathered_activations
     none = np.zeros(len(columns))
     behind = question.stack.reduces_behind_weight_products

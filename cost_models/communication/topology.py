@@ -1,31 +1,34 @@
-"""The levels of a cluster's links, positions of the ranks of every parallel group, and the links that a group uses.
+"""Levels of a cluster's links, positions of the ranks of every parallel group, and each group's share of the
+links.
 
-**Levels** lie from the GPUs outwards: node and network, leaf switches and spine. A level joins the domains of the level
-inside it (a GPU, a node, the nodes under a leaf switch) to one of its own. Its `bandwidth` is what one GPU has on the
-way out of the inner domain while all GPUs of that domain send.
+**Levels** are counted from the GPUs outwards: node and network, leaf switches and spine. A level joins the
+domains of the level inside it (GPUs, nodes, the nodes under a leaf switch) into larger ones. Its `bandwidth`
+is that of one GPU on the way out of the inner domain while all GPUs of that domain send.
 
-Levels of one medium are a tree: what goes to the spine passes the leaf. Where the medium changes, a GPU has another way
-out: what goes to the network does not pass the links between the node's own GPUs.
+Levels of one medium are a tree: traffic to the spine also passes the leaf. If the medium changes, a GPU has a
+separate way out: traffic to the network does not pass the links between the node's own GPUs.
 
-Prices are arithmetic over levels. `link_graph` has GPUs, adapters and switches one by one: pictures show it, and tests
-compare the arithmetic with the maximum flow out of every domain.
+Prices are arithmetic over levels. `link_graph` has GPUs, adapters and switches one by one: pictures show it,
+and tests compare the arithmetic with the maximum flow out of every domain.
 
-**Groups.** Ranks fill nodes in order. A layout's `order` names the mesh axes from neighbouring ranks outwards; the
-default is Megatron's (megatron/core/parallel_state.py, "tp-cp-ep-dp-pp"):
+**Groups.** Ranks fill nodes in order. A layout's `order` names the mesh axes from neighbouring ranks
+outwards; the default is Megatron's (megatron/core/parallel_state.py, "tp-cp-ep-dp-pp"):
 
     rank = ((pp_rank · dp + dp_rank) · cp + cp_rank) · tp + tp_rank
 
-A tensor-parallel group is tp neighbours in any order; the groups of another axis have the stride of what lies inside
-it. Gradients are summed over context and data together, dp · cp ranks; hybrid sharding cuts these, counted in order of
-rank, into runs of `shard` ranks. Where the pipeline lies between context and data they are several runs.
+A tensor-parallel group is tp neighbours in any order; the stride of another axis's groups is the product of
+the degrees inside it. Gradients are summed over context and data together, dp · cp ranks; hybrid sharding
+cuts these, counted in order of rank, into runs of `shard` ranks. If the pipeline is between context and data
+they are several runs.
 
-Of the tp · cp · dp ranks of a stage, counted in order of rank, the experts of a mixture take their own: etp neighbours
-share an expert, ep groups of stride etp trade tokens, and what remains, of stride etp · ep, holds the same experts.
+Among the tp · cp · dp ranks of a stage, counted in order of rank, experts have separate groups: etp
+neighbours share an expert, ep groups of stride etp exchange tokens, and the remaining factor, of stride etp ·
+ep, holds the same experts.
 
-From these follow how many members of a group each node holds, how many nodes it spans, and what N groups get of the
-links of a cluster that has a graph of them (`cost_models.fabric`). A group is a run of ranks a stride apart, or equal
-runs an outer stride apart: where a pipeline sits between the axes of a stage (`tp-cp-pp-dp`), the ranks of one stage
-are such pieces, pp pieces apart.
+This determines the members of a group on each node, the nodes that it spans, and the bandwidth that N groups
+get on the links of a cluster with a graph (`cost_models.fabric`). A group is a run of ranks a stride apart,
+or several equal runs an outer stride apart: if a pipeline is between the axes of a stage (`tp-cp-pp-dp`), the
+ranks of one stage are such pieces, pp pieces apart.
 """
 
 from __future__ import annotations
@@ -80,7 +83,7 @@ class Level:
 
 def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
     """Levels from the inside out; the last joins all GPUs of the cluster."""
-    if isinstance(cluster.links, LinkLevels):  # levels as they are written
+    if isinstance(cluster.links, LinkLevels):  # levels as given in the file
         return tuple(
             link_level(
                 one.name,
@@ -105,7 +108,7 @@ def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
         farther = (link_level("campus", cluster.buildings.link, None, network=True, opens=False),)
     if cluster.oversubscription == 1:
         return node, link_level(name or "network", between, each, network=True, sharers=sharers), *farther
-    # leaves that nobody described hold one node each, so that none escapes the spine
+    # undescribed leaves hold one node each, so all traffic passes the spine
     below = link_level("leaf", between, cluster.gpus_per_node * (leaf or 1), network=True, sharers=sharers)
     spine = between.faster(1.0 / cluster.oversubscription)
     return node, below, link_level(name or "spine", spine, each, network=True, opens=False), *farther
@@ -320,7 +323,7 @@ def link_shares(cluster: ClusterSpec, runs: Runs, world: Ints) -> list[Share]:
         InputError: `links` and `graph` of the cluster do not have the same levels.
     """
     fabric = fabric_of(cluster)
-    if cluster.nodes > 1 and cluster.gpus_per_node != fabric.gpus_per_node:  # somebody asks about other nodes
+    if cluster.nodes > 1 and cluster.gpus_per_node != fabric.gpus_per_node:  # nodes unlike the graph's
         return [FULL_SHARE] * len(fabric.levels)
     columns = [
         np.broadcast_to(one, world.shape) for one in (runs.size, runs.step, runs.piece, runs.stages, world)
@@ -468,7 +471,7 @@ def _axis_groups(cluster: ClusterSpec, columns: LayoutColumns) -> AxisGroups:
     ones = np.ones(len(columns), dtype=np.int64)
     tp = seats.groups(x.tp, ones)
     data = seats.replicas(x.replicas, x.tp, x.shard)
-    etp, experts = tp, data  # as the rest, unless there are degrees of their own
+    etp, experts = tp, data  # as other parameters, unless experts have separate degrees
     if ((x.ep > 1) | (x.etp != x.tp)).any():
         etp = seats.groups(x.etp, ones)
         experts = seats.replicas(x.expert_replicas, x.etp * x.ep, x.expert_shard)

@@ -66,7 +66,7 @@ def block_seconds(
     stack = question.stack
     copies = stack.copies_gathered_weights or stack.gradient_passes
     if has_measured_operators(question) or copies or not fuses_accumulation(question):
-        names += ["dp", "zero", "shard"]  # gradients are added as often as there are microbatches
+        names += ["dp", "zero", "shard"]  # gradients are added once per microbatch
     return over_distinct(columns, names, lambda rows: _block_seconds(question, rows, device, data_parallel))
 
 
@@ -80,7 +80,7 @@ def _block_seconds(
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     held = counts.block + counts.experts
     trained = trained_weights(question, columns, counts.block, counts.experts)
-    # everything but products, the attention core and what is done to weights: measured curves, or bytes
+    # operators other than products, attention core and operations on weights: measured curves, or bytes
     if measured:
         others_forward, others_backward = measured_block(question, columns)
         accumulation = accumulation_seconds(question, columns, trained)
@@ -89,7 +89,7 @@ def _block_seconds(
         moved = [block_traffic(question, columns), *([] if routing is None else [routing])]
         others_forward, others_backward = np.sum([_traffic_seconds(one, device) for one in moved], axis=0)
         accumulation = gradient_accumulation_bytes(question, columns) * trained / device.memory_rate
-    # what the device itself copies to gather weights and to reduce gradients
+    # copies by the device to gather weights and to reduce gradients
     gathered_forward, gathered_backward = np.zeros((2, len(columns)))
     if data_parallel and measured:
         gathered_forward, gathered_backward = gathering_seconds(question, columns, held)

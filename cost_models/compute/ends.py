@@ -83,7 +83,7 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     tokens = columns.tokens(question.training.sequence_length)
     vocabulary = head_rows(question.model, columns.tp) / columns.tp
     width = np.asarray(float(question.model.hidden_size))
-    # everything but the products: measured curves, or bytes
+    # operators other than products: measured curves, or bytes
     if has_measured_operators(question):
         embedding, head = embedding_operators(question, columns), head_operators(question, columns)
     else:
@@ -101,7 +101,7 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     head_weight = trains * gemm_seconds(width, vocabulary, tokens, device, over_rows=True)
     before, before_weight = _transform(question, columns, device)
     head_weight = head_weight + trains * before_weight
-    both = 1.0 + question.model.source_share  # stacks
+    both = 1.0 + question.model.source_share  # encoder and decoder both embed
     enters, back = _entrance(question, columns, device)
     return EndSeconds(
         embedding_forward=both * embedding.forward + enters,

@@ -244,9 +244,7 @@ def _cast_seconds(
         moved = (gradients if backward else inputs) * ((2 if narrow < 1 else 1) * wide + 2 * narrow)
         return kernel + moved / device.memory_rate
     matrices, fuses = local.matrices, device.fuses
-    times = (
-        1.0 if fuses else matrices
-    )  # an input for each matrix that reads it; a compiler sees that it is the same
+    times = 1.0 if fuses else matrices  # one cast input per matrix; a compiler casts it once
 
     def cast(elements: Array, casts: float, *, turned: bool = False) -> Array:
         """Seconds to cast `casts` operands with `elements` in total, each for one product."""

@@ -115,7 +115,7 @@ def gradients_met(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
     for one in operators:
         if one.kind == "residual" or (one.kind == "norm" and one.shares_input):
             met[one.reads] += 1
-        if one.kind == "routing":  # its own tokens, which the router reads, too
+        if one.kind == "routing":  # the rank's tokens, which the router also reads
             met[Tensor(width=one.reads.width, place="split")] += one.share
         readers = len(one.gemm.outputs) if one.gemm is not None else 1 if one.kind == "gate" else 0
         if readers and not one.reads_core:

@@ -113,11 +113,11 @@ def _merging_seconds(question: Question, columns: LayoutColumns, device: Device)
         return steps * found * (width + 2 * _FP32), steps * 3 * width * (queries + keys_values)
     again, once = np.maximum(steps - 1, 0), np.minimum(steps, 1)
     widened, narrowed, added = width + _FP32, _FP32 + width, width + 2 * _FP32
-    # each step's output is widened; the difference to what is there, times a sigmoid, is taken from it; at the end the
+    # each step's output is widened; its difference to the sum so far, times a sigmoid, is subtracted; at the end the
     # sum is narrowed. Keys and values are laid out for the kernel, and joined for every exchange
     forward = found * (steps * widened + again * 8 * _FP32 + once * narrowed)
     forward = forward + keys_values * 2 * width * (once + again)
-    # gradients of all queries, and of half of the keys and values, are added to what is there; these are joined with
+    # gradients of all queries, and of half of the keys and values, are added to the sums; these are joined with
     # the other half, and for the exchange with one another; sums begin as zeros and are narrowed at the end
     backward = steps * (added * queries + (added / 2 + 4 * _FP32) * keys_values)
     backward = backward + again * 2 * width * keys_values

@@ -139,7 +139,7 @@ class ActivationBytes:
     """Bytes kept by the loss, in fp32; none of this size by a loss in chunks."""
     loss_gradients: Array
     """Logits-shaped temporaries of the loss's backward pass at its peak, or temporaries of a loss in chunks."""
-    logits: Array  # as the output product returns them, none by a loss in chunks
+    logits: Array  # output of the last product; 0 with a loss in chunks
     released_logits: Array
     """Logits freed before the loss, whose allocator blocks fit no tensor of the loss."""
 
@@ -162,14 +162,14 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     if stack.fused_loss:  # the gradient takes the place of what was kept; only its copy in 16 bits is new
         gradients = np.where((stored > element) | compiled, element, 0.0)
     chunked = chunks_loss(question, columns)
-    trains = training.trains("head matrix")  # only the output matrix's gradient wants what it read
+    trains = training.trains("head matrix")  # the input is only kept for the output matrix's gradient
     # a loss in chunks keeps the gradient of its hidden states, which takes the place of these once they are done with:
     # until then both are there, with the gradient of the output matrix in the type of the weights, and a chunk's logits
     # and log-probabilities in fp32, or where it is compiled its logits and their gradient
     vocabulary = float(padded_vocabulary(model, 1))
     of_chunk = 2 * (element if compiles_chunks(question) else _FP32) * (stack.loss_chunk or 0) * vocabulary
     chunk_bytes = element * stream + element * model.hidden_size * vocabulary * trains + of_chunk
-    # norms before the output matrix, and what an encoder has before these
+    # norms before the output matrix, and an encoder's transform
     norm, transforms = norm_bytes(question, model.norm), bool(model.encoder and model.encoder.head_transform)
     before_head = norm * (model.ends_in_norm + transforms)
     before_head += element * (2 * transforms + (model.diffusion is not None))
@@ -209,7 +209,7 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
     none = bytes_of([*((share, amount) for _, share, amount in kept), *core]) + twice
     none = none - bytes_of(discarded) if discarded else none
     mlp = bytes_of((share, amount) for one, share, amount in kept if one.half == "mlp")
-    # of the way from a tower no policy drops anything
+    # no policy drops the projector's activations
     full = entered + bytes_of((share, amount) for one, share, amount in kept if part_of(one) != "block")
     if "all-but-every-other-product" in stack.drops:
         every_other = entered + bytes_of(_alternate_products(question, operators)) + bytes_of(core)
@@ -239,16 +239,16 @@ def _kept(question: Question, operator: Operator) -> Amount:
     match operator.kind:
         case "gemm":
             each = _input_bytes(question, operator)
-        case "norm":  # its input, once where another norm keeps it too
+        case "norm":  # input, counted once if another norm keeps it too
             assert operator.norm is not None
             each = norm_bytes(question, operator.norm) - (element if operator.shares_input else 0.0)
         case "core":
             return _core_tensors(question, operator)
-        case "activation":  # what it reads and, with a gate written out, what it multiplies
+        case "activation":  # inputs and, with an unfused gate, its factors
             each = element * (operator.inputs if stack.fused_elementwise else 2 * operator.inputs - 1)
-        case "gate" | "modulation":  # what the gate is multiplied with
+        case "gate" | "modulation":  # the gate's other factor
             each, place = element, "stream"
-        case "routing":  # copies of tokens out of the experts, whose weighted sum a token becomes
+        case "routing":  # experts' outputs, for the weighted sum
             each = 0.0 if stack.weighs_inside_experts else element
         case "dropout":
             each = _MASK_BYTES * (question.dropout > 0)

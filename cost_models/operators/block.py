@@ -218,12 +218,12 @@ def attention_operators(model: TransformerSpec) -> Iterator[Operator]:
     """Operators of attention between the normalised stream and the residual addition, without the norms over
     the stream."""
     yield from _projections(model) if model.latent_attention is None else _latents(model)
-    if model.turned_share:  # of the numbers of queries and of keys
+    if model.turned_share:  # share of queries' and keys' elements
         again = _WITH_ATTENTION if model.latent_attention is None else _WITH_THE_HEADS
         for name, width in (("rotary of queries", model.query_size), ("rotary of keys", model.kv_size)):
             yield _inside(name, "rotary", Tensor(model.turned_share * width, "split"), redone_by=again)
     yield _core(model)
-    if model.attention_gate:  # made beside the queries
+    if model.attention_gate:  # made by the queries' product
         yield _inside("attention gate", "gating", Tensor(model.attended_size, "split"))
     yield _joined_heads(model, "output projection", model.attended_size, after_core=not model.attention_gate)
 
@@ -358,7 +358,7 @@ def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> I
         inputs=1 if mixer.scans else 2,
         launched=not mixer.step_rank,
     )
-    again = mixer.step_rank is not None  # its kernel makes what this reads once more
+    again = mixer.step_rank is not None  # the scan's kernel recomputes this input
     out = Gemm(mixer.value_size, (h,), "rows")
     yield _multiply("state outputs", out, "split", bias=mixer.bias, shares_input=again)
 
@@ -414,7 +414,7 @@ def _mlp(
         launched=name != "shared",
         redone_by=_WITH_THE_MLP[name] | {"expert-activations"} if routed else _WITH_THE_MLP[name],
     )
-    # a parallel block adds what it returns to attention's output
+    # a parallel block adds the output to attention's
     product |= {"shares_gradient": dense and model.parallel_block}
     product |= {"reads_output_of": "expert-activations" if routed else None}
     down = Gemm(width, (h,), "rows", routed=routed, last=dense)

@@ -138,7 +138,7 @@ def _uneven(model: TransformerSpec, lengths: LengthsSpec, longest: int, cp: int,
     before_D = np.cumsum(scores_D := _scores(model.unmasked, drawn.documents)) - scores_D
     cuts = np.rint(np.arange(2 * cp + 1) * longest / (2 * cp)).astype(np.int64)
     ends = np.arange(some)[:, None] * longest + cuts
-    last = np.maximum(np.searchsorted(start_D, ends) - 1, 0)  # the document that began before
+    last = np.maximum(np.searchsorted(start_D, ends) - 1, 0)  # document that began before the cut
     offset = np.minimum(ends - start_D[last], drawn.documents[last])
     whole = drawn.documents[last]
     begun = offset * whole if model.encoder else _scores(model.unmasked, offset)

@@ -154,9 +154,7 @@ def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> 
         passes = 1.0 + parts[0].training.trains("embedding")
         total += passes * images * 2.0 * tower.patches * tower.pixels * tower.hidden_size
         frozen, inner = frozen_parts(model, training), tower.projector_hidden_size
-        if (
-            frozen.patches
-        ):  # nothing wants a gradient of what enters the projector, or what of it is not trained
+        if frozen.patches:  # no gradients of the projector's input, or of its frozen part
             first = tower.projector_inputs * (inner or model.hidden_size)
             spared = (
                 (first + inner * model.hidden_size)

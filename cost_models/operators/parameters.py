@@ -286,7 +286,7 @@ def tuned(question: Question, columns: LayoutColumns, part: Part) -> Tuned:
         share: Array | float = float(question.training.trains("embedding" if part == "embedding" else "head"))
         if part == "head" and not question.training.trains(
             "head matrix"
-        ):  # its vectors may be trained without it
+        ):  # vectors may be trained without the matrix
             counts = parameters(question.model, columns.tp)
             share = share * counts.head_vectors / (counts.head_vectors + counts.head_matrix)
         return Tuned(share=share, frozen=element * (1.0 - share))
@@ -355,6 +355,6 @@ def _stored(one: Operator, element: float) -> dict[Held, float]:
         return {held: element * count for held, count in one.weights.items()}
     bias = one.biased * gemm.width
     biases = sum(one.weights.values()) * bias / (gemm.elements + bias)
-    *_, last = one.weights  # where biases are, too
+    *_, last = one.weights  # which also holds the biases
     stored = {held: gemm.stored_bytes * count for held, count in one.weights.items()}
     return stored | {last: stored[last] + (element - gemm.stored_bytes) * biases}

@@ -118,7 +118,7 @@ def _norm(question: Question, norm: Operator) -> _PassBytes:
     element = question.training.element_bytes
     if question.stack.fused_norms or norm.norm == "layernorm":
         moved = _PassBytes(2 * element, 3 * element, 1)
-        if question.stack.casts_norm_inputs:  # to fp32, their gradients back, and all again
+        if question.stack.casts_norm_inputs:  # cast to fp32, gradients back, and all again
             forward = moved.forward + 2 * _FP32
             moved = _PassBytes(forward, forward + moved.backward - element + 3 * _FP32, 2)
     else:

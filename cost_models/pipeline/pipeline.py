@@ -298,7 +298,7 @@ class Pipeline:
     def _step_seconds(self, seconds: Sequence[Array], delay: Delay, overhead: Delay) -> Array:
         """(...,) seconds of a step from those of `_seconds_of`, for each placement."""
         forward_S, first_S, second_S, sync_R, optimizer_R = seconds
-        if self.pp == 1:  # nobody to wait for
+        if self.pp == 1:  # no rank to wait for
             ends_R = self.microbatches * (forward_S + first_S + second_S).sum(axis=-1, keepdims=True)
         else:
             ends_R = self.timeline.rank_ends(forward_S, first_S, delay, second_S)
@@ -354,7 +354,7 @@ def on_stages(column: Column, kind: str, blocks_SP: Ints, stage: str | None = No
     layer, last = column(f"layer_{kind}"), column(f"head_{kind}")
     each_SP = layer if layer.ndim > last.ndim else layer[..., None]
     values: Array = (0.0 if stage is None else column(stage)) + (blocks_SP * each_SP).sum(axis=-1)
-    if kind != "weight":  # embeddings have none to split off
+    if kind != "weight":  # embeddings have no weight half
         values[..., 0] += column(f"embedding_{kind}")[..., 0]
     values[..., -1] += last[..., -1]
     return values

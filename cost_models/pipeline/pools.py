@@ -96,7 +96,7 @@ def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
     """
     enlarged = [_as_large_as_all(pool, question) for pool in question.pools]
     each = [_without_transfers(stage_terms(pool, columns), pool, columns) for pool in enlarged]
-    # the fixed time of a step is that of the pool where it takes longest
+    # the fixed time of a step is that of the slowest pool
     overhead = max((terms["step_overhead"] for terms in each), key=lambda term: float(total(term).max()))
     each = [terms | {"step_overhead": overhead} for terms in each]
     transfers, tied = _transfers(question, enlarged, columns)
@@ -227,9 +227,9 @@ def _as_large_as_all(pool: Question, question: Question) -> Question:
     update: dict[str, object] = {"links": links}
     update["nodes"] = -(-question.cluster.num_gpus // cluster.gpus_per_node)
     if cluster.nodes <= (cluster.nodes_per_leaf or 0):
-        update["oversubscription"] = 1.0  # no group leaves the one leaf that all nodes are under
+        update["oversubscription"] = 1.0  # all nodes are under one leaf, which no group leaves
     if cluster.buildings is not None and cluster.nodes <= cluster.buildings.nodes:
-        update["buildings"] = None  # nor the one building
+        update["buildings"] = None  # and in one building
     return replace(pool, cluster=cluster.model_copy(update=update))
 
 

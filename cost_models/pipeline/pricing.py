@@ -367,7 +367,7 @@ def _estimated(question: Question, ranks: PricedRanks) -> Estimate:
     by_part["pp_comm"] += seconds - without_transfers
     by_part["bubble"] = max(0.0, seconds - sum(by_part.values()))
     parts = Breakdown.from_dict(by_part)
-    # communication that runs behind compute, of the rank that has most of it
+    # hidden communication, of the rank with most
     hidden = {HIDDEN_AS.get(part, part.replace("hidden", "comm")): part for part in HIDDEN_PARTS}
     model, training, ran = question.model, question.training, ranks.placed.layout
     useful = model_flops(model, training, ran.tp)
@@ -653,13 +653,13 @@ def crossing(question: Question, estimate: Estimate) -> Crossing | None:
 def _use_of(question: Question, estimate: Estimate, at: int) -> tuple[LinkUse, ...]:
     """Traffic of the axes that use the links of one level."""
     level, layout = levels_of(question.cluster)[at], estimate.layout
-    # the question where only the links of the level take time, and no more than their bytes take
+    # question in which only this level's links take time, and only for their bytes
     update = {"link_efficiency": 1.0, "network_efficiency": 1.0, "collective_seconds": 0.0, "collectives": ()}
     hardware = question.hardware.model_copy(update=update)
     one_level = replace(question, cluster=only(question.cluster, at), hardware=hardware)
     of_rank, columns = price_ranks(one_level, layout).seconds, LayoutColumns.of([layout])
     groups = axis_groups(one_level.cluster, columns)
-    # out of a domain go activations to the next stage and gradients to the one before, unless it is at an end
+    # a domain sends activations to the next stage and gradients to the one before, unless at an end
     ways = 2 if layout.vpp > 1 or groups.pp.reach[at].domains[0] > 2 else 1
     transfers = ways * estimate.microbatches * layout.vpp
     uses: list[LinkUse] = []

@@ -428,7 +428,7 @@ def layer_backward(pieces: Pieces) -> Term:
     experts_again = float("experts" in drops)
     attends_again = np.array([0.0, float(bool(drops & ATTEND_AGAIN)), 1.0])
     context_exposed = context.backward[:, None] + context.forward[:, None] * attends_again
-    exchanges = np.array([1.0, 1.0 + experts_again, 2.0])  # with experts or the block theirs is repeated
+    exchanges = np.array([1.0, 1.0 + experts_again, 2.0])  # repeated when experts or the block are recomputed
     exchanged = pieces.experts_shown[:, None] * exchanges
     device_seconds = block.backward[:, None] + data_shown + recompute + tensor_exposed
     device_seconds = device_seconds + context_exposed + exchanged

@@ -206,7 +206,7 @@ def working_bytes(sizes: Sizes) -> Array:
     if training.narrow and question.stack.fp8_casts_apart and not question.stack.fused_elementwise:
         in_flight = in_flight + EAGER_CAST_BYTES * np.maximum(inner, matrix)
     recomputed: Array = kept.block[:, :1] - kept.block
-    # attention is computed again once the MLP is done with
+    # attention is recomputed after the MLP
     if question.stack.drops <= {"core", "block-attention"} | OUTPUTS:
         selective = RECOMPUTE_POLICIES.index("selective")
         recomputed[:, selective] = np.maximum(0.0, recomputed[:, selective] - kept.mlp)
@@ -217,7 +217,7 @@ def working_bytes(sizes: Sizes) -> Array:
     if not question.stack.fully_shard:
         return recomputed + in_flight + (gathered + scattered)[:, None]
     incoming = training.element_bytes * tokens * model.hidden_size + tied
-    during = recomputed + in_flight + 2 * gathered[:, None]  # with the block that is fetched early
+    during = recomputed + in_flight + 2 * gathered[:, None]  # including the block fetched early
     after = (incoming + 2 * gathered + scattered)[:, None] - kept.block
     return np.maximum(during, after)
 

@@ -247,7 +247,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
         head_moment = head_moment + np.where(chunks_loss(question, columns), 0.0, gradient)
     buckets = np.where(
         (columns.zero >= 1) & (columns.replicas > 1), question.stack.collective_buffers or 0.0, 0.0
-    )  # in which shards of gradients and weights are collected
+    )  # for shards of gradients and weights
     terms: Terms = {
         "static": {"buffers": boundaries.every_rank + workspace_bytes(question) + buckets},
         "layer_static": sizes.held_block(states, sizes.experts),
@@ -314,7 +314,7 @@ def _stream_pools(sizes: Sizes, terms: Terms) -> dict[str, Array]:
     together = sizes.columns.pp == 1
     first = gathers * (counts.embedding + np.where(together, sizes.head, 0.0))
     last = np.where(together, 0.0, gathers * sizes.head)
-    made = {  # in the blocks that the pool has
+    made = {  # in memory blocks of the pool
         name: -terms[name]["gradients"] for name in ("layer_update", "embedding_update", "head_update")
     }
     return made | {

@@ -78,7 +78,7 @@ class Frozen:
         joins = not (self.projector and self.embedding)
         trained = [not frozen for frozen in self.blocks]
         entering = [joins and number == self.tower for number in range(len(trained))]
-        # what a block gets is trained where the ends before it are, or a block before it is
+        # a block's input is trained if an end or a block before it is
         trained_before = accumulate(
             (a or b for a, b in zip([False, *trained[:-1]], entering, strict=True)),
             lambda had, more: had or more,

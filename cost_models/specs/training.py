@@ -222,7 +222,7 @@ def _drawn(lengths: LengthsSpec, longest: int) -> Ints:
 def _best_fit(length_D: Ints, longest: int) -> list[list[int]]:
     """Lengths of the documents in each sequence, by best fit decreasing."""
     sequences: list[list[int]] = []
-    room: list[tuple[int, int]] = []  # left of a sequence, and its number
+    room: list[tuple[int, int]] = []  # (free tokens of a sequence, index of the sequence)
     for length in sorted(length_D.tolist(), reverse=True):
         place = bisect_left(room, (length, -1))
         spare, number = room.pop(place) if place < len(room) else (longest, len(sequences))

@@ -632,11 +632,11 @@ class TransformerSpec(Spec):
             return data
         filled = _derived_widths(data)
         if data.get("diffusion") is not None:
-            # 1,000 classes and one for none, noise and its variance for each number of a patch
+            # 1,000 classes and one for none; noise and its variance per element of a patch
             filled |= {"vocab_size": 1001, "outputs": 1, "positions": "none", "tied_embeddings": False}
             filled |= {"head_bias": True, "activation": "gelu-tanh", "norm_epsilon": 1e-6}
             filled["encoder"] = {"masked": 1.0, "head_transform": False}
-            with suppress(ValidationError):  # which the check of the field reports
+            with suppress(ValidationError):  # reported by the field's own check
                 filled["outputs"] = 2 * Diffusion.model_validate(data["diffusion"]).pixels
         filled |= data
         if filled.get("num_experts"):

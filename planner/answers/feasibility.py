@@ -138,7 +138,7 @@ class _Sizes:
             larger_sizes = sorted((sizes for sizes in larger_sizes if len(sizes)), key=len, reverse=True)
             kinds = {
                 int(sizes[0]): sizes for sizes in larger_sizes
-            }  # of those with the same first size the narrowest
+            }  # among kinds with equal first size the narrowest
             first = next((one for one in sorted(kinds) if self._fits(one)), None)
             if first is None:
                 break

@@ -137,7 +137,7 @@ def heatmap_frame(
     tps = _degrees(of_a_node, per_node, plan and plan[0])
     pps = _degrees(degrees, question.model.num_layers, plan and plan[1])
     pairs = list(product(tps, pps))
-    if plan is not None:  # where time runs out, what is far from the plan is left
+    if plan is not None:  # if time runs out, pairs far from the plan are missing
         pairs.sort(key=lambda pair: abs(log(pair[0] / plan[0])) + abs(log(pair[1] / plan[1])))
     rows: list[Row] = []
     with spending.spaces.shared():
@@ -456,7 +456,7 @@ def exact_frontier(
         return first, second
 
     unbeaten, least_loss = list[Point](), math.inf
-    for point in sorted(candidates, key=losses):  # that no other is at least as good as in both objectives
+    for point in sorted(candidates, key=losses):  # unbeaten points: none is as good in both objectives
         second = losses(point)[1]
         if second < least_loss - TOLERANCE * abs(second):
             unbeaten.append(point)
@@ -603,7 +603,7 @@ def frontier_frame(
         line = [one for one in line if one.layout != chosen.layout] + [chosen]
     prices = balanced_prices(question, columns)
     open_rows, priced = _price_near_line(question, columns, prices, limit, line, spending)
-    line = priced + line  # what was chosen stays the last
+    line = priced + line  # the chosen plan stays last
     cheap = pd.DataFrame(_cheap_rows(question, columns, prices, open_rows, most_named))
     frame = pd.concat([cheap, pd.DataFrame([_row(one, *_PRICES) for one in line])], ignore_index=True)
     peaks, seconds = (frame[name].to_numpy()[len(cheap) :] for name in ("peak_bytes", "step_seconds"))

@@ -606,7 +606,7 @@ def rank_offers(
     for number, (offer, size) in enumerate(pairs):
         spending.tell(f"{offer.name}, {counted(size, 'GPU')} ({number + 1} of {len(pairs)})")
         if objective.name == "gpus" and any(one.offer is offer for one in answers):
-            continue  # fewer do
+            continue  # fewer GPUs suffice
         if not spending.interrupted and spending.seconds_left > 0:
             share = spending.share(len(pairs) - number)
             try:
@@ -623,7 +623,7 @@ def rank_offers(
                 spending.interrupted = share.interrupted
                 continue
             except InfeasibleError as error:
-                late = objective.deadline is not None and error.problems  # its days are in the only problem
+                late = objective.deadline is not None and error.problems  # the only problem states the days
                 why = error.problems[0].what if late else error.headline
                 left_out.append(LeftOut(cluster=offer.name, gpus=size, why=why))
                 continue

@@ -141,7 +141,7 @@ def classical_layout(question: Question, limits: Restrictions) -> Estimate | Non
     def priced(layout: Layout) -> Estimate | None:
         try:
             return price(question, place_layout(question, layout)).within(limits.max_memory)
-        except InputError:  # it cannot be placed
+        except InputError:  # no placement exists
             return None
 
     sharded = stack.usual_zero_stage or max(stage for stage in stack.zero_stages if stage <= 1)
@@ -306,7 +306,7 @@ def recommend(
     budget.tell("simpler layouts")
     sure = restrictions.with_confidence(question, FITTING)
     simplest = simplest_competitive(question, result, sure, budget)
-    if simplest is None and sure != restrictions:  # none fits with that
+    if simplest is None and sure != restrictions:  # none fits with that probability
         sure = restrictions
         simplest = simplest_competitive(question, result, sure, budget)
     if simplest is None or budget.ended:
@@ -315,7 +315,7 @@ def recommend(
     is_fastest, compared = kind is result, kind
     everywhere = replace(step.limits, confidence=restrictions.confidence, max_memory=restrictions.max_memory)
     if is_fastest and share is not None and everywhere != restrictions:
-        # the best of its kind is that of a search of all that was asked, so its kind is searched
+        # the best of the kind came from the search of the question, so the kind is searched now
         slowest = kind.best.compared_seconds * (1 + share)
         compared = _search(question, step.limits, budget, slowest, settles=False) or kind
     layout, choice = kind.best.layout, None
@@ -372,10 +372,10 @@ def simplest_competitive(
             return close_proof(kind, budget.solver), step
         slower.append((kind, step))
         below = min(below, _no_slower_than(kind.best))
-        if number == 1 and len(kinds) > 3:  # most that get so far go all the way
+        if number == 1 and len(kinds) > 3:  # most searches that get this far try every kind
             widest = _search(question, kinds[-1].limits, budget, below, settles=False)
             if widest and widest.estimates and is_allowed(widest.best.layout, question, step.limits):
-                break  # the steps between have no other
+                break  # kinds between contain no other
     if reference is best:
         return result, everything
     all_sure = all_sure or _search(question, sure, budget, _no_slower_than(reference))
@@ -503,7 +503,7 @@ def within_error(
         if near is None:
             return None
         total += near
-        if len(searches) > 1:  # of several recompute policies, which have the same layouts
+        if len(searches) > 1:  # several recompute policies share layouts
             names |= search.names(search.rows.first_bound < below)
     return WithinError(share, len(names) or total)
 

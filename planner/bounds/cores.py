@@ -143,7 +143,7 @@ def may_hold_blocks(
         activation = np.where(allowed, x["layer_activation"], np.inf).min(axis=1)
         working = np.where(allowed, x["working"], np.inf).min(axis=1)
         free, block = limit - x["static"] - working, x["layer_static"] + activation
-        middle_blocks = np.minimum(count_fitting(free, block), blocks)  # blocks may leave nothing behind
+        middle_blocks = np.minimum(count_fitting(free, block), blocks)  # blocks may need no memory
         last_blocks = count_fitting(free - np.minimum(x["head_static"], 0.0), block)
         fits &= (space.cores.pp[cores] - 1) * middle_blocks + last_blocks >= blocks
     return fits
@@ -207,7 +207,7 @@ def _ideal_costs(space: Space) -> tuple[Ints, StageCosts, Ints]:
     representative[kind[most_first]] = most_first
     rows = cores.rows(representative)
     rows = replace(rows, zero=np.full(len(rows), max(question.stack.zero_stages)))
-    slowed = 1 + jitter(question, rows)  # all cores have as many ranks
+    slowed = 1 + jitter(question, rows)  # all cores have equally many ranks
 
     def seconds_of(terms: Terms) -> Seconds:
         return {name: (_inside_node(terms[name]).T * slowed).T for name in _IDEAL if name in terms}

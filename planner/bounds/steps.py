@@ -180,7 +180,7 @@ def _mixed_seconds(group: RankCosts, first: int, second: int) -> Array:
     seconds = [by_rank(group.block_seconds)[..., policy, None] for policy in (first, second)]
     with np.errstate(divide="ignore", invalid="ignore"):
         at_border = (room_NRB - group.sizes * kept[1]) / (kept[0] - kept[1])
-    at_border = np.where(np.isfinite(at_border), at_border, 0.0)  # where both keep as much there is no border
+    at_border = np.where(np.isfinite(at_border), at_border, 0.0)  # no border if both keep equally much
     best = np.full(room_NRB.shape, np.inf)
     for first_NRB in (np.zeros_like(room_NRB), group.sizes + np.zeros_like(room_NRB), at_border):
         second_NRB = group.sizes - first_NRB

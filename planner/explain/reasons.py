@@ -178,7 +178,7 @@ def faster_under(
     limits = scaled(restrictions, before, after)
     question = limits.apply_confidence(after)
     if tensor_degrees(before.cluster) != tensor_degrees(after.cluster):
-        space = None  # it lacks degrees that are tried after the change
+        space = None  # the space lacks degrees tried after the change
     if space is not None:
         space = space.with_rates(question).of_cores(change.least_seconds(space, restrictions) < below)
     try:
@@ -360,7 +360,7 @@ def complete_layout(question: Question, text: str, within: Restrictions | None =
                 result = search(question, top=1, restrictions=sure, time_limit=_COMPLETION_SECONDS)
             except DoesNotFitError as error:
                 layout = error.closest.layout if isinstance(error.closest, Estimate) else None
-            except InfeasibleError:  # none is legal, or of those that the search covers
+            except InfeasibleError:  # no layout is legal, or covered by the search
                 break
             else:
                 layout, certificate = result.best.layout, result.certificate
@@ -372,7 +372,7 @@ def complete_layout(question: Question, text: str, within: Restrictions | None =
     else:
         layout = written
         dp, unused_gpus = divmod(question.cluster.num_gpus, layout.tp * layout.cp * layout.pp)
-        if "dp" not in axes and not unused_gpus:  # all GPUs that the other degrees leave
+        if "dp" not in axes and not unused_gpus:  # the remaining GPUs
             layout = parse_layout(f"{text} dp{dp}")
         require_legal(question, layout, limits.trainer, hosts=False)
         layout = place_layout(question, layout)
@@ -473,7 +473,7 @@ def search_rivals(plan: Plan, cache: PlanCache) -> tuple[Estimate, ...]:
         settings = SearchSettings(top=RIVALS, time_limit=RIVALS_SECONDS, closes_with_ilp=False)
         try:
             result = search_on(settings, question, restrictions)
-        except InfeasibleError:  # a layout that was asked for may be all there is, and not fit
+        except InfeasibleError:  # a requested layout may be the only one, and not fit
             return (), True
         return [one.layout for one in result.estimates], not result.certificate.undecided
 

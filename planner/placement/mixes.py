@@ -103,7 +103,7 @@ def _mixes_of_kinds(leaf: Leaf, size_B: Ints) -> tuple[Array, Ints]:
     rows, every_C, policies = [], np.arange(leaf.classes), int(leaf.allowed.sum())
     has_one_mix = (
         policies == 1 or leaf.recompute is not None
-    )  # one mix for each number of blocks: all together
+    )  # one mix for each number of blocks: all at once
     for batch_B in [size_B] if has_one_mix else np.split(size_B, len(size_B)):
         starts_U, of_C = (every_C, every_C) if has_one_mix else leaf.kinds.distinct_starts(int(batch_B[0]))
         mixes = 1 if has_one_mix else comb(int(batch_B[0]) + policies - 1, policies - 1)

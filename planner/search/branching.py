@@ -303,7 +303,7 @@ class BranchAndBound(Prover):
             self.is_unfinished
             or not self.best
             or self._best_seconds() > self._cut_off
-            or scenarios_of(self.candidates.question)  # the program has none
+            or scenarios_of(self.candidates.question)  # not supported by the program
             or self.candidates.leaf(min(self.best, key=lambda row: self.best[row][1])).has_replicas
         ):
             return

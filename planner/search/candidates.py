@@ -231,7 +231,7 @@ class UniformCandidates:
                 return rows
             unrelaxed = closed[~self._is_relaxed[closed]]
             batch = lowest(self._core_bound, unrelaxed, self._relaxed_together)
-            self._relax(np.sort(batch))  # neighbours have more in common
+            self._relax(np.sort(batch))  # neighbouring cores share more
             self._relaxed_together = min(2 * self._relaxed_together, MOST_RELAXED)
 
     def open_cores(self, cores: Ints, threshold: float) -> Array:
@@ -332,7 +332,7 @@ def joined(tables: Sequence[Columns]) -> Columns:
     first, columns = tables[0], dict[str, Any]()
     for field in fields(first):
         parts = [getattr(table, field.name) for table in tables]
-        if isinstance(parts[0], tuple):  # a table for each kind of block
+        if isinstance(parts[0], tuple):  # one table per kind of block
             columns[field.name] = tuple(
                 {name: np.concatenate([kind[name] for kind in kinds]) for name in kinds[0]}
                 for kinds in zip(*parts, strict=True)

@@ -72,7 +72,7 @@ class Relaxation:
         means = (paths, *((path,) for path in paths))
         longest_N: Array = np.max([self._length(mean) for mean in means], axis=0)
         updated = self._by_stage("layer_optimizer")
-        if updated.ndim > 2:  # by sort: the fullest rank has as many blocks, of whatever kind
+        if updated.ndim > 2:  # by sort: the fullest rank's blocks, of any kind
             updated = updated.min(axis=-1)
         optimizer_N = self._by_stage("rank_optimizer") + self._most_even * updated
         follows_N = self._by_stage("rank_sync").min(axis=1) + optimizer_N.min(axis=1)

@@ -173,7 +173,7 @@ def replica_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
             continue
         within = replace(limits, only=only, allowed=limits.allowed & {"overlap"})
         training = question.training
-        if not training.optimizer_in_backward:  # which leaves each replica one microbatch
+        if not training.optimizer_in_backward:  # at one microbatch per replica
             training = training.model_copy(update={"global_batch": batch * dp})
         columns = legal_space(replace(question, training=training), within).all_rows()
         enough = batch // columns.mbs >= _least(columns) * columns.dp
@@ -235,7 +235,7 @@ class ReplicaSpace:
         x, blocks = self.columns, self.question.model.num_layers
         seconds = np.empty(len(x))
         retained = np.zeros(len(x))
-        if self.question.stack.torch_pipelining:  # those of the mean number of microbatches: some take fewer
+        if self.question.stack.torch_pipelining:  # for the mean number of microbatches: some take fewer
             boundaries = boundary_bytes(self.question, x)
             retained = boundaries.every_rank + boundaries.first_rank
         for rows in groups_of(x):

@@ -101,7 +101,7 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
         except InfeasibleError:
             if count_layouts(question, limits):
                 raise
-            raise nothing_legal(question, limits) from None  # of what the user said, not of the last part
+            raise nothing_legal(question, limits) from None  # the user's restrictions, not the last part's
     candidates: Candidates
     if question.has_pools:
         candidates = pool_candidates(question, limits)

@@ -56,7 +56,7 @@ class BalancedPrices:
 
 def balanced_prices(question: Question, columns: LayoutColumns) -> BalancedPrices:
     """Step time and peak memory of N legal layouts under each policy."""
-    costs = replace(stage_costs(question, columns), kinds=())  # of mean blocks
+    costs = replace(stage_costs(question, columns), kinds=())  # costs of mean blocks
     shapes = np.stack([columns.pp, columns.vpp, columns.schedule], axis=1)
     distinct, index = np.unique(shapes, axis=0, return_inverse=True)
     allowed = np.array([policy in question.training.recompute for policy in RECOMPUTE_POLICIES])

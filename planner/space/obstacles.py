@@ -356,7 +356,7 @@ def notes_of(question: Question, restrictions: Restrictions | None = None) -> tu
 def _learned_positions(question: Question) -> str:
     model, length = question.model, question.training.sequence_length
     if model.positions != "learned" or length <= model.longest_sequence or question.stack.name in OWN_STACKS:
-        return ""  # our own executor refuses it
+        return ""  # the project's executor refuses it
     extra = format_count(float((length - model.longest_sequence) * model.hidden_size))
     return (
         f"{model.name} has {grouped(model.longest_sequence)} learned positions; sequences of {grouped(length)} tokens"

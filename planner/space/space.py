@@ -436,7 +436,7 @@ def _legal_space(question: Question, restrictions: Restrictions) -> Space:
     stages = stages.reshape(-1, ZERO_STAGES) @ (1 << np.arange(ZERO_STAGES))
     microbatches = cores.microbatches(question.training.global_batch)
     keys = [getattr(cores, name) for name in columns_that_affect("pipeline") if not speaks_of_counts({name})]
-    keys += [offloaded > 0 for offloaded in counted_columns(cores)]  # how many decides no shape
+    keys += [offloaded > 0 for offloaded in counted_columns(cores)]  # the count affects no shape
     first, pipeline = first_of_each([*keys, microbatches, stages[family]])
     of_first = [variants[index] for index in family[first].tolist()]
     return Space(

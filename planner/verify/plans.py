@@ -73,7 +73,7 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
     yield Check("certificate", not mistakes, mistakes or "its bound and gap agree with the step")
     yield evenly_placed(plan, chosen)
     spending = budget or Budget()
-    spending.solver = "cbc"  # not the usual one
+    spending.solver = "cbc"  # not the default solver
     questions = {"optimum": _ask_again(plan, plan.certificate, priced, spending)}
     if plan.objective is not None and plan.objective.offers:
         questions["clusters"] = _ask_of_clusters(plan, plan.objective, spending)

@@ -145,7 +145,7 @@ def verify_cache(plan: ServingPlan) -> tuple[Check, ...]:
         return (Check("host", False, error.headline),)
     tables, order = plan.question.tables, filling_order(plan.question.tables)
     filled, hits = float(tables.counts @ (plan.rows * tables.row_bytes)), tables.hits(plan.rows)
-    row_bytes = float(tables.counts @ tables.row_bytes)  # as the size that was asked for ends within a row
+    row_bytes = float(tables.counts @ tables.row_bytes)  # as the requested size may end within a row
     fewest_hits, most_hits = (float(order.hits(max(0.0, filled + more))) for more in (-row_bytes, row_bytes))
     bound_holds = (
         max(fewest_hits, hits) * (1 - TOLERANCE) <= plan.bound <= max(most_hits, hits) * (1 + TOLERANCE)

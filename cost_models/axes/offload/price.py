@@ -92,7 +92,7 @@ def offload_bytes(sizes: Sizes, terms: Terms) -> Terms:
     layer_static, rank_static = over_blocks(sizes.held_block)
     layer_update, rank_update = over_blocks(sizes.updated_block)
     ends = sizes.ends[0]
-    if question.stack.offloads_ends:  # as the blocks that no count names
+    if question.stack.offloads_ends:  # as blocks without a count
         by_name = {
             field.name: {where: getattr(own[0], field.name) for where, own in states.items()}
             for field in fields(StateBytes)
@@ -100,7 +100,7 @@ def offload_bytes(sizes: Sizes, terms: Terms) -> Terms:
         ends = StateBytes(**{name: over_residencies(columns, own).layer for name, own in by_name.items()})
     streamed, parked = (blocks_with(question, columns, part) for part in (STREAMED, PARKED))
     ring, own_host = np.minimum(columns.ring, streamed), is_own_host(question.cluster)
-    apart = (columns.zero < 2) & question.stack.keeps_streamed_blocks  # gradients have buffers of their own
+    apart = (columns.zero < 2) & question.stack.keeps_streamed_blocks  # separate gradient buffers
     made_at_once = np.minimum(1 if own_host else _GRADIENT_BUFFERS, streamed)
     away, working = rest_is(columns, "activations")[:, None], terms["working"]["working"]
     gradients = np.where(apart, made_at_once * resident_bytes("gradients"), 0.0)
@@ -129,7 +129,7 @@ def offload_bytes(sizes: Sizes, terms: Terms) -> Terms:
 def offload_seconds(pieces: Pieces, terms: Terms) -> Terms:
     """Coefficients of time that offload changes; empty for layouts without offload."""
     question, columns, block = pieces.question, pieces.columns, pieces.block
-    if question.training.reference == "host":  # each block's weights come while the block before runs
+    if question.training.reference == "host":  # each block's weights are copied while the block before runs
         come = reference_bytes(question, columns) / link_rate(question, columns)
         shown = np.maximum(0.0, come - block.forward)
         return {"layer_forward": terms["layer_forward"] | {"offload": shown, "offload_hidden": come - shown}}
@@ -147,7 +147,7 @@ def offload_seconds(pieces: Pieces, terms: Terms) -> Terms:
         | {"offload": shown, "offload_hidden": busiest.clip(shown) - shown},
     }
     away = columns.offload_activations > 0
-    if away.any():  # they go down as the next block runs and come up as the one before does
+    if away.any():  # copied out during the next block, back during the one before
         rate = link_rate(question, columns)[:, None]
         moved = away[:, None] * activation_bytes(question, columns).block / rate
         backward = block.backward[:, None] + terms["layer_backward"]["recompute"]
@@ -199,7 +199,7 @@ def tiers(question: Question, layout: Layout) -> Mapping[str, Any]:
     def fullest(tier: str, sizes: list[Array], limits: list[float]) -> dict[str, float | None]:
         filled = zip((float(size[0]) for size in sizes), limits, strict=True)
         size, limit = max(filled, key=lambda one: one[0] / (one[1] or np.inf))
-        return {f"{tier}_bytes": size, f"{tier}_limit": limit or None}  # nobody says one
+        return {f"{tier}_bytes": size, f"{tier}_limit": limit or None}  # None: unknown
 
     found = fullest(
         "host",

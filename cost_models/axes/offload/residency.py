@@ -252,7 +252,7 @@ def turns_of_rank(
         assert kind in ("F", "B"), "split backward passes do not go with offload"
         uses += [Use(kind, block, microbatch) for block in blocks[stage][:: 1 if kind == "F" else -1]]
     last = {use.block: at for at, use in enumerate(uses) if use.kind == "B"}
-    wanted: list[list[int]] = [[]]  # of each pass, and of the end: the next `ring` different streamed blocks
+    wanted: list[list[int]] = [[]]  # next `ring` different streamed blocks, at each pass and at the end
     for use in reversed(uses):
         following = wanted[-1]
         if lives[use.block] == STREAMED:
