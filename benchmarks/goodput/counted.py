@@ -33,7 +33,7 @@ from cost_models.reliability.segments import Segment
 from executor.launch.environment import on_this_machine, worker_environment
 from meshwright.terminal.formats import as_csv
 
-STEP = Segment(work=1.0, saving=1.0, restart=8.0, between=40.0, lag=2.0)
+STEP = Segment(work=1.0, saving=1.0, restart=8.0, mtbf=40.0, lag=2.0)
 """Seconds of one step, a save, a restart, from failure to failure, until a save can be read."""
 LAYOUT = "dp2 mbs4 zero1"
 TINY = MODEL.model_copy(update={"num_layers": 1, "hidden_size": 32})
@@ -62,7 +62,7 @@ class Clock:
         return False
 
     def _gap(self) -> float:
-        return self.rng.expovariate(1 / STEP.between)
+        return self.rng.expovariate(1 / STEP.mtbf)
 
 
 def main() -> None:

@@ -53,7 +53,7 @@ def _mlsysim() -> list[Row]:
     rows = []
     for case, (between, saving, restart) in {**nodes, **by_hand}.items():
         interval = young(saving, between)
-        ours = Segment(work=best_work(saving, between), saving=saving, restart=restart, between=between)
+        ours = Segment(work=best_work(saving, between), saving=saving, restart=restart, mtbf=between)
         theirs = 1 - saving / interval - restart / between
         rows.append(
             {
@@ -80,7 +80,7 @@ def _airesim() -> list[Row]:
     failures = SERVERS * RATE * JOB + BAD * SERVERS / cured * TIMES / (TIMES + 1)
     between = JOB / failures
     ours = math.exp(-RECOVERY / between)  # of a segment of hardly any work, without saves
-    segment = Segment(work=1.0, saving=0.0, restart=RECOVERY, between=between)
+    segment = Segment(work=1.0, saving=0.0, restart=RECOVERY, mtbf=between)
     assert abs(segment.goodput - ours) < 1e-3
     return [
         {

@@ -104,7 +104,7 @@ def main() -> None:
 def _arm(out: Path, layout: str, between: float, failures: int, seed: int) -> dict[str, object]:
     rng = random.Random(seed)
     known, _ = _train(out, layout, CALIBRATED_EVERY, Killer([CALIBRATION_SECONDS] * CALIBRATION_KILLS, rng))
-    one = replace(segment_of(known), between=between)
+    one = replace(segment_of(known), mtbf=between)
     every = best_steps(replace(one, work=known.step_seconds))
     one = replace(one, work=every * known.step_seconds)
     seen, losses = _train(out, layout, every, Killer(typical_gaps(between, failures, rng), rng))

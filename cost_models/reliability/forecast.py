@@ -30,7 +30,7 @@ class Forecast:
 
     job: Job
     operations: OperationsSpec
-    every: int
+    interval: int
     """Steps from one checkpoint to the next."""
     segment: Segment
     """The steps between two checkpoints, at the pace of the slowest host."""
@@ -52,13 +52,13 @@ class Forecast:
     @property
     def resumes(self) -> Breakdown | None:
         """Seconds of the executor's restart by part; None: of another trainer."""
-        again = self.job.again
-        return None if again is None else Breakdown.of(**again.as_dict(), checkpoint=self.read)
+        restart = self.job.restart
+        return None if restart is None else Breakdown.of(**restart.as_dict(), checkpoint=self.read)
 
     @property
     def segments(self) -> float:
         """Checkpoints of the job."""
-        return self.job.steps / self.every
+        return self.job.steps / self.interval
 
     @property
     def failures(self) -> float:
@@ -92,17 +92,17 @@ class Forecast:
     @property
     def parts(self) -> Breakdown:
         """Breakdown of the expected seconds: the parts sum to `seconds`."""
-        one, n = self.segment, self.segments
-        known = {} if self.job.start is None else {"starting": self.job.start_seconds}
+        segment, count = self.segment, self.segments
+        start = {} if self.job.start is None else {"starting": self.job.start_seconds}
         return Breakdown.of(
             training=self.job.seconds,
             stragglers=(self.slowdown - 1) * self.job.seconds + self.replacing,
-            saving=n * one.saving,
-            lost_work=n * one.lost,
-            restarting=n * one.restarting,
-            waiting_for_spares=self.failures * self.waiting.each,
+            saving=count * segment.saving,
+            lost_work=count * segment.lost,
+            restarting=count * segment.restarting,
+            waiting_for_spares=self.failures * self.waiting.mean_seconds,
             maintenance=self.seconds * self.maintained,
-            **known,
+            **start,
         )
 
     @property
@@ -119,28 +119,33 @@ class Forecast:
 
     @property
     def _running(self) -> float:
-        kept = self.segments * (self.segment.expected + self.segment.failures * self.waiting.each)
-        return self.job.start_seconds + kept + self.replacing
+        per_segment = self.segment.expected + self.segment.failures * self.waiting.mean_seconds
+        return self.job.start_seconds + self.segments * per_segment + self.replacing
 
     @property
     def _variance(self) -> float:
         """Variance of a segment and the waits of its failures, independent Bernoulli times exponential variables."""
-        one, wait = self.segment, self.waiting
-        each, square = wait.each, 2 * wait.chance * wait.seconds**2
-        p, again = one.first_fails, math.expm1(min(one.again / one.between, 300.0))
-        count, squares = p * (1 + again), p * (1 + 3 * again + 2 * again**2)
-        first, _ = truncated(one.between, one.length)
-        retried, _ = truncated(one.between, one.again)
+        segment, wait = self.segment, self.waiting
+        mean_wait, square = wait.mean_seconds, 2 * wait.chance * wait.seconds**2
+        p, retries = segment.first_fails, math.expm1(min(segment.retry_seconds / segment.mtbf, 300.0))
+        count, squares = p * (1 + retries), p * (1 + 3 * retries + 2 * retries**2)
+        first, _ = truncated(segment.mtbf, segment.length)
+        retried, _ = truncated(segment.mtbf, segment.retry_seconds)
         # E[time · failures] beyond what a segment without failures adds, which is nothing
-        together = p * ((first + one.again) * (1 + again) + retried * (again + again + 2 * again**2))
-        covariance = together - one.expected * count
+        joint_mean = p * (
+            (first + segment.retry_seconds) * (1 + retries) + retried * (retries + retries + 2 * retries**2)
+        )
+        covariance = joint_mean - segment.expected * count
         return (
-            one.variance + count * (square - each**2) + (squares - count**2) * each**2 + 2 * each * covariance
+            segment.variance
+            + count * (square - mean_wait**2)
+            + (squares - count**2) * mean_wait**2
+            + 2 * mean_wait * covariance
         )
 
 
-def forecast(job: Job, operations: OperationsSpec, every: int | None = None) -> Forecast:
-    """The forecast of a job that saves every `every` steps; None: at the best interval.
+def forecast(job: Job, operations: OperationsSpec, interval: int | None = None) -> Forecast:
+    """The forecast of a job that saves every `interval` steps; None: at the best interval.
 
     Slow hosts are kept, or replaced as they turn up: whichever ends the job sooner.
 
@@ -150,41 +155,42 @@ def forecast(job: Job, operations: OperationsSpec, every: int | None = None) -> 
     """
     choices = (False, True) if 0 < operations.slow_hosts < 1 else (False,)
     result = min(
-        (_forecast(job, operations, every, evicts=evicts) for evicts in choices), key=lambda one: one.seconds
+        (_forecast(job, operations, interval, evicts=evicts) for evicts in choices),
+        key=lambda one: one.seconds,
     )
     if result.goodput < LEAST_GOODPUT:
         raise InfeasibleError(
-            f"the job never ends: {format_seconds(result.segment.between)} from failure to failure leave"
+            f"the job never ends: {format_seconds(result.segment.mtbf)} from failure to failure leave"
             f" {result.goodput:.1%} of the time to train",
             hint="a longer --mtbf, a quicker restart, faster storage or more spares",
         )
     return result
 
 
-def _forecast(job: Job, operations: OperationsSpec, every: int | None, *, evicts: bool) -> Forecast:
+def _forecast(job: Job, operations: OperationsSpec, interval: int | None, *, evicts: bool) -> Forecast:
     copy, flush = operations.pause + _copy(job, operations), job.checkpoint_bytes / operations.storage_write
     saving, lag = (copy, flush) if operations.asynchronous else (copy + flush, 0.0)
     read = job.reading(operations.storage_read or operations.storage_write)
-    restart = operations.detection + max(operations.restart, job.again.total if job.again else 0.0) + read
-    between = operations.mtbf / job.gpus
-    if between <= restart:
+    restart = operations.detection + max(operations.restart, job.restart.total if job.restart else 0.0) + read
+    mtbf = operations.mtbf / job.gpus
+    if mtbf <= restart:
         raise InfeasibleError(
-            f"the job never ends: with {job.gpus:,} GPUs something fails every {format_seconds(between)}, and a"
+            f"the job never ends: with {job.gpus:,} GPUs something fails every {format_seconds(mtbf)}, and a"
             f" restart takes {format_seconds(restart)}",
             hint="fewer GPUs, a longer --mtbf, or a quicker restart",
         )
     stop = operations.maintenance
     any_slow = 1 - (1 - operations.slow_hosts) ** job.nodes
     slowdown = 1.0 if evicts else 1 + operations.slowness * any_slow
-    step = Segment(work=job.step_seconds * slowdown, saving=saving, restart=restart, between=between, lag=lag)
-    if every is not None:
-        _require_possible(every, job, operations, step)
+    step = Segment(work=job.step_seconds * slowdown, saving=saving, restart=restart, mtbf=mtbf, lag=lag)
+    if interval is not None:
+        _require_possible(interval, job, operations, step)
     result = Forecast(
         job=job,
         operations=operations,
-        every=1,
+        interval=1,
         segment=step,
-        waiting=waiting(operations.spares, operations.repair, between),
+        waiting=waiting(operations.spares, operations.repair, mtbf),
         slowdown=slowdown,
         evicts=evicts,
         maintained=0.0 if stop is None else min(0.99, (stop.takes + restart + saving) / stop.every),
@@ -192,29 +198,29 @@ def _forecast(job: Job, operations: OperationsSpec, every: int | None, *, evicts
         flush=flush,
         read=read,
     )
-    return with_every(result, every or min(best_steps(step), job.steps))
+    return with_interval(result, interval or min(best_steps(step), job.steps))
 
 
-def with_every(prediction: Forecast, every: int) -> Forecast:
+def with_interval(prediction: Forecast, interval: int) -> Forecast:
     """The forecast with another number of steps between checkpoints."""
     step = prediction.job.step_seconds * prediction.slowdown
-    return replace(prediction, every=every, segment=replace(prediction.segment, work=every * step))
+    return replace(prediction, interval=interval, segment=replace(prediction.segment, work=interval * step))
 
 
 def least_steps(prediction: Forecast) -> int:
     """Minimum number of steps between checkpoints that storage keeps up with."""
-    return _least_interval(with_every(prediction, 1).segment)
+    return _least_interval(with_interval(prediction, 1).segment)
 
 
 def best_steps(step: Segment) -> int:
     """Steps between checkpoints with the least expected time; `step` is a segment of one step."""
     fewest = _least_interval(step)
-    work = best_work(step.saving, step.between) / step.work
+    work = best_work(step.saving, step.mtbf) / step.work
     near = {max(fewest, math.floor(work)), max(fewest, math.ceil(work)), fewest}
 
     def cost(steps: int) -> float:
-        one = replace(step, work=steps * step.work)
-        return one.expected / one.work
+        candidate = replace(step, work=steps * step.work)
+        return candidate.expected / candidate.work
 
     return min(sorted(near), key=cost)
 
@@ -230,16 +236,16 @@ def _copy(job: Job, operations: OperationsSpec) -> float:
     return 0.0 if link is None else job.checkpoint_bytes / job.gpus / link
 
 
-def _require_possible(every: int, job: Job, operations: OperationsSpec, step: Segment) -> None:
-    """Raises InputError where a job cannot save every `every` steps."""
-    if not 1 <= every <= job.steps:
-        raise InputError(f"a job of {job.steps:,} steps cannot save every {every:,} of them")
+def _require_possible(interval: int, job: Job, operations: OperationsSpec, step: Segment) -> None:
+    """Raises InputError where a job cannot save every `interval` steps."""
+    if not 1 <= interval <= job.steps:
+        raise InputError(f"a job of {job.steps:,} steps cannot save every {interval:,} of them")
     fewest = _least_interval(step)
-    if every >= fewest:
+    if interval >= fewest:
         return
     message = (
         f"storage takes {format_bytes(job.checkpoint_bytes)} at {format_bandwidth(operations.storage_write)}: longer"
-        f" than {every:,} steps"
+        f" than {interval:,} steps"
     )
     raise InputError(
         "checkpoints come faster than storage takes them",

@@ -79,12 +79,12 @@ def store_seconds(ranks: int, requests_of_rank: int) -> float:
     return ranks * requests_of_rank * float(read_data("errors/start")["request"])
 
 
-def start_up(question: Question, layout: Layout, *, drawn: bool = True) -> Breakdown:
-    """Seconds of a start by part; weights that are not `drawn` are loaded."""
+def start_up(question: Question, layout: Layout, *, draws: bool = True) -> Breakdown:
+    """Seconds of a start by part; weights that are not `draws` are loaded."""
     seconds = read_data("errors/start")
     blocks, split = question.model.num_layers / layout.pp, layout.zero >= 2 or layout.tp > 1
     weights = blocks * float(seconds["split_block" if split else "block"])
-    if drawn:
+    if draws:
         elements = total_parameters(question.model) * copies(question, layout) / layout.num_gpus
         on_gpu = float(seconds["draw_bytes"]) / question.cluster.gpu.memory_bandwidth
         weights += elements * (float(seconds["draw"]) if is_own_host(question.cluster) else on_gpu)
@@ -104,9 +104,9 @@ def _peers(size: int) -> int:
 class Resume:
     """The reading of a checkpoint by the ranks of a layout."""
 
-    whole: float
+    checkpoint_bytes: float
     """Bytes of the checkpoint."""
-    held: float
+    held_bytes: float
     """Bytes that all ranks hold together: more than the whole where several hold the same."""
     ranks: int
     sending: float
@@ -114,36 +114,41 @@ class Resume:
 
     def reads_once(self, storage: float) -> bool:
         """Whether one reader that sends to the other ranks is faster, at `storage` bytes/s for all readers together."""
-        return (self.held - self.whole) / storage > self.sending
+        return (self.held_bytes - self.checkpoint_bytes) / storage > self.sending
 
     def seconds(self, storage: float) -> float:
         """Seconds until every rank has its state."""
         once = self.reads_once(storage)
-        reading = self.whole / storage + self.sending if once else self.held / storage
-        digest = float(read_data("errors/start")["digest"]) * self.whole / self.ranks
-        return self.whole / storage + digest + reading
+        reading = self.checkpoint_bytes / storage + self.sending if once else self.held_bytes / storage
+        digest = float(read_data("errors/start")["digest"]) * self.checkpoint_bytes / self.ranks
+        return self.checkpoint_bytes / storage + digest + reading
 
 
-def resume_of(question: Question, layout: Layout, whole: float) -> Resume:
-    """The reading of a checkpoint of `whole` bytes."""
+def resume_of(question: Question, layout: Layout, checkpoint_size: float) -> Resume:
+    """The reading of a checkpoint of `checkpoint_size` bytes."""
     ranks, sending = layout.num_gpus, 0.0
-    for share, same in _parts(question, layout):
-        message = np.array([whole * share * float(same.size[0]) / ranks])
-        sending += float(broadcast_seconds(message, same, question.hardware)[0])
-    return Resume(whole=whole, held=whole * copies(question, layout), ranks=ranks, sending=sending)
+    for share, holders in _parts(question, layout):
+        message = np.array([checkpoint_size * share * float(holders.size[0]) / ranks])
+        sending += float(broadcast_seconds(message, holders, question.hardware)[0])
+    return Resume(
+        checkpoint_bytes=checkpoint_size,
+        held_bytes=checkpoint_size * copies(question, layout),
+        ranks=ranks,
+        sending=sending,
+    )
 
 
 def copies(question: Question, layout: Layout) -> float:
     """Ranks that hold, and update, the same parameter: the mean over all."""
-    return sum(share * float(same.size[0]) for share, same in _parts(question, layout))
+    return sum(share * float(holders.size[0]) for share, holders in _parts(question, layout))
 
 
 def _parts(question: Question, layout: Layout) -> Iterator[tuple[float, Groups]]:
     """(share of the model's parameters, groups of ranks with equal copies): without, then of routed experts."""
     model, groups = question.model, axis_groups(question.cluster, LayoutColumns.of([layout]))
     routed = model.num_layers * float(parameters(model, np.array([1])).experts[0]) / total_parameters(model)
-    for share, same in ((1 - routed, groups.data), (routed, groups.experts)):
-        yield share, same.every if layout.zero == 0 else same.copies
+    for share, holders in ((1 - routed, groups.data), (routed, groups.experts)):
+        yield share, holders.every if layout.zero == 0 else holders.copies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +167,7 @@ class Job:
     """Power limit of a GPU."""
     start: Breakdown | None = None
     """Seconds of the first start by part. None: unknown."""
-    again: Breakdown | None = None
+    restart: Breakdown | None = None
     """Seconds of a restart by part; no start is faster, as it draws no weights. None: unknown."""
     resume: Resume | None = None
     """How a restart reads a checkpoint; None: each byte once."""
@@ -202,8 +207,10 @@ def job_of(question: Question, step_seconds: float, layout: Layout | None = None
     )
     if layout is None or question.stack.name not in OWN_STACKS:
         return job
-    start, again = (start_up(question, layout, drawn=drawn) for drawn in (True, False))
-    return replace(job, start=start, again=again, resume=resume_of(question, layout, job.checkpoint_bytes))
+    start, restart = (start_up(question, layout, draws=drawn) for drawn in (True, False))
+    return replace(
+        job, start=start, restart=restart, resume=resume_of(question, layout, job.checkpoint_bytes)
+    )
 
 
 def checkpoint_bytes(question: Question) -> float:
@@ -212,11 +219,11 @@ def checkpoint_bytes(question: Question) -> float:
     training = question.training
     state = STATE_BYTES[training.state_dtype]
     master = state if training.element_bytes < 4 else 0.0
-    each = training.element_bytes + master + moment_bytes(question)
+    state_per_parameter = training.element_bytes + master + moment_bytes(question)
     if training.tuning is not None:
-        return trained_parameters(question.model, training.tuning) * each
-    whole = total_parameters(question.model)
+        return trained_parameters(question.model, training.tuning) * state_per_parameter
+    elements = total_parameters(question.model)
     if training.freeze:
-        states = each - training.element_bytes
-        return whole * training.element_bytes + unfrozen_parameters(question.model, training) * states
-    return whole * each
+        states = state_per_parameter - training.element_bytes
+        return elements * training.element_bytes + unfrozen_parameters(question.model, training) * states
+    return elements * state_per_parameter

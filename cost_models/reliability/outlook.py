@@ -15,7 +15,7 @@ import numpy as np
 
 from cost_models.arrays import Array, Ints
 from cost_models.errors import InfeasibleError
-from cost_models.reliability.forecast import Forecast, forecast, with_every
+from cost_models.reliability.forecast import Forecast, forecast, with_interval
 from cost_models.reliability.segments import truncated
 from cost_models.specs.cluster import OperationsSpec
 from cost_models.units import grouped
@@ -43,13 +43,13 @@ def draw_ends(prediction: Forecast, runs: int = RUNS, seed: int = SEED) -> Ends:
     A segment fails with a chance, or not; one that failed is tried until a restart and a segment pass without failure.
     """
     rng = np.random.default_rng(seed)
-    one, count = prediction.segment, max(1, round(prediction.segments))
-    fails = rng.binomial(count, one.first_fails, runs)
-    passes = math.exp(-one.again / one.between)
+    segment, count = prediction.segment, max(1, round(prediction.segments))
+    fails = rng.binomial(count, segment.first_fails, runs)
+    passes = math.exp(-segment.retry_seconds / segment.mtbf)
     retries = np.where(fails > 0, rng.negative_binomial(np.maximum(fails, 1), passes), 0)
-    seconds = (count - fails) * one.length + fails * one.again
-    seconds = seconds + _sum_of(rng, fails, one.between, one.length)
-    seconds += _sum_of(rng, retries, one.between, one.again)
+    seconds = (count - fails) * segment.length + fails * segment.retry_seconds
+    seconds = seconds + _sum_of(rng, fails, segment.mtbf, segment.length)
+    seconds += _sum_of(rng, retries, segment.mtbf, segment.retry_seconds)
     if prediction.waiting.chance:
         waits = rng.binomial(fails + retries, prediction.waiting.chance)
         seconds += np.where(waits > 0, rng.gamma(np.maximum(waits, 1), prediction.waiting.seconds), 0.0)
@@ -59,18 +59,18 @@ def draw_ends(prediction: Forecast, runs: int = RUNS, seed: int = SEED) -> Ends:
 
 def draw_ends_of(prediction: Forecast, steps: Array, runs: int = RUNS) -> Ends:
     """Draws of the job's end where a step takes any of `steps` (K,) seconds, each as likely: `runs` draws in all."""
-    each = [
+    draws = [
         draw_ends(
-            with_every(
+            with_interval(
                 forecast(replace(prediction.job, step_seconds=float(step)), prediction.operations),
-                prediction.every,
+                prediction.interval,
             ),
             max(1, runs // len(steps)),
             SEED + place,
         )
         for place, step in enumerate(steps)
     ]
-    return Ends(np.sort(np.concatenate([one.seconds for one in each])))
+    return Ends(np.sort(np.concatenate([one.seconds for one in draws])))
 
 
 def _sum_of(rng: np.random.Generator, counts: Ints, mean: float, threshold: float) -> Array:
@@ -91,26 +91,26 @@ def _sum_of(rng: np.random.Generator, counts: Ints, mean: float, threshold: floa
 class Change:
     """A change of the operations, and the forecast with it."""
 
-    what: str
-    found: Forecast
+    name: str
+    forecast: Forecast
 
 
-def changes_of(found: Forecast, every: int | None = None) -> tuple[Change, ...]:
+def changes_of(current: Forecast, interval: int | None = None) -> tuple[Change, ...]:
     """Changes that end the job at least a thousandth sooner, the best first.
 
-    Each keeps the interval between checkpoints that a person fixed, `every`, and the best one is a change of its own;
+    Each keeps the interval between checkpoints that the user fixed, and the best one is a change of its own;
     where nobody fixed it each has its own best.
     """
-    known = []
-    for what, operations in _changed(found.operations):
+    changes = []
+    for name, operations in _changed(current.operations):
         with suppress(InfeasibleError):
-            known.append(Change(what, forecast(found.job, operations, every)))
-    if every is not None:
-        best = forecast(found.job, found.operations)
-        oftener = "often" if best.every < every else "rarely"
-        known.append(Change(f"saving more {oftener}, every {grouped(best.every)} steps", best))
-    worth = (one for one in known if one.found.seconds < found.seconds * (1 - _WORTH))
-    return tuple(sorted(worth, key=lambda one: one.found.seconds))
+            changes.append(Change(name, forecast(current.job, operations, interval)))
+    if interval is not None:
+        best = forecast(current.job, current.operations)
+        oftener = "often" if best.interval < interval else "rarely"
+        changes.append(Change(f"saving more {oftener}, every {grouped(best.interval)} steps", best))
+    worth = (change for change in changes if change.forecast.seconds < current.seconds * (1 - _WORTH))
+    return tuple(sorted(worth, key=lambda change: change.forecast.seconds))
 
 
 _WORTH = 1e-3

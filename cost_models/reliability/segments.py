@@ -31,7 +31,7 @@ class Segment:
     """Training waits for so long at each checkpoint, δ."""
     restart: float
     """From a failure until training goes on, R."""
-    between: float
+    mtbf: float
     """Mean time between failures of the whole job, M."""
     lag: float = 0.0
     """From a saved checkpoint until it could be read, f."""
@@ -44,8 +44,8 @@ class Segment:
     @property
     def expected(self) -> float:
         """Expected seconds of a segment."""
-        m = self.between
-        return m * _exp((self.restart + self.lag) / m) * math.expm1(min(self.length / m, _MOST))
+        m = self.mtbf
+        return m * _exp((self.restart + self.lag) / m) * math.expm1(min(self.length / m, _MAX_EXPONENT))
 
     @property
     def goodput(self) -> float:
@@ -55,12 +55,12 @@ class Segment:
     @property
     def failures(self) -> float:
         """Expected failures in a segment: restarts can fail, too."""
-        return self.expected / self.between
+        return self.expected / self.mtbf
 
     @property
     def restarting(self) -> float:
         """Expected seconds of restarts in a segment."""
-        return self.failures * self.between * -math.expm1(-self.restart / self.between)
+        return self.failures * self.mtbf * -math.expm1(-self.restart / self.mtbf)
 
     @property
     def lost(self) -> float:
@@ -70,10 +70,10 @@ class Segment:
     @property
     def first_fails(self) -> float:
         """Chance of a failure before the segment is done."""
-        return -math.expm1(-self.length / self.between)
+        return -math.expm1(-self.length / self.mtbf)
 
     @property
-    def again(self) -> float:
+    def retry_seconds(self) -> float:
         """Seconds without a failure needed after one: restart, unreadable checkpoint, segment."""
         return self.restart + self.lag + self.length
 
@@ -84,8 +84,8 @@ class Segment:
         Without a failure it takes L; else the time to the first, T < L, and then trials that need W = R + f + L without
         one: mean m(e^{W/m} − 1), variance m²e^{2W/m} − 2mWe^{W/m} − m².
         """
-        m, p = self.between, self.first_fails
-        length, need = self.length, self.again
+        m, p = self.mtbf, self.first_fails
+        length, need = self.length, self.retry_seconds
         grown = _exp(need / m)
         trials = m * (grown - 1)
         spread = max(0.0, m * m * (grown * grown - 1) - 2 * m * need * grown)
@@ -94,42 +94,42 @@ class Segment:
         return max(0.0, of_square - self.expected**2)
 
 
-_MOST = 350.0
+_MAX_EXPONENT = 350.0
 """Exponents beyond this are no number any more that anybody waits for; its square can still be written."""
 
 
 def _exp(value: float) -> float:
-    return math.exp(min(value, _MOST))
+    return math.exp(min(value, _MAX_EXPONENT))
 
 
-def truncated(mean: float, below: float) -> tuple[float, float]:
-    """Mean and mean square of an exponential time, conditioned to be shorter than `below`."""
-    x = below / mean
+def truncated(mean: float, threshold: float) -> tuple[float, float]:
+    """Mean and mean square of an exponential time, conditioned to be shorter than `threshold`."""
+    x = threshold / mean
     if x < 1e-4:  # uniform: what follows loses all its digits
-        return below / 2, below**2 / 3
-    left = math.exp(-x)
+        return threshold / 2, threshold**2 / 3
+    survival = math.exp(-x)
     share = -math.expm1(-x)
-    first = mean - below * left / share
-    square = 2 * mean * first - below**2 * left / share
+    first = mean - threshold * survival / share
+    square = 2 * mean * first - threshold**2 * survival / share
     return first, square
 
 
-def young(saving: float, between: float) -> float:
+def young(saving: float, mtbf: float) -> float:
     """Seconds of work between checkpoints, first order: √(2δM) (Young 1974)."""
-    return math.sqrt(2 * saving * between)
+    return math.sqrt(2 * saving * mtbf)
 
 
-def daly(saving: float, between: float) -> float:
+def daly(saving: float, mtbf: float) -> float:
     """Seconds of work between checkpoints: √(2δM) − δ, or M where saving takes too long for it (Daly 2006)."""
-    return young(saving, between) - saving if saving < between / 2 else between
+    return young(saving, mtbf) - saving if saving < mtbf / 2 else mtbf
 
 
-def best_work(saving: float, between: float) -> float:
+def best_work(saving: float, mtbf: float) -> float:
     """Seconds of work between checkpoints that minimise E/τ: the zero of e^{−(τ+δ)/M} − 1 + τ/M."""
-    low, high = 0.0, between  # at M the slope is e^{−(M+δ)/M} > 0
+    low, high = 0.0, mtbf  # at M the slope is e^{−(M+δ)/M} > 0
     for _ in range(200):
         middle = (low + high) / 2
-        if math.exp(-(middle + saving) / between) - 1 + middle / between < 0:
+        if math.exp(-(middle + saving) / mtbf) - 1 + middle / mtbf < 0:
             low = middle
         else:
             high = middle
@@ -138,7 +138,7 @@ def best_work(saving: float, between: float) -> float:
 
 def first_order_ratio(segment: Segment) -> float:
     """Share of the time that trains, to first order: (1 − (R + τ/2)/M) / (1 + δ/τ) (Kokolis et al. 2024, ETTR)."""
-    wasted = (segment.restart + segment.lag + segment.work / 2) / segment.between
+    wasted = (segment.restart + segment.lag + segment.work / 2) / segment.mtbf
     return max(0.0, 1 - wasted) / (1 + segment.saving / segment.work)
 
 
@@ -152,7 +152,7 @@ class Waiting:
     """Mean wait for a spare where none is free; exponential."""
 
     @property
-    def each(self) -> float:
+    def mean_seconds(self) -> float:
         """Mean seconds of waiting for each failure."""
         return self.chance * self.seconds
 
@@ -160,12 +160,12 @@ class Waiting:
 NO_WAITING = Waiting(chance=0.0, seconds=0.0)
 
 
-def waiting(spares: int | None, repair: float, between: float) -> Waiting:
-    """Waits with `spares` spare nodes where a node fails every `between` seconds of running; None: a spare is always
+def waiting(spares: int | None, repair: float, mtbf: float) -> Waiting:
+    """Waits with `spares` spare nodes where a node fails every `mtbf` seconds of running; None: a spare is always
     ready."""
     if spares is None:
         return NO_WAITING
-    return Waiting(chance=blocked(spares, repair / between), seconds=repair / (spares + 1))
+    return Waiting(chance=blocked(spares, repair / mtbf), seconds=repair / (spares + 1))
 
 
 def blocked(servers: int, load: float) -> float:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cost_models.errors import InfeasibleError
-from cost_models.reliability.forecast import Forecast, least_steps, with_every
+from cost_models.reliability.forecast import Forecast, least_steps, with_interval
 from cost_models.reliability.forecast import forecast as forecast_of
 from cost_models.units import format_days, grouped
 from meshwright.plots.parts import style
@@ -38,7 +38,7 @@ def forecast(frame: Frame, found: Forecast, subject: str) -> Figure:
         _ends(end, frame[frame["what"] == "interval"])
         _goodputs(sizes, frame[frame["what"] == "gpus"])
         finding = (
-            f"Saving every {grouped(found.every)} steps ends the job after {format_days(found.seconds)}, goodput"
+            f"Saving every {grouped(found.interval)} steps ends the job after {format_days(found.seconds)}, goodput"
             f" {percent(found.goodput)}"
         )
         style.put_title(figure, finding, subject)
@@ -101,16 +101,17 @@ def forecast_frame(found: Forecast) -> pd.DataFrame:
 
     Steps on other numbers of GPUs are taken to be as many times shorter.
     """
-    rows = [_row("interval", one, chosen=one.every == found.every) for one in _intervals(found)]
+    rows = [_row("interval", one, chosen=one.interval == found.interval) for one in _intervals(found)]
     rows += [_row("gpus", one, chosen=one.job.gpus == found.job.gpus) for one in _sizes(found)]
     return frame_of(rows)
 
 
 def _intervals(found: Forecast) -> Iterator[Forecast]:
-    least, most = max(found.every / _SPREAD, least_steps(found)), min(found.every * _SPREAD, found.job.steps)
+    least = max(found.interval / _SPREAD, least_steps(found))
+    most = min(found.interval * _SPREAD, found.job.steps)
     steps = np.round(np.geomspace(least, max(least, most), _INTERVALS)).astype(int)
-    for every in sorted({*steps.tolist(), found.every}):
-        yield with_every(found, every)
+    for every in sorted({*steps.tolist(), found.interval}):
+        yield with_interval(found, every)
 
 
 def _sizes(found: Forecast) -> Iterator[Forecast]:
@@ -136,7 +137,7 @@ def _row(what: str, one: Forecast, *, chosen: bool) -> dict[str, Any]:
     return {
         "what": what,
         "gpus": one.job.gpus,
-        "every": one.every,
+        "every": one.interval,
         "work_seconds": one.segment.work,
         "seconds": one.seconds,
         "early_seconds": max(one.job.seconds, one.seconds - reach),

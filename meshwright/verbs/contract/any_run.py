@@ -133,7 +133,7 @@ def segment_of(seen: OperationsReport) -> Segment:
         work=seen.every * seen.step_seconds,
         saving=save.blocked,
         restart=restart.detection + restart.starting + restart.loading,
-        between=seen.wall_seconds / failures if failures else math.inf,
+        mtbf=seen.wall_seconds / failures if failures else math.inf,
         lag=save.flush,
     )
 
@@ -141,7 +141,7 @@ def segment_of(seen: OperationsReport) -> Segment:
 def forecast_shares(seen: OperationsReport) -> dict[str, float]:
     """Part → its share of the time by the formula of a segment."""
     one = segment_of(seen)
-    if math.isinf(one.between):
+    if math.isinf(one.mtbf):
         return {"training": one.work / one.length, "saving": one.saving / one.length} | dict.fromkeys(
             ("lost_work", "restarting"), 0.0
         )
@@ -167,7 +167,7 @@ def operations_spec(seen: OperationsReport, gpus: int, name: str) -> OperationsS
     return OperationsSpec.model_validate(
         {
             "name": "measured",
-            "mtbf": _seconds(min(one.between * gpus, _LONGEST_BETWEEN)),
+            "mtbf": _seconds(min(one.mtbf * gpus, _LONGEST_BETWEEN)),
             "detection": _seconds(restart.detection),
             "restart": _seconds(restart.starting),
             "storage_write": _rate(save.size / save.flush),

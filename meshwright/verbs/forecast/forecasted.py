@@ -13,7 +13,7 @@ import numpy as np
 from cost_models.estimate import Breakdown
 from cost_models.expected import ExpectedStep
 from cost_models.question import Question
-from cost_models.reliability.forecast import Forecast, with_every
+from cost_models.reliability.forecast import Forecast, with_interval
 from cost_models.reliability.outlook import Change, changes_of, draw_ends, draw_ends_of
 from cost_models.reliability.segments import daly, first_order_ratio, young
 from cost_models.units import format_count, format_days, format_seconds, grouped
@@ -106,17 +106,17 @@ class Forecasted(AnswerBase):
             "goodput": found.goodput,
             "parts": found.parts.as_dict(),
             "failures": found.failures,
-            "seconds_between_failures": one.between,
+            "seconds_between_failures": one.mtbf,
             "restart_seconds": one.restart,
             **({} if found.job.start is None else {"start": found.job.start.as_dict()}),
             **({} if found.resumes is None else {"resume": found.resumes.as_dict()}),
             "checkpoint": {
-                "every_steps": found.every,
+                "every_steps": found.interval,
                 "work_seconds": one.work,
                 "waits_seconds": one.saving,
                 "flush_seconds": found.flush,
-                "young_seconds": young(one.saving, one.between),
-                "daly_seconds": daly(one.saving, one.between),
+                "young_seconds": young(one.saving, one.mtbf),
+                "daly_seconds": daly(one.saving, one.mtbf),
                 "first_order_ratio": first_order_ratio(one),
             },
             "gpu_hours": found.gpu_hours,
@@ -124,9 +124,9 @@ class Forecasted(AnswerBase):
             "replaces_slow_hosts": found.evicts,
             "changes": [
                 {
-                    "change": one.what,
-                    "seconds": one.found.seconds,
-                    "saved_seconds": found.seconds - one.found.seconds,
+                    "change": one.name,
+                    "seconds": one.forecast.seconds,
+                    "saved_seconds": found.seconds - one.forecast.seconds,
                 }
                 for one in self.changes
             ],
@@ -208,9 +208,9 @@ class Forecasted(AnswerBase):
         found, one = self.found, self.found.segment
         wait = f"GPUs wait {format_seconds(one.saving)}" if one.saving else "GPUs do not wait"
         readable = f", readable {format_seconds(one.lag)} later" if one.lag else ""
-        words = f"Save every {grouped(found.every)} steps ({_time(one.work)}): {wait}{readable}"
-        longer = with_every(found, min(10 * found.every, found.job.steps))
-        if longer.every > found.every:
+        words = f"Save every {grouped(found.interval)} steps ({_time(one.work)}): {wait}{readable}"
+        longer = with_interval(found, min(10 * found.interval, found.job.steps))
+        if longer.interval > found.interval:
             words += f"; ten times as rarely ends it {_later(longer.seconds - found.seconds)}"
         return words
 
@@ -218,7 +218,7 @@ class Forecasted(AnswerBase):
     def _failures(self) -> str:
         found, one = self.found, self.found.segment
         words = (
-            f"{found.failures:,.0f} failures are expected, one every {_time(one.between)}; each costs"
+            f"{found.failures:,.0f} failures are expected, one every {_time(one.mtbf)}; each costs"
             f" {_time(one.restart)} to restart and {_time(one.lost * found.segments / max(found.failures, 1e-9))}"
             " of work done again"
         )
@@ -233,7 +233,7 @@ class Forecasted(AnswerBase):
     @property
     def _sooner(self) -> Table:
         rows = [
-            (one.what, _time(one.found.seconds), _time(self.found.seconds - one.found.seconds))
+            (one.name, _time(one.forecast.seconds), _time(self.found.seconds - one.forecast.seconds))
             for one in self.changes
         ]
         return table(("change", "ends after", "sooner by"), rows, words=("change",))

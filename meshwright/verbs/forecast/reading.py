@@ -143,7 +143,7 @@ def steps_between_checkpoints(
         )
     question = plan.question
     asked = _to_train_on(question, question.training.tokens or steps * question.training.tokens_per_step)
-    return forecast_of(_job(asked, plan)[0], known).every, known.name
+    return forecast_of(_job(asked, plan)[0], known).interval, known.name
 
 
 def _read(options: Operations) -> Operations:

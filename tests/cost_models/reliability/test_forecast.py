@@ -11,7 +11,7 @@ from forecast_job import JOB
 
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.catalog import load_operations, names
-from cost_models.reliability.forecast import forecast, with_every
+from cost_models.reliability.forecast import forecast, with_interval
 from cost_models.reliability.outlook import RUNS, changes_of, draw_ends, draw_ends_of
 from cost_models.specs.cluster import OperationsSpec
 
@@ -76,30 +76,30 @@ def test_draws_agree_with_mean_and_deviation() -> None:
 
 def test_no_other_interval_ends_it_sooner() -> None:
     found = forecast(JOB, BUSY)
-    for every in (1, found.every - 1, found.every + 1, 10 * found.every):
-        assert with_every(found, every).seconds >= found.seconds
+    for every in (1, found.interval - 1, found.interval + 1, 10 * found.interval):
+        assert with_interval(found, every).seconds >= found.seconds
 
 
 def test_what_helps_ends_it_sooner() -> None:
     found = forecast(JOB, BUSY)
-    saved = [found.seconds - one.found.seconds for one in changes_of(found)]
+    saved = [found.seconds - one.forecast.seconds for one in changes_of(found)]
     assert saved == sorted(saved, reverse=True)
     assert min(saved) > 0
-    assert {"one more spare node", "half as many failures"} <= {one.what for one in changes_of(found)}
+    assert {"one more spare node", "half as many failures"} <= {one.name for one in changes_of(found)}
 
 
 @pytest.mark.parametrize("factor", [0.2, 1.0, 5.0])
 def test_what_helps_keeps_an_interval_that_somebody_fixed(factor: float) -> None:
     """Twice of what two rows change, at the same interval, ends no later than each; another interval is its own row."""
     free = forecast(JOB, BUSY)
-    every = max(1, round(free.every * factor))
+    every = max(1, round(free.interval * factor))
     found = forecast(JOB, BUSY, every)
     changes = changes_of(found, every)
-    own = [one for one in changes if one.what.startswith("saving more")]
-    assert all(one.found.every == every for one in changes if one not in own)
-    assert [one.found.every for one in own] == [free.every] * (factor != 1.0)
-    assert all(("often" if factor > 1 else "rarely") in one.what for one in own)
-    assert all(one.found.seconds < found.seconds for one in changes)
+    own = [one for one in changes if one.name.startswith("saving more")]
+    assert all(one.forecast.interval == every for one in changes if one not in own)
+    assert [one.forecast.interval for one in own] == [free.interval] * (factor != 1.0)
+    assert all(("often" if factor > 1 else "rarely") in one.name for one in own)
+    assert all(one.forecast.seconds < found.seconds for one in changes)
 
 
 def test_writing_while_training_waits_less_and_loses_more() -> None:
@@ -130,15 +130,15 @@ def test_no_spare_at_all_means_waiting_for_every_repair() -> None:
 def test_storage_must_keep_up() -> None:
     slow = operations(storage_write="1 GB/s", mtbf="1000000 h")
     with pytest.raises(InputError, match=r"storage takes 12.6 TiB at 1 GB/s: longer than 10 steps") as caught:
-        forecast(JOB, slow, every=10)
+        forecast(JOB, slow, interval=10)
     assert "or more" in caught.value.hint
-    assert forecast(JOB, slow).every * 5.0 >= 13.8e12 / 1e9 - 1
+    assert forecast(JOB, slow).interval * 5.0 >= 13.8e12 / 1e9 - 1
 
 
 @pytest.mark.parametrize("every", [0, 300_001])
 def test_an_interval_beyond_the_job_is_refused(every: int) -> None:
     with pytest.raises(InputError, match="cannot save every"):
-        forecast(JOB, operations(), every=every)
+        forecast(JOB, operations(), interval=every)
 
 
 @pytest.mark.parametrize("name", names("operations"))

@@ -65,7 +65,7 @@ def test_a_start_builds_and_draws_what_a_rank_has() -> None:
     alone, shared = (parse_layout(f"dp4 mbs1 {zero}") for zero in ("zero0", "zero1"))
     for layout, same in ((alone, 4), (shared, 1)):
         assert copies(local, layout) == same
-        again = start_up(local, layout, drawn=False)
+        again = start_up(local, layout, draws=False)
         drawn = start_up(local, layout)["weights"] - again["weights"]
         assert drawn == pytest.approx(354.8e6 * same / 4 * 1.5e-8, rel=2e-3)
         assert again["weights"] == pytest.approx(24 * 0.004)
@@ -78,7 +78,7 @@ def test_storage_is_read_once_where_links_are_faster() -> None:
     asked, layout = question("llama2-13b", 512), parse_layout("dp512 mbs1 zero1 shard8")
     whole = checkpoint_bytes(asked)
     found = resume_of(asked, layout, whole)
-    assert found.held == pytest.approx(64 * whole)
+    assert found.held_bytes == pytest.approx(64 * whole)
     assert found.sending > whole / 8 / 50e9  # of one adapter
     slow, fast = 100e9, 1e15
     assert found.reads_once(slow)
@@ -87,7 +87,7 @@ def test_storage_is_read_once_where_links_are_faster() -> None:
     assert found.seconds(slow) == pytest.approx(2 * whole / slow + digest + found.sending)
     assert found.seconds(fast) == pytest.approx(65 * whole / fast + digest)
     alone = resume_of(asked, parse_layout("dp512 mbs1 zero1"), whole)
-    assert (alone.held, alone.sending) == (pytest.approx(whole), 0.0)
+    assert (alone.held_bytes, alone.sending) == (pytest.approx(whole), 0.0)
     mixture = question("mixtral-8x7b", 64)
     assert 1 < copies(mixture, parse_layout("dp64 ep8 mbs1 zero1 shard8")) <= 8
 
@@ -95,9 +95,9 @@ def test_storage_is_read_once_where_links_are_faster() -> None:
 def test_a_forecast_pays_one_start_and_no_restart_is_quicker() -> None:
     operations = load_operations("megascale").model_copy(update={"slow_hosts": 0.0})
     starts = Breakdown.of(processes=5.0, groups=1.0), Breakdown.of(processes=5.0, groups=5000.0)
-    plain = forecast(JOB, operations, every=100)
+    plain = forecast(JOB, operations, interval=100)
     quick, slow = (
-        forecast(replace(JOB, start=start, again=start), operations, every=100) for start in starts
+        forecast(replace(JOB, start=start, restart=start), operations, interval=100) for start in starts
     )
     assert quick.segment == plain.segment
     assert quick.seconds == pytest.approx(plain.seconds + 6.0 / (1 - plain.maintained), abs=1e-6)

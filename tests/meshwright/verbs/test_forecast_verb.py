@@ -66,7 +66,7 @@ def test_flags_change_the_operations(plan: Path) -> None:
         forecast(plan, "3T", mtbf="500000 h", restart="30 s", storage="4 TB/s"),
     )
     assert "operations `llama3`" in usual.assumptions[0]
-    assert rare.found.segment.between == 500_000 * 3600 / 8192
+    assert rare.found.segment.mtbf == 500_000 * 3600 / 8192
     assert rare.found.seconds < usual.found.seconds
 
 
@@ -91,7 +91,7 @@ def test_a_run_saves_as_often_as_the_forecast_finds_best(plan: Path) -> None:
     loaded = load_plan(plan)
     every, known = steps_between_checkpoints(loaded, 100_000, "rsc1")
     tokens = 100_000 * loaded.training.tokens_per_step
-    assert (every, known) == (forecast(plan, tokens, operations="rsc1").found.every, "rsc1")
+    assert (every, known) == (forecast(plan, tokens, operations="rsc1").found.interval, "rsc1")
 
 
 def test_a_run_that_nothing_starts_again_has_no_best_interval(plan: Path) -> None:
