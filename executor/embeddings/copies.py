@@ -10,13 +10,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from cost_models.specs.recommender.sharding import Placed
+from cost_models.specs.recommender.sharding import TablePlacement
 from executor.embeddings.bags import Bags, RowGradients, cut, row_gradients
 from executor.embeddings.exchanges import Peers
 from executor.embeddings.places import Places, Slice
 
 
-def copy_slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:
+def copy_slices(table: Slice, placed: TablePlacement, places: Places) -> list[Slice]:
     """One slice that all ranks have."""
     return [table]
 

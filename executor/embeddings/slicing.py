@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from cost_models.errors import InputError, Problem
 from cost_models.specs.recommender.model import TableSpec
-from cost_models.specs.recommender.sharding import Placed, Sharding
+from cost_models.specs.recommender.sharding import Sharding, TablePlacement
 from executor.embeddings.copies import copy_slices
 from executor.embeddings.holding import device_share
 from executor.embeddings.places import Places, Slice
@@ -47,7 +47,7 @@ def all_slices(tables: Sequence[TableSpec], sharding: Sharding, places: Places) 
     ]
 
 
-def _slices(index: int, table: TableSpec, placed: Placed, places: Places) -> list[Slice]:
+def _slices(index: int, table: TableSpec, placed: TablePlacement, places: Places) -> list[Slice]:
     share = device_share(placed.option)
     bags = int(table.pooling) if table.combiner == "concat" else 1
     complete = Slice(
@@ -63,7 +63,7 @@ def _slices(index: int, table: TableSpec, placed: Placed, places: Places) -> lis
     return [*copy, *_WAYS[placed.option.form](rest, placed, places)]
 
 
-def _impossible(table: TableSpec, placed: Placed, places: Places) -> str:
+def _impossible(table: TableSpec, placed: TablePlacement, places: Places) -> str:
     form = placed.option.form
     there = places.nodes if form == "node-row" else places.ranks
     missing = [place for place in placed.at if place >= there]
@@ -76,7 +76,7 @@ def _impossible(table: TableSpec, placed: Placed, places: Places) -> str:
     return ""
 
 
-def hot_and_rest(table: Slice, placed: Placed) -> tuple[list[Slice], Slice]:
+def hot_and_rest(table: Slice, placed: TablePlacement) -> tuple[list[Slice], Slice]:
     """(the copy of its hot rows, or none; the rest of the table)."""
     hot = hot_rows(table.rows, placed.option.hot)
     if not hot:

@@ -21,18 +21,18 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from cost_models.specs.recommender.sharding import Placed
+from cost_models.specs.recommender.sharding import TablePlacement
 from executor.embeddings.bags import cut
 from executor.embeddings.exchanges import Peers
 from executor.embeddings.places import Places, Slice
 
 
-def whole_slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:
+def whole_slices(table: Slice, placed: TablePlacement, places: Places) -> list[Slice]:
     """The whole table, on its rank."""
     return [replace(table, rank=placed.at[0])]
 
 
-def row_slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:
+def row_slices(table: Slice, placed: TablePlacement, places: Places) -> list[Slice]:
     """One on each rank; or, of so many slices on ranks of their own, sums that travel as whole tables do."""
     if placed.at:
         ways = len(placed.at)
@@ -43,7 +43,7 @@ def row_slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:
     return [replace(table, rank=rank, ways=places.ranks, residue=rank) for rank in range(places.ranks)]
 
 
-def node_slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:
+def node_slices(table: Slice, placed: TablePlacement, places: Places) -> list[Slice]:
     """One on each rank of the table's node, or nodes."""
     ranks = [node * places.per_node + place for node in placed.at for place in range(places.per_node)]
     return [replace(table, rank=rank, ways=len(ranks), residue=residue) for residue, rank in enumerate(ranks)]
@@ -109,7 +109,7 @@ def _in_order(message: Tensor) -> Tensor:
     return message if 1 in message.shape[:2] else message.transpose(0, 1)
 
 
-def column_slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:
+def column_slices(table: Slice, placed: TablePlacement, places: Places) -> list[Slice]:
     """As many slices as the option says, of columns side by side, as even as may be."""
     count = placed.option.shards
     borders = [table.end * index // count for index in range(count + 1)]

@@ -21,7 +21,7 @@ from cost_models.errors import InputError, Problem
 from cost_models.files.reading import read_document
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.recommender.model import RecommenderSpec
-from cost_models.specs.recommender.sharding import Form, Option, Placed, Sharding
+from cost_models.specs.recommender.sharding import Form, Option, Sharding, TablePlacement
 from planner.formats.exporter import Exported, Exporter
 
 VERSION = "1.8.0"
@@ -123,7 +123,7 @@ def import_sharding(path: str | Path, model: RecommenderSpec) -> tuple[Sharding,
         ) from None
     if world < 1 or local < 1 or world % local:
         raise InputError(f"`{path}` has {world} ranks in nodes of {local}")
-    placements: list[Placed] = []
+    placements: list[TablePlacement] = []
     for number, name in enumerate(model.table_names):
         table = model.classes[model.class_of_table[number]]
         table_name = name if name in tables else _module_name(name)
@@ -162,7 +162,7 @@ def not_in_torchrec(option: Option) -> str:
     return ""
 
 
-def _parameter(rows: int, width: int, placement: Placed, world: int, local: int) -> dict[str, Any]:
+def _parameter(rows: int, width: int, placement: TablePlacement, world: int, local: int) -> dict[str, Any]:
     """One table's ParameterSharding."""
     option = placement.option
     fields: dict[str, Any] = {
@@ -197,7 +197,7 @@ def _kernel(option: Option) -> str:
     return "fused_uvm_caching" if option.cached else "fused_uvm"
 
 
-def _ranks(placement: Placed, world: int, local: int) -> list[int]:
+def _ranks(placement: TablePlacement, world: int, local: int) -> list[int]:
     if placement.option.form in ("row", "copy"):
         return list(range(world))
     if placement.option.form == "node-row":
@@ -206,7 +206,7 @@ def _ranks(placement: Placed, world: int, local: int) -> list[int]:
 
 
 def _shards(
-    rows: int, width: int, placement: Placed, world: int, local: int
+    rows: int, width: int, placement: TablePlacement, world: int, local: int
 ) -> Iterator[tuple[list[int], list[int]]]:
     form, slices = placement.option.form, placement.option.shards
     if form in ("row", "node-row"):
@@ -220,7 +220,7 @@ def _shards(
         yield [0, index * (width // slices)], [rows, width // slices]
 
 
-def _placement(fields: dict[str, Any], rows: int, width: int, world: int, local: int) -> Placed:
+def _placement(fields: dict[str, Any], rows: int, width: int, world: int, local: int) -> TablePlacement:
     """A table's option and places. Raises ValueError with the reason where nothing here shards so."""
     form = next((form for form, name in _TYPES.items() if name == fields["sharding_type"]), None)
     ranks = [int(rank) for rank in fields["ranks"] or ()]
@@ -247,7 +247,7 @@ def _placement(fields: dict[str, Any], rows: int, width: int, world: int, local:
     at = tuple(ranks) if form in ("whole", "column") else ()
     if form == "node-row":
         at = (ranks[0] // local,)
-    placement = Placed(option, at)
+    placement = TablePlacement(option, at)
     spec = fields.get("sharding_spec")
     if spec is not None and form != "copy":
         shards = [(one["shard_offsets"], one["shard_sizes"]) for one in spec["shards"]]

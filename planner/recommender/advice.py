@@ -14,7 +14,7 @@ from cost_models.memory.device import is_own_host
 from cost_models.recommender.estimating import RecommenderEstimate, estimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.cluster import FULL
-from cost_models.specs.recommender.sharding import Placed, Sharding
+from cost_models.specs.recommender.sharding import Sharding, TablePlacement
 from planner.recommender.answer import ShardingAnswer, best_sharding
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.search.search import Budget
@@ -117,7 +117,7 @@ def advise_sharding(
 def _path(
     question: RecommenderQuestion, today: Sharding, running: RecommenderEstimate, best: Sharding
 ) -> Iterator[ShardingChange]:
-    groups: dict[tuple[int, str, str], dict[int, Placed]] = {}
+    groups: dict[tuple[int, str, str], dict[int, TablePlacement]] = {}
     for table, (placed, target) in enumerate(zip(today.tables, best.tables, strict=True)):
         if placed != target:
             key = question.model.class_of_table[table], str(placed.option), str(target.option)
@@ -161,7 +161,7 @@ def _excess_bytes(priced: RecommenderEstimate) -> float:
     return float(devices + (priced.host_bytes - priced.host_memory).clip(min=0).sum())
 
 
-def _with(sharding: Sharding, placements: Mapping[int, Placed]) -> Sharding:
+def _with(sharding: Sharding, placements: Mapping[int, TablePlacement]) -> Sharding:
     return Sharding(tuple(placements.get(table, placed) for table, placed in enumerate(sharding.tables)))
 
 

@@ -16,7 +16,7 @@ from cost_models.errors import InputError
 from cost_models.memory.device import is_own_host
 from cost_models.recommender.priced import STAGES, PricedOptions
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.specs.recommender.sharding import Option, Placed, Sharding, TableWord, parse_words
+from cost_models.specs.recommender.sharding import Option, Sharding, TablePlacement, TableWord, parse_words
 from planner.recommender.answer import Loads, loads_of, rows_of
 from planner.recommender.restrictions import ShardingRestrictions, covered_options
 from planner.recommender.search.problem import FULL, limited
@@ -30,12 +30,12 @@ class BindingTable:
     """A table on a GPU that determines the length of a stage."""
 
     table: int
-    placement: Placed
+    placement: TablePlacement
     seconds: float
     """Seconds that the table loads this GPU with in this stage."""
     without_seconds: float
     """The step without this table."""
-    otherwise: Placed | None
+    otherwise: TablePlacement | None
     """Best alternative placement; None where none fits."""
     otherwise_seconds: float | None
     """Seconds of the step with the table held so."""
@@ -61,7 +61,7 @@ def binding_stages(
     """The binding GPU and tables of every stage that tables load, in the order of the step."""
     places = [placed.at for placed in sharding.tables]
     loads = loads_of(priced, rows, places)
-    repriced: dict[int, tuple[float, Placed | None, float | None]] = {}
+    repriced: dict[int, tuple[float, TablePlacement | None, float | None]] = {}
     stages = []
     for stage, name in enumerate(_names(priced)):
         gpu = int(loads.load[:, stage].argmax())
@@ -126,19 +126,19 @@ def _largest(
 
 def _repriced(
     priced: PricedOptions, loads: Loads, row: int, at: tuple[int, ...], table: int
-) -> tuple[float, Placed | None, float | None]:
+) -> tuple[float, TablePlacement | None, float | None]:
     """The step without a table, the best alternative option of the table, and the step with it."""
     table_loads = loads_of(priced, [row], [at])
     load_without = loads.load - table_loads.load
     device = loads.device_bytes - table_loads.device_bytes + priced.fixed_bytes
     host = loads.host_bytes - table_loads.host_bytes
-    best: tuple[Placed | None, float | None] = None, None
+    best: tuple[TablePlacement | None, float | None] = None, None
     for option_row in np.flatnonzero(priced.table_class == priced.table_class[row]).tolist():
         if option_row == row:
             continue
         tried = best_places(priced, option_row, load_without, device, host)
         if tried is not None and (best[1] is None or tried[1] < best[1]):
-            best = Placed(priced.options[option_row], tried[0]), tried[1]
+            best = TablePlacement(priced.options[option_row], tried[0]), tried[1]
     return _step(priced, load_without), *best
 
 
@@ -241,12 +241,12 @@ def alternative(
     )
 
 
-def _stated_placement(word: TableWord, nth: int) -> Placed | None:
+def _stated_placement(word: TableWord, nth: int) -> TablePlacement | None:
     """The nth table of a word with its places; None where these are free."""
     shards = word.option.shards if word.option.placed else 0
     if shards and not word.at:
         return None
-    return Placed(word.option, word.at[nth * shards : (nth + 1) * shards])
+    return TablePlacement(word.option, word.at[nth * shards : (nth + 1) * shards])
 
 
 def refusal(question: RecommenderQuestion, table: int, option: Option) -> str:
@@ -285,7 +285,9 @@ def _priced(
     return limited(covered_options(question, wider, sharding), restrictions)
 
 
-def _best_place(priced: PricedOptions, placed_tables: dict[int, Placed], row: int, option: Option) -> Placed:
+def _best_place(
+    priced: PricedOptions, placed_tables: dict[int, TablePlacement], row: int, option: Option
+) -> TablePlacement:
     """A table, `row` of the prices today, in an option beside those that lie there: its shards where they lengthen the
     step least; where none has room, as if there were."""
     class_rows = np.flatnonzero(priced.table_class == priced.table_class[row]).tolist()
@@ -299,5 +301,5 @@ def _best_place(priced: PricedOptions, placed_tables: dict[int, Placed], row: in
     loads = loads_of(priced, rows, [placed.at for placed in placed_tables.values()])
     for prices in (priced, replace(priced, device_memory=np.inf, host_memory=np.inf)):
         if places := best_places(prices, option_row, loads.load, loads.device_bytes, loads.host_bytes):
-            return Placed(option, places[0])
+            return TablePlacement(option, places[0])
     raise AssertionError("slices fit on as many places")

@@ -20,7 +20,7 @@ from cost_models.errors import InputError, RunError
 from cost_models.recommender.estimating import estimate
 from cost_models.recommender.priced import PricedOptions
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.specs.recommender.sharding import Placed, Sharding
+from cost_models.specs.recommender.sharding import Sharding, TablePlacement
 from cost_models.units import counted
 from planner.exact.solvers import Interrupt, SolverName, available_solver, interruptible
 from planner.recommender.restrictions import ShardingRestrictions, covered_options
@@ -169,7 +169,7 @@ def sharding_of(problem: Problem, placement: Placement) -> tuple[Sharding, tuple
     chosen_rows = tuple(rows.tolist())
     options = problem.priced.options
     tables = tuple(
-        Placed(options[row], tuple(sorted(places[table]))) for table, row in enumerate(chosen_rows)
+        TablePlacement(options[row], tuple(sorted(places[table]))) for table, row in enumerate(chosen_rows)
     )
     return Sharding(tables), chosen_rows
 

@@ -193,11 +193,11 @@ class EagerBuffers(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_releases_before(cls, given: Any) -> Any:
+    def _of_releases_before(cls, fields: Any) -> Any:
         """Accept plan files of earlier releases, which list two copies that are no longer made."""
-        if not isinstance(given, dict):
-            return given
-        return {name: value for name, value in given.items() if name not in ("gathered", "alone")}
+        if not isinstance(fields, dict):
+            return fields
+        return {name: value for name, value in fields.items() if name not in ("gathered", "alone")}
 
 
 class RecommenderStack(Spec):

@@ -63,8 +63,8 @@ class TableSpec(Spec):
             raise ValueError(f"`histogram` counts {rows} rows, the table has {self.rows}")
         if abs(sum(share for _, share in self.histogram) - 1) > 1e-3:
             raise ValueError("shares of `histogram` must add up to 1")
-        each = [share / rows for rows, share in self.histogram]
-        if any(later > earlier * (1 + 1e-9) for earlier, later in pairwise(each)):
+        row_shares = [share / rows for rows, share in self.histogram]
+        if any(later > earlier * (1 + 1e-9) for earlier, later in pairwise(row_shares)):
             raise ValueError("`histogram` must begin with the rows that are used most")
         return self
 

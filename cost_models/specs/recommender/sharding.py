@@ -78,7 +78,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class TablePlacement:
     """A table's option and the places of its shards: GPUs (for `node-row` nodes); () if the table loads all
     GPUs alike."""
 
@@ -94,17 +94,17 @@ class Placed:
 class Sharding:
     """Placement of every table, in the order in which tables are numbered."""
 
-    tables: tuple[Placed, ...]
+    tables: tuple[TablePlacement, ...]
 
     def __str__(self) -> str:
         words = []
         for option, run in groupby(enumerate(self.tables), key=lambda pair: pair[1].option):
             members = list(run)
             first, last = members[0][0], members[-1][0]
-            which = str(first) if first == last else f"{first}-{last}"
-            at = ",".join(str(place) for _, placed in members for place in placed.at)
+            numbers = str(first) if first == last else f"{first}-{last}"
+            at = ",".join(str(place) for _, placement in members for place in placement.at)
             form, slash, tier = str(option).partition("/")
-            words.append(f"table:{which}={form}{'@' + at if at else ''}{slash}{tier}")
+            words.append(f"table:{numbers}={form}{'@' + at if at else ''}{slash}{tier}")
         return " ".join(words)
 
 
@@ -132,30 +132,30 @@ def parse_words(text: str, num_tables: int) -> tuple[TableWord, ...]:
     Raises:
         InputError: invalid words, tables that do not exist, or numbers of places that do not fit; all at once.
     """
-    words, wrong = _read_words(text, num_tables)
-    _require(wrong)
+    words, errors = _read_words(text, num_tables)
+    _require(errors)
     return words
 
 
 def _read_words(text: str, num_tables: int) -> tuple[tuple[TableWord, ...], list[str]]:
     """Valid words of a sharding, and an error for each invalid word."""
-    words, wrong = [], []
+    words, errors = [], []
     for word in text.split():
         try:
             words.append(_parse_word(word, num_tables))
         except ValueError as error:
-            wrong.append(str(error))
-    return tuple(words), wrong
+            errors.append(str(error))
+    return tuple(words), errors
 
 
-def _require(wrong: Sequence[str]) -> None:
+def _require(errors: Sequence[str]) -> None:
     """Raise InputError with all errors, if there are any."""
-    if len(wrong) == 1:
-        raise InputError(wrong[0])
-    if wrong:
+    if len(errors) == 1:
+        raise InputError(errors[0])
+    if errors:
         raise InputError(
-            f"{len(wrong)} things are wrong with the sharding",
-            problems=first_of([Problem("", one) for one in wrong]),
+            f"{len(errors)} things are wrong with the sharding",
+            problems=first_of([Problem("", one) for one in errors]),
         )
 
 
@@ -165,23 +165,27 @@ def parse_sharding(text: str, num_tables: int) -> Sharding:
     Raises:
         InputError: as `parse_words`; or tables without a word, with two, or without a place; all at once.
     """
-    found: dict[int, Placed | None] = {}
-    words, wrong = _read_words(text, num_tables)
-    unread = bool(wrong)
-    for said in words:
-        shards = said.option.shards if said.option.placed else 0
-        tables = range(said.first, said.last + 1)
-        if lost := shards and not said.at:
-            wrong.append(f"table:{said.first} has no place; write it like `{said.option}@0`")
+    placements: dict[int, TablePlacement | None] = {}
+    words, errors = _read_words(text, num_tables)
+    unread = bool(errors)
+    for word in words:
+        shards = word.option.shards if word.option.placed else 0
+        tables = range(word.first, word.last + 1)
+        if lost := shards and not word.at:
+            errors.append(f"table:{word.first} has no place; write it like `{word.option}@0`")
         for nth, table in enumerate(tables):
-            if table in found:
-                wrong.append(f"table:{table} is said twice")
-            found[table] = None if lost else Placed(said.option, said.at[nth * shards : (nth + 1) * shards])
-    if (missing := [table for table in range(num_tables) if table not in found]) and not unread:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        wrong.append(f"nothing is said of table:{missing[0]}{more}")
-    _require(wrong)
-    return Sharding(tuple(placed for table in range(num_tables) if (placed := found[table]) is not None))
+            if table in placements:
+                errors.append(f"table:{table} is said twice")
+            placements[table] = (
+                None if lost else TablePlacement(word.option, word.at[nth * shards : (nth + 1) * shards])
+            )
+    if (missing := [table for table in range(num_tables) if table not in placements]) and not unread:
+        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        errors.append(f"nothing is said of table:{missing[0]}{others}")
+    _require(errors)
+    return Sharding(
+        tuple(placement for table in range(num_tables) if (placement := placements[table]) is not None)
+    )
 
 
 def parse_option(text: str) -> Option:

@@ -9,7 +9,7 @@ import numpy as np
 from cost_models.memory.device import is_own_host
 from cost_models.recommender.estimating import RecommenderEstimate
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.specs.recommender.sharding import Placed, Sharding
+from cost_models.specs.recommender.sharding import Sharding, TablePlacement
 from cost_models.units import counted, format_bytes, format_count, grouped
 from meshwright.records.shardings import while_
 from meshwright.render.facts import Fact
@@ -122,7 +122,7 @@ def _table_bytes(question: RecommenderQuestion, number: int) -> float:
     return one.rows * one.width * question.training.table_bytes
 
 
-def _tables_at(numbers: Sequence[int], names: Sequence[str], tables: Sequence[Placed]) -> str:
+def _tables_at(numbers: Sequence[int], names: Sequence[str], tables: Sequence[TablePlacement]) -> str:
     words = []
     for number in numbers[:_MOST_NAMED]:
         at = "/".join(map(str, tables[number].at))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from cost_models.specs.recommender.sharding import (
     FORMS,
     Option,
-    Placed,
     Sharding,
+    TablePlacement,
     parse_option,
     parse_sharding,
 )
@@ -31,20 +31,24 @@ def options(draw: st.DrawFn) -> Option:
 
 
 @st.composite
-def placed(draw: st.DrawFn) -> Placed:
+def placed(draw: st.DrawFn) -> TablePlacement:
     option = draw(options())
     count = option.shards if option.placed else 0
-    return Placed(option, tuple(draw(st.lists(st.integers(0, 1000), min_size=count, max_size=count))))
+    return TablePlacement(option, tuple(draw(st.lists(st.integers(0, 1000), min_size=count, max_size=count))))
 
 
 @given(st.lists(placed(), min_size=1, max_size=12))
-def test_what_is_written_is_read_back(tables: list[Placed]) -> None:
+def test_what_is_written_is_read_back(tables: list[TablePlacement]) -> None:
     sharding = Sharding(tuple(tables))
     assert parse_sharding(str(sharding), len(tables)) == sharding
 
 
 def test_neighbours_with_one_option_share_a_word() -> None:
-    tables = [Placed(Option("column", 2), (0, 4)), Placed(Option("column", 2), (1, 5)), Placed(Option("row"))]
+    tables = [
+        TablePlacement(Option("column", 2), (0, 4)),
+        TablePlacement(Option("column", 2), (1, 5)),
+        TablePlacement(Option("row")),
+    ]
     assert str(Sharding(tuple(tables))) == "table:0-1=column2@0,4,1,5 table:2=row"
 
 

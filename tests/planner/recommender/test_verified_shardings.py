@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from shardings import random_prices
 
-from cost_models.specs.recommender.sharding import Placed, Sharding
+from cost_models.specs.recommender.sharding import Sharding, TablePlacement
 from planner.recommender.alternatives import binding_stages
 from planner.recommender.answer import loads_of, plan_sharding
 from planner.recommender.restrictions import ShardingRestrictions
@@ -44,7 +44,7 @@ def test_false_claims_are_found_out() -> None:
     ):
         assert verify_sharding(PRICES, found.sharding, proof, restrictions=forbidden)[1].passed is False
     small = replace(PRICES, device_memory=float(found.loads.device_bytes.max()) * 0.99)
-    moved = Sharding(tuple(Placed(one.option, one.at) for one in tables))
+    moved = Sharding(tuple(TablePlacement(one.option, one.at) for one in tables))
     assert verify_sharding(small, moved, proof)[0].passed is False
 
 
