@@ -85,8 +85,8 @@ from cost_models.communication.topology import (
 )
 from cost_models.operators.accumulation import gradient_dtype, reduces_every_microbatch
 from cost_models.operators.block import block_operators
-from cost_models.operators.parameters import WHOLE, Tuned
-from cost_models.operators.record import handed_on, tokens_on_rank
+from cost_models.operators.parameters import ALL_TRAINED, TrainedShare
+from cost_models.operators.record import boundary_elements, tokens_on_rank
 from cost_models.operators.traffic import destinations
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS, Context
@@ -120,7 +120,7 @@ def data_seconds(
     groups: ReplicaGroups,
     module_parameters: Array,
     owners: Array | float = 1.0,
-    of: Tuned = WHOLE,
+    of: TrainedShare = ALL_TRAINED,
 ) -> DataSeconds:
     """Seconds over the ranks that hold a module, with `module_parameters` (N,) parameters on each, of which
     `of` gives the trained share.
@@ -141,10 +141,10 @@ def data_seconds(
     gather = all_gather_seconds(weights, groups.shard, profile)
     pieces = stack.zero3_collectives_per_block
     whole, pieced = module_parameters * (element * of.share + of.frozen), gather
-    if pieces != 1 or of is not WHOLE:
+    if pieces != 1 or of is not ALL_TRAINED:
         pieced = pieces * all_gather_seconds(whole / pieces, groups.shard, profile)
     updated = gather
-    if of is not WHOLE:  # frozen weights have no reduced gradients, and are only sent for compute
+    if of is not ALL_TRAINED:  # frozen weights have no reduced gradients, and are only sent for compute
         trains = np.asarray(of.share) > 0
         reduce, updated = reduce * trains, np.where(zero == 3, pieced, gather * trains)
     elif stack.updates_by_owner:
@@ -161,20 +161,14 @@ def data_seconds(
     )
 
 
-def owners_of(columns: LayoutColumns, module: Array, held: Array, tensors: float) -> Array:
-    """(N,) ranks that own tensors of a module: its share of the `held` parameters, at most one rank per
-    tensor."""
-    return np.minimum(tensors, columns.shard * module / held)
-
-
-def no_seconds(rows: int) -> DataSeconds:
+def no_data_seconds(rows: int) -> DataSeconds:
     """Zero seconds in every phase, for modules that no other rank holds."""
     none = np.broadcast_to(np.float64(0.0), (rows,))
     return DataSeconds(**{field.name: none for field in fields(DataSeconds)})
 
 
-def exposed(
-    communication: Array, window: Array, profile: HardwareProfile, *, overlapped: bool | Bools
+def exposed_seconds(
+    communication: Array, window: Array, profile: HardwareProfile, *, overlapped: bool | Bools = True
 ) -> Array:
     """(N,) seconds of `communication` still exposed when it overlaps `window` seconds of compute, if
     `overlapped`.
@@ -265,12 +259,12 @@ def context_seconds(
             # share of blocks with attention
             parts = [(question.model.attention_share * seconds, share) for seconds, share in messages]
             behind = [
-                seconds - exposed(seconds, share * kernels, question.hardware, overlapped=True)
+                seconds - exposed_seconds(seconds, share * kernels, question.hardware)
                 for seconds, share in parts
             ]
             sent[number] = np.where(rows, sum(seconds for seconds, _ in parts), sent[number])
             hidden[number] = np.where(rows, np.sum(behind, axis=0), hidden[number])
-    heads = _heads_of_states(question, columns, group)
+    heads = _state_heads_seconds(question, columns, group)
     return ContextSeconds(
         forward=sent[0] - hidden[0] + heads,
         backward=sent[1] - hidden[1] + heads,
@@ -283,7 +277,7 @@ _Messages = Sequence[tuple[Array, Array | float]]
 """(N,) seconds of messages, and the share of the attention kernels that can hide them."""
 
 
-def _heads_of_states(question: Question, columns: LayoutColumns, group: Groups) -> Array:
+def _state_heads_seconds(question: Question, columns: LayoutColumns, group: Groups) -> Array:
     """(N,) seconds of one pass over a recurrence: tokens are traded for heads before its convolution and back
     after its scan, whatever attention does.
 
@@ -308,22 +302,24 @@ def _rank_bytes(question: Question, columns: LayoutColumns) -> Array:
     return tokens / columns.tp * question.training.element_bytes
 
 
-def _ring(question: Question, columns: LayoutColumns, group: Groups) -> tuple[_Messages, _Messages]:
+def _ring_messages(question: Question, columns: LayoutColumns, group: Groups) -> tuple[_Messages, _Messages]:
     keys_values = attended_width(question) * _rank_bytes(question, columns)
     steps, behind = columns.cp - 1, (columns.cp - 1) / columns.cp
     forward = steps * point_to_point_seconds(keys_values, group, question.hardware)
     if question.stack.torch_context_parallel:
-        return [(forward, behind)], [(forward, behind), *_gradients_round(question, columns, group)]
+        return [(forward, behind)], [(forward, behind), *_gradient_ring_messages(question, columns, group)]
     backward = steps * point_to_point_seconds(2 * keys_values, group, question.hardware)
     return [(forward, behind)], [(backward, behind)]
 
 
-def _all_gather(question: Question, columns: LayoutColumns, group: Groups) -> tuple[_Messages, _Messages]:
+def _gather_messages(
+    question: Question, columns: LayoutColumns, group: Groups
+) -> tuple[_Messages, _Messages]:
     keys_values = columns.cp * (attended_width(question) * _rank_bytes(question, columns))
     forward = all_gather_seconds(keys_values, group, question.hardware)
     if question.stack.torch_context_parallel:
         first_step = 1 / columns.cp
-        gradients = _gradients_round(question, columns, group)
+        gradients = _gradient_ring_messages(question, columns, group)
         return [(forward, first_step)], [(forward, first_step), *gradients]
     return [(forward, 0.0)], [
         (forward, 0.0),
@@ -331,7 +327,7 @@ def _all_gather(question: Question, columns: LayoutColumns, group: Groups) -> tu
     ]
 
 
-def _gradients_round(question: Question, columns: LayoutColumns, group: Groups) -> _Messages:
+def _gradient_ring_messages(question: Question, columns: LayoutColumns, group: Groups) -> _Messages:
     """Messages of key and value gradients in fp32, passed on after each of c steps."""
     size = STATE_BYTES["fp32"] / question.training.element_bytes
     gradients = size * attended_width(question) * _rank_bytes(question, columns)
@@ -339,7 +335,7 @@ def _gradients_round(question: Question, columns: LayoutColumns, group: Groups) 
     return [((columns.cp - 1) * one, (columns.cp - 1) / columns.cp), (one, 0.0)]
 
 
-def _all_to_all(question: Question, columns: LayoutColumns, group: Groups) -> tuple[_Messages, _Messages]:
+def _trade_messages(question: Question, columns: LayoutColumns, group: Groups) -> tuple[_Messages, _Messages]:
     model, whole = question.model, columns.cp * _rank_bytes(question, columns)
     there = all_to_all_seconds(whole * (model.query_size + 2 * model.kv_size), group, question.hardware)
     seconds = there + all_to_all_seconds(whole * model.query_size, group, question.hardware)
@@ -347,7 +343,11 @@ def _all_to_all(question: Question, columns: LayoutColumns, group: Groups) -> tu
 
 
 _Passes = Callable[[Question, LayoutColumns, Groups], tuple[_Messages, _Messages]]
-_PASSES: dict[Context, _Passes] = {"ring": _ring, "all-gather": _all_gather, "all-to-all": _all_to_all}
+_PASSES: dict[Context, _Passes] = {
+    "ring": _ring_messages,
+    "all-gather": _gather_messages,
+    "all-to-all": _trade_messages,
+}
 """Messages of forward and backward passes for each way of context parallelism, without overlap."""
 
 
@@ -388,7 +388,7 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     model = question.model
     routed_only = model.moe_share if model.shared_expert_ffn_hidden_size == 0 else 0.0
     times = np.where(sp, model.feed_forward_share - routed_only, model.feed_forward_share)
-    inner = _selections(question, tokens, group)
+    inner = _selection_seconds(question, tokens, group)
     crosses, source = question.model.stacks is not None, question.model.source_share
     mixes = 1.0 - question.model.mixer_share("none")
     entered = times + mixes * (
@@ -420,7 +420,7 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     )
 
 
-def _selections(question: Question, tokens: Array, group: Groups) -> Array:
+def _selection_seconds(question: Question, tokens: Array, group: Groups) -> Array:
     """(N,) seconds to sum Mamba-1's joint projection over tensor ranks, or its gradient; mean over blocks."""
     mixer, share = question.model.recurrence, question.model.mixer_share("recurrence", "both")
     if mixer is None or not (mixer.step_rank and share):
@@ -434,14 +434,16 @@ def expert_seconds(question: Question, columns: LayoutColumns, groups: MeshGroup
     model, training, profile = question.model, question.training, question.hardware
     if not model.has_experts:
         return np.zeros(len(columns))
-    exchanged = 2 * _one_way(question, columns, groups, training.element_bytes)
+    exchanged = 2 * _exchange_seconds(question, columns, groups, training.element_bytes)
     copies = tokens_on_rank(question, columns, "sent") * model.hidden_size * training.element_bytes
     gathered = all_gather_seconds(columns.etp * copies, groups.etp, profile)
     scattered = reduce_scatter_seconds(columns.etp * copies, groups.etp, profile)
     return model.moe_share * (exchanged + gathered + scattered)
 
 
-def _one_way(question: Question, columns: LayoutColumns, groups: MeshGroups, element_bytes: float) -> Array:
+def _exchange_seconds(
+    question: Question, columns: LayoutColumns, groups: MeshGroups, element_bytes: float
+) -> Array:
     """(N,) seconds of one exchange, to the experts or back."""
     model, profile = question.model, question.hardware
     row_bytes = model.hidden_size * element_bytes
@@ -456,7 +458,7 @@ def _one_way(question: Question, columns: LayoutColumns, groups: MeshGroups, ele
 def boundary_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:
     """(N,) seconds of a stage boundary per microbatch; zero if pp is 1. In an encoder-decoder tokens of both
     stacks are sent, with a vision tower the larger of tower's and decoder's tokens."""
-    message = handed_on(question, columns) * question.training.element_bytes
+    message = boundary_elements(question, columns) * question.training.element_bytes
     sp = columns.sp == 1
     split = sp | question.stack.scatter_gather_pipeline_sends
     sent = point_to_point_seconds(

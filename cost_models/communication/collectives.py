@@ -42,19 +42,19 @@ def all_reduce_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: Ha
     """Every rank ends with the sum: 2 (n − 1)/n of the message; ring or tree, whichever is faster."""
     latency = 2 * np.minimum(_once_around_seconds(groups), _tree_seconds(groups))
     formula = latency + 2 * _ring_transfer_seconds(message_bytes, groups, profile)
-    return _seconds("all_reduce", message_bytes, formula, groups, profile)
+    return _measured_or_formula_seconds("all_reduce", message_bytes, formula, groups, profile)
 
 
 def all_gather_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
     """Every rank starts with 1/n and ends with all: (n − 1)/n of the message over the slowest link."""
     formula = _once_around_seconds(groups) + _ring_transfer_seconds(message_bytes, groups, profile)
-    return _seconds("all_gather", message_bytes, formula, groups, profile)
+    return _measured_or_formula_seconds("all_gather", message_bytes, formula, groups, profile)
 
 
 def reduce_scatter_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
     """Every rank ends with 1/n of the sum: (n − 1)/n of the message over the slowest link."""
     formula = _once_around_seconds(groups) + _ring_transfer_seconds(message_bytes, groups, profile)
-    return _seconds("reduce_scatter", message_bytes, formula, groups, profile)
+    return _measured_or_formula_seconds("reduce_scatter", message_bytes, formula, groups, profile)
 
 
 def broadcast_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
@@ -64,9 +64,9 @@ def broadcast_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: Har
     there are hops. There is a channel for each adapter of a node.
     """
     bandwidth = groups.ring_bandwidth(profile.link_efficiency, profile.network_efficiency)
-    transfer = _float(message_bytes) / bandwidth
+    transfer = _as_floats(message_bytes) / bandwidth
     formula = _once_around_seconds(groups) + _fill_seconds(groups, profile) + transfer
-    return _seconds("broadcast", message_bytes, formula, groups, profile)
+    return _measured_or_formula_seconds("broadcast", message_bytes, formula, groups, profile)
 
 
 def all_to_all_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
@@ -74,14 +74,14 @@ def all_to_all_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: Ha
 
     Members of a domain send out of it to all others that the same medium reaches.
     """
-    pair_bytes = _float(message_bytes) / groups.size**2
+    pair_bytes = _as_floats(message_bytes) / groups.size**2
     latency, slowest = np.zeros(len(groups.size)), np.zeros(len(groups.size))
     for at in groups.reach:
         latency = latency + (at.held - at.together) * at.latency
         domain_bytes = at.together * (at.reached - at.together) * pair_bytes
         bandwidth = np.float64(at.level.bandwidth) * at.together * at.share.exchange
         slowest = np.maximum(slowest, domain_bytes / (bandwidth * _efficiency(at, profile)))
-    return _seconds("all_to_all", message_bytes, latency + slowest, groups, profile)
+    return _measured_or_formula_seconds("all_to_all", message_bytes, latency + slowest, groups, profile)
 
 
 def fan_out_seconds(
@@ -96,13 +96,13 @@ def fan_out_seconds(
     """
     latency, slowest = np.zeros(len(groups.size)), np.zeros(len(groups.size))
     for at in groups.reach:
-        message = _float(node_bytes if at.level.network else rank_bytes)
+        message = _as_floats(node_bytes if at.level.network else rank_bytes)
         leaving = message * (at.reached - at.together) / at.reached
         latency = latency + np.where(at.held > at.together, at.latency, 0.0)
         bandwidth = at.level.bandwidth * at.share.exchange
         slowest = np.maximum(slowest, leaving / (bandwidth * _efficiency(at, profile)))
     seconds = latency + slowest + profile.collective_seconds
-    return np.where((groups.size > 1) & (_float(rank_bytes) > 0), seconds, 0.0)
+    return np.where((groups.size > 1) & (_as_floats(rank_bytes) > 0), seconds, 0.0)
 
 
 def point_to_point_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
@@ -111,18 +111,18 @@ def point_to_point_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile
     Every rank sends at the same time, so each has only its own share of a link, plus the shares of the
     members behind the same link that hand on to one another.
     """
-    message = _float(message_bytes)
+    message = _as_floats(message_bytes)
     slowest, share = np.zeros(len(groups.size)), np.full(len(groups.size), np.inf)
     for at in groups.reach:
         own = np.float64(at.level.bandwidth) * at.together / at.together * at.behind * at.share.pair
         share = own if at.level.opens else np.minimum(share, own)
         seconds = at.latency + message / (share * _efficiency(at, profile))
         slowest = np.maximum(slowest, np.where(at.meets, seconds, 0.0))
-    return _seconds("p2p", message_bytes, slowest, groups, profile)
+    return _measured_or_formula_seconds("p2p", message_bytes, slowest, groups, profile)
 
 
 def _once_around_seconds(groups: Groups) -> Array:
-    """Latency of the n − 1 hops of a ring, one of which leaves each domain that the group spans."""
+    """Latency of the n − 1 hops of a ring; a domain is left once for each domain that the group spans."""
     hops = groups.size - 1
     leaving = [np.where(at.domains > 1, np.minimum(at.domains, hops), 0) for at in groups.reach[1:]]
     return _hops_seconds([hops, *leaving], [at.latency for at in groups.reach])
@@ -163,10 +163,10 @@ def _efficiency(at: Reach, profile: HardwareProfile) -> float:
 def _ring_transfer_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
     """(n − 1)/n of the message over the slowest link of the ring."""
     bandwidth = groups.ring_bandwidth(profile.link_efficiency, profile.network_efficiency)
-    return (groups.size - 1) / groups.size * _float(message_bytes) / bandwidth
+    return (groups.size - 1) / groups.size * _as_floats(message_bytes) / bandwidth
 
 
-def _seconds(
+def _measured_or_formula_seconds(
     operation: Operation,
     message_bytes: npt.ArrayLike,
     formula: Array,
@@ -174,7 +174,7 @@ def _seconds(
     profile: HardwareProfile,
 ) -> Array:
     """(N,) seconds of the formula with its start-up, or of a measured curve that matches; 0 for an empty message."""
-    message = _float(message_bytes)
+    message = _as_floats(message_bytes)
     seconds = formula + profile.collective_seconds
     size, nodes = groups.size, groups.nodes
     if operation == "p2p":  # a boundary has two ends, however many stages the pipeline has
@@ -186,5 +186,5 @@ def _seconds(
     return np.where((groups.size > 1) & (message > 0), seconds, 0.0)
 
 
-def _float(message_bytes: npt.ArrayLike) -> Array:
+def _as_floats(message_bytes: npt.ArrayLike) -> Array:
     return np.asarray(message_bytes, dtype=np.float64)

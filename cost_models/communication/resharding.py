@@ -88,14 +88,14 @@ def reshard(
     """Bytes per rank to move the stored tensors of a model between two placed layouts on the same ranks."""
     total = np.zeros((len(ReshardBytes._fields), max(first.num_gpus, second.num_gpus)))
     for each, from_stage in kept:
-        boxes = [_boxes(one, total.shape[1], sharded=one.zero >= from_stage) for one in (first, second)]
-        for parts, count, stages in _units(question, first, second):
+        boxes = [_rank_boxes(one, total.shape[1], sharded=one.zero >= from_stage) for one in (first, second)]
+        for parts, count, stages in _model_parts(question, first, second):
             for part, elements in parts.items():
                 held = [
                     own[part] * np.isin(stage, list(some))[:, None, None]
                     for (stage, own), some in zip(boxes, stages, strict=True)
                 ]
-                total += each * count * elements * _unit(held[0], held[1], per_node)
+                total += each * count * elements * _moved_shares(held[0], held[1], per_node)
     return ReshardBytes(*total)
 
 
@@ -103,11 +103,11 @@ Parts = dict[str, float]
 """Elements by sharing among ranks."""
 
 
-def _units(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, int, list[set[int]]]]:
+def _model_parts(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, int, list[set[int]]]]:
     """Parts of the model that are kept together, their number, and the pipeline ranks of each layout that
     hold them."""
     model, kinds = question.model, question.kinds.of_block
-    by_kind = [_block(own.model) for own in question.by_kind]
+    by_kind = [_block_parts(own.model) for own in question.by_kind]
     stage_of = [rank_of_stage(one.schedule, one.pp, one.vpp) for one in layouts]
     placed = [np.repeat(ranks, one.layers).tolist() for ranks, one in zip(stage_of, layouts, strict=True)]
     for (kind, *ranks), count in Counter(zip(kinds, *placed, strict=True)).items():
@@ -131,7 +131,7 @@ def _units(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, int, l
         yield {"whole": further_weights(model) + 3 * norm}, further, last
 
 
-def _block(model: TransformerSpec) -> Parts:
+def _block_parts(model: TransformerSpec) -> Parts:
     found: Parts = {}
     for one in block_operators(model):
         rows = one.gemm is not None and one.gemm.split == "rows"
@@ -141,7 +141,7 @@ def _block(model: TransformerSpec) -> Parts:
     return found
 
 
-def _boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dict[str, Array]]:
+def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dict[str, Array]]:
     """(R,) pipeline ranks, -1 for ranks without one; and for each part (R, 3, 2) begin and end along each
     direction."""
     rank = np.arange(ranks)
@@ -172,7 +172,7 @@ def _boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dict[str
     return np.where(rank < layout.num_gpus, at["pp"], -1), found
 
 
-def _unit(before_R: Array, after_R: Array, per_node: int) -> Array:
+def _moved_shares(before_R: Array, after_R: Array, per_node: int) -> Array:
     """(W, R) shares of a tensor for each field of `ReshardBytes`."""
     cuts = [np.unique(np.concatenate([before_R[:, at], after_R[:, at]]).round(12)) for at in range(3)]
     middle_C3, size_C3 = (
@@ -182,17 +182,17 @@ def _unit(before_R: Array, after_R: Array, per_node: int) -> Array:
     total, step = np.zeros((len(ReshardBytes._fields), len(before_R))), max(1, _ENTRIES // len(before_R))
     for start in range(0, len(middle_C3), step):
         some, size_C = middle_C3[start : start + step, None], size_C3[start : start + step].prod(axis=1)
-        have_CR, want_CR = (_inside(some, box_R) for box_R in (before_R, after_R))
-        total += np.stack([size_C @ share_CR for share_CR in _cells(have_CR, want_CR, per_node)])
+        have_CR, want_CR = (_is_inside(some, box_R) for box_R in (before_R, after_R))
+        total += np.stack([size_C @ share_CR for share_CR in _cell_shares(have_CR, want_CR, per_node)])
     return total
 
 
-def _inside(middle_C1: Array, box_R: Array) -> Bools:
+def _is_inside(middle_C1: Array, box_R: Array) -> Bools:
     inside: Bools = np.all((middle_C1 > box_R[..., 0]) & (middle_C1 < box_R[..., 1]), axis=-1)
     return inside
 
 
-def _cells(have_CR: Bools, want_CR: Bools, per_node: int) -> Iterator[Array]:
+def _cell_shares(have_CR: Bools, want_CR: Bools, per_node: int) -> Iterator[Array]:
     """(C, R) shares of each cell, for each field of `ReshardBytes`."""
     need_CR, ranks = want_CR & ~have_CR, have_CR.shape[1]
     node_R, starts_M = np.arange(ranks) // per_node, np.arange(0, ranks, per_node)

@@ -144,7 +144,7 @@ def met_levels(cluster: ClusterSpec) -> tuple[Level, ...]:
     return levels[: next(enough, len(levels) - 1) + 1]
 
 
-def only(cluster: ClusterSpec, at: int) -> ClusterSpec:
+def with_one_level(cluster: ClusterSpec, at: int) -> ClusterSpec:
     """The cluster with only the links of one level taking time, without latency."""
     levels = levels_of(cluster)
     root = tuple(
@@ -184,19 +184,21 @@ def link_graph(cluster: ClusterSpec, gpus: Iterable[int] | None = None) -> netwo
         graph.add_node(f"gpu{gpu}", kind="gpu", level=-1, index=gpu)
         for at, level in enumerate(levels):
             inner = None if level.opens else levels[at - 1]
-            switch = _switch(levels[at], gpu)
-            graph.add_node(switch, kind="switch", level=at, index=_domain(level, gpu))
+            switch = _switch_name(levels[at], gpu)
+            graph.add_node(switch, kind="switch", level=at, index=_domain_index(level, gpu))
             half = (level.latency - (inner.latency if inner else 0.0)) / 2
             if inner is None:
-                _plug(graph, gpu, switch, at, level, half)
+                _add_plug(graph, gpu, switch, at, level, half)
             else:
                 size = min(inner.gpus or cluster.num_gpus, cluster.num_gpus)
-                below = _switch(inner, gpu)
+                below = _switch_name(inner, gpu)
                 graph.add_edge(below, switch, level=at, bandwidth=size * level.bandwidth, latency=half)
     return graph
 
 
-def _plug(graph: networkx.Graph[str], gpu: int, switch: str, at: int, level: Level, latency: float) -> None:
+def _add_plug(
+    graph: networkx.Graph[str], gpu: int, switch: str, at: int, level: Level, latency: float
+) -> None:
     """A GPU's own link to the nearest switch of a medium, or the adapter that it shares; the network has adapters."""
     sharers = level.sharers or 1
     bandwidth = sharers * level.bandwidth
@@ -209,13 +211,13 @@ def _plug(graph: networkx.Graph[str], gpu: int, switch: str, at: int, level: Lev
     graph.add_edge(f"gpu{gpu}", adapter, level=at, bandwidth=bandwidth, latency=0.0)
 
 
-def _domain(level: Level, gpu: int) -> int:
+def _domain_index(level: Level, gpu: int) -> int:
     """Index of the level's domain that holds a GPU."""
     return 0 if level.gpus is None else gpu // level.gpus
 
 
-def _switch(level: Level, gpu: int) -> str:
-    return f"{level.name}{_domain(level, gpu)}"
+def _switch_name(level: Level, gpu: int) -> str:
+    return f"{level.name}{_domain_index(level, gpu)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,16 +274,15 @@ def runs_of_stage(size: Ints, stride: Ints, piece: Ints, stages: Ints, world: In
     )
 
 
-def packing(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:
-    """Minimum members on each node of a group, and maximum nodes that it spans; a node has `capacity` ranks.
+def pack_runs(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:
+    """Members that each node of a group holds at least, nodes it spans at most; a node has `capacity` ranks.
 
-    Groups tile the world, so a piece within one node acts as a single slot of an outer group: the result for
-    single runs (`_single`) applies to the pieces of a group. If a node border cuts the pieces, they share no
-    node.
+    Groups tile the world, so a piece that lies in one node is a slot for the groups outside: what holds for single runs
+    (`_pack_single_runs`) holds for the pieces of a group. Where a node border cuts the pieces, they share no node.
     """
-    members, nodes = _single(runs.length, runs.stride, capacity)
+    members, nodes = _pack_single_runs(runs.length, runs.stride, capacity)
     if (runs.pieces > 1).any():
-        pieces_held, pieces_spanned = _single(runs.pieces, runs.outer, capacity)
+        pieces_held, pieces_spanned = _pack_single_runs(runs.pieces, runs.outer, capacity)
         whole = capacity % runs.outer == 0  # pieces are aligned to the outer stride, and so in one node
         several = runs.pieces > 1
         members = np.where(several & whole, runs.length * pieces_held, members)
@@ -290,21 +291,20 @@ def packing(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:
     return np.where(fits, runs.size, members), np.where(fits, 1, nodes)
 
 
-def crosses(runs: Runs, inner: int, outer: int, world: Ints) -> Bools:
-    """(N,) whether neighbours in a group may be in one domain of `outer` ranks, and in two domains of `inner`
-    ranks inside it.
+def crosses_border(runs: Runs, inner: int, outer: int, world: Ints) -> Bools:
+    """(N,): neighbours in a group may lie in one domain of `outer` ranks, and in two of the `inner` ranks inside it.
 
     Neighbours in a run are if a border of an inner domain cuts the run. The last of a run and the first of
     the next are unless each run begins with separate domains; for runs that are not placed this is unknown.
     """
-    _, spanned = _single(runs.length, runs.stride, inner)
+    _, spanned = _pack_single_runs(runs.length, runs.stride, inner)
     apart = (runs.pieces == 1) | ((runs.outer % outer == 0) & (runs.outer < world))
     cut: Bools = (runs.stride < outer) & ((spanned > 1) | ~apart)
     return cut
 
 
-def _single(size: Ints, stride: Ints, capacity: int) -> tuple[Ints, Ints]:
-    """Minimum members of a run on each node, and maximum nodes that it spans.
+def _pack_single_runs(size: Ints, stride: Ints, capacity: int) -> tuple[Ints, Ints]:
+    """Members that each node holds at least of a run, and nodes it spans at most.
 
     If the stride divides the node, a node has `slots` = capacity / stride places for a group, and groups lie
     end to end along these places. A node border then cuts a group at a multiple of gcd(size, slots), which is
@@ -465,61 +465,40 @@ def axis_groups(cluster: ClusterSpec, columns: LayoutColumns) -> AxisGroups:
     return over_distinct(columns, names, lambda rows: _axis_groups(cluster, rows))
 
 
-def _axis_groups(cluster: ClusterSpec, columns: LayoutColumns) -> AxisGroups:
-    x, world = columns, columns.ranks
-    seats = _Seats(cluster, columns)
-    ones = np.ones(len(columns), dtype=np.int64)
-    tp = seats.groups(x.tp, ones)
-    data = seats.replicas(x.replicas, x.tp, x.shard)
-    etp, experts = tp, data  # as other parameters, unless experts have separate degrees
-    if ((x.ep > 1) | (x.etp != x.tp)).any():
-        etp = seats.groups(x.etp, ones)
-        experts = seats.replicas(x.expert_replicas, x.etp * x.ep, x.expert_shard)
+def _axis_groups(cluster: ClusterSpec, x: LayoutColumns) -> AxisGroups:
+    world, piece = x.ranks, ranks_inside("pp", x.order, x.tp, x.cp, x.dp, x.pp)
+    ones = np.ones(len(x), dtype=np.int64)
+
+    def in_stage(size: Ints, stride: Ints) -> Groups:
+        """Groups of `size` ranks, `stride` apart as a stage counts them."""
+        return _groups_of_runs(cluster, runs_of_stage(size, stride, piece, x.pp, world), world)
+
+    def replicas(size: Ints, stride: Ints, shard: Ints) -> ReplicaGroups:
+        """Groups of `size` ranks, and their runs of `shard`."""
+        every = in_stage(size, stride)
+        if (shard == size).all():
+            return ReplicaGroups(every=every, shard=every, copies=in_stage(ones, ones))
+        copies = in_stage(size // shard, stride * shard)
+        return ReplicaGroups(every=every, shard=in_stage(shard, stride), copies=copies)
 
     def axis(name: str, degree: Ints) -> Groups:
         stride = ranks_inside(name, x.order, x.tp, x.cp, x.dp, x.pp)
-        return _groups(cluster, Runs.single(degree, stride, world), world)
+        return _groups_of_runs(cluster, Runs.single(degree, stride, world), world)
 
-    return AxisGroups(
-        tp=tp,
-        cp=axis("cp", x.cp),
-        pp=axis("pp", x.pp),
-        data=data,
-        ep=seats.groups(x.ep, x.etp),
-        etp=etp,
-        experts=experts,
-    )
+    tp, data = in_stage(x.tp, ones), replicas(x.replicas, x.tp, x.shard)
+    etp, experts = tp, data  # as the rest, unless there are degrees of their own
+    if ((x.ep > 1) | (x.etp != x.tp)).any():
+        etp = in_stage(x.etp, ones)
+        experts = replicas(x.expert_replicas, x.etp * x.ep, x.expert_shard)
+    cp, pp, ep = axis("cp", x.cp), axis("pp", x.pp), in_stage(x.ep, x.etp)
+    return AxisGroups(tp=tp, cp=cp, pp=pp, data=data, ep=ep, etp=etp, experts=experts)
 
 
-class _Seats:
-    """Ranks of one stage, for N layouts at once."""
-
-    def __init__(self, cluster: ClusterSpec, columns: LayoutColumns) -> None:
-        x = columns
-        self._cluster, self._world, self._stages = cluster, x.ranks, x.pp
-        self._piece = ranks_inside("pp", x.order, x.tp, x.cp, x.dp, x.pp)
-
-    def groups(self, size: Ints, stride: Ints) -> Groups:
-        """Groups of `size` ranks, `stride` apart in the stage's numbering."""
-        runs = runs_of_stage(size, stride, self._piece, self._stages, self._world)
-        return _groups(self._cluster, runs, self._world)
-
-    def replicas(self, size: Ints, stride: Ints, shard: Ints) -> ReplicaGroups:
-        """Groups of `size` ranks, and their runs of `shard`."""
-        every = self.groups(size, stride)
-        if (shard == size).all():
-            ones = np.ones(len(size), dtype=np.int64)
-            return ReplicaGroups(every=every, shard=every, copies=self.groups(ones, ones))
-        return ReplicaGroups(
-            every=every, shard=self.groups(shard, stride), copies=self.groups(size // shard, stride * shard)
-        )
-
-
-def _groups(cluster: ClusterSpec, runs: Runs, world: Ints) -> Groups:
+def _groups_of_runs(cluster: ClusterSpec, runs: Runs, world: Ints) -> Groups:
     levels = levels_of(cluster)
     ones = np.broadcast_to(np.int64(1), world.shape)
     packed = [
-        (runs.size, ones) if level.gpus is None else packing(runs, level.gpus, world) for level in levels
+        (runs.size, ones) if level.gpus is None else pack_runs(runs, level.gpus, world) for level in levels
     ]
     placed = link_shares(cluster, runs, world) if cluster.graph else [None] * len(levels)
     packed = [pair if at is None else at.packing(pair) for pair, at in zip(packed, placed, strict=True)]
@@ -531,7 +510,9 @@ def _groups(cluster: ClusterSpec, runs: Runs, world: Ints) -> Groups:
     together, domains = ones, runs.size
     for index, (level, (held, spanned)) in enumerate(zip(levels, packed, strict=True)):
         inner = levels[index - 1].gpus if index else 1
-        meets = (spanned == 1) | (crosses(runs, inner, level.gpus, world) if level.gpus and inner else False)
+        meets = (spanned == 1) | (
+            crosses_border(runs, inner, level.gpus, world) if level.gpus and inner else False
+        )
         at = placed[index]
         farther = (other for other in range(index + 1, len(levels)) if levels[other].opens)
         outermost = next(farther, len(levels)) - 1  # the last level of the same medium
@@ -542,18 +523,18 @@ def _groups(cluster: ClusterSpec, runs: Runs, world: Ints) -> Groups:
                 domains=domains,
                 held=held,
                 reached=packed[outermost][0],
-                behind=_behind(level, runs, together, world),
+                behind=_members_behind_link(level, runs, together, world),
                 meets=(meets if at is None else at.neighbours_meet(meets)) & (domains > 1)
                 if index
                 else meets,
-                share=_meshed(level, held) if at is None else at,
+                share=_mesh_share(level, held) if at is None else at,
             )
         )
         together, domains = held, spanned
     return Groups(size=runs.size, ranks_per_node=ranks_per_node, nodes=nodes, reach=tuple(reach))
 
 
-def _meshed(level: Level, held: Ints) -> Share:
+def _mesh_share(level: Level, held: Ints) -> Share:
     """Bandwidth share in a full mesh: all links between members, one link between pipeline neighbours."""
     if not level.mesh or level.gpus is None:
         return FULL_SHARE
@@ -562,19 +543,19 @@ def _meshed(level: Level, held: Ints) -> Share:
     return Share(ring=among, exchange=among, pair=1.0 / links)
 
 
-def _behind(level: Level, runs: Runs, together: Ints, world: Ints) -> Ints:
+def _members_behind_link(level: Level, runs: Runs, together: Ints, world: Ints) -> Ints:
     """(N,) members behind one link of the level."""
     if level.sharers is None:
         return together
     if level.sharers == 1:
         return np.broadcast_to(np.int64(1), world.shape)
-    return packing(runs, level.sharers, world)[0]
+    return pack_runs(runs, level.sharers, world)[0]
 
 
 def group_of(cluster: ClusterSpec, size: int, stride: int = 1) -> Groups:
     """Groups of `size` ranks `stride` apart, among all GPUs of the cluster: columns of one row."""
     length, apart, world = (np.array([number], dtype=np.int64) for number in (size, stride, cluster.num_gpus))
-    return _groups(cluster, Runs.single(length, apart, world), world)
+    return _groups_of_runs(cluster, Runs.single(length, apart, world), world)
 
 
 def pairs_over(link: LinkSpec, rows: int) -> Groups:

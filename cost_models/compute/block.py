@@ -103,7 +103,7 @@ def _block_seconds(
         forward=forward + gathered_forward,
         backward=matrix_backward + attention_backward + others_backward + gathered_backward,
         weight=matrix_weight + accumulation,
-        recomputed=_recomputed(question, columns, device, forward, attention_forward, scan_forward),
+        recomputed=_recomputed_seconds(question, columns, device, forward, attention_forward, scan_forward),
         core_forward=attention_forward,
         core_backward=attention_backward,
         matrices_forward=matrix_forward,
@@ -112,7 +112,7 @@ def _block_seconds(
     )
 
 
-def _recomputed(
+def _recomputed_seconds(
     question: Question, columns: LayoutColumns, device: Device, forward: Array, core: Array, scan: Array
 ) -> Array:
     """(N, P) seconds that each policy recomputes: nothing, the attention core (or the stack's other selective
@@ -148,8 +148,7 @@ def _recomputed(
 
 
 def _repeated_traffic_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """(N,) seconds of memory-bound operators that selective recompute repeats; those of an attention
-    submodule are left out."""
+    """(N,) seconds of memory-bound operators that selective recompute repeats, but those of attention."""
     drops = question.stack.drops - ATTEND_AGAIN
     redone = [one for one in job_operators(question.model, question.training.tuning) if drops & one.redone_by]
     moved = [block_traffic(question, columns, redone)] if redone else []

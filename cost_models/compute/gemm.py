@@ -134,7 +134,7 @@ def device_of(question: Question, *, wide: bool = False) -> Device:
         power_rate=gpu.power_rate(precision, question.cluster.gpu_watts) * narrow,
         memory_rate=gpu.memory_bandwidth * profile.memory_efficiency,
         optimizer_rate=gpu.memory_bandwidth * profile.optimizer_efficiency,
-        attention=_attention(question),
+        attention=_attention_share(question),
         sm_count=gpu.sm_count,
         element_bytes=training.element_bytes,
         operand_bytes=training.element_bytes if wide else training.operand_bytes,
@@ -151,7 +151,7 @@ def _narrow_share(profile: HardwareProfile, precision: Precision) -> float:
     return profile.fp8_gemm_efficiency / profile.gemm_efficiency
 
 
-def _attention(question: Question) -> KernelShare:
+def _attention_share(question: Question) -> KernelShare:
     """Shares of peak of the stack's kernel: the GPU's published ones, times the profile's constants."""
     profile = question.hardware
     share = question.cluster.gpu.attention_share(question.stack.attention)
@@ -279,11 +279,11 @@ def product_operators(
     if not (joined and model.parallel_block) or apart:
         return products
     into, out_of, up, down = products
-    read = (_joined(into, up),) if model.parallel_norms == 1 else (into, up)
-    return (*read, _joined(out_of, down))
+    read = (_joined_product(into, up),) if model.parallel_norms == 1 else (into, up)
+    return (*read, _joined_product(out_of, down))
 
 
-def _joined(first: Operator, second: Operator) -> Operator:
+def _joined_product(first: Operator, second: Operator) -> Operator:
     """Two products as one: outputs side by side if ranks split those, inner dimensions end to end if they
     split the inputs."""
     one, other = first.gemm, second.gemm

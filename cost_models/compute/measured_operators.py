@@ -17,7 +17,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.operators.accumulation import added_share, bytes_of_a_sum
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import head_rows, padded_vocabulary
-from cost_models.operators.record import Amount, Operator, Tensor, added, on_rank
+from cost_models.operators.record import Amount, Operator, Tensor, on_rank, sum_amounts
 from cost_models.question import Question
 from cost_models.specs.hardware import (
     ElementwiseOperator,
@@ -63,10 +63,10 @@ def measured_block(question: Question, columns: LayoutColumns) -> Passes:
 
     counted: dict[tuple[ElementwiseOperator, Tensor], float] = defaultdict(float)
     for one in operators:
-        if (curve := _curve(question, one)) is not None:
+        if (curve := _curve_name(question, one)) is not None:
             counted[curve, one.reads] += one.share * (one.inputs if one.kind == "modulation" else 1)
     both = [calls(curve, {over.place: over.width}, count) for (curve, over), count in counted.items()]
-    inner = added(
+    inner = sum_amounts(
         (one.share, {one.reads.place: one.reads.width}) for one in operators if one.kind == "activation"
     )
     timed_as = {"quick-gelu": "silu", "gelu-tanh": "gelu"}.get(model.activation, model.activation)
@@ -83,14 +83,14 @@ def measured_block(question: Question, columns: LayoutColumns) -> Passes:
     copies = np.where(columns.tp > 1, np.where(columns.sp == 1, _COPIES_OF_SPLIT, _COPIES_OF_WHOLE), 0)
     whole = columns.tokens(question.training.sequence_length) * model.hidden_size
     exchanged: _Calls = ("copy", copies * whole, 1.0)
-    once = [*gradient_sums, calls("bias-gradient", _biased(operators)), exchanged]
+    once = [*gradient_sums, calls("bias-gradient", _biased_amounts(operators)), exchanged]
     return Passes(
-        forward=_seconds(profile, [*both, *sums, exchanged], backward=False),
-        backward=_seconds(profile, both, backward=True) + _seconds(profile, once, backward=False),
+        forward=_curve_seconds(profile, [*both, *sums, exchanged], backward=False),
+        backward=_curve_seconds(profile, both, backward=True) + _curve_seconds(profile, once, backward=False),
     )
 
 
-def _curve(question: Question, operator: Operator) -> ElementwiseOperator | None:
+def _curve_name(question: Question, operator: Operator) -> ElementwiseOperator | None:
     """Curve of an operator that is timed by itself; the MLP's activations are taken together."""
     if operator.kind == "dropout":
         return "dropout" if question.dropout > 0 else None
@@ -99,14 +99,14 @@ def _curve(question: Question, operator: Operator) -> ElementwiseOperator | None
     return "rotary" if operator.kind == "rotary" else operator.norm
 
 
-def _biased(operators: Sequence[Operator]) -> Amount:
+def _biased_amounts(operators: Sequence[Operator]) -> Amount:
     """Amounts of the tensors to which biases are added, after ranks have added up their parts."""
     terms: list[tuple[float, Amount]] = []
     for one in operators:
         if one.biased and one.returns is not None:
             place = "stream" if one.returns.place == "whole" else one.returns.place
             terms.append((one.share, {place: one.returns.width}))
-    return added(terms)
+    return sum_amounts(terms)
 
 
 def gradients_met(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
@@ -138,7 +138,7 @@ def accumulation_seconds(question: Question, columns: LayoutColumns, parameters:
     """(N,) seconds to add gradients of `parameters` (N,) to those of earlier microbatches, mean over the
     microbatches of a step, as for sums of activations with equally many bytes."""
     moved = bytes_of_a_sum(question) / (3 * question.training.element_bytes)
-    seconds = _seconds(question.hardware, [("add", moved * parameters, 1.0)], backward=False)
+    seconds = _curve_seconds(question.hardware, [("add", moved * parameters, 1.0)], backward=False)
     return seconds * added_share(question, columns)
 
 
@@ -151,7 +151,7 @@ def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Ar
     microbatches = columns.microbatches(question.training.global_batch)
     scattered = np.where(shards > 1, parameters / microbatches, 0.0)
     forward, once = (
-        _seconds(question.hardware, [("copy", elements, 1.0)], backward=False)
+        _curve_seconds(question.hardware, [("copy", elements, 1.0)], backward=False)
         for elements in (gathered, scattered)
     )
     return Passes(forward=forward, backward=forward + once)
@@ -168,10 +168,10 @@ def embedding_operators(question: Question, columns: LayoutColumns) -> Passes:
     positions: list[_Calls] = [("add", hidden, 1.0)] if model.positions == "learned" else []
     dropped: list[_Calls] = [("dropout", hidden, 1.0)] if question.dropout > 0 else []
     whole_table: list[_Calls] = [("add", table, 2.0 if model.tied_embeddings else 1.0)]
-    backward = _seconds(profile, [*gather, *dropped], backward=True)
+    backward = _curve_seconds(profile, [*gather, *dropped], backward=True)
     return Passes(
-        forward=_seconds(profile, [*gather, *positions, *dropped], backward=False),
-        backward=backward + _seconds(profile, whole_table, backward=False),
+        forward=_curve_seconds(profile, [*gather, *positions, *dropped], backward=False),
+        backward=backward + _curve_seconds(profile, whole_table, backward=False),
     )
 
 
@@ -182,10 +182,10 @@ def head_operators(question: Question, columns: LayoutColumns) -> Passes:
     logits = tokens * question.scored_share * head_rows(model, columns.tp) / columns.tp
     outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
     both: list[_Calls] = [(model.norm, outside, 1.0), ("cross-entropy", logits, 1.0)]
-    return Passes(*(_seconds(profile, both, backward=backward) for backward in (False, True)))
+    return Passes(*(_curve_seconds(profile, both, backward=backward) for backward in (False, True)))
 
 
-def _seconds(profile: HardwareProfile, calls: Iterable[_Calls], *, backward: bool) -> Array:
+def _curve_seconds(profile: HardwareProfile, calls: Iterable[_Calls], *, backward: bool) -> Array:
     """(N,) seconds of all calls; an operator without a curve costs nothing, as it was not worth measuring."""
     curves: dict[str, OperatorCurve] = {curve.operator: curve for curve in profile.operators}
     total = np.zeros(1)

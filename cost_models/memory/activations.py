@@ -11,11 +11,12 @@ For GPT in 16 bits with dropout these are Korthikanti et al. 2022, table 2, per 
 A flash kernel never stores the scores, so its "none" equals the paper's "selective" except for the
 log-sum-exp row.
 
-Also counted are tensors kept by embedding, final norm, a loss in chunks and recurrences, tensors of stage
-boundaries that a pipeline rank holds in addition to the activations of its blocks, and gradients that wait
-between the two halves of a split backward pass for the weight products. Until that half runs, PyTorch keeps
-the gradient of the output of every operator with parameters: of each matrix product, and of each norm. The
-other operands of these products are still alive, as the entire graph is kept.
+Also counted are what embedding, final norm, a loss in chunks and a recurrence keep, tensors of stage boundaries
+that a pipeline rank holds beyond the activations of its own blocks, and gradients that wait between the two halves of a
+backward pass for the products towards the weights.
+
+Until that half runs PyTorch keeps the gradient of the output of every operator that has a parameter: of each matrix
+product, and of each norm. What the products read on their other side is still live, as the whole graph is kept.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns, context_ways, is_overlapped
 from cost_models.operators.accumulation import chunks_loss, compiles_chunks
 from cost_models.operators.parameters import head_rows, job_operators, padded_vocabulary, part_of
-from cost_models.operators.record import Amount, Operator, added, handed_on, on_rank, tokens_on_rank
+from cost_models.operators.record import (
+    Amount,
+    Operator,
+    boundary_elements,
+    on_rank,
+    sum_amounts,
+    tokens_on_rank,
+)
 from cost_models.question import Question
 from cost_models.schedules.registry import ALWAYS_SPLIT, is_scheduled
 from cost_models.specs.choices import CONTEXTS, SelectiveDrops
@@ -194,15 +202,15 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
     the block's input."""
     stack = question.stack
     operators = job_operators(question.model, question.training.tuning)
-    kept = [(one, one.share, _kept(question, one)) for one in operators]
+    kept = [(one, one.share, _kept_bytes(question, one)) for one in operators]
 
     def bytes_of(chosen: Iterable[tuple[float, Amount]]) -> Array:
-        return on_rank(question, columns, added(chosen))
+        return on_rank(question, columns, sum_amounts(chosen))
 
-    core = [(question.model.attention_share, _inside_core(question))]
-    twice = _output_kept_twice(question, columns)
+    core = [(question.model.attention_share, _score_bytes(question))]
+    twice = _second_output_bytes(question, columns)
     discarded = [
-        (one.share, _kept_input(question, one))
+        (one.share, _kept_input_bytes(question, one))
         for one in operators
         if one.reads_output_of in stack.always_discards
     ]
@@ -228,11 +236,13 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
         redone = bytes_of((share, amount) for one, share, amount in kept if drop in one.redone_by)
         selective = selective - redone - twice * (drop == "block-attention") + begins[drop] * entered
     drops = stack.drops - set(stack.always_discards)
-    read = [(one.share, _kept_input(question, one)) for one in operators if one.reads_output_of in drops]
+    read = [
+        (one.share, _kept_input_bytes(question, one)) for one in operators if one.reads_output_of in drops
+    ]
     return np.stack([none, selective - bytes_of(read) if read else selective, full], axis=-1), mlp
 
 
-def _kept(question: Question, operator: Operator) -> Amount:
+def _kept_bytes(question: Question, operator: Operator) -> Amount:
     """Bytes that an operator keeps for its backward pass."""
     element, stack, reads = question.training.element_bytes, question.stack, operator.reads
     place = reads.place
@@ -243,8 +253,8 @@ def _kept(question: Question, operator: Operator) -> Amount:
             assert operator.norm is not None
             each = norm_bytes(question, operator.norm) - (element if operator.shares_input else 0.0)
         case "core":
-            return _core_tensors(question, operator)
-        case "activation":  # inputs and, with an unfused gate, its factors
+            return _core_bytes(question, operator)
+        case "activation":  # what it reads and, with a gate written out, what it multiplies
             each = element * (operator.inputs if stack.fused_elementwise else 2 * operator.inputs - 1)
         case "gate" | "modulation":  # the gate's other factor
             each, place = element, "stream"
@@ -261,9 +271,9 @@ def _kept(question: Question, operator: Operator) -> Amount:
     return {place: each * reads.width}
 
 
-def _kept_input(question: Question, operator: Operator) -> Amount:
+def _kept_input_bytes(question: Question, operator: Operator) -> Amount:
     """Bytes of its input that an operator keeps."""
-    kept = _kept(question, operator)
+    kept = _kept_bytes(question, operator)
     if operator.kind != "core":
         return kept
     own = question.training.element_bytes * question.model.attended_size
@@ -288,9 +298,8 @@ def _input_bytes(question: Question, operator: Operator) -> float:
     return training.operand_bytes if cast and operator.reads.place != "stream" else training.element_bytes
 
 
-def _core_tensors(question: Question, core: Operator) -> Amount:
-    """Bytes of queries, keys, values and the core's output; an eager core has keys and values repeated to all
-    query heads.
+def _core_bytes(question: Question, core: Operator) -> Amount:
+    """Queries, keys, values and the core's output; an eager core has keys and values repeated to all query heads.
 
     Heads that are recomputed from latents are not kept, their latents are.
     """
@@ -306,7 +315,7 @@ def _core_tensors(question: Question, core: Operator) -> Amount:
 
 
 def _alternate_products(question: Question, operators: Sequence[Operator]) -> Iterator[tuple[float, Amount]]:
-    """Outputs of the first, third, … product, with the attention core's output.
+    """Outputs of the first, third, … product, and of the attention core.
 
     Of q, k, v, output, gate, up, down those are q, v, gate and down; with one up matrix the fifth product is
     that one.
@@ -318,8 +327,8 @@ def _alternate_products(question: Question, operators: Sequence[Operator]) -> It
     yield 1.0, {"stream": element * question.model.hidden_size}
 
 
-def _output_kept_twice(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes of the core's output if it is kept both in the kernel's layout and in that of the next GEMM.
+def _second_output_bytes(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) bytes of the core's output where it is kept as the kernel made it and also as the next GEMM reads it.
 
     cuDNN's kernel reads and writes either order, but Transformer Engine prefers FlashAttention on most GPUs.
     If heads are traded back for tokens (Ulysses), the two copies cover different parts on each rank.
@@ -335,7 +344,7 @@ def _output_kept_twice(question: Question, columns: LayoutColumns) -> Array:
     return np.where(twice, width * tokens_on_rank(question, columns, "split"), 0.0)
 
 
-def _inside_core(question: Question) -> Amount:
+def _score_bytes(question: Question) -> Amount:
     """Bytes inside the core: softmax output, dropout mask and its output (s × s per head), or a flash
     kernel's log-sum-exp row, and picked tokens."""
     heads, training = question.model.num_heads, question.training
@@ -370,7 +379,7 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
     gradients yet; live ones never exceed the step's number. In an encoder-decoder a stage holds the encoder's
     tokens of every microbatch that may be live.
     """
-    tensor = handed_on(question, columns) * question.training.element_bytes
+    tensor = boundary_elements(question, columns) * question.training.element_bytes
     tensor = tensor / np.where(columns.sp == 1, columns.tp, 1)
     piped, source = columns.pp > 1, question.model.source_share
     live = np.minimum(columns.pp * columns.vpp, columns.microbatches(question.training.global_batch))
@@ -412,7 +421,7 @@ def pending_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Ar
     tokens = tokens_on_rank(question, columns, "whole")
     head = tokens * question.scored_share * (head_rows(model, columns.tp) / columns.tp)
     normed = tokens_on_rank(question, columns, "stream") * model.hidden_size
-    block = added(
+    block = sum_amounts(
         (share, {to.place: (cast if kind == "gemm" else element) * to.width})
         for share, kind, to in outputs
         if to is not None

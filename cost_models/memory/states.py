@@ -22,14 +22,14 @@ from cost_models.operators.parameters import (
     job_operators,
     total_parameters,
     trained_parameters,
-    tuned,
+    trained_share,
 )
 from cost_models.question import Question
 from cost_models.specs.cluster import FULL
 from cost_models.specs.training import STATE_BYTES
 
 MOMENTS: Mapping[str, int] = {"adamw": 2, "paged-adamw": 2, "lamb": 2, "sgd": 0, "muon": 1, "lion": 1}
-"""Number of moments per parameter; `muon` has Adam's two for embedding and head."""
+"""Optimizer → moments of each parameter; `muon` has Adam's two of embedding and head."""
 _8BIT, _4BIT = 1.0 + 4.0 / 256, 0.5 + 4.0 / 128
 _BLOCKWISE = {
     "adamw-8bit": 2 * _8BIT,
@@ -37,8 +37,8 @@ _BLOCKWISE = {
     "lion-8bit": _8BIT,
     "adamw-4bit": 2 * _4BIT,
 }
-"""Bytes of all moments per parameter: in 8 bits with an fp32 scale for each block of 256 (bitsandbytes 0.50,
-optim/optimizer.py; torchao 0.14, optim/adam.py), in 4 bits for each block of 128 (torchao)."""
+"""Optimizer → bytes of all moments of a parameter: in 8 bits with a scale in fp32 for each block of 256 (bitsandbytes
+0.50, optim/optimizer.py; torchao 0.14, optim/adam.py), in 4 bits for each of 128 (torchao)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ def state_bytes(
     *,
     experts: bool = False,
     end: Part | None = None,
-    held: DeviceShare = ALL_ON_DEVICE,
+    on_device: DeviceShare = ALL_ON_DEVICE,
 ) -> StateBytes:
     """Bytes per parameter on the device under each layout's ZeRO stage, for routed experts, for an `end`, or
     for all other parameters; in fine-tuning, per parameter of the model.
@@ -134,23 +134,25 @@ def state_bytes(
     written = np.where(shards_are_weights, updated, weight)
     temporary = _temporary_bytes(question, columns, optimizer_ranks)
     own = StateBytes(
-        weights=held.weights * weights,
-        gradients=held.gradients * waits * np.where(late, 0.0, (gradient + extra_gradient) / gradient_ranks),
-        optimizer=held.optimizer * (masters + moments) / optimizer_ranks,
+        weights=on_device.weights * weights,
+        gradients=on_device.gradients
+        * waits
+        * np.where(late, 0.0, (gradient + extra_gradient) / gradient_ranks),
+        optimizer=on_device.optimizer * (masters + moments) / optimizer_ranks,
         gathered=np.where(sharded & zero3, compute, 0.0),
         scattering=np.where(sharded, gradient, 0.0),
         worked_on=np.where(masters > 0, 0.0, written) / optimizer_ranks,
-        update=held.optimizer * waits * temporary / optimizer_ranks,
+        update=on_device.optimizer * waits * temporary / optimizer_ranks,
         updated=written / optimizer_ranks,
         stored=np.where(shards_are_weights, updated / ranks, beside_master),
-        late_gradients=held.gradients * waits * np.where(late, gradient / ranks, 0.0),
-        reduced=held.reduced * waits * np.where(reduces, gradient / ranks, 0.0),
+        late_gradients=on_device.gradients * waits * np.where(late, gradient / ranks, 0.0),
+        reduced=on_device.reduced * waits * np.where(reduces, gradient / ranks, 0.0),
     )
     if training.tuning is None:
         if training.reference == "resident" or (training.reference == "host" and end):
             own = replace(own, weights=own.weights + compute / np.where(zero3, ranks, 1))
         return own
-    beside, gathers = tuned(question, columns, part), sharded & zero3
+    beside, gathers = trained_share(question, columns, part), sharded & zero3
     kept = np.where(shards_are_weights, 1 / ranks + ~zero3, np.where(zero3, 1 / ranks, 1.0))
     frozen = {
         "weights": beside.frozen * kept,

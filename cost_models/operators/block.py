@@ -39,7 +39,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
 
-from cost_models.operators.record import Gemm, Half, Held, Kind, Operator, Place, Tensor, multiply
+from cost_models.operators.record import Gemm, Half, Kind, Operator, Place, Sharing, Tensor, multiply
 from cost_models.specs.choices import OUTPUTS, SelectiveDrops
 from cost_models.specs.kinds import kinds_of
 from cost_models.specs.stack import StackSpec
@@ -84,18 +84,22 @@ def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
         if mixer != "attention":
             mixes += recurrence_operators(model, beside_attention=mixer == "both")
         norm = {"apart": model.latent_attention is not None}
-        found += _half(model, "attention", mixes, norm, terms=0 if parallel else 3 if mixer == "both" else 2)
+        found += _half_operators(
+            model, "attention", mixes, norm, terms=0 if parallel else 3 if mixer == "both" else 2
+        )
         if model.stacks is not None:
             found += [_norm(model, "cross norm", "attention"), *cross_operators(model)]
-            found += _added(model, "attention", terms=2)
+            found += _residual_sum(model, "attention", terms=2)
     if model.feed_forward_share:
         before = {"shares_input": parallel, "apart": model.moe_share > 0}
         feeds = feed_forward_operators(model)
-        found += _half(model, "mlp", feeds, None if model.forked else before, terms=3 if parallel else 2)
+        found += _half_operators(
+            model, "mlp", feeds, None if model.forked else before, terms=3 if parallel else 2
+        )
     return tuple(found)
 
 
-def _half(
+def _half_operators(
     model: TransformerSpec,
     half: Half,
     operators: Iterable[Operator],
@@ -107,13 +111,13 @@ def _half(
     it."""
     if model.norm_placement in ("before", "around") and norm_before is not None:
         yield _norm(model, f"{half} norm", half, **norm_before)
-    yield from _modulated(model, half, "shift and scale", 2)
+    yield from _modulation_product(model, half, "shift and scale", 2)
     yield from operators
     if model.norm_placement in ("after", "around"):
         yield _norm(model, f"{half} post-norm", half)
-    yield from _modulated(model, half, "gate", 1)
+    yield from _modulation_product(model, half, "gate", 1)
     if terms:
-        yield from _added(model, half, terms=terms)
+        yield from _residual_sum(model, half, terms=terms)
 
 
 def _modulation(model: TransformerSpec, vectors: int, tokens: int) -> Iterator[Operator]:
@@ -125,7 +129,7 @@ def _modulation(model: TransformerSpec, vectors: int, tokens: int) -> Iterator[O
     yield multiply("modulation", made, half="attention", reads="whole", bias=True)
 
 
-def _modulated(model: TransformerSpec, half: Half, name: str, vectors: int) -> Iterator[Operator]:
+def _modulation_product(model: TransformerSpec, half: Half, name: str, vectors: int) -> Iterator[Operator]:
     """Product of the stream with a vector of its image, and with two vectors the sum of the second."""
     if model.diffusion is not None:
         over = Tensor(model.hidden_size * (1 + vectors / model.diffusion.tokens), "stream")
@@ -144,7 +148,7 @@ def _norm(
     """Norm over the residual stream; `apart` if several operators read it, so that no product's kernel
     includes it."""
     stream = Tensor(model.hidden_size, "stream")
-    weights: dict[Held, float] = {"whole": norm_weights(model)}
+    weights: dict[Sharing, float] = {"whole": norm_weights(model)}
     again = frozenset[SelectiveDrops]({"norms"} if apart else ())
     norm = Operator(name, "norm", half, stream, returns=stream, weights=weights, norm=model.norm)
     return replace(norm, shares_input=shares_input, redone_by=again)
@@ -190,7 +194,7 @@ def transform_weights(model: TransformerSpec) -> int:
     return there * (model.hidden_size * (model.hidden_size + model.mlp_bias) + norm_weights(model))
 
 
-def _added(model: TransformerSpec, half: Half, *, terms: int) -> Iterator[Operator]:
+def _residual_sum(model: TransformerSpec, half: Half, *, terms: int) -> Iterator[Operator]:
     """Dropout and addition to the residual stream; a parallel block adds both halves at once."""
     stream = Tensor(model.hidden_size, "stream")
     yield Operator(f"{half} dropout", "dropout", half, stream)
@@ -199,40 +203,46 @@ def _added(model: TransformerSpec, half: Half, *, terms: int) -> Iterator[Operat
         yield _norm(model, f"{half} post-norm", half)
 
 
-def _multiply(name: str, gemm: Gemm, reads: Place, **more: Any) -> Operator:
+def _attention_product(name: str, gemm: Gemm, reads: Place, **more: Any) -> Operator:
     """A product in the attention submodule, which some stacks recompute completely."""
     return multiply(name, gemm, reads=reads, **{"half": "attention", "redone_by": _WITH_ATTENTION} | more)
 
 
-def _inside(name: str, kind: Kind, over: Tensor, **more: Any) -> Operator:
+def _attention_operator(name: str, kind: Kind, over: Tensor, **more: Any) -> Operator:
     """An operator in the attention submodule other than a product."""
     return Operator(name, kind, "attention", over, **{"redone_by": _WITH_ATTENTION} | more)
 
 
-def _inner_norm(name: str, width: int, place: Place, weights: dict[Held, float], **more: Any) -> Operator:
+def _inner_norm(name: str, width: int, place: Place, weights: dict[Sharing, float], **more: Any) -> Operator:
     over = Tensor(width, place)
-    return _inside(name, "norm", over, returns=over, weights=weights, **{"norm": "rmsnorm"} | more)
+    return _attention_operator(
+        name, "norm", over, returns=over, weights=weights, **{"norm": "rmsnorm"} | more
+    )
 
 
 def attention_operators(model: TransformerSpec) -> Iterator[Operator]:
     """Operators of attention between the normalised stream and the residual addition, without the norms over
     the stream."""
-    yield from _projections(model) if model.latent_attention is None else _latents(model)
-    if model.turned_share:  # share of queries' and keys' elements
+    yield from _projections(model) if model.latent_attention is None else _latent_projections(model)
+    if model.turned_share:  # of the numbers of queries and of keys
         again = _WITH_ATTENTION if model.latent_attention is None else _WITH_THE_HEADS
         for name, width in (("rotary of queries", model.query_size), ("rotary of keys", model.kv_size)):
-            yield _inside(name, "rotary", Tensor(model.turned_share * width, "split"), redone_by=again)
-    yield _core(model)
-    if model.attention_gate:  # made by the queries' product
-        yield _inside("attention gate", "gating", Tensor(model.attended_size, "split"))
-    yield _joined_heads(model, "output projection", model.attended_size, after_core=not model.attention_gate)
+            yield _attention_operator(
+                name, "rotary", Tensor(model.turned_share * width, "split"), redone_by=again
+            )
+    yield _attention_core(model)
+    if model.attention_gate:  # made beside the queries
+        yield _attention_operator("attention gate", "gating", Tensor(model.attended_size, "split"))
+    yield _output_projection(
+        model, "output projection", model.attended_size, after_core=not model.attention_gate
+    )
 
 
-def _joined_heads(model: TransformerSpec, name: str, width: int, *, after_core: bool) -> Operator:
-    """Product that projects heads back to the stream."""
+def _output_projection(model: TransformerSpec, name: str, width: int, *, after_core: bool) -> Operator:
+    """Product from all heads to the residual stream."""
     out = Gemm(width, (model.hidden_size,), "rows")
     bias = model.attention_output_bias
-    return _multiply(name, out, "split", bias=bias, shares_input=after_core, reads_core=after_core)
+    return _attention_product(name, out, "split", bias=bias, shares_input=after_core, reads_core=after_core)
 
 
 def _projections(model: TransformerSpec) -> Iterator[Operator]:
@@ -241,15 +251,17 @@ def _projections(model: TransformerSpec) -> Iterator[Operator]:
     gates = q if model.attention_gate else 0
     kept_share = (q + kv) / (q + 2 * kv) if not gates else 0.0
     gemm = Gemm(model.hidden_size, (q + gates, kv, kv), "columns", behind_norm=True, kept_share=kept_share)
-    yield _multiply("queries, keys, values", gemm, "entrance", bias=model.attention_bias, kept=q + kv)
+    yield _attention_product(
+        "queries, keys, values", gemm, "entrance", bias=model.attention_bias, kept=q + kv
+    )
     if model.qk_norm:
         over_all = model.qk_norm_over == "all"
         for name, width in (("query norm", q), ("key norm", kv)):
-            weights: dict[Held, float] = {"split": width} if over_all else {"whole": model.head_dim}
+            weights: dict[Sharing, float] = {"split": width} if over_all else {"whole": model.head_dim}
             yield _inner_norm(name, width, "split", weights)
 
 
-def _latents(model: TransformerSpec) -> Iterator[Operator]:
+def _latent_projections(model: TransformerSpec) -> Iterator[Operator]:
     """Products down to the latents, a norm over each, and products up to the heads.
 
     An indexer's queries, weights and normalised key are complete on every tensor rank.
@@ -259,26 +271,28 @@ def _latents(model: TransformerSpec) -> Iterator[Operator]:
     h, q, rank = model.hidden_size, model.query_size, latent.query_rank
     if rank:
         down = Gemm(h, (rank,), "whole", behind_norm=True)
-        yield _multiply("query latent", down, "entrance", reads_output_of="norms")
+        yield _attention_product("query latent", down, "entrance", reads_output_of="norms")
         yield _inner_norm("norm of the query latent", rank, "stream", {"whole": rank})
     heads: dict[str, Any] = {"redone_by": _WITH_THE_HEADS}
     up = Gemm(rank or h, (q,), "columns", from_latent=bool(rank), behind_norm=not rank)
     of_norm = None if rank else "norms"
-    yield _multiply("queries", up, "stream" if rank else "entrance", kept=q, reads_output_of=of_norm, **heads)
+    yield _attention_product(
+        "queries", up, "stream" if rank else "entrance", kept=q, reads_output_of=of_norm, **heads
+    )
     down = Gemm(h, (latent.kv_rank + latent.position_dim,), "whole")
-    yield _multiply("key and value latent", down, "entrance", shares_input=True)
+    yield _attention_product("key and value latent", down, "entrance", shares_input=True)
     yield _inner_norm("norm of the key and value latent", latent.kv_rank, "stream", {"whole": latent.kv_rank})
     if (indexer := latent.indexer) is not None:
         queries = Gemm(rank or h, (indexer.heads * indexer.head_dim,), "whole", from_latent=True)
-        yield _multiply("index queries", queries, "stream", shares_input=True)
+        yield _attention_product("index queries", queries, "stream", shares_input=True)
         others = Gemm(h, (indexer.head_dim, indexer.heads), "whole")
-        yield _multiply("index keys, weights", others, "entrance", shares_input=True)
-        gains: dict[Held, float] = {"whole": 2 * indexer.head_dim}
+        yield _attention_product("index keys, weights", others, "entrance", shares_input=True)
+        gains: dict[Sharing, float] = {"whole": 2 * indexer.head_dim}
         yield _inner_norm("norm of index keys", indexer.head_dim, "whole", gains, norm="layernorm")
-        yield _inside("index scores", "gating", Tensor(indexer.width, "whole"))
+        yield _attention_operator("index scores", "gating", Tensor(indexer.width, "whole"))
     keys = model.num_kv_heads * (model.head_dim - latent.position_dim)
     up = Gemm(latent.kv_rank, (keys + model.value_size,), "columns", from_latent=True)
-    yield _multiply("keys and values", up, "stream", kept=model.kv_size, **heads)
+    yield _attention_product("keys and values", up, "stream", kept=model.kv_size, **heads)
 
 
 def cross_operators(model: TransformerSpec) -> Iterator[Operator]:
@@ -287,14 +301,14 @@ def cross_operators(model: TransformerSpec) -> Iterator[Operator]:
     h, q, kv, share = model.hidden_size, model.query_size, model.kv_size, model.source_share
     bias = model.attention_bias
     queries = Gemm(h, (q,), "columns", behind_norm=True)
-    yield _multiply("cross queries", queries, "entrance", bias=bias, kept=q)
+    yield _attention_product("cross queries", queries, "entrance", bias=bias, kept=q)
     others = Gemm(h, (kv, kv), "columns", rows=share)
-    yield _multiply("cross keys, values", others, "entrance", bias=bias, shares_input=True)
-    yield replace(_core(model), name="cross core", reads=Tensor(q + 2 * share * kv, "split"))
-    yield _joined_heads(model, "cross output projection", q, after_core=True)
+    yield _attention_product("cross keys, values", others, "entrance", bias=bias, shares_input=True)
+    yield replace(_attention_core(model), name="cross core", reads=Tensor(q + 2 * share * kv, "split"))
+    yield _output_projection(model, "cross output projection", q, after_core=True)
 
 
-def _core(model: TransformerSpec) -> Operator:
+def _attention_core(model: TransformerSpec) -> Operator:
     """Scores, softmax and weighted values; every selective policy runs it again."""
     out = Tensor(model.attended_size, "split")
     return Operator(
@@ -322,25 +336,27 @@ def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> I
     mixer, h = model.recurrence, model.hidden_size
     assert mixer is not None
     into = Gemm(h, (mixer.input_size,), "columns", behind_norm=not beside_attention)
-    yield _multiply("state inputs", into, "entrance", bias=mixer.bias, shares_input=beside_attention)
+    yield _attention_product("state inputs", into, "entrance", bias=mixer.bias, shares_input=beside_attention)
     if rank := mixer.gate_rank:  # down to a latent each for decays and gates, and up from them to the heads
         down = Gemm(h, (rank, rank), "whole")
-        yield _multiply("gate latents", down, "entrance", shares_input=True)
+        yield _attention_product("gate latents", down, "entrance", shares_input=True)
         up = Gemm(rank, (mixer.decay_size, mixer.value_size), "columns", from_latent=True)
-        yield _multiply("gates", up, "stream")
+        yield _attention_product("gates", up, "stream")
     returned = Tensor(mixer.value_size, "split")
     if not mixer.scans:
-        yield _inside("gate before", "gating", returned, inputs=2)
+        yield _attention_operator("gate before", "gating", returned, inputs=2)
     taps = mixer.conv_width + mixer.conv_bias if mixer.conv_width else 0
     size = mixer.convolved_size
-    weights: dict[Held, float] = {"split": taps * size} if taps else {}
+    weights: dict[Sharing, float] = {"split": taps * size} if taps else {}
     flops = 2.0 * mixer.conv_width * size
-    yield _inside("short convolution", "convolution", Tensor(size, "split"), weights=weights, flops=flops)
+    yield _attention_operator(
+        "short convolution", "convolution", Tensor(size, "split"), weights=weights, flops=flops
+    )
     if mixer.step_rank:
         yield from _selections(mixer, mixer.step_rank)
     if mixer.scans:
         vectors = (_HEAD_VECTORS[mixer.kind] + (mixer.kind in _BY_NUMBER) * mixer.state_dim) * mixer.heads
-        yield _inside(
+        yield _attention_operator(
             "state scan",
             "scan",
             Tensor(mixer.mixed_size, "split"),
@@ -348,8 +364,8 @@ def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> I
             weights={"split": vectors} if vectors else {},
             flops=2.0 * state_products(mixer) * mixer.value_size * mixer.state_dim,
         )
-    gains: dict[Held, float] = {"whole": mixer.head_dim} if mixer.delta else {"split": mixer.value_size}
-    yield _inside(
+    gains: dict[Sharing, float] = {"whole": mixer.head_dim} if mixer.delta else {"split": mixer.value_size}
+    yield _attention_operator(
         "gated norm",
         "gating",
         returned,
@@ -360,7 +376,7 @@ def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> I
     )
     again = mixer.step_rank is not None  # the scan's kernel recomputes this input
     out = Gemm(mixer.value_size, (h,), "rows")
-    yield _multiply("state outputs", out, "split", bias=mixer.bias, shares_input=again)
+    yield _attention_product("state outputs", out, "split", bias=mixer.bias, shares_input=again)
 
 
 def _selections(mixer: Recurrence, rank: int) -> Iterator[Operator]:
@@ -368,10 +384,12 @@ def _selections(mixer: Recurrence, rank: int) -> Iterator[Operator]:
     kernel convolves once more instead of keeping their input."""
     size = mixer.selected_size
     made = Gemm(mixer.value_size, (size,), "rows")
-    yield _multiply("keys, queries, step latent", made, "split", shares_input=True)
+    yield _attention_product("keys, queries, step latent", made, "split", shares_input=True)
     if mixer.latent_norms:
         yield _inner_norm("norms of keys, queries, step latent", size, "whole", {"whole": size})
-    yield _multiply("step sizes", Gemm(rank, (mixer.value_size,), "columns", from_latent=True), "whole")
+    yield _attention_product(
+        "step sizes", Gemm(rank, (mixer.value_size,), "columns", from_latent=True), "whole"
+    )
 
 
 def state_products(mixer: Recurrence) -> int:
@@ -456,7 +474,7 @@ def projector_operators(tower: Tower, model: TransformerSpec) -> Iterator[Operat
     )
     for name, width, there in norms:
         if there:
-            weights: dict[Held, float] = {"whole": gains * width}
+            weights: dict[Sharing, float] = {"whole": gains * width}
             yield Operator(name, "norm", "attention", over, returns=over, norm=tower.norm, weights=weights)
     more: dict[str, Any] = {"half": "attention", "bias": tower.projector_bias}
     if inner:

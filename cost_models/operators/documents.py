@@ -38,7 +38,7 @@ from cost_models.specs.transformer import TransformerSpec
 
 _BINS = 256
 _MOST_DRAWS = 512
-"""Number of sequences per rank above which waiting falls with the square root of the number."""
+"""Most sequences of a rank that are convolved; from there on its wait falls with the root of their number."""
 _IN_PIECES = 256
 """Number of sequences whose pieces are compared over context ranks."""
 
@@ -62,13 +62,13 @@ def attended_keys(model: TransformerSpec, training: TrainingSpec) -> Attended:
         return Attended(model.unmasked(whole), model.attended(whole), model.unmasked(whole))
     drawn = sequences_of(lengths, whole)
     masked, useful = (
-        float(_scores(keys, drawn.documents).sum()) / (drawn.number * whole)
+        float(_score_pairs(keys, drawn.documents).sum()) / (drawn.number * whole)
         for keys in (model.unmasked, model.attended)
     )
     return Attended(model.unmasked(whole) if lengths.packing == "pad" else masked, useful, masked)
 
 
-def timed(question: Question) -> Question:
+def with_bucket_lengths(question: Question) -> Question:
     """Question with the sequence length that is computed: in buckets the mean document."""
     training, lengths = question.training, question.training.lengths
     if lengths is None or lengths.packing != "bucket":
@@ -81,29 +81,29 @@ def timed(question: Question) -> Question:
 
 def uneven_pieces(question: Question, columns: LayoutColumns) -> Array:
     """(N,) relative excess of attention work of the busiest context rank over the mean."""
-    if not _differ(question):
+    if not _sequences_differ(question):
         return np.zeros(len(columns))
     whole = context_ways(question, columns) == CONTEXTS.index("all-to-all")
-    return _per_pair(_uneven, question, np.where(whole, 1, columns.cp), columns.mbs)
+    return _excess_of_pairs(_uneven_excess, question, np.where(whole, 1, columns.cp), columns.mbs)
 
 
-def waiting(question: Question, columns: LayoutColumns, *, data_parallel: bool) -> Array:
+def straggler_excess(question: Question, columns: LayoutColumns, *, data_parallel: bool) -> Array:
     """(N,) relative excess of attention work of the busiest rank over the mean.
 
     Synchronisation by ZeRO-3 in every microbatch counts only with `data_parallel`.
     """
-    if not _differ(question):
+    if not _sequences_differ(question):
         return np.zeros(len(columns))
     gathered = np.where((columns.zero == 3) & data_parallel, columns.shard, 1)
     meet = [
         (columns.dp, columns.microbatches(question.training.global_batch) * columns.mbs),
         (np.minimum(np.maximum(gathered, columns.ep), columns.dp), columns.mbs),
     ]
-    slowest: Array = np.max([_per_pair(_above_mean, question, *one) for one in meet], axis=0)
+    slowest: Array = np.max([_excess_of_pairs(_slowest_excess, question, *one) for one in meet], axis=0)
     return slowest
 
 
-def _differ(question: Question) -> bool:
+def _sequences_differ(question: Question) -> bool:
     """Whether sequences differ in their attention work."""
     lengths = question.training.lengths
     return lengths is not None and lengths.packing == "pack" and question.stack.attention not in STORES_SCORES
@@ -112,7 +112,7 @@ def _differ(question: Question) -> bool:
 _Excess = Callable[[TransformerSpec, LengthsSpec, int, int, int], float]
 
 
-def _per_pair(excess: _Excess, question: Question, ranks: Ints, sequences: Ints) -> Array:
+def _excess_of_pairs(excess: _Excess, question: Question, ranks: Ints, sequences: Ints) -> Array:
     """(N,) excess for pairs of ranks and sequences per rank; each distinct pair is computed once."""
     training = question.training
     assert training.lengths is not None
@@ -122,7 +122,7 @@ def _per_pair(excess: _Excess, question: Question, ranks: Ints, sequences: Ints)
     return each[which.ravel()]
 
 
-def _scores(keys: Callable[[int], float], length: Ints) -> Array:
+def _score_pairs(keys: Callable[[int], float], length: Ints) -> Array:
     """Token-key pairs of documents of these lengths, or of the first `length` tokens of a document."""
     some, which = np.unique(length, return_inverse=True)
     each: Array = np.array([one * keys(one) if one else 0.0 for one in some.tolist()])
@@ -130,18 +130,18 @@ def _scores(keys: Callable[[int], float], length: Ints) -> Array:
 
 
 @lru_cache(maxsize=256)
-def _uneven(model: TransformerSpec, lengths: LengthsSpec, longest: int, cp: int, mbs: int) -> float:
+def _uneven_excess(model: TransformerSpec, lengths: LengthsSpec, longest: int, cp: int, mbs: int) -> float:
     drawn = sequences_of(lengths, longest)
     some = min(drawn.number, max(1, _IN_PIECES // mbs) * mbs)
     start_D = np.cumsum(drawn.documents) - drawn.documents
     start_D = start_D - start_D[np.searchsorted(drawn.places, drawn.places)] + drawn.places * longest
-    before_D = np.cumsum(scores_D := _scores(model.unmasked, drawn.documents)) - scores_D
+    before_D = np.cumsum(scores_D := _score_pairs(model.unmasked, drawn.documents)) - scores_D
     cuts = np.rint(np.arange(2 * cp + 1) * longest / (2 * cp)).astype(np.int64)
     ends = np.arange(some)[:, None] * longest + cuts
     last = np.maximum(np.searchsorted(start_D, ends) - 1, 0)  # document that began before the cut
     offset = np.minimum(ends - start_D[last], drawn.documents[last])
     whole = drawn.documents[last]
-    begun = offset * whole if model.encoder else _scores(model.unmasked, offset)
+    begun = offset * whole if model.encoder else _score_pairs(model.unmasked, offset)
     piece = np.diff(before_D[last] + begun, axis=1)
     of_rank = piece[:, :cp] + piece[:, : cp - 1 : -1]
     together = of_rank[: max(1, some // mbs) * mbs].reshape(-1, min(mbs, some), cp).sum(axis=1)
@@ -149,10 +149,10 @@ def _uneven(model: TransformerSpec, lengths: LengthsSpec, longest: int, cp: int,
 
 
 @lru_cache(maxsize=64)
-def _work(model: TransformerSpec, lengths: LengthsSpec, longest: int) -> tuple[Array, float]:
+def _work_histogram(model: TransformerSpec, lengths: LengthsSpec, longest: int) -> tuple[Array, float]:
     """Histogram of the scores of a sequence above their minimum, and the bin width relative to the mean."""
     drawn = sequences_of(lengths, longest)
-    work_S = np.bincount(drawn.places, weights=_scores(model.unmasked, drawn.documents))
+    work_S = np.bincount(drawn.places, weights=_score_pairs(model.unmasked, drawn.documents))
     work_S = work_S / work_S.mean()
     step = float(work_S.max() - work_S.min()) / (_BINS - 1)
     place = np.rint((work_S - work_S.min()) / step) if step else np.zeros(len(work_S))
@@ -160,8 +160,10 @@ def _work(model: TransformerSpec, lengths: LengthsSpec, longest: int) -> tuple[A
 
 
 @lru_cache(maxsize=4096)
-def _above_mean(model: TransformerSpec, lengths: LengthsSpec, longest: int, ranks: int, draws: int) -> float:
-    chance, step = _work(model, lengths, longest)
+def _slowest_excess(
+    model: TransformerSpec, lengths: LengthsSpec, longest: int, ranks: int, draws: int
+) -> float:
+    chance, step = _work_histogram(model, lengths, longest)
     if ranks == 1 or step == 0:
         return 0.0
     summed = min(draws, _MOST_DRAWS)

@@ -101,7 +101,7 @@ class _Part:
     one: ForwardFlops
 
 
-def _parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list[_Part]:
+def _kind_parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list[_Part]:
     """Blocks of each kind if kinds differ in their sequences or a job freezes some; else all blocks as their
     mean."""
     each: tuple[tuple[TransformerSpec, TrainingSpec], ...] = ((model, training),)
@@ -109,7 +109,7 @@ def _parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list[_Par
     if model.stacks or model.tower or training.freeze:
         each, counts = of_each_kind(model, training), kinds_in(model, training).counts
     return [
-        _Part(model=one, training=job, blocks=count, one=_of_a_sequence(one, job, tp))
+        _Part(model=one, training=job, blocks=count, one=_sequence_flops(one, job, tp))
         for (one, job), count in zip(each, counts, strict=True)
     ]
 
@@ -122,7 +122,7 @@ def index_width(model: TransformerSpec, sequence_length: int) -> int:
     return latent.indexer.heads * latent.indexer.head_dim
 
 
-def _of_a_sequence(model: TransformerSpec, training: TrainingSpec, tp: int) -> ForwardFlops:
+def _sequence_flops(model: TransformerSpec, training: TrainingSpec, tp: int) -> ForwardFlops:
     """Forward FLOPs of one sequence of the job: its documents attend separately, padding does not count."""
     length, useful = training.sequence_length, attended_keys(model, training).useful
     adapted = training.tuning if training.tuning and training.tuning.left is None else None
@@ -138,7 +138,7 @@ def _of_a_sequence(model: TransformerSpec, training: TrainingSpec, tp: int) -> F
 
 def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:
     """Forward and backward FLOPs of one optimizer step; the numerator of MFU."""
-    parts = _parts(model, training, tp)
+    parts = _kind_parts(model, training, tp)
     last, resident = parts[-1], training.reference in ("resident", "host")
     further = model.further_tokens * (last.one.block + last.one.head + last.one.projection)
     head = (3.0 + resident - (not last.training.trains("head matrix"))) * last.one.head
@@ -146,7 +146,7 @@ def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> 
     for part in parts:
         one, job = part.one, part.training
         each = (1.0 if job.still else 3.0) * one.block + resident * (one.block - one.adapters)
-        total += job.global_batch * part.blocks * (each - _spared(part))
+        total += job.global_batch * part.blocks * (each - _spared_flops(part))
     if model.diffusion is not None and last.training.trains("embedding"):
         total += training.global_batch * model.diffusion.entrance_flops(model.hidden_size)
     if model.tower is not None:
@@ -165,7 +165,7 @@ def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> 
     return total
 
 
-def _spared(part: _Part) -> float:
+def _spared_flops(part: _Part) -> float:
     """FLOPs of a block and a sequence for weight gradients that are not computed."""
     tuning = part.training.tuning
     if tuning is None or part.training.still:
@@ -179,7 +179,7 @@ def _spared(part: _Part) -> float:
 def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:
     """Model FLOPs without the scores that a causal mask or a window leaves out; the numerator of causal MFU."""
     masked = 0.0
-    for part in _parts(model, training, tp):
+    for part in _kind_parts(model, training, tp):
         keys, job = attended_keys(part.model, part.training), part.training
         passes = (1.0 if job.still else 3.0) * job.global_batch * (part.blocks + model.further_tokens)
         masked += passes * (part.one.block_attention * (1.0 - keys.masked / keys.useful) + part.one.index / 2)
@@ -191,7 +191,7 @@ def recomputed_flops(
 ) -> float:
     """FLOPs that a placed layout recomputes in the backward pass of one step, given the selective `drops`;
     for an attention submodule those of the core alone."""
-    products, total, parts = {*drops} - ATTEND_AGAIN, 0.0, _parts(model, training, layout.tp)
+    products, total, parts = {*drops} - ATTEND_AGAIN, 0.0, _kind_parts(model, training, layout.tp)
     blocks_SP = blocks_by_policy(layout.layers, layout.stage_recompute)
     if len(parts) > 1:
         blocks_SP = kinds_in(model, training).in_sorts(blocks_SP)

@@ -1,19 +1,18 @@
-"""Parameters on a rank: per block, embedding and head, split over tensor parallelism; and trained and frozen
-ones in fine-tuning.
+"""Parameters of a rank, of a block, the embedding and the head, and the share of them that a job trains.
 
-GPT-3 by hand: a block has 4h² + 4h (attention with biases) + 8h² + 5h (MLP with biases) + 4h (two layer
-norms) = 12h² + 13h parameters. A Mixtral 8x7B block has 2·4096² + 2·4096·1024 (attention) + 8·3·4096·14336
-(experts) + 8·4096 (router) + 2·4096 (norms) = 1451 million.
+GPT-3 by hand: a block has 4h² + 4h (attention with biases) + 8h² + 5h (MLP with biases) + 4h (two layer norms) = 12h² +
+13h parameters. A Mixtral 8x7B block has 2·4096² + 2·4096·1024 (attention) + 8·3·4096·14336 (experts) + 8·4096 (router)
++ 2·4096 (norms) = 1451 million.
 
-**Fine-tuning**: a job's adapters are operators in addition to those of the block. For a matrix (in, out) an
-adapter multiplies by A (in, r) and then by B (r, out). Over tensor ranks it is split like its matrix: for
-split outputs every rank has A and its columns of B, for split inputs its rows of A and all of B. Each rank
-processes a part of the inputs of what all ranks have, so its gradients are added up over the ranks once a
-step; sums of activations are the matrix's. peft scales the output of B and adds it to the matrix's output,
-and backward adds the gradients of the input, each in a separate kernel (peft 0.17: tuners/lora/layer.py).
+**Fine-tuning** adds a job's adapters as operators beside those of the block. Beside a matrix (in, out) an adapter
+multiplies by A (in, r) and then by B (r, out). Over tensor ranks it is split as its matrix is: beside split outputs
+every rank has A and its columns of B, beside split inputs its rows of A and all of B. What all ranks have is worked on
+in part by each, so that its gradients are added up over them once a step; sums of activations are those of the matrix.
+peft scales what B returns and adds it to what the matrix returned, and backward adds the gradients of the input, each
+in a kernel of its own (peft 0.17: tuners/lora/layer.py).
 
-All other parameters are frozen: matrices, norms, embedding and head have no gradients and no optimizer
-states. The part before the first adapter, a fraction of one block, is assumed to run backward like the rest.
+All else of the model is frozen: matrices, norms, embedding and head have no gradients and no optimizer states. What
+lies before the first adapter is taken to run backward as everything else, a part of one block of the model.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ from cost_models.operators.block import (
 )
 from cost_models.operators.record import (
     Gemm,
-    Held,
     Operator,
+    Sharing,
     Tensor,
-    added,
-    held_on_rank,
     multiply,
+    parameters_on_rank,
+    sum_amounts,
 )
 from cost_models.question import Question
 from cost_models.specs.kinds import (
@@ -99,7 +98,7 @@ def parameters(
     `tp`, `ep` and `etp` (N,) are the degrees of tensor and expert parallelism and of tensor parallelism in an expert.
     """
     h, norm = model.hidden_size, norm_weights(model)
-    block, experts = held_on_rank(block_weights(model), tp, ep, tp if etp is None else etp)
+    block, experts = parameters_on_rank(block_weights(model), tp, ep, tp if etp is None else etp)
     patches = model.tower is not None and model.tower.part == "tower"
     vocabulary, head = (rows(model, tp) * h / tp * (not patches) for rows in (padded_vocabulary, head_rows))
     return Parameters(
@@ -112,9 +111,9 @@ def parameters(
     )
 
 
-def block_weights(model: TransformerSpec) -> dict[Held, float]:
+def block_weights(model: TransformerSpec) -> dict[Sharing, float]:
     """Parameters of an unsplit block by sharing, mean over the blocks."""
-    return added((one.share, one.weights) for one in block_operators(model))
+    return sum_amounts((one.share, one.weights) for one in block_operators(model))
 
 
 def further_weights(model: TransformerSpec) -> int:
@@ -263,7 +262,7 @@ def _adapter(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
+class TrainedShare:
     """Trained share and frozen bytes per model parameter on a rank."""
 
     share: Array | float = 1.0
@@ -272,16 +271,16 @@ class Tuned:
     """Bytes of frozen weights per parameter."""
 
 
-WHOLE = Tuned()
+ALL_TRAINED = TrainedShare()
 """Values for a job that trains every parameter."""
 
 
-def tuned(question: Question, columns: LayoutColumns, part: Part) -> Tuned:
+def trained_share(question: Question, columns: LayoutColumns, part: Part) -> TrainedShare:
     """Trained share and frozen bytes, (N,), of a part of the model on a rank; 1 and 0 for a job that trains
     all parameters."""
     tuning, element = question.training.tuning, question.training.element_bytes
     if tuning is None:
-        return WHOLE
+        return ALL_TRAINED
     if part in ENDS:
         share: Array | float = float(question.training.trains("embedding" if part == "embedding" else "head"))
         if part == "head" and not question.training.trains(
@@ -289,21 +288,21 @@ def tuned(question: Question, columns: LayoutColumns, part: Part) -> Tuned:
         ):  # vectors may be trained without the matrix
             counts = parameters(question.model, columns.tp)
             share = share * counts.head_vectors / (counts.head_vectors + counts.head_matrix)
-        return Tuned(share=share, frozen=element * (1.0 - share))
+        return TrainedShare(share=share, frozen=element * (1.0 - share))
     if tuning.left is not None and not {"block", "tower", "projector"} & {*tuning.left}:
-        return WHOLE
+        return ALL_TRAINED
     degrees, which = (columns.tp, columns.ep, columns.etp), part == "experts"
     trained, frozen = _block_tuning_sizes(question.model, tuning, element)
-    there = np.maximum(1.0, held_on_rank(block_weights(question.model), *degrees)[which])
-    return Tuned(
-        share=held_on_rank(trained, *degrees)[which] / there,
-        frozen=held_on_rank(frozen, *degrees)[which] / there,
+    there = np.maximum(1.0, parameters_on_rank(block_weights(question.model), *degrees)[which])
+    return TrainedShare(
+        share=parameters_on_rank(trained, *degrees)[which] / there,
+        frozen=parameters_on_rank(frozen, *degrees)[which] / there,
     )
 
 
 def trained_weights(question: Question, columns: LayoutColumns, block: Array, experts: Array) -> Array:
     """(N,) trained parameters of a rank, given its parameters of a block and of its experts."""
-    own, routed = (tuned(question, columns, part).share for part in ("block", "experts"))
+    own, routed = (trained_share(question, columns, part).share for part in ("block", "experts"))
     return own * block + routed * experts
 
 
@@ -340,15 +339,15 @@ def unfrozen_parameters(model: TransformerSpec, training: TrainingSpec) -> int:
 @lru_cache(maxsize=_CACHED)
 def _block_tuning_sizes(
     model: TransformerSpec, tuning: TuningSpec, element: float
-) -> tuple[dict[Held, float], dict[Held, float]]:
+) -> tuple[dict[Sharing, float], dict[Sharing, float]]:
     """Trained parameters and frozen bytes of a block over all ranks, by sharing."""
     operators = job_operators(model, tuning)
-    trained = added((one.share, one.weights) for one in operators if one.trained)
-    frozen = added((one.share, _stored(one, element)) for one in operators if not one.trained)
+    trained = sum_amounts((one.share, one.weights) for one in operators if one.trained)
+    frozen = sum_amounts((one.share, _stored(one, element)) for one in operators if not one.trained)
     return trained, frozen
 
 
-def _stored(one: Operator, element: float) -> dict[Held, float]:
+def _stored(one: Operator, element: float) -> dict[Sharing, float]:
     """Frozen bytes of an operator by sharing: a matrix may be stored in fewer bits, a bias is not."""
     gemm = one.gemm
     if gemm is None or gemm.stored_bytes is None:

@@ -1,10 +1,9 @@
-"""Operators of a transformer block as data: input, product, parameters and output of each; and sums over them
-on one rank.
+"""Records of a block's operators (what each reads, multiplies, holds and returns), and sums over them on one rank.
 
-Every price of a block is a sum over its operators (`block.block_operators`): parameters, FLOPs, GEMMs, bytes
-moved, bytes kept for the backward pass, and gradients that wait for their weight products. An operator's
-amount is first a number per token of a place (or per parameter, by how ranks share it), independent of the
-layout. These numbers are added up, and only the few sums are combined with the columns of layouts.
+All facts about a block are sums over its operators (`block.block_operators`): parameters, FLOPs, GEMMs, bytes moved,
+bytes kept for the backward pass, gradients that wait for its half towards the weights. The cost of an operator is first
+a number for each token of a place (or for each parameter that ranks share in some way), whatever the layout; these are
+added up, and only their few sums meet the columns of many layouts.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Kind = Literal[
 """Kinds of operators. Pricing modules define the time and the kept bytes of each kind."""
 
 Place = Literal["stream", "entrance", "whole", "split", "sent", "copies", "expert"]
-"""Tokens of an activation on a rank, and the part of their elements (`tokens_on_rank` in numbers).
+"""Tokens of which a rank has an activation, and its part of each (`tokens_on_rank` in numbers):
 
     stream    the residual stream: every token, or with sequence parallelism a tp-th of them
     entrance  inputs of column-parallel matrices: every token if a stack keeps them gathered, else as the stream
@@ -50,7 +49,7 @@ Place = Literal["stream", "entrance", "whole", "split", "sent", "copies", "exper
     expert    the copies that its experts process, an etp-th of their elements
 """
 
-Held = Literal["whole", "split", "expert", "each expert"]
+Sharing = Literal["whole", "split", "expert", "each expert"]
 """Sharing of parameters among ranks: all on each rank; a tp-th; an etp-th of the rank's experts; the rank's
 experts entire."""
 
@@ -86,7 +85,7 @@ class Gemm:
     last: bool = False
     """Whether the block ends with it, so that recomputation that stops early omits it."""
     kept_share: float = 0.0
-    """Share that is not recomputed if every other product is kept."""
+    """Share of the product that is not recomputed where every other product is kept."""
     rows: float = 1.0
     """Rows of the input per token."""
     adapter: bool = False
@@ -112,14 +111,14 @@ class Operator:
     name: str
     kind: Kind
     half: Half
-    """Half of the block to which it belongs; the MLP's half runs backward first."""
+    """The half of a block that the operator is of; the MLP's runs backward first."""
     reads: Tensor
     _: KW_ONLY
     returns: Tensor | None = None
     """Output; given for operators with parameters, whose gradients may wait for it."""
     share: float = 1.0
     gemm: Gemm | None = None
-    weights: Mapping[Held, float] = field(default_factory=dict)
+    weights: Mapping[Sharing, float] = field(default_factory=dict)
     """Parameters of the unsplit model's block, by sharing."""
     biased: bool = False
     """Whether a bias is added to the output."""
@@ -138,7 +137,7 @@ class Operator:
     """Whether the operator has separate kernels; False: the kernels of another operator of the same kind
     include it."""
     redone_by: frozenset[SelectiveDrops] = frozenset()
-    """Selective recompute policies that run it again and, except for `OUTPUTS`, drop its kept tensors."""
+    """Selective recompute policies that repeat the operator and, but for `OUTPUTS`, drop its kept tensors."""
     reads_output_of: SelectiveDrops | None = None
     """Policy, one of `OUTPUTS`, that drops its input, the output of an operator that the policy runs
     again."""
@@ -167,9 +166,9 @@ def multiply(
     A bias is split with the outputs. If tensor ranks add up partial outputs, each rank has the complete bias
     and adds it once.
     """
-    split: Held = "expert" if gemm.routed else "split"
-    whole: Held = "each expert" if gemm.routed else "whole"
-    weights: dict[Held, float] = {split: 0.0, whole: 0.0}
+    split: Sharing = "expert" if gemm.routed else "split"
+    whole: Sharing = "each expert" if gemm.routed else "whole"
+    weights: dict[Sharing, float] = {split: 0.0, whole: 0.0}
     weights[whole if gemm.split == "whole" else split] += experts * gemm.elements
     weights[split if gemm.split == "columns" else whole] += experts * gemm.width * bias
     # the output is split, or before ranks add up their parts whole on each of them
@@ -191,12 +190,12 @@ def multiply(
     )
 
 
-Key = TypeVar("Key", Place, Held)
+Key = TypeVar("Key", Place, Sharing)
 Amount = Mapping[Place, float]
 """Place → amount per token of the place."""
 
 
-def added(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Key, float]:
+def sum_amounts(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Key, float]:
     """Weighted sum of amounts by place, or of parameters by sharing."""
     total: dict[Key, float] = {}
     for times, amount in amounts:
@@ -229,7 +228,7 @@ def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> 
     return sent * columns.etp if place == "copies" else sent * columns.etp / columns.etp
 
 
-def handed_on(question: Question, columns: LayoutColumns) -> Array:
+def boundary_elements(question: Question, columns: LayoutColumns) -> Array:
     """(N,) elements sent from stage to stage, before tensor ranks split them.
 
     In an encoder-decoder those of both stacks; with a vision tower the larger of the tower's and the
@@ -246,7 +245,9 @@ def handed_on(question: Question, columns: LayoutColumns) -> Array:
     return np.maximum(numbers, of_images)
 
 
-def held_on_rank(counts: Mapping[Held, float], tp: Ints, ep: Ints | int, etp: Ints) -> tuple[Array, Array]:
+def parameters_on_rank(
+    counts: Mapping[Sharing, float], tp: Ints, ep: Ints | int, etp: Ints
+) -> tuple[Array, Array]:
     """(N,) parameters of a rank, and (N,) those of its routed experts."""
     split, expert = counts.get("split", 0.0), counts.get("expert", 0.0)
     return (split / tp + counts.get("whole", 0.0), (expert / etp + counts.get("each expert", 0.0)) / ep)

@@ -3,9 +3,9 @@ in a mixture.
 
 Bytes are counted in passes over a tensor: a fused kernel reads each input once and writes each output once.
 
-Routing: each token goes to k of E experts; every block that is a mixture has all E, E/e of them on a rank of
-the expert-parallel group, each split over etp ranks (Megatron Core's `alltoall` dispatcher; Lepikhin et al.
-2020, GShard):
+Routing adds scores and copies of tokens to a mixture of experts. Each token goes to k of E experts; every block that is
+a mixture has all E, E/e of them on a rank of the expert-parallel group, each split over etp ranks (Megatron Core's
+`alltoall` dispatcher; Lepikhin et al. 2020, GShard):
 
     sent   = b·s/c · k/t     copies that leave a rank: tokens count once over the tensor-parallel ranks
     copies = sent · etp      copies its experts process, gathered over the ranks that share an expert
@@ -16,7 +16,7 @@ padding to a capacity, and the kernels that add biases expert by expert.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
 
@@ -25,7 +25,7 @@ import numpy as np
 from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.operators.parameters import job_operators
-from cost_models.operators.record import Kind, Operator, Tensor, added, on_rank, tokens_on_rank
+from cost_models.operators.record import Amount, Operator, on_rank, sum_amounts, tokens_on_rank
 from cost_models.question import Question
 from cost_models.specs.stack import STORES_SCORES
 from cost_models.specs.transformer import TransformerSpec
@@ -68,154 +68,95 @@ def block_traffic(
     """Traffic of norms, residual additions, dropout, rotary and activation of one block, or of some of its
     operators."""
     every = job_operators(question.model, question.training.tuning)
-    chosen = every if operators is None else operators
-    moved = [(one, _TRAFFIC[one.kind](question, one)) for one in chosen if one.kind in _TRAFFIC]
-    forward = added((one.share * m.forward * _over(one).width, {_over(one).place: 1.0}) for one, m in moved)
     again = frozenset(question.stack.always_discards)
-    behind = [(one, m.backward + m.forward * bool(again & one.redone_by)) for one, m in moved]
-    backward = added(
-        (one.share * bytes_ * _over(one).width, {_over(one).place: 1.0}) for one, bytes_ in behind
-    )
-    kernels = sum(one.share * m.kernels for one, m in moved if one.launched)
+    forward, backward, kernels = list[tuple[float, Amount]](), list[tuple[float, Amount]](), 0.0
+    for one in every if operators is None else operators:
+        moved = _pass_bytes(question, one)
+        over = one.returns if one.kind == "gemm" and one.returns is not None else one.reads
+        repeated = moved.forward * bool(again & one.redone_by)
+        forward.append((one.share * moved.forward * over.width, {over.place: 1.0}))
+        backward.append((one.share * (moved.backward + repeated) * over.width, {over.place: 1.0}))
+        kernels += one.share * moved.kernels * one.launched
     return Traffic(
-        forward_bytes=on_rank(question, columns, forward),
-        backward_bytes=on_rank(question, columns, backward),
+        forward_bytes=on_rank(question, columns, sum_amounts(forward)),
+        backward_bytes=on_rank(question, columns, sum_amounts(backward)),
         forward_kernels=kernels + (_FORWARD_KERNELS if operators is None else 0.0),
         backward_kernels=kernels + (_BACKWARD_KERNELS if operators is None else 0.0),
     )
 
 
-def _over(operator: Operator) -> Tensor:
-    """Tensor whose bytes an operator moves: the output of a product with a bias, else the input."""
-    return operator.returns if operator.kind == "gemm" and operator.returns is not None else operator.reads
+def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
+    """What an operator moves for each number that it reads, a product with a bias for each that it returns."""
+    element, stack, mixer = question.training.element_bytes, question.stack, question.model.recurrence
+    fused = stack.fused_elementwise
+    match one.kind:
+        case "gemm" if one.biased and stack.separate_biases:
+            # added in place, unless what follows does it: only queries, keys and values go on as they are
+            goes_on = one.half == "attention" and one.gemm is not None and one.gemm.split == "columns"
+            return _PassBytes(2 * element * goes_on, element, 1.0 if goes_on else 0.5)
+        case "core":  # copies of what the attention core reads and returns
+            forward, backward = stack.attention_copies
+            assert one.returns is not None
+            passes = 2 * element * one.returns.width / one.reads.width
+            return _PassBytes(passes * forward, passes * backward, (forward + backward) / 2)
+        case "norm" if stack.fused_norms or one.norm == "layernorm":
+            # reads and writes once, and its backward pass reads two and writes one
+            moved = _PassBytes(2 * element, 3 * element, 1)
+            if not stack.casts_norm_inputs:
+                return moved
+            forward = moved.forward + 2 * _FP32  # to fp32, their gradients back, and all again
+            return _PassBytes(forward, forward + moved.backward - element + 3 * _FP32, 2)
+        case "norm":
+            # written out in torch an RMS norm works in fp32: cast, square, mean, scale, cast back, weight
+            # (docs/decisions/0005)
+            return _PassBytes(24 + 4 * element, 44 + 6 * element, 6)
+        case "rotary":  # queries or keys; both are turned by the same kernels
+            passes = _FUSED_ROTARY if fused else _EAGER_ROTARY
+            kernels = min(passes * question.model.turned_share, _FUSED_ROTARY) / 2
+            return _PassBytes(passes * element, passes * element, kernels)
+        case "activation" if one.inputs == 1:
+            return _PassBytes(2 * element, 3 * element, 1)
+        case "activation":
+            return _gated_bytes(element, in_one_kernel=fused)
+        case "residual":  # reads all its terms and writes their sum, forward and for gradients
+            return _PassBytes((one.inputs + 1) * element, (one.inputs + 1) * element)
+        case "dropout" if question.dropout:
+            # fused forward into the operator before it where the stack fuses, except for the mask
+            return _PassBytes((0.0 if fused else 2 * element) + _MASK, 2 * element + _MASK)
+        case "adapter" if one.inputs:
+            # scales what B returns and adds it to the matrix's; backward scales its gradient
+            return _PassBytes(5 * element, 2 * element, 2)
+        case "adapter":  # two gradients meet at an input
+            return _PassBytes(0.0, 3 * element, 0.5)
+        case "modulation" if fused:
+            # a product reads and writes once, as a gate does with the addition behind it; its backward pass reads two
+            # and writes one
+            alone = one.inputs == 1
+            return _PassBytes((0 if alone else 2) * element, (3 - alone) * element, 1 - alone)
+        case "modulation":  # product and sum do so each, and gradients of vectors are summed from a copy
+            return _PassBytes(2 * one.inputs * element, (5 + one.inputs) * element, one.inputs)
+        case "convolution":
+            # a kernel of its own, with the activation behind it (causal-conv1d 1.5), or that activation alone; before
+            # states that decay it runs again in the backward pass (mamba-ssm 2.2, `MambaSplitConv1dScanCombinedFn`)
+            again = mixer is not None and mixer.scans and not mixer.delta
+            return _PassBytes(2 * element, (5 if again else 3) * element, 1)
+        case "gating":
+            # norm and gate in one kernel, as mamba-ssm and flash-linear-attention have it; a gate alone as an
+            # activation; beside a short convolution alone two tensors are multiplied
+            of_scan = one.name == "gated norm"
+            if mixer is not None and mixer.step_rank and of_scan:  # Mamba-1 gates in its scan
+                return _PassBytes(0.0, 0.0)
+            if stack.transformer_engine and mixer is not None and not mixer.delta:
+                return _PassBytes(2 * element, 3 * element, 1)
+            return _gated_bytes(element, in_one_kernel=of_scan or one.inputs == 2 or fused)
+    return _PassBytes(0.0, 0.0)
 
 
-def _bias(question: Question, product: Operator) -> _PassBytes:
-    """Bytes to add a bias in place, unless the next operator fuses it: only queries, keys and values are not
-    followed by one."""
-    if not (product.biased and question.stack.separate_biases):
-        return _PassBytes(0.0, 0.0)
-    element = question.training.element_bytes
-    goes_on = product.half == "attention" and product.gemm is not None and product.gemm.split == "columns"
-    return _PassBytes(2 * element * goes_on, element, 1.0 if goes_on else 0.5)
-
-
-def _around_core(question: Question, core: Operator) -> _PassBytes:
-    """Bytes to copy the inputs and the output of the attention core."""
-    forward, backward = question.stack.attention_copies
-    assert core.returns is not None
-    passes = 2 * question.training.element_bytes * core.returns.width / core.reads.width
-    return _PassBytes(passes * forward, passes * backward, (forward + backward) / 2)
-
-
-def _norm(question: Question, norm: Operator) -> _PassBytes:
-    """Bytes of a norm: a fused one reads and writes once, and its backward pass reads two tensors and writes
-    one.
-
-    An eager RMS norm in torch works in fp32: cast, square, mean, scale, cast back, weight
-    (docs/decisions/0005).
-    """
-    element = question.training.element_bytes
-    if question.stack.fused_norms or norm.norm == "layernorm":
-        moved = _PassBytes(2 * element, 3 * element, 1)
-        if question.stack.casts_norm_inputs:  # cast to fp32, gradients back, and all again
-            forward = moved.forward + 2 * _FP32
-            moved = _PassBytes(forward, forward + moved.backward - element + 3 * _FP32, 2)
-    else:
-        moved = _PassBytes(24 + 4 * element, 44 + 6 * element, 6)
-    return moved
-
-
-def _rotary(question: Question, turned: Operator) -> _PassBytes:
-    """Bytes of rotating queries or keys; both are rotated by the same kernels."""
-    passes = _FUSED_ROTARY if question.stack.fused_elementwise else _EAGER_ROTARY
-    moved = passes * question.training.element_bytes
-    return _PassBytes(moved, moved, min(passes * question.model.turned_share, _FUSED_ROTARY) / 2)
-
-
-def _activation(question: Question, activation: Operator) -> _PassBytes:
+def _gated_bytes(element: float, *, in_one_kernel: bool) -> _PassBytes:
     """Bytes of an activation; an eager gated one writes its activation before the product."""
-    element = question.training.element_bytes
-    if activation.inputs == 1:
-        return _PassBytes(2 * element, 3 * element, 1)
-    if question.stack.fused_elementwise:
-        return _PassBytes(3 * element, 5 * element, 1)
-    return _PassBytes(5 * element, 9 * element, 2)
-
-
-def _residual(question: Question, sum_: Operator) -> _PassBytes:
-    """Bytes of a residual addition, which reads all its terms and writes their sum, forward and for
-    gradients."""
-    moved = (sum_.inputs + 1) * question.training.element_bytes
-    return _PassBytes(moved, moved)
-
-
-def _dropout(question: Question, dropout: Operator) -> _PassBytes:
-    """Bytes of dropout, which a fusing stack joins to the operator before it forward, except for the mask."""
-    if question.dropout == 0:
-        return _PassBytes(0.0, 0.0)
-    passes = 2 * question.training.element_bytes
-    return _PassBytes((0.0 if question.stack.fused_elementwise else passes) + _MASK, passes + _MASK)
-
-
-def _adapter(question: Question, adapter: Operator) -> _PassBytes:
-    """Bytes to scale the output of B and add it to the matrix's; backward to scale its gradient and add two
-    input gradients."""
-    element = question.training.element_bytes
-    return _PassBytes(5 * element, 2 * element, 2) if adapter.inputs else _PassBytes(0.0, 3 * element, 0.5)
-
-
-def _modulation(question: Question, one: Operator) -> _PassBytes:
-    """Bytes of a modulation, forward and backward.
-
-    A fused product reads and writes once, as does a gate together with its addition; its backward pass reads
-    two tensors and writes one. Eager product and sum each read and write, and gradients of vectors are summed
-    from a copy.
-    """
-    element, alone = question.training.element_bytes, one.inputs == 1
-    if question.stack.fused_elementwise:
-        return _PassBytes((0 if alone else 2) * element, (3 - alone) * element, 1 - alone)
-    return _PassBytes(2 * one.inputs * element, (5 + one.inputs) * element, one.inputs)
-
-
-def _convolution(question: Question, convolution: Operator) -> _PassBytes:
-    """Bytes of a short convolution: a separate kernel with the following activation (causal-conv1d 1.5), or
-    that activation alone; before decaying states it runs again in the backward pass (mamba-ssm 2.2,
-    `MambaSplitConv1dScanCombinedFn`)."""
-    element, mixer = question.training.element_bytes, question.model.recurrence
-    again = mixer is not None and mixer.scans and not mixer.delta
-    return _PassBytes(2 * element, (5 if again else 3) * element, 1)
-
-
-def _gating(question: Question, gate: Operator) -> _PassBytes:
-    """Bytes of norm and gate in one kernel, as in mamba-ssm and flash-linear-attention; a gate alone counts
-    as an activation.
-
-    Mamba-1 gates in its scan; a short convolution alone multiplies two tensors.
-    """
-    element, mixer = question.training.element_bytes, question.model.recurrence
-    if mixer is not None and mixer.step_rank and gate.name == "gated norm":
-        return _PassBytes(0.0, 0.0)
-    if question.stack.transformer_engine and mixer is not None and not mixer.delta:
-        return _PassBytes(2 * element, 3 * element, 1)
-    if gate.name == "gated norm" or gate.inputs == 2 or question.stack.fused_elementwise:
-        return _PassBytes(3 * element, 5 * element, 1)
-    return _PassBytes(5 * element, 9 * element, 2)
-
-
-_TRAFFIC: dict[Kind, Callable[[Question, Operator], _PassBytes]] = {
-    "gemm": _bias,
-    "core": _around_core,
-    "norm": _norm,
-    "rotary": _rotary,
-    "activation": _activation,
-    "residual": _residual,
-    "dropout": _dropout,
-    "adapter": _adapter,
-    "modulation": _modulation,
-    "convolution": _convolution,
-    "gating": _gating,
-}
+    return (
+        _PassBytes(3 * element, 5 * element, 1) if in_one_kernel else _PassBytes(5 * element, 9 * element, 2)
+    )
 
 
 def attention_traffic(question: Question, columns: LayoutColumns) -> Traffic:
@@ -305,23 +246,23 @@ def destinations(model: TransformerSpec, parts: Ints) -> Array:
     experts, chosen, groups = model.num_experts, model.experts_per_token, model.expert_groups
     size = experts / count
     if groups is None:
-        reached: Array = (count * (1.0 - _none_of(size, experts, chosen)))[index]
+        reached: Array = (count * (1.0 - _probability_of_none(size, experts, chosen)))[index]
         return reached
     of_group = experts // groups.count
     open_to = groups.per_token * of_group
     # a part of one group, or of a share of it
     share = groups.per_token / groups.count
-    inside: Array = share * (1.0 - _none_of(np.minimum(size, of_group), open_to, chosen))
+    inside: Array = share * (1.0 - _probability_of_none(np.minimum(size, of_group), open_to, chosen))
     spans = np.maximum(1.0, np.round(size / of_group))  # groups in a part
     several = np.zeros(len(size))
     for taken in range(1, groups.per_token + 1):
-        some = 1.0 - _none_of(np.full(len(size), float(taken * of_group)), open_to, chosen)
-        several = several + _draws(taken, spans, groups.per_token, groups.count) * some
+        some = 1.0 - _probability_of_none(np.full(len(size), float(taken * of_group)), open_to, chosen)
+        several = several + _probability_of_draws(taken, spans, groups.per_token, groups.count) * some
     in_groups: Array = (count * np.where(size > of_group, several, inside))[index]
     return in_groups
 
 
-def _none_of(marked: Array, among: int, drawn: int) -> Array:
+def _probability_of_none(marked: Array, among: int, drawn: int) -> Array:
     """(N,) probability that `drawn` draws without replacement from `among` take no marked item."""
     none = np.ones(len(marked))
     for draw in range(drawn):
@@ -329,7 +270,7 @@ def _none_of(marked: Array, among: int, drawn: int) -> Array:
     return none
 
 
-def _draws(taken: int, marked: Array, drawn: int, among: int) -> Array:
+def _probability_of_draws(taken: int, marked: Array, drawn: int, among: int) -> Array:
     """(N,) probability that draws without replacement take exactly `taken` marked items."""
     ways = np.array([comb(int(count), taken) * comb(among - int(count), drawn - taken) for count in marked])
     return np.asarray(ways / comb(among, drawn))

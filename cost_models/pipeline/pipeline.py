@@ -29,7 +29,7 @@ from cost_models.schedules.actions import ActionTable, live_profiles, pending_pr
 from cost_models.schedules.registry import (
     SPLIT_BACKWARD,
     rank_of_stage,
-    shortened,
+    shortened_table,
     stages_of_rank,
 )
 from cost_models.schedules.timeline import Timeline, backward_halves, compile_timeline
@@ -85,17 +85,17 @@ class RankMemory:
         blocks_RCP = blocks_SP[..., self._stages_RC, :].astype(np.float64)
         blocks_RP = blocks_RCP.sum(axis=-2)
         held_RQ = self._static_bytes(blocks_RP)
-        update_RQ = held_RQ + x["rank_update"] + self._of_blocks("layer_update", blocks_RP)
+        update_RQ = held_RQ + x["rank_update"] + self._bytes_of_blocks("layer_update", blocks_RP)
         update_RQ[..., 0, :] += x["embedding_update"][0]
         update_RQ[..., self._last, :] += x["head_update"][self._last]
         training_RKQ = held_RQ[..., None, :] + self._live_RKC @ blocks_RCP @ x["layer_activation"]
         if self._pending_RKC is not None:
-            training_RKQ += self._pending(blocks_RCP, self._pending_RKC)
-        self._keep_at_ends(training_RKQ)
-        training_RKQ += self._working(blocks_RCP)[..., None, :]
+            training_RKQ += self._pending_bytes(blocks_RCP, self._pending_RKC)
+        self._add_end_activations(training_RKQ)
+        training_RKQ += self._working_bytes(blocks_RCP)[..., None, :]
         return np.concatenate([training_RKQ, update_RQ[..., None, :]], axis=-2)
 
-    def _of_blocks(self, name: str, blocks_RP: Array) -> Array:
+    def _bytes_of_blocks(self, name: str, blocks_RP: Array) -> Array:
         """(..., R, Q) bytes of all blocks of each rank, from a coefficient that is equal for all blocks, or
         by sort."""
         each: Array = self._x[name]
@@ -107,12 +107,12 @@ class RankMemory:
 
     def _static_bytes(self, blocks_RP: Array) -> Array:
         """(..., R, Q) bytes that are always present."""
-        held_RQ: Array = self._x["static"] + self._of_blocks("layer_static", blocks_RP)
+        held_RQ: Array = self._x["static"] + self._bytes_of_blocks("layer_static", blocks_RP)
         held_RQ[..., 0, :] += self._x["embedding_static"][0]
         held_RQ[..., self._last, :] += self._x["head_static"][self._last]
         return held_RQ
 
-    def _keep_at_ends(self, training_RKQ: Array) -> None:
+    def _add_end_activations(self, training_RKQ: Array) -> None:
         """Add the bytes that embedding and head keep for live microbatches."""
         x, last, live_RKC = self._x, self._last, self._live_RKC
         training_RKQ[..., 0, :, :] += live_RKC[0, :, :1] * x["embedding_activation"][0]
@@ -132,12 +132,12 @@ class RankMemory:
         training_RKQ = self._static_bytes(layers_R[..., None].astype(np.float64))[..., None, :] + np.zeros(
             (self._live_RKC.shape[1], 1)
         )
-        self._keep_at_ends(training_RKQ)
-        training_RKQ += self._working(used_RCP)[:, None, :]
+        self._add_end_activations(training_RKQ)
+        training_RKQ += self._working_bytes(used_RCP)[:, None, :]
         most_R: Array = training_RKQ.sum(axis=-1).max(axis=-1)
         return most_R
 
-    def _pending(self, blocks_RCP: Array, pending_RKC: Array) -> Array:
+    def _pending_bytes(self, blocks_RCP: Array, pending_RKC: Array) -> Array:
         """(..., R, K, Q) bytes of gradients that wait for their weight products; the first stage runs no
         input half, so it has none."""
         waiting_RCP = blocks_RCP.copy()
@@ -152,16 +152,16 @@ class RankMemory:
         pending_RKQ[..., self._last, :, :] += head_KQ
         return pending_RKQ
 
-    def _working(self, blocks_RCP: Array) -> Array:
+    def _working_bytes(self, blocks_RCP: Array) -> Array:
         """(..., R, Q) bytes of the largest temporary set."""
         used_RP: Bools = np.asarray(blocks_RCP.any(axis=-2))
-        working_RQ = _largest(np.where(used_RP[..., None], self._x["working"], 0.0))
+        working_RQ = _largest_set(np.where(used_RP[..., None], self._x["working"], 0.0))
         last_Q, head_Q = working_RQ[..., self._last, :], self._x["head_moment"][self._last]
-        last_Q[...] = _largest(np.stack(np.broadcast_arrays(last_Q, head_Q), axis=-2))
+        last_Q[...] = _largest_set(np.stack(np.broadcast_arrays(last_Q, head_Q), axis=-2))
         return working_RQ
 
 
-def _largest(sets: Array) -> Array:
+def _largest_set(sets: Array) -> Array:
     """(..., Q) the set with the largest total among (..., S, Q) sets."""
     most = sets.sum(axis=-1).argmax(axis=-1)[..., None, None]
     return np.take_along_axis(sets, most, axis=-2)[..., 0, :]
@@ -206,7 +206,9 @@ class Pipeline:
     @cached_property
     def table(self) -> ActionTable:
         """Actions of every rank, in order; shortened if microbatches are many."""
-        return shortened(self.schedule, self.pp, self.vpp, self.microbatches, any_engine=self.any_engine)
+        return shortened_table(
+            self.schedule, self.pp, self.vpp, self.microbatches, any_engine=self.any_engine
+        )
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -287,7 +289,7 @@ class Pipeline:
         seconds of each rank."""
         seconds, delays = self._seconds_of(blocks_SP), np.array([self.cost("p2p"), 0.0])
         both = np.broadcast_to(self._step_seconds(seconds, delays, self.overhead), delays.shape)
-        return float(both[0]), float(both[1]), self._busy(seconds)
+        return float(both[0]), float(both[1]), self._busy_seconds(seconds)
 
     def _seconds_of(self, blocks_SP: Ints) -> tuple[Array, ...]:
         """(..., S) seconds of forward passes and of halves of backward passes, and (..., R) of the work once
@@ -327,9 +329,9 @@ class Pipeline:
 
     def rank_seconds(self, blocks_SP: Ints) -> Array:
         """(..., R) busy seconds of each rank in a step."""
-        return self._busy(self._seconds_of(blocks_SP))
+        return self._busy_seconds(self._seconds_of(blocks_SP))
 
-    def _busy(self, seconds: Sequence[Array]) -> Array:
+    def _busy_seconds(self, seconds: Sequence[Array]) -> Array:
         forward_S, first_S, second_S, sync_R, optimizer_R = seconds
         busy_R: Array = self.microbatches * self.sum_by_rank(forward_S + first_S + second_S)
         return busy_R + sync_R + optimizer_R

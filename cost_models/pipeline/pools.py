@@ -50,7 +50,14 @@ from cost_models.communication.topology import AxisGroups, axis_groups, pairs_ov
 from cost_models.errors import InputError
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline.pipeline import Pipeline
-from cost_models.pipeline.seconds import Term, Terms, jitter, tied_reduce_seconds, total, with_jitter
+from cost_models.pipeline.seconds import (
+    Term,
+    Terms,
+    jitter_share,
+    sum_of_parts,
+    tied_reduce_seconds,
+    with_jitter,
+)
 from cost_models.pipeline.stage_costs import (
     COLUMNS,
     StageCosts,
@@ -96,8 +103,10 @@ def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
     """
     enlarged = [_as_large_as_all(pool, question) for pool in question.pools]
     each = [_without_transfers(stage_terms(pool, columns), pool, columns) for pool in enlarged]
-    # the fixed time of a step is that of the slowest pool
-    overhead = max((terms["step_overhead"] for terms in each), key=lambda term: float(total(term).max()))
+    # the fixed time of a step is that of the pool where it takes longest
+    overhead = max(
+        (terms["step_overhead"] for terms in each), key=lambda term: float(sum_of_parts(term).max())
+    )
     each = [terms | {"step_overhead": overhead} for terms in each]
     transfers, tied = _transfers(question, enlarged, columns)
     priced = tuple((terms, memory_limit(pool, columns)) for terms, pool in zip(each, enlarged, strict=True))
@@ -106,7 +115,7 @@ def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
         costs=tuple(costs_of(*one) for one in priced),
         transfers=transfers,
         tied=tied,
-        slowdown=np.stack([jitter(pool, columns) for pool in enlarged]),
+        slowdown=np.stack([jitter_share(pool, columns) for pool in enlarged]),
         blocking=~is_overlapped(columns, "pp", default=question.stack.overlap_pipeline_sends),
     )
 
@@ -235,7 +244,7 @@ def _as_large_as_all(pool: Question, question: Question) -> Question:
 
 def _without_transfers(terms: Terms, pool: Question, columns: LayoutColumns) -> Terms:
     """Terms without transfers to neighbours."""
-    slowdown = jitter(pool, columns)
+    slowdown = jitter_share(pool, columns)
 
     def without_pp(term: Term) -> Term:
         own = {part: value for part, value in term.items() if part not in ("pp_comm", "jitter")}
@@ -398,7 +407,7 @@ def _slower(between: LinkSpec, inside: LinkSpec) -> LinkSpec:
 
 def _longest(terms: Sequence[Term]) -> Term:
     """Longest of K terms, layout by layout."""
-    which_N = np.stack([total(term) for term in terms]).argmax(axis=0)
+    which_N = np.stack([sum_of_parts(term) for term in terms]).argmax(axis=0)
     parts = dict.fromkeys(part for term in terms for part in term)
     none = np.zeros(len(which_N))
     return {

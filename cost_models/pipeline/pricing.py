@@ -42,7 +42,7 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.offload.price import tiers
 from cost_models.axes.stages import blocks_by_policy
 from cost_models.communication.by_axis import boundary_seconds
-from cost_models.communication.topology import Level, axis_groups, levels_of, met_levels, only
+from cost_models.communication.topology import Level, axis_groups, levels_of, met_levels, with_one_level
 from cost_models.compute.ends import end_seconds
 from cost_models.compute.gemm import device_of
 from cost_models.errors import InputError
@@ -83,14 +83,14 @@ from cost_models.pipeline.stage_costs import (
 from cost_models.question import Question, by_uncertainty
 from cost_models.risk import slowest, weigh
 from cost_models.schedules.actions import IDLE, KINDS, ActionTable
-from cost_models.schedules.registry import build, shortened
+from cost_models.schedules.registry import build, shortened_table
 from cost_models.schedules.timeline import compile_timeline
 
 _PARTS = {part: number for number, part in enumerate((*TIME_PARTS, *HIDDEN_PARTS))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class PlacedLayout:
     """A layout with all blocks placed, and its schedule's table."""
 
     layout: Layout
@@ -112,8 +112,8 @@ class Placed:
         )
 
 
-def place(layout: Layout, question: Question) -> Placed:
-    """Placed layout with its action table; blocks are spread evenly unless the layout places them.
+def place_layout(layout: Layout, question: Question) -> PlacedLayout:
+    """Placed layout with its action table; blocks are spread evenly where the layout does not place them.
 
     On a cluster of several pools the ranks fill these in the cluster's order unless the layout names them.
 
@@ -136,10 +136,10 @@ def place(layout: Layout, question: Question) -> Placed:
         )
     microbatches = layout.microbatches(question.training.global_batch)
     any_engine = not question.stack.torch_pipelining
-    return Placed(
+    return PlacedLayout(
         layout=layout,
         blocks=question.kinds.in_sorts(blocks_by_policy(layout.layers, layout.stage_recompute)),
-        table=shortened(layout.schedule, layout.pp, layout.vpp, microbatches, any_engine=any_engine),
+        table=shortened_table(layout.schedule, layout.pp, layout.vpp, microbatches, any_engine=any_engine),
         any_engine=any_engine,
     )
 
@@ -148,7 +148,7 @@ def place(layout: Layout, question: Question) -> Placed:
 class PricedRanks:
     """A placed layout with the coefficients of its ranks."""
 
-    placed: Placed
+    placed: PlacedLayout
     pipeline: Pipeline
     terms: Terms
     """One row, or one for each rank."""
@@ -207,21 +207,17 @@ def price_ranks(question: Question, layout: Layout) -> PricedRanks:
 
 
 def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[PricedRanks]:
-    """Placed and priced ranks of several layouts, whose coefficients are computed together.
+    """Placed and priced ranks of several layouts, whose coefficients are computed together; of equal ones once.
 
     Raises:
         InputError: as for `price_ranks`, of any of the layouts.
     """
-    found: dict[int, PricedRanks] = {}
-    for number, layout in enumerate(layouts):
-        if question.has_pools and layout.replicas:
-            found[number] = _price_replicas(question, layout)
-    placed = {number: place(one, question) for number, one in enumerate(layouts) if number not in found}
+    ranks = {one: _price_replicas(question, one) for one in layouts if question.has_pools and one.replicas}
+    placed = {one: place_layout(one, question) for one in layouts if one not in ranks}
     each = terms_of_each(question, [one.layout for one in placed.values()])
-    for (number, one), (terms, limit) in zip(placed.items(), each, strict=True):
-        pipeline = one.pipeline(costs_of(terms, limit))
-        found[number] = PricedRanks(placed=one, pipeline=pipeline, terms=terms)
-    return [found[number] for number in range(len(layouts))]
+    for (layout, one), (terms, limit) in zip(placed.items(), each, strict=True):
+        ranks[layout] = PricedRanks(placed=one, pipeline=one.pipeline(costs_of(terms, limit)), terms=terms)
+    return [ranks[layout] for layout in layouts]
 
 
 def _price_replicas(question: Question, layout: Layout) -> PricedRanks:
@@ -231,14 +227,14 @@ def _price_replicas(question: Question, layout: Layout) -> PricedRanks:
         InputError: the replicas do not fill the pools, or there are too few microbatches for all.
     """
     require_full_pools(question, layout)
-    placed = place(layout, question)
+    placed = place_layout(layout, question)
     layout = placed.layout
     terms = replica_terms(question, LayoutColumns.of([layout]))
     taken = shares(question, layout, [placed.pipeline(costs_of(*own)) for own in terms], placed.blocks)
     pools: list[PricedRanks] = []
     for pool, ((own, limit), microbatches) in enumerate(zip(terms, taken, strict=True)):
         most = max(microbatches)
-        table = shortened(layout.schedule, layout.pp, layout.vpp, most, any_engine=placed.any_engine)
+        table = shortened_table(layout.schedule, layout.pp, layout.vpp, most, any_engine=placed.any_engine)
         there = replace(placed, table=table)
         all_terms = own | replica_memory(question, pool, layout, most)
         pipeline = there.pipeline(costs_of(all_terms, limit))
@@ -354,13 +350,10 @@ def estimate_each(question: Question, layouts: Sequence[Layout]) -> list[Estimat
     Raises:
         InputError: as for `estimate`, of any of the layouts.
     """
-    distinct = list(dict.fromkeys(layouts))
-    ranks = price_ranks_of_each(question, distinct)
-    found = {layout: _estimated(question, own) for layout, own in zip(distinct, ranks, strict=True)}
-    return [found[layout] for layout in layouts]
+    return [_estimate_of(question, ranks) for ranks in price_ranks_of_each(question, layouts)]
 
 
-def _estimated(question: Question, ranks: PricedRanks) -> Estimate:
+def _estimate_of(question: Question, ranks: PricedRanks) -> Estimate:
     # parts of the busiest rank; rounding must not make waiting negative
     seconds, without_transfers, busy_R = ranks.pipeline.step_of(ranks.placed.blocks)
     by_part = {part: float(ranks.seconds[part][int(np.argmax(busy_R))]) for part in TIME_PARTS}
@@ -478,7 +471,7 @@ def seconds_under_scenarios(question: Question, layout: Layout) -> Array | None:
     costs = costs_under_scenarios(question, LayoutColumns.of([layout]))
     if costs is None:
         return None
-    placed = place(layout, question)
+    placed = place_layout(layout, question)
     return placed.pipeline(costs).step_seconds_under(costs.in_sorts, placed.blocks)
 
 
@@ -509,8 +502,7 @@ _FARTHEST = 50.0
 def step_interval(
     question: Question, layout: Layout, seconds: float, share: float
 ) -> tuple[float, float] | None:
-    """Ends, in seconds, of the central interval with a `share` of all steps, around the predicted step; None
-    without scenarios."""
+    """Interval of step seconds that holds a share of all cases, around the prediction; None without scenarios."""
     deviation = step_deviation(question, layout, seconds)
     scenarios = question.hardware.scenarios
     if deviation is None or scenarios is None:
@@ -538,7 +530,7 @@ def weighed_costs(question: Question, columns: LayoutColumns) -> StageCosts:
 def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: LayoutColumns) -> StageCosts:
     each = [time_costs(case, rows) for case in cases]
     m, layers = rows.microbatches(question.training.global_batch), question.model.num_layers
-    work_KN = np.stack([_work(own, m, layers, rows.pp) for own in each])
+    work_KN = np.stack([_work_seconds(own, m, layers, rows.pp) for own in each])
     counted_KN = slowest(work_KN, question.risk)
     count = max(1, int(counted_KN[:, :1].sum()))
 
@@ -558,7 +550,7 @@ def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: Layout
     return replace(found, **means, kinds=kinds)
 
 
-def _work(costs: StageCosts, m: Ints, layers: int, pp: Ints) -> Array:
+def _work_seconds(costs: StageCosts, m: Ints, layers: int, pp: Ints) -> Array:
     """(N,) seconds of a rank's share of the work, without waiting, by which scenarios are ordered."""
     block = costs.layer_forward + costs.layer_backward[:, 0]
     ends = costs.embedding_forward + costs.embedding_backward + costs.head_forward + costs.head_backward
@@ -626,7 +618,7 @@ class Crossing:
 def link_use(question: Question, estimate: Estimate) -> tuple[LinkUse, ...]:
     """Traffic of every axis on every level, from the inside out; `question` is of one kind of GPU."""
     return tuple(
-        one for at in range(len(levels_of(question.cluster))) for one in _use_of(question, estimate, at)
+        one for at in range(len(levels_of(question.cluster))) for one in _level_use(question, estimate, at)
     )
 
 
@@ -638,7 +630,7 @@ def crossing(question: Question, estimate: Estimate) -> Crossing | None:
     levels = met_levels(question.cluster)
     if sum(level.network for level in levels) < 2:
         return None
-    uses = _use_of(question, estimate, len(levels) - 1)
+    uses = _level_use(question, estimate, len(levels) - 1)
     across = {one.axis for one in uses}
     columns = LayoutColumns.of([estimate.layout])
     degrees = {axis: int(getattr(columns, axis)[0]) for axis in LINK_AXES} | {"dp": int(columns.replicas[0])}
@@ -650,13 +642,13 @@ def crossing(question: Question, estimate: Estimate) -> Crossing | None:
     )
 
 
-def _use_of(question: Question, estimate: Estimate, at: int) -> tuple[LinkUse, ...]:
+def _level_use(question: Question, estimate: Estimate, at: int) -> tuple[LinkUse, ...]:
     """Traffic of the axes that use the links of one level."""
     level, layout = levels_of(question.cluster)[at], estimate.layout
     # question in which only this level's links take time, and only for their bytes
     update = {"link_efficiency": 1.0, "network_efficiency": 1.0, "collective_seconds": 0.0, "collectives": ()}
     hardware = question.hardware.model_copy(update=update)
-    one_level = replace(question, cluster=only(question.cluster, at), hardware=hardware)
+    one_level = replace(question, cluster=with_one_level(question.cluster, at), hardware=hardware)
     of_rank, columns = price_ranks(one_level, layout).seconds, LayoutColumns.of([layout])
     groups = axis_groups(one_level.cluster, columns)
     # a domain sends activations to the next stage and gradients to the one before, unless at an end

@@ -28,7 +28,7 @@ Shape legend: N layouts, P recompute policies, U matrices of a block.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any
@@ -51,10 +51,9 @@ from cost_models.communication.by_axis import (
     context_seconds,
     data_seconds,
     expert_seconds,
-    exposed,
-    no_seconds,
+    exposed_seconds,
+    no_data_seconds,
     norms_seconds,
-    owners_of,
     tensor_seconds,
 )
 from cost_models.communication.collectives import (
@@ -69,16 +68,16 @@ from cost_models.compute.gemm import Device, device_of, forward_seconds, local_g
 from cost_models.memory.states import ends_apart, state_bytes
 from cost_models.operators.accumulation import gradient_dtype
 from cost_models.operators.block import block_operators
-from cost_models.operators.documents import waiting
+from cost_models.operators.documents import straggler_excess
 from cost_models.operators.parameters import (
     ENDS,
     Parameters,
     Part,
     parameters,
     summed_over_tensor_ranks,
-    tuned,
+    trained_share,
 )
-from cost_models.operators.record import Operator, held_on_rank
+from cost_models.operators.record import parameters_on_rank
 from cost_models.question import Question
 from cost_models.schedules.actions import round_sizes
 from cost_models.schedules.registry import ALWAYS_SPLIT, V_SHAPED, is_scheduled
@@ -118,7 +117,7 @@ _ADDED = (*_BEFORE, *MEMORY_PARTS, *_BEHIND)
 """Parts in the order of addition, separately for time and for memory."""
 
 
-def total(term: Term) -> Array:
+def sum_of_parts(term: Term) -> Array:
     """Sum of the parts of a term, seconds or bytes, without hidden parts."""
     return sum((term[part] for part in _ADDED if part in term), start=np.zeros(1))
 
@@ -132,9 +131,8 @@ def sum_terms(own: Term, *others: Term, times: int = 1) -> Term:
     return summed
 
 
-def jitter(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) relative slowdown by stragglers and noise: `jitter_per_doubling` for each doubling of a layout's
-    nodes.
+def jitter_share(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) what stragglers and noise add, as a share: so much for each doubling of the nodes that a layout occupies.
 
     On a CPU also by other work on its cores, and by the turns that more processes than cores take. Rates are
     measured in a process's own time, which does not pass while another has its core.
@@ -153,7 +151,7 @@ def jitter(question: Question, columns: LayoutColumns) -> Array:
 
 def with_jitter(term: Term, slowdown: Array) -> Term:
     """The term with the seconds of stragglers and noise, in proportion to its total."""
-    seconds = total(term)
+    seconds = sum_of_parts(term)
     return {**term, "jitter": term.get("jitter", 0.0) + (seconds.T * slowdown).T}
 
 
@@ -178,7 +176,7 @@ class Pieces:
     columns: LayoutColumns
     data_parallel: bool = True
     """Whether other ranks hold the same parameters; False: priced without replicas."""
-    whole: bool = True
+    include_ends: bool = True
     """Whether embedding and head are priced too; False: only blocks, and a rank's work once a step."""
 
     @cached_property
@@ -197,14 +195,14 @@ class Pieces:
         """Compute of a block."""
         return block_seconds(self.question, self.columns, self.device, data_parallel=self.data_parallel)
 
-    def waited(self, core: Array) -> Term:
-        """Seconds that ranks wait for the rank with most attention work, in proportion to `core` seconds;
-        empty if sequences are alike."""
+    def straggler_wait(self, core: Array) -> Term:
+        """Wait for the rank with most attention, (N,) or (N, P) seconds, behind `core` seconds of a block; no term
+        where sequences are alike."""
         return {} if self.question.training.lengths is None else {"jitter": (core.T * self._waiting).T}
 
     @cached_property
     def _waiting(self) -> Array:
-        return waiting(self.question, self.columns, data_parallel=self.data_parallel)
+        return straggler_excess(self.question, self.columns, data_parallel=self.data_parallel)
 
     @cached_property
     def ends(self) -> EndSeconds:
@@ -244,7 +242,7 @@ class Pieces:
         return np.zeros(len(self.columns))
 
     @cached_property
-    def experts_shown(self) -> Array:
+    def exposed_experts(self) -> Array:
         """(N,) seconds by which the exchange with experts lengthens one pass of a block.
 
         It overlaps the compute of another microbatch, forward with backward and vice versa, so both exchanges
@@ -255,9 +253,9 @@ class Pieces:
         return self.experts - (1.0 - self.question.hardware.overlap_slowdown) * hidden
 
     @property
-    def experts_hidden(self) -> Array:
+    def hidden_experts(self) -> Array:
         """(N,) hidden seconds of the exchange with experts."""
-        return np.maximum(0.0, self.experts - self.experts_shown)
+        return np.maximum(0.0, self.experts - self.exposed_experts)
 
     @cached_property
     def hides_tensor_parallel(self) -> Bools:
@@ -268,26 +266,22 @@ class Pieces:
         return hides & ~self.links.groups.tp.crosses_nodes
 
     @cached_property
-    def regather(self) -> Array:
+    def exposed_regather(self) -> Array:
         """(N,) exposed seconds of a block's backward pass for gathering inputs again, hidden by products for
         input gradients."""
         half = self.block.matrices_backward / 2
-        return exposed(self.tensor.block_regather, half, self.question.hardware, overlapped=True)
+        return exposed_seconds(self.tensor.block_regather, half, self.question.hardware)
 
     @cached_property
-    def summed(self) -> Array:
+    def exposed_sums(self) -> Array:
         """(N,) exposed seconds for summing input gradients, hidden by products for the same matrices' weight
         gradients."""
-        return exposed(
-            self.tensor.block_summed, self.block.column_weight, self.question.hardware, overlapped=True
-        )
+        return exposed_seconds(self.tensor.block_summed, self.block.column_weight, self.question.hardware)
 
     @property
-    def head_summed(self) -> Array:
+    def exposed_head_sum(self) -> Array:
         """(N,) exposed seconds of the head's backward pass for summing input gradients."""
-        hides = exposed(
-            self.tensor.head_backward, self.ends.head_weight, self.question.hardware, overlapped=True
-        )
+        hides = exposed_seconds(self.tensor.head_backward, self.ends.head_weight, self.question.hardware)
         behind = self.question.stack.reduces_behind_weight_products
         return hides if behind else self.tensor.head_backward
 
@@ -303,12 +297,12 @@ class Pieces:
         Communication that is already hidden takes nothing from others, but they continue while the pass waits
         for it, so no device is slower for computing faster.
         """
-        return self.block.backward + self.regather + self.summed + self.context.backward
+        return self.block.backward + self.exposed_regather + self.exposed_sums + self.context.backward
 
 
 def _links_of(pieces: Pieces) -> Links:
     question, columns, counts = pieces.question, pieces.columns, pieces.counts
-    groups, none = axis_groups(question.cluster, columns), no_seconds(len(columns))
+    groups, none = axis_groups(question.cluster, columns), no_data_seconds(len(columns))
     mesh = MeshGroups(tp=groups.tp, cp=groups.cp, pp=groups.pp, ep=groups.ep, etp=groups.etp)
     if not pieces.data_parallel:
         return Links(groups=mesh, block=none, embedding=none, head=none, norms=none.gather)
@@ -317,18 +311,21 @@ def _links_of(pieces: Pieces) -> Links:
     matrices = sum(len(one.gemm.outputs) for one in block_operators(question.model) if one.gemm)
 
     def seconds(module: Array, tensors: float, part: Part) -> DataSeconds:
-        owners = owners_of(columns, module, held, tensors)
-        return data_seconds(question, columns, groups.data, module, owners, tuned(question, columns, part))
+        # ranks that own tensors of it: as many as its share of the parameters, at most one a tensor
+        owners = np.minimum(tensors, columns.shard * module / held)
+        return data_seconds(
+            question, columns, groups.data, module, owners, trained_share(question, columns, part)
+        )
 
     block = seconds(counts.block, matrices, "block")
     if question.model.moe_share:  # experts have fewer replicas than the rest
-        of = tuned(question, columns, "experts")
+        of = trained_share(question, columns, "experts")
         block = block + data_seconds(question, columns, groups.experts, counts.experts, of=of)
     return Links(
         groups=mesh,
         block=block,
-        embedding=seconds(counts.embedding, 1.0, "embedding") if pieces.whole else none,
-        head=seconds(head, 1.0, "head") if pieces.whole else none,
+        embedding=seconds(counts.embedding, 1.0, "embedding") if pieces.include_ends else none,
+        head=seconds(head, 1.0, "head") if pieces.include_ends else none,
         norms=norms_seconds(question, columns, groups),
     )
 
@@ -359,8 +356,7 @@ zero/partition_parameters.py, _allgather_param and _reduce_scatter_gradient): a 
 2.8 us (timed with torch 2.11 on a CPU), and c10d copies it by a separate kernel, 5 us (profile
 `datasheet-gpu`)."""
 MOST_PASSES = 2.0
-"""Maximum passes of a block that a backward pass launches: its own, and the forward pass that full recompute
-repeats."""
+"""Passes over a block that a backward pass launches at most: its own, and the forward pass of full recompute."""
 
 
 def _exposed_tensor_seconds(pieces: Pieces, sent: Array, window: Array) -> Array:
@@ -381,7 +377,7 @@ def _exposed_tensor_seconds(pieces: Pieces, sent: Array, window: Array) -> Array
     named = names_overlap(columns)
     if not named.any():
         return always
-    hidden = exposed(sent, window, question.hardware, overlapped=True)
+    hidden = exposed_seconds(sent, window, question.hardware)
     chunked = np.maximum(hidden, sent / like_sent(columns.tp))
     return np.where(
         like_sent(named), np.where(like_sent(columns.overlap_tp == 1) & hides, chunked, sent), always
@@ -392,7 +388,7 @@ def layer_forward(pieces: Pieces) -> Term:
     """Seconds of one block forward: compute, exposed tensor-parallel and gather time, and launches that
     outlast the device."""
     block, tensor, context = pieces.block, pieces.tensor, pieces.context
-    experts_shown = pieces.experts_shown
+    experts_shown = pieces.exposed_experts
     gather, gather_hidden = exposed_gathers_forward(pieces)
     tensor_shown = _exposed_tensor_seconds(pieces, tensor.block_forward, block.matrices_forward)
     exchanged = context.forward + experts_shown
@@ -403,12 +399,15 @@ def layer_forward(pieces: Pieces) -> Term:
         "cp_comm": context.forward,
         "ep_comm": experts_shown,
         "dp_comm": gather,
-        "host": np.maximum(_host(pieces, device_seconds, passes=1.0), _first_of_experts(pieces)),
+        "host": np.maximum(
+            _host_outlasting_device(pieces, launch_seconds(pieces), device_seconds),
+            _expert_count_wait(pieces),
+        ),
         "tp_hidden": tensor.block_forward - tensor_shown,
         "cp_hidden": context.forward_hidden,
-        "ep_hidden": pieces.experts_hidden,
+        "ep_hidden": pieces.hidden_experts,
         "dp_hidden": gather_hidden,
-        **pieces.waited(block.core_forward),
+        **pieces.straggler_wait(block.core_forward),
     }
 
 
@@ -418,18 +417,19 @@ def layer_backward(pieces: Pieces) -> Term:
     recompute = block.recomputed
     repeated = tensor.block_recomputed
     data_shown, data_hidden = exposed_gathers_backward(pieces)
-    waited_for = tensor.block_backward + pieces.summed
+    waited_for = tensor.block_backward + pieces.exposed_sums
     products = np.maximum(0.0, block.matrices_backward - tensor.block_regather - tensor.block_summed)
     window = products[:, None] + np.where(repeated > 0, block.matrices_forward[:, None], 0.0)
     tensor_exposed = (
-        _exposed_tensor_seconds(pieces, waited_for[:, None] + repeated, window) + pieces.regather[:, None]
+        _exposed_tensor_seconds(pieces, waited_for[:, None] + repeated, window)
+        + pieces.exposed_regather[:, None]
     )
     drops = question.stack.drops
     experts_again = float("experts" in drops)
     attends_again = np.array([0.0, float(bool(drops & ATTEND_AGAIN)), 1.0])
     context_exposed = context.backward[:, None] + context.forward[:, None] * attends_again
-    exchanges = np.array([1.0, 1.0 + experts_again, 2.0])  # repeated when experts or the block are recomputed
-    exchanged = pieces.experts_shown[:, None] * exchanges
+    exchanges = np.array([1.0, 1.0 + experts_again, 2.0])  # with experts or the block theirs is repeated
+    exchanged = pieces.exposed_experts[:, None] * exchanges
     device_seconds = block.backward[:, None] + data_shown + recompute + tensor_exposed
     device_seconds = device_seconds + context_exposed + exchanged
     sent = tensor.block_backward + tensor.block_regather + tensor.block_summed
@@ -444,24 +444,23 @@ def layer_backward(pieces: Pieces) -> Term:
         "cp_comm": context_exposed,
         "ep_comm": exchanged,
         "dp_comm": data_shown,
-        "host": _host(pieces, device_seconds, passes=passes),
+        "host": _host_outlasting_device(pieces, launch_seconds(pieces)[:, None] * passes, device_seconds),
         "tp_hidden": hidden,
         "cp_hidden": context.backward_hidden[:, None] + context.forward_hidden[:, None] * attends_again,
-        "ep_hidden": pieces.experts_hidden[:, None] * exchanges,
+        "ep_hidden": pieces.hidden_experts[:, None] * exchanges,
         "dp_hidden": data_hidden,
-        **pieces.waited(attended),
+        **pieces.straggler_wait(attended),
     }
 
 
-def halves(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
-    """Seconds of one block backward with its schedule, and the part for weight gradients that a split pass
-    runs separately.
+def split_backward(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
+    """One block backward as its schedule runs it, and the part of that which a split runs apart, towards the weights.
 
     Communication stays with the other half. If every pass is split each half has separate launches; if few
     are, launches are divided like the device's work, so that the halves add up to the complete pass.
     """
     weight, launches = pieces.block.weight, launch_seconds(pieces)
-    device_seconds = total({part: value for part, value in backward.items() if part != "host"})
+    device_seconds = sum_of_parts({part: value for part, value in backward.items() if part != "host"})
     of_input, of_weight = _SPLIT_LAUNCHES if pieces.question.stack.torch_pipelining else (1.0, 1.0)
     first = _host_outlasting_device(pieces, of_input * launches[:, None], device_seconds - weight[:, None])
     second = _host_outlasting_device(pieces, of_weight * launches, weight)
@@ -469,14 +468,6 @@ def halves(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
     always = is_scheduled(pieces.columns, ALWAYS_SPLIT)
     host = np.where(always[:, None], first + second[:, None], backward["host"])
     return {**backward, "host": host}, {"compute": weight, "host": np.where(always, second, shared)}
-
-
-def _host(pieces: Pieces, device_seconds: Array, *, passes: float | Array) -> Array:
-    """Exposed host seconds to launch a block: all on a CPU; on a GPU only those that outlast the device's
-    work."""
-    per_pass = launch_seconds(pieces)
-    launches: Array = per_pass * passes if isinstance(passes, float) else per_pass[:, None] * passes
-    return _host_outlasting_device(pieces, launches, device_seconds)
 
 
 def launch_seconds(pieces: Pieces) -> Array:
@@ -497,9 +488,8 @@ def launch_seconds(pieces: Pieces) -> Array:
     return dense + np.zeros(len(pieces.columns))
 
 
-def _first_of_experts(pieces: Pieces) -> Array:
-    """(N,) seconds in which the device waits for its experts' first product, because the host waited for
-    token counts.
+def _expert_count_wait(pieces: Pieces) -> Array:
+    """(N,) seconds in which the device waits for its experts' first product, as their host waited for counts.
 
     If no token is dropped the host reads the counts before it can launch the experts' kernels, by when the
     device has finished all earlier ones. It loops over the experts of the first of their two products (half
@@ -521,12 +511,13 @@ def _expert_host_seconds(question: Question) -> float:
 
 
 def _host_outlasting_device(pieces: Pieces, launches: Array, device_seconds: Array) -> Array:
+    """Exposed host seconds to launch a block: all on a CPU; on a GPU only those that outlast the device's
+    work."""
     return np.maximum(0.0, launches - device_seconds) if pieces.device.launches_ahead else launches
 
 
-def or_launches(pieces: Pieces, window: Array, *, passes: float) -> Array:
-    """(N,) seconds of a pass that can hide communication, including those in which the device waits for its
-    host.
+def at_least_launches(pieces: Pieces, window: Array, *, passes: float) -> Array:
+    """(N,) seconds of a pass behind which communication runs, those included in which the device waits for its host.
 
     Stages differ in what they recompute, so of backward passes the one with most launches counts: with a
     shorter window a device that outpaces its host would expose more the faster it is.
@@ -535,7 +526,7 @@ def or_launches(pieces: Pieces, window: Array, *, passes: float) -> Array:
 
 
 _TOKEN_BYTES, _SIZE_BYTES = 8, 40
-"""Bytes of a token id, and of the five sizes that Megatron-LM sends ahead (core/tensor_parallel/data.py)."""
+"""Bytes of a token's number, and of the five sizes that Megatron-LM sends ahead (core/tensor_parallel/data.py)."""
 _MASK_BYTES = 17
 """Bytes read and written per pair of positions: ones and their lower triangle in fp32, compared
 (megatron/utils.py)."""
@@ -570,59 +561,116 @@ def action_terms(pieces: Pieces) -> dict[str, Term]:
 
 _Exposed = tuple[Array, Array]
 """Exposed seconds, and hidden seconds."""
-_Run = tuple[int, bool]
-"""Index of a matrix, and whether its backward pass runs."""
 
 
 def exposed_gathers_forward(pieces: Pieces) -> _Exposed:
     """(N,) exposed and hidden seconds of the gathers of a forward pass."""
-    gather = pieces.links.block.gather
-    if not pieces.question.stack.zero3_waits_for_device:
-        return _exposed_behind(pieces, gather, pieces.forward_window)
-    gathers = gather * np.roll(_weights(pieces), -1, axis=0)
-    seconds = _seconds(pieces, backward=False)
-    return _exposed_run_by_run(pieces, list(zip(gathers, gathers, seconds, strict=True)))
+    if pieces.question.stack.zero3_waits_for_device:
+        return _MatrixGathers(pieces).forward()
+    return _exposed_behind(pieces, pieces.links.block.gather, pieces.forward_window)
 
 
 def exposed_gathers_backward(pieces: Pieces) -> _Exposed:
     """(N, P) exposed and hidden seconds of the gathers of a backward pass and of gradients reduced during
     it."""
-    data = pieces.links.block
+    data, policies = pieces.links.block, range(len(RECOMPUTE_POLICIES))
     if pieces.question.stack.zero3_reuse_elements is None:
-        found = _exposed_behind(pieces, data.gather + data.backward_reduce, pieces.backward_window)
-        shown, hidden = (one[:, None] * np.ones(len(RECOMPUTE_POLICIES)) for one in found)
-        return shown, hidden
-    each = [_policy_gathers(pieces, number) for number in range(len(RECOMPUTE_POLICIES))]
+        same = _exposed_behind(pieces, data.gather + data.backward_reduce, pieces.backward_window)
+        each = [same for _ in policies]
+    else:
+        gathers = _MatrixGathers(pieces)
+        each = [gathers.backward(policy) for policy in policies]
     shown, hidden = (np.stack(some, axis=-1) for some in zip(*each, strict=True))
     return shown, hidden
 
 
-def _policy_gathers(pieces: Pieces, policy: int) -> _Exposed:
-    """(N,) exposed and hidden seconds under one policy, if hooks of each matrix gather."""
-    data, again = pieces.links.block, pieces.block.recomputed[:, policy]
-    weights, runs = _weights(pieces), _runs(pieces, policy)
-    gathers = [data.gather * share for share in _gathered_shares(pieces, runs, weights)]
-    if not pieces.question.stack.zero3_waits_for_device:
-        moved = _ordered_sum(gathers) + data.backward_reduce
-        return _exposed_behind(pieces, moved, pieces.backward_window + again)
-    behind = []
-    for at, seconds in enumerate(_run_seconds(pieces, runs, again)):
-        (before, reduces), gather = runs[at - 1], gathers[(at + 1) % len(runs)]
-        reduced = (data.backward_reduce * weights[before] + _slice_seconds(pieces)) * reduces
-        behind.append((gather, gather + reduced, seconds))
-    return _exposed_run_by_run(pieces, behind)
+class _MatrixGathers:
+    """Gathers of a block's weights by hooks of each matrix, run by run."""
 
+    def __init__(self, pieces: Pieces) -> None:
+        columns, self._pieces = pieces.columns, pieces
+        self._matrices = [one for one in block_operators(pieces.question.model) if one.gemm is not None]
+        degrees = columns.tp, columns.ep, columns.etp
+        each = [one.share * sum(parameters_on_rank(one.weights, *degrees)) for one in self._matrices]
+        self._share_UN = np.stack(each) / _ordered_sum(np.stack(each))
+        # the host cuts and copies a tensor, a slice a rank
+        self._slice_N = np.where(pieces.links.block.gather > 0, SLICE_SECONDS * columns.shard, 0.0)
 
-def _exposed_run_by_run(pieces: Pieces, runs: Sequence[tuple[Array, Array, Array]]) -> _Exposed:
-    """(N,) exposed and hidden seconds of runs (gather, all communication, compute). Under ZeRO-3 alone each
-    run waits for its own communication."""
-    gathers, moved, seconds = (np.stack(some) for some in zip(*runs, strict=True))
-    late = _slice_seconds(pieces) * (gathers > 0).sum(axis=0)
-    waited = [_exposed_behind(pieces, *run) for run in zip(moved, seconds, strict=True)]
-    each = _ordered_sum(np.stack(one) for one in waited)
-    whole = _exposed_behind(pieces, _ordered_sum(moved), _ordered_sum(seconds))
-    zero3 = pieces.columns.zero == 3
-    return np.where(zero3, late + each[0], whole[0]), np.where(zero3, each[1], whole[1])
+    def forward(self) -> _Exposed:
+        """(N,) each, of a forward pass, where a run waits for the gather of the next."""
+        gather_UN = self._pieces.links.block.gather * np.roll(self._share_UN, -1, axis=0)
+        return self._run_by_run(list(zip(gather_UN, gather_UN, self._seconds(backward=False), strict=True)))
+
+    def backward(self, policy: int) -> _Exposed:
+        """(N,) each, of a backward pass, from the last matrix to the first. Recomputed ones run forward before the
+        first that needs them."""
+        pieces, name, stack = self._pieces, RECOMPUTE_POLICIES[policy], self._pieces.question.stack
+        data, again = pieces.links.block, pieces.block.recomputed[:, policy]
+        redone = [
+            number
+            for number, one in enumerate(self._matrices)
+            if name == "full" or (name == "selective" and stack.drops & one.redone_by)
+        ]
+        runs: list[tuple[int, bool]] = []  # number of a matrix, and whether it is at work backward
+        for matrix in reversed(range(len(self._matrices))):
+            if matrix in redone and all(backward for _, backward in runs):
+                runs += [(number, False) for number in redone]
+            runs.append((matrix, True))
+        gathers = []  # of what was used forward again only where too much passed in between for it to be kept
+        for at, (matrix, backward) in enumerate(runs):
+            share = self._share_UN[matrix]
+            if backward and (matrix, False) in runs:
+                between = [self._share_UN[one] for one, _ in runs[runs.index((matrix, False)) + 1 : at]]
+                passed = _ordered_sum(between) * (pieces.counts.block + pieces.counts.experts)
+                share = np.where(passed < (stack.zero3_reuse_elements or 0), 0.0, share)
+            gathers.append(data.gather * share)
+        if not stack.zero3_waits_for_device:
+            moved = _ordered_sum(gathers) + data.backward_reduce
+            return _exposed_behind(pieces, moved, pieces.backward_window + again)
+        forward_UN, backward_UN = self._seconds(backward=False), self._seconds(backward=True)
+        redone_seconds = sum(forward_UN[number] for number in redone)
+        behind = []
+        for at, (matrix, backward) in enumerate(runs):
+            # runs forward take what is recomputed; where there are none, what reads the core does
+            reads_core = self._matrices[matrix].reads_core and not redone
+            seconds = backward_UN[matrix] + reads_core * again
+            if not backward:
+                seconds = again * forward_UN[matrix] / redone_seconds
+            (before, reduces), gather = runs[at - 1], gathers[(at + 1) % len(runs)]
+            reduced = (data.backward_reduce * self._share_UN[before] + self._slice_N) * reduces
+            behind.append((gather, gather + reduced, seconds))
+        return self._run_by_run(behind)
+
+    def _run_by_run(self, runs: Sequence[tuple[Array, Array, Array]]) -> _Exposed:
+        """(N,) exposed and hidden seconds of runs (gather, all communication, compute). Under ZeRO-3 alone each
+        run waits for its own communication."""
+        gathers, moved, seconds = (np.stack(some) for some in zip(*runs, strict=True))
+        late = self._slice_N * (gathers > 0).sum(axis=0)
+        waited = [_exposed_behind(self._pieces, *run) for run in zip(moved, seconds, strict=True)]
+        shown, hidden = (_ordered_sum(some) for some in zip(*waited, strict=True))
+        shown_once, hidden_once = _exposed_behind(self._pieces, _ordered_sum(moved), _ordered_sum(seconds))
+        zero3 = self._pieces.columns.zero == 3
+        return np.where(zero3, late + shown, shown_once), np.where(zero3, hidden, hidden_once)
+
+    def _seconds(self, *, backward: bool) -> Array:
+        """(U, N) seconds of each run of a pass. The core runs before what reads it, and backward behind that; what a
+        block without one has besides products is shared out."""
+        pieces, block = self._pieces, self._pieces.block
+        products = [
+            one.share * forward_seconds(local_gemm(pieces.question, pieces.columns, one.gemm), pieces.device)
+            for one in self._matrices
+            if one.gemm
+        ]
+        product_UN = np.stack(np.broadcast_arrays(*products))
+        every = block.matrices_backward if backward else block.matrices_forward
+        core = block.core_backward if backward else block.core_forward
+        window = pieces.backward_window if backward else pieces.forward_window
+        readers = [number for number, one in enumerate(self._matrices) if one.reads_core]
+        others = window - every - (core if readers else 0.0 * core)
+        run_UN: Array = product_UN / _ordered_sum(product_UN) * every + self._share_UN * others
+        for reader in readers[:1]:
+            run_UN[reader if backward else reader - 1] += core
+        return run_UN
 
 
 def _ordered_sum(arrays: Iterable[Array]) -> Array:
@@ -631,107 +679,39 @@ def _ordered_sum(arrays: Iterable[Array]) -> Array:
     return total
 
 
-def _runs(pieces: Pieces, policy: int) -> list[_Run]:
-    """Runs of a backward pass from the last matrix to the first; recomputed matrices run forward before the
-    first that needs them."""
-    name, drops = RECOMPUTE_POLICIES[policy], pieces.question.stack.drops
-    redone = [
-        name == "full" or (name == "selective" and bool(drops & one.redone_by)) for one in _matrices(pieces)
-    ]
-    runs: list[_Run] = []
-    for matrix in reversed(range(len(redone))):
-        if redone[matrix] and all(backward for _, backward in runs):
-            runs += [(number, False) for number, again in enumerate(redone) if again]
-        runs.append((matrix, True))
-    return runs
-
-
-def _gathered_shares(pieces: Pieces, runs: Sequence[_Run], weights: Array) -> Iterator[Array]:
-    """(N,) share of a block's weights gathered for each run."""
-    reach = pieces.question.stack.zero3_reuse_elements or 0
-    held = pieces.counts.block + pieces.counts.experts
-    for at, (matrix, backward) in enumerate(runs):
-        share = weights[matrix]
-        if backward and (matrix, False) in runs:
-            between = [weights[one] for one, _ in runs[runs.index((matrix, False)) + 1 : at]]
-            share = np.where(_ordered_sum(between) * held < reach, 0.0, share)
-        yield share
-
-
-def _run_seconds(pieces: Pieces, runs: Sequence[_Run], again: Array) -> Iterator[Array]:
-    """(N,) seconds of each run, the forward ones taking `again` in total; without them the run that reads the
-    core takes it."""
-    forward, backward = (_seconds(pieces, backward=way) for way in (False, True))
-    redone = [forward[matrix] for matrix, way in runs if not way]
-    for matrix, way in runs:
-        reads_core = _matrices(pieces)[matrix].reads_core and not redone
-        yield backward[matrix] + reads_core * again if way else again * forward[matrix] / sum(redone)
-
-
-def _matrices(pieces: Pieces) -> list[Operator]:
-    return [one for one in block_operators(pieces.question.model) if one.gemm is not None]
-
-
-def _weights(pieces: Pieces) -> Array:
-    """(U, N) each matrix's share of a block's parameters on a rank."""
-    columns = pieces.columns
-    degrees = columns.tp, columns.ep, columns.etp
-    each = np.stack([one.share * sum(held_on_rank(one.weights, *degrees)) for one in _matrices(pieces)])
-    shares: Array = each / _ordered_sum(each)
-    return shares
-
-
-def _seconds(pieces: Pieces, *, backward: bool) -> Array:
-    """(U, N) seconds of each run of a pass. The core runs before the matrix that reads it, backward after it;
-    other compute of a block is distributed in proportion to weights."""
-    block, matrices = pieces.block, _matrices(pieces)
-    gemms = [
-        (one.share, local_gemm(pieces.question, pieces.columns, one.gemm)) for one in matrices if one.gemm
-    ]
-    products = np.stack(
-        np.broadcast_arrays(*[share * forward_seconds(local, pieces.device) for share, local in gemms])
-    )
-    every = block.matrices_backward if backward else block.matrices_forward
-    core = block.core_backward if backward else block.core_forward
-    window = pieces.backward_window if backward else pieces.forward_window
-    readers = [number for number, one in enumerate(matrices) if one.reads_core]
-    apart = core if readers else 0.0 * core
-    each: Array = products / _ordered_sum(products) * every + _weights(pieces) * (window - every - apart)
-    for reader in readers[:1]:
-        each[reader if backward else reader - 1] += core
-    return each
-
-
-def _slice_seconds(pieces: Pieces) -> Array:
-    """(N,) seconds in which the host divides and copies a tensor, a slice per rank."""
-    gathers = pieces.links.block.gather > 0
-    return np.where(gathers, SLICE_SECONDS * pieces.columns.shard, 0.0)
-
-
 def _exposed_behind(pieces: Pieces, communication: Array, window: Array) -> _Exposed:
     """(N,) exposed and hidden seconds of communication during `window` seconds of compute."""
     streams = pieces.question.cluster.gpu.kind != "cpu"  # there `fully_shard` waits for every gather
-    shown = exposed(communication, window, pieces.question.hardware, overlapped=streams)
+    shown = exposed_seconds(communication, window, pieces.question.hardware, overlapped=streams)
     return shown, communication - shown
 
 
-def sync(pieces: Pieces) -> dict[str, Term]:
+def sync_terms(pieces: Pieces) -> dict[str, Term]:
     """Terms of gradients still to be reduced after the last backward of a rank."""
-    layer = pieces.links.block.step_reduce
-    window = or_launches(pieces, pieces.backward_window, passes=MOST_PASSES)
-    layer_shown = _reduce_shown(pieces, layer, window)
-    once = np.where(pieces.columns.replicas > 1, pieces.question.hardware.collective_seconds, 0.0)
-    never = _never_hidden(pieces, layer_shown)
-    found = {
-        "layer_sync": {"dp_comm": layer_shown + never, "dp_hidden": layer - layer_shown - never}
-        | _summed(pieces),
-        "rank_sync": {"dp_comm": once},
-    }
-    return found | _sync_of_ends(pieces) if pieces.whole else found
+    links, layer, question = pieces.links, pieces.links.block.step_reduce, pieces.question
+    window = at_least_launches(pieces, pieces.backward_window, passes=MOST_PASSES)
+    layer_shown = _exposed_reduce(pieces, layer, window)
+    once = np.where(pieces.columns.replicas > 1, question.hardware.collective_seconds, 0.0)
+    never = _unhideable_seconds(pieces, layer_shown)
+    layer_sync = {"dp_comm": layer_shown + never, "dp_hidden": layer - layer_shown - never}
+    if question.training.tuning is not None:  # of gradients that each tensor rank has a part of
+        message = summed_over_tensor_ranks(question, pieces.columns) * STATE_BYTES[gradient_dtype(question)]
+        seconds = all_reduce_seconds(message, links.groups.tp, question.hardware)
+        layer_sync["tp_comm"] = np.where(message > 0, seconds, 0.0)
+    found = {"layer_sync": layer_sync, "rank_sync": {"dp_comm": once}}
+    if pieces.include_ends:
+        head = links.head.step_reduce
+        head_shown = _exposed_reduce(pieces, head, pieces.ends.head_backward)
+        tied = tied_reduce_seconds(question, pieces.columns, links.groups.pp)
+        found |= {
+            "embedding_sync": {"dp_comm": links.embedding.step_reduce, "pp_comm": tied},
+            "head_sync": {"dp_comm": head_shown, "dp_hidden": head - head_shown, "pp_comm": tied},
+        }
+    return found
 
 
-def _never_hidden(pieces: Pieces, reduce_shown: Array) -> Array:
-    """(N,) further exposed seconds of a block that `overlap=dp` cannot hide; 0 in layouts without it.
+def _unhideable_seconds(pieces: Pieces, reduce_shown: Array) -> Array:
+    """(N,) seconds of a block beyond those in sight that `overlap=dp` cannot hide; 0 in layouts without it.
 
     No compute remains that could hide the last block's reduction, and none has begun that could hide the
     first gather.
@@ -741,60 +721,39 @@ def _never_hidden(pieces: Pieces, reduce_shown: Array) -> Array:
     if not named.any():
         return pieces.none
     share = np.minimum(1.0, columns.pp / pieces.question.model.num_layers)
-    shown = reduce_shown + gather_shown(pieces, block.step_gather, forward_window(pieces))
+    shown = reduce_shown + exposed_update_gather(pieces, block.step_gather, forward_window(pieces))
     kept = np.maximum(0.0, share * (block.step_reduce + block.step_gather) - shown)
     return np.where(named, kept, 0.0)
 
 
-def _summed(pieces: Pieces) -> Term:
-    """All-reduce of gradients that are partial on each tensor rank; empty if every parameter is trained."""
-    question, columns = pieces.question, pieces.columns
-    if question.training.tuning is None:
-        return {}
-    message = summed_over_tensor_ranks(question, columns) * STATE_BYTES[gradient_dtype(question)]
-    seconds = all_reduce_seconds(message, pieces.links.groups.tp, question.hardware)
-    return {"tp_comm": np.where(message > 0, seconds, 0.0)}
-
-
-def _sync_of_ends(pieces: Pieces) -> dict[str, Term]:
-    """Gradient synchronisation of embedding and head."""
-    links, head = pieces.links, pieces.links.head.step_reduce
-    head_shown = _reduce_shown(pieces, head, pieces.ends.head_backward)
-    tied = tied_reduce_seconds(pieces.question, pieces.columns, links.groups.pp)
-    return {
-        "embedding_sync": {"dp_comm": links.embedding.step_reduce, "pp_comm": tied},
-        "head_sync": {"dp_comm": head_shown, "dp_hidden": head - head_shown, "pp_comm": tied},
-    }
-
-
-def _reduce_shown(pieces: Pieces, reduce: Array, window: Array) -> Array:
+def _exposed_reduce(pieces: Pieces, reduce: Array, window: Array) -> Array:
     """(N,) exposed seconds at a rank's step end of `reduce`, a module's gradients, mean over its chunks;
     `window` is the backward pass of the module."""
     question, columns, stack = pieces.question, pieces.columns, pieces.question.stack
     at_once = np.isin(columns.zero, stack.overlaps_gradient_reduce_at)
     overlapped = at_once & is_overlapped(columns, "dp", default=stack.overlap_gradient_reduce)
-    shown = exposed(reduce, window, question.hardware, overlapped=overlapped)
+    shown = exposed_seconds(reduce, window, question.hardware, overlapped=overlapped)
     turns = overlapped & (columns.vpp > 1) & ~is_scheduled(columns, V_SHAPED)
     if not (stack.reduces_chunks_in_turn and turns.any()):
         return shown
     a_round = round_sizes(columns.pp, columns.microbatches(question.training.global_batch))
-    others = exposed(reduce, a_round * window, question.hardware, overlapped=overlapped)
+    others = exposed_seconds(reduce, a_round * window, question.hardware, overlapped=overlapped)
     return np.where(turns, (reduce + (columns.vpp - 1) * others) / columns.vpp, shown)
 
 
-def gather_shown(pieces: Pieces, gather: Array, window: Array) -> Array:
+def exposed_update_gather(pieces: Pieces, gather: Array, window: Array) -> Array:
     """(N,) exposed seconds of a gather of updated weights during `window`."""
     hides = is_overlapped(pieces.columns, "dp", default=pieces.question.stack.overlap_parameter_gather)
-    return exposed(gather, window, pieces.question.hardware, overlapped=hides)
+    return exposed_seconds(gather, window, pieces.question.hardware, overlapped=hides)
 
 
 def forward_window(pieces: Pieces) -> Array:
     """(N,) seconds of a block's forward pass that can hide gathered weights."""
-    return or_launches(pieces, pieces.forward_window, passes=1.0)
+    return at_least_launches(pieces, pieces.forward_window, passes=1.0)
 
 
-def optimizer(pieces: Pieces) -> dict[str, Term]:
-    """Terms of the update of the rank's share of the states, and of the gather of updated weights (ZeRO-1/2).
+def optimizer_terms(pieces: Pieces) -> dict[str, Term]:
+    """Update of the rank's share of the states, then the gather of updated weights (ZeRO-1/2).
 
     On the device it is bound by memory: per parameter it reads gradient, moments and (master) weight and
     writes all but the gradient. The gradient norm reads the gradients once more, averaging over replicas
@@ -803,14 +762,18 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
     counts, links, each = pieces.counts, pieces.links, _update_seconds(pieces, "block")
 
     def term(update: Array, gather: Array, window: Array) -> Term:
-        shown = gather_shown(pieces, gather, window)
+        shown = exposed_update_gather(pieces, gather, window)
         return {"optimizer": update, "dp_comm": shown, "dp_hidden": gather - shown}
 
     found = {
         "layer_optimizer": term(block_update(pieces, each), links.block.step_gather, forward_window(pieces)),
-        "rank_optimizer": {"optimizer": pieces.none + pieces.device.profile.kernel_seconds, **_norms(pieces)},
+        "rank_optimizer": {"optimizer": pieces.none + pieces.device.profile.kernel_seconds},
     }
-    if not pieces.whole:
+    if links.norms.any():  # LAMB's, over tensor ranks alone where nothing else splits a parameter
+        alone = (pieces.columns.zero == 0) & (not pieces.question.model.has_experts)
+        norms = {"tp_comm": np.where(alone, links.norms, 0.0), "dp_comm": np.where(alone, 0.0, links.norms)}
+        found["rank_optimizer"] |= norms
+    if not pieces.include_ends:
         return found
     apart = ends_apart(pieces.question)
     of_embedding, of_head = (_update_seconds(pieces, end) if apart else each for end in ENDS)
@@ -821,15 +784,6 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
         ),
         "head_optimizer": term(head, links.head.step_gather, pieces.ends.head_forward),
     }
-
-
-def _norms(pieces: Pieces) -> Term:
-    """LAMB's all-reduce of norms: over tensor ranks only, if nothing else splits a parameter."""
-    seconds, columns = pieces.links.norms, pieces.columns
-    if not seconds.any():
-        return {}
-    alone = (columns.zero == 0) & (not pieces.question.model.has_experts)
-    return {"tp_comm": np.where(alone, seconds, 0.0), "dp_comm": np.where(alone, 0.0, seconds)}
 
 
 def block_update(pieces: Pieces, each: Array | None = None) -> Array:
@@ -843,13 +797,13 @@ def block_update(pieces: Pieces, each: Array | None = None) -> Array:
 
 def block_update_seconds(question: Question, columns: LayoutColumns) -> Array:
     """(N,) seconds to update the parameters of a block, jitter included."""
-    return block_update(Pieces(question, columns)) * (1 + jitter(question, columns))
+    return block_update(Pieces(question, columns)) * (1 + jitter_share(question, columns))
 
 
 def _update_seconds(pieces: Pieces, part: Part) -> Array:
     """(N,) seconds to update one parameter on the device: the bytes that a step reads and writes for it."""
     question, columns = pieces.question, pieces.columns
-    experts, share = part == "experts", tuned(question, columns, part).share
+    experts, share = part == "experts", trained_share(question, columns, part).share
     states = state_bytes(question, columns, experts=experts, end=part if part in ENDS else None)
     shard, copies = columns.shard, columns.replicas
     if experts:

@@ -1,11 +1,12 @@
-"""Parts of memory coefficients: states per parameter, parameters of a rank, kept activations, temporaries of
-a block at work (recomputed activations, gradients before reduction, gathered weights), and tensors that
-collectives hold back.
+"""Parts of memory coefficients: states per parameter, parameters of a rank, activations that it keeps, temporaries of
+a block at work, and tensors that collectives hold back.
 
-Before torch 2.8 every collective marks its tensors as used on NCCL's stream (`record_stream`). The allocator
-reuses a freed tensor only when the device has passed that point, while the host frees it long before: a queue
-holds some 1,024 launches, and so the tensors of several blocks. They are free for the program, so they count
-as reserved and not as allocated (pytorch/pytorch issue 147168; pull request 148590 ended it).
+Temporaries are what a block recomputes, gradients on their way, and weights that it gathers. Tensors are held back
+while the host runs ahead of the device: before torch 2.8 every collective marks its tensors as used on NCCL's stream
+(`record_stream`). One that is freed goes back to the allocator only when the device has passed that point, and the host
+frees it long before: launches wait in a queue of some 1,024, and so do the tensors of as many blocks. They are free for
+the program, so they count as reserved and not as allocated (pytorch/pytorch issue 147168; pull request 148590 ended
+it).
 
     blocks ahead   n = 1024 / launches of a block's forward pass
     held           2 · e · s · b · h · (min(n, L) + min(L, (n − L)⁺ / 2))
@@ -58,22 +59,24 @@ class Sizes:
     fp8_copies: Array
     """(N,) bytes of cast copies per parameter of a block."""
 
-    def held_block(self, states: StateBytes, experts: StateBytes) -> Term:
+    def persistent_block(self, states: StateBytes, experts: StateBytes) -> Term:
         """Persistent bytes of a block with these states."""
         own, routed = self.counts.block, self.counts.experts
         dense = _persistent_bytes(states, own, self.fp8_copies)
         return sum_terms(dense, _persistent_bytes(experts, routed, self.fp8_copies))
 
-    def updated_block(self, states: StateBytes, experts: StateBytes) -> Term:
+    def update_of_block(self, states: StateBytes, experts: StateBytes) -> Term:
         """Temporary bytes of the optimizer step of a block with these states."""
-        return sum_terms(self.updated(states, self.counts.block), self.updated(experts, self.counts.experts))
+        return sum_terms(
+            self.update_of(states, self.counts.block), self.update_of(experts, self.counts.experts)
+        )
 
-    def held_end(self, states: StateBytes, module_parameters: Array) -> Term:
+    def persistent_end(self, states: StateBytes, module_parameters: Array) -> Term:
         """Persistent bytes of embedding or head; `fully_shard` keeps them gathered."""
         gathered = self.ends[0].gathered if self.question.stack.fully_shard else 0.0
         return _persistent_bytes(states, module_parameters, gathered)
 
-    def updated(self, states: StateBytes, module_parameters: Array) -> Term:
+    def update_of(self, states: StateBytes, module_parameters: Array) -> Term:
         """Temporary bytes of the optimizer step of a module."""
         return {
             "gradients": states.late_gradients * module_parameters,
@@ -195,7 +198,7 @@ def working_bytes(sizes: Sizes) -> Array:
         matrix = np.maximum(matrix, stacked)
     new_gradient = np.zeros(len(columns)) if fuses_accumulation(question) else matrix
     if not training.trains("block"):
-        new_gradient = _largest_widened(question, columns)
+        new_gradient = _largest_widened_matrix(question, columns)
     # with adapters in the MLP the gradient of what is inside comes from them besides, or is scaled for them
     operators = job_operators(model, training.tuning)
     adapts = any(one.half == "mlp" and one.gemm is not None and one.gemm.adapter for one in operators)
@@ -211,7 +214,7 @@ def working_bytes(sizes: Sizes) -> Array:
         selective = RECOMPUTE_POLICIES.index("selective")
         recomputed[:, selective] = np.maximum(0.0, recomputed[:, selective] - kept.mlp)
     tied = _tied_gradient(question, columns)
-    in_flight = np.maximum(in_flight[:, None], _around_mixing(sizes)) + tied[:, None]
+    in_flight = np.maximum(in_flight[:, None], _mixing_bytes(sizes)) + tied[:, None]
     gathered = states.gathered * counts.block + experts.gathered * counts.experts
     scattered = states.scattering * counts.block + experts.scattering * counts.experts
     if not question.stack.fully_shard:
@@ -222,7 +225,7 @@ def working_bytes(sizes: Sizes) -> Array:
     return np.maximum(during, after)
 
 
-def _largest_widened(question: Question, columns: LayoutColumns) -> Array:
+def _largest_widened_matrix(question: Question, columns: LayoutColumns) -> Array:
     """(N,) elements of the largest matrix that is widened for a product, all local experts in one kernel
     together; 0 if frozen matrices are stored at full width. Gradients of adapters are negligible."""
     largest = np.zeros(len(columns))
@@ -242,7 +245,7 @@ _SCORES_IN_FLIGHT = {"fused-softmax": 2.0, "unfused": 3.0}
 input, and of a masked copy. Equally many exist when the scores are made."""
 
 
-def _around_mixing(sizes: Sizes) -> Array:
+def _mixing_bytes(sizes: Sizes) -> Array:
     """(N, 1) bytes held by the backward pass of an attention core that stores scores, or of a scan of plain
     products, less the bytes that the MLP has freed."""
     question, columns = sizes.question, sizes.columns

@@ -78,8 +78,8 @@ from cost_models.compute.gemm import gemm_seconds
 from cost_models.memory.activations import ActivationBytes, boundary_bytes, pending_bytes
 from cost_models.memory.device import fragmentation, memory_limit, workspace_bytes
 from cost_models.operators.accumulation import chunks_loss
-from cost_models.operators.documents import timed
-from cost_models.operators.parameters import tuned
+from cost_models.operators.documents import with_bucket_lengths
+from cost_models.operators.parameters import trained_share
 from cost_models.operators.record import tokens_on_rank
 from cost_models.pipeline.seconds import (
     FRAGMENTATION,
@@ -87,15 +87,15 @@ from cost_models.pipeline.seconds import (
     Term,
     Terms,
     action_terms,
-    halves,
-    jitter,
+    jitter_share,
     launch_seconds,
     layer_backward,
     layer_forward,
-    optimizer,
+    optimizer_terms,
+    split_backward,
+    sum_of_parts,
     sum_terms,
-    sync,
-    total,
+    sync_terms,
     with_jitter,
 )
 from cost_models.pipeline.sizes import (
@@ -172,25 +172,22 @@ _END_OF_A_BLOCK = 0.5
 
 
 def time_terms(
-    question: Question, columns: LayoutColumns, *, data_parallel: bool = True, whole: bool = True
+    question: Question, columns: LayoutColumns, *, data_parallel: bool = True, include_ends: bool = True
 ) -> Terms:
-    """All time coefficients for N layouts at once.
-
-    Without `data_parallel`, as if no other ranks held the same parameters; without `whole`, only those of
-    blocks and of the rank's work once a step.
-    """
-    question = timed(question)
-    pieces = Pieces(question, columns, data_parallel, whole)
+    """All time coefficients for N layouts at once, or as if no other ranks held the same parameters; without the
+    `include_ends` model's ends only those of blocks, and of what a rank does once a step."""
+    question = with_bucket_lengths(question)
+    pieces = Pieces(question, columns, data_parallel, include_ends)
     terms: Terms = {
         "layer_forward": layer_forward(pieces),
         "layer_backward": layer_backward(pieces),
-        **sync(pieces),
-        **optimizer(pieces),
-        **(_of_passes(pieces) if whole else {}),
+        **sync_terms(pieces),
+        **optimizer_terms(pieces),
+        **(_pass_terms(pieces) if include_ends else {}),
     }
     terms |= offload_seconds(pieces, terms)
-    terms["layer_backward"], terms["layer_weight"] = halves(pieces, terms["layer_backward"])
-    if whole and question.model.further_tokens:
+    terms["layer_backward"], terms["layer_weight"] = split_backward(pieces, terms["layer_backward"])
+    if include_ends and question.model.further_tokens:
         terms |= _further_seconds(pieces, terms)
     if question.training.reference in ("resident", "host"):
         # a reference model runs before each forward pass, with its gathers and collectives; what one that lies on the
@@ -200,16 +197,16 @@ def time_terms(
                 part: (1 + (part not in ("offload", "offload_hidden"))) * value
                 for part, value in terms[name].items()
             }
-    slowdown = jitter(question, columns)
+    slowdown = jitter_share(question, columns)
     return {name: with_jitter(term, slowdown) for name, term in terms.items()}
 
 
-def _of_passes(pieces: Pieces) -> Terms:
+def _pass_terms(pieces: Pieces) -> Terms:
     """Terms of passes through embedding and head, and the fixed terms of a pipeline action and of a step."""
     ends, tensor = pieces.ends, pieces.tensor
     on_cpu = pieces.question.cluster.gpu.kind == "cpu"
     host = {"host": _END_OF_A_BLOCK * launch_seconds(pieces)} if on_cpu else {}
-    hidden = {"tp_comm": pieces.head_summed, "tp_hidden": tensor.head_backward - pieces.head_summed}
+    hidden = {"tp_comm": pieces.exposed_head_sum, "tp_hidden": tensor.head_backward - pieces.exposed_head_sum}
     return {
         "embedding_forward": {"compute": ends.embedding_forward, "tp_comm": tensor.embedding_forward} | host,
         "embedding_backward": {"compute": ends.embedding_backward, "tp_comm": tensor.embedding_backward}
@@ -250,18 +247,19 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     )  # for shards of gradients and weights
     terms: Terms = {
         "static": {"buffers": boundaries.every_rank + workspace_bytes(question) + buckets},
-        "layer_static": sizes.held_block(states, sizes.experts),
+        "layer_static": sizes.persistent_block(states, sizes.experts),
         "layer_activation": {"activations": kept.block},
         "layer_pending": {"activations": pending},
-        "layer_update": sizes.updated_block(states, sizes.experts),
+        "layer_update": sizes.update_of_block(states, sizes.experts),
         "rank_update": {"optimizer": np.zeros(len(columns))},
-        "embedding_static": sizes.held_end(first, counts.embedding) | {"buffers": boundaries.first_rank},
+        "embedding_static": sizes.persistent_end(first, counts.embedding)
+        | {"buffers": boundaries.first_rank},
         "embedding_activation": {"activations": kept.embedding},
-        "embedding_update": sizes.updated(first, counts.embedding),
-        "head_static": sizes.held_end(last, head) | {"buffers": boundaries.last_rank},
+        "embedding_update": sizes.update_of(first, counts.embedding),
+        "head_static": sizes.persistent_end(last, head) | {"buffers": boundaries.last_rank},
         "head_activation": {"activations": head_live},
         "head_pending": {"activations": head_pending},
-        "head_update": sizes.updated(last, head),
+        "head_update": sizes.update_of(last, head),
         "working": {"working": working_bytes(sizes)},
         "head_moment": {"working": head_moment},
     }
@@ -272,10 +270,10 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     held_back = terms["static"].get(FRAGMENTATION, 0.0) + held_back_bytes(question, columns)
     terms["static"] = terms["static"] | {FRAGMENTATION: held_back}
     terms = _with_fragmentation(terms, fragmentation(question), kept.released_logits)
-    return terms | {"head_moment": _freed_by_loss(sizes, terms["head_moment"])}
+    return terms | {"head_moment": _with_freed_ends(sizes, terms["head_moment"])}
 
 
-def _freed_by_loss(sizes: Sizes, moment: Term) -> Term:
+def _with_freed_ends(sizes: Sizes, moment: Term) -> Term:
     """Terms of the loss's peak (`moment`) if embedding and head are freed until their backward pass, which
     gathers them again, through a buffer (counted once if it is a stream's own), in addition to the gradients
     of logits in the weights' type."""
@@ -291,7 +289,7 @@ def _freed_by_loss(sizes: Sizes, moment: Term) -> Term:
 def _with_fragmentation(terms: Terms, share: float, released: Array) -> Terms:
     """Terms with fragmentation, a share of all temporary tensors, and with released logits during the
     loss."""
-    sizes = {name: share * total(terms[name]) for name in _MOVING}
+    sizes = {name: share * sum_of_parts(terms[name]) for name in _MOVING}
     sizes["head_moment"] = sizes["head_moment"] + (released if share else 0.0)
     return terms | {name: terms[name] | {FRAGMENTATION: size} for name, size in sizes.items()}
 
@@ -307,7 +305,7 @@ def _stream_pools(sizes: Sizes, terms: Terms) -> dict[str, Array]:
     question, states, counts = sizes.question, sizes.states, sizes.counts
     if not (question.stack.fully_shard and fragmentation(question)):
         return {}
-    element, of_block = question.training.element_bytes, tuned(question, sizes.columns, "block")
+    element, of_block = question.training.element_bytes, trained_share(question, sizes.columns, "block")
     gathers = np.where(states.scattering > 0, element, 0.0)
     each = np.where(states.scattering > 0, element * of_block.share + of_block.frozen, 0.0)
     blocks = 2 * each * counts.block
@@ -350,17 +348,17 @@ OF_BLOCKS = (
 def times_of_kinds(question: Question, columns: LayoutColumns, *, data_parallel: bool = True) -> list[Terms]:
     """Terms of time if all blocks were of one kind, for each kind."""
     price = partial(time_terms, data_parallel=data_parallel)
-    return each_kind(question, columns, price, partial(price, whole=False))
+    return each_kind(question, columns, price, partial(price, include_ends=False))
 
 
 def terms_by_kind(question: Question, columns: LayoutColumns) -> list[Terms]:
     """Terms of time and memory if all blocks were of one kind, for each kind."""
-    return each_kind(question, columns, stage_terms, partial(stage_terms, whole=False))
+    return each_kind(question, columns, stage_terms, partial(stage_terms, include_ends=False))
 
 
-def stage_terms(question: Question, columns: LayoutColumns, *, whole: bool = True) -> Terms:
+def stage_terms(question: Question, columns: LayoutColumns, *, include_ends: bool = True) -> Terms:
     """All coefficients of N layouts at once, of time and of memory."""
-    return time_terms(question, columns, whole=whole) | memory_terms(question, columns)
+    return time_terms(question, columns, include_ends=include_ends) | memory_terms(question, columns)
 
 
 def each_kind(
@@ -384,7 +382,7 @@ def each_kind(
         each.append(_zero_frozen_terms(own, over_distinct(rows, AXES, price_of)))
 
     def mean(name: str) -> Term:
-        return _joined([one[name] for one in each], kinds.mean)
+        return _join_terms([one[name] for one in each], kinds.mean)
 
     common = each[last] | {name: mean(name) for name in each[last] if name.startswith("rank_")}
     if question.model.tower is not None:
@@ -401,7 +399,7 @@ def each_kind(
         return np.where(counted if both[0].ndim == 1 else counted[:, None], both[1], both[0])
 
     return [
-        one | {name: _joined([one[name], mean(name)], mean_where_counted) for name in own_names}
+        one | {name: _join_terms([one[name], mean(name)], mean_where_counted) for name in own_names}
         for one in found
     ]
 
@@ -437,7 +435,7 @@ def terms_by_sort(each: Sequence[Terms]) -> Terms:
     """Terms of blocks by sort, with an axis T in place of P if there are several kinds."""
     if len(each) == 1:
         return each[0]
-    return each[0] | {name: _joined([one[name] for one in each], by_sort) for name in OF_BLOCKS}
+    return each[0] | {name: _join_terms([one[name] for one in each], by_sort) for name in OF_BLOCKS}
 
 
 def by_sort(values: Sequence[Array]) -> Array:
@@ -447,7 +445,7 @@ def by_sort(values: Sequence[Array]) -> Array:
     return np.concatenate(each, axis=-1)
 
 
-def _joined(terms: Sequence[Mapping[str, Array]], join: Callable[[list[Array]], Array]) -> Term:
+def _join_terms(terms: Sequence[Mapping[str, Array]], join: Callable[[list[Array]], Array]) -> Term:
     """Terms joined into one, part by part; a missing part counts as zero."""
     known = {part: value for term in terms for part, value in term.items()}
     return {part: join([term.get(part, np.zeros_like(own)) for term in terms]) for part, own in known.items()}
@@ -543,14 +541,14 @@ class StageCosts(StageSeconds):
     @property
     def in_sorts(self) -> StageCosts:
         """Costs with columns of blocks by sort (N, K·P), which price placements; unchanged for one kind."""
-        return self._joined(by_sort)
+        return self._join_terms(by_sort)
 
     @property
     def lightest(self) -> StageCosts:
         """Costs whose block columns are the minimum over the kinds: a lower bound for every block."""
-        return self._joined(lambda values: np.min(values, axis=0))
+        return self._join_terms(lambda values: np.min(values, axis=0))
 
-    def _joined(self, join: Callable[[list[Array]], Array]) -> StageCosts:
+    def _join_terms(self, join: Callable[[list[Array]], Array]) -> StageCosts:
         if not self.kinds:
             return self
         joined = {name: join([own[name] for own in self.kinds]) for name in OF_BLOCKS}
@@ -566,13 +564,22 @@ BYTES = tuple(name for name in COLUMNS if name not in (*SECONDS, "memory_limit")
 def stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
     """Costs of N layouts. Raises InputError: the GPU has no rate for the training precision."""
     assert not question.has_pools, "ranks in several pools have no one price: see `pool_terms`"
-    return over_distinct(
-        as_priced(question, columns),
-        AXES,
-        lambda rows: _costs(
-            question, rows, terms_by_kind(question, rows), memory_limit=memory_limit(question, rows)
-        ),
-    )
+    return _distinct_costs(question, columns, terms_by_kind)
+
+
+def byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
+    """Bytes of N layouts; all seconds are zero."""
+    return _distinct_costs(question, columns, partial(each_kind, price=memory_terms))
+
+
+def _distinct_costs(
+    question: Question, columns: LayoutColumns, terms_of: Callable[[Question, LayoutColumns], list[Terms]]
+) -> StageCosts:
+    def price(rows: LayoutColumns) -> StageCosts:
+        limit = memory_limit(question, rows)
+        return _costs(question, rows, terms_of(question, rows), memory_limit=limit)
+
+    return over_distinct(as_priced(question, columns), AXES, price)
 
 
 def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
@@ -582,17 +589,6 @@ def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
         InputError: the GPU has no rate for the training precision.
     """
     return _costs(question, columns, times_of_kinds(question, columns))
-
-
-def byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
-    """Bytes of N layouts; all seconds are zero."""
-    return over_distinct(
-        as_priced(question, columns),
-        AXES,
-        lambda rows: _costs(
-            question, rows, each_kind(question, rows, memory_terms), memory_limit=memory_limit(question, rows)
-        ),
-    )
 
 
 def _costs(
@@ -607,7 +603,7 @@ def _costs(
 
 def add_up(terms: Terms) -> dict[str, Array]:
     """Sum of the parts of each coefficient."""
-    return {name: total(term) for name, term in terms.items()}
+    return {name: sum_of_parts(term) for name, term in terms.items()}
 
 
 def costs_of(terms: Terms, limit: Array) -> StageCosts:

@@ -169,7 +169,7 @@ def table_in_rounds(
     warm_up_R1 = np.minimum(warm_up_R, units)[:, None]
 
     def with_weight_halves(backward_RU: Ints) -> Ints:
-        """Actions of a rank for a number of backward passes."""
+        """Number of actions of that many backward passes."""
         return backward_RU + np.maximum(0, backward_RU - rank_R1) if splits_backward else backward_RU
 
     def place_of_backward(unit_RU: Ints) -> Ints:
@@ -187,7 +187,7 @@ def table_in_rounds(
         values = np.broadcast_arrays(kind, own_U * pp + rank_R1, microbatch_U)
         for column_RA, value_RU in zip(columns, values, strict=True):
             np.put_along_axis(column_RA, place_RU, value_RU, axis=1)
-    kind_RA, stage_RA, microbatch_RA = _frozen(columns)
+    kind_RA, stage_RA, microbatch_RA = _read_only(columns)
     return ActionTable(
         schedule=schedule,
         pp=pp,
@@ -236,7 +236,7 @@ def table_of_phases(
     for rank, row_A4 in enumerate(rows):
         columns[:, rank, : len(row_A4)] = row_A4.T
         columns[CHUNK, rank, : len(row_A4)] = stages[rank, row_A4[:, CHUNK]]
-    _frozen(columns)
+    _read_only(columns)
     overlapped = columns[OVERLAPPED].astype(np.bool_)
     return ActionTable(
         schedule=schedule,
@@ -275,29 +275,23 @@ def pending_profiles(table: ActionTable) -> tuple[Ints, ...]:
 
 @lru_cache(maxsize=CACHED_TABLES)
 def _profiles(table: ActionTable) -> tuple[tuple[Ints, ...], tuple[Ints, ...]]:
-    live_RAV = np.cumsum(_changes(table, {FORWARD: 1, BACKWARD: -1, WEIGHT: -1}), axis=1)
-    if not table.splits_backward:
-        # before another forward nothing is released, so only a forward that a backward follows can be maximal
-        last_forward_RA = ~table.is_backward & np.roll(table.is_backward, -1, axis=1)
-        more = table.left_out if table.is_queue else 0  # all wait for their backward pass
-        moments = [live_AV[last_A] for live_AV, last_A in zip(live_RAV, last_forward_RA, strict=True)]
-        live = tuple(_pareto_maximal(_distinct(live_AV) + more) for live_AV in moments)
-        return live, tuple(_frozen(np.zeros_like(live_KV)) for live_KV in live)
-    # (R, A, 2V): live microbatches, and those of them whose input half has run, before each release
-    pending_RAV = np.cumsum(_changes(table, {INPUT: 1, WEIGHT: -1}), axis=1)
+    # (R, A, 2V): live microbatches, and those of them whose input half has run; they can be most only before the first
+    # release of several in a row
+    live_RAV = np.cumsum(_count_changes(table, {FORWARD: 1, BACKWARD: -1, WEIGHT: -1}), axis=1)
+    pending_RAV = np.cumsum(_count_changes(table, {INPUT: 1, WEIGHT: -1}), axis=1)
     both_RAW = np.concatenate([live_RAV, pending_RAV], axis=2)
-    releases_RA = np.isin(table.kind, (BACKWARD, WEIGHT))
-    moments = [
-        both_AW[:-1][releases_A[1:]] for both_AW, releases_A in zip(both_RAW, releases_RA, strict=True)
-    ]
-    both = [_pareto_maximal(_distinct(both_AW)) for both_AW in moments]
+    release_RA = np.isin(table.kind, (BACKWARD, WEIGHT))
+    first_RA = release_RA[:, 1:] & ~release_RA[:, :-1]
+    moments = [both_AW[:-1][first_A] for both_AW, first_A in zip(both_RAW, first_RA, strict=True)]
+    most = [_pareto_maximal(_distinct_rows(both_AW)) for both_AW in moments]
+    more = table.left_out if table.is_queue else 0  # all wait for their backward pass
     return (
-        tuple(_frozen(both_KW[:, : table.vpp].copy()) for both_KW in both),
-        tuple(_frozen(both_KW[:, table.vpp :].copy()) for both_KW in both),
+        tuple(_read_only(both_KW[:, : table.vpp] + more) for both_KW in most),
+        tuple(_read_only(both_KW[:, table.vpp :].copy()) for both_KW in most),
     )
 
 
-def _changes(table: ActionTable, by_kind: dict[int, int]) -> Ints:
+def _count_changes(table: ActionTable, by_kind: dict[int, int]) -> Ints:
     """(R, A, V) change of each chunk's count by each action."""
     change_RA = np.zeros_like(table.kind)
     for kind, change in by_kind.items():
@@ -306,7 +300,7 @@ def _changes(table: ActionTable, by_kind: dict[int, int]) -> Ints:
     return change_RAV
 
 
-def _distinct(vectors_AV: Ints) -> Ints:
+def _distinct_rows(vectors_AV: Ints) -> Ints:
     """Distinct rows, sorted; a set of tuples is much faster than `np.unique` over rows."""
     return np.array(sorted(set(map(tuple, vectors_AV.tolist()))))
 
@@ -319,9 +313,9 @@ def _pareto_maximal(vectors_KV: Ints) -> Ints:
         for row, (vector_V, total) in enumerate(zip(vectors_KV, total_K, strict=True))
         if not (vectors_KV[total_K > total] >= vector_V).all(axis=1).any()  # only a larger total can dominate
     ]
-    return _frozen(vectors_KV[kept])
+    return vectors_KV[kept]
 
 
-def _frozen(values: Ints) -> Ints:
+def _read_only(values: Ints) -> Ints:
     values.flags.writeable = False
     return values

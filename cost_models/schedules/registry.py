@@ -76,8 +76,7 @@ class PipelineSchedule:
     keeps_all_logits: bool = False
     """Whether another pass runs between the forward and the backward pass of the head."""
     steady: Literal["queue", "pairs"] | None = None
-    """Paths through the table that bounds may use (`planner.bounds`), for one chunk a rank and unsplit
-    backward passes.
+    """Paths through the table of one chunk a rank and whole backward passes (`planner`'s bounds).
 
     `queue`: all forwards, then all backwards. `pairs`: backward j runs just before forward j + pp − r on rank
     r. None: bounds only assume that a rank does one thing at a time.
@@ -185,7 +184,7 @@ def _equal_rounds(schedule: str) -> Objection:
     return objection
 
 
-def _a_microbatch_each(schedule: str, things: str) -> Objection:
+def _microbatch_for_each(schedule: str, things: str) -> Objection:
     """Rule that there are at least as many microbatches as stages."""
 
     def objection(pp: int, vpp: int, microbatches: int) -> str | None:
@@ -270,7 +269,7 @@ _SCHEDULES = (
         engine="Schedule1F1B",
         warm_up=lambda pp, vpp, m, rank: pp - 1 - rank,
         # others run fewer microbatches than ranks
-        engine_objection=_a_microbatch_each("1f1b", "pipeline ranks"),
+        engine_objection=_microbatch_for_each("1f1b", "pipeline ranks"),
         chunks=(1, 1),
         steady="pairs",
     ),
@@ -300,7 +299,7 @@ _SCHEDULES = (
         name="dualpipev",
         engine="ScheduleDualPipeV",
         phases=_dualpipev_phases,
-        objection=_a_microbatch_each("dualpipev", "stages"),
+        objection=_microbatch_for_each("dualpipev", "stages"),
         chunks=(2, 2),
         splits="sometimes",
         keeps_all_logits=True,
@@ -354,7 +353,7 @@ that its middle half is steady."""
 
 
 @lru_cache(maxsize=CACHED_TABLES)
-def shortened(
+def shortened_table(
     schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bool = False, least: int = 0
 ) -> ActionTable:
     """Table of a step with this number of microbatches; if there are many, a table of fewer, `least` or more,
@@ -386,24 +385,24 @@ class Scheduled(Protocol):
         """(N,) number of the schedule in the registry."""
 
 
-def _with(trait: Callable[[PipelineSchedule], bool]) -> frozenset[str]:
+def _names_with(trait: Callable[[PipelineSchedule], bool]) -> frozenset[str]:
     return frozenset(name for name, own in REGISTRY.items() if trait(own))
 
 
-PLAIN = _with(lambda own: own.is_plain)
+PLAIN = _names_with(lambda own: own.is_plain)
 """Schedules with one chunk a rank and unsplit backward passes."""
 
-V_SHAPED = _with(lambda own: own.v_shaped)
+V_SHAPED = _names_with(lambda own: own.v_shaped)
 """Schedules whose stages go down the pipeline ranks and up again, two chunks a rank: rank 0 holds the first
 and the last stage."""
 
-SPLIT_BACKWARD = _with(lambda own: own.splits != "never")
+SPLIT_BACKWARD = _names_with(lambda own: own.splits != "never")
 """Schedules that run the two halves of a backward pass at different times."""
 
-ALWAYS_SPLIT = _with(lambda own: own.splits == "always")
+ALWAYS_SPLIT = _names_with(lambda own: own.splits == "always")
 """Schedules that split every backward pass; DualPipeV does so in warm-up and cool-down only."""
 
-KEEPS_ALL_LOGITS = _with(lambda own: own.keeps_all_logits)
+KEEPS_ALL_LOGITS = _names_with(lambda own: own.keeps_all_logits)
 """Schedules that run another pass between the forward and the backward pass of the head."""
 
 

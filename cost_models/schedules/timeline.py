@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from cost_models.arrays import Array, Ints
 from cost_models.schedules.actions import BACKWARD, CACHED_TABLES, FORWARD, INPUT, KINDS, WEIGHT, ActionTable
-from cost_models.schedules.registry import shortened
+from cost_models.schedules.registry import shortened_table
 
 _STEP_START = 0
 """Row that ends at time zero, followed by the first action of a rank."""
@@ -76,7 +76,7 @@ class Timeline:
     receives: Ints
     """(E,) row of the action from which it receives."""
     duration_of: Ints
-    """(E,) index of each action's duration among those of `_flat`."""
+    """(E,): which duration each takes, counted through those of `_flat_durations`."""
     row_of: Ints
     """(R, A) row of the evaluation for each action of the table."""
     cycle: int
@@ -97,7 +97,7 @@ class Timeline:
         long: an action waits for the one before it and for one of another rank, so equally long rounds are
         followed by equally long ones. If they do not yet, a longer table is evaluated.
         """
-        duration_BS, delay_B, batch = self._flat(forward_S, backward_S, p2p, weight_S)
+        duration_BS, delay_B, batch = self._flat_durations(forward_S, backward_S, p2p, weight_S)
         return self._rank_ends(duration_BS, delay_B).reshape((*batch, self.table.pp))
 
     def _rank_ends(self, duration_BS: Array, delay_B: Array) -> Array:
@@ -113,7 +113,7 @@ class Timeline:
                 pace_BR, missing_B[some] = self._pace(duration_BS[some], end_EB)
                 ends_BR[some] += self.table.left_out * pace_BR
         for missing in np.unique(missing_B[missing_B > 0]).tolist():
-            if longer := self._longer(missing):
+            if longer := self._longer_timeline(missing):
                 late_B = missing_B == missing
                 ends_BR[late_B] = longer._rank_ends(duration_BS[late_B], delay_B[late_B])
         return ends_BR
@@ -146,13 +146,13 @@ class Timeline:
                 break
         return pace_B[:, None], missing_B
 
-    def _longer(self, missing: int) -> Timeline | None:
+    def _longer_timeline(self, missing: int) -> Timeline | None:
         """Timeline of a table with `missing` more of the same step's microbatches; None if it is too long."""
         table, least = self.table, self.table.microbatches + missing
         if least * table.kind.size > _MOST_ACTIONS * table.microbatches:
             return None
         whole = (table.schedule, table.pp, table.vpp, table.step_microbatches)
-        return compile_timeline(shortened(*whole, least=least))
+        return compile_timeline(shortened_table(*whole, least=least))
 
     def spans(
         self,
@@ -162,7 +162,7 @@ class Timeline:
         weight_S: npt.ArrayLike = 0.0,
     ) -> tuple[Array, Array]:
         """(..., R, A) start and (..., R, A) end of every action of the table, in seconds."""
-        duration_BS, delay_B, batch = self._flat(forward_S, backward_S, p2p, weight_S)
+        duration_BS, delay_B, batch = self._flat_durations(forward_S, backward_S, p2p, weight_S)
         shape = (*batch, *self.row_of.shape)
         end_RAB = self._ends(duration_BS, delay_B)[self.row_of].reshape((*self.row_of.shape, -1))
         end = np.moveaxis(end_RAB, -1, 0).reshape(shape)
@@ -180,12 +180,12 @@ class Timeline:
 
         If the table omits rounds, the part of the path that repeats after a few rounds is repeated for them.
         """
-        duration_BS, delay_B, _ = self._flat(forward_S, backward_S, p2p, weight_S)
+        duration_BS, delay_B, _ = self._flat_durations(forward_S, backward_S, p2p, weight_S)
         end_E, pace = self._ends(duration_BS, delay_B), 0.0
         ends_R = end_E[self.row_of[:, -1]]
         if self.table.left_out:
             pace_BR, (missing,) = self._pace(duration_BS, end_E[:, None])
-            if missing and (longer := self._longer(int(missing))):
+            if missing and (longer := self._longer_timeline(int(missing))):
                 return longer.critical_path(forward_S, backward_S, p2p, tail_R, weight_S)
             pace, ends_R = float(pace_BR.min()), ends_R + self.table.left_out * pace_BR[0]
         rank = int(np.argmax(ends_R + np.asarray(tail_R)))
@@ -196,9 +196,11 @@ class Timeline:
             path.append(row - _BEFORE)
         met, stages = np.array(path), self.table.num_stages
         times = np.ones(len(met), dtype=np.int64)
-        for microbatches, begin, end in self._repeated(met, end_E, pace) if self.table.left_out else ():
+        for microbatches, begin, end in (
+            self._repeated_stretches(met, end_E, pace) if self.table.left_out else ()
+        ):
             more, missing = divmod(self.table.left_out, microbatches)
-            if missing and (longer := self._longer(missing)):
+            if missing and (longer := self._longer_timeline(missing)):
                 return longer.critical_path(forward_S, backward_S, p2p, tail_R, weight_S)
             times[begin:end] += more
         count_KS = np.bincount(self.duration_of[met], times, (len(KINDS) + 1) * stages).astype(np.int64)
@@ -211,7 +213,7 @@ class Timeline:
             rank=rank,
         )
 
-    def _repeated(self, path: Ints, end_E: Array, pace: float) -> list[tuple[int, int, int]]:
+    def _repeated_stretches(self, path: Ints, end_E: Array, pace: float) -> list[tuple[int, int, int]]:
         """Stretches of a path (its last action first) that repeat in the steady state, as (microbatches,
         begin, end): for each phase of the schedule the shortest one that keeps the pace."""
         table, actions = self.table, self.row_of.shape[1]
@@ -235,7 +237,7 @@ class Timeline:
             soonest += [min(stretches)] if stretches else []
         return soonest
 
-    def _flat(
+    def _flat_durations(
         self, forward_S: npt.ArrayLike, backward_S: npt.ArrayLike, p2p: npt.ArrayLike, weight_S: npt.ArrayLike
     ) -> tuple[Array, Array, tuple[int, ...]]:
         """Durations of each kind and stage (batch, ·), delay (batch,), and the original shape of the batch.
@@ -244,17 +246,14 @@ class Timeline:
         backward passes has only the first two.
         """
         stages = self.table.num_stages
-        forward, backward, weight = (
-            _per_stage(value, stages, name)
-            for value, name in ((forward_S, "forward"), (backward_S, "backward"), (weight_S, "weight"))
-        )
+        durations = (np.asarray(value, dtype=np.float64) for value in (forward_S, backward_S, weight_S))
+        forward, backward, weight = (np.broadcast_to(x, (*x.shape[:-1], stages)) for x in durations)
         delay = np.asarray(p2p, dtype=np.float64)
         batch = np.broadcast_shapes(*(x.shape[:-1] for x in (forward, backward, weight)), delay.shape)
         kinds = [forward, backward + weight]
         if self.table.splits_backward:
             kinds += [backward, weight, np.zeros(1)]
-        durations = [np.broadcast_to(value, (*batch, value.shape[-1])) for value in kinds]
-        flat = np.concatenate(durations, axis=-1)
+        flat = np.concatenate([np.broadcast_to(x, (*batch, x.shape[-1])) for x in kinds], axis=-1)
         flat = flat.reshape(-1, flat.shape[-1])
         return flat, np.broadcast_to(delay, batch).reshape(-1), batch
 
@@ -297,7 +296,7 @@ def compile_timeline(table: ActionTable) -> Timeline:
     again_A = (kind_A == kind_A[middle]) & (stage_A == stage_A[middle])
     again_A &= microbatch_A == microbatch_A[middle] + table.round_size
     waits_RA = np.where(sender_RA < 0, 0, np.arange(actions) - sender_RA % actions)
-    level_RA = _levels(sender_RA)
+    level_RA = _earliest_levels(sender_RA)
     order_E = np.argsort(level_RA, axis=None, kind="stable")
     place = np.concatenate([np.empty_like(order_E), [_NEVER]])  # the sender -1 (none) finds the last entry
     place[order_E] = _BEFORE + np.arange(len(order_E))
@@ -319,15 +318,6 @@ def compile_timeline(table: ActionTable) -> Timeline:
     )
 
 
-def _per_stage(value: npt.ArrayLike, stages: int, name: str) -> Array:
-    """(..., S) durations; one number stands for every stage."""
-    duration = np.asarray(value, dtype=np.float64)
-    if duration.ndim == 0:
-        return np.broadcast_to(duration, stages)
-    assert duration.shape[-1] == stages, f"{duration.shape[-1]} {name} durations for {stages} stages"
-    return duration
-
-
 def _senders(table: ActionTable) -> Ints:
     """(R, A): the action, numbered along the flattened table, on another rank that each waits for, or -1."""
     stages, rank_S = table.num_stages, table.rank_of_stage
@@ -346,7 +336,7 @@ def _senders(table: ActionTable) -> Ints:
     return np.where(crosses_RA, number_of[way, source, table.microbatch], -1)
 
 
-def _levels(sender_RA: Ints) -> Ints:
+def _earliest_levels(sender_RA: Ints) -> Ints:
     """(R, A) earliest round in which each action can run, if every action takes one."""
     ranks, actions = sender_RA.shape
     sender, unknown = sender_RA.ravel().tolist(), ranks * actions

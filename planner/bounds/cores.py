@@ -21,7 +21,7 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns, first_of_each
 from cost_models.axes.offload.residency import offloads
 from cost_models.memory.device import memory_limit
-from cost_models.pipeline.seconds import Term, Terms, block_update_seconds, jitter, total
+from cost_models.pipeline.seconds import Term, Terms, block_update_seconds, jitter_share, sum_of_parts
 from cost_models.pipeline.stage_costs import (
     COLUMNS,
     StageCosts,
@@ -207,7 +207,7 @@ def _ideal_costs(space: Space) -> tuple[Ints, StageCosts, Ints]:
     representative[kind[most_first]] = most_first
     rows = cores.rows(representative)
     rows = replace(rows, zero=np.full(len(rows), max(question.stack.zero_stages)))
-    slowed = 1 + jitter(question, rows)  # all cores have equally many ranks
+    slowed = 1 + jitter_share(question, rows)  # all cores have as many ranks
 
     def seconds_of(terms: Terms) -> Seconds:
         return {name: (_inside_node(terms[name]).T * slowed).T for name in _IDEAL if name in terms}
@@ -293,7 +293,7 @@ def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Seque
                 least_sizes, each_kind(space.question, corner, memory_terms), strict=True
             ):
                 for name in MEMORY_TERMS:
-                    value = total(terms[name])
+                    value = sum_of_parts(terms[name])
                     size = np.where(has if value.ndim == 1 else has[:, None], value, np.inf)
                     sizes[name] = np.minimum(sizes[name], size) if name in sizes else size
     limit = np.where(is_legal, limit, 0.0)

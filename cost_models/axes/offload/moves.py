@@ -43,7 +43,7 @@ from cost_models.axes.offload.residency import (
 )
 from cost_models.axes.stages import policy_of_blocks
 from cost_models.memory.activations import activation_bytes
-from cost_models.pipeline.pricing import PassSpans, pass_spans, place
+from cost_models.pipeline.pricing import PassSpans, pass_spans, place_layout
 from cost_models.question import Question
 from cost_models.schedules.actions import IDLE
 from cost_models.specs.choices import RECOMPUTE_POLICIES
@@ -81,7 +81,7 @@ def predicted_moves(question: Question, layout: Layout) -> tuple[MoveSpan, ...]:
     """
     if layout.offload == NOWHERE or question.has_pools:
         return ()
-    layout = place(layout, question).layout
+    layout = place_layout(layout, question).layout
     passes = pass_spans(question, layout)
     ranks = [_Lanes(question, layout, rank, passes) for rank in range(layout.pp)]
     lasting = [move for lanes in ranks for move in lanes.carry_out() if move.end > move.start]

@@ -40,7 +40,7 @@ from cost_models.axes.stages import policies_in
 from cost_models.memory.activations import activation_bytes
 from cost_models.memory.device import is_own_host, usable_drive, usable_host_memory
 from cost_models.memory.states import StateBytes, state_bytes
-from cost_models.pipeline.seconds import Pieces, Term, Terms, block_update, jitter
+from cost_models.pipeline.seconds import Pieces, Term, Terms, block_update, jitter_share
 from cost_models.pipeline.sizes import Sizes
 from cost_models.question import Question
 
@@ -57,8 +57,8 @@ def states_on_device(question: Question, columns: LayoutColumns) -> dict[str, tu
     held = {where: held_on_device(question, columns, where) for where in get_args(Residency)}
     return {
         where: (
-            state_bytes(question, columns, held=own),
-            state_bytes(question, columns, experts=True, held=own),
+            state_bytes(question, columns, on_device=own),
+            state_bytes(question, columns, experts=True, on_device=own),
         )
         for where, own in held.items()
     }
@@ -89,8 +89,8 @@ def offload_bytes(sizes: Sizes, terms: Terms) -> Terms:
         size: Array = getattr(dense, name) * counts.block + getattr(routed, name) * counts.experts
         return size
 
-    layer_static, rank_static = over_blocks(sizes.held_block)
-    layer_update, rank_update = over_blocks(sizes.updated_block)
+    layer_static, rank_static = over_blocks(sizes.persistent_block)
+    layer_update, rank_update = over_blocks(sizes.update_of_block)
     ends = sizes.ends[0]
     if question.stack.offloads_ends:  # as blocks without a count
         by_name = {
@@ -115,10 +115,10 @@ def offload_bytes(sizes: Sizes, terms: Terms) -> Terms:
         "layer_update": layer_update,
         "rank_update": rank_update
         | {"optimizer": np.minimum(PARKED_AT_ONCE, parked) * resident_bytes("optimizer")},
-        "embedding_static": terms["embedding_static"] | sizes.held_end(ends, counts.embedding),
-        "embedding_update": sizes.updated(ends, counts.embedding),
-        "head_static": terms["head_static"] | sizes.held_end(ends, sizes.head),
-        "head_update": sizes.updated(ends, sizes.head),
+        "embedding_static": terms["embedding_static"] | sizes.persistent_end(ends, counts.embedding),
+        "embedding_update": sizes.update_of(ends, counts.embedding),
+        "head_static": terms["head_static"] | sizes.persistent_end(ends, sizes.head),
+        "head_update": sizes.update_of(ends, sizes.head),
         "working": {
             "working": working + np.where(away, 2 * kept, 0.0),
             "gradients": np.broadcast_to(gradients[:, None], kept.shape),
@@ -186,7 +186,7 @@ def least_update(question: Question, corners: Sequence[LayoutColumns]) -> Array:
     least = ChannelSeconds(*(reduce(np.minimum, own) for own in zip(*each, strict=True)))
     waits = exposed_seconds(question, corners[0], _passes(pieces), least)
     seconds: Array = on_device + pieces.device.profile.kernel_seconds + waits
-    return seconds * (1 + jitter(question, corners[0]))
+    return seconds * (1 + jitter_share(question, corners[0]))
 
 
 def tiers(question: Question, layout: Layout) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from cost_models.arrays import Array
 from cost_models.axes.columns import MIN_ROWS_TO_DEDUPLICATE, LayoutColumns
 from cost_models.measured.runs.cases import Case
-from cost_models.pipeline.pricing import Placed, place
+from cost_models.pipeline.pricing import PlacedLayout, place_layout
 from cost_models.pipeline.stage_costs import time_costs
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile
@@ -27,7 +27,7 @@ class _Group:
 
     question: Question
     columns: LayoutColumns
-    placements: tuple[Placed, ...]
+    placements: tuple[PlacedLayout, ...]
     rows: tuple[int, ...]
 
     def part(self, rows: slice) -> _Group:
@@ -97,5 +97,5 @@ def _seconds(group: _Group, profile: HardwareProfile, constants: dict[str, Array
 
 def _group(cases: Sequence[Case], rows: Sequence[int]) -> _Group:
     question = cases[0].question
-    placements = tuple(place(case.layout, question) for case in cases)
+    placements = tuple(place_layout(case.layout, question) for case in cases)
     return _Group(question, LayoutColumns.of([one.layout for one in placements]), placements, tuple(rows))

@@ -13,7 +13,7 @@ from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.pipeline.seconds import Terms, total
+from cost_models.pipeline.seconds import Terms, sum_of_parts
 from cost_models.pipeline.stage_costs import stage_costs, time_terms
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
@@ -93,5 +93,5 @@ def test_layouts_that_differ_in_chunks_alone_are_priced_apart() -> None:
     words = [f"pp2 vpp{vpp} dp8 mbs8 zero1 overlap=dp" for vpp in (1, 2, 3)]
     question = asked(reduces_chunks_in_turn=True)
     costs = stage_costs(question, LayoutColumns.of([parse_layout(one) for one in words]))
-    np.testing.assert_allclose(costs.layer_sync, total(priced(question, *words)["layer_sync"]))
+    np.testing.assert_allclose(costs.layer_sync, sum_of_parts(priced(question, *words)["layer_sync"]))
     assert (np.diff(costs.layer_sync) != 0).all()

@@ -19,7 +19,7 @@ from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.operators.flops import model_flops
 from cost_models.pipeline.pools import ONCE_A_STEP, Finish, in_pools, replica_terms, shared
-from cost_models.pipeline.pricing import estimate, place
+from cost_models.pipeline.pricing import estimate, place_layout
 from cost_models.pipeline.stage_costs import costs_of, stage_costs
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
@@ -95,7 +95,7 @@ def test_a_step_is_that_of_the_best_shares(text: str) -> None:
     question = mixed()
     layout = replicas(question, text)
     priced = estimate(question, layout)
-    placed = place(layout, question)
+    placed = place_layout(layout, question)
     pipelines = [
         placed.pipeline(costs_of(*own)) for own in replica_terms(question, LayoutColumns.of([layout]))
     ]

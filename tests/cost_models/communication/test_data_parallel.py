@@ -9,7 +9,7 @@ import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.communication.by_axis import data_seconds, exposed
+from cost_models.communication.by_axis import data_seconds, exposed_seconds
 from cost_models.communication.collectives import (
     all_gather_seconds,
     all_reduce_seconds,
@@ -78,9 +78,11 @@ def test_overlapped_communication_and_compute_slow_each_other_down() -> None:
     """Both together take max(C, M) + 0.25 min(C, M), so less compute or less to send never takes longer."""
     profile = catalog.load_profile("datasheet-gpu").model_copy(update={"overlap_slowdown": 0.25})
     communication, window = np.array([4.0, 10.0, 4.0]), np.array([10.0, 4.0, 0.0])
-    left = exposed(communication, window, profile, overlapped=True)
+    left = exposed_seconds(communication, window, profile, overlapped=True)
     np.testing.assert_allclose(window + left, [11.0, 11.0, 4.0])
-    np.testing.assert_allclose(exposed(communication, window, profile, overlapped=False), communication)
+    np.testing.assert_allclose(
+        exposed_seconds(communication, window, profile, overlapped=False), communication
+    )
 
 
 def test_copies_around_collectives_by_hand() -> None:

@@ -120,13 +120,13 @@ def test_what_is_hidden_is_no_longer_than_compute_and_slows_it() -> None:
     apart = Pieces(asked(overlap_expert_exchange=0.0), x, data_parallel=False)
     behind = Pieces(asked(overlap_expert_exchange=1.0), x, data_parallel=False)
     window = (behind.block.forward + behind.block.backward) / 2
-    np.testing.assert_allclose(behind.experts_shown, np.maximum(0.0, behind.experts - window))
-    np.testing.assert_allclose(apart.experts_shown, apart.experts)
+    np.testing.assert_allclose(behind.exposed_experts, np.maximum(0.0, behind.experts - window))
+    np.testing.assert_allclose(apart.exposed_experts, apart.experts)
     contended = asked(overlap_expert_exchange=1.0)
     contended = replace(contended, hardware=contended.hardware.model_copy(update={"overlap_slowdown": 0.25}))
     slowed = Pieces(contended, x, data_parallel=False)
     hidden = np.minimum(slowed.experts, window)
-    np.testing.assert_allclose(slowed.experts_shown - behind.experts_shown, hidden / 4)
+    np.testing.assert_allclose(slowed.exposed_experts - behind.exposed_experts, hidden / 4)
     for term in (layer_forward(slowed), layer_backward(slowed)):
         assert (term["ep_comm"] > 0).all()
         assert (term["ep_hidden"] > 0).all()

@@ -13,7 +13,7 @@ from cost_models.files.models import resolve_model
 from cost_models.memory.activations import activation_bytes
 from cost_models.operators.flops import forward_flops, model_flops
 from cost_models.operators.parameters import total_parameters
-from cost_models.operators.record import handed_on
+from cost_models.operators.record import boundary_elements
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 
@@ -62,7 +62,7 @@ def test_what_modulates_is_kept_and_handed_on() -> None:
     modulated, bare = (complete_question(one, cluster, job) for one in (model, plain))
     more = activation_bytes(modulated, columns).block[0, 0] - activation_bytes(bare, columns).block[0, 0]
     assert more == pytest.approx(2 * 8 * (64 * 4 + 6 + 2) * 768)
-    assert handed_on(modulated, columns)[0] == 8 * (64 + 1) * 768
+    assert boundary_elements(modulated, columns)[0] == 8 * (64 + 1) * 768
 
 
 @pytest.mark.parametrize(

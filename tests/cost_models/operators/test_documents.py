@@ -13,7 +13,7 @@ from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog
-from cost_models.operators.documents import attended_keys, uneven_pieces, waiting
+from cost_models.operators.documents import attended_keys, straggler_excess, uneven_pieces
 from cost_models.operators.flops import causal_flops, model_flops
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
@@ -65,9 +65,9 @@ def test_waits_are_those_of_drawn_steps(dp: int, batch: int, zero: int) -> None:
     each = 1 if zero == 3 else batch // dp
     steps = np.random.default_rng(1).choice(scores, (4000, dp, each)).mean(axis=2).max(axis=1)
     rows = LayoutColumns.of([parse_layout(f"dp{dp} mbs1 zero{zero}")])
-    found = waiting(question, rows, data_parallel=True)
+    found = straggler_excess(question, rows, data_parallel=True)
     assert found == pytest.approx(steps.mean() / scores.mean() - 1, rel=0.05, abs=2e-3)
-    assert waiting(question, rows, data_parallel=False) <= found
+    assert straggler_excess(question, rows, data_parallel=False) <= found
 
 
 def test_pieces_are_counted_token_by_token() -> None:
@@ -91,7 +91,7 @@ def test_more_ranks_wait_longer_and_more_sequences_less() -> None:
     question = asked(LengthsSpec(lognormal=(300, 1.2)))
     rows = LayoutColumns.of([parse_layout(f"dp{dp} mbs1 zero0") for dp in (1, 2, 4, 8)])
     few, many = (
-        waiting(
+        straggler_excess(
             replace(question, training=question.training.model_copy(update={"global_batch": batch})),
             rows,
             data_parallel=True,

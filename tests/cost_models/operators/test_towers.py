@@ -18,7 +18,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.hugging_face.config import read_config
 from cost_models.operators.flops import model_flops
 from cost_models.operators.parameters import block_weights, total_parameters
-from cost_models.operators.record import handed_on
+from cost_models.operators.record import boundary_elements
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, stage_costs
 from cost_models.specs.kinds import decoder_of, frozen_parts, tower_of
 from cost_models.specs.training import TrainingSpec
@@ -122,7 +122,7 @@ def test_stages_hand_on_what_is_more(width: int, numbers: int) -> None:
     """Tokens of a sequence, or of its two images before the projector."""
     cluster = resolve_cluster("dgx-a100-80gb", 2)
     question = complete_question(model({"hidden_size": width}), cluster, job())
-    assert handed_on(question.by_kind[-1], LayoutColumns.of([Layout(pp=2, mbs=1)])) == numbers
+    assert boundary_elements(question.by_kind[-1], LayoutColumns.of([Layout(pp=2, mbs=1)])) == numbers
 
 
 def test_parallel_blocks_join_their_products_but_for_the_projector() -> None:

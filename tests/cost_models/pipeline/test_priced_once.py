@@ -89,7 +89,7 @@ def test_kinds_whose_ends_nobody_asks_for_cost_what_they_cost_whole(model: str, 
     asked = replace(asked, training=asked.training.model_copy(update={"sequence_length": sequence}))
     assert asked.kinds.number == 2
     rows = mixed_rows(asked).rows(np.arange(FEW))
-    apart = {kind: time_terms(own, rows, whole=False) for kind, own in enumerate(asked.by_kind)}
+    apart = {kind: time_terms(own, rows, include_ends=False) for kind, own in enumerate(asked.by_kind)}
     assert not any("head_backward" in one for one in apart.values())
     for shared, whole in zip(times_of_kinds(asked, rows), each_kind(asked, rows, time_terms), strict=True):
         assert shared.keys() == whole.keys() == {*SECONDS}

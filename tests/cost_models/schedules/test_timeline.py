@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from test_actions import LEGAL_SHAPES, tables
 
 from cost_models.schedules.actions import ActionTable, live_profiles, pending_profiles
-from cost_models.schedules.registry import build, shortened
+from cost_models.schedules.registry import build, shortened_table
 from cost_models.schedules.timeline import compile_timeline
 
 SECONDS = st.floats(0.0, 10.0, allow_subnormal=False)
@@ -267,7 +267,7 @@ def test_a_shortened_table_gives_what_the_whole_gives(
     shape: tuple[str, int, int, int], spread: float
 ) -> None:
     """Memory, ends and critical paths, whether ranks are equally busy, nearly, or not at all."""
-    whole, short = build(*shape), shortened(*shape)
+    whole, short = build(*shape), shortened_table(*shape)
     assert short.left_out
     for profiles in (live_profiles, pending_profiles):
         for of_whole, of_short in zip(profiles(whole), profiles(short), strict=True):
@@ -300,7 +300,7 @@ def test_microbatches_that_pass_in_bursts_are_priced_by_a_short_table(
 ) -> None:
     """Some ranks and their transfers make the slowest way round, which a few microbatches share: single rounds differ
     for ever, and repeat after a few."""
-    whole, short = compile_timeline(build(*shape)), compile_timeline(shortened(*shape))
+    whole, short = compile_timeline(build(*shape)), compile_timeline(shortened_table(*shape))
     monkeypatch.setattr("cost_models.schedules.timeline._MOST_ACTIONS", 2 * short.table.kind.size)
     random = np.random.default_rng(sum(shape[1:]))
     forward = random.choice([1.0, 1.0, 1.0, 0.9, 0.3], size=(16, short.table.num_stages))
@@ -315,7 +315,7 @@ def test_microbatches_that_pass_in_bursts_are_priced_by_a_short_table(
 
 def test_two_ranks_nearly_as_busy_are_priced_from_above() -> None:
     """Millions of microbatches, of which no table is made; the first ranks are slower by less than tables show."""
-    table = shortened("1f1b", 8, 1, 10**7)
+    table = shortened_table("1f1b", 8, 1, 10**7)
     timeline, busy = compile_timeline(table), np.where(np.arange(8) == 0, 1 + 1e-7, 1.0)
     ends = timeline.rank_ends(busy, 2 * busy)
     work = 10**7 * 3 * busy.max()

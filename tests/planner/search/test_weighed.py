@@ -17,7 +17,7 @@ from weighed_brute import weighed_base, with_scenarios
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import InfeasibleError
-from cost_models.pipeline.pricing import estimate, place, scenarios_of, weighed_costs
+from cost_models.pipeline.pricing import estimate, place_layout, scenarios_of, weighed_costs
 from cost_models.risk import slowest, weigh, weighed_of
 from planner.placement.leaf import TOLERANCE
 from planner.search.search import search
@@ -76,7 +76,7 @@ def test_no_placement_takes_less_than_at_mean_costs(risk: str) -> None:
     question = with_scenarios(small_question(4), np.random.default_rng(1), risk)
     for words in ("tp2 pp2 dp1 mbs1", "pp4 mbs1", "pp2 vpp2 dp2 mbs1", "dp4 mbs2"):
         layout = parse_layout(words)
-        placed = place(layout, question)
+        placed = place_layout(layout, question)
         weighed = estimate(question, layout).weighed_seconds
         assert weighed is not None
         each = [estimate(one, layout).step_seconds for one in scenarios_of(question)]

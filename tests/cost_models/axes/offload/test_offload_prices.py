@@ -60,7 +60,7 @@ def test_what_stays_on_the_device_by_hand() -> None:
     }
     for residency, each in wanted.items():
         assert state_bytes(
-            asked(), columns, held=held_on_device(asked(), columns, residency)
+            asked(), columns, on_device=held_on_device(asked(), columns, residency)
         ).total == pytest.approx(each)
 
 
@@ -291,7 +291,7 @@ def test_gradients_that_wait_for_the_last_microbatch_fill_the_device(offload: Of
     )
     residency = "states" if offload == STATES else "streamed"
     gradients = [
-        state_bytes(question, each, held=held_on_device(question, each, residency)).gradients[0]
+        state_bytes(question, each, on_device=held_on_device(question, each, residency)).gradients[0]
         for each in (several, one)
     ]
     assert gradients == [4.0, 0.0]
