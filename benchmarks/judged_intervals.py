@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.expected import LARGEST, STATED, Kernel, Reach, Rows, timed_rows
+from cost_models.expected import INTERVAL_PROBABILITY, LARGEST, Kernel, Reach, Rows, timed_rows
 
 Folds = Mapping[str, tuple[np.ndarray, np.ndarray]]
 ASSUMED = {"same": 0.05, "noise": 0.02}
@@ -83,7 +83,7 @@ def fitted_kernel(folds: Folds) -> Kernel:
 
     def loss(point: np.ndarray) -> float:
         total = weights = 0.0
-        for _, held, error, mean, deviation in _predicted(kernel_at(point), rows.some(some), sources, some):
+        for _, held, error, mean, deviation in _predicted(kernel_at(point), rows.select(some), sources, some):
             z, weight = (error - mean) / deviation, len(held) ** -0.5
             likely = -(FREEDOM + 1) / 2 * np.log1p(z**2 / FREEDOM) - np.log(deviation)
             total, weights = total + weight * likely.sum(), weights + weight * len(held)
@@ -144,7 +144,7 @@ def _runs(kernel: Kernel, folds: Folds, kind: str) -> _Runs:
 
 def central(needed: np.ndarray) -> Reach:
     """The span of deviations that leaves one in twenty out on either side."""
-    low, high = np.quantile(needed, [(1 - STATED) / 2, (1 + STATED) / 2])
+    low, high = np.quantile(needed, [(1 - INTERVAL_PROBABILITY) / 2, (1 + INTERVAL_PROBABILITY) / 2])
     return Reach(faster=float(-low), slower=float(high))
 
 

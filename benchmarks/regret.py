@@ -28,10 +28,10 @@ from cost_models.expected import (
     NAMES,
     Rows,
     features_of,
-    fitted,
     names_of,
     nearest_first,
     row_of,
+    shipped_constants,
     spread_of,
 )
 from cost_models.measured.calibration.profile_fits import (
@@ -102,7 +102,7 @@ def left_out(predictions: Sequence[Prediction]) -> Iterator[Ran]:
         others = (everyone | {profile.name: profile for profile in profiles}).values()
         errors = -np.log1p(errors_of(under_nearest(others, cases)))
         for one, case, paper in zip(own, under, seconds_of(under), strict=True):
-            yield _ran(one, case, float(paper), known.some(rest), errors[rest])
+            yield _ran(one, case, float(paper), known.select(rest), errors[rest])
         print(f"without {source}: {len(own)} rows", flush=True)
 
 
@@ -130,9 +130,9 @@ def _ran(one: Prediction, case: Case, paper: float, known: Rows, errors: np.ndar
     question, layout = case.question, case.layout
     under = seconds_under_scenarios(question, layout)
     under = np.full(16, paper) if under is None else under
-    asked, kernel = row_of(question, layout, spread_of(under, paper)), fitted()[0]
+    asked, kernel = row_of(question, layout, spread_of(under, paper)), shipped_constants()[0]
     near = nearest_first(kernel, asked, known)[:_ASKED]
-    mean, deviation = kernel.posterior(asked, known.some(near), errors[near])
+    mean, deviation = kernel.posterior(asked, known.select(near), errors[near])
     scenarios = question.hardware.scenarios
     return Ran(
         source=one.row.source,

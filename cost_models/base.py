@@ -28,7 +28,7 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 """A factor: bytes per element, or a number of copies or passes."""
 
-LISTED = Field(strict=False)
+TUPLE_FROM_LIST = Field(strict=False)
 """Field for a tuple that may be given as a list: filled-in defaults are lists, which strict validation would
 refuse."""
 Efficiency = Field(ge=1e-6, le=1.5, allow_inf_nan=False)
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     _Model = BaseModel
 else:
 
-    class _InOurWords(type(BaseModel)):
+    class _ReadableErrors(type(BaseModel)):
         """Metaclass of specs: reports wrong keyword arguments with the sentences used for wrong files."""
 
         def __call__(cls, *args: Any, **fields: Any) -> Any:
@@ -50,7 +50,7 @@ else:
 
                 raise spec_error(error, cls) from None
 
-    class _Model(BaseModel, metaclass=_InOurWords):
+    class _Model(BaseModel, metaclass=_ReadableErrors):
         """Base of specs; type checkers see pydantic's."""
 
 

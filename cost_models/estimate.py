@@ -48,7 +48,7 @@ class Trust:
     borrowed: str = ""
     """GPU from which the constants are borrowed, if no run on a GPU of this die was timed. `error` and `runs`
     are then those of dies whose own runs were left out."""
-    by_tests: bool = False
+    scaled_by_tests: bool = False
     """Whether these constants were scaled by ratios of published tests of kernels and collectives."""
     memory_error: float = 0.1
     """Relative error that nine in ten peak memories of published runs under the stack do not exceed."""
@@ -57,7 +57,7 @@ class Trust:
         if self.error is None:
             return f"{self.profile} ({self.tier}, never compared with a run)"
         error, runs, lender = f"{100 * self.error:.0f} %", counted(self.runs, "run"), self.borrowed
-        if lender and self.by_tests:
+        if lender and self.scaled_by_tests:
             words = f"constants of {lender} x ratios of published tests, compared with no run; those of other GPUs"
             words += f" were off by {error} in the median of {runs}"
         elif lender:
@@ -200,10 +200,10 @@ class Estimate:
     @property
     def fits_probability(self) -> float:
         """Probability that the step fits, from the errors of predicted peaks under its stack."""
-        return fits_probability(self.peak_bytes, self.whole_limit, self.trust.memory_error)
+        return fits_probability(self.peak_bytes, self.allocatable_bytes, self.trust.memory_error)
 
     @property
-    def whole_limit(self) -> float:
+    def allocatable_bytes(self) -> float:
         """Bytes that can be allocated; `memory_limit` is the part that the requested confidence leaves."""
         return self.memory_limit / confident_share(self.confidence, self.trust.memory_error)
 
@@ -212,9 +212,9 @@ class Estimate:
         """Text of the limit: "77.5 GiB"; with a confidence that leaves less "77.5 GiB (73.1 GiB to fit with
         95 %)"."""
         part = format_bytes(self.memory_limit)
-        if self.memory_limit == self.whole_limit:
+        if self.memory_limit == self.allocatable_bytes:
             return part
-        return f"{format_bytes(self.whole_limit)} ({part} to fit with {100 * self.confidence:.4g} %)"
+        return f"{format_bytes(self.allocatable_bytes)} ({part} to fit with {100 * self.confidence:.4g} %)"
 
     @property
     def verdict(self) -> Verdict:
@@ -233,7 +233,7 @@ class Estimate:
         """Whether the devices' limit is within the error of the predicted peak: a factor of 1 + the stack's
         memory error."""
         factor = 1 + self.trust.memory_error
-        return self.whole_limit / factor < self.peak_bytes < self.whole_limit * factor
+        return self.allocatable_bytes / factor < self.peak_bytes < self.allocatable_bytes * factor
 
     @property
     def host_is_tight(self) -> bool:
@@ -344,7 +344,7 @@ def timed_under(question: Question) -> tuple[TimedRuns, ...]:
     return tuple(runs for runs in timed if runs.stack == question.stack.name) or timed
 
 
-def untried(question: Question, layout: Layout) -> tuple[str, ...]:
+def words_beyond_runs(question: Question, layout: Layout) -> tuple[str, ...]:
     """Words of a layout beyond the values in the profile's runs: "cp8", "12,288 GPUs"; empty if the profile
     lists no runs."""
     timed = question.hardware.timed

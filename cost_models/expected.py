@@ -110,7 +110,7 @@ class Rows:
         """(N,) values of one feature."""
         return np.asarray(self.features[:, FEATURES.index(feature)])
 
-    def some(self, which: Any) -> Rows:
+    def select(self, which: Any) -> Rows:
         """Selected rows, by index or mask."""
         places = np.arange(len(self))[which]
         runs = tuple(self.runs[place] for place in places) if self.runs else ()
@@ -287,7 +287,7 @@ class Reach:
 
 
 @cache
-def fitted() -> tuple[Kernel, dict[str, Reach], dict[str, Any]]:
+def shipped_constants() -> tuple[Kernel, dict[str, Reach], dict[str, Any]]:
     """Shipped constants: the kernel, the reach by stratum (timed, untimed, borrowed), and the file's other
     values."""
     constants = read_data("errors/steps")
@@ -295,7 +295,7 @@ def fitted() -> tuple[Kernel, dict[str, Reach], dict[str, Any]]:
     return kernel, {name: Reach(**ends) for name, ends in constants["reach"].items()}, constants
 
 
-STATED = 0.9
+INTERVAL_PROBABILITY = 0.9
 """Stated probability of intervals."""
 MOST_MFU = 0.8
 """Highest MFU that an interval reaches: the fastest of 1,256 published runs stayed below."""
@@ -347,10 +347,10 @@ class ExpectedStep:
         """Ends of the interval."""
         return self.low, self.high
 
-    def drawn(self, normal: Array) -> Array:
+    def sample_steps(self, normal: Array) -> Array:
         """Steps from standard normal draws: the median at 0, the interval's ends at the limits of 90 % of
         draws."""
-        side = half_width(STATED)
+        side = half_width(INTERVAL_PROBABILITY)
         slower, faster = math.log(self.high / self.seconds) / side, math.log(self.seconds / self.low) / side
         return np.asarray(self.seconds * np.exp(np.where(normal < 0, faster, slower) * normal))
 
@@ -363,14 +363,14 @@ def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None
         return None
     hardware = question.hardware
     if hardware.name not in catalog.names("profiles") or catalog.load_profile(hardware.name) != hardware:
-        ends = step_interval(question, layout, paper, STATED)
+        ends = step_interval(question, layout, paper, INTERVAL_PROBABILITY)
         assert ends is not None
         return ExpectedStep(on_paper=paper, seconds=paper, low=max(ends[0], _fastest(estimate)), high=ends[1])
     row = row_of(question, layout, spread_of(scenario_seconds, paper))
     timed, errors = timed_rows()
-    kernel, reaches, _ = fitted()
+    kernel, reaches, _ = shipped_constants()
     near = nearest_first(kernel, row, timed)[:_CONDITIONED_ROWS]
-    mean, deviation = kernel.posterior(row, timed.some(near), errors[near])
+    mean, deviation = kernel.posterior(row, timed.select(near), errors[near])
     stratum = stratum_of(row, timed)
     reach, middle = reaches[stratum], paper * math.exp(mean)
     low = max(_fastest(estimate), middle * math.exp(-reach.faster * deviation))
@@ -409,8 +409,8 @@ def stratum_of(row: Rows, timed: Rows) -> str:
 
 
 def _near_runs(row: Rows, timed: Rows, errors: Array, near: Ints) -> NearRuns:
-    first = timed.some([near[0]])
-    same_question = [place for place in near if not _differences(first, timed.some([place]))]
+    first = timed.select([near[0]])
+    same_question = [place for place in near if not _differences(first, timed.select([place]))]
     seconds = [float(timed.runs[place]["seconds"]) for place in same_question]
     names = ("source", "model", "gpu", "stack", "layout")
     return NearRuns(

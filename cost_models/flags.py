@@ -44,20 +44,20 @@ class Flag:
     """Spellings of the flag; empty: `--` and the field's name."""
     panel: Panel = "verb"
     """Group in `--help`; an `argument` is positional, without a name."""
-    after: str = ""
+    listed_after: str = ""
     """Flag after which it is listed in its panel, if that is not the order of the fields."""
-    least: float | None = None
-    most: float | None = None
-    offers: str = ""
+    minimum: float | None = None
+    maximum: float | None = None
+    completion: str = ""
     """Completion in the shell: a function of `meshwright.cli.completion`."""
     check: Callable[[Any], Any] | None = None
     """Validator called before any other work; raises InputError for an invalid value."""
-    asks: bool = True
+    is_part_of_question: bool = True
     """Whether the flag is part of the question; else it only sets how to search, for how long, or what to
     print."""
     only_with: str = ""
     """The flag that this one needs beside it; the help lists it beside that flag alone."""
-    unsaid: Any = AS_FIELD
+    command_default: Any = AS_FIELD
     """Default of the command, where it is not the field's own; `...`: the flag is required."""
 
 
@@ -74,7 +74,7 @@ def switch(help: str, **rest: Any) -> Any:
     return flag("", help, default=False, kind=bool, **rest)
 
 
-def out(help: str, metavar: str = "FILE") -> Any:
+def output_flag(help: str, metavar: str = "FILE") -> Any:
     """The flag `-o` for an output file; without it nothing is written, unless the help says otherwise."""
     return flag(metavar, help, kind=Path, names=("-o", "--out"), panel="output")
 
@@ -86,7 +86,7 @@ def argument(metavar: str, help: str, *, kind: Any = str, **rest: Any) -> Mappin
 
 def plan_file(help: str = "Plan file written by `meshwright plan -o`.") -> Mapping[str, Flag]:
     """Metadata of a field that holds a plan: on the command line the path of its file."""
-    return argument("PLAN", help, kind=Path, offers="plans")
+    return argument("PLAN", help, kind=Path, completion="plans")
 
 
 def flags_of(options: type[Any]) -> dict[str, Flag]:
@@ -100,11 +100,11 @@ def flags_of(options: type[Any]) -> dict[str, Flag]:
 
 
 def in_order(flags: Mapping[str, Flag]) -> dict[str, Flag]:
-    """Flags panel by panel; a flag with `after` is moved behind that one."""
+    """Flags panel by panel; a flag with `listed_after` is moved behind that one."""
     names = sorted(flags, key=lambda name: PANELS.index(flags[name].panel))
-    for name in [name for name in names if flags[name].after in names]:
+    for name in [name for name in names if flags[name].listed_after in names]:
         names.remove(name)
-        names.insert(names.index(flags[name].after) + 1, name)
+        names.insert(names.index(flags[name].listed_after) + 1, name)
     return {name: flags[name] for name in names}
 
 
@@ -117,13 +117,13 @@ def defaults_of(options: type[Any]) -> dict[str, Any]:
     return {one.name: one.default for one in fields(options)}
 
 
-def said(options: Any) -> tuple[str, ...]:
+def given_flags(options: Any) -> tuple[str, ...]:
     """Names of the given flags, those that differ from their defaults, without the verb's own and output
     flags."""
     asking = [
         name
         for name, one in flags_of(type(options)).items()
-        if one.asks and one.panel not in ("argument", "subject", "verb", "output")
+        if one.is_part_of_question and one.panel not in ("argument", "subject", "verb", "output")
     ]
     values, defaults = {name: getattr(options, name) for name in asking}, defaults_of(type(options))
     empty: tuple[Any, ...] = (None, "", (), [])

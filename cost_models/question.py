@@ -42,7 +42,9 @@ class Question:
     def __post_init__(self) -> None:
         if self.mixed is None:
             return
-        assert self.cluster == self.mixed.as_one, "a change to each pool is made there: see `each_pool`"
+        assert self.cluster == self.mixed.common_limits, (
+            "a change to each pool is made there: see `each_pool`"
+        )
         shared = {name: getattr(self, name) for name in ("model", "training", "stack", "confidence")}
         members = tuple(replace(pool, **shared) for pool in self.members)
         object.__setattr__(self, "members", members)
@@ -123,7 +125,9 @@ def mixed_question(mixed: MixedCluster, pools: tuple[Question, ...]) -> Question
     """Question about several pools, from the questions of the pools."""
     known = mixed.model_copy(update={"pools": tuple(pool.cluster for pool in pools)})
     weakest = max((pool.hardware for pool in pools), key=by_uncertainty)
-    return replace(pools[0], cluster=known.as_one, hardware=weakest, risk="none", mixed=known, members=pools)
+    return replace(
+        pools[0], cluster=known.common_limits, hardware=weakest, risk="none", mixed=known, members=pools
+    )
 
 
 _TIERS = ("measured", "profile", "datasheet")

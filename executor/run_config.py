@@ -92,7 +92,7 @@ def require_descent(rate: Rate, clip: float | None) -> None:
 class RunConfig(Spec):
     """How to train, for how long, on what, and what to do about faults. Fields are named as flags are."""
 
-    steps: Annotated[_Count, Flag("N", "Optimizer steps to train.", int, least=1)] = 20
+    steps: Annotated[_Count, Flag("N", "Optimizer steps to train.", int, minimum=1)] = 20
     """Steps that are measured, after the warm-up."""
     backend: Annotated[str | None, Flag("", "nccl or gloo; default: as the cluster.")] = None
     """`nccl` or `gloo`; None: as the plan's cluster has it."""
@@ -112,7 +112,7 @@ class RunConfig(Spec):
     """Compile each block with `torch.compile`."""
     out: Annotated[
         _PathLike | None,
-        Flag("DIR", "Folder of run-report.json.", Path, names=("-o", "--out"), unsaid=Path("run")),
+        Flag("DIR", "Folder of run-report.json.", Path, names=("-o", "--out"), command_default=Path("run")),
     ] = None
     """Folder that keeps `run-report.json` and `progress.jsonl`; None: nothing is kept."""
     trace: Annotated[
@@ -149,24 +149,30 @@ class RunConfig(Spec):
     checkpoint: Annotated[_PathLike | None, Flag("DIR", "Save the training state here.", Path)] = None
     """Folder of checkpoints; None: none are written, and lost ranks are not started again."""
     every: Annotated[
-        _Count, Flag("N", "Steps from checkpoint to checkpoint; auto: the best.", unsaid="100")
+        _Count, Flag("N", "Steps from checkpoint to checkpoint; auto: the best.", command_default="100")
     ] = 100
     """Optimizer steps from one checkpoint to the next; there is one more at the end."""
-    keep: Annotated[_Count, Flag("N", "Newest checkpoints that stay.", int, least=1)] = 3
+    keep: Annotated[_Count, Flag("N", "Newest checkpoints that stay.", int, minimum=1)] = 3
     """How many checkpoints stay, the newest."""
     resume: Annotated[bool, Flag("", "Go on from the newest whole checkpoint, on this plan.", bool)] = False
     """Go on from the newest checkpoint that is whole; start at the beginning where there is none."""
     restarts: Annotated[
-        int, Field(ge=0), Flag("N", "With --checkpoint: how often to replace lost ranks.", int, least=0)
+        int, Field(ge=0), Flag("N", "With --checkpoint: how often to replace lost ranks.", int, minimum=0)
     ] = 3
     """How often lost ranks are started again, where there are checkpoints."""
     timeout: Annotated[
         float,
         Field(gt=0, allow_inf_nan=False),
-        Flag("SECONDS", "A rank without progress for so long counts as hung.", float, least=1, unsaid=600),
+        Flag(
+            "SECONDS",
+            "A rank without progress for so long counts as hung.",
+            float,
+            minimum=1,
+            command_default=600,
+        ),
     ] = 600.0
     """Seconds without progress after which a rank is taken to hang; several nodes wait as long for one another."""
-    nodes: Annotated[int, Flag("N", "Nodes to run on; start it on each of them.", int, least=1)] = 1
+    nodes: Annotated[int, Flag("N", "Nodes to run on; start it on each of them.", int, minimum=1)] = 1
     """How many nodes share the ranks evenly; each of them starts the run."""
     rendezvous: Annotated[str | None, Flag("HOST:PORT", "Where nodes meet: one of them.")] = None
     """`host:port` on one of several nodes, where they meet."""

@@ -392,7 +392,7 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     crosses, source = question.model.stacks is not None, question.model.source_share
     mixes = 1.0 - question.model.mixer_share("none")
     entered = times + mixes * (
-        not question.model.forked
+        not question.model.shares_norm
     )  # where both halves read one norm it is gathered once
     entered = entered + crosses * (1.0 + source)  # an encoder's tokens too
     tower = question.model.tower  # its projector is left before the decoder's first block

@@ -68,7 +68,7 @@ class ReshardBytes(NamedTuple):
     sent: Array
 
     @property
-    def arriving(self) -> Array:
+    def received_total(self) -> Array:
         """Bytes received from all other ranks."""
         return self.received_inside + self.received
 

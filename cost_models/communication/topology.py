@@ -137,7 +137,7 @@ def link_level(
     )
 
 
-def met_levels(cluster: ClusterSpec) -> tuple[Level, ...]:
+def used_levels(cluster: ClusterSpec) -> tuple[Level, ...]:
     """Levels that the cluster's GPUs use: up to the first that joins all of them."""
     levels = levels_of(cluster)
     enough = (at for at, level in enumerate(levels) if (level.gpus or cluster.num_gpus) >= cluster.num_gpus)

@@ -184,7 +184,7 @@ def sized(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
             f"`{cluster.name}` has no network between nodes, so it ends at {counted(per_node, 'GPU')}",
             hint="describe yours in a file with `links.inter_node`",
         )
-    if odd := cluster.odd_buildings(nodes):
+    if odd := cluster.building_problem(nodes):
         raise InputError(f"{grouped(gpus)} GPUs of `{cluster.name}` leave a building half full: {odd}")
     return cluster.model_copy(update={"nodes": nodes})
 

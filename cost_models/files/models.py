@@ -101,6 +101,6 @@ def _loaded(spec: TransformerSpec, assumptions: tuple[str, ...] = ()) -> LoadedM
     remarks = []
     if spec.left_out:
         remarks.append(f"a model without {', '.join(spec.left_out)}, for prices; `run` refuses it")
-    if spec.priced_alone:
-        remarks.append(f"`run` refuses its {', '.join(spec.priced_alone)}, which prices know")
+    if spec.not_in_executor:
+        remarks.append(f"`run` refuses its {', '.join(spec.not_in_executor)}, which prices know")
     return LoadedModel(spec=spec, assumptions=(*assumptions, *remarks))

@@ -350,7 +350,9 @@ def _score_bytes(question: Question) -> Amount:
     heads, training = question.model.num_heads, question.training
     crosses = question.model.stacks is not None
     if question.stack.attention not in STORES_SCORES:
-        picked = min(question.model.attention_window or 0, training.sequence_length) * question.model.picks
+        picked = (
+            min(question.model.attention_window or 0, training.sequence_length) * question.model.uses_indexer
+        )
         return {"split": _FP32 * heads * (1 + crosses), "whole": _FP32 * picked}
     element = training.element_bytes
     each = 2 * element + _MASK_BYTES if question.dropout > 0 else element

@@ -94,7 +94,7 @@ def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
         before = {"shares_input": parallel, "apart": model.moe_share > 0}
         feeds = feed_forward_operators(model)
         found += _half_operators(
-            model, "mlp", feeds, None if model.forked else before, terms=3 if parallel else 2
+            model, "mlp", feeds, None if model.shares_norm else before, terms=3 if parallel else 2
         )
     return tuple(found)
 
@@ -224,11 +224,11 @@ def attention_operators(model: TransformerSpec) -> Iterator[Operator]:
     """Operators of attention between the normalised stream and the residual addition, without the norms over
     the stream."""
     yield from _projections(model) if model.latent_attention is None else _latent_projections(model)
-    if model.turned_share:  # of the numbers of queries and of keys
+    if model.rotary_share:  # of the numbers of queries and of keys
         again = _WITH_ATTENTION if model.latent_attention is None else _WITH_THE_HEADS
         for name, width in (("rotary of queries", model.query_size), ("rotary of keys", model.kv_size)):
             yield _attention_operator(
-                name, "rotary", Tensor(model.turned_share * width, "split"), redone_by=again
+                name, "rotary", Tensor(model.rotary_share * width, "split"), redone_by=again
             )
     yield _attention_core(model)
     if model.attention_gate:  # made beside the queries
@@ -417,7 +417,7 @@ def _mlp(
     counts = {"experts": model.num_experts, "passed": model.experts_per_token} if routed else {}
     product: dict[str, Any] = common | counts | {"bias": model.mlp_bias}
     reads: Place = "copies" if routed else "entrance"
-    kept_already = name == "shared" or (dense and model.forked)
+    kept_already = name == "shared" or (dense and model.shares_norm)
     up = Gemm(
         h, (width,) * matrices, "columns", routed=routed, behind_norm=dense, kept_share=dense / matrices
     )
@@ -443,8 +443,8 @@ def _mixture(model: TransformerSpec, share: float) -> Iterator[Operator]:
     """Router, token exchange, routed experts, and shared experts, through which every token passes."""
     h = model.hidden_size
     common: dict[str, Any] = {"share": share, "redone_by": _WITH_THE_EXPERTS}
-    more: dict[str, Any] = common | {"shares_input": model.forked, "bias": model.router_bias}
-    more |= {"reads_output_of": None if model.forked else "norms"}
+    more: dict[str, Any] = common | {"shares_input": model.shares_norm, "bias": model.router_bias}
+    more |= {"reads_output_of": None if model.shares_norm else "norms"}
     router = Gemm(h, (model.num_experts,), "whole", router=True)
     yield multiply("router", router, half="mlp", reads="entrance", **more)
     yield Operator("routing", "routing", "mlp", Tensor(h, "sent"), **common)

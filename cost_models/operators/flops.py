@@ -145,7 +145,7 @@ def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> 
     total = training.global_batch * (head + 3.0 * further)
     for part in parts:
         one, job = part.one, part.training
-        each = (1.0 if job.still else 3.0) * one.block + resident * (one.block - one.adapters)
+        each = (1.0 if job.runs_forward_only else 3.0) * one.block + resident * (one.block - one.adapters)
         total += job.global_batch * part.blocks * (each - _spared_flops(part))
     if model.diffusion is not None and last.training.trains("embedding"):
         total += training.global_batch * model.diffusion.entrance_flops(model.hidden_size)
@@ -168,7 +168,7 @@ def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> 
 def _spared_flops(part: _Part) -> float:
     """FLOPs of a block and a sequence for weight gradients that are not computed."""
     tuning = part.training.tuning
-    if tuning is None or part.training.still:
+    if tuning is None or part.training.runs_forward_only:
         return 0.0
     if tuning.left is None:
         return part.one.block_matrices
@@ -181,7 +181,9 @@ def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) ->
     masked = 0.0
     for part in _kind_parts(model, training, tp):
         keys, job = attended_keys(part.model, part.training), part.training
-        passes = (1.0 if job.still else 3.0) * job.global_batch * (part.blocks + model.further_tokens)
+        passes = (
+            (1.0 if job.runs_forward_only else 3.0) * job.global_batch * (part.blocks + model.further_tokens)
+        )
         masked += passes * (part.one.block_attention * (1.0 - keys.masked / keys.useful) + part.one.index / 2)
     return model_flops(model, training, tp) - masked
 
@@ -203,7 +205,7 @@ def recomputed_flops(
         selective = core + job.tokens_counted * again
         per_policy: dict[Recompute, float] = {"none": 0.0, "selective": selective, "full": part.one.block}
         each = zip(RECOMPUTE_POLICIES, blocks_P, strict=True)
-        passes = 0.0 if job.still else float(job.global_batch)
+        passes = 0.0 if job.runs_forward_only else float(job.global_batch)
         total += passes * sum(blocks * per_policy[policy] for policy, blocks in each)
     return total
 

@@ -182,7 +182,7 @@ def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Op
     kept: set[tuple[str, Tensor, float]] = set()
     for base in block_operators(model):
         found.append(_frozen(base, tuning))
-        source = ("both" if model.forked else base.half, base.reads, base.share)
+        source = ("both" if model.shares_norm else base.half, base.reads, base.share)
         has_input = base.reads_core or (base.shares_input and source in kept)
         for number, name in enumerate(_matrices(base)):
             if name in wanted:

@@ -112,7 +112,7 @@ def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
             return _PassBytes(24 + 4 * element, 44 + 6 * element, 6)
         case "rotary":  # queries or keys; both are turned by the same kernels
             passes = _FUSED_ROTARY if fused else _EAGER_ROTARY
-            kernels = min(passes * question.model.turned_share, _FUSED_ROTARY) / 2
+            kernels = min(passes * question.model.rotary_share, _FUSED_ROTARY) / 2
             return _PassBytes(passes * element, passes * element, kernels)
         case "activation" if one.inputs == 1:
             return _PassBytes(2 * element, 3 * element, 1)

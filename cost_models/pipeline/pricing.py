@@ -42,7 +42,7 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.offload.price import tiers
 from cost_models.axes.stages import blocks_by_policy
 from cost_models.communication.by_axis import boundary_seconds
-from cost_models.communication.topology import Level, axis_groups, levels_of, met_levels, with_one_level
+from cost_models.communication.topology import Level, axis_groups, levels_of, used_levels, with_one_level
 from cost_models.compute.ends import end_seconds
 from cost_models.compute.gemm import device_of
 from cost_models.errors import InputError
@@ -415,7 +415,7 @@ def trust_of(question: Question) -> Trust:
             error=errors["borrowed_error"],
             runs=errors["borrowed_runs"],
             borrowed=hardware.borrowed_from or hardware.gpu,
-            by_tests=hardware.borrowed_from is not None,
+            scaled_by_tests=hardware.borrowed_from is not None,
             memory_error=question.memory_error,
         )
     return Trust(
@@ -627,7 +627,7 @@ def crossing(question: Question, estimate: Estimate) -> Crossing | None:
     kinds."""
     if question.has_pools:
         return None
-    levels = met_levels(question.cluster)
+    levels = used_levels(question.cluster)
     if sum(level.network for level in levels) < 2:
         return None
     uses = _level_use(question, estimate, len(levels) - 1)

@@ -415,7 +415,7 @@ def _zero_frozen_terms(own: Question, terms: Terms) -> Terms:
     """Terms of blocks of one kind in a job: forward only if nothing before them is trained; a decoder's first
     block behind a tower includes the token embedding, which is on its rank."""
     terms = dict(terms)
-    if own.training.still:
+    if own.training.runs_forward_only:
         for name in terms.keys() & {"layer_backward", "layer_weight", "layer_activation", "layer_pending"}:
             terms[name] = {part: np.zeros_like(value) for part, value in terms[name].items()}
         for name in terms.keys() & {"working"}:

@@ -276,15 +276,15 @@ LEAST_MEMORY = MIB
 DeviceMemory = Annotated[Bytes, within(parse_bytes, "1 MiB", "1000 TB")]
 Peak = Annotated[FlopRate, within(parse_flop_rate, "1 MFLOP/s", "100000 PFLOP/s")]
 """A rate in FLOP/s, within limits that catch a wrong unit."""
-_Reached: Any = Field(ge=1e-3, le=1, allow_inf_nan=False)
+_PeakShare: Any = Field(ge=1e-3, le=1, allow_inf_nan=False)
 """Share of peak that a device reaches."""
 
 
 class KernelShare(Spec):
     """Shares of peak, forward and backward, that an attention kernel reaches on its unmasked work."""
 
-    forward: float = _Reached
-    backward: float = _Reached
+    forward: float = _PeakShare
+    backward: float = _PeakShare
 
 
 _USUAL_SHARE = KernelShare(forward=0.5, backward=0.42)
@@ -300,7 +300,7 @@ class GpuSpec(Spec):
     """Peak device-memory bandwidth, bytes/s."""
     peak: Annotated[dict[Precision, Peak], Field(min_length=1)]
     """Peak dense matrix rate by precision, FLOP/s; fp32 is without TF32, which is a precision of its own."""
-    sustained: dict[Precision, Annotated[float, _Reached]] = Field(default_factory=dict)
+    sustained: dict[Precision, Annotated[float, _PeakShare]] = Field(default_factory=dict)
     """Share of the peak, by precision, that the best-shaped large product reaches at the board's full clocks,
     or as measured where the power that products draw is unknown; 1 where nobody measured. Efficiencies of
     profiles are relative to this rate."""
@@ -424,7 +424,7 @@ class ClusterSpec(Spec):
             return
         if buildings is None:
             return
-        if odd := self.odd_buildings(self.nodes):
+        if odd := self.building_problem(self.nodes):
             yield odd
         if links.inter_node is None:
             yield "`buildings` need `links.inter_node`, the network of one building"
@@ -453,7 +453,7 @@ class ClusterSpec(Spec):
                 f"{grouped(self.nodes)} and {grouped(self.num_gpus)}"
             )
 
-    def odd_buildings(self, nodes: int) -> str:
+    def building_problem(self, nodes: int) -> str:
         """Sentence if `nodes` do not fill whole buildings; empty if they do, or fit into one."""
         size = nodes if self.buildings is None else self.buildings.nodes
         count, extra_nodes = divmod(nodes, size)
@@ -546,7 +546,7 @@ class MixedCluster(Spec):
         return narrow.model_copy(update={"latency": max(link.latency for link in networks)})
 
     @property
-    def as_one(self) -> ClusterSpec:
+    def common_limits(self) -> ClusterSpec:
         """A single cluster with the limits common to all pools: for legality rules only, never for prices.
 
         Its node size is the largest that divides the node sizes of all pools; its GPU is the one with the least memory.

@@ -73,7 +73,7 @@ class Frozen:
     """Number of the tower's blocks."""
 
     @property
-    def moved(self) -> tuple[bool, ...]:
+    def has_trained_before(self) -> tuple[bool, ...]:
         """One flag per block: whether anything before it is trained, so that gradients flow through it."""
         joins = not (self.projector and self.embedding)
         trained = [not frozen for frozen in self.blocks]
@@ -89,7 +89,7 @@ class Frozen:
     def state(self, block: int) -> State:
         """State of a block: trained (""), frozen with gradients that flow through it ("passed"), or frozen
         with none ("still")."""
-        return "" if not self.blocks[block] else "passed" if self.moved[block] else "still"
+        return "" if not self.blocks[block] else "passed" if self.has_trained_before[block] else "still"
 
     def left(self, block: int) -> tuple[Left, ...]:
         """Untrained parts of a model all of whose blocks equal this one; a tower's embedding is that of
@@ -215,7 +215,7 @@ class Kinds:
         ]
         return np.asarray(sum(weighted[1:], start=weighted[0]))
 
-    def of_fullest(self, ranks: Ints, by_kind: Sequence[Array]) -> Array:
+    def lower_bound_of_fullest_rank(self, ranks: Ints, by_kind: Sequence[Array]) -> Array:
         """Lower bound on the sum over the blocks of the fullest rank, from a value per block of each kind.
 
         With one kind it is ceil(L / ranks) values. With several it is the largest of each kind's share and of
@@ -278,7 +278,7 @@ def kinds_of(
     of_block = tuple(numbers.setdefault(kind_at(number), len(numbers)) for number in range(model.num_layers))
     if len(numbers) == 1:
         return Kinds(of_block), (model,)
-    return Kinds(of_block), tuple(_only(model, kind) for kind in numbers)
+    return Kinds(of_block), tuple(_model_of_kind(model, kind) for kind in numbers)
 
 
 def kinds_in(model: TransformerSpec, training: TrainingSpec) -> Kinds:
@@ -325,7 +325,7 @@ def _frozen(model: TransformerSpec, training: TrainingSpec) -> Frozen | None:
     return frozen_parts(model, training) if training.freeze else None
 
 
-def _only(model: TransformerSpec, kind: _Kind) -> TransformerSpec:
+def _model_of_kind(model: TransformerSpec, kind: _Kind) -> TransformerSpec:
     """The model with blocks of one kind; in a mixture's block the always-active MLP is the shared expert."""
     if kind.part == "tower":
         return tower_of(model)

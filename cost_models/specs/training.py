@@ -37,7 +37,7 @@ import numpy as np
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from cost_models.arrays import Ints
-from cost_models.base import LISTED, GpuCount, LargeInt, PositiveInt, Spec
+from cost_models.base import TUPLE_FROM_LIST, GpuCount, LargeInt, PositiveInt, Spec
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
@@ -145,7 +145,7 @@ class LengthsSpec(Spec):
     ) = Field(default=None, strict=False)
     """Mean of the lengths in tokens, and standard deviation of their logarithms; documents longer than a
     sequence are cut."""
-    documents: Annotated[tuple[LargeInt, ...], LISTED] = ()
+    documents: Annotated[tuple[LargeInt, ...], TUPLE_FROM_LIST] = ()
     """Lengths in tokens, all equally frequent."""
 
     def __str__(self) -> str:
@@ -171,7 +171,7 @@ class Sequences:
         return int(self.places[-1]) + 1
 
     @property
-    def counted(self) -> float:
+    def mean_document_tokens(self) -> float:
         """Mean document tokens per sequence, without padding."""
         return float(self.documents.sum()) / self.number
 
@@ -199,7 +199,7 @@ def share_cut(lengths: LengthsSpec, longest: int) -> float:
     return 1.0 - NormalDist(log(mean) - sigma**2 / 2, sigma).cdf(log(longest)) if sigma else 0.0
 
 
-def brought_down(lengths: list[int]) -> tuple[int, ...]:
+def grouped_lengths(lengths: list[int]) -> tuple[int, ...]:
     """At most `MOST_DOCUMENTS` lengths with the same mean."""
     if len(lengths) <= MOST_DOCUMENTS:
         return tuple(lengths)
@@ -336,7 +336,7 @@ class TrainingSpec(Spec):
         return self.tuning is None or (self.tuning.left is not None and part not in self.tuning.left)
 
     @property
-    def still(self) -> bool:
+    def runs_forward_only(self) -> bool:
         """Whether the blocks, all of one kind, only run forward."""
         return self.tuning is not None and "still" in (self.tuning.left or ())
 
@@ -361,7 +361,7 @@ class TrainingSpec(Spec):
         """Mean tokens per sequence that are trained on, without padding; for an encoder-decoder the decoder's
         are added."""
         if self.lengths is not None:
-            return self.drawn(self.lengths).counted
+            return self.sequences_of_lengths(self.lengths).mean_document_tokens
         return self.sequence_length + (self.target_length or 0)
 
     @property
@@ -375,10 +375,12 @@ class TrainingSpec(Spec):
     def tokens_per_sample(self) -> float:
         """Mean tokens per sample: a document or a sequence, and two of them where preferences or rewards are
         trained."""
-        sequence = self.sequence_length if self.lengths is None else self.drawn(self.lengths).mean
+        sequence = (
+            self.sequence_length if self.lengths is None else self.sequences_of_lengths(self.lengths).mean
+        )
         return sequence if self.reference is None and not self.reward else 2 * sequence
 
-    def drawn(self, lengths: LengthsSpec) -> Sequences:
+    def sequences_of_lengths(self, lengths: LengthsSpec) -> Sequences:
         """Sequences made of documents with these lengths."""
         return sequences_of(lengths, self.sequence_length)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from cost_models.base import LISTED, MAX_LAYERS, LargeInt, Name, PositiveInt, Share, Spec
+from cost_models.base import MAX_LAYERS, TUPLE_FROM_LIST, LargeInt, Name, PositiveInt, Share, Spec
 
 Scale = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 """A positive factor."""
@@ -120,13 +120,13 @@ class Recurrence(Spec):
 
     def __str__(self) -> str:
         if self.kind == "convolution":
-            return f"{self.called} over {self.conv_width} tokens"
+            return f"{self.title} over {self.conv_width} tokens"
         if self.kind == "mamba1":
-            return f"{self.called}, {self.heads} channels of {self.state_dim}"
-        return f"{self.called}, {self.heads} heads of {self.state_dim} x {self.head_dim}"
+            return f"{self.title}, {self.heads} channels of {self.state_dim}"
+        return f"{self.title}, {self.heads} heads of {self.state_dim} x {self.head_dim}"
 
     @property
-    def called(self) -> str:
+    def title(self) -> str:
         """Name of the mixer in messages."""
         return {
             "mamba1": "selective state spaces (Mamba)",
@@ -138,7 +138,7 @@ class Recurrence(Spec):
         }[self.kind]
 
     @property
-    def runs(self) -> bool:
+    def is_implemented(self) -> bool:
         """Whether the executor implements this mixer."""
         return self.kind in ("mamba2", "gated-delta", "kimi-delta")
 
@@ -270,7 +270,7 @@ class Rotary(Spec):
     """Base in blocks with a window, never scaled; None: `base` (Gemma 3 sets another)."""
     dim: PositiveInt | None = None
     """Elements of a head that are rotated, counted from the first; None: all."""
-    pattern: Annotated[tuple[bool, ...], LISTED] = ()
+    pattern: Annotated[tuple[bool, ...], TUPLE_FROM_LIST] = ()
     """Blocks that have rotary positions: one flag per block, repeated from the first on. Default: all."""
     scaling: RotaryScaling | None = None
     """Scaling for longer sequences; None: none."""
@@ -420,7 +420,7 @@ class Tower(Spec):
         return f"{self.layers} blocks of width {self.hidden_size}"
 
     @property
-    def priced_alone(self) -> dict[str, bool]:
+    def not_in_executor(self) -> dict[str, bool]:
         """Features that the executor does not implement (prices do), and whether this tower has them."""
         return {
             "rotary positions of patches": self.positions == "rotary",
@@ -555,14 +555,14 @@ class TransformerSpec(Spec):
     window_kind: Literal["sliding", "chunked", "picked"] = "sliding"
     """Tokens of a window: the last (sliding), those of the query's chunk (chunked; Llama 4), or an indexer's
     (picked)."""
-    window_pattern: Annotated[tuple[Literal["window", "full"], ...], LISTED] = ()
+    window_pattern: Annotated[tuple[Literal["window", "full"], ...], TUPLE_FROM_LIST] = ()
     """Blocks that have the window, repeated from the first on, like [window, full] (Gemma 2). Default:
     all."""
     attention_gate: bool = False
     """Whether each element of attention's output is multiplied by a gate (Qwen3-Next)."""
     recurrence: Recurrence | None = None
     """Mixer of the blocks that `mixers` names; None: all have attention."""
-    mixers: Annotated[tuple[Mixer, ...], LISTED] = ()
+    mixers: Annotated[tuple[Mixer, ...], TUPLE_FROM_LIST] = ()
     """Token mixer of each block, repeated; both: side by side (Falcon-H1). Default: a recurrence if the model
     has one, else attention."""
     separate_halves: bool = False
@@ -577,7 +577,7 @@ class TransformerSpec(Spec):
     """Total inner width of the shared experts, through which every token passes; 0: no shared experts."""
     num_moe_layers: Annotated[int, Field(ge=0, le=MAX_LAYERS)] = 0
     """Number of MoE blocks, the last ones unless `moe_layers` names them. Default: all."""
-    moe_layers: Annotated[tuple[int, ...], LISTED] = ()
+    moe_layers: Annotated[tuple[int, ...], TUPLE_FROM_LIST] = ()
     """MoE blocks, counted from 0, if they are not the last ones (Llama 4 Maverick: every second)."""
     router_bias: bool = False
     """Whether the router's matrix has biases."""
@@ -616,10 +616,10 @@ class TransformerSpec(Spec):
     entry."""
     vocab_multiple: PositiveInt = 1
     """Multiple to which the vocabulary is padded, in units of tp (Megatron: 128)."""
-    left_out: Annotated[tuple[str, ...], LISTED] = ()
+    left_out: Annotated[tuple[str, ...], TUPLE_FROM_LIST] = ()
     """Operations of the model's blocks that are not priced, a few words each; the executor does not train
     such a model."""
-    changed: Annotated[tuple[str, ...], LISTED] = ()
+    changed: Annotated[tuple[str, ...], TUPLE_FROM_LIST] = ()
     """Changes that `--allow` made to the named model, as words of `--allow` (`cost_models.specs.training`)."""
     source: str = ""
     """Source of the shape."""
@@ -658,17 +658,19 @@ class TransformerSpec(Spec):
     @property
     def untrained(self) -> tuple[str, ...]:
         """Features of the model that the executor does not implement, a few words each."""
-        return self.left_out + self.priced_alone
+        return self.left_out + self.not_in_executor
 
     @property
-    def priced_alone(self) -> tuple[str, ...]:
+    def not_in_executor(self) -> tuple[str, ...]:
         """Features of the model that are priced but not implemented by the executor."""
         head, sinks = None if self.diffusion else self.outputs, self.attention_sinks
         names: dict[str, Any] = {"attention sinks": sinks, "heads of rewards": head}
         names |= {"modulated blocks": self.diffusion, "prediction of further tokens": self.further_tokens}
-        names |= {"indexers": self.window_kind == "picked"} | (self.tower.priced_alone if self.tower else {})
+        names |= {"indexers": self.window_kind == "picked"} | (
+            self.tower.not_in_executor if self.tower else {}
+        )
         names["gates on latent attention"] = self.attention_gate and self.latent_attention is not None
-        names |= {self.recurrence.called: not self.recurrence.runs} if self.recurrence else {}
+        names |= {self.recurrence.title: not self.recurrence.is_implemented} if self.recurrence else {}
         return tuple(name for name, there in names.items() if there)
 
     @property
@@ -692,7 +694,7 @@ class TransformerSpec(Spec):
         return self.num_kv_heads * self.head_dim
 
     @property
-    def turned_share(self) -> float:
+    def rotary_share(self) -> float:
         """Share of all heads' elements that have rotary positions, mean over the blocks."""
         if self.positions != "rotary":
             return 0.0
@@ -795,12 +797,12 @@ class TransformerSpec(Spec):
         return self.num_experts > 0
 
     @property
-    def forked(self) -> bool:
+    def shares_norm(self) -> bool:
         """Whether both halves of a parallel block read the output of one norm."""
         return self.parallel_block and self.parallel_norms == 1
 
     @property
-    def picks(self) -> bool:
+    def uses_indexer(self) -> bool:
         """Whether an indexer selects the tokens of a window."""
         return self.window_kind == "picked"
 
@@ -842,12 +844,12 @@ def _contradictions(model: TransformerSpec) -> Iterator[str]:
         if rotary.windowed_base and model.attention_window is None:
             yield "rotary.windowed_base is for windows, and attention_window says none"
     if latent is None:
-        if model.picks:
+        if model.uses_indexer:
             yield "window_kind picked is for latent attention with an indexer"
     else:
         if latent.position_dim >= model.head_dim:
             yield f"position_dim {latent.position_dim} leaves nothing of head_dim {model.head_dim}"
-        if (latent.indexer is None) == model.picks:
+        if (latent.indexer is None) == model.uses_indexer:
             yield "an indexer picks the tokens of an attention_window of window_kind picked: it needs both"
         if latent.indexer and latent.query_rank is None:
             yield "an indexer makes queries from their latent, and query_rank says none"

@@ -63,12 +63,12 @@ class Block(nn.Module):
         crosses = spec.stacks is not None and not spec.encodes(layer)
         self.cross_norm = make_norm(spec) if crosses else None
         self.cross = Attention(spec, layer, crosses=True) if crosses else None
-        self.mlp_norm = make_norm(spec) if before and feeds and not spec.forked else None
+        self.mlp_norm = make_norm(spec) if before and feeds and not spec.shares_norm else None
         self.mlp: FeedForward | MoE | None = None
         if feeds:
             self.mlp = FeedForward(spec) if experts is None else MoE(spec, experts)
         self.mlp_post_norm = make_norm(spec) if after and feeds else None
-        self.fork = nn.Identity() if spec.forked else None
+        self.fork = nn.Identity() if spec.shares_norm else None
         self.join = nn.Identity() if spec.parallel_block else None
         self.norms_sums = spec.norm_placement == "after-sum"
         self.dropout, self.scale = dropout, spec.residual_scale

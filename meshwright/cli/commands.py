@@ -90,8 +90,8 @@ def _value(said: Any, default: Any, flag: Flag) -> Any:
 
 def _parameter(name: str, default: Any, flag: Flag, *, heading: str, hidden: bool) -> inspect.Parameter:
     """One parameter, as typer wants it annotated."""
-    if flag.unsaid is not AS_FIELD:
-        default = flag.unsaid
+    if flag.command_default is not AS_FIELD:
+        default = flag.command_default
     if default is ...:
         default = MISSING
     if default == ():
@@ -100,10 +100,10 @@ def _parameter(name: str, default: Any, flag: Flag, *, heading: str, hidden: boo
     common: Mapping[str, Any] = {
         "metavar": flag.metavar or None,
         "help": flag.help,
-        "min": flag.least,
-        "max": flag.most,
+        "min": flag.minimum,
+        "max": flag.maximum,
         "show_default": default is not MISSING and default is not None and default != "",
-        "autocompletion": getattr(completion, flag.offers) if flag.offers else None,
+        "autocompletion": getattr(completion, flag.completion) if flag.completion else None,
         "callback": flag.check,
         "rich_help_panel": "Arguments" if flag.panel == "argument" else heading,
         "hidden": hidden,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
-from cost_models.flags import argument, flag, said
+from cost_models.flags import argument, flag, given_flags
 from meshwright.inputs.options import TUNING, Failures, Limits, Request, tokens_flag
 from meshwright.verbs.contract.command import command
 from meshwright.verbs.contract.family import option_word, require_verb, verbs_of_model
@@ -33,14 +33,14 @@ class ExploreOptions(Limits, Failures, Request):
     model: str = field(
         default="",
         metadata=argument(
-            "[PLAN|MODEL]", "Plan file; or catalogue name, config.json or YAML.", offers="models"
+            "[PLAN|MODEL]", "Plan file; or catalogue name, config.json or YAML.", completion="models"
         ),
     )
     cluster: str = field(
-        default="", metadata=argument("[CLUSTER]", "Catalogue name or YAML file.", offers="clusters")
+        default="", metadata=argument("[CLUSTER]", "Catalogue name or YAML file.", completion="clusters")
     )
     tokens: str | float | None = tokens_flag()
-    port: int | None = flag("N", "Default 8642, or the next free one.", kind=int, least=1, most=65535)
+    port: int | None = flag("N", "Default 8642, or the next free one.", kind=int, minimum=1, maximum=65535)
 
 
 _HIDDEN = (
@@ -84,7 +84,7 @@ def _start(options: ExploreOptions) -> Start:
     if options.cluster or known_model(name) or not name.endswith(_PLANS):
         require_verb(verbs_of_model(name), "explore")
         return start_of(options)
-    if words := [option_word(one) for one in said(options) if one not in ("tokens", "operations")]:
+    if words := [option_word(one) for one in given_flags(options) if one not in ("tokens", "operations")]:
         raise InputError(
             "a plan file says what is asked", hint=f"leave out {sentence_list(words)}, or turn it on the page"
         )

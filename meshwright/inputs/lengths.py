@@ -9,7 +9,7 @@ from typing import get_args
 from cost_models.documents import printable
 from cost_models.errors import MOST_PROBLEMS, InputError, Problem
 from cost_models.files.reading import read_text
-from cost_models.specs.training import LengthsSpec, Packing, TrainingSpec, brought_down, share_cut
+from cost_models.specs.training import LengthsSpec, Packing, TrainingSpec, grouped_lengths, share_cut
 from cost_models.units import grouped
 from meshwright.inputs.goals import one_of
 from meshwright.inputs.options import Job
@@ -69,7 +69,7 @@ def _read(said: str | LengthsSpec, whole: int) -> tuple[LengthsSpec, float | Non
     except InputError as error:
         raise InputError(f"--lengths: {error.headline}", hint=_HINT) from None
     documents, answers = _of_lines(said, lines, whole)
-    return LengthsSpec(documents=brought_down(documents)), answers
+    return LengthsSpec(documents=grouped_lengths(documents)), answers
 
 
 def _of_lines(path: str, lines: list[str], whole: int) -> tuple[list[int], float | None]:

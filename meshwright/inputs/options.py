@@ -34,9 +34,9 @@ AUTO = "auto"
 """Of `--every`: as often as is best."""
 
 
-def tokens_flag(panel: Panel = "job", after: str = "") -> Any:
+def tokens_flag(panel: Panel = "job", listed_after: str = "") -> Any:
     """A field for the tokens of a job; None: those of its question."""
-    return flag("N", "Tokens to train on, e.g. 1.4T.", panel=panel, after=after)
+    return flag("N", "Tokens to train on, e.g. 1.4T.", panel=panel, listed_after=listed_after)
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,12 @@ class Nouns:
     """A model and a cluster, each by name, as a file or as a value."""
 
     model: str | TransformerSpec | RecommenderSpec | Document = field(
-        metadata=argument("MODEL", "Catalogue name, Hugging Face config.json, or YAML file.", offers="models")
+        metadata=argument(
+            "MODEL", "Catalogue name, Hugging Face config.json, or YAML file.", completion="models"
+        )
     )
     cluster: str | ClusterSpec | MixedCluster | Sequence[str | ClusterSpec] = field(
-        metadata=argument("CLUSTER", "Catalogue name or YAML file.", offers="clusters")
+        metadata=argument("CLUSTER", "Catalogue name or YAML file.", completion="clusters")
     )
 
 
@@ -67,7 +69,7 @@ class Job:
         "N",
         "Images of a sequence, before a decoder with a vision tower; default 1.",
         kind=int,
-        least=1,
+        minimum=1,
         panel="job",
     )
     precision: str | Sequence[str] | None = flag("TYPE", "bf16, fp16, fp32, tf32, fp8 or fp4.", panel="job")
@@ -88,7 +90,7 @@ class Job:
         "TYPE", "Of updated weights and moments: fp32 (default) or bf16.", panel="job"
     )
     task: str | None = flag("TASK", "full (default), lora, qlora, dpo or reward.", panel="job")
-    rank: int | None = flag("N", "Rank of adapters; default 16.", kind=int, least=1, panel="job")
+    rank: int | None = flag("N", "Rank of adapters; default 16.", kind=int, minimum=1, panel="job")
     targets: str | Sequence[str] | None = flag(
         "NAME[,NAME]", "Matrices with adapters: attention, mlp, all-linear (default), q, ...", panel="job"
     )
@@ -108,10 +110,10 @@ class Job:
         "FILE", "Training YAML; flags override it.", panel="job"
     )
     stack: str | None = flag(
-        "NAME", "Software stack: catalogue name or file.", panel="machine", offers="stacks"
+        "NAME", "Software stack: catalogue name or file.", panel="machine", completion="stacks"
     )
     profile: str | HardwareProfile | None = flag(
-        "NAME", "Hardware profile: catalogue name or file.", panel="machine", offers="profiles"
+        "NAME", "Hardware profile: catalogue name or file.", panel="machine", completion="profiles"
     )
 
 
@@ -202,8 +204,8 @@ class Failures:
         "NAME",
         "Failures, storage: catalogue name or file.",
         panel="objective",
-        offers="operations",
-        after="deadline",
+        completion="operations",
+        listed_after="deadline",
     )
     """None: where only an end is asked for, the usual ones, else none."""
 
@@ -223,22 +225,25 @@ class Operations(Failures):
     mtbf: str | None = flag("TIME", "GPU-hours between failures, e.g. 50000h.", panel="objective")
     restart: str | None = flag("TIME", "From a detected failure to the first step.", panel="objective")
     storage: str | None = flag("RATE", "For checkpoints, e.g. '200 GB/s'.", panel="objective")
-    spares: int | None = flag("N", "Nodes that stand by.", kind=int, least=0, panel="objective")
+    spares: int | None = flag("N", "Nodes that stand by.", kind=int, minimum=0, panel="objective")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Amount:
     """How much is trained on, and what a GPU costs meanwhile."""
 
-    tokens: str | float | None = tokens_flag("objective", after="objective")
+    tokens: str | float | None = tokens_flag("objective", listed_after="objective")
     samples: str | int | None = flag(
-        "N", "Samples to train on: documents, or whole sequences.", panel="objective", after="tokens"
+        "N", "Samples to train on: documents, or whole sequences.", panel="objective", listed_after="tokens"
     )
     epochs: float | None = flag(
-        "N", "Times that samples are gone through.", kind=float, panel="objective", after="samples"
+        "N", "Times that samples are gone through.", kind=float, panel="objective", listed_after="samples"
     )
     price: str | float | Sequence[float] | None = flag(
-        "MONEY[,MONEY]", "Of one GPU-hour, for cost; one for each cluster.", panel="objective", after="epochs"
+        "MONEY[,MONEY]",
+        "Of one GPU-hour, for cost; one for each cluster.",
+        panel="objective",
+        listed_after="epochs",
     )
     """Of one GPU-hour; of several clusters one for each, in their order."""
 
@@ -262,11 +267,11 @@ class Searching:
         "SECONDS",
         "Stop then, with the gap proved so far.",
         kind=float,
-        least=0.001,
-        unsaid=TIME_LIMIT,
+        minimum=0.001,
+        command_default=TIME_LIMIT,
         panel="search",
-        asks=False,
-        after="top",
+        is_part_of_question=False,
+        listed_after="top",
     )
     budget: Budget | None = None
 
@@ -286,6 +291,6 @@ class Proving(Searching):
         "HOW",
         "What proves the answer: search (default) or ilp, one integer program.",
         panel="search",
-        asks=False,
-        after="time_limit",
+        is_part_of_question=False,
+        listed_after="time_limit",
     )

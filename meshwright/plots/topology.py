@@ -11,7 +11,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from matplotlib.textpath import TextToPath
 
-from cost_models.communication.topology import Level, link_graph, met_levels
+from cost_models.communication.topology import Level, link_graph, used_levels
 from cost_models.pipeline.pricing import LinkUse
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import format_bandwidth, format_seconds, grouped
@@ -29,7 +29,7 @@ def topology(
     cluster: ClusterSpec, finding: str, subject: str, use: Sequence[LinkUse] | None = None
 ) -> Figure:
     """A tree from the GPUs up; beside each level its links and, with a plan, the share of the step they are busy."""
-    levels = met_levels(cluster)
+    levels = used_levels(cluster)
     with style.drawing():
         below = levels_below(levels)
         height = LOW + ROW * len(levels) + 0.45 + _TITLE

@@ -142,7 +142,7 @@ def question_record(question: Question) -> dict[str, Any]:
     tuning, lengths, documents = training.tuning, training.lengths, dict[str, Any]()
     if lengths is not None:
         documents = lengths.model_dump(mode="json", exclude={"documents"})
-        documents["mean_tokens"] = training.drawn(lengths).mean
+        documents["mean_tokens"] = training.sequences_of_lengths(lengths).mean
         documents["counted_share"] = training.tokens_counted / training.sequence_length
     pools = [
         {"name": pool.cluster.name, **_pool(pool)} for pool in (question.pools if question.has_pools else ())

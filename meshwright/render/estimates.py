@@ -63,7 +63,7 @@ def estimate_facts(estimate: Estimate, expected: ExpectedStep | None, *, more: s
     """Step, speed and memory of a layout; `more` is said of its memory."""
     per_gpu = estimate.tokens_per_second / estimate.layout.num_gpus
     memory = (
-        f"{format_bytes(estimate.peak_bytes)} of {format_bytes(estimate.whole_limit)} per GPU;"
+        f"{format_bytes(estimate.peak_bytes)} of {format_bytes(estimate.allocatable_bytes)} per GPU;"
         f" fits with probability {chance_text(estimate.fits_probability)}"
     )
     return (

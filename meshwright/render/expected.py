@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from cost_models.axes.layout import Layout
-from cost_models.estimate import untried
+from cost_models.estimate import words_beyond_runs
 from cost_models.expected import SPLIT, ExpectedStep, NearRuns
 from cost_models.question import Question
 from cost_models.units import format_seconds, grouped
@@ -31,7 +31,7 @@ def nearest_sentence(question: Question, layout: Layout, expected: ExpectedStep 
     """The runs nearest to a layout, and what of it nobody timed; empty where nothing is known."""
     if expected is None or expected.nearest is None:
         return ""
-    runs, missing = expected.nearest, untried(question, layout)
+    runs, missing = expected.nearest, words_beyond_runs(question, layout)
     span = format_seconds(runs.least_seconds)
     if format_seconds(runs.most_seconds) != span:
         span += f" to {format_seconds(runs.most_seconds)}"
@@ -72,5 +72,5 @@ def expected_record(
         "step_seconds_90": list(expected.interval),
         "borrowed": expected.borrowed,
         "nearest": None if near is None else {**asdict(near), "differs": list(near.differs)},
-        "untried": [] if layout is None else list(untried(question, layout)),
+        "untried": [] if layout is None else list(words_beyond_runs(question, layout)),
     }

@@ -202,7 +202,7 @@ def documents_sentence(question: Question) -> str:
         "pad": f"{counted}, all are computed",
         "bucket": "none is padded",
     }
-    mean = grouped(round(training.drawn(lengths).mean))
+    mean = grouped(round(training.sequences_of_lengths(lengths).mean))
     return wrapped(
         f"documents of {mean} tokens on average, {lengths} {grouped(length)}: {told[lengths.packing]}"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cost_models.communication.topology import met_levels
+from cost_models.communication.topology import used_levels
 from cost_models.pipeline.pricing import Crossing, LinkUse
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import format_bandwidth, format_seconds, grouped
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def links_finding(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> str:
     """What the picture shows, in a sentence."""
-    levels = met_levels(cluster)
+    levels = used_levels(cluster)
     if use is None:
         rates = [f"{format_bandwidth(level.bandwidth)} in its {level.name}" for level in levels]
         return f"A GPU has {sentence_list(rates)}"
@@ -59,7 +59,7 @@ def links_table(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> s
             format_seconds(level.latency),
             grouped(min(level.gpus or cluster.num_gpus, cluster.num_gpus)),
         ]
-        for level in met_levels(cluster)
+        for level in used_levels(cluster)
     ]
     if use is not None:
         headers.append("busy")
@@ -79,7 +79,7 @@ def links_frame(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> p
     (bytes/s), `latency` (s); with a plan a row per level and `axis`, with `gpu_bytes` of a step and their `share` of
     what the link could carry in it."""
     rows = []
-    for level in met_levels(cluster):
+    for level in used_levels(cluster):
         gpus = min(level.gpus or cluster.num_gpus, cluster.num_gpus)
         row = {
             "level": level.name,

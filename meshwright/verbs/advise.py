@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cost_models.flags import as_keywords, flag, out, plan_file
+from cost_models.flags import as_keywords, flag, output_flag, plan_file
 from meshwright.inputs.options import Searching
 from meshwright.verbs.contract.answers import AdviceAnswer
 from meshwright.verbs.contract.command import command
@@ -49,7 +49,7 @@ def advise(options: AdviseOptions) -> AdviceAnswer:
 class AdviseFlags(AdviseOptions):
     """What `meshwright advise` takes."""
 
-    out: Path | None = out("Write the best plan.")
+    out: Path | None = output_flag("Write the best plan.")
 
 
 @command(AdviseFlags, name="advise")

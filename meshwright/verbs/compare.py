@@ -48,7 +48,7 @@ class CompareFlags:
 
     choices: tuple[str, ...] = field(
         metadata=argument(
-            "PLAN...", "Plan files; after the first, layouts too.", kind=list[str], offers="plans"
+            "PLAN...", "Plan files; after the first, layouts too.", kind=list[str], completion="plans"
         )
     )
     trainer: str | None = flag(

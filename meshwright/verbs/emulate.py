@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cost_models.flags import as_keywords, flag, out, plan_file, switch
+from cost_models.flags import as_keywords, flag, output_flag, plan_file, switch
 from meshwright.verbs.contract.answers import SavedAnswer
 from meshwright.verbs.contract.command import command
 from meshwright.verbs.contract.family import read_plan
@@ -25,7 +25,7 @@ class EmulateOptions:
     rank: int = flag("R", "Which of the plan's ranks.", default=0, kind=int)
     _: KW_ONLY
     fake: bool = switch("Memory only, and no device.")
-    steps: int = flag("N", "Steps whose compute is timed.", default=3, kind=int, least=1)
+    steps: int = flag("N", "Steps whose compute is timed.", default=3, kind=int, minimum=1)
 
 
 @as_keywords(EmulateOptions)
@@ -47,7 +47,7 @@ def emulate(options: EmulateOptions) -> SavedAnswer:
 class EmulateFlags(EmulateOptions):
     """What `meshwright emulate` takes."""
 
-    out: Path | None = out("Write a JSON report.")
+    out: Path | None = output_flag("Write a JSON report.")
 
 
 @command(EmulateFlags, name="emulate")

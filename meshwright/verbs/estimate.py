@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cost_models.flags import as_keywords, flag, out, said
+from cost_models.flags import as_keywords, flag, given_flags, output_flag
 from meshwright.inputs.options import Amount, Request
 from meshwright.verbs.contract.answers import EstimateAnswer
 from meshwright.verbs.contract.command import command
@@ -23,7 +23,7 @@ class EstimateOptions(Amount, Request):
     """What `estimate` takes; of a recommender the layout is a sharding."""
 
     training: str | Path | TrainingSpec | RecommenderTraining | None = flag(
-        "FILE", "Training YAML; flags override it.", default=MISSING, unsaid=None, panel="job"
+        "FILE", "Training YAML; flags override it.", default=MISSING, command_default=None, panel="job"
     )
     layout: str = flag(
         "",
@@ -38,7 +38,7 @@ class EstimateOptions(Amount, Request):
 
         options = replace(self, model=read_once(self.model))
         verbs = verbs_of_model(options.model)
-        require_options(verbs, "estimate", said(options))
+        require_options(verbs, "estimate", given_flags(options))
         return verbs.ask_estimate(options)
 
 
@@ -64,7 +64,7 @@ def estimate(options: EstimateOptions) -> EstimateAnswer:
 class EstimateFlags(EstimateOptions):
     """What `meshwright estimate` takes."""
 
-    out: Path | None = out("Write it as a plan.")
+    out: Path | None = output_flag("Write it as a plan.")
 
 
 @command(EstimateFlags, name="estimate")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
-from cost_models.flags import argument, as_keywords, flag, out, plan_file, switch
+from cost_models.flags import argument, as_keywords, flag, output_flag, plan_file, switch
 from meshwright.inputs.options import TUNING, Request, Searching
 from meshwright.verbs.contract.answers import EstimateAnswer
 from meshwright.verbs.contract.command import command
@@ -57,7 +57,7 @@ def export(options: ExportOptions) -> Exported:
 class ExportFlags(ExportOptions):
     """What `meshwright export` takes."""
 
-    out: Path | None = out("Default: print it.")
+    out: Path | None = output_flag("Default: print it.")
 
 
 @command(ExportFlags, name="export", shows=("json", "quiet"))
@@ -155,11 +155,11 @@ class ImportFlags(ImportOptions):
             "[MODEL] CLUSTER",
             "Where it runs; before it the model, where the source has none.",
             kind=list[str],
-            unsaid=...,
-            offers="clusters",
+            command_default=...,
+            completion="clusters",
         ),
     )
-    out: Path | None = out("Write it as a plan.")
+    out: Path | None = output_flag("Write it as a plan.")
 
 
 _HIDDEN = (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, UnknownNameError
-from cost_models.flags import argument, as_keywords, flag, out, plan_file
+from cost_models.flags import argument, as_keywords, flag, output_flag, plan_file
 from meshwright.verbs.contract.answers import MeasuredAnswer
 from meshwright.verbs.contract.command import command
 from meshwright.verbs.contract.family import read_plan, verbs_with
@@ -79,7 +79,7 @@ class MeasureFlags(MeasureOptions):
         metadata=argument("[FILE]...", "More logs; more traces (.json, .json.gz, .sqlite).", kind=list[Path]),
     )
     table: str | None = flag("KIND", "Show products or collectives of traces.", check=_table)
-    out: Path | None = out("Write the report, as `run` does.")
+    out: Path | None = output_flag("Write the report, as `run` does.")
 
 
 @command(MeasureFlags, name="measure")

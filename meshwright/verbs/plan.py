@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
-from cost_models.flags import argument, as_keywords, flag, out, said
+from cost_models.flags import argument, as_keywords, flag, given_flags, output_flag
 from meshwright.inputs.options import Goal, Limits, Proving, Request
 from meshwright.verbs.contract.answers import PlanAnswer
 from meshwright.verbs.contract.command import command
@@ -37,12 +37,12 @@ class PlanOptions(Proving, Goal, Limits, Request):
     """What `plan` takes."""
 
     model: str | TransformerSpec | RecommenderSpec | Document = field(
-        default="", metadata=argument("MODEL", "Catalogue name, config.json or YAML.", offers="models")
+        default="", metadata=argument("MODEL", "Catalogue name, config.json or YAML.", completion="models")
     )
     cluster: str | ClusterSpec | MixedCluster | Sequence[str | ClusterSpec] = field(
         default="",
         metadata=argument(
-            "CLUSTER[,CLUSTER]", "Catalogue name or YAML file; of several the best.", offers="clusters"
+            "CLUSTER[,CLUSTER]", "Catalogue name or YAML file; of several the best.", completion="clusters"
         ),
     )
     training: str | Path | TrainingSpec | RecommenderTraining | None = flag(
@@ -58,7 +58,13 @@ class PlanOptions(Proving, Goal, Limits, Request):
     pick: str | None = flag("WHICH", "Plan to write: recommended (default) or fastest.", panel="objective")
     risk: str | None = flag("HOW", "Minimise the step on paper (none), neutral or averse.", panel="objective")
     top: int | None = flag(
-        "N", "Also print the best N as a table.", kind=int, least=1, most=1000, panel="search", asks=False
+        "N",
+        "Also print the best N as a table.",
+        kind=int,
+        minimum=1,
+        maximum=1000,
+        panel="search",
+        is_part_of_question=False,
     )
 
     @property
@@ -74,7 +80,7 @@ class PlanOptions(Proving, Goal, Limits, Request):
     @property
     def given(self) -> tuple[str, ...]:
         """Names of the options that were said."""
-        return (*(("clusters",) if self.clusters else ()), *said(self))
+        return (*(("clusters",) if self.clusters else ()), *given_flags(self))
 
     def question(self) -> PlanAsked:
         """Read the question. Raises InputError: everything that is wrong, at once."""
@@ -116,8 +122,8 @@ def plan(options: PlanOptions) -> PlanAnswer:
 class PlanFlags(CacheFlags, LargestFlags, PlanOptions):
     """What `meshwright plan` takes: also the largest size, a cache for serving, and the question of a plan file."""
 
-    replay: Path | None = flag("PLAN", "Ask a plan file's question.", kind=Path, offers="plans")
-    out: Path | None = out("Write the plan to run.")
+    replay: Path | None = flag("PLAN", "Ask a plan file's question.", kind=Path, completion="plans")
+    out: Path | None = output_flag("Write the plan to run.")
 
 
 @command(PlanFlags, name="plan", rest="Other questions")

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
-from cost_models.flags import as_keywords, flag, flags_of, part_of, said, switch
+from cost_models.flags import as_keywords, flag, flags_of, given_flags, part_of, switch
 from meshwright.verbs.contract.answers import ServedAnswer
 from meshwright.verbs.contract.family import ServesCaches, option_word, verbs_with
 
@@ -34,7 +34,7 @@ class Cache:
     batch: str | int | Sequence[int] | None = flag("N,N,...", "Samples answered at once.", only_with="serve")
     policy: str | None = flag("WHICH", "Rows it keeps: hottest (default) or lru.", only_with="serve")
     zipf: float | None = flag(
-        "S", "Zipf exponent of tables without one.", kind=float, least=0, most=5, only_with="serve"
+        "S", "Zipf exponent of tables without one.", kind=float, minimum=0, maximum=5, only_with="serve"
     )
     drive_rate: str | float | None = flag("RATE", "Of a node's drives, below its memory.", only_with="serve")
 
@@ -56,7 +56,9 @@ class CacheOptions(Cache):
 class CacheFlags(Cache):
     """Flags of `plan` that only serving knows."""
 
-    serve: bool = switch("A recommender's cache on each GPU, not training; --serve --help.", after="by")
+    serve: bool = switch(
+        "A recommender's cache on each GPU, not training; --serve --help.", listed_after="by"
+    )
 
     def require_serving(self) -> None:
         """Raises InputError where one is said without `--serve`."""
@@ -107,7 +109,9 @@ def _require_meant(options: PlanFlags) -> None:
             problems=[Problem(noun, "missing") for noun in missing],
             hint="meshwright plan recommender.yaml dgx-h100 --gpus 1 --serve --cache 8GiB",
         )
-    strange = [name for name in said(options) if name not in ("gpus", "precision", "profile", "host_memory")]
+    strange = [
+        name for name in given_flags(options) if name not in ("gpus", "precision", "profile", "host_memory")
+    ]
     strange += [name for name in ("top", "replay") if getattr(options, name) is not None]
     if strange:
         raise InputError(

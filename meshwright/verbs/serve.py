@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
-from cost_models.flags import as_keywords, flag, out, plan_file
+from cost_models.flags import as_keywords, flag, output_flag, plan_file
 from meshwright.verbs.contract.answers import SavedAnswer
 from meshwright.verbs.contract.command import command
 from meshwright.verbs.contract.family import ServesCaches, verbs_with
@@ -29,14 +29,14 @@ class ServeOptions:
     _: KW_ONLY
     requests: Path | None = flag("FILE", "Requests: a line of JSON each, tables and their ids.", kind=Path)
     synthetic: int | None = flag(
-        "N", "Samples drawn for each size of batch; default 65536.", kind=int, least=1, most=10**9
+        "N", "Samples drawn for each size of batch; default 65536.", kind=int, minimum=1, maximum=10**9
     )
     batch: str | int | Sequence[int] | None = flag("N,N,...", "Samples answered at once; default the plan's.")
     scale: float = flag("SHARE", "Of the plan's rows, in every table and tier.", kind=float, default=1.0)
     weights: Path | None = flag("DIR", "Checkpoints of `run` with the tables; default drawn.", kind=Path)
     drive: Path | None = flag("DIR", "Folder for rows that lie on the drive.", kind=Path)
     profile: str | HardwareProfile | None = flag(
-        "NAME", "Profile of what answers, from `calibrate`.", offers="profiles"
+        "NAME", "Profile of what answers, from `calibrate`.", completion="profiles"
     )
 
 
@@ -60,7 +60,7 @@ def serve(options: ServeOptions) -> SavedAnswer:
 class ServeFlags(ServeOptions):
     """What `meshwright serve` takes."""
 
-    out: Path | None = out("Write the vectors of the requests, as arrays by table (.npz).")
+    out: Path | None = output_flag("Write the vectors of the requests, as arrays by table (.npz).")
 
 
 @command(ServeFlags, name="serve")

@@ -29,7 +29,7 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.stages import even_layers
-from cost_models.communication.topology import met_levels
+from cost_models.communication.topology import used_levels
 from cost_models.errors import DoesNotFitError, InfeasibleError, InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.memory.device import memory_limit
@@ -65,7 +65,7 @@ MAX_DEGREES = 10
 MAX_BUILDINGS = 4
 NARROWEST, WIDEST = 2**-6, 2**3
 """Least and greatest bandwidth of the farthest links, as a share of the cluster's own."""
-TECHNIQUES = ("parallel-block", "window=N", "batch=N")
+CHANGE_WORDS = ("parallel-block", "window=N", "batch=N")
 """Changes of the mathematics that `--allow` permits."""
 _NUMBERED = re.compile(r"(window|batch)=([1-9][0-9]{0,11})", re.ASCII)
 _OVERLAP = 0.9
@@ -227,7 +227,7 @@ def _far_links(cluster: ClusterSpec) -> Iterator[tuple[int, float, ClusterSpec]]
         yield from ((0, rate, _with_farthest(cluster, rate)) for rate in _bandwidths(cluster))
         return
     single = cluster.model_copy(update={"buildings": None})
-    yield 1, met_levels(single)[-1].bandwidth, single
+    yield 1, used_levels(single)[-1].bandwidth, single
     numbers = {number for number in range(2, MAX_BUILDINGS + 1) if cluster.nodes % number == 0}
     for domains in sorted((numbers | {cluster.nodes // cluster.buildings.nodes}) - {1}):
         nodes, per_leaf = cluster.nodes // domains, cluster.nodes_per_leaf
@@ -239,7 +239,7 @@ def _far_links(cluster: ClusterSpec) -> Iterator[tuple[int, float, ClusterSpec]]
 
 def _bandwidths(cluster: ClusterSpec) -> list[float]:
     """Bandwidths of the farthest links, bytes/s: doublings through the cluster's own, up to the next level's."""
-    inside, farthest = met_levels(cluster)[-2:]
+    inside, farthest = used_levels(cluster)[-2:]
     widest, rates = farthest.bandwidth * WIDEST, list[float]()
     rate = farthest.bandwidth * NARROWEST
     while rate < min(inside.bandwidth, widest * 1.001):
@@ -256,7 +256,7 @@ def _with_farthest(cluster: ClusterSpec, bandwidth: float) -> ClusterSpec:
         buildings = cluster.buildings.model_copy(update={"link": link})
         return cluster.model_copy(update={"buildings": buildings})
     assert isinstance(cluster.links, LinkLevels)
-    levels, at = list(cluster.links.root), len(met_levels(cluster)) - 1
+    levels, at = list(cluster.links.root), len(used_levels(cluster)) - 1
     levels[at] = levels[at].model_copy(update=update)
     return cluster.model_copy(update={"links": LinkLevels.model_construct(tuple(levels))})
 
@@ -364,7 +364,7 @@ def _mathematics(question: Question, allow: Sequence[str]) -> list[Technique]:
             problem = f"`{model.name}` has parallel blocks already" if model.parallel_block else ""
             add("parallel block", "model", problem, parallel_block=True)
         elif match is None:
-            problems.append(f"`{word}` is none of {', '.join(TECHNIQUES)}")
+            problems.append(f"`{word}` is none of {', '.join(CHANGE_WORDS)}")
         elif match[1] == "batch":
             smaller = f"`{word}` is no larger than the batch, {training.global_batch}"
             problem = smaller if size <= training.global_batch else ""
@@ -443,7 +443,7 @@ def exact_frontier(
                 elif (fastest := spending.search(sized, group, effort="bounds")) is None:
                     continue
                 elif "memory" in names:
-                    complete &= walk.down(fastest, points, candidates)
+                    complete &= walk.walk_down(fastest, points, candidates)
                 else:
                     candidates.append(walk.point(fastest))
             except InfeasibleError as error:
@@ -477,7 +477,7 @@ class _Walk:
         """Point of the best plan of a search."""
         return Point(question=self.question, estimate=result.best, gap=result.certificate.gap)
 
-    def down(self, fastest: SearchResult, points: int | None, candidates: list[Point]) -> bool:
+    def walk_down(self, fastest: SearchResult, points: int | None, candidates: list[Point]) -> bool:
         """Walk from the fastest plan to the one with least memory, add their points to `candidates`, and
         return whether no plan between was skipped.
 
@@ -499,7 +499,7 @@ class _Walk:
             self.budget.tell(f"frontier below {format_bytes(point.estimate.peak_bytes)}")
             walks = complete or last is None
             successor = self._fastest_within(just_below(point.estimate.peak_bytes), None if walks else point)
-            slowest = _as_slow(point.estimate.step_seconds)
+            slowest = _slowest_equal(point.estimate.step_seconds)
             if successor is not None and successor.estimate.step_seconds <= slowest:
                 point = successor
                 continue
@@ -531,14 +531,14 @@ class _Walk:
             if as_fast_as is None:
                 result = self.budget.search(self.question, limited, effort="bounds")
                 return None if result is None else self.point(result)
-            slowest = _as_slow(as_fast_as.estimate.compared_seconds)
+            slowest = _slowest_equal(as_fast_as.estimate.compared_seconds)
             estimate = self.budget.faster_than(slowest, self.question, limited)
         except InfeasibleError:
             return None
         return None if estimate is None else Point(question=self.question, estimate=estimate, gap=0.0)
 
 
-def _as_slow(seconds: float) -> float:
+def _slowest_equal(seconds: float) -> float:
     """Longest step that counts as equally fast."""
     return seconds * (1 + TOLERANCE)
 

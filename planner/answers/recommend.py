@@ -68,7 +68,7 @@ _MAX_TRIED = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LayoutKind:
     """A kind of layouts, one of several from the simplest to all of them."""
 
     words: str
@@ -76,7 +76,7 @@ class Step:
     limits: Restrictions
 
 
-def steps(question: Question, user: Restrictions) -> Iterator[Step]:
+def layout_kinds(question: Question, user: Restrictions) -> Iterator[LayoutKind]:
     """Kinds of layouts by rising width of their restrictions, none wider than those of the `user`.
 
     If the stack has a trainer whose rules are known, their layouts obey them, so that its exporter can write
@@ -89,17 +89,17 @@ def steps(question: Question, user: Restrictions) -> Iterator[Step]:
     if "none" in policies and len(policies) > 1:
         forbidden = ordinary.forbidden_recompute | (set(policies) - {"none"})
         nothing = replace(ordinary, forbidden_recompute=forbidden)
-        yield Step("use ordinary axes and recompute nothing", nothing)
-    yield Step("use ordinary axes", ordinary)
+        yield LayoutKind("use ordinary axes and recompute nothing", nothing)
+    yield LayoutKind("use ordinary axes", ordinary)
     further: list[Degree] = []
     for degree in _DEGREES:
         wider = _ordinary(question, user, [*further, degree])
         if wider != ordinary:
             ordinary = wider
             further.append(degree)
-            yield Step(f"use ordinary axes and {' and '.join(_DEGREES[one] for one in further)}", wider)
+            yield LayoutKind(f"use ordinary axes and {' and '.join(_DEGREES[one] for one in further)}", wider)
     if user.trainer is not None:
-        yield Step(f"{trainer_named(user.trainer).name} can run", user)
+        yield LayoutKind(f"{trainer_named(user.trainer).name} can run", user)
 
 
 def _ordinary(question: Question, user: Restrictions, also: Sequence[str] = ()) -> Restrictions:
@@ -319,7 +319,7 @@ def recommend(
         slowest = kind.best.compared_seconds * (1 + share)
         compared = _search(question, step.limits, budget, slowest, settles=False) or kind
     layout, choice = kind.best.layout, None
-    if (choice_made := choose(question, step.limits, compared, budget)) is not None:
+    if (choice_made := choose_by_scenarios(question, step.limits, compared, budget)) is not None:
         is_fastest, kind, (layout, choice) = False, close_proof(compared, budget.solver), choice_made
     best = price(question, layout).within(restrictions.max_memory)
     classical = classical_layout(question, sure)
@@ -340,7 +340,7 @@ def recommend(
 
 def simplest_competitive(
     question: Question, result: SearchResult, sure: Restrictions, budget: Budget
-) -> tuple[SearchResult, Step] | None:
+) -> tuple[SearchResult, LayoutKind] | None:
     """Best layout of the first kind that the model cannot distinguish from the fastest within `sure`; without
     such a kind, that fastest. None if nothing fits, or time ends.
 
@@ -348,15 +348,15 @@ def simplest_competitive(
     Layouts that are too slow, or slower than the best of an earlier kind (which contains no others), are not
     searched for.
     """
-    everything, best = Step("keep to the question", sure), result.best
+    everything, best = LayoutKind("keep to the question", sure), result.best
     reference = fastest_feasible(question, sure, result, budget)
     all_sure = _search(question, sure, budget) if reference is None else None
     if reference is None:
         if all_sure is None:
             return None
         reference = all_sure.best
-    below, slower = _slowest_competitive(question, reference), list[tuple[SearchResult, Step]]()
-    kinds = [*steps(question, sure)]
+    below, slower = _slowest_competitive(question, reference), list[tuple[SearchResult, LayoutKind]]()
+    kinds = [*layout_kinds(question, sure)]
     for number, step in enumerate(kinds):
         if reference is best and is_allowed(best.layout, question, step.limits):
             return result, step
@@ -381,7 +381,7 @@ def simplest_competitive(
     all_sure = all_sure or _search(question, sure, budget, _no_slower_than(reference))
     if all_sure is not None and not all_sure.estimates:  # the reference recomputes as the trainer cannot
         all_sure = _search(question, sure, budget)
-    fitting = Step(f"fit with {100 * FITTING:.0f} %", sure)
+    fitting = LayoutKind(f"fit with {100 * FITTING:.0f} %", sure)
     return None if all_sure is None else (all_sure, fitting)
 
 
@@ -457,7 +457,7 @@ def share_compared(question: Question) -> float | None:
     return scenarios.unexplained
 
 
-def choose(
+def choose_by_scenarios(
     question: Question, limits: Restrictions, result: SearchResult, budget: Budget
 ) -> tuple[Layout, PlanChoice] | None:
     """Layout with the least mean over scenarios among the fastest of a finished search, with the comparison;

@@ -69,7 +69,7 @@ def step_pieces(space: Space, pp: Ints, costs: StageCosts, allowed: Bools) -> St
     layers, kinds, x, by_kind = space.question.model.num_layers, space.question.kinds, costs, costs.each_kind
     backward = [np.where(allowed, cost.layer_backward, np.inf).min(axis=1) for cost in by_kind]
     seconds_of_kinds = [cost.layer_forward + up for cost, up in zip(by_kind, backward, strict=True)]
-    update = kinds.of_fullest(pp, [cost.layer_optimizer for cost in by_kind])
+    update = kinds.lower_bound_of_fullest_rank(pp, [cost.layer_optimizer for cost in by_kind])
     return StepPieces(
         forward=x.layer_forward,
         backward=kinds.mean(backward),
@@ -119,7 +119,7 @@ def shortest_steps(space: Space, cores: Ints, pieces: StepPieces) -> Array:
     else:
         way, missing, other_way = way + backward + x.p2p, missing + backward - back, np.maximum(first, back)
     shared = m * (blocks + pp * stage) / pp + (pp - 1) / 2 * way - (pp - 1) / pp * missing
-    fullest = m * (space.question.kinds.of_fullest(pp, list(x.of_kinds.T)) + stage)
+    fullest = m * (space.question.kinds.lower_bound_of_fullest_rank(pp, list(x.of_kinds.T)) + stage)
     longest = np.maximum(np.maximum(shared, fullest), serial + (m - 1) * other_way)
     return longest + x.tail_seconds
 
@@ -318,7 +318,9 @@ def _unshared_pieces(space: Space, cores: Ints, choices: Sequence[Bools]) -> lis
     for zero, has in space.zero_stages_of(cores):
         staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0))
         kinds = [block_update_seconds(own, staged) for own in space.question.by_kind]
-        update = np.minimum(update, np.where(has, space.question.kinds.of_fullest(rows.pp, kinds), np.inf))
+        update = np.minimum(
+            update, np.where(has, space.question.kinds.lower_bound_of_fullest_rank(rows.pp, kinds), np.inf)
+        )
     deferrable = choice_pieces[0].deferrable_weight_seconds
     if space.splits_backward:
         deferrable = step_pieces(space, rows.pp, at(min(stages)), choices[0]).deferrable_weight_seconds

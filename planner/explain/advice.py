@@ -269,7 +269,7 @@ class ChangePath:
         """Append the change with the largest gain for its effort, and return whether there is one."""
         current = self.changes[-1].with_earlier if self.changes else self.today
         candidates = [
-            (self._worth(current, after), move, after)
+            (self._gain_per_trouble(current, after), move, after)
             for move in self._promising(current)
             if (after := self._after(move, current.layout)) is not None and after.fits
         ]
@@ -288,7 +288,7 @@ class ChangePath:
             return True
         return False
 
-    def _worth(self, current: Estimate, changed: Estimate) -> float:
+    def _gain_per_trouble(self, current: Estimate, changed: Estimate) -> float:
         """Relative gain per weight of effort; if today's layout does not fit, the ratio of the steps."""
         weight = WEIGHT[trouble_between(current.layout, changed.layout)]
         if not current.fits:

@@ -367,7 +367,7 @@ _RULES: dict[str, Row] = {
             & (np.fmod(q.model.recurrence.heads if q.model.recurrence else 0, multiplied(x.cp, x.tp)) != 0)
         ),
         "a scan's tokens are traded for heads: tp{layout.tp} x cp{layout.cp} ranks share"
-        " {model.recurrence.heads} heads of its {model.recurrence.called}",
+        " {model.recurrence.heads} heads of its {model.recurrence.title}",
     ),
     "cp splits one sequence": (
         lambda q, x: (x.cp > 1) & bool(q.model.stacks or q.model.tower or q.model.diffusion),
@@ -381,7 +381,7 @@ _RULES: dict[str, Row] = {
         _updates_at_once,
     ),
     "an indexer picks from all keys": (
-        lambda q, x: (x.cp > 1) & q.model.picks & (context_ways(q, x) == CONTEXTS.index("ring")),
+        lambda q, x: (x.cp > 1) & q.model.uses_indexer & (context_ways(q, x) == CONTEXTS.index("ring")),
         "`cp{layout.cp}` passes keys round a ring, and an indexer of `{model.name}` picks from all of them",
         "`context=all-gather` has them together",
     ),

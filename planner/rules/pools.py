@@ -66,7 +66,7 @@ def pool_objections(question: Question, layout: Layout) -> list[Words]:
 
 def _stage_objections(question: Question, layout: Layout) -> Iterator[Words]:
     size, columns = layout.tp * layout.data_ranks, LayoutColumns.of([layout])
-    odd = list(_odd_pools(question, size, "pipeline rank", "tp x cp x dp"))
+    odd = list(_undivided_pools(question, size, "pipeline rank", "tp x cp x dp"))
     yield from odd
     if words := _written_schedule(layout):
         yield Words(f"{words} needs equal stages, and pools of different GPUs have none", "use 1f1b or gpipe")
@@ -84,7 +84,7 @@ def _stage_objections(question: Question, layout: Layout) -> Iterator[Words]:
 
 def _replica_objections(question: Question, layout: Layout) -> Iterator[Words]:
     size, columns = layout.tp * layout.cp * layout.pp, LayoutColumns.of([layout])
-    odd = list(_odd_pools(question, size, "replica", "tp x cp x pp"))
+    odd = list(_undivided_pools(question, size, "replica", "tp x cp x pp"))
     yield from odd
     right, named = (
         dict(zip(question.names, parts_in(question, size), strict=True)),
@@ -121,7 +121,7 @@ def _replica_objections(question: Question, layout: Layout) -> Iterator[Words]:
         yield Words(text, "use a smaller mbs, or larger replicas")
 
 
-def _odd_pools(question: Question, size: int, part: str, axes: str) -> Iterator[Words]:
+def _undivided_pools(question: Question, size: int, part: str, axes: str) -> Iterator[Words]:
     """Sentence for every pool that parts of `size` GPUs do not divide."""
     for pool in (pool.cluster for pool in question.pools):
         if pool.num_gpus % size:

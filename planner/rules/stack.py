@@ -46,7 +46,7 @@ def _precision(question: Question, layout: Layout) -> Words:
     return Words(text + why, IN_16_BITS)
 
 
-def _adapts_others(question: Question) -> bool:
+def _adapts_unsupported_matrices(question: Question) -> bool:
     """Whether adapters are on matrices other than those of attention and dense MLPs, or in a model with other
     parts."""
     model, tuning = question.model, question.training.tuning
@@ -171,7 +171,7 @@ _RUNNABLE: dict[str, Row] = {
         "the executor keeps gradients, moments and master weights in fp32, and the plan does not",
     ),
     "adapters of dense blocks": (
-        lambda q, x: (x.tp > 0) & _adapts_others(q),
+        lambda q, x: (x.tp > 0) & _adapts_unsupported_matrices(q),
         "the executor has adapters for attention and dense MLPs in fp32 and bf16, without latent attention or a tower",
         "name matrices with --targets q,k,v,o,gate,up,down",
     ),

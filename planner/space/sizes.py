@@ -159,7 +159,7 @@ def plain_layouts(question: Question | RecommenderQuestion, gpus: int) -> tuple[
 def possible(count: int, cluster: ClusterSpec) -> bool:
     """Whether a number of GPUs is part of a node, or whole connected nodes."""
     per_node, connected = cluster.gpus_per_node, cluster.links.inter_node is not None
-    whole_nodes = connected and count % per_node == 0 and not cluster.odd_buildings(count // per_node)
+    whole_nodes = connected and count % per_node == 0 and not cluster.building_problem(count // per_node)
     return count <= per_node or whole_nodes
 
 

@@ -71,10 +71,10 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
         return
     mistakes = "; ".join(_contradictions(plan, plan.certificate, priced))
     yield Check("certificate", not mistakes, mistakes or "its bound and gap agree with the step")
-    yield evenly_placed(plan, chosen)
+    yield _check_even_placements(plan, chosen)
     spending = budget or Budget()
     spending.solver = "cbc"  # not the default solver
-    questions = {"optimum": _ask_again(plan, plan.certificate, priced, spending)}
+    questions = {"optimum": _repeat_search(plan, plan.certificate, priced, spending)}
     if plan.objective is not None and plan.objective.offers:
         questions["clusters"] = _ask_of_clusters(plan, plan.objective, spending)
     for name, checks in questions.items():
@@ -124,7 +124,7 @@ def _contradictions(plan: Plan, certificate: Certificate, priced: Estimate) -> I
         yield "its cluster, `gpus_per_node`, profile and price are those of none of `offers`"
 
 
-def evenly_placed(plan: Plan, chosen: Estimate) -> Check:
+def _check_even_placements(plan: Plan, chosen: Estimate) -> Check:
     """Check that no evenly placed layout is better: candidates by a separate formula, then priced in full."""
     limits, name = plan.restrictions.read, "spot check"
     question = limits.apply_confidence(plan.question)
@@ -155,7 +155,7 @@ def evenly_placed(plan: Plan, chosen: Estimate) -> Check:
     return Check(name, True, f"{len(tried)} promising layouts, evenly placed, {fastest}")
 
 
-def _ask_again(plan: Plan, certificate: Certificate, priced: Estimate, budget: Budget) -> Iterator[Check]:
+def _repeat_search(plan: Plan, certificate: Certificate, priced: Estimate, budget: Budget) -> Iterator[Check]:
     """Repeat the search, and check that nothing is better and that its certificate is the same."""
     written, recommendation = plan.objective, plan.recommendation
     objective = Objective() if written is None else written.terms

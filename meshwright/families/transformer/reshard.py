@@ -48,7 +48,7 @@ class Resharded(AnswerBase):
             "layouts": [str(layout) for layout in self.layouts],
             "states": self.states,
             "seconds": {"inside_node": inside, "network": network, "total": max(inside, network)},
-            "extra_bytes": float(self.moved.arriving.max()),
+            "extra_bytes": float(self.moved.received_total.max()),
             "ranks": self.rows,
         }
 
@@ -56,7 +56,7 @@ class Resharded(AnswerBase):
     def text(self) -> tuple[str, ...]:
         found, (inside, network) = self.moved, self.moved.seconds(self.question)
         needed, arriving, near = (
-            float(own.sum()) for own in (found.needed, found.arriving, found.received_inside)
+            float(own.sum()) for own in (found.needed, found.received_total, found.received_inside)
         )
         most = {name: format_bytes(float(own.max())) for name, own in found._asdict().items()}
         facts = {
@@ -68,7 +68,8 @@ class Resharded(AnswerBase):
             f" node, sends up to {most['sent']} and {most['sent_inside']}",
             "time": f"{format_seconds(max(inside, network))} at least: network {format_seconds(network)}, links of a"
             f" node {format_seconds(inside)}, side by side",
-            "memory": f"up to {format_bytes(float(found.arriving.max()))} more on a GPU while both layouts are there",
+            "memory": f"up to {format_bytes(float(found.received_total.max()))} more on a GPU while both layouts are"
+            " there",
         }
         what = "weights, master weights and moments" if self.states else "weights"
         said = wrapped(f"{what} of {self.question.model.name} on {gpus_in_words(self.question)}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cost_models.communication.topology import met_levels
+from cost_models.communication.topology import used_levels
 from cost_models.errors import InfeasibleError, InputError, UnknownNameError
 from cost_models.estimate import Estimate
 from cost_models.question import Question, parts_of
@@ -196,7 +196,7 @@ def draw_far_links(
     from planner.answers.frontier import far_links_frame
 
     require_one_kind(question, "far-links")
-    levels = met_levels(question.cluster)
+    levels = used_levels(question.cluster)
     if sum(level.network for level in levels) < 2:
         raise InputError(
             f"`far-links` has nothing to draw: all nodes of `{question.cluster.name}` are on one network",

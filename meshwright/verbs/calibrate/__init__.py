@@ -70,7 +70,7 @@ class CalibrateFlags:
     out: str = flag(
         "FILE", "Profile to write; for runs also FOLDER/.", default="profile.yaml", names=("-o", "--out")
     )
-    processes: int | None = flag("N", "Default: one per device.", kind=int, least=1)
+    processes: int | None = flag("N", "Default: one per device.", kind=int, minimum=1)
     quick: bool = switch("Fewer repeats, about half the time.")
     more: tuple[Path, ...] = field(
         default=(), metadata=argument("[REPORT]...", "More reports for --from-run.", kind=list[Path])
@@ -82,8 +82,8 @@ class CalibrateFlags:
     from_runs: tuple[Path, ...] = flag(
         "FILE.csv", "Fit to a table of timed runs of any cluster; repeatable.", kind=list[Path], default=()
     )
-    stack: str | None = flag("NAME", "Runs of this stack only.", offers="stacks")
-    gpu: str | None = flag("NAME", "Runs on this GPU only.", offers="gpus")
+    stack: str | None = flag("NAME", "Runs of this stack only.", completion="stacks")
+    gpu: str | None = flag("NAME", "Runs on this GPU only.", completion="gpus")
     cross_validate: bool = switch("Errors of sources left out of every fit.")
 
     @property

@@ -37,7 +37,7 @@ class CatalogOptions:
     name: str | None = field(
         default=None,
         metadata=argument(
-            "", "One entry in full; for schema: model, cluster, training, ...", offers="entries"
+            "", "One entry in full; for schema: model, cluster, training, ...", completion="entries"
         ),
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
-from cost_models.flags import as_keywords, flag, out, part_of, switch
+from cost_models.flags import as_keywords, flag, output_flag, part_of, switch
 from meshwright.verbs.contract.command import command
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class DiscoverOptions:
     """What `discover` takes."""
 
-    nodes: int | None = flag("N", "Of the cluster; default: the SLURM job's, or 1.", kind=int, least=1)
+    nodes: int | None = flag("N", "Of the cluster; default: the SLURM job's, or 1.", kind=int, minimum=1)
     name: str | None = flag("NAME", "Of the cluster; default: SLURM's.")
     links: Mapping[str, str] | None = None
     """What you know of links: `{"inter_node": "infiniband,400Gb/s,5us"}`; the latency may be left out."""
@@ -90,11 +90,11 @@ class ClusterFlags(DiscoverOptions):
     )
     gpu: str | None = flag("NAME", "GPU of the links, where their file has none.")
     hosts: str | None = flag("PATTERN", "GPU nodes among the hosts of `ibnetdiscover`: 'gpu*'.")
-    gpus_per_node: int | None = flag("N", "GPUs a node; default: its adapters.", kind=int, least=1)
+    gpus_per_node: int | None = flag("N", "GPUs a node; default: its adapters.", kind=int, minimum=1)
     link: tuple[str, ...] = flag(
         "LINK", "A link you know: inter_node=infiniband,400Gb/s,5us.", kind=list[str], default=()
     )
-    out: Path | None = out("Cluster file to write.")
+    out: Path | None = output_flag("Cluster file to write.")
 
 
 @command(ClusterFlags, name="cluster")

@@ -22,11 +22,11 @@ class DoctorOptions:
     """What `doctor` takes."""
 
     plan: AnyPlan | HasPlan | str | Path | None = flag(
-        "PLAN", "Compare with what it assumes.", kind=Path, offers="plans"
+        "PLAN", "Compare with what it assumes.", kind=Path, completion="plans"
     )
     """Compared with what its prediction counts on; None: devices are compared with one another only."""
     processes: int | None = flag(
-        "N", "Default: one per device, or the plan's.", kind=int, least=1, kw_only=True
+        "N", "Default: one per device, or the plan's.", kind=int, minimum=1, kw_only=True
     )
     """That are measured at once; None: those of the job, or of the plan, as far as this machine has devices for
     them."""

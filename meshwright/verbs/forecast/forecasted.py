@@ -61,7 +61,7 @@ class Forecasted(AnswerBase):
         else:
             shares = (np.arange(_STEPS) + 0.5) / _STEPS
             normal = np.array([NormalDist().inv_cdf(share) for share in shares])
-            drawn = draw_ends_of(self.found, self.expected.drawn(normal))
+            drawn = draw_ends_of(self.found, self.expected.sample_steps(normal))
         return drawn.at(0.05), self.found.seconds, drawn.at(0.95)
 
     @cached_property

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.documents import printable
 from cost_models.errors import WARNING, UnknownNameError
-from cost_models.flags import argument, flag, out, part_of
+from cost_models.flags import argument, flag, output_flag, part_of
 from meshwright.inputs.options import Failures, tokens_flag
 from meshwright.verbs.contract.command import command
 
@@ -55,7 +55,7 @@ class PlotOptions(Failures):
         "WORD", "ladder: parallel-block, window=N, batch=N.", kind=list[str], default=()
     )
     """For `ladder`: what may change of the training."""
-    time_limit: float | None = flag("SECONDS", "Of all searches; 120.", kind=float, least=0.001)
+    time_limit: float | None = flag("SECONDS", "Of all searches; 120.", kind=float, minimum=0.001)
 
 
 def plot(
@@ -85,17 +85,17 @@ class PlotFlags(PlotOptions):
     """What `meshwright plot` takes."""
 
     drawn: str = field(
-        metadata=argument("KIND", f"What to draw: {', '.join(PLOTS)}.", check=_known, offers="plots")
+        metadata=argument("KIND", f"What to draw: {', '.join(PLOTS)}.", check=_known, completion="plots")
     )
     files: tuple[Path, ...] = field(
         metadata=argument(
             "FILE...",
             "A plan; time: several; accuracy, ranks: run reports; topology: CLUSTER [PLAN].",
             kind=list[Path],
-            offers="plans",
+            completion="plans",
         )
     )
-    out: Path | None = out("Default KIND.png; .svg, .pdf.")
+    out: Path | None = output_flag("Default KIND.png; .svg, .pdf.")
 
 
 @command(PlotFlags, name="plot")

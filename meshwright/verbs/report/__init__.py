@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cost_models.flags import argument, as_keywords, flag, out, plan_file
+from cost_models.flags import argument, as_keywords, flag, output_flag, plan_file
 from meshwright.inputs.options import Ending, tokens_flag
 from meshwright.verbs.contract.command import command
 
@@ -55,8 +55,8 @@ def report(options: ReportOptions) -> Reported:
 class ReportFlags(ReportOptions):
     """What `meshwright report` takes."""
 
-    time_limit: float | None = flag("SECONDS", "Of all searches; 60.", kind=float, least=0.001)
-    out: Path | None = out("Default: the plan's name with .html.")
+    time_limit: float | None = flag("SECONDS", "Of all searches; 60.", kind=float, minimum=0.001)
+    out: Path | None = output_flag("Default: the plan's name with .html.")
 
 
 @command(ReportFlags, name="report", shows=("json", "quiet"))

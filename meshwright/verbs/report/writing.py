@@ -9,7 +9,7 @@ from typing import Any
 
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.whole import write_whole
-from cost_models.flags import part_of, said
+from cost_models.flags import given_flags, part_of
 from executor.measure.any_report import AnyReport
 from meshwright.pages.chapters import Chapter, Listing, Picture
 from meshwright.pages.html import page
@@ -28,7 +28,7 @@ from planner.search.search import Budget
 def write_page(options: ReportOptions) -> Reported:
     """Write the page. Raises InputError."""
     plan = options.plan
-    loaded, verbs = read_plan(plan, "report", said(options))
+    loaded, verbs = read_plan(plan, "report", given_flags(options))
     measured = None if options.run is None else _report_of(loaded, Path(options.run))
     request = PageRequest(
         name=str(plan) if isinstance(plan, (str, Path)) else USUAL_NAME,
@@ -68,7 +68,7 @@ def _beside(plan: AnyPlan, measured: AnyReport) -> Chapter:
 
 def _end(plan: AnyPlan, options: ReportOptions, request: PageRequest) -> Iterator[Chapter]:
     """The day training ends, where it is asked for or the tokens are known. Raises InputError."""
-    if not isinstance(plan, Plan) or not (said(options) or plan.training.tokens is not None):
+    if not isinstance(plan, Plan) or not (given_flags(options) or plan.training.tokens is not None):
         return
     title = "When it ends"
     request.tell("forecasting")

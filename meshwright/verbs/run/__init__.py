@@ -39,9 +39,9 @@ class RunFlags:
     """What `meshwright run` takes besides the fields of `RunConfig`, which are in `config`."""
 
     plan: Path = field(metadata=plan_file())
-    dry_run: bool = switch("Build every stage without its devices; train nothing.", after="profiler")
+    dry_run: bool = switch("Build every stage without its devices; train nothing.", listed_after="profiler")
     operations: str | None = flag(
-        "NAME", "Failures, storage: catalogue name or file.", offers="operations", after="every"
+        "NAME", "Failures, storage: catalogue name or file.", completion="operations", listed_after="every"
     )
     config: Mapping[str, Any]
 

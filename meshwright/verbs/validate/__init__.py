@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
-from cost_models.flags import flag, out, switch
+from cost_models.flags import flag, output_flag, switch
 from meshwright.verbs.contract.command import command
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 class ValidateOptions:
     """What `validate` takes besides tables of runs."""
 
-    stack: str | None = flag("NAME", "Software stack: catalogue name or file.", offers="stacks")
+    stack: str | None = flag("NAME", "Software stack: catalogue name or file.", completion="stacks")
     profile: str | HardwareProfile | None = flag(
-        "NAME", "Hardware profile: catalogue name or file.", offers="profiles"
+        "NAME", "Hardware profile: catalogue name or file.", completion="profiles"
     )
-    anchors: int = flag("K", "Calibrate each sweep on K of its rows.", default=0, kind=int, least=0)
+    anchors: int = flag("K", "Calibrate each sweep on K of its rows.", default=0, kind=int, minimum=0)
 
 
 def validate(
@@ -71,7 +71,7 @@ class ValidateFlags(ValidateOptions):
         panel="subject",
     )
     recommenders: bool = switch("Runs of recommenders, in columns of their own.")
-    out: Path | None = out("Write a page with plots.", "FOLDER")
+    out: Path | None = output_flag("Write a page with plots.", "FOLDER")
 
 
 @command(ValidateFlags, name="validate")

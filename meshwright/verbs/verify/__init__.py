@@ -30,7 +30,7 @@ class VerifyOptions(Proving):
     plan: str | Path | AnyPlan | ServingPlan = field(metadata=plan_file())
     _: KW_ONLY
     time_limit: float | None = flag(
-        "SECONDS", "Then stop with the gap.", kind=float, least=0.001, unsaid=VERIFY_SECONDS
+        "SECONDS", "Then stop with the gap.", kind=float, minimum=0.001, command_default=VERIFY_SECONDS
     )
 
 

@@ -173,7 +173,7 @@ def hold(found: ReshardBytes, counted: np.ndarray) -> None:
     there, needed, received, crossed = counted.T
     assert found.there == pytest.approx(there)
     assert found.needed == pytest.approx(needed)
-    assert found.arriving == pytest.approx(received)
+    assert found.received_total == pytest.approx(received)
     of_nodes = found.received.reshape(-1, PER_NODE).sum(axis=1)
     assert of_nodes == pytest.approx(crossed[::PER_NODE])
     assert found.sent.sum() == pytest.approx(found.received.sum())

@@ -17,8 +17,8 @@ from cost_models.expected import (
     ExpectedStep,
     expected_step,
     features_of,
-    fitted,
     names_of,
+    shipped_constants,
     spread_of,
     timed_rows,
 )
@@ -62,11 +62,11 @@ def test_the_same_question_pulls_towards_what_was_measured() -> None:
     from cost_models.expected import row_of
 
     question, own = priced("dgx-h100", TIMED)
-    kernel, _, _ = fitted()
+    kernel, _, _ = shipped_constants()
     rows, errors = timed_rows()
     asked = row_of(question, own.layout, 0.1)
     same = np.abs(rows.features - asked.features).max(axis=1) < 0.05
-    near = rows.some(same | (rows.names["source"] == "megatron_core_h100"))
+    near = rows.select(same | (rows.names["source"] == "megatron_core_h100"))
     moved = np.where(same, 0.2, errors)[same | (rows.names["source"] == "megatron_core_h100")]
     assert same.sum() == 3
     mean, deviation = kernel.posterior(asked, near, moved)
@@ -87,7 +87,7 @@ def test_a_borrowed_profile_widens_the_interval_and_has_an_error_of_its_own() ->
     assert other.high / other.low > 1.1 * own.high / own.low
     trust = priced("ec2-g6e", TIMED)[1].trust
     assert trust.borrowed == "h100-sxm"
-    assert trust.error == fitted()[2]["borrowed_error"] > 0.05
+    assert trust.error == shipped_constants()[2]["borrowed_error"] > 0.05
     assert "borrowed from h100-sxm" in str(trust)
 
 
@@ -101,7 +101,7 @@ def test_no_interval_reaches_above_eighty_percent_mfu() -> None:
 
 def test_draws_end_where_the_interval_does() -> None:
     found = expected("dgx-h100", TIMED)
-    ends = found.drawn(np.array([-1.6448536, 0.0, 1.6448536]))
+    ends = found.sample_steps(np.array([-1.6448536, 0.0, 1.6448536]))
     assert ends == pytest.approx([found.low, found.seconds, found.high], rel=1e-6)
 
 

@@ -140,7 +140,7 @@ def test_what_blocks_here_do_not_compute_is_left_out_and_said(
     loaded = load(tmp_path, config)
     assert loaded.spec.left_out == left_out
     said = [one for one in loaded.assumptions if "`run` refuses" in one]
-    without, priced = (", ".join(one) for one in (left_out, loaded.spec.priced_alone))
+    without, priced = (", ".join(one) for one in (left_out, loaded.spec.not_in_executor))
     assert said == [
         *([f"a model without {without}, for prices; `run` refuses it"] if without else []),
         *([f"`run` refuses its {priced}, which prices know"] if priced else []),

@@ -15,7 +15,7 @@ from planner.answers.recommend import (
     LEAST_MEAN_GAIN,
     MAX_COMPARED,
     Recommendation,
-    choose,
+    choose_by_scenarios,
     middle_seconds,
     recommend,
     share_compared,
@@ -80,7 +80,7 @@ def test_who_has_no_scenarios_or_weighs_them_chooses_on_paper(
     question = with_scenarios(asked, told)
     question = replace(question, risk="none" if told is None else "averse")
     assert share_compared(question) is None
-    assert choose(question, Restrictions(), search(asked, top=1), Budget()) is None
+    assert choose_by_scenarios(question, Restrictions(), search(asked, top=1), Budget()) is None
 
 
 def test_the_choice_is_in_the_plan_file_and_is_made_again(

@@ -21,7 +21,14 @@ from cost_models.risk import FITTING, RISKS
 from cost_models.specs.hardware import Scenarios
 from cost_models.specs.training import TrainingSpec
 from planner.answers import recommend as module
-from planner.answers.recommend import Recommendation, Step, classical_layout, recommend, steps, within_error
+from planner.answers.recommend import (
+    LayoutKind,
+    Recommendation,
+    classical_layout,
+    layout_kinds,
+    recommend,
+    within_error,
+)
 from planner.formats.registry import exporter_of
 from planner.plan import make_plan
 from planner.search.search import Budget, search
@@ -156,7 +163,7 @@ def test_a_fastest_layout_of_the_simplest_kind_costs_no_more_searches() -> None:
         TrainingSpec(global_batch=64, sequence_length=1024),
     )
     budget = Budget()
-    limits = next(iter(steps(question, Restrictions()))).limits
+    limits = next(iter(layout_kinds(question, Restrictions()))).limits
     found = search(question, top=1, restrictions=limits)
     told = recommend(question, found, limits, budget)
     assert told is not None
@@ -168,7 +175,8 @@ def test_what_the_user_fixed_is_kept() -> None:
     question = gpt3()
     cp = Restrictions(only={"cp": frozenset([2])})
     assert all(
-        step.limits.only["cp"] == {2} and "cp" not in step.limits.unused for step in steps(question, cp)
+        step.limits.only["cp"] == {2} and "cp" not in step.limits.unused
+        for step in layout_kinds(question, cp)
     )
 
 
@@ -245,8 +253,8 @@ def test_what_a_trainer_cannot_run_is_no_reason_for_a_harder_layout(
         return 0.5 if one.compared_seconds < 1.05 * other.compared_seconds else 0.9
 
     each: dict[float | None, str] = {float(at): name for at, name in enumerate(seconds)}
-    ladder = [Step(name, replace(limits, max_memory=float(at))) for at, name in enumerate(seconds)]
-    monkeypatch.setattr(module, "steps", lambda *_: iter(ladder))
+    ladder = [LayoutKind(name, replace(limits, max_memory=float(at))) for at, name in enumerate(seconds)]
+    monkeypatch.setattr(module, "layout_kinds", lambda *_: iter(ladder))
     monkeypatch.setattr(module, "fastest_feasible", lambda *_: reference)
     monkeypatch.setattr(module, "_slowest_competitive", lambda *_: math.inf)
     monkeypatch.setattr(module, "chance_faster", chance)

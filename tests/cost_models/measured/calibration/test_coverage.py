@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
-from cost_models.estimate import untried
+from cost_models.estimate import words_beyond_runs
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
@@ -30,9 +30,12 @@ def runs(source: str, stack: str = "megatron-2021", most_gpus: int = 4096, **axe
 
 
 def test_a_profile_without_runs_says_nothing() -> None:
-    assert untried(question(), parse_layout("tp8 pp8 dp16")) == ()
+    assert words_beyond_runs(question(), parse_layout("tp8 pp8 dp16")) == ()
 
 
 def test_what_no_run_of_the_profile_had_is_named() -> None:
     asked = question(runs("far", tp="1 2"), runs("near", tp="1 8", pp="1 16", most_gpus=64))
-    assert untried(asked, parse_layout("tp8 pp8 cp2 dp8 recompute=full")) == ("cp2", "recompute=full")
+    assert words_beyond_runs(asked, parse_layout("tp8 pp8 cp2 dp8 recompute=full")) == (
+        "cp2",
+        "recompute=full",
+    )
