@@ -33,7 +33,8 @@ from executor.axes.offload.hook import OffloadAxis
 from executor.data.batches import Batches
 from executor.engine.engine import Engine
 from executor.launch.environment import worker_environment
-from executor.measure.memory import measure_tiers, predicted_parts
+from executor.measure.memory import measure_tiers
+from executor.measure.report import predicted_parts
 from executor.run_config import EngineOptions
 from planner.plan import Plan, make_plan
 
