@@ -60,7 +60,7 @@ def test_no_level_bounds_above_what_brute_force_finds(seed: int) -> None:
         relaxed = relaxed_bounds(space, every, allowed, max_memory)
         candidates = UniformCandidates(question, Restrictions(max_memory=max_memory), space)
         candidates.open_cores(every, threshold=0.0)
-        limited = pricing.limited(costs)
+        limited = costs.within(max_memory)
         quick, capacity = pricing.bounds(rows, limited), np.empty(len(rows))
         for own in groups_of(rows):
             capacity[own] = capacity_bounds(pricing.group(rows, limited, own))
