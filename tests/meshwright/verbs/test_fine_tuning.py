@@ -321,7 +321,9 @@ def test_frozen_matrices_are_charged_what_is_said_of_them(stack: str, base: str 
         training = TrainingSpec(global_batch=1, sequence_length=256, precision=precision, tuning=tuning)
         question = complete_question(model, cluster, training, stack=stack)
         sizes = sizes_of(question, LayoutColumns.of([Layout()]))
-        charged = float((sizes.persistent_block(sizes.states, sizes.experts)["weights"] / sizes.counts.block)[0])
+        charged = float(
+            (sizes.persistent_block(sizes.states, sizes.experts)["weights"] / sizes.counts.block)[0]
+        )
         words = " ".join(tuning_sentence(question).split()).partition(" frozen matrices in ")[2]
         said = re.search(r"([\d.]+) bytes a parameter", words)
         assert charged == pytest.approx(float(said[1]) if said else SAID_BYTES[words.split()[0]], rel=0.01), (
