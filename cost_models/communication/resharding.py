@@ -55,7 +55,7 @@ class StoredTensor(NamedTuple):
 
 
 class ReshardBytes(NamedTuple):
-    """(R,) bytes of every rank."""
+    """Bytes that each rank holds, needs, receives and sends when the layout changes, (R,)."""
 
     there: Array
     """Bytes held in the first layout."""

@@ -78,7 +78,7 @@ def measured_block(question: Question, columns: LayoutColumns) -> Passes:
         for one in operators
         if one.kind == "residual"
     ]
-    met = gradients_met(operators).items()
+    met = gradient_additions(operators).items()
     gradient_sums = [calls("add", {over.place: over.width}, count) for over, count in met]
     copies = np.where(columns.tp > 1, np.where(columns.sp == 1, _COPIES_OF_SPLIT, _COPIES_OF_WHOLE), 0)
     whole = columns.tokens(question.training.sequence_length) * model.hidden_size
@@ -109,8 +109,8 @@ def _biased_amounts(operators: Sequence[Operator]) -> Amount:
     return sum_amounts(terms)
 
 
-def gradients_met(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
-    """Additions of gradients in the backward pass: if n operators read the same tensor, n − 1."""
+def gradient_additions(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
+    """Number of gradient additions in the backward pass, by tensor: n − 1 where n operators read it."""
     met: dict[Tensor, float] = defaultdict(float)
     for one in operators:
         if one.kind == "residual" or (one.kind == "norm" and one.shares_input):

@@ -15,7 +15,7 @@ from cost_models.documents import Document, Key, printable
 from cost_models.errors import InputError, Problem, either
 from cost_models.hugging_face import windows as config_windows
 from cost_models.hugging_face.families import HYBRIDS, Family, Noted, table, unread
-from cost_models.hugging_face.rotary import as_before_five, unscaled
+from cost_models.hugging_face.rotary import old_rotary_keys, unscaled
 from cost_models.hugging_face.towers import tower_fields
 from cost_models.hugging_face.windows import Config, in_turns
 from cost_models.specs.transformer import Rotary
@@ -139,7 +139,7 @@ def _as_named_today(config: Config, family: Family, class_values: Config) -> Not
     spelled = {key: config[old] for key, old in family.older.items() if key not in config and old in config}
     gone = [family.older[key] for key in spelled]
     current = {key: value for key, value in config.items() if key not in gone}
-    rotary_keys = as_before_five(config)
+    rotary_keys = old_rotary_keys(config)
     noted = Noted({**later, **current, **spelled, **class_values, **rotary_keys})
     noted.read |= {*rotary_keys, *(_LATER[key] for key in later)}  # what says the same is read once
     return noted

@@ -60,8 +60,8 @@ def rotary(
     return {"rotary": (base_key, fields)} if fields else {}
 
 
-def as_before_five(config: Config) -> dict[str, Any]:
-    """Rotary keys from before `transformers` 5, with the values of its `rope_parameters`."""
+def old_rotary_keys(config: Config) -> dict[str, Any]:
+    """Rotary keys in the style before `transformers` 5, filled from `rope_parameters`."""
     parameters = config.get("rope_parameters")
     if not isinstance(parameters, dict):
         return {}

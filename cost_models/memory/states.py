@@ -97,8 +97,10 @@ def state_bytes(
     end: Part | None = None,
     on_device: DeviceShare = ALL_ON_DEVICE,
 ) -> StateBytes:
-    """Bytes per parameter on the device under each layout's ZeRO stage, for routed experts, for an `end`, or
-    for all other parameters; in fine-tuning, per parameter of the model.
+    """Bytes of weights, gradients and optimizer states on the device, per parameter of one part of the model: routed
+    experts, an `end`, or all others.
+
+    They follow from the ZeRO stage of each layout; in fine-tuning they are per parameter of the model.
 
     With w bytes for passes and m for the update: if the shards are the parameters (`fully_shard`, and every
     trainer without a master copy), m/d, and gathered from them w, which ZeRO-2 holds all step and ZeRO-3 a

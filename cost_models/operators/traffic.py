@@ -117,7 +117,7 @@ def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
         case "activation" if one.inputs == 1:
             return _PassBytes(2 * element, 3 * element, 1)
         case "activation":
-            return _gated_bytes(element, in_one_kernel=fused)
+            return _gated_traffic(element, in_one_kernel=fused)
         case "residual":  # reads all its terms and writes their sum, forward and for gradients
             return _PassBytes((one.inputs + 1) * element, (one.inputs + 1) * element)
         case "dropout" if question.dropout:
@@ -148,12 +148,12 @@ def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
                 return _PassBytes(0.0, 0.0)
             if stack.transformer_engine and mixer is not None and not mixer.delta:
                 return _PassBytes(2 * element, 3 * element, 1)
-            return _gated_bytes(element, in_one_kernel=of_scan or one.inputs == 2 or fused)
+            return _gated_traffic(element, in_one_kernel=of_scan or one.inputs == 2 or fused)
     return _PassBytes(0.0, 0.0)
 
 
-def _gated_bytes(element: float, *, in_one_kernel: bool) -> _PassBytes:
-    """Bytes of an activation; an eager gated one writes its activation before the product."""
+def _gated_traffic(element: float, *, in_one_kernel: bool) -> _PassBytes:
+    """Memory traffic of a gated activation, per element; unfused, it writes its result before the product."""
     return (
         _PassBytes(3 * element, 5 * element, 1) if in_one_kernel else _PassBytes(5 * element, 9 * element, 2)
     )

@@ -307,8 +307,8 @@ class Pipeline:
         step: Array = (ends_R + sync_R).max(axis=-1) + optimizer_R.max(axis=-1) + overhead
         return step
 
-    def step_seconds_under(self, costs: StageCosts, blocks_SP: Ints) -> Array:
-        """(K, ...) seconds of a step at K prices, given (K,) rows of costs that are equal on all ranks."""
+    def step_seconds_by_scenario(self, costs: StageCosts, blocks_SP: Ints) -> Array:
+        """Seconds of a step under each of K rows of costs (scenarios), (K, ...); costs are equal on all ranks."""
         batch, count = blocks_SP.ndim - 2, len(costs)
 
         def each(name: str) -> Array:

@@ -432,7 +432,7 @@ def shares(
 def shared(
     finish: Sequence[Finish], replicas: Sequence[int], microbatches: int, least: int = 1
 ) -> tuple[tuple[int, ...], ...]:
-    """Microbatches of each replica, for each pool, at least `least`.
+    """Division of the microbatches among replicas, `least` or more each, under which the slowest pool ends first.
 
     `finish` and the numbers of `replicas` are given for each pool; of equal finishes the first pool's goes
     first.

@@ -472,7 +472,7 @@ def seconds_under_scenarios(question: Question, layout: Layout) -> Array | None:
     if costs is None:
         return None
     placed = place_layout(layout, question)
-    return placed.pipeline(costs).step_seconds_under(costs.in_sorts, placed.blocks)
+    return placed.pipeline(costs).step_seconds_by_scenario(costs.in_sorts, placed.blocks)
 
 
 def weighed_seconds(question: Question, layout: Layout) -> float | None:

@@ -534,7 +534,8 @@ _MASK_KERNELS = 3
 
 
 def action_terms(pieces: Pieces) -> dict[str, Term]:
-    """Coefficients of an action by its pass, and of a hand-over that does not block."""
+    """Seconds that each action takes besides its blocks (sends, host, batch), by its pass, and those of a
+    send that does not block."""
     question, columns = pieces.question, pieces.columns
     each, ahead = question.hardware.action_host_seconds, pieces.device.launches_ahead
     hands_on = boundary_seconds(question, columns, pieces.links.groups)

@@ -65,7 +65,7 @@ class Sizes:
         dense = _persistent_bytes(states, own, self.fp8_copies)
         return sum_terms(dense, _persistent_bytes(experts, routed, self.fp8_copies))
 
-    def update_of_block(self, states: StateBytes, experts: StateBytes) -> Term:
+    def update_bytes_of_block(self, states: StateBytes, experts: StateBytes) -> Term:
         """Temporary bytes of the optimizer step of a block with these states."""
         return sum_terms(
             self.update_of(states, self.counts.block), self.update_of(experts, self.counts.experts)

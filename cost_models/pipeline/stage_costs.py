@@ -250,7 +250,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
         "layer_static": sizes.persistent_block(states, sizes.experts),
         "layer_activation": {"activations": kept.block},
         "layer_pending": {"activations": pending},
-        "layer_update": sizes.update_of_block(states, sizes.experts),
+        "layer_update": sizes.update_bytes_of_block(states, sizes.experts),
         "rank_update": {"optimizer": np.zeros(len(columns))},
         "embedding_static": sizes.persistent_end(first, counts.embedding)
         | {"buffers": boundaries.first_rank},
@@ -439,7 +439,8 @@ def terms_by_sort(each: Sequence[Terms]) -> Terms:
 
 
 def by_sort(values: Sequence[Array]) -> Array:
-    """(N, T) values by sort, from values of each kind, (N,) or (N, P)."""
+    """Values by sort (a kind of blocks under a recompute policy), (N, T), from those of each kind, (N, P) or, where no
+    policy matters, (N,)."""
     policies = len(RECOMPUTE_POLICIES)
     each = [np.repeat(value[:, None], policies, axis=1) if value.ndim == 1 else value for value in values]
     return np.concatenate(each, axis=-1)

@@ -65,7 +65,7 @@ class Accesses:
         return np.interp(np.asarray(hottest, np.float64), self.rows_up_to, self.share_up_to)
 
     def rows_for(self, share: npt.ArrayLike) -> Array:
-        """h⁻¹: fewest rows, of those used most, that have this share of the accesses. Not rounded to whole rows."""
+        """Fewest of the most used rows that receive this share of the accesses, not rounded to whole rows."""
         used = np.concatenate(([True], self.shares > 0))  # rows that nothing uses help no share
         share_up_to, rows_up_to = self.share_up_to[used], self.rows_up_to[used]
         return np.interp(np.asarray(share, np.float64), share_up_to, rows_up_to)
@@ -122,7 +122,8 @@ def rank_edges(rows: int) -> Ints:
 
 
 def power_sums(lower: Array, up_to: Array, exponent: float) -> Array:
-    """Σ r^−s over after < r ≤ up_to, by Euler and Maclaurin: integral, half the ends, a twelfth of their slopes."""
+    """Σ r^−s over `lower` < r ≤ `up_to`, s the `exponent`, by Euler and Maclaurin: integral,
+    half the ends, a twelfth of their slopes."""
     folds = np.log(up_to / lower)
     power = (1.0 - exponent) * folds
     tiny = np.abs(power) < 1e-12

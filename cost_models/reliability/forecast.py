@@ -127,7 +127,7 @@ class Forecast:
         """Variance of a segment and the waits of its failures, independent Bernoulli times exponential variables."""
         segment, wait = self.segment, self.waiting
         mean_wait, square = wait.mean_seconds, 2 * wait.chance * wait.seconds**2
-        p, retries = segment.first_fails, math.expm1(min(segment.retry_seconds / segment.mtbf, 300.0))
+        p, retries = segment.failure_probability, math.expm1(min(segment.retry_seconds / segment.mtbf, 300.0))
         count, squares = p * (1 + retries), p * (1 + 3 * retries + 2 * retries**2)
         first, _ = truncated(segment.mtbf, segment.length)
         retried, _ = truncated(segment.mtbf, segment.retry_seconds)

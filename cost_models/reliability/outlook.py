@@ -44,7 +44,7 @@ def draw_ends(prediction: Forecast, runs: int = RUNS, seed: int = SEED) -> Ends:
     """
     rng = np.random.default_rng(seed)
     segment, count = prediction.segment, max(1, round(prediction.segments))
-    fails = rng.binomial(count, segment.first_fails, runs)
+    fails = rng.binomial(count, segment.failure_probability, runs)
     passes = math.exp(-segment.retry_seconds / segment.mtbf)
     retries = np.where(fails > 0, rng.negative_binomial(np.maximum(fails, 1), passes), 0)
     seconds = (count - fails) * segment.length + fails * segment.retry_seconds

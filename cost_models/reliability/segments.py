@@ -68,8 +68,8 @@ class Segment:
         return max(0.0, self.expected - self.length - self.restarting)
 
     @property
-    def first_fails(self) -> float:
-        """Chance of a failure before the segment is done."""
+    def failure_probability(self) -> float:
+        """Probability of a failure before an attempt at the segment is done."""
         return -math.expm1(-self.length / self.mtbf)
 
     @property
@@ -84,7 +84,7 @@ class Segment:
         Without a failure it takes L; else the time to the first, T < L, and then trials that need W = R + f + L without
         one: mean m(e^{W/m} − 1), variance m²e^{2W/m} − 2mWe^{W/m} − m².
         """
-        m, p = self.mtbf, self.first_fails
+        m, p = self.mtbf, self.failure_probability
         length, need = self.length, self.retry_seconds
         grown = _exp(need / m)
         trials = m * (grown - 1)

@@ -708,7 +708,7 @@ class TransformerSpec(Spec):
         return None if pattern and pattern[layer % len(pattern)] == "full" else self.attention_window
 
     def attended(self, sequence_length: int) -> float:
-        """Keys that a query of a long sequence attends to, without the causal mask; mean over the blocks."""
+        """Keys that a query attends to in sequences of this length, ignoring the causal mask; mean over the blocks."""
         windowed = min(sequence_length, self.attention_window or sequence_length)
         return self._over_blocks(sequence_length, windowed) + self.source_share * sequence_length
 

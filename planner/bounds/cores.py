@@ -111,7 +111,7 @@ def shortest_steps(space: Space, cores: Ints, pieces: StepPieces) -> Array:
     block, stage = x.forward + x.backward, x.stage_forward + x.stage_backward
     blocks = layers * block + x.embedding + x.head
     forward, backward = x.stage_forward + x.lightest_forward, x.stage_backward + x.lightest_backward
-    empty = space.may_start_empty[cores]
+    empty = space.may_have_empty_stage[cores]
     first, back = np.where(empty, x.stage_forward, forward), np.where(empty, x.stage_backward, backward)
     way, missing, serial, other_way = forward + x.p2p, forward - first, blocks, first
     if space.splits_backward:

@@ -53,7 +53,7 @@ from cost_models.schedules.registry import schedule_named, stages_of_rank
 from cost_models.specs.choices import Schedule
 from cost_models.specs.kinds import Kinds
 from planner.placement.leaf import TOLERANCE
-from planner.placement.patterns import blocks_of_chunks, blocks_recomputed, chunk_sizes
+from planner.placement.patterns import blocks_of_chunks, chunk_sizes, policy_ends
 from planner.placement.rank_costs import RankCosts, cheapest_seconds
 
 PRECISION = 1e-5
@@ -349,7 +349,7 @@ def chunk_bounds(group: RankCosts) -> Array:
         fitting = np.flatnonzero(_sizes_may_fit(group, sizes_RC))
         if not len(fitting):
             continue
-        ends_TP = blocks_recomputed(group.allowed, sizes_RC.T, group.uses_full_counts)
+        ends_TP = policy_ends(group.allowed, sizes_RC.T, group.uses_full_counts)
         begin_RC = (np.cumsum(sizes_S) - sizes_S)[stage_of_RC]
         step = max(1, TABLE_ENTRIES // (len(ends_TP) * vpp))
         for start in range(0, len(fitting), step):

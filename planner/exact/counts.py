@@ -28,9 +28,9 @@ PRECISION = 1e-3
 """Relative width of the interval that holds a bound: it only orders the numbers."""
 
 
-def numbers_of(leaf: Leaf, cut_off: float = math.inf) -> list[tuple[float, Leaf]]:
-    """Bound and leaf of every number that may take less than `cut_off` seconds, lowest bound first; the leaf itself
-    where no number is to be chosen."""
+def leaves_by_full_count(leaf: Leaf, cut_off: float = math.inf) -> list[tuple[float, Leaf]]:
+    """Lower bound and leaf for each number of fully recomputed blocks that may take less than `cut_off` seconds, lowest
+    bound first; the leaf alone if there is no number to choose."""
     if not leaf.uses_full_counts or leaf.full_count is not None:
         return [(0.0, leaf)]
     return [(bound, replace(leaf, full_count=number)) for bound, number in numbers_in_time(leaf, cut_off)]
@@ -43,7 +43,7 @@ def good_of_numbers(leaf: Leaf, cut_off: float) -> tuple[tuple[Placement, float]
     if leaf.uses_full_counts and math.isinf(cut_off) and (first := least_number(leaf)) is not None:
         best = good_placement(replace(leaf, full_count=first))
     threshold = cut_off if best is None else best[1]
-    numbers = numbers_of(leaf, threshold)
+    numbers = leaves_by_full_count(leaf, threshold)
     for bound, numbered_leaf in numbers[:MOST_TRIED]:
         placement = good_placement(numbered_leaf) if best is None or bound < best[1] else None
         if placement and (best is None or placement[1] < best[1]):
@@ -62,7 +62,7 @@ def best_of_numbers(
     stopped: list[float] = []
     paths: list[CriticalPath] = []
     rounds = 0
-    for bound, numbered_leaf in numbers_of(leaf, min(seconds, cut_off)):
+    for bound, numbered_leaf in leaves_by_full_count(leaf, min(seconds, cut_off)):
         if bound >= min(seconds, cut_off):
             break
         solution = solve(numbered_leaf, min(seconds, cut_off))

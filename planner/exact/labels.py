@@ -72,7 +72,8 @@ class Windows:
 
 @lru_cache(maxsize=256)
 def windows_from(first: int, pp: int, microbatches: int) -> Windows | None:
-    """Windows of ranks `first` … `last` for last = first … pp − 1; None if there are too few microbatches."""
+    """Rounds, remainder and transfers of the path through each window of ranks `first` … `last`, for last =
+    first … pp − 1; None if microbatches do not outlast the warm-up."""
     after_warm_up = microbatches - 1 - (pp - first)
     if after_warm_up < 0:
         return None
@@ -629,7 +630,8 @@ def _sum_before(value_R: Array) -> Array:
 
 
 def undominated(kind: Ints, merits: Array) -> Bools:
-    """Labels that no label of the same kind (K,) dominates in all merits (K, D), (K,); of equals the first stays."""
+    """Mask (K,) of the labels that no other of the same kind beats or equals in all D merits; of equal labels the first
+    stays."""
     order = np.lexsort((-merits.sum(axis=1), kind))
     starts = np.flatnonzero(np.diff(kind[order], prepend=kind[order[0]] - 1))
     survives = np.zeros(len(kind), dtype=np.bool_)
@@ -696,7 +698,7 @@ def place_by_labels(
             break
         rounds, ways = rounds + 1, all_ways(choices)
         cuts = (
-            _weighed_cuts(leaf, choices, weighed_paths)
+            _mean_path_cuts(leaf, choices, weighed_paths)
             if isinstance(leaf, WeighedLeaf)
             else cuts_of(choices, ways, paths)
         )
@@ -762,9 +764,9 @@ def label_pass(choices: Choices, ways: Bools, cuts: Cuts, target: float) -> Labe
     )
 
 
-def _weighed_cuts(leaf: WeighedLeaf, choices: Choices, paths: Sequence[ScenarioPaths]) -> Cuts:
-    """Cuts of the mean length of every set of paths: each path with the synchronisation of its last rank, one rank's
-    optimizer step and the overhead of its scenario."""
+def _mean_path_cuts(leaf: WeighedLeaf, choices: Choices, paths: Sequence[ScenarioPaths]) -> Cuts:
+    """One cut for each set of scenario paths, of their mean length in seconds: each path with the
+    synchronisation of its last rank, one rank's optimizer step and the overhead of its scenario."""
     leaves = leaf.scenario_leaves
     scenario_choices = [replace(choices, leaf=x, backward=x.backward(choices.blocks).T) for x in leaves]
     added = np.zeros((len(paths), leaf.pp, len(choices.sizes)))

@@ -38,7 +38,7 @@ import pulp
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.errors import RunError
 from cost_models.schedules.timeline import CriticalPath
-from planner.exact.counts import best_of_numbers, numbers_of
+from planner.exact.counts import best_of_numbers, leaves_by_full_count
 from planner.exact.labels import (
     Choices,
     choices_in_time,
@@ -400,7 +400,7 @@ def _columns(survivor: Survivor, target: float) -> Columns | None:
         return pattern_columns(survivor.leaf, target)
     tables = [
         stage_columns(choices)
-        for _, numbered_leaf in numbers_of(survivor.leaf, target * (1 + TOLERANCE))
+        for _, numbered_leaf in leaves_by_full_count(survivor.leaf, target * (1 + TOLERANCE))
         if (choices := choices_in_time(numbered_leaf, target, survivor.met_paths)) is not None
     ]
     return Columns.joined(tables) if tables else None

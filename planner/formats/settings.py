@@ -111,7 +111,7 @@ class Settings:
         return value
 
     def unread(self) -> list[str]:
-        """Assumptions about settings that nothing read. Raises InputError as `unpriced` does."""
+        """Assumptions, one for each setting that the reader did not use. Raises InputError as `unpriced` does."""
         return unpriced(self.unused(self._fate))
 
     def unused(self, fate: Callable[[str], Fate | None]) -> list[UnusedSetting]:

@@ -309,7 +309,7 @@ class WeighedLeaf(Leaf):
 
     def _steps(self, blocks_SP: Ints) -> Array:
         """Step seconds in every scenario, (K, ...)."""
-        return self.step_seconds_under(self.scenarios, blocks_SP)
+        return self.step_seconds_by_scenario(self.scenarios, blocks_SP)
 
 
 def leaf_fields(leaf: Leaf) -> dict[str, Any]:

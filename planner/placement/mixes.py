@@ -139,7 +139,8 @@ def _fastest_from(leaf: Leaf, size_B: Ints, start_C: Ints) -> tuple[Array, Ints]
 def _mixes_by_sort(
     kinds: Kinds, sizes: tuple[int, ...], allowed: tuple[bool, ...], starts: tuple[int, ...]
 ) -> Ints:
-    """Every mix of each number of blocks from each start, (B, C, M, 1, K·P); all `sizes` have equally many mixes."""
+    """All ways to divide each number of blocks among recompute policies, by kind and policy, for each starting block,
+    (sizes, starts, mixes, 1, K·P); all `sizes` have equally many mixes."""
     mixes_BMP = np.stack([every_mix(size, np.array(allowed)) for size in sizes])
     return kinds.in_sorts(mixes_BMP[:, None, :, None], np.array(starts)[:, None, None])
 

@@ -57,9 +57,9 @@ def chunk_sizes(num_layers: int, stages: int, most_smaller: int = MOST_SMALLER) 
     return sizes_ZS[(sizes_ZS[:, 1:-1] > 0).all(axis=1)]
 
 
-def blocks_recomputed(allowed_P: Bools, sizes_CR: Ints, per_chunk: bool = False) -> Ints:
-    """End of the blocks that recompute at least as much as each policy, (T, P), counted over a rank or, with
-    `per_chunk`, over each chunk; policies are in order of rising recompute."""
+def policy_ends(allowed_P: Bools, sizes_CR: Ints, per_chunk: bool = False) -> Ints:
+    """Every way (T, P) to divide the blocks of a rank or, with `per_chunk`, of a chunk among recompute
+    policies: for each policy the index where the blocks that recompute at least as much end."""
     most_blocks = int((sizes_CR if per_chunk else sizes_CR.sum(axis=0)).max())
     policies = np.flatnonzero(allowed_P).tolist()
     ends_TP = np.zeros((1, len(allowed_P)), dtype=np.int64)
@@ -101,7 +101,7 @@ def _patterns(
     sizes_ZS = chunk_sizes(num_layers, stages, smaller)
     parts = []
     for sizes_S in sizes_ZS:
-        ends_TP = blocks_recomputed(np.array(allowed), sizes_S[stage_of_CR], per_chunk)
+        ends_TP = policy_ends(np.array(allowed), sizes_S[stage_of_CR], per_chunk)
         blocks_TSP = np.empty((len(ends_TP), stages, len(allowed)), dtype=np.int64)
         for stage_of_C in stage_of_CR.T:
             blocks_TSP[:, stage_of_C] = blocks_of_chunks(ends_TP, sizes_S[stage_of_C], per_chunk)

@@ -188,7 +188,7 @@ class Prover:
 
     @property
     def abandoned(self) -> int:
-        """Number of undecided layouts if all of them were abandoned with time to spare; else 0."""
+        """Number of undecided layouts if all were abandoned though time remains; 0 if any can still be decided."""
         return 0
 
     def __init__(self, candidates: Candidates, settings: SearchSettings) -> None:
@@ -259,7 +259,7 @@ class BranchAndBound(Prover):
 
     @property
     def abandoned(self) -> int:
-        """Number of undecided layouts if all of them were abandoned with time to spare; else 0."""
+        """Number of undecided layouts if all were abandoned though time remains; 0 if any can still be decided."""
         rows = self._open_rows()
         if (rows & ~self.rows.abandoned).any() or self.candidates.least_closed() < self._threshold():
             return 0

@@ -90,7 +90,7 @@ class Pricing:
         )
 
     def leaf(self, columns: LayoutColumns, costs: StageCosts, row: int) -> Leaf:
-        """One layout, to be placed."""
+        """The placement problem of one layout: a leaf of the search."""
         leaf, columns = self.group(columns, costs, np.array([row])).leaf, columns.rows(np.array([row]))
         leaf = replace(leaf, least_blocks=int(named_blocks(columns)[0]))
         if not self.space.in_scenarios:
@@ -161,7 +161,7 @@ class UniformCandidates:
             space=space,
             policies=limits.recompute(question),
             max_memory=limits.max_memory,
-            uses_full_counts=limits.counts_blocks(question),
+            uses_full_counts=limits.recomputes_by_count(question),
         )
         self.question, self.max_memory = question, limits.max_memory
         self._limits = limits

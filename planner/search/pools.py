@@ -52,7 +52,7 @@ class PoolCandidates:
     ) -> None:
         self.question, self.max_memory = question, limits.max_memory
         self._policies, self._stages = limits.recompute(question), stages
-        self._uses_full_counts = limits.counts_blocks(question)
+        self._uses_full_counts = limits.recomputes_by_count(question)
         self._replicas = ReplicaSpace(question, replicas, self._policies, self.max_memory)
         self._orders = tuple(permutations(range(len(question.pools))))
         self._num_stages = len(stages) * len(self._orders)
@@ -67,7 +67,7 @@ class PoolCandidates:
         return self._num_stages + len(self._replicas.columns)
 
     def least_closed(self) -> float:
-        """Lowest bound of the closed rows, seconds: none is known until all are opened."""
+        """Lowest bound of the closed rows, seconds: 0 until all rows are opened, then infinite."""
         return math.inf if self._is_open else 0.0
 
     def open(self, threshold: float) -> Array:

@@ -158,8 +158,8 @@ def asks_for_replicas(question: Question, limits: Restrictions) -> bool:
 
 
 def replica_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
-    """Every legal layout whose replicas each lie in one pool, at its mean number of microbatches; none unless the
-    restrictions allow them.
+    """Legal layouts whose replicas each lie in one pool, priced at the mean number of microbatches of a replica; empty
+    unless the restrictions allow replicas.
 
     Rules that know one number of microbatches are asked with a batch that all replicas divide.
     """

@@ -27,7 +27,8 @@ _COLUMNS = tuple(f"offload_{part}" for part in RESIDENCIES)
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """Counts of each column from `least` to `most`, with a sum of at most `room`."""
+    """Ranges of the numbers of offloaded blocks of N layouts: each count from `least` to `most`, their sum at
+    most `room`."""
 
     least: Ints
     """(N, R)"""

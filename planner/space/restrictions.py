@@ -78,7 +78,7 @@ class Restrictions:
         return replace(question, confidence=self.confidence)
 
     def with_confidence(self, question: Question, confidence: float) -> Restrictions:
-        """Restrictions with a higher confidence; a memory limit grows with the margin."""
+        """These restrictions at a confidence above the question's; `max_memory` shrinks as the safety margin widens."""
         if confidence <= question.confidence:
             return self
         shares = [confident_share(one, question.memory_error) for one in (confidence, question.confidence)]
@@ -164,8 +164,8 @@ class Restrictions:
             )
         return policies
 
-    def counts_blocks(self, question: Question) -> bool:
-        """Whether the trainer chooses the number of first blocks of every stage that it recomputes in full."""
+    def recomputes_by_count(self, question: Question) -> bool:
+        """Whether the trainer is set by one number: how many first blocks of each stage it recomputes in full."""
         counts = self.trainer is not None and trainer_named(self.trainer).counts_full
         return counts and self.recompute(question) == _FULL_COUNT_POLICIES
 
@@ -186,7 +186,7 @@ class Restrictions:
                 f"{trainer.name} has no recompute policy of {', '.join(policies)}",
                 hint=f"it has {' and '.join(trainer.policies)}",
             )
-        if len(policies) == 1 or self.counts_blocks(question):
+        if len(policies) == 1 or self.recomputes_by_count(question):
             return ()
         joins_counts = trainer.counts_full and {*_FULL_COUNT_POLICIES} <= {*usable}
         single = [{policy} for policy in usable if not (joins_counts and policy in _FULL_COUNT_POLICIES)]

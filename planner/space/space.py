@@ -281,7 +281,7 @@ class Space:
         """Space of a question that differs only in rates and memory sizes, which no rule of legality reads."""
         space = replace(self, question=question)
         vars(space).update(
-            {name: getattr(self, name) for name in ("sizes", "microbatches", "may_start_empty")}
+            {name: getattr(self, name) for name in ("sizes", "microbatches", "may_have_empty_stage")}
         )
         return space
 
@@ -326,8 +326,8 @@ class Space:
         return self.cores.microbatches(self.question.training.global_batch)
 
     @cached_property
-    def may_start_empty(self) -> Bools:
-        """Whether some shape of a core has more stages than blocks, (N,)."""
+    def may_have_empty_stage(self) -> Bools:
+        """Whether a core may have more pipeline stages than blocks, so that the first has none, (N,)."""
         most_K = [
             max((int(own[:, 0].max()) for own in of_stage if len(own)), default=1) for of_stage in self.shapes
         ]

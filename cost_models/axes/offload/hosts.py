@@ -178,8 +178,8 @@ def _staging_bytes(question: Question, columns: LayoutColumns, blocks: Ints) -> 
 def drive_parameter_bytes(
     question: Question, columns: LayoutColumns, part: str, *, experts: bool
 ) -> tuple[Array, Array]:
-    """(N,) bytes that each parameter of a block with a residency has on the drive, all written in every step,
-    and bytes that a step reads; zero for residencies that are not updated by the CPU."""
+    """Bytes that a step writes to and reads from the drive, per parameter of a block with this residency, (N,) each;
+    zero for residencies that the CPU does not update."""
     nothing = np.zeros(len(columns))
     if part not in UPDATED_BY_CPU or not columns.offload_drive.any():
         return nothing, nothing

@@ -90,7 +90,7 @@ def offload_bytes(sizes: Sizes, terms: Terms) -> Terms:
         return size
 
     layer_static, rank_static = over_blocks(sizes.persistent_block)
-    layer_update, rank_update = over_blocks(sizes.update_of_block)
+    layer_update, rank_update = over_blocks(sizes.update_bytes_of_block)
     ends = sizes.ends[0]
     if question.stack.offloads_ends:  # as blocks without a count
         by_name = {

@@ -117,7 +117,7 @@ def over_residencies(columns: LayoutColumns, values: Mapping[str, Array]) -> Aff
 
 
 def block_parameters(question: Question, columns: LayoutColumns) -> list[tuple[bool, Array]]:
-    """Pairs of whether parameters of a block are of routed experts, and their number on a rank, (N,)."""
+    """Parameters of a block on a rank, (N,): of routed experts (True) and all others (False)."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     return [(False, counts.block), (True, counts.experts)][: 1 + question.model.has_experts]
 

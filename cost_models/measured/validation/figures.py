@@ -94,7 +94,7 @@ class Figures:
 
 @cache
 def published_figures() -> tuple[Figures, ...]:
-    """Every group that is shipped, predicted."""
+    """Every group of published figures in the shipped data, with our predictions."""
     groups = {
         name: FiguresSpec.model_validate(group) for name, group in read_data("published/figures").items()
     }

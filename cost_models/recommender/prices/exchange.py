@@ -78,7 +78,7 @@ def links_of(question: RecommenderQuestion) -> Links:
     node = group_of(cluster, cluster.gpus_per_node)
     peers = group_of(cluster, cluster.nodes, cluster.gpus_per_node)
 
-    message_bytes = _usual_bytes(question)
+    message_bytes = _typical_message_bytes(question)
 
     def rate(collective: Callable[..., Array], group: Groups, ranks: float = 1.0) -> Rate:
         return _rate(collective, group, profile, ranks, message_bytes)
@@ -94,9 +94,9 @@ def links_of(question: RecommenderQuestion) -> Links:
     )
 
 
-def _usual_bytes(question: RecommenderQuestion) -> float:
-    """Bytes of vectors that a GPU gets in a step, at which a collective's rate is taken: formulas are straight lines,
-    measured curves have a start-up that large messages do not show."""
+def _typical_message_bytes(question: RecommenderQuestion) -> float:
+    """Mean bytes of vectors per GPU and step: the message size at which the rate of a collective is looked up. Formulas
+    are straight lines; measured curves have a start-up that large messages do not show."""
     samples = question.training.global_batch / question.cluster.num_gpus
     vectors = sum(one.count * one.outputs * one.width for one in question.model.classes)
     return samples * vectors * question.training.exchange_bytes

@@ -36,7 +36,7 @@ class RecommenderTraining(Spec):
 
     @property
     def exchange_bytes(self) -> float:
-        """Bytes of an exchanged element."""
+        """Bytes per exchanged element."""
         dense = "fp32" if self.precision in FULL else "bf16"
         return ELEMENT_BYTES[self.exchange_dtype or dense]
 

@@ -124,7 +124,7 @@ _CUTS = "cut_cross_entropy"
 
 
 def read_axolotl(document: Mapping[str, Any], model: TransformerSpec, options: ReadOptions) -> Reading:
-    """The run of a file, of a model.
+    """The run that an Axolotl file describes, for a known model.
 
     Raises:
         InputError: settings contradict one another, or are not priced here.

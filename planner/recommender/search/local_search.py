@@ -255,7 +255,7 @@ def improve(
 def _descend(state: State, random: np.random.Generator, stop: Callable[[], bool]) -> None:
     """Moves from GPUs that end stages until none helps."""
     while not stop():
-        if not any(_shorten(state, gpu, random) for gpu in _busiest(state)):
+        if not any(_relieve_gpu(state, gpu, random) for gpu in _busiest(state)):
             return
 
 
@@ -269,8 +269,8 @@ def _busiest(state: State) -> list[int]:
     return list(dict.fromkeys(full + ends))
 
 
-def _shorten(state: State, gpu: int, random: np.random.Generator) -> bool:
-    """One move of a unit that loads a GPU, if any helps."""
+def _relieve_gpu(state: State, gpu: int, random: np.random.Generator) -> bool:
+    """Take load off a GPU by moving, swapping or repacking one of its units; returns whether that helped."""
     units = _units_on_gpu(state, gpu)
     if not len(units):
         return False

@@ -22,7 +22,7 @@ from training import GPT, LATENT, LLAMA, MOE, SHARED, question_for
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.compute.measured_operators import gradients_met
+from cost_models.compute.measured_operators import gradient_additions
 from cost_models.compute.mixing import scan_flops
 from cost_models.memory.activations import activation_bytes, pending_bytes
 from cost_models.operators.block import block_operators
@@ -165,7 +165,7 @@ def test_gradients_meet_as_often_as_torch_adds_them(switch: str) -> None:
     tokens, model = MICROBATCH * SEQUENCE, question.model
     listed = sum(
         times * over.width * tokens * (model.experts_per_token if over.place == "copies" else 1)
-        for over, times in gradients_met(block_operators(model)).items()
+        for over, times in gradient_additions(block_operators(model)).items()
     )
     norms = [one.reads.width for one in block_operators(model) if one.norm == "rmsnorm"]
     assert added.elements == listed + tokens * sum(norms)
