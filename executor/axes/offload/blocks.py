@@ -31,7 +31,7 @@ from executor.axes.axis import Make
 from executor.axes.flat_parameters import FlatParameters
 from executor.axes.offload.drive import Drive, HostOptimizer
 from executor.axes.offload.link import Arrival, HostLink, Slot, Staging
-from executor.mesh import local
+from executor.mesh import held, local
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +236,7 @@ class Parking:
                 yield (index, ""), parameter
             for kind, values in self._optimizer.state.get(parameter, {}).items():
                 if isinstance(values, Tensor) and values.dim() > 0:
-                    yield (index, kind), local(values)
+                    yield (index, kind), held(values)
 
 
 class ParkedStates(FlatParameters):

@@ -180,7 +180,7 @@ class HostLink:
 
     def _copy(self, target: Tensor, source: Tensor, stream: torch.cuda.Stream | None, lane: Lane) -> Arrival:
         with torch.no_grad():
-            if stream is None:
+            if stream is None or not (target.is_cuda or source.is_cuda):
                 start, began = self._clock(), mark_on(_HERE)
                 target.copy_(source)
                 self.traffic.copy_seconds += self._clock() - start

@@ -16,18 +16,23 @@ from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 from effort import few, first_of, some_of
 from processes import Processes
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from training import GPT, LAST_PLACE, LLAMA, MOE, NO_GRADIENT, Trained, plan_for, question_for, train_weights
 
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import HostError, InputError, RunError
 from executor.axes.axis import Rank
 from executor.axes.offload import hook
+from executor.axes.offload.blocks import Parking
 from executor.axes.offload.link import HostLink
 from executor.emulate.one_rank import emulate
 from executor.engine.weights import make_room
 from executor.measure.report import predicted_parts
+from executor.mesh import held
 from executor.models.transformer import Transformer
 from executor.pinned import pinned_zeros
 from executor.run_config import EngineOptions
@@ -349,3 +354,30 @@ def test_an_update_on_the_host_has_its_share_of_the_cores(
     with mock.patch.object(hook, "HostLink") as link:
         hook.OffloadAxis(cast(Rank, rank))
     link.assert_called_once_with(rank.device, threads)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_parked_states_leave_their_parameters_and_come_back(width: int) -> None:
+    """Sharded ones too: what a `DTensor` holds is in the host's buffer, not a tensor made of it."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=width)
+    try:
+        whole = torch.arange(8.0).reshape(4, 2)
+        mesh = dist.device_mesh.init_device_mesh("cpu", (width,))
+        parameter = torch.nn.Parameter(distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None))
+        optimizer = torch.optim.AdamW([parameter], lr=0.1)
+        parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        moments = [optimizer.state[parameter][name] for name in ("exp_avg", "exp_avg_sq")]
+        before = [held(moment).clone() for moment in moments]
+        link = HostLink(torch.device("cpu"), 1)
+        parking = Parking(optimizer, [parameter], link, masters=False)
+        in_host = {buffer.data_ptr() for buffer in link.held}
+        assert {held(moment).data_ptr() for moment in moments} == in_host
+        parking.bring()
+        assert not {held(moment).data_ptr() for moment in moments} & in_host
+        for moment, values in zip(moments, before, strict=True):
+            assert torch.equal(held(moment), values)
+        parking.park()
+        assert {held(moment).data_ptr() for moment in moments} == in_host
+    finally:
+        dist.destroy_process_group()
