@@ -510,12 +510,6 @@ def _first_and_last(rows: RankCosts) -> tuple[Array, Array]:
     return np.where(fits_N, first_N, np.inf), last_N
 
 
-def _slowest_seconds(group: RankCosts) -> Array:
-    """Seconds of a block under the slowest policy, (N,)."""
-    slowest: Array = np.where(group.allowed, group.block_seconds, 0.0).max(axis=1)
-    return slowest
-
-
 def _least_kept(group: RankCosts) -> Array:
     """Bytes that a block of each kind keeps of a microbatch at least, (K, N)."""
     kept = [np.where(group.allowed, kind.costs.layer_activation, np.inf) for kind in group.of_kinds]

@@ -56,7 +56,7 @@ class PoolCandidates:
         self._replicas = ReplicaSpace(question, replicas, self._policies, self.max_memory)
         self._orders = tuple(permutations(range(len(question.pools))))
         self._num_stages = len(stages) * len(self._orders)
-        self._is_open = False
+        self._opened = 0
         if len(stages):
             terms = pool_terms(question, stages)
             costs = tuple(pool.within(self.max_memory) for pool in terms.costs)
@@ -68,21 +68,24 @@ class PoolCandidates:
 
     def least_closed(self) -> float:
         """Lowest bound of the closed rows, seconds: 0 until all rows are opened, then infinite."""
-        return math.inf if self._is_open else 0.0
+        return math.inf if self._opened == len(self) else 0.0
 
     def open(self, threshold: float) -> Array:
-        """Open every row; returns the quick bounds, seconds (N,)."""
-        self.open_all()
-        stages = self._by_group(np.arange(self._num_stages), quick_bounds)
-        return np.concatenate([stages, self._replicas.bounds()])
+        """Open the rows of the next order of the pools, at last the replicas; returns their quick bounds, (N,) s."""
+        first = self._opened
+        if first >= self._num_stages:
+            self.open_all()
+            return self._replicas.bounds()
+        self._opened += len(self._stages)
+        return self._by_group(np.arange(first, self._opened), quick_bounds)
 
     def open_all(self) -> None:
         """Open every row."""
-        self._is_open = True
+        self._opened = len(self)
 
     def closed_bounds(self) -> tuple[Array, Ints]:
-        """Bound, in seconds, and number of layouts of every closed entry: one of all rows until they are opened."""
-        return np.zeros(1), np.array([0 if self._is_open else len(self)])
+        """Bound, in seconds, and number of layouts of the closed rows, as one entry."""
+        return np.zeros(1), np.array([len(self) - self._opened])
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
         """Finer lower bounds of rows, seconds (N,), zero for replicas; bounds above `cut_off` may be the cut-off."""

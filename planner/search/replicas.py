@@ -236,8 +236,7 @@ class ReplicaSpace:
         seconds = np.empty(len(x))
         retained = np.zeros(len(x))
         if self.question.stack.torch_pipelining:  # for the mean number of microbatches: some take fewer
-            boundaries = boundary_bytes(self.question, x)
-            retained = boundaries.every_rank + boundaries.first_rank
+            retained = boundary_bytes(self.question, x).every_rank
         for rows in groups_of(x):
             columns, pp = x.rows(rows), int(x.pp[rows[0]])
             fewest, most = blocks // pp, -(-blocks // pp)

@@ -202,7 +202,7 @@ def test_blocks_lie_in_proportion_to_speed() -> None:
 def test_every_order_of_the_pools_is_covered() -> None:
     question = mixed_question(*(pool(name, gpus=1) for name in "abc"), recompute=("none",))
     space = pool_candidates(question, Restrictions())
-    layouts = [space.layout(row) for row in range(len(space.open(math.inf)))]
+    layouts = [space.layout(row) for row in range(len(space))]
     orders = {layout.pools for layout in layouts}
     assert len(orders) == 6
     assert "every order" in space.in_words()
@@ -288,6 +288,6 @@ def test_why_not_speaks_of_the_pools_own_memory() -> None:
 def test_the_columns_of_a_mixed_space_are_layouts() -> None:
     question = mixed_question(pool("a"), pool("b"))
     space = pool_candidates(question, Restrictions())
-    layouts = [space.layout(row) for row in range(len(space.open(math.inf)))]
+    layouts = [space.layout(row) for row in range(len(space))]
     assert len({str(layout) for layout in layouts}) == len(layouts) == len(space)
     assert all(not check(question, layout) for layout in layouts)
