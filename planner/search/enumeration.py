@@ -118,10 +118,9 @@ def written(
         degrees: Values = {_DEGREES: [mesh]}
         if not in_full:
             columns = _combined(degrees | inside | {tuple(chain(*shapes)): [_UNSHAPED]})
-            left = legal_rows(question, columns, shaped=False, hosts=False)
-            for limit in SEARCH_LIMITS:
-                left &= ~limit.beyond(question, limits, columns)
-            names, columns = tuple(chain(*inside)), columns.rows(np.flatnonzero(left))
+            legal = legal_rows(question, columns, shaped=False, hosts=False)
+            columns = _within_limits(question, limits, columns.rows(np.flatnonzero(legal)))
+            names = tuple(chain(*inside))
             table = np.stack([getattr(columns, name) for name in names], axis=1)
             inside = {names: [tuple(row) for row in table.tolist()]}
         tables.append(_combined(degrees | inside | shapes))
