@@ -121,7 +121,7 @@ def longest_windows(leaf: Leaf, blocks_RP: Ints, max_paths: int) -> list[Critica
     return [_round_window(leaf, first, last, end) for _, first, last, end in longest]
 
 
-def _path(leaf: Leaf, forward: Ints, backward: Ints, transfers: int, rank: int = 0) -> CriticalPath:
+def _path(forward: Ints, backward: Ints, transfers: int, rank: int = 0) -> CriticalPath:
     return CriticalPath(
         forward_counts=forward,
         backward_counts=backward,
@@ -136,15 +136,15 @@ def _busy_rank(leaf: Leaf, rank: int, *, returns: bool) -> CriticalPath:
     own_R = leaf.microbatches * (np.arange(leaf.pp) == rank)
     down_R = (np.arange(leaf.pp) < rank).astype(np.int64)
     if returns:
-        return _path(leaf, down_R + own_R, down_R + own_R, 2 * rank)
-    return _path(leaf, down_R + own_R, own_R, rank, rank)
+        return _path(down_R + own_R, down_R + own_R, 2 * rank)
+    return _path(down_R + own_R, own_R, rank, rank)
 
 
 def _queue(leaf: Leaf, rank: int) -> CriticalPath:
     """GPipe path: the first microbatch down, the others queueing at one rank both ways, the last one up."""
     counts_R = np.ones(leaf.pp, dtype=np.int64)
     counts_R[rank] = leaf.microbatches
-    return _path(leaf, counts_R, counts_R, 2 * (leaf.pp - 1))
+    return _path(counts_R, counts_R, 2 * (leaf.pp - 1))
 
 
 def _round_window(leaf: Leaf, first: int, last: int, end: int = 0) -> CriticalPath:
@@ -160,7 +160,7 @@ def _round_window(leaf: Leaf, first: int, last: int, end: int = 0) -> CriticalPa
     rank_R = np.arange(leaf.pp)
     counts_R = 1 + (rank_R >= first) + rounds * ((rank_R >= first) & (rank_R <= last))
     counts_R[first] += remainder
-    return _path(leaf, counts_R, np.where(rank_R < end, 0, counts_R), transfers - end, end)
+    return _path(counts_R, np.where(rank_R < end, 0, counts_R), transfers - end, end)
 
 
 SAME_LINE = 1e-12
@@ -253,7 +253,7 @@ class Choices:
         """Blocks under each policy, (..., R, P), for block counts of the ranks, (..., R)."""
         return self.blocks[self.leaf.choice_indices(layers_KR) - self.first, np.arange(self.leaf.pp)]
 
-    @property
+    @cached_property
     def slowest_step(self) -> float:
         """Upper bound of the step of any placement from these choices, seconds."""
         if self.leaf.classes == 1:

@@ -308,8 +308,9 @@ class BranchAndBound(Prover):
         ):
             return
         self._refine(np.flatnonzero((self.rows.first_bound <= worst) & ~self.rows.refined))
-        rows = np.flatnonzero((self.rows.first_bound <= worst) & ~self._beaten(worst)).tolist()
-        beaten = {self.candidates.leaf(row).key for row in np.flatnonzero(self._beaten(worst)).tolist()}
+        is_beaten = self._beaten(worst)
+        rows = np.flatnonzero((self.rows.first_bound <= worst) & ~is_beaten).tolist()
+        beaten = {self.candidates.leaf(row).key for row in np.flatnonzero(is_beaten).tolist()}
         leaves: dict[bytes, Survivor] = {}
         for row in rows:
             leaf = self.candidates.leaf(row)

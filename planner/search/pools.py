@@ -1,8 +1,8 @@
 """Candidates of a question on several pools: layouts whose stages lie in the pools, in every order of these,
 and, with `--allow replicas`, layouts whose replicas each lie within one pool.
 
-The search treats them like those of one kind of GPU (`planner.search.candidates`), but opens them all at
-once.
+The search treats them like those of one kind of GPU (`planner.search.candidates`), but has no bounds of closed
+rows: it opens one order of the pools after another.
 """
 
 from __future__ import annotations

@@ -491,11 +491,9 @@ class SpaceCache:
 
     def of(self, question: Question, restrictions: Restrictions) -> Space:
         """Space of a question: cached, selected from the space of all degrees, or new."""
-
-        def cached(within: Restrictions) -> Space | None:
-            return next((space for known, space in self._entries if known == _key(question, within)), None)
-
-        space, wider = cached(restrictions), cached(restrictions.without(_DEGREES))
+        key, wider_key = _key(question, restrictions), _key(question, restrictions.without(_DEGREES))
+        space = next((space for known, space in self._entries if known == key), None)
+        wider = next((space for known, space in self._entries if known == wider_key), None)
         if space is None and wider is not None:
             degrees = {name: getattr(wider.cores, name) for name in _DEGREES}
             requested = {name: restrictions.only.get(name, frozenset()) for name in _DEGREES}
@@ -507,7 +505,7 @@ class SpaceCache:
             space = _legal_space(question, restrictions)
         elif space.question != question:
             space = space.with_confidence(question)
-        key, num_cores = _key(question, restrictions), len(space.cores)
+        num_cores = len(space.cores)
         entries = [(key, space)]
         for known, other in self._entries:
             if known != key:
