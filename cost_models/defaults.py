@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from itertools import product
 
 from cost_models.compute.gemm import require_rate
@@ -95,7 +94,7 @@ def complete_question(
         stack=stack_spec,
         hardware=hardware,
     )
-    return replace(question, training=training.model_copy(update={"dropout": question.dropout}))
+    return question.updated("training", dropout=question.dropout)
 
 
 def chosen_stack(cluster: ClusterSpec, stack: str | StackSpec | None, *, usual: str) -> StackSpec:

@@ -23,7 +23,7 @@ class Family:
     plan: str
     """Class of the family's plans: a `planner.plan.AnyPlan`."""
     verbs: str
-    """Class of the family's verbs, such as `meshwright plan`: a `meshwright.families.verbs.Verbs`."""
+    """Class of the family's verbs, such as `meshwright plan`: a `meshwright.verbs.contract.family.Verbs`."""
     training: str | None = None
     """Class that trains the family's plans: an `executor.families.Training`; None: plans are not trained."""
     report: str | None = None

@@ -261,7 +261,7 @@ class Layout(Spec):
     @property
     def num_stages(self) -> int:
         """Virtual stages: pp × vpp. Stage k is chunk k div pp of the rank given by
-        `schedules.rank_of_stage`."""
+        `schedules.registry.rank_of_stage`."""
         return self.pp * self.vpp
 
     @property

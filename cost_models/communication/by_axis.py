@@ -213,10 +213,16 @@ class ContextSeconds:
     backward_hidden: Array
 
 
+def _gathers_context(question: Question, columns: LayoutColumns) -> Bools:
+    """(N,) whether context ranks gather the keys and values of a sequence."""
+    gathers: Bools = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index("all-gather"))
+    return gathers
+
+
 def attention_calls(question: Question, columns: LayoutColumns) -> Ints:
     """(N,) calls of the attention kernel a pass: one per step of a ring, one per piece of a gathered
     sequence, else one."""
-    gathers = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index("all-gather"))
+    gathers = _gathers_context(question, columns)
     return np.select([attends_in_steps(question, columns), gathers], [columns.cp, 2], default=1)
 
 
@@ -238,7 +244,7 @@ def attended_width(question: Question) -> int:
 def gathered_elements(question: Question, columns: LayoutColumns) -> Array:
     """(N,) elements of the keys and values of an entire sequence that a rank holds for a block during
     attention, and again of their gradients in the backward pass; zero if they are not gathered."""
-    gathers = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index("all-gather"))
+    gathers = _gathers_context(question, columns)
     whole = columns.cp * columns.tokens(question.training.sequence_length) / columns.tp
     return np.where(gathers, whole * attended_width(question), 0.0)
 

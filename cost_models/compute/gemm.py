@@ -6,7 +6,7 @@ full, a short inner dimension never fills the pipeline, and a narrow product is 
 
     seconds = max(kernel, 2mnk / rate, bytes / bandwidth)
     rate  = efficiency · settled · min(peak · sustained, watts · FLOP/s per watt) · fill · alignment · waves
-    fill  = k / (k + half), with `half` from the profile or the stack
+    fill  = k / (k + half), with `half` from the profile
     waves = best over tile shapes of  tile_efficiency · (m·n) / (tile area · sm_count · ceil(tiles / sm_count))
 
 Power: large products of today's GPUs need more power than their boards may draw, so clocks fall until they do
@@ -102,8 +102,6 @@ class Device:
     """Whether every fp8 product casts its own operands."""
     tensor_cores: bool = True
     """Whether products run on tensor cores, which need aligned rows; fp32 units do not."""
-    gemm_half: float | None = None
-    """Inner dimension with which a product reaches half of the rate; None: the profile's."""
     fuses: bool = False
     """Whether chains of element-wise operators run as one kernel."""
 

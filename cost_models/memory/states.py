@@ -111,7 +111,7 @@ def state_bytes(
     """
     stack, training = question.stack, question.training
     part: Part = "experts" if experts else end or "block"
-    ranks = (columns.expert_shard if experts else columns.shard).astype(np.float64)
+    ranks = columns.shards(experts=experts).astype(np.float64)
     sharded, zero3 = _is_sharded(question, columns, ranks, experts), columns.zero == 3
     compute, mixed = training.element_bytes, training.precision not in FULL
     gradient = STATE_BYTES[gradient_dtype(question)] if mixed else 4.0
@@ -199,7 +199,7 @@ def _factored_bytes(question: Question, part: Part) -> float:
 
 def updates_parameters(question: Question, columns: LayoutColumns, *, experts: bool) -> Bools:
     """(N,) whether the update works on the parameters themselves, without a separate 16-bit copy."""
-    ranks = columns.expert_shard if experts else columns.shard
+    ranks = columns.shards(experts=experts)
     sharded = _is_sharded(question, columns, ranks, experts)
     return (sharded & question.stack.fully_shard) | (not question.stack.master_weights)
 

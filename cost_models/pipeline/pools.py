@@ -69,6 +69,7 @@ from cost_models.pipeline.stage_costs import (
     terms_by_sort,
 )
 from cost_models.question import Question
+from cost_models.schedules.registry import QUEUES
 from cost_models.specs.cluster import BuildingsSpec, LevelSpec, LinkLevels, LinkSpec
 
 Size = TypeVar("Size", int, Ints)
@@ -90,7 +91,7 @@ class PoolTerms:
     tied: Array
     """(K, K, N) seconds to add the gradients of a tied matrix between two pools."""
     slowdown: Array
-    """(K, N) relative slowdown by stragglers: see `seconds.jitter`."""
+    """(K, N) relative slowdown by stragglers: see `seconds.jitter_share`."""
     blocking: Bools
     """(N,) whether a sender waits for its transfer."""
 
@@ -262,11 +263,12 @@ def _transfers(question: Question, enlarged: list[Question], columns: LayoutColu
     for k, pool in enumerate(question.pools):
         own = replace(columns, pp=ranks[k])
         boundary[k, k] = boundary_seconds(pool, own, axis_groups(pool.cluster, own))
-    ends = [_end_of_link(pool, question.between, columns) for pool in enlarged]
+    ends = [
+        (boundary_seconds(own, columns, groups), tied_reduce_seconds(own, columns, groups.pp))
+        for own, groups in (_end_of_link(pool, question.between, columns) for pool in enlarged)
+    ]
     for first, second in permutations(range(count), 2):
-        pair = (ends[first], ends[second])
-        boundary[first, second] = np.maximum(*(boundary_seconds(q, columns, groups) for q, groups in pair))
-        tied[first, second] = np.maximum(*(tied_reduce_seconds(q, columns, groups.pp) for q, groups in pair))
+        boundary[first, second], tied[first, second] = map(np.maximum, ends[first], ends[second])
     return boundary, tied
 
 
@@ -276,9 +278,10 @@ def _end_of_link(pool: Question, link: LinkSpec, columns: LayoutColumns) -> tupl
     Measured transfers are of the pool's own network, so they are not used for that link.
     """
     collectives = tuple(curve for curve in pool.hardware.collectives if curve.operation != "p2p")
-    hardware = pool.hardware.model_copy(update={"collectives": collectives})
     across = pairs_over(link, len(columns))
-    return replace(pool, hardware=hardware), replace(axis_groups(pool.cluster, columns), pp=across)
+    return pool.updated("hardware", collectives=collectives), replace(
+        axis_groups(pool.cluster, columns), pp=across
+    )
 
 
 def _of_ranks(terms: list[Term], rows: Ints, pool_R: Ints) -> Term:
@@ -327,7 +330,7 @@ def in_pools(question: Question, layout: Layout) -> Layout:
 
 def fewest_microbatches(layout: Layout) -> int:
     """Minimum microbatches of a replica with which its plain schedule can run."""
-    return 1 if layout.schedule == "gpipe" else layout.pp
+    return 1 if layout.schedule in QUEUES else layout.pp
 
 
 def require_full_pools(question: Question, layout: Layout) -> None:
@@ -390,7 +393,7 @@ def among_replicas(pool: Question, question: Question) -> Question:
 def with_microbatches(question: Question, layout: Layout, microbatches: int) -> Question:
     """Question whose global batch gives every replica of a layout `microbatches`."""
     batch = microbatches * layout.mbs * layout.dp
-    return replace(question, training=question.training.model_copy(update={"global_batch": batch}))
+    return question.updated("training", global_batch=batch)
 
 
 def replica_memory(question: Question, pool: int, layout: Layout, microbatches: int) -> Terms:

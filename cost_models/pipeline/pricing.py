@@ -462,7 +462,7 @@ def costs_under_scenarios(question: Question, columns: LayoutColumns) -> StageCo
         return None
     values = {name: getattr(hardware, name) * np.array(own) for name, own in scenarios.by_constant.items()}
     rows = columns.rows(np.zeros(scenarios.count, dtype=np.int64))
-    return time_costs(replace(question, hardware=hardware.model_copy(update=values)), rows)
+    return time_costs(question.updated("hardware", **values), rows)
 
 
 def seconds_under_scenarios(question: Question, layout: Layout) -> Array | None:

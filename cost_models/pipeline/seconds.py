@@ -180,6 +180,11 @@ class Pieces:
     """Whether embedding and head are priced too; False: only blocks, and a rank's work once a step."""
 
     @cached_property
+    def launches(self) -> Array:
+        """(N,) seconds to launch a block once."""
+        return _launch_seconds(self)
+
+    @cached_property
     def device(self) -> Device:
         """Device in the training precision."""
         return device_of(self.question)
@@ -400,7 +405,7 @@ def layer_forward(pieces: Pieces) -> Term:
         "ep_comm": experts_shown,
         "dp_comm": gather,
         "host": np.maximum(
-            _host_outlasting_device(pieces, launch_seconds(pieces), device_seconds),
+            _host_outlasting_device(pieces, pieces.launches, device_seconds),
             _expert_count_wait(pieces),
         ),
         "tp_hidden": tensor.block_forward - tensor_shown,
@@ -444,7 +449,7 @@ def layer_backward(pieces: Pieces) -> Term:
         "cp_comm": context_exposed,
         "ep_comm": exchanged,
         "dp_comm": data_shown,
-        "host": _host_outlasting_device(pieces, launch_seconds(pieces)[:, None] * passes, device_seconds),
+        "host": _host_outlasting_device(pieces, pieces.launches[:, None] * passes, device_seconds),
         "tp_hidden": hidden,
         "cp_hidden": context.backward_hidden[:, None] + context.forward_hidden[:, None] * attends_again,
         "ep_hidden": pieces.hidden_experts[:, None] * exchanges,
@@ -459,7 +464,7 @@ def split_backward(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
     Communication stays with the other half. If every pass is split each half has separate launches; if few
     are, launches are divided like the device's work, so that the halves add up to the complete pass.
     """
-    weight, launches = pieces.block.weight, launch_seconds(pieces)
+    weight, launches = pieces.block.weight, pieces.launches
     device_seconds = sum_of_parts({part: value for part, value in backward.items() if part != "host"})
     of_input, of_weight = _SPLIT_LAUNCHES if pieces.question.stack.torch_pipelining else (1.0, 1.0)
     first = _host_outlasting_device(pieces, of_input * launches[:, None], device_seconds - weight[:, None])
@@ -470,7 +475,7 @@ def split_backward(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
     return {**backward, "host": host}, {"compute": weight, "host": np.where(always, second, shared)}
 
 
-def launch_seconds(pieces: Pieces) -> Array:
+def _launch_seconds(pieces: Pieces) -> Array:
     """(N,) seconds to launch a block once."""
     profile = pieces.question.hardware
     split = np.where(pieces.columns.tp > 1, profile.tensor_parallel_host_seconds, 0.0)
@@ -522,7 +527,7 @@ def at_least_launches(pieces: Pieces, window: Array, *, passes: float) -> Array:
     Stages differ in what they recompute, so of backward passes the one with most launches counts: with a
     shorter window a device that outpaces its host would expose more the faster it is.
     """
-    return np.maximum(window, passes * launch_seconds(pieces)) if pieces.device.launches_ahead else window
+    return np.maximum(window, passes * pieces.launches) if pieces.device.launches_ahead else window
 
 
 _TOKEN_BYTES, _SIZE_BYTES = 8, 40
@@ -806,10 +811,8 @@ def _update_seconds(pieces: Pieces, part: Part) -> Array:
     question, columns = pieces.question, pieces.columns
     experts, share = part == "experts", trained_share(question, columns, part).share
     states = state_bytes(question, columns, experts=experts, end=part if part in ENDS else None)
-    shard, copies = columns.shard, columns.replicas
-    if experts:
-        shard, copies = columns.expert_shard, columns.expert_replicas
-    sharded = np.where(columns.zero >= 1, shard, 1)
+    sharded = columns.shards(experts=experts, zero=1)
+    copies = columns.expert_replicas if experts else columns.replicas
     gradient = STATE_BYTES[gradient_dtype(question)]
     buffered = question.stack.gradient_buffer & (columns.zero <= 1)
     passes = 2 + np.where(copies > 1, 2, 0) + np.where(buffered, sharded, 0)

@@ -88,7 +88,6 @@ from cost_models.pipeline.seconds import (
     Terms,
     action_terms,
     jitter_share,
-    launch_seconds,
     layer_backward,
     layer_forward,
     optimizer_terms,
@@ -174,8 +173,8 @@ _END_OF_A_BLOCK = 0.5
 def time_terms(
     question: Question, columns: LayoutColumns, *, data_parallel: bool = True, include_ends: bool = True
 ) -> Terms:
-    """All time coefficients for N layouts at once, or as if no other ranks held the same parameters; without the
-    `include_ends` model's ends only those of blocks, and of what a rank does once a step."""
+    """All time coefficients for N layouts at once, or as if no other ranks held the same parameters; without
+    `include_ends` only those of blocks, and of what a rank does once a step."""
     question = with_bucket_lengths(question)
     pieces = Pieces(question, columns, data_parallel, include_ends)
     terms: Terms = {
@@ -205,7 +204,7 @@ def _pass_terms(pieces: Pieces) -> Terms:
     """Terms of passes through embedding and head, and the fixed terms of a pipeline action and of a step."""
     ends, tensor = pieces.ends, pieces.tensor
     on_cpu = pieces.question.cluster.gpu.kind == "cpu"
-    host = {"host": _END_OF_A_BLOCK * launch_seconds(pieces)} if on_cpu else {}
+    host = {"host": _END_OF_A_BLOCK * pieces.launches} if on_cpu else {}
     hidden = {"tp_comm": pieces.exposed_head_sum, "tp_hidden": tensor.head_backward - pieces.exposed_head_sum}
     return {
         "embedding_forward": {"compute": ends.embedding_forward, "tp_comm": tensor.embedding_forward} | host,

@@ -363,7 +363,8 @@ def shortened_table(
         return build(schedule, pp, vpp, microbatches, any_engine=any_engine)
     if wrong := legal(schedule, pp, vpp, microbatches):
         raise InputError(wrong)
-    fewer = few + (microbatches - few) % int(round_sizes(np.asarray(pp), np.asarray(microbatches)))
+    size = schedule_named(schedule).round_sizes(np.asarray(pp), np.asarray(microbatches))
+    fewer = few + (microbatches - few) % int(size)
     return replace(build(schedule, pp, vpp, fewer), left_out=microbatches - fewer)
 
 
@@ -401,6 +402,9 @@ SPLIT_BACKWARD = _names_with(lambda own: own.splits != "never")
 
 ALWAYS_SPLIT = _names_with(lambda own: own.splits == "always")
 """Schedules that split every backward pass; DualPipeV does so in warm-up and cool-down only."""
+
+QUEUES = _names_with(lambda own: own.steady == "queue")
+"""Schedules that run all forward passes before all backward passes, of as few microbatches as there are."""
 
 KEEPS_ALL_LOGITS = _names_with(lambda own: own.keeps_all_logits)
 """Schedules that run another pass between the forward and the backward pass of the head."""

@@ -47,7 +47,7 @@ from cost_models.pipeline.pools import (
 from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.stage_costs import add_up, costs_of
 from cost_models.question import Question
-from cost_models.schedules.registry import PLAIN
+from cost_models.schedules.registry import PLAIN, QUEUES, is_scheduled
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from cost_models.units import format_bytes
 from planner.bounds.boxes import within_late_rules
@@ -190,7 +190,7 @@ def plain_only(limits: Restrictions, **values: set[int]) -> dict[str, frozenset[
 
 def _least(columns: LayoutColumns) -> Ints:
     """(N,) microbatches that a replica takes at least: see `fewest_microbatches`."""
-    return np.where(columns.schedule == SCHEDULES.index("gpipe"), 1, columns.pp)
+    return np.where(is_scheduled(columns, QUEUES), 1, columns.pp)
 
 
 COMPARED = 4

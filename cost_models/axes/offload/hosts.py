@@ -121,6 +121,8 @@ def reference_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 def _bytes_off_device(question: Question, columns: LayoutColumns, part: str, *, experts: bool) -> Array:
     """(N,) bytes in host memory per parameter of a block with a residency."""
+    if part == RESIDENT:
+        return np.zeros(len(columns))
     full, left = (
         state_bytes(question, columns, experts=experts, on_device=held_on_device(question, columns, where))
         for where in (RESIDENT, part)

@@ -4,9 +4,9 @@ update for ranges of block counts, and the fullest host and drive.
 A reference model in host memory is priced here too: its blocks are copied to the device in each of its
 forward passes.
 
-memory bytes that blocks leave on the device for each residency, the ring of streamed blocks, and host memory
-passes seconds that a block waits for its activations to be copied out and back update the device's share of a
-rank's update, and the seconds by which channels to host memory outlast the passes
+    memory  bytes that blocks leave on the device for each residency, the ring of streamed blocks, and host memory
+    passes  seconds that a block waits for its activations to be copied out and back
+    update  the device's share of a rank's update, and the seconds by which channels to host memory outlast the passes
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.memory.activations import activation_bytes
 from cost_models.operators.traffic import destinations
 from cost_models.pipeline.pricing import estimate
-from cost_models.pipeline.seconds import Pieces, launch_seconds, layer_backward, layer_forward
+from cost_models.pipeline.seconds import Pieces, layer_backward, layer_forward
 from cost_models.question import Question
 from cost_models.specs.choices import SelectiveDrops
 from cost_models.specs.training import TrainingSpec
@@ -135,11 +135,11 @@ def test_what_is_hidden_is_no_longer_than_compute_and_slows_it() -> None:
 def test_launches_grow_with_the_experts_of_a_rank_and_graphs_take_them() -> None:
     x = columns("dp256 ep8 zero1", "dp256 ep64 zero1")
     question = asked("qwen3-30b-a3b", "fp8", waits_for_expert_counts=True)
-    launches = launch_seconds(Pieces(question, x, data_parallel=False))
+    launches = Pieces(question, x, data_parallel=False).launches
     dense = asked().hardware.host_layer_seconds
     assert launches == pytest.approx(dense + 1e-3 + (3e-5 + 1.1e-4) * np.array([16, 2]))
     captured = asked("qwen3-30b-a3b", "fp8", experts_in_one_kernel=True)
-    assert launch_seconds(Pieces(captured, x, data_parallel=False)) == pytest.approx(np.zeros(2))
+    assert Pieces(captured, x, data_parallel=False).launches == pytest.approx(np.zeros(2))
 
 
 def test_weights_inside_experts_leave_no_copies_that_came_back() -> None:
