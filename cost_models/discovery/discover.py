@@ -69,7 +69,7 @@ def discover(
     Args:
         nodes: nodes of the cluster; None: those of the SLURM job, else one.
         name: of the cluster; None: SLURM's, else `here`.
-        said: links that a person says, by `intra_node` and `inter_node`: they count, whatever adapters say.
+        stated: links that a person says, by `intra_node` and `inter_node`: they count, whatever adapters say.
 
     Raises:
         HostError: there is no GPU, they are sliced, or of several kinds.

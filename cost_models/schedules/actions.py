@@ -114,12 +114,6 @@ class ActionTable:
         return self.schedule == "gpipe"
 
     @property
-    def is_backward(self) -> Bools:
-        """(R, A) whether actions are complete backward passes or halves of them."""
-        backward_RA: Bools = (self.kind != FORWARD) & (self.kind != IDLE)
-        return backward_RA
-
-    @property
     def chunk(self) -> Ints:
         """(R, A) chunk of the rank on which the action runs."""
         return self.stage // self.pp

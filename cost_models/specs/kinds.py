@@ -233,7 +233,7 @@ class Kinds:
         each policy.
 
         Stages follow one another, unless `start` (..., S) gives where each begins. Within a stage the blocks
-        that recompute most come first (`cost_models.axes.recompute.policy_of_blocks`).
+        that recompute most come first (`cost_models.axes.stages.policy_of_blocks`).
         """
         if self.number == 1:
             return blocks_SP

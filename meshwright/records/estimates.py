@@ -144,9 +144,7 @@ def question_record(question: Question) -> dict[str, Any]:
         documents = lengths.model_dump(mode="json", exclude={"documents"})
         documents["mean_tokens"] = training.sequences_of_lengths(lengths).mean
         documents["counted_share"] = training.tokens_counted / training.sequence_length
-    pools = [
-        {"name": pool.cluster.name, **_pool(pool)} for pool in (question.pools if question.has_pools else ())
-    ]
+    pools = [{"name": pool.cluster.name, **_pool(pool)} for pool in (question.pools if mixed else ())]
     return {
         "model": question.model.name,
         "cluster": question.cluster.name,

@@ -36,7 +36,7 @@ def question_header(question: Question, trust: Trust, *, subject: str = "") -> s
     if question.confidence > EVEN:
         asked += f", to fit with {100 * question.confidence:.4g} %"
     profile = f"hardware profile {trust}"
-    if question.has_pools:
+    if mixed:
         names = sentence_list([pool.hardware.name for pool in question.pools])
         profile = f"hardware profiles {names}; the least known is {trust}"
     lines = [

@@ -42,11 +42,12 @@ def export(options: ExportOptions) -> Exported:
         InputError: the plan cannot be read, is of another kind, or has what the trainer cannot run.
         InfeasibleError: the trainer refuses the layout, or has no words for some of the plan.
     """
+    from meshwright.inputs.plans import any_plan_of
     from planner.formats.registry import exporter_named
-    from planner.plan import AnyPlan, load_any_plan
+    from planner.plan import AnyPlan
 
     exporter, plan = exporter_named(options.to), options.plan
-    read = plan if isinstance(plan, AnyPlan) else load_any_plan(plan)
+    read = any_plan_of(plan)
     if (kind := type(read).model_fields["kind"].default) != exporter.plan_kind:
         raise InputError(f"`{options.to}` takes {exporter.noun}, not a `{kind}`")
     exported = exporter.write(read, "plan.yaml" if isinstance(plan, AnyPlan) else str(plan), options.partly)

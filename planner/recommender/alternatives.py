@@ -56,7 +56,7 @@ class BindingStage:
 
 
 def binding_stages(
-    priced: PricedOptions, rows: tuple[int, ...], sharding: Sharding, *, most_tables: int = MAX_NAMED_TABLES
+    priced: PricedOptions, rows: tuple[int, ...], sharding: Sharding
 ) -> tuple[BindingStage, ...]:
     """The binding GPU and tables of every stage that tables load, in the order of the step."""
     places = [placed.at for placed in sharding.tables]
@@ -69,10 +69,10 @@ def binding_stages(
         if longest <= 0:
             continue
         bound_by_floor = longest < priced.stage_floors[stage]
-        largest = [] if bound_by_floor else _largest(priced, rows, places, gpu, stage, most_tables)
+        largest = [] if bound_by_floor else _largest(priced, rows, places, gpu, stage)
         for table, _ in largest:
             if table not in repriced:
-                repriced[table] = _repriced(priced, loads, rows[table], places[table], table)
+                repriced[table] = _repriced(priced, loads, rows[table], places[table])
         tables = tuple(
             BindingTable(
                 table=table,
@@ -107,7 +107,6 @@ def _largest(
     places: list[tuple[int, ...]],
     gpu: int,
     stage: int,
-    most_tables: int,
 ) -> list[tuple[int, float]]:
     """Tables with the largest loads on a GPU in a stage, and their seconds."""
     node = gpu // priced.gpus_per_node
@@ -121,11 +120,11 @@ def _largest(
     return sorted(
         (table_and_seconds for table_and_seconds in seconds if table_and_seconds[1] > 0),
         key=lambda table_and_seconds: (-table_and_seconds[1], table_and_seconds[0]),
-    )[:most_tables]
+    )[:MAX_NAMED_TABLES]
 
 
 def _repriced(
-    priced: PricedOptions, loads: Loads, row: int, at: tuple[int, ...], table: int
+    priced: PricedOptions, loads: Loads, row: int, at: tuple[int, ...]
 ) -> tuple[float, TablePlacement | None, float | None]:
     """The step without a table, the best alternative option of the table, and the step with it."""
     table_loads = loads_of(priced, [row], [at])

@@ -8,8 +8,8 @@
     optimizer        tensors · start-up + bytes / (bandwidth · efficiency)
     host             GPU: a tiny block's seconds to launch; CPU: its seconds beyond those of its operators
     collectives      a curve over message bytes for each group size
-    offload          see `offload_fit`
-    tables           see `table_fit`
+    offload          see `host_constants`
+    tables           see `table_rates`
 
 Rows of processes that measured side by side are averaged. What is not measured (network, jitter) stays as in
 the base.

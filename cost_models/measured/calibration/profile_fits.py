@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -40,9 +39,6 @@ from cost_models.specs.hardware import HardwareProfile
 
 Pair = tuple[str, str]
 """Key of a profile: the GPU that stands for a die, and the name of a stack."""
-OnRound = Callable[[str, int, float], None]
-"""Called in every round of a fit with the profile's name, the round and the median error."""
-
 ANY = "any"
 _FEWEST = 6
 """Fewest runs of a stack with a separate profile."""
@@ -63,7 +59,6 @@ def fit_families(
     *,
     fewest: int = _FEWEST,
     around: Mapping[str, StepTimeFit] | None = None,
-    on_round: OnRound | None = None,
 ) -> dict[str, StepTimeFit]:
     """Name → fit, for every (die, stack) and every die with `fewest` timed `cases` or more, as far as `needed`.
 
@@ -89,7 +84,6 @@ def fit_families(
                 start,
                 members,
                 around=None if near is None else near.around_runs(members.cases),
-                on_round=None if on_round is None else partial(on_round, name),
             )
             if fit.median_error <= _UNEXPLAINED:
                 fits[name] = fit

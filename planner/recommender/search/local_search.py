@@ -282,7 +282,7 @@ def _relieve_gpu(state: State, gpu: int, random: np.random.Generator) -> bool:
             state.add(unit, insertion.row, insertion.places)
             return True
         state.add(unit, row, places)
-    return _swap(state, gpu, units, random) or repack(state, gpu, random)
+    return _swap(state, gpu, random) or repack(state, gpu, random)
 
 
 def _units_on_gpu(state: State, gpu: int) -> list[int]:
@@ -295,7 +295,7 @@ def _units_on_gpu(state: State, gpu: int) -> list[int]:
     return units
 
 
-def _swap(state: State, gpu: int, units: list[int], random: np.random.Generator) -> bool:
+def _swap(state: State, gpu: int, random: np.random.Generator) -> bool:
     """Swap a shard of this GPU with one of another, the best of those tried, if it helps."""
     problem = state.problem
     single = [

@@ -74,7 +74,9 @@ def torch_rows(schedule: str, pp: int, vpp: int, microbatches: int) -> list[list
 def test_the_order_is_the_one_torch_executes(schedule: str) -> None:
     for shape in (shape for shape in MULTI if shape[0] == schedule):
         table = build(*shape)
-        overlapped = np.zeros_like(table.is_backward) if table.overlapped is None else table.overlapped
+        overlapped = (
+            np.zeros(table.kind.shape, dtype=np.bool_) if table.overlapped is None else table.overlapped
+        )
         for rank, expected in enumerate(torch_rows(*shape)):
             actions = table.actions(rank)
             written = [f"{a.stage}{a.kind}{a.microbatch}" for a in actions]

@@ -42,7 +42,7 @@ def naive_spans(table: ActionTable, priced: Durations) -> list[list[tuple[float,
     left: dict[tuple[str, int, int], float] = {}
     orders = [table.actions(rank) for rank in range(table.pp)]
     spans: list[list[tuple[float, float]]] = [[] for _ in orders]
-    overlapped = np.zeros_like(table.is_backward) if table.overlapped is None else table.overlapped
+    overlapped = np.zeros(table.kind.shape, dtype=np.bool_) if table.overlapped is None else table.overlapped
     clock = [0.0] * table.pp
     while any(len(span) < len(order) for span, order in zip(spans, orders, strict=True)):
         before = [len(span) for span in spans]
