@@ -59,17 +59,23 @@ def is_overlapped(columns: LayoutColumns, mesh_axis: Overlap, *, default: bool) 
     return np.where(column == UNSAID, default, column == 1)
 
 
-class _Columns:
-    """N layouts: (N,) integers for each of `COLUMNS`; a choice is stored as the index of its name."""
+if TYPE_CHECKING:
 
-    __slots__ = ()
-
-    if TYPE_CHECKING:
+    class _AxisColumns:
         __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
         def __init__(self, **columns: Ints) -> None: ...
 
         def __getattr__(self, name: str) -> Ints: ...
+
+else:
+    _AxisColumns = make_dataclass("_AxisColumns", COLUMNS, frozen=True, slots=True, kw_only=True)
+
+
+class LayoutColumns(_AxisColumns):
+    """N layouts: (N,) integers for each of `COLUMNS`; a choice is stored as the index of its name."""
+
+    __slots__ = ()
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -133,20 +139,6 @@ class _Columns:
         return self.tp * self.cp * self.pp * self.dp
 
 
-if TYPE_CHECKING:
-    LayoutColumns = _Columns
-else:
-    LayoutColumns = make_dataclass(
-        "LayoutColumns",
-        [(name, Ints) for name in COLUMNS],
-        bases=(_Columns,),
-        frozen=True,
-        slots=True,
-        kw_only=True,
-        namespace={"__module__": __name__, "__doc__": _Columns.__doc__},
-    )
-
-
 MIN_ROWS_TO_DEDUPLICATE = 256
 """Minimum number of rows for which looking for equal rows is faster than computing them all."""
 _DENSE = 4
@@ -159,7 +151,7 @@ def codes_of(columns: Sequence[Ints]) -> Ints:
     code, size = np.zeros_like(columns[0]), 1
     if not len(code):
         return code
-    most = _dense(len(code))
+    most = _DENSE * len(code)
     for column in columns:
         if column.strides == (0,):
             continue
@@ -176,18 +168,13 @@ def codes_of(columns: Sequence[Ints]) -> Ints:
     return code
 
 
-def _dense(rows: int) -> int:
-    """Widest span of values that a table numbers faster than sorting does."""
-    return _DENSE * rows
-
-
 def _numbered(column: Ints) -> tuple[Ints, int]:
     """(N,) rank of each value among the distinct ones, and the number of distinct values."""
     if not len(column):
         return column, 1
     low = int(column.min())
     span = int(column.max()) - low + 1
-    if span <= _dense(len(column)):
+    if span <= _DENSE * len(column):
         met = np.zeros(span, dtype=np.bool_)
         met[column - low] = True
         distinct = np.flatnonzero(met)

@@ -1,6 +1,6 @@
 """One layout: degrees and switches, written `tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective` everywhere.
 
-The fields of `Layout` are the axes, in the order of the notation; `AXES` defines how each is written and
+The fields of `Layout` are the axes, in the order of the notation; the annotation of each says how it is written and
 parsed.
 
 `order` names the mesh axes from the inside out: with `tp-cp-dp-pp` tensor-parallel ranks are neighbours,
@@ -126,8 +126,13 @@ def usual_schedule(vpp: int) -> Schedule:
     return "interleaved" if vpp != 1 else "1f1b"
 
 
+_ZERO = Number(least=0, simplest=0, most=ZERO_STAGES - 1, outside=f"ZeRO has stages 0 to {ZERO_STAGES - 1}")
+_Pool = Annotated[str, Field(pattern=POOL_NAME)]
+
+
 class Layout(Spec):
-    """Split of one model over tp × cp × pp × dp ranks.
+    """Split of one model over tp × cp × pp × dp ranks: a field for each axis, in the order of the notation, with the
+    kind of word that writes it (default: `Number`).
 
     Without `layers` the blocks are not yet placed on stages (evenly where they divide, else by the planner);
     with `layers` the layout determines a step's cost.
@@ -149,32 +154,32 @@ class Layout(Spec):
     """Tensor-parallel degree inside an expert; None: tp."""
     mbs: GpuCount = 1
     """Sequences in one microbatch, b."""
-    zero: Annotated[int, Field(ge=0, le=ZERO_STAGES - 1)] = 0
+    zero: Annotated[int, Field(ge=0, le=ZERO_STAGES - 1), _ZERO] = 0
     """ZeRO stage: 0 replicas, 1 shards optimizer states, 2 and gradients, 3 and parameters, over `shard` ranks."""
     shard: GpuCount | None = None
     """Ranks that ZeRO shards over (hybrid sharding: replicas of such groups); None: all dp × cp."""
-    sp: bool = False
+    sp: Annotated[bool, Switch()] = False
     """Megatron sequence parallelism: the regions outside tensor parallelism are split along the sequence."""
-    schedule: Schedule = "1f1b"
+    schedule: Annotated[Schedule, Choice(SCHEDULES)] = "1f1b"
     """Pipeline schedule; default: `interleaved` with vpp > 1, else `1f1b`."""
-    order: Order = DEFAULT_ORDER
+    order: Annotated[Order, Choice(ORDERS)] = DEFAULT_ORDER
     """Mesh axes from neighbouring ranks outwards; among orders that differ only in axes of degree one, the
     first."""
-    context: Context | None = None
+    context: Annotated[Context | None, Choice(CONTEXTS)] = None
     """Way in which context-parallel ranks exchange keys and values; None: the stack's default, or cp is 1."""
-    recompute: tuple[StageRecompute, ...] = ("none",)
+    recompute: Annotated[tuple[StageRecompute, ...], PerStage()] = ("none",)
     """Policy, or mix of policies, of all virtual stages, or one for each in model order."""
-    offload: Offload = NOWHERE
+    offload: Annotated[Offload, Counts(Offload._fields)] = NOWHERE
     """Blocks of every rank whose states, weights or activations are in host memory."""
-    ring: PositiveInt = USUAL_RING
+    ring: Annotated[PositiveInt, Number(sign="=", simplest=USUAL_RING)] = USUAL_RING
     """Blocks whose streamed weights are on the device at a time, including buffers that are being filled."""
-    overlap: tuple[Overlap, ...] | None = None
+    overlap: Annotated[tuple[Overlap, ...] | None, Subset(OVERLAPS)] = None
     """Axes whose communication overlaps compute; None: the stack's default."""
-    layers: tuple[int, ...] = ()
+    layers: Annotated[tuple[int, ...], PerStage(int)] = ()
     """Blocks of each virtual stage in model order (pp × vpp entries); empty: not placed yet."""
-    pools: tuple[Annotated[str, Field(pattern=POOL_NAME)], ...] = ()
+    pools: Annotated[tuple[_Pool, ...], PerStage()] = ()
     """Pool of each pipeline rank, on a cluster of several pools; empty: only one pool, or not chosen yet."""
-    replicas: tuple[Annotated[str, Field(pattern=POOL_NAME)], ...] = ()
+    replicas: Annotated[tuple[_Pool, ...], PerStage(most=MOST_REPLICAS)] = ()
     """Pool of each of the dp replicas, on a cluster of several pools whose replicas each lie within one
     pool."""
 
@@ -307,30 +312,10 @@ class Layout(Spec):
 
 
 AXES: dict[str, Word] = {
-    "tp": Number(),
-    "pp": Number(),
-    "vpp": Number(),
-    "cp": Number(),
-    "dp": Number(),
-    "ep": Number(),
-    "etp": Number(),
-    "mbs": Number(),
-    "zero": Number(least=0, most=ZERO_STAGES - 1, outside=f"ZeRO has stages 0 to {ZERO_STAGES - 1}"),
-    "shard": Number(),
-    "sp": Switch(),
-    "schedule": Choice(SCHEDULES),
-    "order": Choice(ORDERS),
-    "context": Choice(CONTEXTS),
-    "recompute": PerStage(),
-    "offload": Counts(parts=Offload._fields),
-    "ring": Number(usual=USUAL_RING),
-    "overlap": Subset(OVERLAPS),
-    "layers": PerStage(int),
-    "pools": PerStage(),
-    "replicas": PerStage(most=MOST_REPLICAS),
+    name: next((part for part in field.metadata if isinstance(part, Word)), Number())
+    for name, field in Layout.model_fields.items()
 }
 """Every axis by its name, in the order of the notation, with the kind of word that writes and parses it."""
-assert [*AXES] == [*Layout.model_fields], "an axis is a field of `Layout` and a word"
 
 RESOLVED_AS = {"etp": "expert_tp", "shard": "shard_group"}
 """Axes that follow others when omitted, and the property with their effective value."""
@@ -371,14 +356,13 @@ def parse_layout(text: str) -> Layout:
         if name in fields:
             problems.append(Problem(f"`{printable(word)}`", f"`{name}` is given twice"))
         fields[name] = value
-    layout: Layout | None = None
     more = 0
     try:
         layout = Layout.model_validate(fields)
     except ValidationError as error:
         errors, more = spec_problems(error, Layout)
         problems += [Problem(f"`{show_key(place)}`" if place else "", what) for place, what in errors.items()]
-    if problems or layout is None:
+    if problems:
         raise InputError(
             f"`{printable(text)}` is not a layout",
             problems=problems,

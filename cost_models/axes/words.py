@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -21,10 +21,10 @@ _MOST_DIGITS = 12
 class Word:
     """A kind of word: a name followed by a value."""
 
-    @property
-    def sign(self) -> str:
-        """Sign between the name of an axis and its value."""
-        return "="
+    sign: str = field(default="=", kw_only=True)
+    """Sign between the name of an axis and its value."""
+    simplest: int = field(default=0, kw_only=True)
+    """Number in the column of a layout without the axis."""
 
     def read(self, rest: str) -> Any:
         """Value in the text after the name; None if the text belongs to another word.
@@ -32,11 +32,19 @@ class Word:
         Raises:
             ValueError: the value cannot be parsed; the message says why.
         """
-        return rest[1:] if rest.startswith(self.sign) and rest.isascii() else None
+        return (
+            self.parse(rest.removeprefix(self.sign))
+            if rest.startswith(self.sign) and rest.isascii()
+            else None
+        )
+
+    def parse(self, text: str) -> Any:
+        """Value in the text after the sign, as in `read`."""
+        return text
 
     def write(self, name: str, value: Any) -> str:
         """The word for a value."""
-        return f"{name}={value}"
+        return f"{name}{self.sign}{value}"
 
     def compare(self, name: str, value: Any) -> str:
         """The word for a value among compared values, where the absent one has a word too: "no sp", "usual overlap"."""
@@ -57,11 +65,6 @@ class Word:
         return numbers[0]
 
     @property
-    def simplest(self) -> int:
-        """Number in the column of a layout without the axis."""
-        return 0
-
-    @property
     def every(self) -> range | None:
         """Numbers that a column may hold; None: any from the simplest on."""
         return None
@@ -69,29 +72,19 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Number(Word):
-    """`tp8` or `tp=8`; where a usual one goes without saying, only `ring=4`."""
+    """`tp8` or `tp=8`; with the sign `=` only `ring=4`."""
 
+    sign: str = field(default="", kw_only=True)
+    simplest: int = field(default=1, kw_only=True)
     least: int = 1
     most: int | None = None
     outside: str = "must be above zero"
     """Complaint about a number below the least or above the most."""
-    usual: int | None = None
 
-    @property
-    def sign(self) -> str:
-        return "" if self.usual is None else "="
-
-    def read(self, rest: str) -> int | None:
-        digits = rest.removeprefix("=") if rest.startswith(self.sign) else ""
-        is_number = digits.isdecimal() and digits.isascii() and len(digits) <= _MOST_DIGITS
+    def parse(self, text: str) -> int | None:
+        digits = text if self.sign else text.removeprefix("=")
+        is_number = digits.isdecimal() and len(digits) <= _MOST_DIGITS
         return int(digits) if is_number else None
-
-    def write(self, name: str, value: Any) -> str:
-        return f"{name}{self.sign}{value}"
-
-    @property
-    def simplest(self) -> int:
-        return self.least if self.usual is None else self.usual
 
     @property
     def every(self) -> range | None:
@@ -102,14 +95,10 @@ class Number(Word):
 class Switch(Word):
     """`sp` or `sp=1`; `sp=0` says that it is off. Of a subset whether a name is in it, or `UNSAID`, the simplest."""
 
-    simplest: int = 0
+    sign: str = field(default="", kw_only=True)
 
-    @property
-    def sign(self) -> str:
-        return ""
-
-    def read(self, rest: str) -> bool | None:
-        return rest != "=0" if rest in ("", "=1", "=0") else None
+    def parse(self, text: str) -> bool | None:
+        return text != "=0" if text in ("", "=1", "=0") else None
 
     def write(self, name: str, value: Any) -> str:
         return name
@@ -153,10 +142,7 @@ class Subset(Word):
 
     names: tuple[str, ...]
 
-    def read(self, rest: str) -> tuple[str, ...] | None:
-        text = Word.read(self, rest)
-        if text is None:
-            return None
+    def parse(self, text: str) -> tuple[str, ...]:
         said = [] if text == NONE else text.split(",")
         for name in said:
             if name not in self.names:
@@ -167,7 +153,7 @@ class Subset(Word):
         return f"{name}={','.join(value) or NONE}"
 
     def columns(self, name: str) -> dict[str, Word]:
-        return {f"{name}_{one}": Switch(UNSAID) for one in self.names}
+        return {f"{name}_{one}": Switch(simplest=UNSAID) for one in self.names}
 
     def numbers(self, value: tuple[str, ...] | None) -> tuple[int, ...]:
         return tuple(UNSAID if value is None else int(name in value) for name in self.names)
@@ -189,10 +175,7 @@ class Counts(Word):
 
     parts: tuple[str, ...]
 
-    def read(self, rest: str) -> tuple[int, ...] | None:
-        text = Word.read(self, rest)
-        if text is None:
-            return None
+    def parse(self, text: str) -> tuple[int, ...]:
         counts = dict.fromkeys(self.parts, 0)
         for word in text.split("/"):
             part, colon, count = word.partition(":")
@@ -212,7 +195,7 @@ class Counts(Word):
         return f"{name}={'/'.join(named)}"
 
     def columns(self, name: str) -> dict[str, Word]:
-        return {f"{name}_{part}": Number(least=0) for part in self.parts}
+        return {f"{name}_{part}": Number(least=0, simplest=0) for part in self.parts}
 
     def numbers(self, value: tuple[int, ...]) -> tuple[int, ...]:
         return value
@@ -231,29 +214,18 @@ class PerStage(Word):
     most: int = MAX_STAGES
     """Maximum number of values."""
 
-    def read(self, rest: str) -> tuple[Any, ...] | None:
-        text = Word.read(self, rest)
-        if text is None:
-            return None
+    def parse(self, text: str) -> tuple[Any, ...]:
         try:
             return tuple(self.item(value) for value in _expand(text, self.most))
         except ValueError:
             raise ValueError(f"`{printable(text)}` is not a list like `12*7,11`") from None
 
     def write(self, name: str, value: Any) -> str:
-        return f"{name}={_run_lengths(value)}"
+        runs = [(one, len(list(group))) for one, group in groupby(value)]
+        return f"{name}={','.join(f'{one}*{count}' if count > 1 else str(one) for one, count in runs)}"
 
     def columns(self, name: str) -> dict[str, Word]:
         return {}
-
-    def numbers(self, value: Any) -> tuple[int, ...]:
-        return ()
-
-
-def _run_lengths(values: Iterable[object]) -> str:
-    """Text of values with equal neighbours as runs: (12, 12, 11) → "12*2,11"."""
-    runs = [(value, len(list(group))) for value, group in groupby(values)]
-    return ",".join(f"{value}*{count}" if count > 1 else str(value) for value, count in runs)
 
 
 def _expand(text: str, most: int) -> list[str]:

@@ -56,7 +56,7 @@ over the tensor ranks (Narayanan et al. 2021).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -260,7 +260,7 @@ def context_seconds(
         rows = (way == index) & (columns.cp > 1)
         if not rows.any():
             continue
-        passes = _PASSES[name](question, columns, group)
+        passes = _context_messages(name, question, columns, group)
         for number, (messages, kernels) in enumerate(zip(passes, (core_forward, core_backward), strict=True)):
             # share of blocks with attention
             parts = [(question.model.attention_share * seconds, share) for seconds, share in messages]
@@ -308,53 +308,32 @@ def _rank_bytes(question: Question, columns: LayoutColumns) -> Array:
     return tokens / columns.tp * question.training.element_bytes
 
 
-def _ring_messages(question: Question, columns: LayoutColumns, group: Groups) -> tuple[_Messages, _Messages]:
-    keys_values = attended_width(question) * _rank_bytes(question, columns)
-    steps, behind = columns.cp - 1, (columns.cp - 1) / columns.cp
-    forward = steps * point_to_point_seconds(keys_values, group, question.hardware)
-    if question.stack.torch_context_parallel:
-        return [(forward, behind)], [(forward, behind), *_gradient_ring_messages(question, columns, group)]
-    backward = steps * point_to_point_seconds(2 * keys_values, group, question.hardware)
-    return [(forward, behind)], [(backward, behind)]
-
-
-def _gather_messages(
-    question: Question, columns: LayoutColumns, group: Groups
+def _context_messages(
+    way: Context, question: Question, columns: LayoutColumns, group: Groups
 ) -> tuple[_Messages, _Messages]:
-    keys_values = columns.cp * (attended_width(question) * _rank_bytes(question, columns))
-    forward = all_gather_seconds(keys_values, group, question.hardware)
-    if question.stack.torch_context_parallel:
-        first_step = 1 / columns.cp
-        gradients = _gradient_ring_messages(question, columns, group)
-        return [(forward, first_step)], [(forward, first_step), *gradients]
-    return [(forward, 0.0)], [
-        (forward, 0.0),
-        (reduce_scatter_seconds(keys_values, group, question.hardware), 0.0),
-    ]
-
-
-def _gradient_ring_messages(question: Question, columns: LayoutColumns, group: Groups) -> _Messages:
-    """Messages of key and value gradients in fp32, passed on after each of c steps."""
-    size = STATE_BYTES["fp32"] / question.training.element_bytes
-    gradients = size * attended_width(question) * _rank_bytes(question, columns)
-    one = point_to_point_seconds(gradients, group, question.hardware)
-    return [((columns.cp - 1) * one, (columns.cp - 1) / columns.cp), (one, 0.0)]
-
-
-def _trade_messages(question: Question, columns: LayoutColumns, group: Groups) -> tuple[_Messages, _Messages]:
-    model, whole = question.model, columns.cp * _rank_bytes(question, columns)
-    there = all_to_all_seconds(whole * (model.query_size + 2 * model.kv_size), group, question.hardware)
-    seconds = there + all_to_all_seconds(whole * model.query_size, group, question.hardware)
-    return [(seconds, 0.0)], [(seconds, 0.0)]
-
-
-_Passes = Callable[[Question, LayoutColumns, Groups], tuple[_Messages, _Messages]]
-_PASSES: dict[Context, _Passes] = {
-    "ring": _ring_messages,
-    "all-gather": _gather_messages,
-    "all-to-all": _trade_messages,
-}
-"""Messages of forward and backward passes for each way of context parallelism, without overlap."""
+    """Messages of a forward and of a backward pass for a way of context parallelism, without overlap."""
+    model, steps, rank_bytes = question.model, columns.cp - 1, _rank_bytes(question, columns)
+    if way == "all-to-all":
+        whole = columns.cp * rank_bytes
+        there = all_to_all_seconds(whole * (model.query_size + 2 * model.kv_size), group, question.hardware)
+        seconds = there + all_to_all_seconds(whole * model.query_size, group, question.hardware)
+        return [(seconds, 0.0)], [(seconds, 0.0)]
+    width, behind = attended_width(question), steps / columns.cp
+    keys_values = width * rank_bytes
+    gathered = columns.cp * keys_values
+    if way == "ring":
+        come = steps * point_to_point_seconds(keys_values, group, question.hardware), behind
+    else:
+        hides = question.stack.torch_context_parallel / columns.cp
+        come = all_gather_seconds(gathered, group, question.hardware), hides
+    if question.stack.torch_context_parallel:  # gradients in fp32 are passed on after each of c steps
+        size = STATE_BYTES["fp32"] / question.training.element_bytes
+        one = point_to_point_seconds(size * width * rank_bytes, group, question.hardware)
+        return [come], [come, (steps * one, behind), (one, 0.0)]
+    if way == "ring":
+        backward = steps * point_to_point_seconds(2 * keys_values, group, question.hardware)
+        return [come], [(backward, behind)]
+    return [come], [come, (reduce_scatter_seconds(gathered, group, question.hardware), 0.0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,35 +356,30 @@ class TensorSeconds:
 
 def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) -> TensorSeconds:
     """Seconds over the tensor-parallel groups; zero if tp is 1."""
+    model, profile = question.model, question.hardware
     tokens = columns.tokens(question.training.sequence_length)
-    message = tokens * question.model.hidden_size * question.training.element_bytes
-    profile = question.hardware
+    message = tokens * model.hidden_size * question.training.element_bytes
     reduce = all_reduce_seconds(message, group, profile)
-    gather = all_gather_seconds(message, group, profile)
-    operand = gather
+    gather = operand = all_gather_seconds(message, group, profile)
     if question.stack.transformer_engine and question.training.narrow:
         cast = message * question.training.operand_bytes / question.training.element_bytes
         operand = all_gather_seconds(cast, group, profile)
     scatter = reduce_scatter_seconds(message, group, profile)
     sp = columns.sp == 1
-    joined = question.model.parallel_block  # outputs of attention and MLP are added before the reduction
     # share of the blocks whose MLP communicates over tp: with sequence parallelism routed experts take the tokens of
     # each rank as they are; shared experts are an MLP
-    model = question.model
     routed_only = model.moe_share if model.shared_expert_ffn_hidden_size == 0 else 0.0
     times = np.where(sp, model.feed_forward_share - routed_only, model.feed_forward_share)
     inner = _selection_seconds(question, tokens, group)
-    crosses, source = question.model.stacks is not None, question.model.source_share
-    mixes = 1.0 - question.model.mixer_share("none")
-    entered = times + mixes * (
-        not question.model.shares_norm
-    )  # where both halves read one norm it is gathered once
+    crosses, source, tower = model.stacks is not None, model.source_share, model.tower
+    mixes = 1.0 - model.mixer_share("none")
+    entered = times + mixes * (not model.shares_norm)  # where both halves read one norm it is gathered once
     entered = entered + crosses * (1.0 + source)  # an encoder's tokens too
-    tower = question.model.tower  # its projector is left before the decoder's first block
-    left = times + mixes * (not joined) + crosses + (tower.share if tower else 0.0)
+    # a parallel block adds the outputs of attention and MLP before the reduction; a tower's projector is left before
+    # the decoder's first block
+    left = times + mixes * (not model.parallel_block) + crosses + (tower.share if tower else 0.0)
     embeds = (1.0 + source) * (tower is None or tower.part != "tower")  # the patch embedding is not split
-    keeps_gathered = question.stack.saves_gathered_activations
-    none = np.zeros(len(columns))
+    none, keeps_gathered = np.zeros(len(columns)), question.stack.saves_gathered_activations
     behind = question.stack.reduces_behind_weight_products
     summed = entered * np.where(sp, scatter, reduce)
     forward = np.where(sp, entered * operand + left * scatter, left * reduce) + inner
@@ -440,25 +414,17 @@ def expert_seconds(question: Question, columns: LayoutColumns, groups: MeshGroup
     model, training, profile = question.model, question.training, question.hardware
     if not model.has_experts:
         return np.zeros(len(columns))
-    exchanged = 2 * _exchange_seconds(question, columns, groups, training.element_bytes)
-    copies = tokens_on_rank(question, columns, "sent") * model.hidden_size * training.element_bytes
+    row_bytes = model.hidden_size * training.element_bytes
+    copies = tokens_on_rank(question, columns, "sent") * row_bytes
+    if question.stack.expert_dispatch == "copies":
+        exchange = all_to_all_seconds(columns.ep * copies, groups.ep, profile)
+    else:
+        own_bytes = tokens_on_rank(question, columns, "split") * row_bytes
+        ranks, nodes = destinations(model, groups.ep.size), destinations(model, groups.ep.nodes)
+        exchange = fan_out_seconds(ranks * own_bytes, nodes * own_bytes, groups.ep, profile)
     gathered = all_gather_seconds(columns.etp * copies, groups.etp, profile)
     scattered = reduce_scatter_seconds(columns.etp * copies, groups.etp, profile)
-    return model.moe_share * (exchanged + gathered + scattered)
-
-
-def _exchange_seconds(
-    question: Question, columns: LayoutColumns, groups: MeshGroups, element_bytes: float
-) -> Array:
-    """(N,) seconds of one exchange, to the experts or back."""
-    model, profile = question.model, question.hardware
-    row_bytes = model.hidden_size * element_bytes
-    if question.stack.expert_dispatch == "copies":
-        sent_bytes = tokens_on_rank(question, columns, "sent") * row_bytes
-        return all_to_all_seconds(columns.ep * sent_bytes, groups.ep, profile)
-    own_bytes = tokens_on_rank(question, columns, "split") * row_bytes
-    ranks, nodes = destinations(model, groups.ep.size), destinations(model, groups.ep.nodes)
-    return fan_out_seconds(ranks * own_bytes, nodes * own_bytes, groups.ep, profile)
+    return model.moe_share * (2 * exchange + gathered + scattered)
 
 
 def boundary_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:

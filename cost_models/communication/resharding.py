@@ -182,14 +182,11 @@ def _moved_shares(before_R: Array, after_R: Array, per_node: int) -> Array:
     total, step = np.zeros((len(ReshardBytes._fields), len(before_R))), max(1, _ENTRIES // len(before_R))
     for start in range(0, len(middle_C3), step):
         some, size_C = middle_C3[start : start + step, None], size_C3[start : start + step].prod(axis=1)
-        have_CR, want_CR = (_is_inside(some, box_R) for box_R in (before_R, after_R))
+        have_CR, want_CR = (
+            np.all((some > box_R[..., 0]) & (some < box_R[..., 1]), axis=-1) for box_R in (before_R, after_R)
+        )
         total += np.stack([size_C @ share_CR for share_CR in _cell_shares(have_CR, want_CR, per_node)])
     return total
-
-
-def _is_inside(middle_C1: Array, box_R: Array) -> Bools:
-    inside: Bools = np.all((middle_C1 > box_R[..., 0]) & (middle_C1 < box_R[..., 1]), axis=-1)
-    return inside
 
 
 def _cell_shares(have_CR: Bools, want_CR: Bools, per_node: int) -> Iterator[Array]:

@@ -34,8 +34,9 @@ ranks of one stage are such pieces, pp pieces apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,60 +59,47 @@ if TYPE_CHECKING:
     from cost_models.fabric.fabric import Fabric
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
-    """Links of one level."""
+class Level(LevelSpec):
+    """Links of one level: its `gpus` are those of one domain, neighbours in rank (None: all); its `sharers` the
+    GPUs that share one link, all of which each can use while the others are silent (None: all of the inner
+    domain)."""
 
-    name: str
-    kind: str
-    gpus: int | None
-    """GPUs of one domain of the level, neighbours in rank; None: all."""
-    bandwidth: float
-    """Bytes/s of one GPU, one direction."""
-    latency: float
-    """Seconds of one hop."""
-    sharers: int | None
-    """GPUs that share one link, all of which each can use while the others are silent; None: all of the inner
-    domain."""
     network: bool
     """Whether the level is between nodes."""
     opens: bool
     """Whether GPUs attach directly to the level, as the nearest of their medium."""
-    mesh: bool = False
-    """Whether the bandwidth is the sum of one link to each other GPU of the domain."""
 
 
 def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
     """Levels from the inside out; the last joins all GPUs of the cluster."""
-    if isinstance(cluster.links, LinkLevels):  # levels as given in the file
+    links, per_node = cluster.links, cluster.gpus_per_node
+    if isinstance(links, LinkLevels):  # levels as given in the file
         return tuple(
             link_level(
                 one.name,
                 one,
-                one.gpus or (one.nodes and one.nodes * cluster.gpus_per_node),
-                network=one in cluster.links.network,
-                opens=cluster.links.opens(at),
+                one.gpus or (one.nodes and one.nodes * per_node),
+                network=one in links.network,
+                opens=links.opens(at),
                 sharers=one.sharers or 1,
             )
-            for at, one in enumerate(cluster.links.root)
+            for at, one in enumerate(links.root)
         )
-    between, leaf = cluster.links.inter_node, cluster.nodes_per_leaf
-    node = link_level("node", cluster.links.intra_node, cluster.gpus_per_node)
-    if between is None:
+    node = link_level("node", links.intra_node, per_node)
+    if links.inter_node is None:
         return (node,)
-    sharers = max(1, cluster.gpus_per_node // (cluster.rails or cluster.gpus_per_node))
-    each: int | None = None
-    farther: tuple[Level, ...] = ()
-    name = ""
+    levels, spreads = [node], cluster.oversubscription != 1
+    name, building, farther = "spine" if spreads else "network", None, []
     if cluster.buildings is not None:
-        each, name = cluster.buildings.nodes * cluster.gpus_per_node, "building"
-        farther = (link_level("campus", cluster.buildings.link, None, network=True, opens=False),)
-    if cluster.oversubscription == 1:
-        return node, link_level(name or "network", between, each, network=True, sharers=sharers), *farther
-    # undescribed leaves hold one node each, so all traffic passes the spine
-    below = link_level("leaf", between, cluster.gpus_per_node * (leaf or 1), network=True, sharers=sharers)
-    spine = between.faster(1.0 / cluster.oversubscription)
-    return node, below, link_level(name or "spine", spine, each, network=True, opens=False), *farther
+        name, building = "building", cluster.buildings.nodes * per_node
+        farther = [link_level("campus", cluster.buildings.link, None, network=True, opens=False)]
+    sharers = max(1, per_node // (cluster.rails or per_node))
+    if spreads:  # undescribed leaves hold one node each, so all traffic passes the spine
+        leaf = per_node * (cluster.nodes_per_leaf or 1)
+        levels.append(link_level("leaf", links.inter_node, leaf, network=True, sharers=sharers))
+    between = links.inter_node.faster(1.0 / cluster.oversubscription)
+    levels.append(link_level(name, between, building, network=True, opens=not spreads, sharers=sharers))
+    return (*levels, *farther)
 
 
 def link_level(
@@ -124,16 +112,10 @@ def link_level(
     sharers: int = 1,
 ) -> Level:
     """Level with the rates of a link that joins domains of `gpus` GPUs (None: all)."""
-    return Level(
-        name=name,
-        kind=link.kind,
-        gpus=gpus,
-        bandwidth=link.bandwidth,
-        latency=link.latency,
-        sharers=sharers if opens else None,
-        network=network,
-        opens=opens,
-        mesh=link.mesh,
+    rates = {rate: getattr(link, rate) for rate in LinkSpec.model_fields}
+    sharers_or_all = sharers if opens else None
+    return Level.model_construct(
+        **rates, name=name, gpus=gpus, sharers=sharers_or_all, network=network, opens=opens
     )
 
 
@@ -146,19 +128,16 @@ def used_levels(cluster: ClusterSpec) -> tuple[Level, ...]:
 
 def with_one_level(cluster: ClusterSpec, at: int) -> ClusterSpec:
     """The cluster with only the links of one level taking time, without latency."""
-    levels = levels_of(cluster)
     root = tuple(
-        LevelSpec.model_construct(
-            name=level.name,
-            kind=level.kind,
-            bandwidth=level.bandwidth if index == at else math.inf,
-            latency=0.0,
-            gpus=None if level.network or level.gpus == cluster.gpus_per_node else level.gpus,
-            nodes=level.gpus and (level.gpus // cluster.gpus_per_node or None),
-            sharers=level.sharers,
-            mesh=level.mesh,
+        level.model_copy(
+            update={
+                "bandwidth": level.bandwidth if index == at else math.inf,
+                "latency": 0.0,
+                "gpus": None if level.network or level.gpus == cluster.gpus_per_node else level.gpus,
+                "nodes": level.gpus and (level.gpus // cluster.gpus_per_node or None),
+            }
         )
-        for index, level in enumerate(levels)
+        for index, level in enumerate(levels_of(cluster))
     )
     update = {
         "links": LinkLevels.model_construct(root),
@@ -182,68 +161,34 @@ def link_graph(cluster: ClusterSpec, gpus: Iterable[int] | None = None) -> netwo
     levels = levels_of(cluster)
     for gpu in range(cluster.num_gpus) if gpus is None else gpus:
         graph.add_node(f"gpu{gpu}", kind="gpu", level=-1, index=gpu)
+        domains = [0 if level.gpus is None else gpu // level.gpus for level in levels]
+        switches = [f"{level.name}{domain}" for level, domain in zip(levels, domains, strict=True)]
         for at, level in enumerate(levels):
-            inner = None if level.opens else levels[at - 1]
-            switch = _switch_name(levels[at], gpu)
-            graph.add_node(switch, kind="switch", level=at, index=_domain_index(level, gpu))
-            half = (level.latency - (inner.latency if inner else 0.0)) / 2
-            if inner is None:
-                _add_plug(graph, gpu, switch, at, level, half)
-            else:
-                size = min(inner.gpus or cluster.num_gpus, cluster.num_gpus)
-                below = _switch_name(inner, gpu)
-                graph.add_edge(below, switch, level=at, bandwidth=size * level.bandwidth, latency=half)
+            graph.add_node(switches[at], kind="switch", level=at, index=domains[at])
+            below, size, latency = f"gpu{gpu}", level.sharers or 1, level.latency
+            if not level.opens:  # the switch of the level inside, with all its GPUs
+                inner = levels[at - 1]
+                below, size = switches[at - 1], min(inner.gpus or cluster.num_gpus, cluster.num_gpus)
+                latency -= inner.latency
+            elif level.network or size > 1:  # GPUs have adapters on the network, or share them
+                below = f"{level.name}.adapter{gpu // size}"
+                graph.add_node(below, kind="adapter", level=at, index=gpu // size)
+                graph.add_edge(f"gpu{gpu}", below, level=at, bandwidth=size * level.bandwidth, latency=0.0)
+            graph.add_edge(
+                below, switches[at], level=at, bandwidth=size * level.bandwidth, latency=latency / 2
+            )
     return graph
-
-
-def _add_plug(
-    graph: networkx.Graph[str], gpu: int, switch: str, at: int, level: Level, latency: float
-) -> None:
-    """A GPU's own link to the nearest switch of a medium, or the adapter that it shares; the network has adapters."""
-    sharers = level.sharers or 1
-    bandwidth = sharers * level.bandwidth
-    if not level.network and sharers == 1:
-        graph.add_edge(f"gpu{gpu}", switch, level=at, bandwidth=bandwidth, latency=latency)
-        return
-    adapter = f"{level.name}.adapter{gpu // sharers}"
-    graph.add_node(adapter, kind="adapter", level=at, index=gpu // sharers)
-    graph.add_edge(adapter, switch, level=at, bandwidth=bandwidth, latency=latency)
-    graph.add_edge(f"gpu{gpu}", adapter, level=at, bandwidth=bandwidth, latency=0.0)
-
-
-def _domain_index(level: Level, gpu: int) -> int:
-    """Index of the level's domain that holds a GPU."""
-    return 0 if level.gpus is None else gpu // level.gpus
-
-
-def _switch_name(level: Level, gpu: int) -> str:
-    return f"{level.name}{_domain_index(level, gpu)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
     """N groups, each (N,): `pieces` runs of `length` ranks `stride` apart; the runs begin `outer` ranks
-    apart.
-
-    `step`, `piece` and `stages` give the exact members: `step` apart in the stage's own numbering of its
-    ranks; the stage owns runs of `piece` ranks, one in every `stages` of them.
-    """
+    apart."""
 
     length: Ints
     stride: Ints
     pieces: Ints
     outer: Ints
-    step: Ints
-    piece: Ints
-    stages: Ints
-
-    @classmethod
-    def single(cls, length: Ints, stride: Ints, world: Ints) -> Runs:
-        """One run among `world` ranks."""
-        ones = np.ones_like(length)
-        return cls(
-            length=length, stride=stride, pieces=ones, outer=ones, step=stride, piece=world, stages=ones
-        )
 
     @property
     def size(self) -> Ints:
@@ -268,9 +213,6 @@ def runs_of_stage(size: Ints, stride: Ints, piece: Ints, stages: Ints, world: In
         stride=np.where(beyond, stride * stages, stride),
         pieces=size // part,
         outer=np.where(across, piece * stages, world),
-        step=stride,
-        piece=piece,
-        stages=stages,
     )
 
 
@@ -316,8 +258,9 @@ def _pack_single_runs(size: Ints, stride: Ints, capacity: int) -> tuple[Ints, In
     return together, 1 - (together - size) // slots  # 1 + ceil((size − together) / slots)
 
 
-def link_shares(cluster: ClusterSpec, runs: Runs, world: Ints) -> list[Share]:
-    """Bandwidth shares (N,) of groups on each level; equal groups are computed once.
+def link_shares(cluster: ClusterSpec, places: Sequence[Ints]) -> list[Share]:
+    """Bandwidth shares (N,) of groups on each level; equal groups are computed once. The (N,) columns of `places` are
+    those of `fabric.shares`.
 
     Raises:
         InputError: `links` and `graph` of the cluster do not have the same levels.
@@ -325,9 +268,7 @@ def link_shares(cluster: ClusterSpec, runs: Runs, world: Ints) -> list[Share]:
     fabric = fabric_of(cluster)
     if cluster.nodes > 1 and cluster.gpus_per_node != fabric.gpus_per_node:  # nodes unlike the graph's
         return [FULL_SHARE] * len(fabric.levels)
-    columns = [
-        np.broadcast_to(one, world.shape) for one in (runs.size, runs.step, runs.piece, runs.stages, world)
-    ]
+    columns = np.broadcast_arrays(*places)
     first, kind = first_of_each(columns)
     rows = zip(*(column[first].tolist() for column in columns), strict=True)
     usual = astuple(FULL_SHARE)
@@ -466,12 +407,12 @@ def axis_groups(cluster: ClusterSpec, columns: LayoutColumns) -> AxisGroups:
 
 
 def _axis_groups(cluster: ClusterSpec, x: LayoutColumns) -> AxisGroups:
-    world, piece = x.ranks, ranks_inside("pp", x.order, x.tp, x.cp, x.dp, x.pp)
-    ones = np.ones(len(x), dtype=np.int64)
+    world, ones = x.ranks, np.ones(len(x), dtype=np.int64)
+    stride_of = partial(ranks_inside, order=x.order, tp=x.tp, cp=x.cp, dp=x.dp, pp=x.pp)
 
     def in_stage(size: Ints, stride: Ints) -> Groups:
         """Groups of `size` ranks, `stride` apart as a stage counts them."""
-        return _groups_of_runs(cluster, runs_of_stage(size, stride, piece, x.pp, world), world)
+        return _groups(cluster, size, stride, stride_of("pp"), x.pp, world)
 
     def replicas(size: Ints, stride: Ints, shard: Ints) -> ReplicaGroups:
         """Groups of `size` ranks, and their runs of `shard`."""
@@ -481,41 +422,47 @@ def _axis_groups(cluster: ClusterSpec, x: LayoutColumns) -> AxisGroups:
         copies = in_stage(size // shard, stride * shard)
         return ReplicaGroups(every=every, shard=in_stage(shard, stride), copies=copies)
 
-    def axis(name: str, degree: Ints) -> Groups:
-        stride = ranks_inside(name, x.order, x.tp, x.cp, x.dp, x.pp)
-        return _groups_of_runs(cluster, Runs.single(degree, stride, world), world)
-
     tp, data = in_stage(x.tp, ones), replicas(x.replicas, x.tp, x.shard)
     etp, experts = tp, data  # as the rest, unless there are degrees of their own
     if ((x.ep > 1) | (x.etp != x.tp)).any():
         etp = in_stage(x.etp, ones)
         experts = replicas(x.expert_replicas, x.etp * x.ep, x.expert_shard)
-    cp, pp, ep = axis("cp", x.cp), axis("pp", x.pp), in_stage(x.ep, x.etp)
+    cp, pp = (
+        _groups(cluster, degree, stride_of(axis), world, ones, world)
+        for axis, degree in (("cp", x.cp), ("pp", x.pp))
+    )
+    ep = in_stage(x.ep, x.etp)
     return AxisGroups(tp=tp, cp=cp, pp=pp, data=data, ep=ep, etp=etp, experts=experts)
 
 
-def _groups_of_runs(cluster: ClusterSpec, runs: Runs, world: Ints) -> Groups:
-    levels = levels_of(cluster)
+def _groups(cluster: ClusterSpec, size: Ints, stride: Ints, piece: Ints, stages: Ints, world: Ints) -> Groups:
+    """Groups of `size` ranks `stride` apart as a stage counts them, which owns runs of `piece` neighbouring ranks, one
+    in every piece · stages."""
+    runs, levels = runs_of_stage(size, stride, piece, stages, world), levels_of(cluster)
     ones = np.broadcast_to(np.int64(1), world.shape)
-    packed = [
-        (runs.size, ones) if level.gpus is None else pack_runs(runs, level.gpus, world) for level in levels
-    ]
-    placed = link_shares(cluster, runs, world) if cluster.graph else [None] * len(levels)
-    packed = [pair if at is None else at.packing(pair) for pair, at in zip(packed, placed, strict=True)]
+    packed = [(size, ones) if level.gpus is None else pack_runs(runs, level.gpus, world) for level in levels]
+    if cluster.graph:
+        level_shares = link_shares(cluster, (size, stride, piece, stages, world))
+        packed = [share.packing(pair) for pair, share in zip(packed, level_shares, strict=True)]
+    else:
+        level_shares = [_mesh_share(level, held) for level, (held, _) in zip(levels, packed, strict=True)]
     ranks_per_node, nodes = packed[sum(not level.network for level in levels) - 1]
     assert levels[-1].network or (nodes == 1).all(), (
         f"a layout has more ranks than the node of {cluster.name}"
     )
     reach: list[Reach] = []
-    together, domains = ones, runs.size
-    for index, (level, (held, spanned)) in enumerate(zip(levels, packed, strict=True)):
-        inner = levels[index - 1].gpus if index else 1
-        meets = (spanned == 1) | (
-            crosses_border(runs, inner, level.gpus, world) if level.gpus and inner else False
-        )
-        at = placed[index]
+    together, domains, inner = ones, size, 1
+    for index, (level, (held, spanned), share) in enumerate(zip(levels, packed, level_shares, strict=True)):
+        meets = spanned == 1
+        if level.gpus and inner:
+            meets = meets | crosses_border(runs, inner, level.gpus, world)
+        if index:
+            meets = share.neighbours_meet(meets) & (domains > 1)
         farther = (other for other in range(index + 1, len(levels)) if levels[other].opens)
         outermost = next(farther, len(levels)) - 1  # the last level of the same medium
+        behind = together if level.sharers is None else ones
+        if level.sharers and level.sharers > 1:
+            behind = pack_runs(runs, level.sharers, world)[0]
         reach.append(
             Reach(
                 level=level,
@@ -523,15 +470,13 @@ def _groups_of_runs(cluster: ClusterSpec, runs: Runs, world: Ints) -> Groups:
                 domains=domains,
                 held=held,
                 reached=packed[outermost][0],
-                behind=_members_behind_link(level, runs, together, world),
-                meets=(meets if at is None else at.neighbours_meet(meets)) & (domains > 1)
-                if index
-                else meets,
-                share=_mesh_share(level, held) if at is None else at,
+                behind=behind,
+                meets=meets,
+                share=share,
             )
         )
-        together, domains = held, spanned
-    return Groups(size=runs.size, ranks_per_node=ranks_per_node, nodes=nodes, reach=tuple(reach))
+        together, domains, inner = held, spanned, level.gpus or 0
+    return Groups(size=size, ranks_per_node=ranks_per_node, nodes=nodes, reach=tuple(reach))
 
 
 def _mesh_share(level: Level, held: Ints) -> Share:
@@ -543,19 +488,10 @@ def _mesh_share(level: Level, held: Ints) -> Share:
     return Share(ring=among, exchange=among, pair=1.0 / links)
 
 
-def _members_behind_link(level: Level, runs: Runs, together: Ints, world: Ints) -> Ints:
-    """(N,) members behind one link of the level."""
-    if level.sharers is None:
-        return together
-    if level.sharers == 1:
-        return np.broadcast_to(np.int64(1), world.shape)
-    return pack_runs(runs, level.sharers, world)[0]
-
-
 def group_of(cluster: ClusterSpec, size: int, stride: int = 1) -> Groups:
     """Groups of `size` ranks `stride` apart, among all GPUs of the cluster: columns of one row."""
-    length, apart, world = (np.array([number], dtype=np.int64) for number in (size, stride, cluster.num_gpus))
-    return _groups_of_runs(cluster, Runs.single(length, apart, world), world)
+    length, apart, world, one = np.array([[size], [stride], [cluster.num_gpus], [1]], dtype=np.int64)
+    return _groups(cluster, length, apart, world, one, world)
 
 
 def pairs_over(link: LinkSpec, rows: int) -> Groups:

@@ -1,4 +1,4 @@
-"""A new axis is a field, a word, and a line in each list that it needs: toys are written, searched, ruled and priced.
+"""A new axis is a field with a word, and a line in each list that it needs: toys are written, searched, priced, ruled.
 
 `PLACES` says all that an axis may touch. No other file names an axis that is not its own subject, so a toy that is in
 these lists is read, restricted, tried, refused, bounded and run like every other.
@@ -84,19 +84,11 @@ def _with_import(path: str, names: str, *pairs: tuple[str, str]) -> dict[str, tu
 PLACES = {
     "cost_models/axes/layout.py": (
         (
-            "    recompute: tuple",
-            """    toy: bool = False
-    stash: tuple[int, int] = (0, 0)
-    lent: bool = False
-    recompute: tuple""",
-        ),
-        (
-            '    "recompute": PerStage(),\n',
-            """    "toy": Switch(),
-    "stash": Counts(parts=("blocks", "states")),
-    "lent": Switch(),
-    "recompute": PerStage(),
-""",
+            "    recompute: Annotated",
+            """    toy: Annotated[bool, Switch()] = False
+    stash: Annotated[tuple[int, int], Counts(("blocks", "states"))] = (0, 0)
+    lent: Annotated[bool, Switch()] = False
+    recompute: Annotated""",
         ),
     ),
     **_with_import(
@@ -141,7 +133,7 @@ PLACES = {
         ("    DataAxis,\n)", "    DataAxis,\n    Toys,\n)"),
     ),
 }
-"""File → where a new axis has a line of its own: always the field and the word; a rule, values that the search tries,
+"""File → where a new axis has a line of its own: always the field with its word; a rule, values that the search tries,
 a reason why it is closed, seconds, bytes, a part of a step, a hook of the executor.
 """
 ASKED = """
