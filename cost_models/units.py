@@ -23,6 +23,8 @@ _BANDWIDTH = {f"{unit}/s": factor for unit, factor in _BYTES.items()} | _BITS_PE
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _FLOP_RATE = {"FLOP/s": 1.0, "MFLOP/s": 1e6, "GFLOP/s": 1e9, "TFLOP/s": 1e12, "PFLOP/s": 1e15}
 
+FP32_BYTES = 4.0
+"""Bytes of an fp32 element."""
 SMALLEST, LARGEST = 1e-12, 1e21
 """Bounds of every quantity in base units; values outside are most likely typing errors."""
 

@@ -10,7 +10,6 @@ from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns, over_distinct
 from cost_models.compute.gemm import (
     Device,
-    LocalGemm,
     device_of,
     forward_seconds,
     gemm_seconds,
@@ -75,37 +74,34 @@ def _block_seconds(
 ) -> BlockSeconds:
     wide, measured = device_of(question, wide=True), has_measured_operators(question)
     matrix_forward, matrix_backward, matrix_weight, column_weight = matrix_seconds(question, columns, device)
-    attention_forward, attention_backward = _attention_seconds(question, columns, wide)
-    scan_forward, scan_backward = scan_seconds(question, columns, wide)
+    attention, scan = _attention_seconds(question, columns, wide), scan_seconds(question, columns, wide)
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     held = counts.block + counts.experts
     trained = trained_weights(question, columns, counts.block, counts.experts)
     # operators other than products, attention core and operations on weights: measured curves, or bytes
     if measured:
-        others_forward, others_backward = measured_block(question, columns)
+        others = measured_block(question, columns)
         accumulation = accumulation_seconds(question, columns, trained)
     else:
         routing = routing_traffic(question, columns)
         moved = [block_traffic(question, columns), *([] if routing is None else [routing])]
-        others_forward, others_backward = np.sum([_traffic_seconds(one, device) for one in moved], axis=0)
+        others = np.sum([traffic_seconds(one, device) for one in moved], axis=0)
         accumulation = gradient_accumulation_bytes(question, columns) * trained / device.memory_rate
     # copies by the device to gather weights and to reduce gradients
-    gathered_forward, gathered_backward = np.zeros((2, len(columns)))
+    gathered = np.zeros((2, len(columns)))
     if data_parallel and measured:
-        gathered_forward, gathered_backward = gathering_seconds(question, columns, held)
+        gathered = gathering_seconds(question, columns, held)
     elif data_parallel:
-        gathered_forward, gathered_backward = (
-            copied * held / device.memory_rate for copied in copied_bytes(question, columns, trained / held)
-        )
-    forward = matrix_forward + attention_forward + (others_forward + scan_forward)
-    others_backward = others_backward + scan_backward + accumulation
+        gathered = copied_bytes(question, columns, trained / held) * held / device.memory_rate
+    others = others + scan
+    forward = matrix_forward + attention[0] + others[0]
     return BlockSeconds(
-        forward=forward + gathered_forward,
-        backward=matrix_backward + attention_backward + others_backward + gathered_backward,
+        forward=forward + gathered[0],
+        backward=matrix_backward + attention[1] + (others[1] + accumulation) + gathered[1],
         weight=matrix_weight + accumulation,
-        recomputed=_recomputed_seconds(question, columns, device, forward, attention_forward, scan_forward),
-        core_forward=attention_forward,
-        core_backward=attention_backward,
+        recomputed=_recomputed_seconds(question, columns, device, forward, attention[0], scan[0]),
+        core_forward=attention[0],
+        core_backward=attention[1],
         matrices_forward=matrix_forward,
         matrices_backward=matrix_backward,
         column_weight=column_weight,
@@ -121,91 +117,75 @@ def _recomputed_seconds(
     A stack that stops early omits the last GEMM of the recomputed part (in a mixture of the dense blocks
     only), as nothing needs its output again.
     """
-    stack = question.stack
+    stack, drops = question.stack, question.stack.drops
     operators = job_operators(question.model, question.training.tuning)
-    gemms = [(one, one.gemm) for one in operators if one.gemm is not None]
+    products = [(one, one.gemm) for one in operators if one.gemm is not None]
 
-    def local(gemm: Gemm) -> LocalGemm:
-        return local_gemm(question, columns, gemm)
+    def forward_of(share: float, gemm: Gemm) -> Array:
+        return share * forward_seconds(local_gemm(question, columns, gemm), device)
 
-    redone = [(one.share, gemm) for one, gemm in gemms if stack.drops & one.redone_by]
-    selective = core if stack.drops & ATTEND_AGAIN else np.zeros(len(columns))
-    if "block-attention" in stack.drops:
+    selective = core if drops & ATTEND_AGAIN else np.zeros(len(columns))
+    if "block-attention" in drops:
         selective = selective + scan
-    selective = selective + _repeated_traffic_seconds(question, columns, device)
+    # memory-bound operators that are repeated, but those of attention
+    memory_bound = [one for one in operators if (drops - ATTEND_AGAIN) & one.redone_by]
+    moved = [block_traffic(question, columns, memory_bound)] if memory_bound else []
+    if "experts" in drops and (routing := routing_traffic(question, columns)) is not None:
+        moved.append(routing)
+    selective = selective + sum(
+        (traffic_seconds(one, device)[0] for one in moved), start=np.zeros(len(columns))
+    )
+    redone = [(one.share, gemm) for one, gemm in products if drops & one.redone_by]
     for share, gemm in redone[:-1] if stack.recompute_stops_early else redone:
-        selective = selective + share * forward_seconds(local(gemm), device)
+        selective = selective + forward_of(share, gemm)
     full = forward
-    for one, gemm in gemms:
+    for one, gemm in products:
         if gemm.last and stack.recompute_stops_early:
-            full = full - one.share * product_seconds(local(gemm), device)
-    if "all-but-every-other-product" in stack.drops:
+            full = full - one.share * product_seconds(local_gemm(question, columns, gemm), device)
+    if "all-but-every-other-product" in drops:
         selective = full - core
-        for one, gemm in gemms:
+        for one, gemm in products:
             if gemm.kept_share:
-                selective = selective - one.share * gemm.kept_share * forward_seconds(local(gemm), device)
+                selective = selective - forward_of(one.share * gemm.kept_share, gemm)
     return np.stack([np.zeros(len(columns)), selective, full], axis=-1)
 
 
-def _repeated_traffic_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """(N,) seconds of memory-bound operators that selective recompute repeats, but those of attention."""
-    drops = question.stack.drops - ATTEND_AGAIN
-    redone = [one for one in job_operators(question.model, question.training.tuning) if drops & one.redone_by]
-    moved = [block_traffic(question, columns, redone)] if redone else []
-    if "experts" in drops and (routing := routing_traffic(question, columns)) is not None:
-        moved.append(routing)
-    total: Array = np.sum(
-        [np.zeros(len(columns)), *(_traffic_seconds(one, device)[0] for one in moved)], axis=0
-    )
-    return total
-
-
-def _attention_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """(N,) seconds of scores and weighted values, forward and backward: a flash kernel, or batched products
+def _attention_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
+    """(2, N) seconds of scores and weighted values, forward and backward: a flash kernel, or batched products
     that keep the s × s scores in memory; mean over all blocks, with and without attention."""
     model, length = question.model, question.training.sequence_length
     if not model.attention_share:
-        return np.zeros(len(columns)), np.zeros(len(columns))
+        return np.zeros((2, len(columns)))
     if question.stack.attention in STORES_SCORES:
-        forward, backward = _stored_scores_seconds(question, columns, device)
+        seconds = _stored_scores_seconds(question, columns, device)
     else:
         if question.hardware.attention:
-            forward, backward = attention_core(question, columns)
             computed = attended_keys(model, question.training).computed
             # curves are of causal kernels
-            share = computed / (length / 2 if model.encoder or model.stacks else model.unmasked(length))
-            forward, backward = forward * share, backward * share
+            causal = length / 2 if model.encoder or model.stacks else model.unmasked(length)
+            seconds = attention_core(question, columns) * (computed / causal)
         else:
-            forward, backward = flash_seconds(question, columns, device)
-        uneven = 1.0 + uneven_pieces(question, columns)
-        forward, backward = forward * uneven, backward * uneven
-    index_forward, index_backward = index_seconds(question, columns, device)
-    return model.attention_share * (forward + index_forward), model.attention_share * (
-        backward + index_backward
-    )
+            seconds = flash_seconds(question, columns, device)
+        seconds = seconds * (1.0 + uneven_pieces(question, columns))
+    return model.attention_share * (seconds + index_seconds(question, columns, device))
 
 
-def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """(N,) seconds of attention with stored scores: two batched products forward and four backward, one batch
+def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
+    """(2, N) seconds of attention with stored scores: two batched products forward and four backward, one batch
     entry a head, and passes over the scores."""
     sequence, width = (
         np.asarray(float(x)) for x in (question.training.sequence_length, question.model.head_dim)
     )
     heads = columns.mbs * question.model.num_heads / columns.tp
-    queries, forward, backward = sequence / columns.cp, np.zeros(len(columns)), np.zeros(len(columns))
+    queries, seconds = sequence / columns.cp, np.zeros((2, len(columns)))
     for keys in [sequence, sequence * question.model.source_share]:
         if keys:
             scores = gemm_seconds(queries, keys, width, device, heads)
             values = gemm_seconds(queries, width, keys, device, heads)
-            forward, backward = forward + scores + values, backward + scores + 3 * values
-    moved_forward, moved_backward = _traffic_seconds(attention_traffic(question, columns), device)
-    return forward + moved_forward, backward + moved_backward
+            seconds = seconds + scores + np.array([values, 3 * values])
+    return seconds + traffic_seconds(attention_traffic(question, columns), device)
 
 
-def _traffic_seconds(traffic: Traffic, device: Device) -> tuple[Array, Array]:
-    """(N,) seconds of memory-bound kernels, forward and backward: a start-up each, and their bytes."""
-    kernel, rate = device.profile.kernel_seconds, device.memory_rate
-    return (
-        traffic.forward_kernels * kernel + traffic.forward_bytes / rate,
-        traffic.backward_kernels * kernel + traffic.backward_bytes / rate,
-    )
+def traffic_seconds(traffic: Traffic, device: Device) -> Array:
+    """(2, N) seconds of memory-bound kernels, forward and backward: a start-up each, and their bytes."""
+    return traffic.kernels * device.profile.kernel_seconds + traffic.moved / device.memory_rate

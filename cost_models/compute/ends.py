@@ -10,7 +10,6 @@ from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns, over_distinct
 from cost_models.compute.gemm import Device, gemm_seconds
 from cost_models.compute.measured_operators import (
-    Passes,
     embedding_operators,
     has_measured_operators,
     head_operators,
@@ -57,80 +56,64 @@ def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> E
     return replace(ends, head_forward=ends.head_forward + early, head_backward=left)
 
 
-def _of_patches(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:
-    """Seconds of the patch embedding, complete on every tensor rank; positions and a norm at memory rate.
-    Pixels need no gradients."""
-    tower, none = question.model.tower, np.zeros(len(columns))
-    assert tower is not None
-    tokens, width, pixels = (
-        columns.tokens(question.training.sequence_length),
-        *(np.asarray(float(one)) for one in (tower.hidden_size, tower.pixels)),
-    )
-    moved = (4 + 2 * tower.norm_before) * tokens * width * device.element_bytes / device.memory_rate
-    weight = gemm_seconds(pixels, width, tokens, device, over_rows=True) + moved
-    return EndSeconds(
-        embedding_forward=gemm_seconds(tokens, width, pixels, device) + moved,
-        embedding_backward=weight * question.training.trains("embedding"),
-        head_forward=none,
-        head_backward=none,
-        head_weight=none,
-    )
-
-
 def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:
-    if question.model.tower is not None and question.model.tower.part == "tower":
-        return _of_patches(question, columns, device)
-    tokens = columns.tokens(question.training.sequence_length)
-    vocabulary = head_rows(question.model, columns.tp) / columns.tp
-    width = np.asarray(float(question.model.hidden_size))
+    model, training, none = question.model, question.training, np.zeros(len(columns))
+    tokens, rate = columns.tokens(training.sequence_length), device.memory_rate
+    width = np.asarray(float(model.hidden_size))
+
+    def product(
+        rows: Array, outputs: Array, inputs: Array, trains: bool = True
+    ) -> tuple[Array, Array, Array]:
+        """Seconds of a product: forward, and of the gradients of its input and of its matrix, if that is trained."""
+        weight = gemm_seconds(inputs, outputs, rows, device, over_rows=True) if trains else none
+        return (
+            gemm_seconds(rows, outputs, inputs, device),
+            gemm_seconds(rows, inputs, outputs, device),
+            weight,
+        )
+
+    if model.tower is not None and model.tower.part == "tower":
+        # patches of an image, complete on every tensor rank, positions and a norm; pixels need no gradients
+        moved = (4 + 2 * model.tower.norm_before) * tokens * width * device.element_bytes / rate
+        forward, _, weight = product(tokens, width, np.asarray(float(model.tower.pixels)))
+        return EndSeconds(
+            embedding_forward=forward + moved,
+            embedding_backward=(weight + moved) * training.trains("embedding"),
+            head_forward=none,
+            head_backward=none,
+            head_weight=none,
+        )
+    vocabulary = head_rows(model, columns.tp) / columns.tp
     # operators other than products: measured curves, or bytes
     if has_measured_operators(question):
         embedding, head = embedding_operators(question, columns), head_operators(question, columns)
     else:
-        hidden_bytes = tokens * question.model.hidden_size * device.element_bytes
-        logits = tokens * vocabulary * question.scored_share
-        loss_forward, loss_backward = (logits * each for each in _loss_bytes(question, device))
-        kernel, rate = device.profile.kernel_seconds, device.memory_rate
-        embedding = Passes(3 * kernel + 3 * hidden_bytes / rate, 3 * kernel + 4 * hidden_bytes / rate)
-        head = Passes(
-            5 * kernel + (loss_forward + 2 * hidden_bytes) / rate,
-            5 * kernel + (loss_backward + 3 * hidden_bytes) / rate,
-        )
-    trains = question.training.trains("head matrix")
-    tokens = tokens * question.scored_share
-    head_weight = trains * gemm_seconds(width, vocabulary, tokens, device, over_rows=True)
-    before, before_weight = _transform(question, columns, device)
-    head_weight = head_weight + trains * before_weight
-    both = 1.0 + question.model.source_share  # encoder and decoder both embed
-    enters, back = _entrance(question, columns, device)
+        hidden_bytes = tokens * model.hidden_size * device.element_bytes
+        loss = tokens * vocabulary * question.scored_share * np.array(_loss_bytes(question, device))[:, None]
+        kernel = device.profile.kernel_seconds
+        embedding = 3 * kernel + np.array([[3], [4]]) * hidden_bytes / rate
+        head = 5 * kernel + (loss + np.array([[2], [3]]) * hidden_bytes) / rate
+    both = 1.0 + model.source_share  # encoder and decoder both embed
+    enters, entered = both * embedding
+    if (drawn := model.diffusion) is not None:  # products that embed patches and a time step
+        images, inputs = columns.mbs.astype(np.float64), (drawn.pixels, drawn.frequencies, model.hidden_size)
+        products = [
+            product(rows, width, np.asarray(float(inner)))
+            for rows, inner in zip((tokens, images, images), inputs, strict=True)
+        ]
+        forward, _, weights = np.sum(products, axis=0)
+        enters, entered = enters + forward, entered + (weights + products[-1][1])
+    trains = training.trains("head matrix")
+    logits, towards_input, weight = product(tokens * question.scored_share, vocabulary, width, trains)
+    transform, transform_weight = _transform(question, columns, device)
+    weight = weight + trains * transform_weight
     return EndSeconds(
-        embedding_forward=both * embedding.forward + enters,
-        embedding_backward=(both * embedding.backward + back) * question.training.trains("embedding"),
-        head_forward=head.forward + gemm_seconds(tokens, vocabulary, width, device) + before,
-        head_backward=head.backward
-        + gemm_seconds(tokens, width, vocabulary, device)
-        + (head_weight + before),
-        head_weight=head_weight,
+        embedding_forward=enters,
+        embedding_backward=entered * training.trains("embedding"),
+        head_forward=head[0] + logits + transform,
+        head_backward=head[1] + towards_input + (weight + transform),
+        head_weight=weight,
     )
-
-
-def _entrance(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """(N,) seconds, forward and backward, of the products that embed patches and a time step, for
-    diffusion."""
-    drawn, forward = question.model.diffusion, np.zeros(len(columns))
-    if drawn is None:
-        return forward, forward
-    images, tokens = columns.mbs.astype(np.float64), columns.tokens(question.training.sequence_length)
-    width, backward = np.asarray(float(question.model.hidden_size)), forward
-    for rows, inputs in (
-        (tokens, drawn.pixels),
-        (images, drawn.frequencies),
-        (images, question.model.hidden_size),
-    ):
-        inner = np.asarray(float(inputs))
-        forward = forward + gemm_seconds(rows, width, inner, device)
-        backward = backward + gemm_seconds(inner, width, rows, device, over_rows=True)
-    return forward, backward + gemm_seconds(images, width, width, device)
 
 
 def _transform(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:

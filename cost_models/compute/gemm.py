@@ -71,6 +71,7 @@ from cost_models.specs.cluster import (
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.training import STATE_BYTES, TuningSpec
 from cost_models.specs.transformer import TransformerSpec
+from cost_models.units import FP32_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +106,11 @@ class Device:
     fuses: bool = False
     """Whether chains of element-wise operators run as one kernel."""
 
+    @property
+    def attention_shares(self) -> Array:
+        """(2, 1) shares of peak of the attention kernel, forward and backward; (2, N) for profiles of scenarios."""
+        return np.vstack(np.broadcast_arrays(self.attention.forward, self.attention.backward))
+
 
 def require_rate(gpu: GpuSpec, precision: Precision) -> None:
     """Raise InputError if a GPU has no matrix rate in a precision."""
@@ -124,7 +130,10 @@ def device_of(question: Question, *, wide: bool = False) -> Device:
     gpu, training, profile = question.cluster.gpu, question.training, question.hardware
     precision = training.wide_precision if wide else training.precision
     require_rate(gpu, precision)
-    narrow = _narrow_share(profile, precision)
+    narrow = 1.0
+    if precision in NARROW and profile.fp8_gemm_efficiency is not None:
+        narrow = profile.fp8_gemm_efficiency / profile.gemm_efficiency
+    share = gpu.attention_share(question.stack.attention)
     return Device(
         profile=profile,
         peak=gpu.peak[precision],
@@ -132,7 +141,10 @@ def device_of(question: Question, *, wide: bool = False) -> Device:
         power_rate=gpu.power_rate(precision, question.cluster.gpu_watts) * narrow,
         memory_rate=gpu.memory_bandwidth * profile.memory_efficiency,
         optimizer_rate=gpu.memory_bandwidth * profile.optimizer_efficiency,
-        attention=_attention_share(question),
+        attention=KernelShare.model_construct(
+            forward=np.minimum(1.0, share.forward * profile.attention_forward_efficiency),
+            backward=np.minimum(1.0, share.backward * profile.attention_backward_efficiency),
+        ),
         sm_count=gpu.sm_count,
         element_bytes=training.element_bytes,
         operand_bytes=training.element_bytes if wide else training.operand_bytes,
@@ -140,22 +152,6 @@ def device_of(question: Question, *, wide: bool = False) -> Device:
         fuses=question.stack.fused_elementwise,
         launches_ahead=gpu.kind != "cpu" and not question.stack.launches_block,
     )
-
-
-def _narrow_share(profile: HardwareProfile, precision: Precision) -> float:
-    """Efficiency of fp8 or fp4 products relative to products in the profile's precision."""
-    if precision not in NARROW or profile.fp8_gemm_efficiency is None:
-        return 1.0
-    return profile.fp8_gemm_efficiency / profile.gemm_efficiency
-
-
-def _attention_share(question: Question) -> KernelShare:
-    """Shares of peak of the stack's kernel: the GPU's published ones, times the profile's constants."""
-    profile = question.hardware
-    share = question.cluster.gpu.attention_share(question.stack.attention)
-    forward = np.minimum(1.0, share.forward * profile.attention_forward_efficiency)
-    backward = np.minimum(1.0, share.backward * profile.attention_backward_efficiency)
-    return share.model_copy(update={"forward": forward, "backward": backward})
 
 
 def gemm_seconds(
@@ -215,9 +211,8 @@ def _alignment(widths: Sequence[Array], device: Device) -> Array:
     return least
 
 
-_FP32 = 4.0
 _EAGER_KERNELS, _COMPILED_KERNELS = 6 + 8, 2  # a cast, its scales included
-EAGER_CAST_BYTES = 2 * _FP32 + 1.0
+EAGER_CAST_BYTES = 2 * FP32_BYTES + 1.0
 """Temporary bytes per element that is cast operator by operator: in fp32 before and after the clamp, and in
 fp8."""
 
@@ -249,12 +244,13 @@ def _cast_seconds(
         kernels, bytes_each = _COMPILED_KERNELS, 2 * wide + narrow
         if not fuses:
             kernels = _EAGER_KERNELS + turned
-            bytes_each = 3 * wide + (wide + _FP32) + 2 * (2 * _FP32) + (_FP32 + narrow) + 2 * narrow * turned
+            bytes_each = 3 * wide + (wide + FP32_BYTES) + 2 * (2 * FP32_BYTES) + (FP32_BYTES + narrow)
+            bytes_each += 2 * narrow * turned
         return casts * kernels * kernel + elements * bytes_each / device.memory_rate
 
     def scale(elements: Array) -> Array:
         """Seconds to scale the results of backward products."""
-        bytes_each = 2 * wide + (0.0 if fuses else 2 * _FP32)
+        bytes_each = 2 * wide + (0.0 if fuses else 2 * FP32_BYTES)
         return matrices * (1 if fuses else 2) * kernel + elements * bytes_each / device.memory_rate
 
     if not backward:
@@ -391,17 +387,17 @@ def forward_seconds(local: LocalGemm, device: Device, *, cast_by_norm: bool = Fa
     """(N,) seconds forward, including casts of operands; with `cast_by_norm` a norm has already cast the
     input."""
     casts = _cast_seconds(local, device, backward=False, cast_by_norm=cast_by_norm)
-    seconds = product_seconds(local, device) + casts
-    return seconds if local.stored_bytes is None else seconds + _widening_seconds(local, device)
+    return product_seconds(local, device) + casts + _widening_seconds(local, device)
 
 
-def _widening_seconds(local: LocalGemm, device: Device) -> Array:
+def _widening_seconds(local: LocalGemm, device: Device) -> Array | float:
     """(N,) seconds to read frozen matrices in their stored type and write them in the type of products: in a
-    kernel for each, before each product (bitsandbytes 0.50, autograd/_functions.py, `MatMul4Bit`)."""
-    elements = local.outputs * local.inputs * local.batch
-    moved = elements * ((local.stored_bytes or 0.0) + device.element_bytes)
-    seconds: Array = local.matrices * device.profile.kernel_seconds + moved / device.memory_rate
-    return seconds
+    kernel for each, before each product (bitsandbytes 0.50, autograd/_functions.py, `MatMul4Bit`); 0 where they
+    are stored in that type."""
+    if local.stored_bytes is None:
+        return 0.0
+    moved = local.outputs * local.inputs * local.batch * (local.stored_bytes + device.element_bytes)
+    return local.matrices * device.profile.kernel_seconds + moved / device.memory_rate
 
 
 def product_seconds(local: LocalGemm, device: Device) -> Array:
@@ -415,7 +411,5 @@ def _backward_seconds(local: LocalGemm, device: Device, *, trained: bool) -> tup
     weight = np.zeros(len(rows))
     if trained:
         weight = gemm_seconds(inner, out, rows, device, batch, over_rows=True)
-    casts = _cast_seconds(local, device, backward=True)
-    if local.stored_bytes is not None:
-        casts = casts + _widening_seconds(local, device)
+    casts = _cast_seconds(local, device, backward=True) + _widening_seconds(local, device)
     return gemm_seconds(rows, inner, out, device, batch) + weight + casts, weight

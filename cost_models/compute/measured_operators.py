@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 
@@ -27,14 +27,6 @@ from cost_models.specs.hardware import (
     curve_seconds,
 )
 
-
-class Passes(NamedTuple):
-    """Seconds forward and backward, each (N,)."""
-
-    forward: Array
-    backward: Array
-
-
 _Calls = tuple[ElementwiseOperator, Array, float]
 """An operator, the (N,) elements of a call, and the number of calls."""
 
@@ -48,9 +40,9 @@ def has_measured_operators(question: Question) -> bool:
     return bool(question.hardware.operators) and not question.stack.fused_elementwise
 
 
-def measured_block(question: Question, columns: LayoutColumns) -> Passes:
-    """Seconds of norms, residual additions, activation, rotary, dropout and bias gradients of one block and
-    microbatch.
+def measured_block(question: Question, columns: LayoutColumns) -> Array:
+    """(2, N) seconds, forward and backward, of norms, residual additions, activation, rotary, dropout and bias
+    gradients of one block and microbatch.
 
     Over tensor ranks it includes the copies before or after their collectives. Leaves out GEMMs, the
     attention core, and operations on weights and their gradients.
@@ -84,9 +76,9 @@ def measured_block(question: Question, columns: LayoutColumns) -> Passes:
     whole = columns.tokens(question.training.sequence_length) * model.hidden_size
     exchanged: _Calls = ("copy", copies * whole, 1.0)
     once = [*gradient_sums, calls("bias-gradient", _biased_amounts(operators)), exchanged]
-    return Passes(
-        forward=_curve_seconds(profile, [*both, *sums, exchanged], backward=False),
-        backward=_curve_seconds(profile, both, backward=True) + _curve_seconds(profile, once, backward=False),
+    backward = _curve_seconds(profile, both, backward=True)
+    return np.array(
+        [_curve_seconds(profile, [*both, *sums, exchanged]), backward + _curve_seconds(profile, once)]
     )
 
 
@@ -125,25 +117,24 @@ def gradient_additions(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
     return met
 
 
-def attention_core(question: Question, columns: LayoutColumns) -> Passes:
-    """Seconds of the attention kernel over the heads of this rank; needs the profile's attention curves."""
+def attention_core(question: Question, columns: LayoutColumns) -> Array:
+    """(2, N) seconds of the attention kernel over the heads of this rank; needs the profile's attention curves."""
     model = question.model
     sequence = np.full(len(columns), float(question.training.sequence_length))
-    forward, backward = attention_head_seconds(question.hardware.attention, sequence, model.head_dim)
     heads = columns.mbs * model.num_heads / (columns.tp * columns.cp)  # a c-th of each head's work
-    return Passes(forward=heads * forward, backward=heads * backward)
+    return heads * np.array(attention_head_seconds(question.hardware.attention, sequence, model.head_dim))
 
 
 def accumulation_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Array:
     """(N,) seconds to add gradients of `parameters` (N,) to those of earlier microbatches, mean over the
     microbatches of a step, as for sums of activations with equally many bytes."""
     moved = bytes_of_a_sum(question) / (3 * question.training.element_bytes)
-    seconds = _curve_seconds(question.hardware, [("add", moved * parameters, 1.0)], backward=False)
+    seconds = _curve_seconds(question.hardware, [("add", moved * parameters, 1.0)])
     return seconds * added_share(question, columns)
 
 
-def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Passes:
-    """Seconds of the copies of `parameters` (N,) weights that `fully_shard` makes in a pass: of the shard
+def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Array:
+    """(2, N) seconds of the copies of `parameters` (N,) weights that `fully_shard` makes in a pass: of the shard
     into the send buffer, of all received shards into the weights, and once a step of the gradients into the
     scatter buffer."""
     shards = np.where((columns.zero == 3) & question.stack.fully_shard, columns.shard, 1)
@@ -151,41 +142,42 @@ def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Ar
     microbatches = columns.microbatches(question.training.global_batch)
     scattered = np.where(shards > 1, parameters / microbatches, 0.0)
     forward, once = (
-        _curve_seconds(question.hardware, [("copy", elements, 1.0)], backward=False)
-        for elements in (gathered, scattered)
+        _curve_seconds(question.hardware, [("copy", elements, 1.0)]) for elements in (gathered, scattered)
     )
-    return Passes(forward=forward, backward=forward + once)
+    return np.array([forward, forward + once])
 
 
-def embedding_operators(question: Question, columns: LayoutColumns) -> Passes:
-    """Seconds of the embedding: a gather; backward a scatter and, over the entire table, a zero fill and an
+def embedding_operators(question: Question, columns: LayoutColumns) -> Array:
+    """(2, N) seconds of the embedding: a gather; backward a scatter and, over the entire table, a zero fill and an
     addition."""
     model, profile = question.model, question.hardware
     tokens = columns.tokens(question.training.sequence_length)
     hidden = tokens * model.hidden_size
     table = padded_vocabulary(model, columns.tp) / columns.tp * model.hidden_size
-    gather: list[_Calls] = [("embedding", hidden, 1.0)]
-    positions: list[_Calls] = [("add", hidden, 1.0)] if model.positions == "learned" else []
-    dropped: list[_Calls] = [("dropout", hidden, 1.0)] if question.dropout > 0 else []
-    whole_table: list[_Calls] = [("add", table, 2.0 if model.tied_embeddings else 1.0)]
-    backward = _curve_seconds(profile, [*gather, *dropped], backward=True)
-    return Passes(
-        forward=_curve_seconds(profile, [*gather, *positions, *dropped], backward=False),
-        backward=backward + _curve_seconds(profile, whole_table, backward=False),
+    gather: _Calls = ("embedding", hidden, 1.0)
+    positions: _Calls = ("add", hidden, float(model.positions == "learned"))
+    dropped: _Calls = ("dropout", hidden, float(question.dropout > 0))
+    whole_table: _Calls = ("add", table, 1.0 + model.tied_embeddings)
+    backward = _curve_seconds(profile, [gather, dropped], backward=True)
+    return np.array(
+        [
+            _curve_seconds(profile, [gather, positions, dropped]),
+            backward + _curve_seconds(profile, [whole_table]),
+        ]
     )
 
 
-def head_operators(question: Question, columns: LayoutColumns) -> Passes:
-    """Seconds of the final norm and cross-entropy over this rank's share of the vocabulary."""
+def head_operators(question: Question, columns: LayoutColumns) -> Array:
+    """(2, N) seconds of the final norm and cross-entropy over this rank's share of the vocabulary."""
     model, profile = question.model, question.hardware
     tokens = columns.tokens(question.training.sequence_length)
     logits = tokens * question.scored_share * head_rows(model, columns.tp) / columns.tp
     outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
     both: list[_Calls] = [(model.norm, outside, 1.0), ("cross-entropy", logits, 1.0)]
-    return Passes(*(_curve_seconds(profile, both, backward=backward) for backward in (False, True)))
+    return np.array([_curve_seconds(profile, both, backward=backward) for backward in (False, True)])
 
 
-def _curve_seconds(profile: HardwareProfile, calls: Iterable[_Calls], *, backward: bool) -> Array:
+def _curve_seconds(profile: HardwareProfile, calls: Iterable[_Calls], *, backward: bool = False) -> Array:
     """(N,) seconds of all calls; an operator without a curve costs nothing, as it was not worth measuring."""
     curves: dict[str, OperatorCurve] = {curve.operator: curve for curve in profile.operators}
     total = np.zeros(1)

@@ -42,8 +42,6 @@ forward and twice as many backward with the states made once more, on units othe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
 from cost_models.arrays import Array
@@ -56,6 +54,7 @@ from cost_models.operators.flops import index_width
 from cost_models.operators.record import tokens_on_rank
 from cost_models.question import Question
 from cost_models.specs.transformer import Recurrence
+from cost_models.units import FP32_BYTES
 
 _HALF = 600.0
 """Tokens by which an attention call is effectively longer, between a causal mask's value at 4,096 tokens and
@@ -63,11 +62,10 @@ the limit without a mask (Shah et al. 2024, FlashAttention-3, figures 5 to 7, he
 cuDNN 648, FlashAttention-3 488)."""
 _BACKWARD_PRODUCTS = 2.5
 """Backward products per forward product: four, and the scores once more (Dao 2023, FlashAttention-2)."""
-_FP32 = 4.0
 
 
-def flash_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """(N,) seconds of the attention core, forward and backward, for one block and microbatch."""
+def flash_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
+    """(2, N) seconds of the attention core, forward and backward, for one block and microbatch."""
     sequence, latent = question.training.sequence_length, question.model.latent_attention
     widths = (question.model.query_size + question.model.attended_size) / columns.tp
     if index_width(question.model, sequence) and latent:
@@ -78,30 +76,26 @@ def flash_seconds(question: Question, columns: LayoutColumns, device: Device) ->
     in_vain = 0.0 if question.model.encoder else _HALF / 2
     executed = flops * (unmasked + calls * in_vain) / sequence
     longest = 1.0 + _HALF / question.cluster.gpu.attention_tokens
-    least = device.profile.kernel_seconds * calls
     paid = flops * unmasked / sequence / device.power_rate
-    forward = executed / (device.peak * device.attention.forward * longest)
-    backward = executed / (device.peak * device.attention.backward * longest)
-    merged, merged_back = _merging_seconds(question, columns, device)
-    return (
-        np.maximum(np.maximum(forward, paid), least) + merged,
-        np.maximum(_BACKWARD_PRODUCTS * np.maximum(backward, paid), least) + merged_back,
-    )
+    products = np.maximum(executed / (device.peak * device.attention_shares * longest), paid)
+    least = device.profile.kernel_seconds * calls
+    core: Array = np.maximum([[1.0], [_BACKWARD_PRODUCTS]] * products, least)
+    return core + _merging_seconds(question, columns, device)
 
 
-def index_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """(N,) seconds of an indexer's scores, forward and backward, on every tensor rank; 0 without an
+def index_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
+    """(2, N) seconds of an indexer's scores, forward and backward, on every tensor rank; 0 without an
     indexer."""
     sequence, picked = question.training.sequence_length, float(question.model.attention_window or 0)
     width, tokens = index_width(question.model, sequence), columns.tokens(sequence)
     scores = tokens * sequence / 2 * (width > 0)
-    forward = 2.0 * scores * width / (device.peak * device.attention.forward)
-    forward = forward + 2 * _FP32 * scores / device.memory_rate
-    return forward, 3 * 2.0 * tokens * picked * width / (device.peak * device.attention.backward)
+    flops = np.array([2.0 * scores * width, 3 * 2.0 * tokens * picked * width])
+    forward, backward = flops / (device.peak * device.attention_shares)
+    return np.array([forward + 2 * FP32_BYTES * scores / device.memory_rate, backward])
 
 
-def _merging_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """(N,) seconds to merge the results of a ring's steps, forward and backward."""
+def _merging_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
+    """(2, N) seconds to merge the results of a ring's steps, forward and backward."""
     steps = np.where(attends_in_steps(question, columns), columns.cp, 0)
     width = device.element_bytes
     local = columns.tokens(question.training.sequence_length) / columns.tp / device.memory_rate
@@ -110,93 +104,73 @@ def _merging_seconds(question: Question, columns: LayoutColumns, device: Device)
         for columns_of in (question.model.attended_size, question.model.query_size, attended_width(question))
     )
     if not question.stack.torch_context_parallel:
-        return steps * found * (width + 2 * _FP32), steps * 3 * width * (queries + keys_values)
+        return np.array(
+            [steps * found * (width + 2 * FP32_BYTES), steps * 3 * width * (queries + keys_values)]
+        )
     again, once = np.maximum(steps - 1, 0), np.minimum(steps, 1)
-    widened, narrowed, added = width + _FP32, _FP32 + width, width + 2 * _FP32
+    widened, narrowed, added = width + FP32_BYTES, FP32_BYTES + width, width + 2 * FP32_BYTES
     # each step's output is widened; its difference to the sum so far, times a sigmoid, is subtracted; at the end the
     # sum is narrowed. Keys and values are laid out for the kernel, and joined for every exchange
-    forward = found * (steps * widened + again * 8 * _FP32 + once * narrowed)
+    forward = found * (steps * widened + again * 8 * FP32_BYTES + once * narrowed)
     forward = forward + keys_values * 2 * width * (once + again)
     # gradients of all queries, and of half of the keys and values, are added to the sums; these are joined with
     # the other half, and for the exchange with one another; sums begin as zeros and are narrowed at the end
-    backward = steps * (added * queries + (added / 2 + 4 * _FP32) * keys_values)
+    backward = steps * (added * queries + (added / 2 + 4 * FP32_BYTES) * keys_values)
     backward = backward + again * 2 * width * keys_values
-    backward = backward + once * (_FP32 + narrowed) * (queries + keys_values)
-    return forward, backward
+    backward = backward + once * (FP32_BYTES + narrowed) * (queries + keys_values)
+    return np.array([forward, backward])
 
 
-_SCAN_BACKWARD_PRODUCTS = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Passes:
-    """Kernels of one pass over a block: reads and writes of tensors of each size, and the number of kernels."""
-
-    values: float
-    """Tensors of H·P elements a token."""
-    keys: float
-    """Tensors of G·N elements a token."""
-    head_keys: float
-    """Tensors of H·N elements a token."""
-    states: float
-    """Tensors of H·N·P elements a chunk."""
-    squares: float
-    """Rows of C fp32 elements a token, for each head, or for each group with decaying states."""
-    kernels: float
-
-
+_SCAN_PRODUCTS = np.array([[1.0], [3.0]])
+"""(2, 1) products of a scan's passes per product forward."""
 _PASSES = {
-    "decays": (_Passes(3, 4, 0, 4, 2, 5), _Passes(9, 13, 0, 10, 6, 12)),
-    "delta": (_Passes(6, 9, 2, 2, 4, 8), _Passes(15, 18, 5, 4, 2, 12)),
+    "decays": ((3, 4, 0, 4, 2, 5), (9, 13, 0, 10, 6, 12)),
+    "delta": ((6, 9, 2, 2, 4, 8), (15, 18, 5, 4, 2, 12)),
 }
-"""Passes forward and backward, counted in `_mamba_chunk_scan_combined_fwd` and `.._bwd` (mamba-ssm 2.2,
+"""Kernels of a block's passes, forward and backward: reads and writes of tensors of H·P elements a token, of G·N, of
+H·N, of H·N·P a chunk, of rows of C fp32 elements a token for each head (or for each group with decaying states), and
+the number of kernels; counted in `_mamba_chunk_scan_combined_fwd` and `.._bwd` (mamba-ssm 2.2,
 ops/triton/ssd_combined.py, with states in fp32) and in `chunk_gated_delta_rule_fwd` and `.._bwd` with the
 norms of queries and keys (flash-linear-attention 0.4, ops/gated_delta_rule/chunk.py, with states in 16
 bits)."""
-_SELECTIVE = (_Passes(5, 6, 0, 2, 0, 1), _Passes(10, 10, 0, 2, 0, 1))
+_SELECTIVE = ((5, 6, 0, 2, 0, 1), (10, 10, 0, 2, 0, 1))
 """Passes of `selective_scan_cuda.fwd` and `.bwd`: values, step sizes, gates, output and gated output;
 backward also their gradients; keys and queries as they are laid out, and gradients of theirs in fp32."""
-_SELECTIVE_FLOPS = (9.0, 27.0)
-_GATED = (2.0, 8.0)
+_SELECTIVE_FLOPS = np.array([[9.0], [27.0]])
+_GATED = np.array([[2.0], [8.0]])
 """Further passes over the values, forward and backward, if the kernels of decaying states also gate them: the
 gate is read and the output written twice; backward, gradients of both and the output again."""
 
 
-def scan_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """(N,) seconds of scans forward and backward for one block and microbatch, mean over all blocks, with and
+def scan_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
+    """(2, N) seconds of scans forward and backward for one block and microbatch, mean over all blocks, with and
     without states."""
-    mixer, none = question.model.recurrence, np.zeros(len(columns))
-    share = question.model.mixer_share("recurrence", "both")
+    mixer, share = question.model.recurrence, question.model.mixer_share("recurrence", "both")
     if mixer is None or not (share and mixer.scans):
-        return none, none
-    tokens = tokens_on_rank(question, columns, "split")
-    if mixer.kind == "mamba1":
-        return _selective_seconds(question, mixer, share * tokens, device)
-    flops = tokens * scan_flops(mixer)
-    seconds = []
-    rates = (device.attention.forward, device.attention.backward / _SCAN_BACKWARD_PRODUCTS)
-    gated = _GATED if question.stack.transformer_engine and not mixer.delta else (0.0, 0.0)
-    for passes, rate, more in zip(_PASSES["delta" if mixer.delta else "decays"], rates, gated, strict=True):
-        passes = replace(passes, values=passes.values + more)
-        moved = tokens * _bytes(mixer, passes, question.training.element_bytes)
-        roof = np.maximum(flops / (device.peak * rate), moved / device.memory_rate)
-        seconds.append(share * np.maximum(roof, passes.kernels * device.profile.kernel_seconds))
-    return seconds[0], seconds[1]
-
-
-def _selective_seconds(
-    question: Question, mixer: Recurrence, tokens: Array, device: Device
-) -> tuple[Array, Array]:
-    numbers, element = mixer.value_size * mixer.state_dim, question.training.element_bytes
-    rate = question.cluster.gpu.peak.get("fp32", device.peak)
-    forward, backward = (
-        np.maximum(
-            tokens * np.maximum(flops * numbers / rate, _bytes(mixer, passes, element) / device.memory_rate),
-            (tokens > 0) * passes.kernels * device.profile.kernel_seconds,
-        )
-        for passes, flops in zip(_SELECTIVE, _SELECTIVE_FLOPS, strict=True)
+        return np.zeros((2, len(columns)))
+    tokens, element = tokens_on_rank(question, columns, "split"), question.training.element_bytes
+    selective, delta = mixer.kind == "mamba1", mixer.delta
+    passes = _SELECTIVE if selective else _PASSES["delta" if delta else "decays"]
+    values, keys, head_keys, states, squares, kernels = np.array(passes, dtype=np.float64).T[..., None]
+    if question.stack.transformer_engine and not delta and not selective:
+        values = values + _GATED
+    rows = values * mixer.value_size + keys * mixer.key_size + head_keys * mixer.heads * mixer.state_dim
+    moved = (
+        element * rows
+        + (element if delta else FP32_BYTES) * states * state_elements(mixer)
+        + FP32_BYTES * squares * mixer.chunk * (mixer.heads if delta else mixer.groups)
     )
-    return forward, backward
+    launches = kernels * device.profile.kernel_seconds
+    if selective:
+        tokens, rate = share * tokens, question.cluster.gpu.peak.get("fp32", device.peak)
+        flops = _SELECTIVE_FLOPS * (mixer.value_size * mixer.state_dim) / rate
+        seconds = np.maximum(tokens * np.maximum(flops, moved / device.memory_rate), (tokens > 0) * launches)
+    else:
+        rates = device.peak * (device.attention_shares / _SCAN_PRODUCTS)
+        products = tokens * scan_flops(mixer) / rates
+        roof = np.maximum(products, tokens * moved / device.memory_rate)
+        seconds = share * np.maximum(roof, launches)
+    return np.asarray(seconds)
 
 
 def scan_flops(mixer: Recurrence) -> float:
@@ -206,17 +180,6 @@ def scan_flops(mixer: Recurrence) -> float:
     if mixer.delta:
         inside = mixer.heads * (3 * mixer.state_dim + 2 * mixer.head_dim)
     return 2.0 * (states + mixer.chunk * inside)
-
-
-def _bytes(mixer: Recurrence, passes: _Passes, element: float) -> float:
-    """Bytes per token moved in a pass over a block."""
-    rows = passes.values * mixer.value_size + passes.keys * mixer.key_size
-    rows += passes.head_keys * mixer.heads * mixer.state_dim
-    return (
-        element * rows
-        + (element if mixer.delta else _FP32) * passes.states * state_elements(mixer)
-        + _FP32 * passes.squares * mixer.chunk * (mixer.heads if mixer.delta else mixer.groups)
-    )
 
 
 def state_elements(mixer: Recurrence) -> float:

@@ -43,8 +43,8 @@ from cost_models.schedules.registry import ALWAYS_SPLIT, is_scheduled
 from cost_models.specs.choices import CONTEXTS, SelectiveDrops
 from cost_models.specs.stack import STORES_SCORES
 from cost_models.specs.transformer import Norm
+from cost_models.units import FP32_BYTES
 
-_FP32 = 4.0
 _EAGER_NORM_ELEMENTS = 3
 """Elements that an eager RMS norm in 16 bits keeps per input element: an fp32 copy and the normalised
 input."""
@@ -58,7 +58,7 @@ def norm_bytes(question: Question, norm: Norm) -> float:
     if norm != "rmsnorm":
         return element
     if is_eager(question):
-        return (1 + trains) * _FP32
+        return (1 + trains) * FP32_BYTES
     return element if stack.fused_norms else (_EAGER_NORM_ELEMENTS - (not trains)) * element
 
 
@@ -89,7 +89,7 @@ def plain_scan_bytes(question: Question) -> float:
     states = mixer.value_size * mixer.state_dim / mixer.chunk
     widths = (mixer.mixed_size, mixer.value_size, keys, rows, states, rows * mixer.state_dim)
     each = _PLAIN_SCANS.get(mixer.kind, (0.0,) * len(widths))
-    return _FP32 * sum(one * width for one, width in zip(each, widths, strict=True))
+    return FP32_BYTES * sum(one * width for one, width in zip(each, widths, strict=True))
 
 
 def _scan_bytes(question: Question, scan: Operator) -> Amount:
@@ -107,9 +107,9 @@ def _scan_bytes(question: Question, scan: Operator) -> Amount:
     if question.stack.eager_attention_and_norms:
         return {"split": element * (mixer.value_size + mixer.heads * mixer.head_numbers + mixer.decay_size)}
     if mixer.kind == "mamba1":
-        states = 2 * _FP32 * mixer.value_size * mixer.state_dim / mixer.chunk
+        states = 2 * FP32_BYTES * mixer.value_size * mixer.state_dim / mixer.chunk
         return {"split": element * mixer.value_size + states, "whole": 4 * element * mixer.key_size}
-    numbers = element * mixer.value_size + _FP32 * mixer.heads * mixer.head_numbers
+    numbers = element * mixer.value_size + FP32_BYTES * mixer.heads * mixer.head_numbers
     if mixer.delta:
         numbers += element * mixer.heads * mixer.chunk
     numbers += element * mixer.decay_size
@@ -163,7 +163,7 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     logits = tokens * question.scored_share * head_rows(model, columns.tp)
     logits = logits / columns.tp if stack.loss_parallel else logits
     compiled = stack.fused_loss and stack.compiles_loss
-    stored = _FP32 if stack.fp32_logits and not compiled else element
+    stored = FP32_BYTES if stack.fp32_logits and not compiled else element
     # a compiled loss keeps logits and makes the probabilities again; a pipeline's stage keeps its output all step
     split_copy = np.where(columns.tp > 1, stored, 0.0) if stack.fully_shard else 0.0
     gradients = 2 * stored + np.where(columns.pp > 1, element, 0.0) + split_copy
@@ -175,7 +175,9 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     # until then both are there, with the gradient of the output matrix in the type of the weights, and a chunk's logits
     # and log-probabilities in fp32, or where it is compiled its logits and their gradient
     vocabulary = float(padded_vocabulary(model, 1))
-    of_chunk = 2 * (element if compiles_chunks(question) else _FP32) * (stack.loss_chunk or 0) * vocabulary
+    of_chunk = (
+        2 * (element if compiles_chunks(question) else FP32_BYTES) * (stack.loss_chunk or 0) * vocabulary
+    )
     chunk_bytes = element * stream + element * model.hidden_size * vocabulary * trains + of_chunk
     # norms before the output matrix, and an encoder's transform
     norm, transforms = norm_bytes(question, model.norm), bool(model.encoder and model.encoder.head_transform)
@@ -353,7 +355,7 @@ def _score_bytes(question: Question) -> Amount:
         picked = (
             min(question.model.attention_window or 0, training.sequence_length) * question.model.uses_indexer
         )
-        return {"split": _FP32 * heads * (1 + crosses), "whole": _FP32 * picked}
+        return {"split": FP32_BYTES * heads * (1 + crosses), "whole": FP32_BYTES * picked}
     element = training.element_bytes
     each = 2 * element + _MASK_BYTES if question.dropout > 0 else element
     return {"split": each * training.sequence_length * (1.0 + question.model.source_share) * heads}

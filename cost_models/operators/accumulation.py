@@ -32,10 +32,8 @@ def bytes_of_a_sum(question: Question) -> float:
     return question.training.element_bytes + 2 * STATE_BYTES[gradient_dtype(question)]
 
 
-def copied_bytes(
-    question: Question, columns: LayoutColumns, trained: Array | float = 1.0
-) -> tuple[Array, Array]:
-    """(N,) bytes per parameter, forward and backward, that a rank copies around collectives over its
+def copied_bytes(question: Question, columns: LayoutColumns, trained: Array | float = 1.0) -> Array:
+    """(2, N) bytes per parameter, forward and backward, that a rank copies around collectives over its
     replicas, where `trained` is the trained share of parameters.
 
     Gathered weights are read and written once more before each pass that gathers them. Gradients are read,
@@ -52,7 +50,7 @@ def copied_bytes(
     once = question.training.element_bytes + STATE_BYTES[gradient_dtype(question)]
     passes = stack.gradient_passes / np.where(each, 1, microbatches)
     gradients = trained * np.where(columns.replicas > 1, once * passes, 0.0)
-    return weights, weights + gradients
+    return np.array([weights, weights + gradients])
 
 
 def reduces_every_microbatch(question: Question, columns: LayoutColumns) -> Bools:

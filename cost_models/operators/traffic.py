@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,32 +30,31 @@ from cost_models.operators.record import Amount, Operator, on_rank, sum_amounts,
 from cost_models.question import Question
 from cost_models.specs.stack import STORES_SCORES
 from cost_models.specs.transformer import TransformerSpec
+from cost_models.units import FP32_BYTES
 
-_SCORE_PASSES: dict[str, tuple[float, float]] = {"fused-softmax": (2.0, 3.0), "unfused": (8.0, 8.0)}
+_SCORE_PASSES = {"fused-softmax": (2.0, 3.0), "unfused": (8.0, 8.0)}
 """Passes over the s × s scores, forward and backward, for kernels that do not keep them on chip."""
 _FUSED_ROTARY = 2.0
 _EAGER_ROTARY = 10.0
 """Passes of an eager rotation: two products with a rotated copy between and a sum, in the elements' type or
 in complex fp32 with as many bytes."""
-_FP32 = 4.0
 _MASK = 1.0
 """Bytes of an element of a dropout mask."""
-_FORWARD_KERNELS, _BACKWARD_KERNELS = 3.0, 5.0
-"""Kernels of a block's additions and dropouts, forward and backward."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
-    """Bytes moved and kernels launched, forward and backward; bytes are (N,)."""
-
-    forward_bytes: Array
-    backward_bytes: Array
-    forward_kernels: float
-    backward_kernels: float
+_KERNELS = np.array([[3.0], [5.0]])
+"""(2, 1) kernels of a block's additions and dropouts."""
 
 
 @dataclass(frozen=True, slots=True)
-class _PassBytes:
+class Traffic:
+    """Bytes moved and kernels launched, forward and backward."""
+
+    moved: Array
+    """(2, N) bytes."""
+    kernels: Array
+    """(2, 1) kernels."""
+
+
+class _PassBytes(NamedTuple):
     """Bytes per element of one input, forward and backward, and kernels a pass."""
 
     forward: float
@@ -78,10 +78,8 @@ def block_traffic(
         backward.append((one.share * (moved.backward + repeated) * over.width, {over.place: 1.0}))
         kernels += one.share * moved.kernels * one.launched
     return Traffic(
-        forward_bytes=on_rank(question, columns, sum_amounts(forward)),
-        backward_bytes=on_rank(question, columns, sum_amounts(backward)),
-        forward_kernels=kernels + (_FORWARD_KERNELS if operators is None else 0.0),
-        backward_kernels=kernels + (_BACKWARD_KERNELS if operators is None else 0.0),
+        np.array([on_rank(question, columns, sum_amounts(terms)) for terms in (forward, backward)]),
+        kernels + (_KERNELS if operators is None else np.zeros((2, 1))),
     )
 
 
@@ -104,8 +102,8 @@ def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
             moved = _PassBytes(2 * element, 3 * element, 1)
             if not stack.casts_norm_inputs:
                 return moved
-            forward = moved.forward + 2 * _FP32  # to fp32, their gradients back, and all again
-            return _PassBytes(forward, forward + moved.backward - element + 3 * _FP32, 2)
+            forward = moved.forward + 2 * FP32_BYTES  # to fp32, their gradients back, and all again
+            return _PassBytes(forward, forward + moved.backward - element + 3 * FP32_BYTES, 2)
         case "norm":
             # written out in torch an RMS norm works in fp32: cast, square, mean, scale, cast back, weight
             # (docs/decisions/0005)
@@ -161,20 +159,12 @@ def _gated_traffic(element: float, *, in_one_kernel: bool) -> _PassBytes:
 
 def attention_traffic(question: Question, columns: LayoutColumns) -> Traffic:
     """Traffic of the s × s scores, for attention kernels that do not keep them on chip."""
-    kernel = question.stack.attention
-    passes = _SCORE_PASSES.get(kernel, (0.0, 0.0))
-    dropped = question.dropout > 0 and kernel in STORES_SCORES
-    dropout = (2.5, 2.5) if dropped else (0.0, 0.0)
-    element = question.training.element_bytes
-    sequence = question.training.sequence_length
+    kernel, sequence = question.stack.attention, question.training.sequence_length
+    passes = np.array(_SCORE_PASSES.get(kernel, (0.0, 0.0)))[:, None]
+    dropout = 2.5 * (question.dropout > 0 and kernel in STORES_SCORES)
     keys = sequence * (1.0 + question.model.source_share)
-    scores = element * columns.tokens(sequence) * keys * (question.model.num_heads / columns.tp)
-    return Traffic(
-        forward_bytes=scores * (passes[0] + dropout[0]),
-        backward_bytes=scores * (passes[1] + dropout[1]),
-        forward_kernels=passes[0] / 2,
-        backward_kernels=passes[1] / 2,
-    )
+    scores = question.training.element_bytes * columns.tokens(sequence) * keys
+    return Traffic(scores * (question.model.num_heads / columns.tp) * (passes + dropout), passes / 2)
 
 
 _ROUTER_PASSES = 4.0
@@ -202,17 +192,11 @@ def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic | Non
     # them padded
     padded = question.stack.transformer_engine and question.stack.expert_dispatch == "copies"
     passes = passes + (4.0 if padded and question.training.narrow else 0.0) * copies
-    scores = _ROUTER_PASSES * _FP32 * own * model.num_experts
+    scores = _ROUTER_PASSES * FP32_BYTES * own * model.num_experts
     moved = model.moe_share * (element * model.hidden_size * passes + scores)
-    kernels = 8 * model.moe_share
     returned = model.moe_share * model.hidden_size * copies
-    forward, backward = (each * returned for each in _bias_bytes(question))
-    return Traffic(
-        forward_bytes=moved + forward,
-        backward_bytes=moved + backward,
-        forward_kernels=kernels,
-        backward_kernels=kernels,
-    )
+    biases = np.array(_bias_bytes(question))[:, None] * returned
+    return Traffic(moved + biases, np.full((2, 1), 8 * model.moe_share))
 
 
 def _bias_bytes(question: Question) -> tuple[float, float]:
@@ -231,7 +215,7 @@ def _bias_bytes(question: Question) -> tuple[float, float]:
     element = question.training.element_bytes
     if question.stack.expert_dispatch == "copies":
         return 6 * element, 8 * element
-    return 5 * _FP32 + 4 * element, 7 * _FP32 + 6 * element
+    return 5 * FP32_BYTES + 4 * element, 7 * FP32_BYTES + 6 * element
 
 
 def destinations(model: TransformerSpec, parts: Ints) -> Array:

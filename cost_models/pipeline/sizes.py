@@ -150,7 +150,7 @@ def held_back_bytes(question: Question, columns: LayoutColumns) -> Array:
     model, training = question.model, question.training
     products = sum(one.share for one in block_operators(model) if one.kind in ("gemm", "core"))
     collectives = np.where(columns.sp == 1, 2 * _REDUCED, _REDUCED)
-    launches = block_traffic(question, columns).forward_kernels + products + _OF_A_COLLECTIVE * collectives
+    launches = block_traffic(question, columns).kernels[0] + products + _OF_A_COLLECTIVE * collectives
     ahead, blocks = _QUEUED / launches, model.num_layers / (columns.pp * columns.vpp)
     before = np.where(
         columns.microbatches(training.global_batch) > 1,

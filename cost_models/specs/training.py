@@ -43,7 +43,7 @@ from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 from cost_models.specs.cluster import FULL, NARROW, Precision
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.units import LARGEST, grouped
+from cost_models.units import FP32_BYTES, LARGEST, grouped
 
 Base = Literal["int8", "nf4"]
 """Storage types of frozen matrices.
@@ -62,7 +62,6 @@ NF4_BLOCK = 64
 """Elements that share a scale; a block is never split over ranks."""
 NF4_GROUP = 256
 """Scales that share a second scale in fp32."""
-_FP32 = 4.0
 USUAL_RANK = 16
 USUAL_TARGETS: tuple[Target, ...] = ("all-linear",)
 
@@ -113,9 +112,9 @@ class TuningSpec(Spec):
         """Bytes per element of a frozen matrix with `inputs` elements a row; None: as in training."""
         match self.base:
             case "int8":
-                return 1.0 + _FP32 / inputs
+                return 1.0 + FP32_BYTES / inputs
             case "nf4":
-                return 0.5 + (1.0 + _FP32 / NF4_GROUP) / NF4_BLOCK
+                return 0.5 + (1.0 + FP32_BYTES / NF4_GROUP) / NF4_BLOCK
         return None
 
 
@@ -238,7 +237,7 @@ Reference = Literal["resident", "host", "computed"]
 Blockwise = Literal["adamw-8bit", "adamw-4bit", "paged-adamw-8bit", "lion-8bit"]
 """Optimizers whose moments are quantised block by block."""
 OptimizerName = Literal["adamw", "sgd", "lamb", "adafactor", "muon", "paged-adamw", "lion", Blockwise]
-STATE_BYTES: dict[StateDtype, float] = {"fp32": 4.0, "bf16": 2.0}
+STATE_BYTES: dict[StateDtype, float] = {"fp32": FP32_BYTES, "bf16": 2.0}
 _ELEMENT_BYTES: dict[Precision, float] = dict.fromkeys(get_args(Precision), 2.0) | dict.fromkeys(FULL, 4.0)
 _OPERAND_BYTES: dict[Precision, float] = {"fp8": 1.0, "fp4": 0.5 + 1 / 16}
 """Bytes of an operand element of products; fp4 includes a scale of one byte per sixteen elements (NVFP4)."""

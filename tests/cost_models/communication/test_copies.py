@@ -42,16 +42,16 @@ def columns(*layouts: str) -> LayoutColumns:
 def test_each_all_reduce_copies_the_activations_and_each_exchange_along_the_sequence(question) -> None:
     """32 tokens of 64: two all-reduces in a pass, or two gathers and two scatters."""
     passes = measured_block(question, columns("dp2", "tp2", "tp2 sp"))
-    assert passes.forward == pytest.approx(COPY * 32 * 64 * np.array([0, 2, 4]))
-    assert passes.backward == pytest.approx(COPY * 32 * 64 * np.array([0, 2, 4]))
+    assert passes[0] == pytest.approx(COPY * 32 * 64 * np.array([0, 2, 4]))
+    assert passes[1] == pytest.approx(COPY * 32 * 64 * np.array([0, 2, 4]))
 
 
 def test_gathered_weights_are_copied_in_every_pass_and_gradients_once_a_step(question) -> None:
     """8 sequences over two ranks: four microbatches of one."""
     layouts = columns("dp2 zero3", "dp2 zero2", "zero3", "dp4 zero3 shard2")
     passes = gathering_seconds(question, layouts, np.full(4, 1000.0))
-    assert passes.forward == pytest.approx(COPY * np.array([1500, 0, 0, 1500]))
-    assert passes.backward == pytest.approx(COPY * np.array([1500 + 250, 0, 0, 1500 + 500]))
+    assert passes[0] == pytest.approx(COPY * np.array([1500, 0, 0, 1500]))
+    assert passes[1] == pytest.approx(COPY * np.array([1500 + 250, 0, 0, 1500 + 500]))
 
 
 def test_a_cpu_waits_for_every_gather(question) -> None:

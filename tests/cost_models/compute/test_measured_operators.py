@@ -58,15 +58,13 @@ def test_operators_of_a_gpt_block_by_hand() -> None:
     """One sequence of 32 tokens: n = 2048, f = 8192; biases over 3n + n + f + n."""
     n, f = 2048, 8192
     passes = measured_block(question(profile()), LAYOUTS)
-    assert passes.forward[0] == pytest.approx(2 * n * 1e-9 + f * 2e-9 + 2 * n * 3e-9)
-    assert passes.backward[0] == pytest.approx(
-        2 * 2 * n * 1e-9 + 2 * f * 2e-9 + 4 * n * 3e-9 + (5 * n + f) * 5e-10
-    )
+    assert passes[0, 0] == pytest.approx(2 * n * 1e-9 + f * 2e-9 + 2 * n * 3e-9)
+    assert passes[1, 0] == pytest.approx(2 * 2 * n * 1e-9 + 2 * f * 2e-9 + 4 * n * 3e-9 + (5 * n + f) * 5e-10)
 
 
 def test_operators_scale_with_the_layout() -> None:
     """Twice the microbatch costs twice; tensor parallelism splits the MLP, sequence parallelism the rest too."""
-    forward = measured_block(question(profile()), LAYOUTS).forward
+    forward = measured_block(question(profile()), LAYOUTS)[0]
     assert forward[1] == pytest.approx(2 * forward[0])
     assert forward[3] == pytest.approx(forward[0] / 2)
     assert forward[3] < forward[2] < forward[0]

@@ -255,8 +255,8 @@ def test_biases_of_experts_are_added_in_torch() -> None:
         both = [routing_traffic(asked(one, **facts), layout) for one in (model, plain)]
         biased, unbiased = (one for one in both if one is not None)
         return (
-            float((biased.forward_bytes - unbiased.forward_bytes)[0]),
-            float((biased.backward_bytes - unbiased.backward_bytes)[0]),
+            float((biased.moved - unbiased.moved)[0, 0]),
+            float((biased.moved - unbiased.moved)[1, 0]),
         )
 
     assert moved(expert_dispatch="copies") == pytest.approx((12 * numbers, 16 * numbers))
@@ -271,8 +271,8 @@ def test_copies_are_padded_for_products_in_fp8() -> None:
     def moved(precision: str, dispatch: str) -> float:
         traffic = routing_traffic(asked(precision=precision, expert_dispatch=dispatch), layout)
         assert traffic is not None
-        assert traffic.forward_bytes == pytest.approx(traffic.backward_bytes)
-        return float(traffic.forward_bytes[0])
+        assert traffic.moved[0] == pytest.approx(traffic.moved[1])
+        return float(traffic.moved[0, 0])
 
     copies = SEQUENCE * 2 * 4096 * 2
     assert moved("fp8", "copies") - moved("bf16", "copies") == pytest.approx(4 * copies)

@@ -253,11 +253,11 @@ def test_gates_of_decaying_states_are_multiplied_in_the_scan_or_in_the_norm() ->
         [2 * 2 * 8192 * blocks, 8 * 2 * 8192 * blocks]
     )
     ours, theirs = block_traffic(question, columns), block_traffic(apart, columns)
-    assert theirs.forward_bytes - ours.forward_bytes == pytest.approx(2 * 8192 * blocks)
-    assert theirs.backward_bytes - ours.backward_bytes == pytest.approx(2 * 2 * 8192 * blocks)
+    assert theirs.moved[0] - ours.moved[0] == pytest.approx(2 * 8192 * blocks)
+    assert theirs.moved[1] - ours.moved[1] == pytest.approx(2 * 2 * 8192 * blocks)
     convolution = [one for one in block_operators(question.model) if one.kind == "convolution"]
-    moved = block_traffic(question, columns, convolution)
-    assert moved.backward_bytes == pytest.approx(2.5 * moved.forward_bytes)
+    passes = block_traffic(question, columns, convolution)
+    assert passes.moved[1] == pytest.approx(2.5 * passes.moved[0])
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,6 @@ def test_biases_and_copies_around_attention_take_passes() -> None:
     more, less = (block_traffic(asked("megatron-2021", **facts), columns("tp8 pp8")) for facts in ({}, plain))
     numbers, element = TOKENS * HIDDEN, 2
     added, copied = 2 * 3 / 8, 2 * 1 / 8
-    assert more.forward_bytes - less.forward_bytes == pytest.approx(numbers * element * (added + copied))
+    assert more.moved[0] - less.moved[0] == pytest.approx(numbers * element * (added + copied))
     summed, copied = (3 + 4) / 8 + 2, 2 * 4 / 8
-    assert more.backward_bytes - less.backward_bytes == pytest.approx(numbers * element * (summed + copied))
+    assert more.moved[1] - less.moved[1] == pytest.approx(numbers * element * (summed + copied))
