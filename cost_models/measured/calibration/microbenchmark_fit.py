@@ -48,6 +48,7 @@ from cost_models.specs.hardware import (
     curve_seconds,
 )
 from cost_models.specs.recommender.constants import ServedPoint, TablePoint, TableRates
+from cost_models.units import FP32_BYTES
 
 OPTIMIZER_BYTES = 32.0
 """Bytes per parameter that AdamW in fp32 moves: gradient read for norm and update, moments and weight read and written.
@@ -487,7 +488,7 @@ def _copies(rows: Sequence[Measurement]) -> tuple[HostCopies, ...]:
 
 
 LOOKUP, SUMS, CHANGE, SERVED_PREFIX = "lookup", "sums", "change.", "served."
-_FP32 = 4.0
+
 _STATES = {"sgd": 0.0, "rowwise-adagrad": 0.0, "adagrad": 1.0, "adam": 2.0}
 """States of an element beside its weight."""
 _ROW_STATES = {"rowwise-adagrad": 4.0}
@@ -500,7 +501,7 @@ def moved_bytes(name: str, shape: tuple[int, ...]) -> float:
     if name == LOOKUP:
         return float(lookup_bytes(ids, row_bytes, bags * row_bytes))
     if name == SUMS:
-        return float(sum_bytes(ids, row_bytes, distinct, row_bytes / _FP32))
+        return float(sum_bytes(ids, row_bytes, distinct, row_bytes / FP32_BYTES))
     kind = name.removeprefix(CHANGE)
     return float(change_bytes(distinct, row_bytes * (1 + _STATES[kind]) + _ROW_STATES.get(kind, 0.0)))
 

@@ -24,8 +24,9 @@ from cost_models.arrays import Array, Ints
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import OptionColumns
 from cost_models.specs.recommender.constants import TablePoint
+from cost_models.units import FP32_BYTES
 
-ID_BYTES, _FP32 = 8.0, 4.0
+ID_BYTES = 8.0
 
 
 def lookup_bytes(ids: npt.ArrayLike, row_bytes: npt.ArrayLike, written: npt.ArrayLike) -> Array:
@@ -38,7 +39,7 @@ def sum_bytes(
 ) -> Array:
     """Bytes of reading a gradient for each id and the ids, and writing the sum of each distinct row."""
     read = np.asarray(ids) * (np.asarray(gradient_bytes) + ID_BYTES)
-    return np.asarray(read + np.asarray(distinct) * np.asarray(width) * _FP32)
+    return np.asarray(read + np.asarray(distinct) * np.asarray(width) * FP32_BYTES)
 
 
 def change_bytes(distinct: npt.ArrayLike, kept_bytes: npt.ArrayLike) -> Array:
@@ -155,7 +156,7 @@ def _update(question: RecommenderQuestion, ids: Array, distinct: Array, width: A
     """Seconds to sort ids and sum the gradients of each row."""
     measured, gradient = question.hardware.tables, width * _exchange(question)
     if measured is not None:
-        rate = question.cluster.gpu.memory_bandwidth * efficiency(measured.sums, width * _FP32)
+        rate = question.cluster.gpu.memory_bandwidth * efficiency(measured.sums, width * FP32_BYTES)
         return sum_bytes(ids, gradient, distinct, width) / rate
     sort = _streamed_seconds(question, ids * question.embedding.sort_bytes)
     return sort + ids * gradient / (_update_rate(question) * _share(question, gradient))

@@ -43,8 +43,8 @@ from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import OptionColumns
 from cost_models.specs.cluster import FULL
 from cost_models.specs.recommender.constants import EagerBuffers
+from cost_models.units import FP32_BYTES
 
-_FP32 = 4.0
 FORWARD, DENSE, BACKWARD = "forward exchange", "dense network", "backward exchange"
 COPIES, UPDATE, SUMS = "gradients of copies", "update", "sums of gradients"
 
@@ -70,7 +70,7 @@ def filled(
 ) -> dict[str, tuple[Filled, Filled]]:
     """Bytes by moment: on each GPU that holds (part of) a shard, and on every GPU."""
     gpus, element_bytes, zero = question.cluster.num_gpus, question.training.exchange_bytes, np.zeros(len(x))
-    has_ids, row_bytes = x.ids > 0, _FP32 * x.width + buffers.touched_row_bytes
+    has_ids, row_bytes = x.ids > 0, FP32_BYTES * x.width + buffers.touched_row_bytes
     received_ids, own_ids = _ids(question, x)
     lengths = question.facts.length_bytes * x.lengths
     hot = np.where((x.hot_rows > 0) & (x.form != "copy"), (x.hot_ids * ID_BYTES + lengths) / gpus, 0.0)
@@ -78,11 +78,11 @@ def filled(
     own_vectors = x.outputs * x.whole_width / gpus
     message = np.where(has_ids & (gpus > 1), own_vectors * element_bytes * buffers.sent, 0.0)
     vectors_and_gradients = own_vectors * (
-        buffers.received_bytes + (element_bytes if element_bytes < _FP32 else 0.0)
+        buffers.received_bytes + (element_bytes if element_bytes < FP32_BYTES else 0.0)
     )
     has_places = x.shards > 0
     sorting = np.where(has_places, buffers.sort_bytes * x.ids / x.sharers, 0.0)
-    cast = np.where(has_places & has_ids, x.outputs * x.width * _FP32, 0.0)
+    cast = np.where(has_places & has_ids, x.outputs * x.width * FP32_BYTES, 0.0)
     added = x.distinct / x.sharers * row_bytes
     spread = ((x.form == "row") & (x.shards == 0)) | (x.form == "node-row")
     adding, summed = _copied(question, x, buffers)
@@ -91,7 +91,7 @@ def filled(
             Filled(received_ids, np.where(spread, 2 * vectors_made, 0.0), zero),
             Filled(own_ids + hot, own_vectors * element_bytes, zero),
         ),
-        DENSE: (Filled(received_ids, zero, zero), Filled(own_ids + hot, own_vectors * _FP32, zero)),
+        DENSE: (Filled(received_ids, zero, zero), Filled(own_ids + hot, own_vectors * FP32_BYTES, zero)),
         BACKWARD: (
             Filled(received_ids, vectors_made, zero),
             Filled(own_ids + hot, vectors_and_gradients + message, zero),
@@ -122,7 +122,7 @@ def _copied(question: RecommenderQuestion, x: OptionColumns, buffers: EagerBuffe
     A GPU's own, the rows of all, and piece by piece their gradients: a message, what comes, then sums in its place.
     """
     gpus, element_bytes = question.cluster.num_gpus, question.training.exchange_bytes
-    row_bytes = _FP32 * x.whole_width + buffers.touched_row_bytes
+    row_bytes = FP32_BYTES * x.whole_width + buffers.touched_row_bytes
     summed, own_bytes = x.hot_distinct * row_bytes, x.local_hot_distinct * row_bytes
     if gpus == 1:
         return own_bytes, summed
@@ -139,13 +139,13 @@ def dense_bytes(question: RecommenderQuestion) -> dict[str, tuple[float, float]]
     assert facts.eager_buffers is not None
     gpus = question.cluster.num_gpus
     samples = question.training.global_batch / gpus
-    inputs = _FP32 * samples * (question.model.dense_features + question.model.top_mlp[-1])
-    element = _FP32 if question.training.precision in FULL else 2.0
+    inputs = FP32_BYTES * samples * (question.model.dense_features + question.model.top_mlp[-1])
+    element = FP32_BYTES if question.training.precision in FULL else 2.0
     alive = samples * (network.alive or network.activations * facts.activation_bytes) * element
-    states, weights = dense_state_bytes(question), _FP32 * network.parameters
+    states, weights = dense_state_bytes(question), FP32_BYTES * network.parameters
     shares = 1.0 / gpus if gpus > 1 else 0.0
     of = dict.fromkeys(moments_of(question), (states, inputs))
-    cast = 0.0 if element == _FP32 else element * network.parameters
+    cast = 0.0 if element == FP32_BYTES else element * network.parameters
     if FORWARD in of:
         of[FORWARD] = states - weights, inputs  # no gradients yet
     of[DENSE] = states - weights, inputs + alive + cast  # gradients of weights come as the rest goes
