@@ -24,13 +24,12 @@ import numpy as np
 from cost_models.axes.layout import Layout
 from cost_models.estimate import pair_error_of, uncovered_facts
 from cost_models.expected import (
-    FEATURES,
-    NAMES,
     Rows,
     features_of,
     names_of,
     nearest_first,
     row_of,
+    rows_of,
     shipped_constants,
     spread_of,
 )
@@ -113,17 +112,13 @@ def _case(one: Prediction) -> Case:
 
 def _rows(cases: Sequence[Case]) -> Rows:
     """Timed cases as rows of the process of expected steps."""
-    spreads = []
+    table = []
     for case, paper in zip(cases, seconds_of(cases), strict=True):
         under = seconds_under_scenarios(case.question, case.layout)
-        spreads.append(0.15 if under is None else spread_of(under, float(paper)))
-    features = [features_of(case.question, case.layout) for case in cases]
-    names = [{**names_of(case.question), "source": case.row.source} for case in cases]
-    return Rows(
-        features=np.array([[one[name] for name in FEATURES] for one in features]),
-        names={name: np.array([one[name] for one in names]) for name in (*NAMES, "source")},
-        spread=np.array(spreads),
-    )
+        spread = 0.15 if under is None else spread_of(under, float(paper))
+        facts = features_of(case.question, case.layout) | names_of(case.question)
+        table.append({**facts, "source": case.row.source, "spread": spread})
+    return rows_of(table)
 
 
 def _ran(one: Prediction, case: Case, paper: float, known: Rows, errors: np.ndarray) -> Ran:

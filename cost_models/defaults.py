@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 
 from cost_models.compute.gemm import require_rate
@@ -59,25 +59,21 @@ def complete_question(
         InputError: a profile of another GPU, or of another kind of device.
     """
     if isinstance(cluster, MixedCluster):
-        lent = catalog.load_profile(profile) if isinstance(profile, str) else profile
-        suits = [
-            lent is not None and (lent.tier == "datasheet" or _made_for(lent, one.gpu))
-            for one in cluster.pools
-        ]
-        if lent is not None and not any(suits):
+        spec = catalog.load_profile(profile) if isinstance(profile, str) else profile
+        suits = [spec and (spec.tier == "datasheet" or _made_for(spec, pool.gpu)) for pool in cluster.pools]
+        if spec and not any(suits):
             raise InputError(
-                f"profile `{lent.name}` was made for `{lent.gpu}`; no pool of `{cluster.name}` has it",
+                f"profile `{spec.name}` was made for `{spec.gpu}`; no pool of `{cluster.name}` has it",
                 hint="leave out --profile for the catalogue's nearest",
             )
         pools: list[Question] = []
         for pool, suited in zip(cluster.pools, suits, strict=True):
-            shared, pool_profile = pools[0].stack if pools else stack, lent if suited else None
-            pools.append(complete_question(model, pool, training, stack=shared, profile=pool_profile))
+            stack, pool_profile = pools[0].stack if pools else stack, spec if suited else None
+            pools.append(complete_question(model, pool, training, stack=stack, profile=pool_profile))
         return mixed_question(cluster, tuple(pools))
     stack_spec = chosen_stack(cluster, stack, usual=DEFAULT_STACK)
     hardware = chosen_profile(cluster, stack_spec, profile)
-    profile_asked = profile or cluster.profile
-    if profile_asked and hardware.tier != "datasheet" and not _made_for(hardware, cluster.gpu):
+    if (profile or cluster.profile) and hardware.tier != "datasheet" and not _made_for(hardware, cluster.gpu):
         raise InputError(
             f"profile `{hardware.name}` was made for `{hardware.gpu}`; the cluster has `{cluster.gpu.name}`",
             hint="leave out --profile for the catalogue's nearest, or calibrate one on that GPU",
@@ -110,12 +106,10 @@ def chosen_profile(
     cluster: ClusterSpec, stack: StackSpec, profile: str | HardwareProfile | None
 ) -> HardwareProfile:
     """The given profile, the cluster's own, or the catalogue's nearest. Raises UnknownNameError."""
-    profile_asked = profile or cluster.profile
-    if profile_asked is None:
+    stated = profile or cluster.profile
+    if stated is None:
         return nearest_profile(cluster.gpu, stack.name, family=stack.family)
-    return (
-        profile_asked if isinstance(profile_asked, HardwareProfile) else catalog.load_profile(profile_asked)
-    )
+    return stated if isinstance(stated, HardwareProfile) else catalog.load_profile(stated)
 
 
 def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ...]:
@@ -170,31 +164,18 @@ def nearest_profile(
     further GPUs.
     """
     profiles = [catalog.load_profile(name) for name in catalog.names("profiles")] if known is None else known
-    fitted = sorted(
-        (profile for profile in profiles if profile.tier != "datasheet"),
-        key=lambda profile: _distance(profile, gpu),
-    )
-    accelerator = gpu.kind != "cpu"
-
-    def lent(profile: HardwareProfile) -> bool:
-        return accelerator and profile.borrowed_from is None
-
-    preferences: tuple[Callable[[HardwareProfile], bool], ...] = (
-        lambda profile: profile.gpu == gpu.name and profile.stack == stack,
-        lambda profile: gpu.name in profile.also_for and profile.stack == stack,
-        lambda profile: profile.gpu == gpu.name and profile.stack == family,
-        lambda profile: gpu.name in profile.also_for and profile.stack == family,
-        lambda profile: profile.gpu == gpu.name and profile.stack == "any",
-        lambda profile: gpu.name in profile.also_for and profile.stack == "any",
-        lambda profile: lent(profile) and profile.stack == stack,
-        lambda profile: lent(profile) and profile.stack == family,
-        lambda profile: gpu.name in (profile.gpu, *profile.also_for),
-        lambda profile: lent(profile) and profile.stack == "any",
-    )
-    for suits in preferences:
-        if nearest := next(filter(suits, fitted), None):
-            return nearest
-    return catalog.load_profile("datasheet-gpu" if accelerator else "datasheet-cpu")
+    fitted = [profile for profile in profiles if profile.tier != "datasheet"]
+    fitted.sort(key=lambda profile: _distance(profile, gpu))
+    accelerator, stacks = gpu.kind != "cpu", (stack, family, "any")
+    of_gpu = [one for one in fitted if one.gpu == gpu.name]
+    of_die = [one for one in fitted if gpu.name in one.also_for]
+    lenders = [one for one in fitted if accelerator and one.borrowed_from is None]
+    preferences = [(profiles, name) for name in stacks for profiles in (of_gpu, of_die)]
+    preferences += [(lenders, stack), (lenders, family)]
+    near = [one for profiles, name in preferences for one in profiles if one.stack == name]
+    near += [one for one in fitted if _made_for(one, gpu)]
+    near += [one for one in lenders if one.stack == "any"]
+    return near[0] if near else catalog.load_profile("datasheet-gpu" if accelerator else "datasheet-cpu")
 
 
 def measured_cluster(profile: HardwareProfile, base: ClusterSpec) -> ClusterSpec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
+from itertools import dropwhile
 from typing import Any, get_args
 
 from pydantic import BaseModel, RootModel, ValidationError
@@ -86,16 +87,13 @@ def spec_problems(
     errors: dict[Key, ErrorDetails] = {}
     for details in error.errors(include_url=False):
         key: Key = tuple(part for part in details["loc"] if not str(part).startswith("["))
-        if not _follows(details) and not any(one in known or one in errors for one in (key[:1], key)):
+        # a list that is too short because its items are wrong repeats their errors
+        follows = details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"]
+        if not follows and not any(one in known or one in errors for one in (key[:1], key)):
             errors[key] = details
     first = sorted(errors, key=order)[:most]
     sentences = {key: printable(_sentence(spec_type, key, errors[key])) for key in first}
     return sentences, len(errors) - len(sentences)
-
-
-def _follows(details: ErrorDetails) -> bool:
-    """Whether an error only repeats others, as for a list that is too short because its items are wrong."""
-    return details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"]
 
 
 def _sentence(spec_type: type[BaseModel], key: Key, details: ErrorDetails) -> str:
@@ -158,25 +156,21 @@ def _show(value: Any) -> str:
     """A value as the user wrote it, between backticks and cut to a readable length."""
     if isinstance(value, dict | list):
         return "this group" if isinstance(value, dict) else "this list"
-    words = {None: "nothing", True: "`true`", False: "`false`"}
-    if value is None or isinstance(value, bool):
-        return words[value]
-    return f"`{printable(str(value), limit=60)}`"
+    if value is None:
+        return "nothing"
+    return f"`{str(value).lower() if isinstance(value, bool) else printable(str(value), limit=60)}`"
 
 
 def _field_names(spec_type: type[BaseModel], key: Key) -> list[str]:
     """Names of the fields that may stand at `key`; empty if the place is not a spec."""
     if not key:
         return list(spec_type.model_fields)
-    part, rest = key[0], key[1:]
-    if part not in spec_type.model_fields:
+    if key[0] not in spec_type.model_fields:
         return []
-    in_list = bool(rest) and isinstance(rest[0], int)
-    while rest and isinstance(rest[0], int):
-        rest = rest[1:]
-    inner = _inner_specs(spec_type.model_fields[str(part)].annotation)
+    rest = tuple(dropwhile(lambda part: isinstance(part, int), key[1:]))
+    inner = _inner_specs(spec_type.model_fields[str(key[0])].annotation)
     lists = [one for one in inner if issubclass(one, RootModel)]
-    if in_list and lists:
+    if lists and len(rest) < len(key) - 1:
         inner = _inner_specs(lists[0].model_fields["root"].annotation)
     return _field_names(inner[0], rest) if inner else []
 

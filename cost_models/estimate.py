@@ -163,10 +163,8 @@ class Estimate:
     @property
     def fullest_rank(self) -> int:
         """Pipeline rank with the highest peak relative to its device's limit."""
-        shares = [
-            fullness(peak.total, limit)
-            for peak, limit in zip(self.rank_memory, self.rank_limits, strict=True)
-        ]
+        peaks = [rank.total for rank in self.rank_memory]
+        shares = list(map(fullness, peaks, self.rank_limits))
         return shares.index(max(shares))
 
     @property
@@ -190,12 +188,11 @@ class Estimate:
     def warnings(self) -> tuple[str, ...]:
         """Sentences on why the estimate cannot be right; usually empty."""
         name, share = ("MFU", self.mfu) if self.mfu > 1 else ("HFU", self.hfu)
-        if share <= 1:
-            return ()
-        return (
+        warning = (
             f"{name} {100 * share:.1f} % is more than the hardware can do: profile `{self.trust.profile}` has products"
-            " or attention faster than the peak; calibrate again while nothing else runs",
+            " or attention faster than the peak; calibrate again while nothing else runs"
         )
+        return (warning,) if share > 1 else ()
 
     @property
     def fits_probability(self) -> float:
@@ -222,10 +219,8 @@ class Estimate:
         memory."""
         if not self.device_holds:
             return "does not fit"
-        if not self.host_holds:
-            return "does not fit: host"
-        if not self.drive_holds:
-            return "does not fit: drive"
+        if not self.fits:
+            return "does not fit: drive" if self.host_holds else "does not fit: host"
         return "tight" if self.device_is_tight or self.host_is_tight else "fits"
 
     @property
@@ -243,8 +238,10 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Whether every rank stays within its limit, and hosts and drives hold the offloaded data."""
-        return self.device_holds and self.host_holds and self.drive_holds
+        """Whether every rank stays within its limit, and hosts and drives hold the offloaded data, as far as their
+        capacity is known."""
+        drives_hold = self.drive_limit is None or self.drive_bytes <= self.drive_limit
+        return self.device_holds and self.host_holds and drives_hold
 
     @property
     def device_holds(self) -> bool:
@@ -256,11 +253,6 @@ class Estimate:
     def host_holds(self) -> bool:
         """Whether hosts hold the data offloaded to them, as far as their memory is known."""
         return self.host_limit is None or self.host_bytes <= self.host_limit
-
-    @property
-    def drive_holds(self) -> bool:
-        """Whether drives hold the data kept there, as far as their capacity is known."""
-        return self.drive_limit is None or self.drive_bytes <= self.drive_limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,27 +336,21 @@ def timed_under(question: Question) -> tuple[TimedRuns, ...]:
     return tuple(runs for runs in timed if runs.stack == question.stack.name) or timed
 
 
-def words_beyond_runs(question: Question, layout: Layout) -> tuple[str, ...]:
-    """Words of a layout beyond the values in the profile's runs: "cp8", "12,288 GPUs"; empty if the profile
-    lists no runs."""
-    timed = question.hardware.timed
-    return _uncovered(layout, timed) if timed else ()
-
-
 def uncovered_facts(question: Question, layout: Layout) -> int:
     """Number of properties of a step that no timed run of its profile covers: values of axes, GPU, stack; 0
     if the profile lists no runs."""
     timed = question.hardware.timed
-    if not timed:
-        return 0
     other_gpu = question.cluster.gpu.name not in {runs.gpu for runs in timed}
     other_stack = question.stack.name not in {runs.stack for runs in timed}
-    return len(_uncovered(layout, timed)) + other_gpu + other_stack
+    return len(words_beyond_runs(question, layout)) + other_gpu + other_stack if timed else 0
 
 
-def _uncovered(layout: Layout, timed: tuple[TimedRuns, ...]) -> tuple[str, ...]:
-    """Words of the layout that no run covers: degrees above all runs', and names that no run has."""
-    words = []
+def words_beyond_runs(question: Question, layout: Layout) -> tuple[str, ...]:
+    """Words of a layout that no run of the profile covers, degrees above all runs' and names that no run has: "cp8",
+    "12,288 GPUs"; empty if the profile lists no runs."""
+    words, timed = list[str](), question.hardware.timed
+    if not timed:
+        return ()
     for axis in COMPARED:
         value = axis_value(axis, layout)
         timed_values = {used for runs in timed for used in runs.used(axis)}

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
@@ -100,8 +101,8 @@ class Rows:
     spread: Array
     """(N,) uncertainty of each step: deviation of its logarithm over the constants that timed runs leave
     plausible."""
-    runs: tuple[dict[str, str], ...] = ()
-    """Source, model, layout and measured seconds of each run, as written; empty for questions."""
+    runs: tuple[Mapping[str, Any], ...]
+    """All columns of each row, as written; for runs also source, model, layout and measured seconds."""
 
     def __len__(self) -> int:
         return len(self.features)
@@ -113,8 +114,8 @@ class Rows:
     def select(self, which: Any) -> Rows:
         """Selected rows, by index or mask."""
         places = np.arange(len(self))[which]
-        runs = tuple(self.runs[place] for place in places) if self.runs else ()
         names = {name: values[places] for name, values in self.names.items()}
+        runs = tuple(self.runs[place] for place in places)
         return Rows(self.features[places], names, self.spread[places], runs)
 
     def equal_names(self, other: Rows, name: str) -> Bools:
@@ -124,11 +125,17 @@ class Rows:
 
 def row_of(question: Question, layout: Layout, spread: float) -> Rows:
     """Row of one question with its layout; it has no source."""
-    features, names = features_of(question, layout), names_of(question)
+    facts = features_of(question, layout) | names_of(question)
+    return rows_of([{**facts, "source": "", "spread": spread}])
+
+
+def rows_of(table: Sequence[Mapping[str, Any]]) -> Rows:
+    """Rows from the features, names and spread of each."""
     return Rows(
-        features=np.array([[features[name] for name in FEATURES]]),
-        names={name: np.array([value]) for name, value in {**names, "source": ""}.items()},
-        spread=np.array([spread]),
+        features=np.array([[float(row[name]) for name in FEATURES] for row in table]),
+        names={name: np.array([row[name] for row in table]) for name in (*NAMES, "source")},
+        spread=np.array([float(row["spread"]) for row in table]),
+        runs=tuple(table),
     )
 
 
@@ -137,13 +144,7 @@ def timed_rows() -> tuple[Rows, Array]:
     """Every shipped timed run, and (N,) ln(measured / predicted) of each."""
     text = (files("cost_models") / "data" / "errors" / "steps.csv").read_text(encoding="utf-8")
     table = list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
-    rows = Rows(
-        features=np.array([[float(row[name]) for name in FEATURES] for row in table]),
-        names={name: np.array([row[name] for row in table]) for name in (*NAMES, "source")},
-        spread=np.array([float(row["spread"]) for row in table]),
-        runs=tuple(table),
-    )
-    return rows, np.array([float(row["log_ratio"]) for row in table])
+    return rows_of(table), np.array([float(row["log_ratio"]) for row in table])
 
 
 LARGEST = 0.3
@@ -210,12 +211,13 @@ class Kernel:
     def likeness(self, one: Rows, other: Rows) -> Array:
         """(N, M) likeness s · e^{−d}: 1 for the same question, less with distance and with another GPU, stack
         or kind of model."""
-        gpu, die, stack, family = (one.equal_names(other, name) for name in ("gpu", "die", "stack", "family"))
-        shares = np.where(gpu, 1.0, np.where(die, self.other_gpu, self.other_die * self.other_gpu))
-        shares = shares * np.where(
-            stack, 1.0, np.where(family, self.other_stack, self.other_family * self.other_stack)
-        )
-        shares = shares * np.where(one.equal_names(other, "experts"), 1.0, self.other_kind)
+
+        def factor(name: str, of_others: float) -> Array:
+            return np.where(one.equal_names(other, name), 1.0, of_others)
+
+        of_gpus = factor("gpu", self.other_gpu) * factor("die", self.other_die)
+        of_stacks = factor("stack", self.other_stack) * factor("family", self.other_family)
+        shares = of_gpus * of_stacks * factor("experts", self.other_kind)
         return np.asarray(shares * np.exp(-self.distance(one, other)))
 
     def covariance(self, one: Rows, other: Rows) -> Array:
@@ -260,11 +262,8 @@ class Kernel:
         solved = np.linalg.solve(
             inside, np.stack([row_covariance, np.clip(errors, -LARGEST, LARGEST)], axis=1)
         )
-        mean, variance = (
-            float(row_covariance @ solved[:, 1]),
-            float(self.prior(row)[0] - row_covariance @ solved[:, 0]),
-        )
-        variance = max(variance, self.noise**2)
+        mean, explained = float(row_covariance @ solved[:, 1]), row_covariance @ solved[:, 0]
+        variance = max(float(self.prior(row)[0] - explained), self.noise**2)
         if (same := self.same_question(row, timed)).any():
             same_error, weight = float(np.mean(errors[same])), variance / (variance + self.same**2)
             mean, variance = mean + weight * (same_error - mean), variance * (1 - weight)
@@ -436,8 +435,8 @@ _WORDS |= {"sharded": "zero", "recomputed": "recompute", "bits": "precision"}
 
 def _differences(one: Rows, other: Rows) -> tuple[str, ...]:
     """Words for the features in which two rows differ; empty for the same question."""
-    words = [] if one.equal_names(other, "gpu")[0, 0] else ["GPU"]
-    words += [] if one.equal_names(other, "family")[0, 0] else ["stack"]
+    names = {"gpu": "GPU", "family": "stack"}
+    words = [word for name, word in names.items() if not one.equal_names(other, name)[0, 0]]
     far = np.abs(one.features[0] - other.features[0])
     for place, name in enumerate(FEATURES):
         if far[place] > (_SIZE_TOLERANCE if name in SHAPE else 1e-3):

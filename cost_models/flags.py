@@ -110,25 +110,22 @@ def in_order(flags: Mapping[str, Flag]) -> dict[str, Flag]:
 
 def defaults_of(options: type[Any]) -> dict[str, Any]:
     """Defaults of an options class by field; MISSING for required fields."""
-    if hasattr(options, "model_fields"):
-        return {
-            name: MISSING if one.is_required() else one.default for name, one in options.model_fields.items()
-        }
-    return {one.name: one.default for one in fields(options)}
+    if not hasattr(options, "model_fields"):
+        return {one.name: one.default for one in fields(options)}
+    stated = options.model_fields.items()
+    return {name: MISSING if one.is_required() else one.default for name, one in stated}
 
 
 def given_flags(options: Any) -> tuple[str, ...]:
     """Names of the given flags, those that differ from their defaults, without the verb's own and output
     flags."""
-    asking = [
-        name
-        for name, one in flags_of(type(options)).items()
-        if one.is_part_of_question and one.panel not in ("argument", "subject", "verb", "output")
-    ]
-    values, defaults = {name: getattr(options, name) for name in asking}, defaults_of(type(options))
+    defaults, excluded = defaults_of(type(options)), ("argument", "subject", "verb", "output")
     empty: tuple[Any, ...] = (None, "", (), [])
     return tuple(
-        name for name, value in values.items() if not any(value == one for one in (*empty, defaults[name]))
+        name
+        for name, one in flags_of(type(options)).items()
+        if one.is_part_of_question and one.panel not in excluded
+        if not any(getattr(options, name) == value for value in (*empty, defaults[name]))
     )
 
 

@@ -42,9 +42,7 @@ class Question:
     def __post_init__(self) -> None:
         if self.mixed is None:
             return
-        assert self.cluster == self.mixed.common_limits, (
-            "a change to each pool is made there: see `each_pool`"
-        )
+        assert self.cluster == self.mixed.common_limits, "change each pool: see `each_pool`"
         shared = {name: getattr(self, name) for name in ("model", "training", "stack", "confidence")}
         members = tuple(replace(pool, **shared) for pool in self.members)
         object.__setattr__(self, "members", members)
@@ -96,8 +94,8 @@ class Question:
     def memory_error(self) -> float:
         """Relative error that nine in ten predicted peaks of the stack do not exceed, for this kind of
         model."""
-        own = self.stack.mixture_memory_error if self.model.has_experts else None
-        return self.stack.memory_error if own is None else own
+        of_mixtures = self.stack.mixture_memory_error if self.model.has_experts else None
+        return self.stack.memory_error if of_mixtures is None else of_mixtures
 
     @property
     def scored_share(self) -> float:
@@ -162,36 +160,27 @@ def parts_of(
     return question.mixed, tuple(pool.hardware for pool in question.pools)
 
 
+SHARED_PARTS = ("model", "training", "stack", "confidence", "risk")
+"""Fields of a question that all its pools have in common."""
+
+
 def question_of_parts(
-    model: TransformerSpec,
-    training: TrainingSpec,
-    stack: StackSpec,
     cluster: ClusterSpec | MixedCluster,
     hardware: HardwareProfile | tuple[HardwareProfile, ...],
-    confidence: float = EVEN,
-    risk: Risk = "none",
+    **shared: Any,
 ) -> Question:
-    """A question from the parts of a plan file; the inverse of `parts_of`.
+    """A question from the parts of a plan file, of which some are `SHARED_PARTS`; the inverse of `parts_of`.
 
     Raises:
         InputError: a profile of another kind of device.
     """
     clusters = cluster.pools if isinstance(cluster, MixedCluster) else (cluster,)
     profiles = hardware if isinstance(hardware, tuple) else (hardware,)
+    pools = list[Question]()
     for one, profile in zip(clusters, profiles, strict=True):
         require_tiles(profile, one.gpu)
-    common: dict[str, Any] = {
-        "model": model,
-        "training": training,
-        "stack": stack,
-        "confidence": confidence,
-        "risk": risk,
-    }
-    questions = tuple(
-        Question(cluster=one, hardware=profile, **common)
-        for one, profile in zip(clusters, profiles, strict=True)
-    )
-    return mixed_question(cluster, questions) if isinstance(cluster, MixedCluster) else questions[0]
+        pools.append(Question(cluster=one, hardware=profile, **shared))
+    return mixed_question(cluster, tuple(pools)) if isinstance(cluster, MixedCluster) else pools[0]
 
 
 def each_pool(question: Question, change: Callable[[Question], Question | None]) -> Question | None:

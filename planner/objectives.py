@@ -14,7 +14,7 @@ value of the chosen plan includes it, as in `forecast`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -117,12 +117,12 @@ class Objective:
         """Value of a plan, in the unit of the measure."""
         return self.measure.of(question, estimate, self)
 
-    def meets_deadline(self, question: Question, estimate: Estimate) -> bool:
-        """Whether a plan finishes in time; always true without a deadline."""
-        return self.may_meet_deadline(question, estimate.step_seconds)
+    def loss(self, question: Question, estimate: Estimate) -> float:
+        """Value of a plan, negated if higher is better, so that less is better."""
+        return self.measure.loss(self.value(question, estimate))
 
-    def may_meet_deadline(self, question: Question, step_seconds: float) -> bool:
-        """Whether steps of `step_seconds` can meet the deadline; an empty bound of 0 always can."""
+    def meets_deadline(self, question: Question, step_seconds: float) -> bool:
+        """Whether steps of `step_seconds` meet the deadline, if any; an empty bound of 0 always may."""
         if self.deadline is None or step_seconds <= 0:
             return True
         return self.training_seconds(question, step_seconds) <= self.deadline
@@ -151,17 +151,15 @@ class Objective:
             InputError: tokens, a price or a deadline is missing, or a given one has no effect.
         """
         name, price, no_tokens = self.name, self.price, question.training.tokens is None
-        needs_tokens = name in ("gpu-hours", "cost") or self.deadline is not None
-        lengthened = self.operations is not None and not needs_tokens
-        why = (
-            f"`{name}` is that of a whole training run"
-            if self.deadline is None
-            else "to meet a deadline with"
-        )
+        uses_of_tokens = {
+            "to meet a deadline with": self.deadline is not None,
+            f"`{name}` is that of a whole training run": name in ("gpu-hours", "cost"),
+            "failures lengthen a whole training run": self.operations is not None,
+        }
+        use = next((words for words, is_use in uses_of_tokens.items() if is_use), "")
         no_deadline = alone and name == "gpus" and self.deadline is None
         rules = (
-            ("--tokens", no_tokens and needs_tokens, f"missing: {why}"),
-            ("--tokens", no_tokens and lengthened, "missing: failures lengthen a whole training run"),
+            ("--tokens", no_tokens and bool(use), f"missing: {use}"),
             ("--price", name == "cost" and price is None, "missing: what a GPU costs an hour"),
             ("--deadline", no_deadline, "missing: the fewest GPUs for what?"),
             ("--price", price is not None and name != "cost", f"means nothing to `--objective {name}`"),
@@ -188,6 +186,10 @@ class Measure:
     def loss(self, value: float) -> float:
         """The value, negated if higher is better, so that less is better."""
         return -value if self.highest else value
+
+    def best(self, values: Iterable[float]) -> float:
+        """Best of some values."""
+        return max(values) if self.highest else min(values)
 
     @property
     def open(self) -> float:

@@ -42,7 +42,7 @@ from cost_models.files.parsing import check_kind, validate
 from cost_models.files.reading import read_document
 from cost_models.files.whole import write_whole
 from cost_models.pipeline.pricing import estimate
-from cost_models.question import Question, parts_of, question_of_parts
+from cost_models.question import SHARED_PARTS, Question, parts_of, question_of_parts
 from cost_models.risk import EVEN, MOST_CONFIDENT, Risk
 from cost_models.specs.cluster import (
     AnyCluster,
@@ -356,9 +356,8 @@ class Plan(AnyPlan):
     @property
     def question(self) -> Question:
         """Question that the plan answers."""
-        return question_of_parts(
-            self.model, self.training, self.stack, self.cluster, self.hardware, self.confidence, self.risk
-        )
+        shared = {name: getattr(self, name) for name in SHARED_PARTS}
+        return question_of_parts(self.cluster, self.hardware, **shared)
 
     @property
     def user_restrictions(self) -> Restrictions:
@@ -406,7 +405,6 @@ def make_plan(
 ) -> Plan:
     """Plan for an estimated layout; without a certificate the layout was given, not searched."""
     cluster, hardware = parts_of(question)
-    shared_fields = ("model", "training", "stack", "confidence", "risk")
     return Plan(
         meshwright_version=package_version(),
         cluster=cluster,
@@ -417,7 +415,7 @@ def make_plan(
         layout=estimate.layout,
         prediction=Prediction.of(estimate),
         certificate=certificate,
-        **{name: getattr(question, name) for name in shared_fields},
+        **{name: getattr(question, name) for name in SHARED_PARTS},
     )
 
 

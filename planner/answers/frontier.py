@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools, Ints
+from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.stages import even_layers
@@ -41,7 +41,7 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import ClusterSpec, LinkLevels
 from cost_models.specs.stack import STORES_SCORES
 from cost_models.units import counted, format_bandwidth, format_bytes
-from planner.answers.optimum import POINTS, just_below, least_memory, paddings
+from planner.answers.optimum import POINTS, just_below, least_memory, paddings, pareto_rows
 from planner.objectives import Objective
 from planner.placement.leaf import TOLERANCE
 from planner.search.branching import SearchResult
@@ -655,14 +655,6 @@ def evenly_spread(question: Question, columns: LayoutColumns, flat: int) -> Layo
     layout = columns.layout(row)
     layers = even_layers(question.model.num_layers, layout.num_stages)
     return layout.model_copy(update={"layers": layers, "recompute": (RECOMPUTE_POLICIES[policy],)})
-
-
-def pareto_rows(size: Array, seconds: Array, limit: float) -> Ints:
-    """Indices, by rising size, of the rows within `limit` that are faster than every smaller or equal one."""
-    order = np.lexsort((seconds, size))
-    order = order[(size[order] <= limit) & np.isfinite(seconds[order])]
-    best_before = np.minimum.accumulate(np.concatenate([[np.inf], seconds[order][:-1]]))
-    return order[seconds[order] < best_before]
 
 
 def _cheap_rows(

@@ -18,9 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
+from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.defaults import questions_by_precision
 from cost_models.errors import DoesNotFitError, InfeasibleError, Problem, RunError
@@ -33,7 +35,7 @@ from cost_models.units import counted, format_bytes, format_count, format_days
 from planner.objectives import DAY, Certificate, Effort, Measure, Objective
 from planner.placement.leaf import TOLERANCE
 from planner.plan import Plan, PlanObjective, PlanOffer
-from planner.search.branching import SearchResult, by_speed
+from planner.search.branching import BranchAndBound, SearchResult, by_speed
 from planner.search.pools import count_layouts
 from planner.search.search import Budget
 from planner.space.limits import tried_tensor_degrees
@@ -145,40 +147,35 @@ def optimise(
         attempts += [_attempt(asked, objective, limits, top, spending) for asked in sized]
         if objective.name == "gpus" and any(one.estimates for one in attempts):
             break
-    answers = [one for one in attempts if one.estimates]
-    if not answers:
-        raise _no_answer(question, objective, attempts, spending)
-    measure = objective.measure
 
-    def loss(attempt: _Attempt, estimate: Estimate) -> float:
-        return measure.loss(objective.value(attempt.question, estimate))
+    def loss(plan: tuple[_Attempt, Estimate]) -> float:
+        attempt, estimate = plan
+        return objective.loss(attempt.question, estimate)
 
     # the fastest plan of an attempt may not be the best of it while the least peak is unproven
-    ranks = [(min(loss(one, each) for each in one.estimates), one.gpus, at) for at, one in enumerate(answers)]
-    by_loss, value = [answers[at] for _, _, at in sorted(ranks)], measure.loss(min(ranks)[0])
-    chosen, unfinished = by_loss[0], [one for one in attempts if one.is_unfinished]
-    bound = measure.loss(min(measure.loss(one.bound) for one in answers))
+    plans = [[(one, estimate) for estimate in one.estimates] for one in attempts if one.estimates]
+    leaders = sorted((min(of_attempt, key=loss) for of_attempt in plans), key=loss)
+    if not leaders:
+        raise _no_answer(question, objective, attempts, spending)
+    (chosen, best), measure = leaders[0], objective.measure
+    value, unfinished = objective.value(chosen.question, best), [one for one in attempts if one.is_unfinished]
+    bound = measure.open if unfinished else measure.best(one.bound for one, _ in leaders)
     if objective.name == "gpus":
         bound = float(min([*(one.gpus for one in unfinished), chosen.gpus]))
-    elif unfinished:
-        bound = measure.open
-    same_precision = [one for one in answers if one.precision == chosen.precision]
-    ranked = sorted(
-        ((one, each) for one in same_precision for each in one.estimates),
-        key=lambda pair: (loss(*pair), pair[0].gpus, *by_speed(pair[1])),
-    )
-    left_out = [(one.gpus, one.error.headline) for one in attempts if one.error is not None]
-    endings = (f" for {one.precision}" if precisions else "" for one in unfinished)
-    left_out += [(one.gpus, spending.why_ended + end) for one, end in zip(unfinished, endings, strict=True)]
-    others = {one.precision: one for one in by_loss[::-1] if one.precision != chosen.precision}
+    ranked = sorted(chain.from_iterable(plans), key=loss)
+    same_precision = [estimate for one, estimate in ranked if one.precision == chosen.precision]
+    ending = spending.why_ended + " for {}" * bool(precisions)
+    left_out = [
+        (one.gpus, one.error.headline if one.error else ending.format(one.precision))
+        for one in attempts
+        if not one.estimates
+    ]
+    others = {one.precision: one for one, _ in leaders[::-1] if one.precision != chosen.precision}
     certificate = _certificate(objective, chosen, attempts, limits, measure.gap(value, bound), spending)
+    estimates, searches = tuple(same_precision[:top]), tuple(chosen.searches)
     return Optimum(
         question=chosen.question,
-        result=SearchResult(
-            estimates=tuple(estimate for _, estimate in ranked[:top]),
-            certificate=certificate,
-            searches=() if chosen.result is None else chosen.result.searches,
-        ),
+        result=SearchResult(estimates=estimates, certificate=certificate, searches=searches),
         objective=objective,
         sizes=tuple(sizes),
         precisions=tuple(precisions),
@@ -194,8 +191,12 @@ class _Attempt:
     """Result of searching one number of GPUs in one precision: plans, an error, or neither before time ran out."""
 
     question: Question
-    result: SearchResult | None = None
-    """Best plans that meet the deadline, possibly none; None if nothing fits, or time ran out."""
+    estimates: Sequence[Estimate] = ()
+    """Best plans that meet the deadline."""
+    certificate: Certificate | None = None
+    """Proof of them, or that none meets the deadline; None if nothing fits, or time ran out."""
+    searches: Sequence[BranchAndBound] = ()
+    """Final state of each search."""
     bound: float = 0.0
     """Proven bound on the value of any covered plan, in the unit of the objective's measure."""
     error: InfeasibleError | None = None
@@ -204,12 +205,8 @@ class _Attempt:
     """Training times, seconds, of plans that miss the deadline, if faster plans are not ruled out."""
 
     @property
-    def estimates(self) -> tuple[Estimate, ...]:
-        return () if self.result is None else self.result.estimates
-
-    @property
     def is_unfinished(self) -> bool:
-        return self.result is None and self.error is None
+        return self.certificate is None and self.error is None
 
     @property
     def gpus(self) -> int:
@@ -224,68 +221,67 @@ def _attempt(
     question: Question, objective: Objective, limits: Restrictions, top: int, budget: Budget
 ) -> _Attempt:
     """Best plans of one question that meet the deadline, from one or several searches."""
-    results, errors = list[SearchResult | None](), list[InfeasibleError]()
-    groups = paddings(question, limits) if objective.name == "mfu" else [limits]
-    for group in groups:
+    searched, errors, least_peak = list[SearchResult | None](), list[InfeasibleError](), 0.0
+    for group in paddings(question, limits) if objective.name == "mfu" else [limits]:
         try:
             if objective.name == "memory":
                 smallest = least_memory(question, objective, group, top=top, budget=budget)
-                if smallest is None:
-                    return _Attempt(question=question)
-                result, bound = smallest
-                in_time = tuple(e for e in result.estimates if objective.meets_deadline(question, e))
-                result = replace(result, estimates=in_time, searches=())
-                return _Attempt(question=question, result=result, bound=bound)
-            results.append(budget.search(question, group, top=top))
+                result, least_peak = smallest or (None, 0.0)
+            else:
+                result = budget.search(question, group, top=top)
+            searched.append(result)
         except InfeasibleError as error:
             errors.append(error)
-    if len(errors) == len(groups):
+    if not searched:
         return _Attempt(question=question, error=errors[0])
-    decided = [result for result in results if result is not None]
-    return _ranked(question, objective, decided, top, everywhere=len(decided) == len(results))
-
-
-def _ranked(
-    question: Question, objective: Objective, results: Sequence[SearchResult], top: int, *, everywhere: bool
-) -> _Attempt:
-    """One attempt from several searches of a question."""
-    measure = objective.measure
-    in_time = [e for result in results for e in result.estimates if objective.meets_deadline(question, e)]
+    results = [result for result in searched if result is not None]
+    everywhere, measure = len(results) == len(searched), objective.measure
+    plans = [plan for result in results for plan in result.estimates]
+    in_time = [plan for plan in plans if objective.meets_deadline(question, plan.step_seconds)]
     if not in_time:
         soonest = min((result.certificate.bound for result in results), default=0.0)
-        if not everywhere or objective.may_meet_deadline(question, soonest):
-            fastest = [result.best.step_seconds for result in results]
-            late = tuple(objective.training_seconds(question, seconds) for seconds in fastest)
+        if not everywhere or objective.meets_deadline(question, soonest):
+            late = tuple(objective.training_seconds(question, one.best.step_seconds) for one in results)
             return _Attempt(question=question, late_seconds=late)
-        error = InfeasibleError(f"at least {format_days(objective.training_seconds(question, soonest))}")
+        too_slow = InfeasibleError(f"at least {format_days(objective.training_seconds(question, soonest))}")
         certificate = _merged([result.certificate for result in results])
-        nothing = SearchResult(estimates=(), certificate=certificate)
-        return _Attempt(question=question, result=nothing, error=error)
-    ranked = sorted(in_time, key=lambda e: (measure.loss(objective.value(question, e)), *by_speed(e)))
-    best, least_losses = ranked[0], []
-    for result in results:  # no plan of a search is better than its best would be at the bound
-        bound, faster = result.certificate.bound, measure.open
-        if bound > 0:
-            at_bound = result.best.compared_seconds / bound
-            rates = {name: getattr(result.best, name) * at_bound for name in ("mfu", "hfu", "causal_mfu")}
-            bounded = replace(result.best, step_seconds=bound, weighed_seconds=None, **rates)
-            faster = objective.value(question, bounded)
-        least_losses.append(measure.loss(faster))
-    bound = measure.loss(min(least_losses)) if everywhere else measure.open
-    by_best = sorted(results, key=lambda result: all(one is not best for one in result.estimates))
+        return _Attempt(question=question, certificate=certificate, error=too_slow)
+    if objective.name == "memory":
+        certificate = results[0].certificate
+        return _Attempt(question=question, estimates=in_time, certificate=certificate, bound=least_peak)
+    ranked = sorted(in_time, key=lambda plan: (objective.loss(question, plan), *by_speed(plan)))
+    best, bound = ranked[0], measure.open
+    if everywhere:
+        bound = measure.best([_value_at_bound(question, objective, result) for result in results])
+    by_best = sorted(results, key=lambda result: best not in result.estimates)
     certificate = _merged([result.certificate for result in by_best])
     if len(results) > 1:
-        gap = measure.gap(objective.value(question, best), bound) if everywhere else 1.0
+        gap = measure.gap(objective.value(question, best), bound)
         certificate = certificate.model_copy(update={"gap": gap, "bound": best.compared_seconds * (1 - gap)})
-    searches = tuple(search for result in results for search in result.searches)
-    result = SearchResult(estimates=tuple(ranked[:top]), certificate=certificate, searches=searches)
-    return _Attempt(question=question, result=result, bound=bound)
+    return _Attempt(
+        question=question,
+        estimates=ranked[:top],
+        certificate=certificate,
+        searches=[search for result in results for search in result.searches],
+        bound=bound,
+    )
+
+
+def _value_at_bound(question: Question, objective: Objective, result: SearchResult) -> float:
+    """Objective value of a search's best plan if its step took only the proven bound: no plan is better."""
+    best, bound = result.best, result.certificate.bound
+    if bound <= 0:
+        return objective.measure.open
+    mfu = best.mfu * best.compared_seconds / bound
+    return objective.value(question, replace(best, step_seconds=bound, weighed_seconds=None, mfu=mfu))
+
+
+_COUNTS = ("layouts", "infeasible", "pruned", "solved", "undecided", "seconds")
 
 
 def _merged(certificates: Sequence[Certificate]) -> Certificate:
     """Certificate with the counts of all; its bound and gap are those of the first."""
-    counts = ("layouts", "infeasible", "pruned", "solved", "undecided", "seconds")
-    sums = {name: sum(getattr(one, name) for one in certificates) for name in counts}
+    sums = {name: sum(getattr(one, name) for one in certificates) for name in _COUNTS}
     return certificates[0].model_copy(update=sums)
 
 
@@ -298,28 +294,26 @@ def _certificate(
     budget: Budget,
 ) -> Certificate:
     """The chosen answer's certificate, with the layouts of all searches counted and the gap over all of them."""
-    assert chosen.result is not None
-    certificate = chosen.result.certificate
+    certificate = chosen.certificate
+    assert certificate is not None
     if objective.name == "memory" and gap > PROVEN:
         certificate = certificate.model_copy(update={"gap": 1.0, "bound": 0.0, "settled": None})
-    certificates = [
-        one.result.certificate for one in attempts if one is not chosen and one.result is not None
-    ]
-    unfinished = [one for one in attempts if one.is_unfinished]
-    unfit = sum(count_layouts(one.question, limits) for one in attempts if one.error and one.result is None)
-    if not certificates and not unfit and not unfinished:
+    certificates = [certificate]
+    for one in attempts:
+        if one.certificate is None:
+            layouts = count_layouts(one.question, limits)
+            counts = {"layouts": layouts, "undecided" if one.is_unfinished else "infeasible": layouts}
+            if layouts or one.is_unfinished:
+                certificates.append(certificate.model_copy(update=dict.fromkeys(_COUNTS, 0) | counts))
+        elif one is not chosen:
+            certificates.append(one.certificate)
+    if len(certificates) == 1:
         return certificate
-    unsearched = sum(count_layouts(one.question, limits) for one in unfinished)
-    merged, covered = _merged([certificate, *certificates]), [one for one in attempts if one.error is None]
+    merged, covered = _merged(certificates), [one for one in attempts if one.error is None]
     gpus = dict.fromkeys(str(one.gpus) for one in covered)
     types = dict.fromkeys(one.precision for one in covered)
-    changed: dict[str, object] = {
-        "seconds": budget.seconds_spent,
-        "space": f"{' / '.join(types)} on {', '.join(gpus)} GPUs: {merged.space}",
-        "layouts": merged.layouts + unfit + unsearched,
-        "undecided": merged.undecided + unsearched,
-        "infeasible": merged.infeasible + unfit,
-    }
+    space = f"{' / '.join(types)} on {', '.join(gpus)} GPUs: {merged.space}"
+    changed: dict[str, object] = {"seconds": budget.seconds_spent, "space": space}
     if objective.name not in ("memory", "gpus"):
         changed |= {"gap": gap, "bound": chosen.estimates[0].compared_seconds * (1 - gap)}
     return merged.model_copy(update=changed)
@@ -340,18 +334,18 @@ def _no_answer(
         )
     if any(one.is_unfinished for one in attempts):
         return budget.nothing_found()
-    last = errors[-1][1]
+    last, headline = errors[-1][1], no_plan_words(question, deadline)
     if len(errors) == 1 and deadline is None:
         return last
-    words = [
-        ": ".join([error.headline, *(problem.what for problem in error.problems[:1])]) for _, error in errors
+    problems = [
+        Problem(counted(gpus, "GPU"), ": ".join([error.headline, *(one.what for one in error.problems[:1])]))
+        for gpus, error in errors
     ]
-    problems = [Problem(counted(gpus, "GPU"), what) for (gpus, _), what in zip(errors, words, strict=True)]
-    headline = no_plan_words(question, deadline)
-    hint = last.hint if deadline is None else LATE_HINT
-    if deadline is None and isinstance(last, DoesNotFitError):
-        return DoesNotFitError(headline, problems=problems, hint=hint, state_bytes=last.state_bytes)
-    return InfeasibleError(headline, problems=problems, hint=hint)
+    if deadline is not None:
+        return InfeasibleError(headline, problems=problems, hint=LATE_HINT)
+    if isinstance(last, DoesNotFitError):
+        return DoesNotFitError(headline, problems=problems, hint=last.hint, state_bytes=last.state_bytes)
+    return InfeasibleError(headline, problems=problems, hint=last.hint)
 
 
 def no_plan_words(question: Question, deadline: float | None) -> str:
@@ -395,7 +389,7 @@ def least_memory(
     best = known or budget.search(question, restrictions, top=top)
     if best is None:
         return None
-    if not objective.meets_deadline(question, best.best):
+    if not objective.meets_deadline(question, best.best.step_seconds):
         raise InfeasibleError("nothing that fits meets the deadline")
     floor, peak = 0.0, best.best.peak_bytes
     while not budget.ended and floor < just_below(peak):
@@ -440,9 +434,9 @@ def _under(
     efforts: tuple[Effort, ...] = ("any", "bounds")
     for effort in efforts:
         result = budget.search(question, limits, effort=effort)
-        if result is not None and objective.meets_deadline(question, result.best):
+        if result is not None and objective.meets_deadline(question, result.best.step_seconds):
             return result
-        if result is not None and not objective.may_meet_deadline(question, result.certificate.bound):
+        if result is not None and not objective.meets_deadline(question, result.certificate.bound):
             raise InfeasibleError("nothing that fits meets the deadline")
         if budget.ended:
             break
@@ -547,9 +541,8 @@ class Ranking:
     @property
     def bound(self) -> float:
         """Proven bound: no covered plan on any of the clusters has a better value."""
-        if self.unanswered:
-            return self.measure.open
-        return self.measure.loss(min(self.measure.loss(one.optimum.bound) for one in self.answers))
+        bounds = [one.optimum.bound for one in self.answers]
+        return self.measure.open if self.unanswered else self.measure.best(bounds)
 
     @property
     def gap(self) -> float:
@@ -574,14 +567,17 @@ class Ranking:
     def frontier(self) -> tuple[OfferAnswer, ...]:
         """Answers that no other beats in both days and cost, the soonest first; empty if either is
         unknown."""
-        totals = [(one.days, one.cost, place) for place, one in enumerate(self.answers)]
-        complete = sorted((d, c, place) for d, c, place in totals if d is not None and c is not None)
-        cheapest = np.minimum.accumulate([math.inf, *(cost for _, cost, _ in complete)])
-        return tuple(
-            self.answers[place]
-            for (_, cost, place), least in zip(complete, cheapest, strict=False)
-            if cost < least
-        )
+        days = np.array([one.days for one in self.answers], float)  # NaN where unknown
+        costs = np.array([one.cost for one in self.answers], float)
+        return tuple(self.answers[place] for place in pareto_rows(days, costs, math.inf))
+
+
+def pareto_rows(size: Array, seconds: Array, limit: float) -> Ints:
+    """Indices, by rising size, of the rows within `limit` that are faster than every smaller or equal one."""
+    order = np.lexsort((seconds, size))
+    order = order[(size[order] <= limit) & np.isfinite(seconds[order])]
+    best_before = np.minimum.accumulate(np.concatenate([[np.inf], seconds[order][:-1]]))
+    return order[seconds[order] < best_before]
 
 
 def rank_offers(
@@ -607,6 +603,7 @@ def rank_offers(
         spending.tell(f"{offer.name}, {counted(size, 'GPU')} ({number + 1} of {len(pairs)})")
         if objective.name == "gpus" and any(one.offer is offer for one in answers):
             continue  # fewer GPUs suffice
+        why = ""
         if not spending.interrupted and spending.seconds_left > 0:
             share = spending.share(len(pairs) - number)
             try:
@@ -625,16 +622,14 @@ def rank_offers(
             except InfeasibleError as error:
                 late = objective.deadline is not None and error.problems  # the only problem states the days
                 why = error.problems[0].what if late else error.headline
-                left_out.append(LeftOut(cluster=offer.name, gpus=size, why=why))
-                continue
             except RunError as error:
                 spending.failure = error
             except KeyboardInterrupt:
                 if not (spending.keep_on_interrupt and answers):
                     raise
                 spending.interrupted = True
-        unanswered += 1
-        left_out.append(LeftOut(cluster=offer.name, gpus=size, why=spending.why_ended))
+        unanswered += not why
+        left_out.append(LeftOut(cluster=offer.name, gpus=size, why=why or spending.why_ended))
     if not answers:
         if unanswered:
             raise spending.nothing_found()

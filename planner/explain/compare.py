@@ -3,7 +3,7 @@ questions, and whether their steps do the same work."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,13 +34,16 @@ class Difference:
 def differences(questions: Sequence[Question]) -> tuple[Difference, ...]:
     """All differences by name; specs of one name are compared field by field."""
     clusters = [parts_of(question)[0] for question in questions]
-    return (
+    values_by_name = [
         *_named("model", [question.model for question in questions]),
-        *_differing("GPUs", [grouped(cluster.num_gpus) for cluster in clusters]),
+        ("GPUs", [grouped(cluster.num_gpus) for cluster in clusters]),
         *_named("cluster", clusters),
         *_fields("", [question.training for question in questions]),
         *_named("stack", [question.stack for question in questions]),
         *_named("profile", [question.hardware for question in questions]),
+    ]
+    return tuple(
+        Difference(what=name, values=tuple(values)) for name, values in values_by_name if len({*values}) > 1
     )
 
 
@@ -56,18 +59,17 @@ def same_model(questions: Sequence[Question]) -> bool:
     return len({model_flops(question.model, training) for question in questions}) == 1
 
 
-def _named(what: str, specs: Sequence[Spec]) -> tuple[Difference, ...]:
+def _named(what: str, specs: Sequence[Spec]) -> list[tuple[str, list[str]]]:
+    """Names of the specs; of specs with one name every field."""
     names = [str(getattr(spec, "name", "")) for spec in specs]
-    return _differing(what, names) if len(set(names)) > 1 else _fields(f"{what} ", specs)
+    return [(what, names)] if len({*names}) > 1 else _fields(f"{what} ", specs)
 
 
-def _fields(prefix: str, specs: Sequence[Spec]) -> tuple[Difference, ...]:
-    names = dict.fromkeys(name for spec in specs for name in type(spec).model_fields)
-    differing: list[Difference] = []
-    for name in (name for name in names if name not in _UNPRICED):
-        label = prefix + _LABELS.get(name, name.replace("_", " "))
-        differing += _differing(label, _texts([getattr(spec, name, None) for spec in specs]))
-    return tuple(differing)
+def _fields(prefix: str, specs: Sequence[Spec]) -> list[tuple[str, list[str]]]:
+    """Label of each field with its values in words."""
+    names = dict.fromkeys(name for spec in specs for name in type(spec).model_fields if name not in _UNPRICED)
+    labels = {name: prefix + _LABELS.get(name, name.replace("_", " ")) for name in names}
+    return [(labels[name], _texts([getattr(spec, name, None) for spec in specs])) for name in names]
 
 
 def _texts(values: Sequence[object]) -> list[str]:
@@ -81,29 +83,25 @@ def _texts(values: Sequence[object]) -> list[str]:
     return [_WHICH[min(distinct.index(value), len(_WHICH) - 1)] for value in values]
 
 
-def _differing(what: str, values: Sequence[str]) -> tuple[Difference, ...]:
-    return (Difference(what=what, values=tuple(values)),) if len(set(values)) > 1 else ()
-
-
 Group = Literal["step", "time", "memory"]
 Unit = Literal["seconds", "bytes", "share", "tokens/s", "FLOP/s"]
 _ROUNDING = 1e-12
 """Share of a total below which a part counts as rounding."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Line:
     """One quantity with its value for each compared estimate."""
 
     group: Group
     name: str
     unit: Unit
-    values: tuple[float, ...]
+    values: Sequence[float]
     comparable: bool = True
     """Whether the estimates do the same work, so that differences of the values are meaningful."""
 
 
-def compare(estimates: Sequence[Estimate], questions: Sequence[Question] = ()) -> tuple[Line, ...]:
+def compare(estimates: Sequence[Estimate], questions: Sequence[Question]) -> list[Line]:
     """Lines of a comparison: headline quantities, the parts of the step, then the memory of each estimate's
     fullest rank.
 
@@ -111,56 +109,42 @@ def compare(estimates: Sequence[Estimate], questions: Sequence[Question] = ()) -
     `questions` differ in their work, the parts of each step are shares of it, and rates are also given per
     GPU.
     """
-    does_same_work = not questions or same_work(questions)
-    same_models = not questions or same_model(questions)
-    gpus = [estimate.layout.num_gpus for estimate in estimates]
+    does_same_work, same_models = same_work(questions), same_model(questions)
     rates = [estimate.tokens_per_second for estimate in estimates]
-
-    def line(group: Group, name: str, unit: Unit, values: Iterable[float], comparable: bool = True) -> Line:
-        return Line(group=group, name=name, unit=unit, values=tuple(values), comparable=comparable)
-
+    gpus = [estimate.layout.num_gpus for estimate in estimates]
     lines = [
-        line("step", "step", "seconds", (e.step_seconds for e in estimates), does_same_work),
-        line("step", "MFU", "share", (e.mfu for e in estimates)),
-        line("step", "HFU", "share", (e.hfu for e in estimates)),
-        line("step", "throughput", "tokens/s", rates, same_models),
+        Line("step", "step", "seconds", [e.step_seconds for e in estimates], does_same_work),
+        Line("step", "MFU", "share", [e.mfu for e in estimates]),
+        Line("step", "HFU", "share", [e.hfu for e in estimates]),
+        Line("step", "throughput", "tokens/s", rates, same_models),
     ]
     if len({*gpus}) > 1:
-        lines.append(
-            line(
-                "step", "per GPU", "tokens/s", (r / n for r, n in zip(rates, gpus, strict=True)), same_models
-            )
-        )
+        rates_per_gpu = [rate / number for rate, number in zip(rates, gpus, strict=True)]
+        lines.append(Line("step", "per GPU", "tokens/s", rates_per_gpu, same_models))
     if not same_models:
         flops = [
-            model_flops(question.model, question.training, estimate.layout.tp)
-            / estimate.step_seconds
-            / number
-            for estimate, question, number in zip(estimates, questions, gpus, strict=True)
+            model_flops(question.model, question.training, e.layout.tp) / e.step_seconds / e.layout.num_gpus
+            for e, question in zip(estimates, questions, strict=True)
         ]
-        lines.append(line("step", "model FLOP/s per GPU", "FLOP/s", flops))
+        lines.append(Line("step", "model FLOP/s per GPU", "FLOP/s", flops))
     times = [e.time if does_same_work else _shares(e.time) for e in estimates]
-    lines += [
-        line("time", part, "seconds" if does_same_work else "share", values) for part, values in _parts(times)
-    ]
-    lines.append(line("memory", "peak memory", "bytes", (e.peak_bytes for e in estimates)))
-    memory = _parts([e.rank_memory[e.fullest_rank] for e in estimates])
-    return (*lines, *(line("memory", part, "bytes", values) for part, values in memory))
+    lines += _parts("time", "seconds" if does_same_work else "share", times)
+    lines.append(Line("memory", "peak memory", "bytes", [e.peak_bytes for e in estimates]))
+    return lines + _parts("memory", "bytes", [e.rank_memory[e.fullest_rank] for e in estimates])
 
 
 def _shares(parts: Breakdown) -> Breakdown:
     return Breakdown(tuple((part, seconds / parts.total) for part, seconds in parts))
 
 
-def _parts(breakdowns: Sequence[Breakdown]) -> list[tuple[str, tuple[float, ...]]]:
-    """Values of each part; remainders of rounding count as zero."""
+def _parts(group: Group, unit: Unit, breakdowns: Sequence[Breakdown]) -> list[Line]:
+    """Line of each part that is not zero everywhere; remainders of rounding count as zero."""
     dicts = [
-        {part: value if abs(value) > _ROUNDING * abs(one.total) else 0.0 for part, value in one}
-        for one in breakdowns
+        {part: value for part, value in one if abs(value) > _ROUNDING * abs(one.total)} for one in breakdowns
     ]
-    names = dict.fromkeys(name for parts in dicts for name in parts)
-    rows = [(name, tuple(parts.get(name, 0.0) for parts in dicts)) for name in names]
-    return [(name, values) for name, values in rows if any(values)]
+    names = dict.fromkeys(part for one in breakdowns for part, _ in one)
+    values = {part: [parts.get(part, 0.0) for parts in dicts] for part in names}
+    return [Line(group, part, unit, values[part]) for part in names if any(values[part])]
 
 
 def difference(before: Breakdown, after: Breakdown) -> Breakdown:

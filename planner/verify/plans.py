@@ -104,7 +104,7 @@ def _contradictions(plan: Plan, certificate: Certificate, priced: Estimate) -> I
     value = objective.value(question, priced)
     if not math.isclose(value, written.value, rel_tol=TOLERANCE):
         yield f"its `value` ({written.name}) says {written.value:.6g}; it is {value:.6g}"
-    if not objective.meets_deadline(question, priced):
+    if not objective.meets_deadline(question, priced.step_seconds):
         yield "it misses its deadline"
     if written.gpus:
         per_node = resized(answered_question(plan), gpus).cluster.gpus_per_node

@@ -108,7 +108,7 @@ class Compared(AnswerBase):
     @property
     def differs(self) -> tuple[Difference, ...]:
         """In what the questions differ; nothing where they are the same."""
-        return tuple(differences(self.questions))
+        return differences(self.questions)
 
     @property
     def against(self) -> tuple[Against, ...]:
@@ -119,9 +119,9 @@ class Compared(AnswerBase):
         return tuple(_against(first, other, number) for number, other in enumerate(others, start=2))
 
     @property
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> list[Line]:
         """Every quantity, with a value for each plan."""
-        return tuple(lines_of(self.estimates, self.questions))
+        return lines_of(self.estimates, self.questions)
 
     @property
     def rows(self) -> list[dict[str, Any]]:

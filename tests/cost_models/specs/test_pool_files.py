@@ -14,7 +14,7 @@ from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.files.parsing import json_schema
-from cost_models.question import each_pool, parts_of, question_of_parts
+from cost_models.question import SHARED_PARTS, each_pool, parts_of, question_of_parts
 from cost_models.specs.cluster import ClusterSpec, LinkSpec, MixedCluster
 from cost_models.specs.training import TrainingSpec
 
@@ -172,9 +172,8 @@ def test_every_pool_is_asked_the_same() -> None:
     assert question.has_pools
     assert [pool.hardware.name for pool in question.pools] == ["a100", "h100"]
     assert {pool.stack.name for pool in question.pools} == {"megatron-core"}
-    assert (
-        question_of_parts(question.model, question.training, question.stack, *parts_of(question)) == question
-    )
+    shared = {name: getattr(question, name) for name in SHARED_PARTS}
+    assert question_of_parts(*parts_of(question), **shared) == question
     with pytest.raises(InputError, match="no pool of"):
         complete_question(question.model, resolve_cluster("dgx-h100:8+hgx-h200:8"), TRAINING, profile="a100")
 
