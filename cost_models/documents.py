@@ -136,19 +136,14 @@ _COMPARISONS = {
     "less_than_equal": "at most",
 }
 _NOUNS = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "int_parsing": "a whole number",
+    **dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "a whole number"),
     "int_parsing_size": "a whole number of sensible size",
-    "float_type": "a number",
-    "float_parsing": "a number",
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     "finite_number": "a finite number",
     "bool_type": "`true` or `false`",
     "string_type": "text",
     "tuple_type": "a list",
-    "dict_type": "a group of `field: value` pairs",
-    "model_type": "a group of `field: value` pairs",
-    "model_attributes_type": "a group of `field: value` pairs",
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a group of `field: value` pairs"),
 }
 
 

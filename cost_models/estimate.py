@@ -11,7 +11,7 @@ then reported.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Literal
@@ -280,11 +280,6 @@ class Breakdown:
     def as_dict(self) -> dict[str, float]:
         """Part → value, in order."""
         return dict(self.parts)
-
-    @classmethod
-    def from_dict(cls, parts: Mapping[str, float]) -> Breakdown:
-        """A breakdown from part → value; the inverse of `as_dict`."""
-        return cls(tuple((str(name), float(value)) for name, value in parts.items()))
 
 
 CLEAR = 2 / 3

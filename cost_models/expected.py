@@ -223,19 +223,12 @@ class Kernel:
     def covariance(self, one: Rows, other: Rows) -> Array:
         """(N, M) covariances of two sets of rows, without the noise of single runs."""
         source = one.equal_names(other, "source") & (one.names["source"] != "")[:, None]
-        scale = self.amplitudes(one)[:, None] * self.amplitudes(other)[None]
-        away = self.distance(one, other)
-        shared, source_parts = (
-            x[:, None] * y[None] for x, y in zip(self._parts(one), self._parts(other), strict=True)
-        )
-        deviations = shared * np.exp(-self.sharpness * away) + source_parts * source
-        return np.asarray(scale * self.likeness(one, other) * deviations + self.publisher**2 * source)
-
-    def _parts(self, rows: Rows) -> tuple[Array, Array]:
-        """(N,) h and g: roots of the shares that all publishers of a question have in common, and that one
-        source keeps."""
-        source_share = np.minimum(1.0, self.same**2 / self.amplitudes(rows) ** 2)
-        return np.sqrt(1 - source_share), np.sqrt(source_share)
+        x, y = self.amplitudes(one)[:, None], self.amplitudes(other)[None]
+        g2_x, g2_y = (np.minimum(1.0, self.same**2 / amplitudes**2) for amplitudes in (x, y))
+        of_question, of_source = np.sqrt(1 - g2_x) * np.sqrt(1 - g2_y), np.sqrt(g2_x) * np.sqrt(g2_y)
+        decay = np.exp(-self.sharpness * self.distance(one, other))
+        deviations = of_question * decay + of_source * source
+        return np.asarray(x * y * self.likeness(one, other) * deviations + self.publisher**2 * source)
 
     def distance(self, one: Rows, other: Rows) -> Array:
         """(N, M) distances over features."""

@@ -16,8 +16,6 @@ from typing import Any
 class Family:
     """Classes of one family of models."""
 
-    kind: str
-    """Value of `kind` in the family's model files."""
     plan_kind: str
     """Value of `kind` in the family's plan files."""
     plan: str
@@ -35,7 +33,6 @@ TRANSFORMER, RECOMMENDER = "transformer", "recommender"
 
 FAMILIES = {
     TRANSFORMER: Family(
-        kind=TRANSFORMER,
         plan_kind="plan",
         plan="planner.plan:Plan",
         verbs="meshwright.families.transformer.verbs:TransformerVerbs",
@@ -43,7 +40,6 @@ FAMILIES = {
         report="executor.measure.report:RunReport",
     ),
     RECOMMENDER: Family(
-        kind=RECOMMENDER,
         plan_kind="recommender-plan",
         plan="planner.recommender.plan:RecommenderPlan",
         verbs="meshwright.families.recommender.verbs:RecommenderVerbs",

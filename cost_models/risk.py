@@ -65,11 +65,8 @@ class PeakErrors:
         core = _NORMAL.cdf(room / (self.core * deviation))
         low = min(1.0, 2 * _NORMAL.cdf(room / self.below_reach))
         high = max(0.0, 2 * _NORMAL.cdf(room / self.above_reach) - 1)
-        return (
-            (1 - self.below_share - self.above_share) * core
-            + self.below_share * low
-            + self.above_share * high
-        )
+        inliers = (1 - self.below_share - self.above_share) * core
+        return inliers + self.below_share * low + self.above_share * high
 
 
 @cache

@@ -173,7 +173,7 @@ class Objective:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Measure:
     """Measure of plans under one objective."""
 
@@ -210,14 +210,10 @@ def training_steps(question: Question) -> int:
 
 
 MEASURES: dict[ObjectiveName, Measure] = {
-    "time": Measure(label="step", unit="seconds", of=lambda q, e, o: e.compared_seconds),
-    "mfu": Measure(label="MFU", unit="share", of=lambda q, e, o: e.mfu, highest=True),
-    "gpu-hours": Measure(
-        label="GPU-hours", unit="GPU-hours", of=lambda q, e, o: o.gpu_hours(q, e.step_seconds)
-    ),
-    "cost": Measure(
-        label="cost", unit="money", of=lambda q, e, o: o.gpu_hours(q, e.step_seconds) * (o.price or 0.0)
-    ),
-    "memory": Measure(label="peak mem", unit="bytes", of=lambda q, e, o: e.peak_bytes),
-    "gpus": Measure(label="GPUs", unit="GPUs", of=lambda q, e, o: float(q.cluster.num_gpus)),
+    "time": Measure("step", "seconds", lambda q, e, o: e.compared_seconds),
+    "mfu": Measure("MFU", "share", lambda q, e, o: e.mfu, highest=True),
+    "gpu-hours": Measure("GPU-hours", "GPU-hours", lambda q, e, o: o.gpu_hours(q, e.step_seconds)),
+    "cost": Measure("cost", "money", lambda q, e, o: o.gpu_hours(q, e.step_seconds) * (o.price or 0.0)),
+    "memory": Measure("peak mem", "bytes", lambda q, e, o: e.peak_bytes),
+    "gpus": Measure("GPUs", "GPUs", lambda q, e, o: float(q.cluster.num_gpus)),
 }

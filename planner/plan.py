@@ -25,7 +25,7 @@ from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, PrivateAttr, Tag, model_validator
@@ -93,11 +93,6 @@ class AnyPlan(Spec):
     meshwright_version: str
     _ignored_facts: tuple[str, ...] = PrivateAttr(default=())
 
-    def without_facts(self, ignored: Iterable[str]) -> Self:
-        """The plan, with a note on the ignored fields of its file's stack."""
-        self._ignored_facts = tuple(ignored)
-        return self
-
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes on the plan's file, a sentence each, without a full stop."""
@@ -113,6 +108,11 @@ class AnyPlan(Spec):
         certificate: Any
 
     @property
+    def question(self) -> Any:
+        """Question that the plan answers."""
+        raise NotImplementedError
+
+    @property
     def model_name(self) -> str:
         """Name of the model."""
         return str(self.model.name)
@@ -125,7 +125,8 @@ class AnyPlan(Spec):
     @property
     def gpu(self) -> GpuSpec:
         """GPU (or CPU) of the plan; with several pools, the GPU whose limits hold for all."""
-        raise NotImplementedError
+        gpu: GpuSpec = self.question.cluster.gpu
+        return gpu
 
     @property
     def searched(self) -> bool:
@@ -176,16 +177,13 @@ class Prediction(Spec):
     @classmethod
     def of(cls, estimate: Estimate) -> Prediction:
         """An estimate as a plan file holds it."""
-        names = ["step_seconds", "weighed_seconds", "mfu", "hfu", "tokens_per_second"]
-        names += ["peak_bytes", "memory_limit"]
-        names += ["host_bytes", "host_limit"] if estimate.host_bytes else []
-        names += ["drive_bytes", "drive_limit"] if estimate.drive_bytes else []
-        return cls(
-            **{name: getattr(estimate, name) for name in names},
-            time=estimate.time.as_dict(),
-            rank_memory=tuple(rank.as_dict() for rank in estimate.rank_memory),
-            trust=str(estimate.trust),
-        )
+        fields = {name: getattr(estimate, name) for name in cls.model_fields}
+        for tier in ("host", "drive"):
+            if not fields[f"{tier}_bytes"]:
+                fields[f"{tier}_bytes"] = fields[f"{tier}_limit"] = None
+        memory = tuple(rank.as_dict() for rank in estimate.rank_memory)
+        parts = {"time": estimate.time.as_dict(), "rank_memory": memory, "trust": str(estimate.trust)}
+        return cls(**fields | parts)
 
 
 class PlanOffer(Spec):
@@ -249,15 +247,13 @@ class PlanRestrictions(Spec):
     def of(cls, restrictions: Restrictions) -> PlanRestrictions:
         """The restrictions as a plan file holds them."""
         size = restrictions.max_memory
-        return cls.model_validate(
-            {
-                "fix": restrictions.fix_words,
-                "forbid": restrictions.forbid_words,
-                "allow": tuple(sorted(restrictions.allowed)),
-                "max_memory": None if size is None else f"{size!r} B",
-                "confidence": restrictions.confidence,
-                "trainer": restrictions.trainer,
-            }
+        return cls(
+            fix=restrictions.fix_words,
+            forbid=restrictions.forbid_words,
+            allow=tuple(sorted(restrictions.allowed)),
+            max_memory=None if size is None else f"{size!r} B",  # type: ignore[arg-type]
+            confidence=restrictions.confidence,
+            trainer=restrictions.trainer,
         )
 
     @property
@@ -380,10 +376,6 @@ class Plan(AnyPlan):
     @property
     def num_ranks(self) -> int:
         return self.layout.num_gpus
-
-    @property
-    def gpu(self) -> GpuSpec:
-        return self.question.cluster.gpu
 
     def require_readable(self) -> None:
         _ = self.restrictions.read
@@ -533,7 +525,8 @@ def _read_plan(document: Document, plan_type: type[P]) -> P:
         read = {name: value for name, value in proof.items() if name not in UNWRITTEN}
         document = replace(document, value=document.value | {"certificate": read})
     fields, ignored = without_dropped_facts(document.value)
-    plan = validate(replace(document, value=fields), plan_type).without_facts(ignored)
+    plan = validate(replace(document, value=fields), plan_type)
+    plan._ignored_facts = ignored
     try:
         plan.require_readable()
     except InputError as error:
@@ -616,14 +609,11 @@ def cache_folder() -> Path | None:
 def _version() -> str:
     """Text that identifies this version: the package version, with size and modification time of its
     files."""
-    folders = [place for package in (cost_models, planner) for place in package.__path__]
     lines = [package_version()]
-    while folders:
-        with suppress(OSError):
-            for entry in os.scandir(folders.pop()):
-                if entry.is_dir():
-                    folders += [entry.path] * (entry.name != "__pycache__")
-                else:
-                    status = entry.stat()
-                    lines.append(f"{entry.path} {status.st_size} {status.st_mtime_ns}")
+    for place in (*cost_models.__path__, *planner.__path__):
+        for folder, folders, files in os.walk(place):
+            folders[:] = [name for name in folders if name != "__pycache__"]
+            with suppress(OSError):
+                stats = {path: os.stat(path) for name in files if (path := os.path.join(folder, name))}
+                lines += [f"{path} {one.st_size} {one.st_mtime_ns}" for path, one in stats.items()]
     return "\n".join(sorted(lines))

@@ -359,7 +359,7 @@ def _estimate_of(question: Question, ranks: PricedRanks) -> Estimate:
     by_part = {part: float(ranks.seconds[part][int(np.argmax(busy_R))]) for part in TIME_PARTS}
     by_part["pp_comm"] += seconds - without_transfers
     by_part["bubble"] = max(0.0, seconds - sum(by_part.values()))
-    parts = Breakdown.from_dict(by_part)
+    parts = Breakdown.of(**by_part)
     # hidden communication, of the rank with most
     hidden = {HIDDEN_AS.get(part, part.replace("hidden", "comm")): part for part in HIDDEN_PARTS}
     model, training, ran = question.model, question.training, ranks.placed.layout
@@ -380,9 +380,7 @@ def _estimate_of(question: Question, ranks: PricedRanks) -> Estimate:
         ),
         step_seconds=seconds,
         time=parts,
-        hidden_comm=Breakdown.from_dict(
-            {name: float(ranks.seconds[part].max()) for name, part in hidden.items()}
-        ),
+        hidden_comm=Breakdown.of(**{name: ranks.seconds[part].max() for name, part in hidden.items()}),
         rank_memory=peaks,
         rank_limits=limits,
         mfu=utilisation(useful, seconds, gpus, peak),

@@ -63,8 +63,8 @@ REASON_SEPARATOR = " / "
 MAX_DEGREES = 10
 """Maximum degrees of one axis; if there are more, only powers of two and the plan's own are searched."""
 MAX_BUILDINGS = 4
-NARROWEST, WIDEST = 2**-6, 2**3
-"""Least and greatest bandwidth of the farthest links, as a share of the cluster's own."""
+NARROWEST, WIDEST = -6, 3
+"""Fewest and most doublings of the bandwidth of the cluster's farthest links."""
 CHANGE_WORDS = ("parallel-block", "window=N", "batch=N")
 """Changes of the mathematics that `--allow` permits."""
 _NUMBERED = re.compile(r"(window|batch)=([1-9][0-9]{0,11})", re.ASCII)
@@ -240,12 +240,9 @@ def _far_links(cluster: ClusterSpec) -> Iterator[tuple[int, float, ClusterSpec]]
 def _bandwidths(cluster: ClusterSpec) -> list[float]:
     """Bandwidths of the farthest links, bytes/s: doublings through the cluster's own, up to the next level's."""
     inside, farthest = used_levels(cluster)[-2:]
-    widest, rates = farthest.bandwidth * WIDEST, list[float]()
-    rate = farthest.bandwidth * NARROWEST
-    while rate < min(inside.bandwidth, widest * 1.001):
-        rates.append(rate)
-        rate *= 2
-    return [*rates, inside.bandwidth] if inside.bandwidth <= widest else rates
+    doubled = [farthest.bandwidth * 2.0**doublings for doublings in range(NARROWEST, WIDEST + 1)]
+    rates = [rate for rate in doubled if rate < inside.bandwidth]
+    return [*rates, inside.bandwidth] if inside.bandwidth <= doubled[-1] else rates
 
 
 def _with_farthest(cluster: ClusterSpec, bandwidth: float) -> ClusterSpec:
@@ -328,19 +325,17 @@ def _trainer_techniques(question: Question, layout: Layout) -> Iterator[Techniqu
 
     no_yes, share = (False, True), stack.overlap_tensor_parallel
     if layout.tp > 1:
-        shares = (0.0, share or _OVERLAP)
         is_used = share > 0 or "tp" in overlaps
-        yield technique("tensor-parallel overlap", is_used, overlap_tensor_parallel=shares)
+        yield technique("tensor-parallel overlap", is_used, overlap_tensor_parallel=(0.0, share or _OVERLAP))
     if layout.pp > 1:
         is_used = stack.overlap_pipeline_sends or "pp" in overlaps
         yield technique("pipeline overlap", is_used, overlap_pipeline_sends=no_yes)
     if layout.dp * layout.cp > 1:
         is_used = (stack.overlap_gradient_reduce and stack.overlap_parameter_gather) or "dp" in overlaps
-        fields = ("overlap_gradient_reduce", "overlap_parameter_gather")
-        yield technique("data-parallel overlap", is_used, **dict.fromkeys(fields, no_yes))
-    is_used = not stack.broadcasts_every_batch
-    yield technique("batches not broadcast", is_used, broadcasts_every_batch=(True, False))
-    is_used = stack.attention not in STORES_SCORES
+        fields = dict.fromkeys(("overlap_gradient_reduce", "overlap_parameter_gather"), no_yes)
+        yield technique("data-parallel overlap", is_used, **fields)
+    yes_no, is_used = (True, False), stack.attention not in STORES_SCORES
+    yield technique("batches not broadcast", not stack.broadcasts_every_batch, broadcasts_every_batch=yes_no)
     kernels = ("fused-softmax", stack.attention if is_used else "flash2")
     yield technique("flash attention", is_used, attention=kernels)
     fused = dict.fromkeys(("fused_elementwise", "fused_norms"), no_yes)
@@ -438,7 +433,7 @@ def exact_frontier(
             walk = _Walk(sized, group, spending)
             try:
                 if names == {"memory", "gpus"}:
-                    smallest = least_memory(sized, _MEMORY, group, top=1, budget=spending)
+                    smallest = least_memory(sized, _MEMORY, group, budget=spending)
                     candidates += [] if smallest is None else [walk.point(smallest[0])]
                 elif (fastest := spending.search(sized, group, effort="bounds")) is None:
                     continue
@@ -451,9 +446,8 @@ def exact_frontier(
     if not candidates:
         raise failure or spending.nothing_found()
 
-    def losses(point: Point) -> tuple[float, float]:
-        first, second = (o.measure.loss(o.value(point.question, point.estimate)) for o in objectives)
-        return first, second
+    def losses(point: Point) -> list[float]:
+        return [objective.loss(point.question, point.estimate) for objective in objectives]
 
     unbeaten, least_loss = list[Point](), math.inf
     for point in sorted(candidates, key=losses):  # unbeaten points: none is as good in both objectives
@@ -488,9 +482,7 @@ class _Walk:
         point, last, complete = self.point(fastest), None, True
         levels: list[float] = []
         if points is not None:
-            smallest = least_memory(
-                self.question, _MEMORY, self.limits, top=1, budget=self.budget, known=fastest
-            )
+            smallest = least_memory(self.question, _MEMORY, self.limits, budget=self.budget, known=fastest)
             if smallest is not None:
                 last, steps, high = self.point(smallest[0]), max(points - 1, 1), fastest.best.peak_bytes
                 ratio = last.estimate.peak_bytes / high
@@ -499,7 +491,7 @@ class _Walk:
             self.budget.tell(f"frontier below {format_bytes(point.estimate.peak_bytes)}")
             walks = complete or last is None
             successor = self._fastest_within(just_below(point.estimate.peak_bytes), None if walks else point)
-            slowest = _slowest_equal(point.estimate.step_seconds)
+            slowest = point.estimate.step_seconds * (1 + TOLERANCE)  # that counts as equally fast
             if successor is not None and successor.estimate.step_seconds <= slowest:
                 point = successor
                 continue
@@ -531,16 +523,11 @@ class _Walk:
             if as_fast_as is None:
                 result = self.budget.search(self.question, limited, effort="bounds")
                 return None if result is None else self.point(result)
-            slowest = _slowest_equal(as_fast_as.estimate.compared_seconds)
+            slowest = as_fast_as.estimate.compared_seconds * (1 + TOLERANCE)
             estimate = self.budget.faster_than(slowest, self.question, limited)
         except InfeasibleError:
             return None
         return None if estimate is None else Point(question=self.question, estimate=estimate, gap=0.0)
-
-
-def _slowest_equal(seconds: float) -> float:
-    """Longest step that counts as equally fast."""
-    return seconds * (1 + TOLERANCE)
 
 
 def pareto_frame(frontier: Frontier) -> pd.DataFrame:
@@ -671,9 +658,8 @@ def _cheap_rows(
     names = {number: str(columns.layout(number)) for number in named_rows.tolist()}
     words = ["" if name == "none" else f" recompute={name}" for name in RECOMPUTE_POLICIES]
     pairs = zip(row.tolist(), policy.tolist(), strict=True)
-    degrees = np.unique(columns.tp).tolist()
-    flops_of_tp = {tp: model_flops(question.model, question.training, tp) for tp in degrees}
-    flops = np.array([flops_of_tp[tp] for tp in columns.tp[row].tolist()])
+    degrees, place = np.unique(columns.tp[row], return_inverse=True)
+    flops = np.array([model_flops(question.model, question.training, tp) for tp in degrees.tolist()])[place]
     peak = question.cluster.gpu.peak[question.training.precision]
     return {
         "layout": [names[r] + words[p] if r in names else "" for r, p in pairs],

@@ -23,12 +23,11 @@ from itertools import chain
 import numpy as np
 
 from cost_models.arrays import Array, Ints
-from cost_models.axes.columns import LayoutColumns
 from cost_models.defaults import questions_by_precision
 from cost_models.errors import DoesNotFitError, InfeasibleError, Problem, RunError
 from cost_models.estimate import Estimate
-from cost_models.memory.device import memory_limit
 from cost_models.operators.flops import model_flops
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.cluster import Precision
 from cost_models.units import counted, format_bytes, format_count, format_days
@@ -373,8 +372,8 @@ def least_memory(
     objective: Objective,
     restrictions: Restrictions,
     *,
-    top: int,
     budget: Budget,
+    top: int = 1,
     known: SearchResult | None = None,
 ) -> tuple[SearchResult, float] | None:
     """Fastest plans among those with the least peak that meet the objective's deadline, and the proven lower
@@ -406,14 +405,8 @@ def least_memory(
     within_peak = replace(restrictions, max_memory=peak * (1 + TOLERANCE))
     best = budget.search(question, within_peak, top=top) or best
     if not question.has_pools:  # with the user's memory limit, in place of the tighter one
-        user = math.inf if restrictions.max_memory is None else restrictions.max_memory
-        columns = LayoutColumns.of([one.layout for one in best.estimates])
-        limits = [min(limit, user) for limit in memory_limit(question, columns).tolist()]
-        estimates = tuple(
-            replace(one, rank_limits=(limit,) * one.layout.pp)
-            for one, limit in zip(best.estimates, limits, strict=True)
-        )
-        best = replace(best, estimates=estimates)
+        plans = [estimate(question, one.layout).within(restrictions.max_memory) for one in best.estimates]
+        best = replace(best, estimates=tuple(plans))
     return best, floor
 
 
@@ -462,10 +455,8 @@ class Offer:
     @property
     def written(self) -> PlanOffer:
         """The offer as a plan file holds it."""
-        question = self.question
-        return PlanOffer(
-            cluster=question.cluster, hardware=question.hardware, gpus=self.sizes, price=self.price
-        )
+        cluster, hardware = self.question.cluster, self.question.hardware
+        return PlanOffer(cluster=cluster, hardware=hardware, gpus=self.sizes, price=self.price)
 
 
 def offers_of(plan: Plan) -> tuple[Offer, ...]:
@@ -491,17 +482,17 @@ class OfferAnswer:
     @property
     def days(self) -> float | None:
         """Days of the full training run; None if its number of tokens is unknown."""
-        question, objective = self.optimum.question, self.optimum.objective
-        unknown, step = question.training.tokens is None, self.optimum.result.best.step_seconds
-        return None if unknown else objective.training_seconds(question, step) / DAY
+        question, step = self.optimum.question, self.optimum.result.best.step_seconds
+        if question.training.tokens is None:
+            return None
+        return self.optimum.objective.training_seconds(question, step) / DAY
 
     @property
     def cost(self) -> float | None:
         """Dollars for the full training run; None if its number of tokens or the price is unknown."""
-        days, price = self.days, self.offer.price
-        if days is None or price is None:
+        question, price = self.optimum.question, self.offer.price
+        if question.training.tokens is None or price is None:
             return None
-        question = self.optimum.question
         return self.optimum.objective.gpu_hours(question, self.optimum.result.best.step_seconds) * price
 
 

@@ -10,7 +10,7 @@ from cost_models.base import Spec
 from cost_models.errors import InputError, Problem
 from cost_models.recommender.estimating import RecommenderEstimate, estimate
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.specs.cluster import ClusterSpec, GpuSpec
+from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.recommender.constants import EmbeddingProfile
 from cost_models.specs.recommender.model import RecommenderSpec
@@ -22,6 +22,8 @@ from planner.plan import AnyPlan, package_version
 from planner.recommender.answer import ShardingCertificate
 from planner.recommender.restrictions import ShardingRestrictions, read_restrictions
 
+_QUESTION = ("model", "cluster", "training", "stack", "hardware", "embedding")
+"""Fields that a plan has in common with its question."""
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -128,22 +130,11 @@ class RecommenderPlan(AnyPlan):
     @property
     def question(self) -> RecommenderQuestion:
         """The question that the plan answers."""
-        return RecommenderQuestion(
-            model=self.model,
-            cluster=self.cluster,
-            training=self.training,
-            stack=self.stack,
-            hardware=self.hardware,
-            embedding=self.embedding,
-        )
+        return RecommenderQuestion(**{name: getattr(self, name) for name in _QUESTION})
 
     @property
     def num_ranks(self) -> int:
         return self.cluster.num_gpus
-
-    @property
-    def gpu(self) -> GpuSpec:
-        return self.cluster.gpu
 
     def require_readable(self) -> None:
         _ = self.restrictions.read(self.model)
@@ -165,12 +156,7 @@ def make_recommender_plan(
     """The plan that trains a sharding; without a certificate it was given, not searched."""
     return RecommenderPlan(
         meshwright_version=package_version(),
-        model=question.model,
-        cluster=question.cluster,
-        training=question.training,
-        stack=question.stack,
-        hardware=question.hardware,
-        embedding=question.embedding,
+        **{name: getattr(question, name) for name in _QUESTION},
         restrictions=limits or ShardingLimits(),
         layout=str(sharding),
         prediction=ShardingPrediction.of(estimate(question, sharding)),

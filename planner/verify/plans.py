@@ -24,7 +24,6 @@ from planner.answers.recommend import recommend
 from planner.objectives import Certificate, Objective
 from planner.plan import (
     Plan,
-    PlanObjective,
     PlanRestrictions,
     Prediction,
     package_version,
@@ -60,24 +59,24 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
     sizes = [name for name in right if name not in (*step, "time", "trust")]
     for name, fields in (("step", step), ("time parts", ["time"]), ("rank memory", sizes)):
         yield check_equal(name, *({field: values[field] for field in fields} for values in (claimed, right)))
-    trust, trusted = plan.prediction.trust, plan.prediction.trust == right["trust"]
-    yield Check("trust", trusted, trust if trusted else f"`trust` says `{trust}`; it is `{right['trust']}`")
+    trust, right_trust = plan.prediction.trust, right["trust"]
+    difference = "" if trust == right_trust else f"`trust` says `{trust}`; it is `{right_trust}`"
+    yield Check("trust", not difference, difference or trust)
     peak = f"the fullest rank peaks at {format_bytes(chosen.peak_bytes)}, the limit is {chosen.limit_words}"
     yield Check("fits", chosen.fits, peak)
     if plan.certificate is None:
         if plan.recommendation is not None or plan.objective is not None:
-            claim = "is missing, though the layout is said to be chosen among others"
-            yield Check("certificate", False, claim)
+            yield Check(
+                "certificate", False, "is missing, though the layout is said to be chosen among others"
+            )
         return
     mistakes = "; ".join(_contradictions(plan, plan.certificate, priced))
     yield Check("certificate", not mistakes, mistakes or "its bound and gap agree with the step")
-    yield _check_even_placements(plan, chosen)
+    yield _check_even_placements(plan, chosen, plan.certificate.gap)
     spending = budget or Budget()
     spending.solver = "cbc"  # not the default solver
-    questions = {"optimum": _repeat_search(plan, plan.certificate, priced, spending)}
-    if plan.objective is not None and plan.objective.offers:
-        questions["clusters"] = _ask_of_clusters(plan, plan.objective, spending)
-    for name, checks in questions.items():
+    search = _repeat_search(plan, plan.certificate, priced, spending)
+    for name, checks in (("optimum", search), ("clusters", _ask_of_clusters(plan, spending))):
         try:
             yield from checks
         except (InputError, InfeasibleError) as error:
@@ -124,7 +123,7 @@ def _contradictions(plan: Plan, certificate: Certificate, priced: Estimate) -> I
         yield "its cluster, `gpus_per_node`, profile and price are those of none of `offers`"
 
 
-def _check_even_placements(plan: Plan, chosen: Estimate) -> Check:
+def _check_even_placements(plan: Plan, chosen: Estimate, gap: float) -> Check:
     """Check that no evenly placed layout is better: candidates by a separate formula, then priced in full."""
     limits, name = plan.restrictions.read, "spot check"
     question = limits.apply_confidence(plan.question)
@@ -139,20 +138,20 @@ def _check_even_placements(plan: Plan, chosen: Estimate) -> Check:
     usable = np.array([policy in searched for policy in RECOMPUTE_POLICIES])
     fitting = (prices.peak_bytes <= chosen.memory_limit) & usable
     promising = np.where(fitting, prices.step_seconds, np.inf).ravel()
-    gap = plan.certificate.gap if plan.certificate is not None else 0.0
     limit_seconds = min(chosen.compared_seconds, plan.proved_seconds) * (1 - gap - PROVEN)
-    order, best = np.argsort(promising, kind="stable")[:MAX_TRIED], math.inf
+    order, fastest = np.argsort(promising, kind="stable")[:MAX_TRIED], math.inf
     tried = order[np.isfinite(promising[order])].tolist()
     for flat in tried:
         candidate = price(question, evenly_spread(question, columns, flat))
+        seconds = candidate.compared_seconds
         if candidate.peak_bytes > min(chosen.memory_limit, candidate.memory_limit):
             continue
-        if candidate.compared_seconds < limit_seconds:
-            seconds = format_seconds(candidate.compared_seconds)
-            return Check(name, False, f"`{candidate.layout.brief}` takes {seconds}, which is less")
-        best = min(best, candidate.compared_seconds)
-    fastest = f"the fastest that fits takes {format_seconds(best)}" if math.isfinite(best) else "none fits"
-    return Check(name, True, f"{len(tried)} promising layouts, evenly placed, {fastest}")
+        if seconds < limit_seconds:
+            words = f"`{candidate.layout.brief}` takes {format_seconds(seconds)}, which is less"
+            return Check(name, False, words)
+        fastest = min(fastest, seconds)
+    words = f"the fastest that fits takes {format_seconds(fastest)}" if fastest < math.inf else "none fits"
+    return Check(name, True, f"{len(tried)} promising layouts, evenly placed, {words}")
 
 
 def _repeat_search(plan: Plan, certificate: Certificate, priced: Estimate, budget: Budget) -> Iterator[Check]:
@@ -169,39 +168,40 @@ def _repeat_search(plan: Plan, certificate: Certificate, priced: Estimate, budge
         budget=budget,
     )
     if recommendation is None:
-        yield _optimum(plan, objective, priced, optimum)
+        yield _check_optimum(plan, objective, priced, optimum)
     else:
         recommended = recommend(plan.question, optimum.result, plan.user_restrictions, budget)
         if recommended is None:
-            yield Check("optimum", None, _late(budget))
+            yield _undecided("optimum", budget)
             return
         result = SearchResult(estimates=(recommended.estimate,), certificate=recommended.certificate)
         value = recommended.estimate.compared_seconds
         optimum = replace(optimum, result=result, value=value, bound=value)
-        yield _optimum(plan, objective, priced, optimum)
+        yield _check_optimum(plan, objective, priced, optimum)
         claimed = recommendation.model_dump() | {"restrictions": plan.restrictions.model_dump()}
         right = recommended.written(plan.user_restrictions, recommendation.top).model_dump()
         right["restrictions"] = PlanRestrictions.of(recommended.within).model_dump()
         yield check_equal("recommendation", claimed, right)
     if optimum.gap > PROVEN and certificate.gap <= 0:
-        yield Check("proof", None, _late(budget))
+        yield _undecided("proof", budget)
         return
-    yield _proof(plan, certificate, optimum)
+    yield _check_proof(plan, certificate, optimum)
     settled = optimum.result.certificate.settled
     if settled is not None and certificate.gap <= 0:  # by the closing integer program of another solver
         layouts, columns = counted(settled.layouts, "layout"), counted(settled.columns, "column")
         equal = math.isclose(plan.proved_seconds, settled.objective, rel_tol=PROVEN)
-        value_words = f"{settled.objective:.8g}, not {plan.proved_seconds:.8g}"
-        finding = "the same optimum" if equal else value_words
-        chooses = f"{settled.solver} chooses among {layouts} and {columns}"
-        yield Check("program", equal, f"{chooses}, and finds {finding}")
+        finding = "the same optimum" if equal else f"{settled.objective:.8g}, not {plan.proved_seconds:.8g}"
+        words = f"{settled.solver} chooses among {layouts} and {columns}, and finds {finding}"
+        yield Check("program", equal, words)
 
 
-def _late(budget: Budget) -> str:
-    return f"not proven again within {format_seconds(budget.seconds_spent)}; allow more time"
+def _undecided(name: str, budget: Budget) -> Check:
+    """Check that time did not suffice for."""
+    words = f"not proven again within {format_seconds(budget.seconds_spent)}; allow more time"
+    return Check(name, None, words)
 
 
-def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimum) -> Check:
+def _check_optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimum) -> Check:
     """Check that the optimum of the repeated search is no better, and none is missing."""
     measure, written, recommended = objective.measure, plan.objective, plan.recommendation is not None
     value = objective.value(plan.question, priced)
@@ -215,27 +215,25 @@ def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimu
     if gained > PROVEN + claimed_gap:
         better = "recommended in place of" if recommended else "better than"
         return Check("optimum", False, f"{best}, {better} {value:.6g}")
-    if gained > PROVEN:
-        finding = f"{best}, better than {value:.6g} by no more than the plan leaves open"
-    elif gained < -PROVEN and optimum.gap <= PROVEN:
+    if gained < -PROVEN and optimum.gap <= PROVEN:
         missing = f"{prover} finds nothing as good, so it does not cover this layout; {best}"
         return Check("optimum", False, missing)
+    finding = f"{prover} of its own finds nothing better than {measure.label} {value:.6g}"
+    if gained > PROVEN:
+        finding = f"{best}, better than {value:.6g} by no more than the plan leaves open"
     elif recommended:
         finding = f"{best}, and is recommended again"
-    else:
-        finding = f"{prover} of its own finds nothing better than {measure.label} {value:.6g}"
     return Check("optimum", True, finding)
 
 
-def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
+def _check_proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
     """Check that a second proof gives the same certificate. Another release may cover other layouts, or name
     them differently: for its plans only the bound is compared."""
     second, complete = optimum.result.certificate, claimed.gap <= 0
     prover, same_release = _PROVERS[second.proved_by], plan.meshwright_version == package_version()
-    names = {"minimised", "scenarios", *(["bound"] if complete else [])}
-    names |= {"layouts"} if same_release else set()
+    names = {"minimised", "scenarios", *["bound"] * complete, *["layouts"] * same_release}
     equal = check_equal("proof", claimed.model_dump(include=names), second.model_dump(include=names))
-    mistakes = [] if equal.passed else [equal.what]
+    mistakes = [equal.what] * (not equal.passed)
     if same_release and not {*claimed.space.split(" | ")} <= {*second.space.split(" | ")}:
         mistakes.append(f"`space` names another than {prover} covers")
     if plan.objective is not None and complete:
@@ -248,21 +246,19 @@ def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
     return Check("proof", not mistakes, "; ".join(mistakes) or summary)
 
 
-def _ask_of_clusters(plan: Plan, written: PlanObjective, budget: Budget) -> Iterator[Check]:
-    """Check that no other offered cluster has a better plan."""
-    ranking = rank_offers(
-        offers_of(plan),
-        replace(written.terms, price=None),
-        precisions=written.precisions,
-        restrictions=plan.restrictions.read,
-        budget=budget,
-    )
+def _ask_of_clusters(plan: Plan, budget: Budget) -> Iterator[Check]:
+    """Check that no other offered cluster has a better plan, if there are any."""
+    written, offers, limits = plan.objective, offers_of(plan), plan.restrictions.read
+    if written is None or not offers:
+        return
+    objective, precisions = replace(written.terms, price=None), written.precisions
+    ranking = rank_offers(offers, objective, precisions=precisions, restrictions=limits, budget=budget)
     optimum, measure = ranking.best.optimum, ranking.measure
     gpus = counted(optimum.question.cluster.num_gpus, "GPU")
     best = f"{ranking.best.offer.name} on {gpus} has {measure.label} {optimum.value:.6g}"
     if measure.loss(optimum.value) < measure.loss(written.value) - PROVEN * abs(written.value):
         yield Check("clusters", False, f"{best}, better than {written.value:.6g}")
     elif ranking.gap > PROVEN:
-        yield Check("clusters", None, _late(budget))
+        yield _undecided("clusters", budget)
     else:
         yield Check("clusters", True, f"of {len(written.offers)} none is better: {best}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -78,10 +78,10 @@ def _check_loads(
         ):
             for place, shards in enumerate(at):
                 sums[place] += exact(everywhere[row]) + shards * exact(shard[row])
-    peak, host = device_GM.max(), host_N.max()
+    peak, host = float(device_GM.max()), float(host_N.max())
     for name, used, limit in (("GPU", peak, priced.device_memory), ("host", host, priced.host_memory)):
-        if float(used) > limit * (1 + CLOSE):
-            return Check("loads", False, f"a {name} would hold {float(used):.6g} bytes of {limit:.6g}")
+        if used > limit * (1 + CLOSE):
+            return Check("loads", False, f"a {name} would hold {used:.6g} bytes of {limit:.6g}")
     if certificate.objective == "torchrec":
         value = float(loads_GK.sum(axis=1).max())
     else:
@@ -94,19 +94,20 @@ def _check_loads(
 
 def _check_restrictions(restrictions: ShardingRestrictions, sharding: Sharding) -> Check:
     """Check the restrictions: fixed options, tables kept together, nothing forbidden."""
-    tables, mistakes = sharding.tables, list[str]()
-    for number, table in enumerate(tables):
-        if not restrictions.allows(table.option):
-            mistakes.append(f"table {number} is forbidden as `{table.option}`")
+    tables = sharding.tables
+    mistakes = [
+        f"table {number} is forbidden as `{table.option}`"
+        for number, table in enumerate(tables)
+        if not restrictions.allows(table.option)
+    ]
     for fixed in restrictions.fixed:
         numbers = range(fixed.first, fixed.last + 1)
+        places = [place for number in numbers for place in tables[number].at]
         misplaced = [number for number in numbers if tables[number].option != fixed.option]
         mistakes += [f"table {number} is fixed as `{fixed.option}`" for number in misplaced]
-        if fixed.at and sorted(fixed.at) != sorted(
-            place for number in numbers for place in tables[number].at
-        ):
+        if fixed.at and sorted(fixed.at) != sorted(places):
             mistakes.append(f"tables from {fixed.first} on are fixed elsewhere")
-    for a, b in (pair for group in restrictions.together for pair in pairwise(group)):
+    for a, b in chain.from_iterable(map(pairwise, restrictions.together)):
         if tables[a].option.form != "whole" or tables[a].at != tables[b].at:
             mistakes.append(f"tables {a} and {b} are apart")
     return Check("restrictions", not mistakes, "; ".join(mistakes[:3]) or "are kept to")
@@ -132,9 +133,8 @@ def _check_bound(problem: Problem, certificate: ShardingCertificate, time_limit:
             return Check("bound", True, f"{_SOLVER} finds no sharding below it")
     if answer.verdict == "stopped":
         return Check("bound", None, f"{_SOLVER} did not decide in time whether anything is below it")
-    return Check(
-        "bound", False, f"{_SOLVER} finds {'a sharding' if few_classes else 'options'} below `bound`"
-    )
+    solution = "a sharding" if few_classes else "options"
+    return Check("bound", False, f"{_SOLVER} finds {solution} below `bound`")
 
 
 def verify_cache(plan: ServingPlan) -> tuple[Check, ...]:
@@ -147,9 +147,8 @@ def verify_cache(plan: ServingPlan) -> tuple[Check, ...]:
     filled, hits = float(tables.counts @ (plan.rows * tables.row_bytes)), tables.hits(plan.rows)
     row_bytes = float(tables.counts @ tables.row_bytes)  # as the requested size may end within a row
     fewest_hits, most_hits = (float(order.hits(max(0.0, filled + more))) for more in (-row_bytes, row_bytes))
-    bound_holds = (
-        max(fewest_hits, hits) * (1 - TOLERANCE) <= plan.bound <= max(most_hits, hits) * (1 + TOLERANCE)
-    )
+    lowest, highest = (max(limit, hits) for limit in (fewest_hits, most_hits))
+    bound_holds = lowest * (1 - TOLERANCE) <= plan.bound <= highest * (1 + TOLERANCE)
     room = max(0.0, plan.question.most_bytes)
     fills = f"fills {format_bytes(filled)} of {format_bytes(room)} that a GPU has for it"
     best = f"`bound` says {plan.bound:.6g}; the best cache of this size hits {most_hits:.6g}"

@@ -176,9 +176,7 @@ class ToyVerbs(Verbs[MatrixPlan]):
 
 @pytest.fixture
 def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    toy = Family(
-        kind="toy", plan_kind="toy-plan", plan=f"{__name__}:MatrixPlan", verbs=f"{__name__}:ToyVerbs"
-    )
+    toy = Family(plan_kind="toy-plan", plan=f"{__name__}:MatrixPlan", verbs=f"{__name__}:ToyVerbs")
     monkeypatch.setitem(FAMILIES, "toy", toy)
     file = tmp_path / "matrix.yaml"
     file.write_text("kind: toy\nname: square\nsize: 16384\n")
