@@ -14,7 +14,7 @@ policy (`stage_costs`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -23,7 +23,7 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.estimate import Breakdown
-from cost_models.pipeline.seconds import MEMORY_PARTS, Terms
+from cost_models.pipeline.seconds import MEMORY_PARTS, Term
 from cost_models.pipeline.stage_costs import BYTES, StageCosts
 from cost_models.schedules.actions import ActionTable, live_profiles, pending_profiles
 from cost_models.schedules.registry import (
@@ -36,26 +36,20 @@ from cost_models.schedules.timeline import Timeline, backward_halves, compile_ti
 from cost_models.specs.choices import Schedule
 
 
-def columns_of(costs: StageCosts) -> dict[str, Array]:
-    """Memory coefficients with their parts added up, (·, 1) or (·, P, 1); one row, or one for each rank."""
-    return {name: getattr(costs, name)[..., None] for name in BYTES}
-
-
-def parts_of(terms: Terms) -> dict[str, Array]:
-    """Parts of each memory coefficient: (·, Q), or (·, P, Q)."""
-    found: dict[str, Array] = {}
-    for name in BYTES:
-        shape = next(iter(terms[name].values())).shape
-        found[name] = np.zeros((*shape, len(MEMORY_PARTS)))
-        for part, value in terms[name].items():
-            found[name][..., MEMORY_PARTS.index(part)] = value
-    return found
+def stacked_parts(term: Term, parts: Iterable[str], axis: int) -> Array:
+    """Parts of a term side by side along a new `axis`, by policy if one of them is; zero for those it lacks."""
+    policies = max(value.ndim for value in term.values()) > 1
+    values = {part: value[:, None] if policies and value.ndim == 1 else value for part, value in term.items()}
+    shape = np.broadcast_shapes(*(value.shape for value in values.values()))
+    none = np.zeros(shape)
+    return np.stack([np.broadcast_to(values.get(part, none), shape) for part in parts], axis=axis)
 
 
 class RankMemory:
     """Peaks of the ranks of a pipeline under any placement."""
 
     def __init__(self, columns: Mapping[str, Array], table: ActionTable) -> None:
+        """`columns` are the memory coefficients, (·, Q) or (·, P, Q): one row, or one for each rank."""
         self._x = {
             name: np.broadcast_to(column, (table.pp, *column.shape[1:])) for name, column in columns.items()
         }
@@ -83,34 +77,37 @@ class RankMemory:
         last."""
         x = self._x
         blocks_RCP = blocks_SP[..., self._stages_RC, :].astype(np.float64)
-        blocks_RP = blocks_RCP.sum(axis=-2)
-        held_RQ = self._static_bytes(blocks_RP)
-        update_RQ = held_RQ + x["rank_update"] + self._bytes_of_blocks("layer_update", blocks_RP)
-        update_RQ[..., 0, :] += x["embedding_update"][0]
-        update_RQ[..., self._last, :] += x["head_update"][self._last]
-        training_RKQ = held_RQ[..., None, :] + self._live_RKC @ blocks_RCP @ x["layer_activation"]
+        blocks_R1P = blocks_RCP.sum(axis=-2, keepdims=True)
+        held_R1Q = self._static_bytes(blocks_R1P)
+        update_R1Q = held_R1Q + x["rank_update"][:, None] + self._bytes_of_blocks("layer_update", blocks_R1P)
+        update_R1Q[..., 0, :, :] += x["embedding_update"][0]
+        update_R1Q[..., self._last, :, :] += x["head_update"][self._last]
+        training_RKQ = held_R1Q + self._bytes_of_blocks("layer_activation", self._live_RKC @ blocks_RCP)
         if self._pending_RKC is not None:
-            training_RKQ += self._pending_bytes(blocks_RCP, self._pending_RKC)
+            waiting_RCP = blocks_RCP.copy()
+            waiting_RCP[..., 0, 0, :] = 0.0  # the first stage runs no input half
+            training_RKQ += self._bytes_of_blocks("layer_pending", self._pending_RKC @ waiting_RCP)
+            head_K1 = self._pending_RKC[self._last, :, -1:]
+            training_RKQ[..., self._last, :, :] += head_K1 * x["head_pending"][self._last]
         self._add_end_activations(training_RKQ)
         training_RKQ += self._working_bytes(blocks_RCP)[..., None, :]
-        return np.concatenate([training_RKQ, update_RQ[..., None, :]], axis=-2)
+        return np.concatenate([training_RKQ, update_R1Q], axis=-2)
 
-    def _bytes_of_blocks(self, name: str, blocks_RP: Array) -> Array:
-        """(..., R, Q) bytes of all blocks of each rank, from a coefficient that is equal for all blocks, or
+    def _bytes_of_blocks(self, name: str, blocks_RKP: Array) -> Array:
+        """(..., R, K, Q) bytes of some blocks of each rank, from a coefficient that is equal for all blocks, or
         by sort."""
         each: Array = self._x[name]
-        alike = each.ndim == 2
-        had_RQ: Array = (
-            blocks_RP.sum(axis=-1)[..., None] * each if alike else (blocks_RP[..., None, :] @ each)[..., 0, :]
-        )
-        return had_RQ
+        if each.ndim == 2:
+            blocks_RKP, each = blocks_RKP.sum(axis=-1, keepdims=True), each[:, None]
+        size_RKQ: Array = blocks_RKP @ each
+        return size_RKQ
 
-    def _static_bytes(self, blocks_RP: Array) -> Array:
-        """(..., R, Q) bytes that are always present."""
-        held_RQ: Array = self._x["static"] + self._bytes_of_blocks("layer_static", blocks_RP)
-        held_RQ[..., 0, :] += self._x["embedding_static"][0]
-        held_RQ[..., self._last, :] += self._x["head_static"][self._last]
-        return held_RQ
+    def _static_bytes(self, blocks_R1P: Array) -> Array:
+        """(..., R, 1, Q) bytes that are always present."""
+        held_R1Q: Array = self._x["static"][:, None] + self._bytes_of_blocks("layer_static", blocks_R1P)
+        held_R1Q[..., 0, :, :] += self._x["embedding_static"][0]
+        held_R1Q[..., self._last, :, :] += self._x["head_static"][self._last]
+        return held_R1Q
 
     def _add_end_activations(self, training_RKQ: Array) -> None:
         """Add the bytes that embedding and head keep for live microbatches."""
@@ -129,28 +126,12 @@ class RankMemory:
         a rank."""
         used_RCP = np.zeros((len(self._live_RKC), 1, self._x["working"].shape[1]))
         used_RCP[..., policies] = 1.0
-        training_RKQ = self._static_bytes(layers_R[..., None].astype(np.float64))[..., None, :] + np.zeros(
-            (self._live_RKC.shape[1], 1)
-        )
+        held_R1Q = self._static_bytes(layers_R[..., None, None].astype(np.float64))
+        training_RKQ = held_R1Q + np.zeros((self._live_RKC.shape[1], 1))
         self._add_end_activations(training_RKQ)
         training_RKQ += self._working_bytes(used_RCP)[:, None, :]
         most_R: Array = training_RKQ.sum(axis=-1).max(axis=-1)
         return most_R
-
-    def _pending_bytes(self, blocks_RCP: Array, pending_RKC: Array) -> Array:
-        """(..., R, K, Q) bytes of gradients that wait for their weight products; the first stage runs no
-        input half, so it has none."""
-        waiting_RCP = blocks_RCP.copy()
-        waiting_RCP[..., 0, 0, :] = 0.0
-        each = self._x["layer_pending"]
-        if each.ndim == 2:
-            waiting_RK = (pending_RKC @ waiting_RCP.sum(axis=-1)[..., None])[..., 0]
-            pending_RKQ: Array = waiting_RK[..., None] * each[:, None]
-        else:
-            pending_RKQ = pending_RKC @ waiting_RCP @ each
-        head_KQ = pending_RKC[self._last, :, -1:] * self._x["head_pending"][self._last]
-        pending_RKQ[..., self._last, :, :] += head_KQ
-        return pending_RKQ
 
     def _working_bytes(self, blocks_RCP: Array) -> Array:
         """(..., R, Q) bytes of the largest temporary set."""
@@ -344,7 +325,8 @@ class Pipeline:
     @cached_property
     def memory(self) -> RankMemory:
         """Memory model of the ranks."""
-        return RankMemory(columns_of(self.costs), self.table)
+        columns = {name: getattr(self.costs, name)[..., None] for name in BYTES}
+        return RankMemory(columns, self.table)
 
     def rank_bytes(self, blocks_SP: Ints) -> Array:
         """(..., R) peak bytes of each rank, in training or in the optimizer step."""

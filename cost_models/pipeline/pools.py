@@ -62,6 +62,7 @@ from cost_models.pipeline.stage_costs import (
     COLUMNS,
     StageCosts,
     costs_of,
+    join_terms,
     memory_terms,
     stage_costs,
     stage_terms,
@@ -135,8 +136,6 @@ def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTer
         terms = pool_terms(question, columns)
         return [rank_terms(terms, np.array([row]), pools_of(question, layouts[row])) for row in rows]
     sorts, limit = terms_by_sort(terms_by_kind(question, columns)), memory_limit(question, columns)
-    if len(layouts) == 1:
-        return [(sorts, limit)]
     return [
         ({name: {part: value[at] for part, value in term.items()} for name, term in sorts.items()}, limit[at])
         for at in (slice(row, row + 1) for row in rows)
@@ -182,14 +181,17 @@ def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> RankTerms:
 
     The second value is the maximum peak of each rank's device.
     """
-    ranks = {
-        name: _of_ranks([own[name] for own, _ in terms.priced], rows, pool_R) for name in terms.priced[0][0]
-    }
+
+    def on_ranks(values: list[Array]) -> Array:
+        return _on_ranks([value[rows] for value in values], pool_R)
+
+    pools = [pool for pool, _ in terms.priced]
+    ranks = {name: join_terms([pool[name] for pool in pools], on_ranks) for name in pools[0]}
     for name, (seconds_Rn, slowdown_Rn) in _transfer_terms(terms, rows, pool_R).items():
         seconds, noise = seconds_Rn.T.reshape(-1), (seconds_Rn * slowdown_Rn).T.reshape(-1)
         term = ranks[name]
         ranks[name] = {**term, "pp_comm": term["pp_comm"] + seconds, "jitter": term["jitter"] + noise}
-    return ranks, _on_ranks([limit[rows] for _, limit in terms.priced], pool_R)
+    return ranks, on_ranks([limit for _, limit in terms.priced])
 
 
 def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
@@ -202,21 +204,22 @@ def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
 
 def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tuple[Array, Array]]:
     """Coefficient → (R, n) seconds of its transfers, and (R, n) their relative slowdown by stragglers."""
-    ranks, here_R1, next_R1 = len(pool_R), pool_R[:-1, None], pool_R[1:, None]
-    delay_Bn = terms.transfers[here_R1, next_R1, rows]
-    slower_Bn = np.maximum(terms.slowdown[here_R1, rows], terms.slowdown[next_R1, rows])
-    first, last = int(pool_R[0]), int(pool_R[-1])
-    tied_n, slower_n = terms.tied[first, last, rows], np.maximum(*terms.slowdown[[first, last]][:, rows])
-    tied = tuple(np.broadcast_to(one, (ranks, len(rows))) for one in (tied_n, slower_n))
-    added = {"embedding_sync": (tied[0], tied[1]), "head_sync": (tied[0], tied[1])}
-    waits_n = terms.blocking[rows]
+    ranks, waits_n = len(pool_R), terms.blocking[rows]
+
+    def between(seconds: Array, here: Ints, there: Ints) -> tuple[Array, Array]:
+        slower = np.maximum(terms.slowdown[here[:, None], rows], terms.slowdown[there[:, None], rows])
+        return seconds[here[:, None], there[:, None], rows], slower
+
+    delay_Bn, slower_Bn = between(terms.transfers, pool_R[:-1], pool_R[1:])
+    tied = between(terms.tied, pool_R[:1].repeat(ranks), pool_R[-1:].repeat(ranks))
     onward = np.minimum(np.arange(ranks), ranks - 2)
     back = np.maximum(np.arange(ranks) - 1, 0)
     slowest_n = np.argmax(delay_Bn * (1 + slower_Bn), axis=0)
     everywhere = np.broadcast_to(slowest_n, (ranks, len(rows)))
     p2p = tuple(np.take_along_axis(one, everywhere, axis=0) for one in (delay_Bn, slower_Bn))
     return {
-        **added,
+        "embedding_sync": tied,
+        "head_sync": tied,
         "stage_forward": (np.where(waits_n, delay_Bn[onward], 0.0), slower_Bn[onward]),
         "stage_backward": (np.where(waits_n, delay_Bn[back], 0.0), slower_Bn[back]),
         "p2p": (np.where(waits_n, 0.0, p2p[0]), p2p[1]),
@@ -282,15 +285,6 @@ def _end_of_link(pool: Question, link: LinkSpec, columns: LayoutColumns) -> tupl
     return pool.updated("hardware", collectives=collectives), replace(
         axis_groups(pool.cluster, columns), pp=across
     )
-
-
-def _of_ranks(terms: list[Term], rows: Ints, pool_R: Ints) -> Term:
-    """Term on n · R rows from each pool's term; a part that a pool lacks is zero there."""
-    known = {part: value for term in terms for part, value in term.items()}
-    return {
-        part: _on_ranks([term.get(part, np.zeros_like(value))[rows] for term in terms], pool_R)
-        for part, value in known.items()
-    }
 
 
 def _on_ranks(values: list[Array], pool_R: Ints) -> Array:
@@ -411,12 +405,7 @@ def _slower(between: LinkSpec, inside: LinkSpec) -> LinkSpec:
 def _longest(terms: Sequence[Term]) -> Term:
     """Longest of K terms, layout by layout."""
     which_N = np.stack([sum_of_parts(term) for term in terms]).argmax(axis=0)
-    parts = dict.fromkeys(part for term in terms for part in term)
-    none = np.zeros(len(which_N))
-    return {
-        part: np.choose(which_N, [np.broadcast_to(term.get(part, none), none.shape) for term in terms])
-        for part in parts
-    }
+    return join_terms(terms, lambda values: np.choose(which_N, values))
 
 
 def shares(

@@ -61,7 +61,7 @@ from cost_models.files import read_data
 from cost_models.memory.activations import activation_bytes
 from cost_models.operators.accumulation import loss_chunk
 from cost_models.operators.flops import causal_flops, model_flops, recomputed_flops, utilisation
-from cost_models.pipeline.pipeline import Pipeline, RankMemory, on_stages, parts_of
+from cost_models.pipeline.pipeline import Pipeline, RankMemory, on_stages, stacked_parts
 from cost_models.pipeline.pools import (
     replica_memory,
     replica_terms,
@@ -70,9 +70,10 @@ from cost_models.pipeline.pools import (
     terms_of_each,
     with_pools,
 )
-from cost_models.pipeline.seconds import HIDDEN_AS, HIDDEN_PARTS, TIME_PARTS, Terms
+from cost_models.pipeline.seconds import HIDDEN_AS, HIDDEN_PARTS, MEMORY_PARTS, TIME_PARTS, Terms
 from cost_models.pipeline.stage_costs import (
     AXES,
+    BYTES,
     SECONDS,
     StageCosts,
     as_priced,
@@ -86,7 +87,7 @@ from cost_models.schedules.actions import IDLE, KINDS, ActionTable
 from cost_models.schedules.registry import build, shortened_table
 from cost_models.schedules.timeline import compile_timeline
 
-_PARTS = {part: number for number, part in enumerate((*TIME_PARTS, *HIDDEN_PARTS))}
+_PARTS = (*TIME_PARTS, *HIDDEN_PARTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,22 +164,15 @@ class PricedRanks:
         Transfers between stages that block nobody, and waiting for them, belong to no rank and are left out.
         """
         pipeline, blocks_SP = self.pipeline, self.placed.blocks
+        row_of_stage = pipeline.rank_of_stage % len(pipeline.costs)
 
         def on_rows(name: str) -> Array:
             """(Q, ·) parts of a coefficient; (Q, ·, P) if it differs by policy."""
-            term = self.terms[name]
-            shape = np.broadcast_shapes(*(value.shape[1:] for value in term.values()))
-            values_Q = np.zeros((len(_PARTS), len(pipeline.costs), *shape))
-            for part, value in term.items():
-                values_Q[_PARTS[part]] = value if value.ndim > len(shape) else value[:, None]
-            return values_Q
+            return stacked_parts(self.terms[name], _PARTS, axis=0)
 
         def column(name: str) -> Array:
             """(Q, S) or (Q, S, P) parts of a coefficient on every stage."""
-            values_Q = on_rows(name)
-            return values_Q[
-                :, pipeline.rank_of_stage if len(pipeline.costs) > 1 else 0 * pipeline.rank_of_stage
-            ]
+            return on_rows(name)[:, row_of_stage]
 
         def on_ranks(kind: str, stage: str | None = None) -> Array:
             """(Q, R) an affine coefficient summed over each rank's blocks."""
@@ -193,7 +187,8 @@ class PricedRanks:
 
     def memory(self) -> tuple[Breakdown, ...]:
         """Parts of each rank's peak, at the fullest moment of the step."""
-        return RankMemory(parts_of(self.terms), self.placed.table).breakdowns(self.placed.blocks)
+        columns = {name: stacked_parts(self.terms[name], MEMORY_PARTS, axis=-1) for name in BYTES}
+        return RankMemory(columns, self.pipeline.table).breakdowns(self.placed.blocks)
 
 
 def price_ranks(question: Question, layout: Layout) -> PricedRanks:
@@ -234,11 +229,9 @@ def _price_replicas(question: Question, layout: Layout) -> PricedRanks:
     pools: list[PricedRanks] = []
     for pool, ((own, limit), microbatches) in enumerate(zip(terms, taken, strict=True)):
         most = max(microbatches)
-        table = shortened_table(layout.schedule, layout.pp, layout.vpp, most, any_engine=placed.any_engine)
-        there = replace(placed, table=table)
         all_terms = own | replica_memory(question, pool, layout, most)
-        pipeline = there.pipeline(costs_of(all_terms, limit))
-        pools.append(PricedRanks(placed=there, pipeline=pipeline, terms=all_terms))
+        pipeline = replace(placed.pipeline(costs_of(all_terms, limit)), microbatches=most)
+        pools.append(PricedRanks(placed=placed, pipeline=pipeline, terms=all_terms))
     seconds = [float(one.pipeline.step_seconds(placed.blocks)) for one in pools]
     replicas = tuple(
         PoolReplicas(

@@ -176,13 +176,24 @@ class Pieces:
     columns: LayoutColumns
     data_parallel: bool = True
     """Whether other ranks hold the same parameters; False: priced without replicas."""
-    include_ends: bool = True
-    """Whether embedding and head are priced too; False: only blocks, and a rank's work once a step."""
 
     @cached_property
     def launches(self) -> Array:
         """(N,) seconds to launch a block once."""
-        return _launch_seconds(self)
+        columns, profile = self.columns, self.question.hardware
+        model, stack = self.question.model, self.question.stack
+        split = np.where(columns.tp > 1, profile.tensor_parallel_host_seconds, 0.0)
+        split = split + np.where(columns.sp == 1, profile.sequence_parallel_host_seconds, 0.0)
+        sharded = stack.fully_shard & (columns.zero >= 2) & (columns.shard > 1)
+        split = split + np.where(sharded, profile.sharded_host_seconds, 0.0)
+        halves = (1.0 - model.mixer_share("none") + model.feed_forward_share) / 2
+        dense: Array = halves * (profile.host_layer_seconds + split)
+        if model.has_experts and stack.experts_in_one_kernel:  # CUDA graphs replay blocks with experts
+            return dense - model.moe_share * dense
+        if model.has_experts and stack.waits_for_expert_counts:
+            each = _expert_host_seconds(self.question) * model.num_experts / columns.ep
+            return dense + model.moe_share * (_ROUTING_HOST_SECONDS + each)
+        return dense + self.none
 
     @cached_property
     def device(self) -> Device:
@@ -329,8 +340,8 @@ def _links_of(pieces: Pieces) -> Links:
     return Links(
         groups=mesh,
         block=block,
-        embedding=seconds(counts.embedding, 1.0, "embedding") if pieces.include_ends else none,
-        head=seconds(head, 1.0, "head") if pieces.include_ends else none,
+        embedding=seconds(counts.embedding, 1.0, "embedding"),
+        head=seconds(head, 1.0, "head"),
         norms=norms_seconds(question, columns, groups),
     )
 
@@ -473,24 +484,6 @@ def split_backward(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
     always = is_scheduled(pieces.columns, ALWAYS_SPLIT)
     host = np.where(always[:, None], first + second[:, None], backward["host"])
     return {**backward, "host": host}, {"compute": weight, "host": np.where(always, second, shared)}
-
-
-def _launch_seconds(pieces: Pieces) -> Array:
-    """(N,) seconds to launch a block once."""
-    profile = pieces.question.hardware
-    split = np.where(pieces.columns.tp > 1, profile.tensor_parallel_host_seconds, 0.0)
-    split = split + np.where(pieces.columns.sp == 1, profile.sequence_parallel_host_seconds, 0.0)
-    sharded = pieces.question.stack.fully_shard & (pieces.columns.zero >= 2) & (pieces.columns.shard > 1)
-    split = split + np.where(sharded, profile.sharded_host_seconds, 0.0)
-    question, model, stack = pieces.question, pieces.question.model, pieces.question.stack
-    halves = (1.0 - model.mixer_share("none") + model.feed_forward_share) / 2
-    dense: Array = halves * (profile.host_layer_seconds + split)
-    if model.has_experts and stack.experts_in_one_kernel:  # CUDA graphs replay blocks with experts
-        return dense - model.moe_share * dense
-    if model.has_experts and stack.waits_for_expert_counts:
-        each = _expert_host_seconds(question) * model.num_experts / pieces.columns.ep
-        return dense + model.moe_share * (_ROUTING_HOST_SECONDS + each)
-    return dense + np.zeros(len(pieces.columns))
 
 
 def _expert_count_wait(pieces: Pieces) -> Array:
@@ -704,16 +697,15 @@ def sync_terms(pieces: Pieces) -> dict[str, Term]:
         message = summed_over_tensor_ranks(question, pieces.columns) * STATE_BYTES[gradient_dtype(question)]
         seconds = all_reduce_seconds(message, links.groups.tp, question.hardware)
         layer_sync["tp_comm"] = np.where(message > 0, seconds, 0.0)
-    found = {"layer_sync": layer_sync, "rank_sync": {"dp_comm": once}}
-    if pieces.include_ends:
-        head = links.head.step_reduce
-        head_shown = _exposed_reduce(pieces, head, pieces.ends.head_backward)
-        tied = tied_reduce_seconds(question, pieces.columns, links.groups.pp)
-        found |= {
-            "embedding_sync": {"dp_comm": links.embedding.step_reduce, "pp_comm": tied},
-            "head_sync": {"dp_comm": head_shown, "dp_hidden": head - head_shown, "pp_comm": tied},
-        }
-    return found
+    head = links.head.step_reduce
+    head_shown = _exposed_reduce(pieces, head, pieces.ends.head_backward)
+    tied = tied_reduce_seconds(question, pieces.columns, links.groups.pp)
+    return {
+        "layer_sync": layer_sync,
+        "rank_sync": {"dp_comm": once},
+        "embedding_sync": {"dp_comm": links.embedding.step_reduce, "pp_comm": tied},
+        "head_sync": {"dp_comm": head_shown, "dp_hidden": head - head_shown, "pp_comm": tied},
+    }
 
 
 def _unhideable_seconds(pieces: Pieces, reduce_shown: Array) -> Array:
@@ -765,31 +757,23 @@ def optimizer_terms(pieces: Pieces) -> dict[str, Term]:
     writes all but the gradient. The gradient norm reads the gradients once more, averaging over replicas
     reads and writes them, a persistent buffer is zeroed.
     """
-    counts, links, each = pieces.counts, pieces.links, _update_seconds(pieces, "block")
-
-    def term(update: Array, gather: Array, window: Array) -> Term:
-        shown = exposed_update_gather(pieces, gather, window)
-        return {"optimizer": update, "dp_comm": shown, "dp_hidden": gather - shown}
-
-    found = {
-        "layer_optimizer": term(block_update(pieces, each), links.block.step_gather, forward_window(pieces)),
-        "rank_optimizer": {"optimizer": pieces.none + pieces.device.profile.kernel_seconds},
-    }
+    links, each, apart = pieces.links, _update_seconds(pieces, "block"), ends_apart(pieces.question)
+    embedding, head = (_update_seconds(pieces, end) if apart else each for end in ENDS)
+    once = {"optimizer": pieces.none + pieces.device.profile.kernel_seconds}
     if links.norms.any():  # LAMB's, over tensor ranks alone where nothing else splits a parameter
         alone = (pieces.columns.zero == 0) & (not pieces.question.model.has_experts)
-        norms = {"tp_comm": np.where(alone, links.norms, 0.0), "dp_comm": np.where(alone, 0.0, links.norms)}
-        found["rank_optimizer"] |= norms
-    if not pieces.include_ends:
-        return found
-    apart = ends_apart(pieces.question)
-    of_embedding, of_head = (_update_seconds(pieces, end) if apart else each for end in ENDS)
-    head = pieces.head_parameters * of_head
-    return found | {
-        "embedding_optimizer": term(
-            counts.embedding * of_embedding, links.embedding.step_gather, pieces.none
-        ),
-        "head_optimizer": term(head, links.head.step_gather, pieces.ends.head_forward),
-    }
+        once["tp_comm"] = np.where(alone, links.norms, 0.0)
+        once["dp_comm"] = np.where(alone, 0.0, links.norms)
+    terms = {"rank_optimizer": once}
+    for name, update, data, window in (
+        ("layer", block_update(pieces, each), links.block, forward_window(pieces)),
+        ("embedding", pieces.counts.embedding * embedding, links.embedding, pieces.none),
+        ("head", pieces.head_parameters * head, links.head, pieces.ends.head_forward),
+    ):
+        gather = data.step_gather
+        shown = exposed_update_gather(pieces, gather, window)
+        terms[f"{name}_optimizer"] = {"optimizer": update, "dp_comm": shown, "dp_hidden": gather - shown}
+    return terms
 
 
 def block_update(pieces: Pieces, each: Array | None = None) -> Array:

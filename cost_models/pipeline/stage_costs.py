@@ -170,28 +170,25 @@ _END_OF_A_BLOCK = 0.5
 """Host time for an end of the model on a CPU, as a share of a block's."""
 
 
-def time_terms(
-    question: Question, columns: LayoutColumns, *, data_parallel: bool = True, include_ends: bool = True
-) -> Terms:
-    """All time coefficients for N layouts at once, or as if no other ranks held the same parameters; without
-    `include_ends` only those of blocks, and of what a rank does once a step."""
+def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: bool = True) -> Terms:
+    """All time coefficients for N layouts at once, or as if no other ranks held the same parameters."""
     question = with_bucket_lengths(question)
-    pieces = Pieces(question, columns, data_parallel, include_ends)
+    pieces = Pieces(question, columns, data_parallel)
     terms: Terms = {
         "layer_forward": layer_forward(pieces),
         "layer_backward": layer_backward(pieces),
         **sync_terms(pieces),
         **optimizer_terms(pieces),
-        **(_pass_terms(pieces) if include_ends else {}),
+        **_pass_terms(pieces),
     }
     terms |= offload_seconds(pieces, terms)
     terms["layer_backward"], terms["layer_weight"] = split_backward(pieces, terms["layer_backward"])
-    if include_ends and question.model.further_tokens:
+    if question.model.further_tokens:
         terms |= _further_seconds(pieces, terms)
     if question.training.reference in ("resident", "host"):
         # a reference model runs before each forward pass, with its gathers and collectives; what one that lies on the
         # host waits for is its own
-        for name in terms.keys() & {"layer_forward", "embedding_forward", "head_forward", "stage_forward"}:
+        for name in ("layer_forward", "embedding_forward", "head_forward", "stage_forward"):
             terms[name] = {
                 part: (1 + (part not in ("offload", "offload_hidden"))) * value
                 for part, value in terms[name].items()
@@ -344,63 +341,45 @@ OF_BLOCKS = (
 """Names of the coefficients of blocks."""
 
 
-def times_of_kinds(question: Question, columns: LayoutColumns, *, data_parallel: bool = True) -> list[Terms]:
-    """Terms of time if all blocks were of one kind, for each kind."""
-    price = partial(time_terms, data_parallel=data_parallel)
-    return each_kind(question, columns, price, partial(price, include_ends=False))
-
-
-def terms_by_kind(question: Question, columns: LayoutColumns) -> list[Terms]:
-    """Terms of time and memory if all blocks were of one kind, for each kind."""
-    return each_kind(question, columns, stage_terms, partial(stage_terms, include_ends=False))
-
-
-def stage_terms(question: Question, columns: LayoutColumns, *, include_ends: bool = True) -> Terms:
+def stage_terms(question: Question, columns: LayoutColumns) -> Terms:
     """All coefficients of N layouts at once, of time and of memory."""
-    return time_terms(question, columns, include_ends=include_ends) | memory_terms(question, columns)
+    return time_terms(question, columns) | memory_terms(question, columns)
 
 
-def each_kind(
-    question: Question, columns: LayoutColumns, price: Price, of_others: Price | None = None
-) -> list[Terms]:
-    """Terms if all blocks were of one kind, for each kind; only terms of blocks differ.
-
-    `of_others` prices all kinds except the last block's; only their terms of blocks and of the rank are used.
-    """
+def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = stage_terms) -> list[Terms]:
+    """Terms by `price` if all blocks were of one kind, for each kind; only terms of blocks differ."""
     if question.kinds.number == 1:
         return [_zero_frozen_terms(own, price(own, columns)) for own in question.by_kind]
     # a block without experts does not depend on their degrees, but for updates by shares of the whole model
     alike = question.stack.update_group is None
     without = replace(columns, ep=np.ones_like(columns.ep), etp=columns.tp) if alike else columns
-    kinds, counted = question.kinds, named_blocks(columns) > 0
-    last, each = kinds.of_block[-1], list[Terms]()
-    for kind, own in enumerate(question.by_kind):
-        ends = kind == last or of_others is None or own.model.tower is not None
-        price_of = partial(price if ends else of_others or price, own)
+    kinds, counted, each = question.kinds, named_blocks(columns) > 0, list[Terms]()
+    for own in question.by_kind:
         rows = _tower_batch_columns(question, own, columns if own.model.moe_share else without)
-        each.append(_zero_frozen_terms(own, over_distinct(rows, AXES, price_of)))
+        each.append(_zero_frozen_terms(own, over_distinct(rows, AXES, partial(price, own))))
 
     def mean(name: str) -> Term:
-        return _join_terms([one[name] for one in each], kinds.mean)
+        return join_terms([terms[name] for terms in each], kinds.mean)
 
-    common = each[last] | {name: mean(name) for name in each[last] if name.startswith("rank_")}
+    common = each[kinds.of_block[-1]]
+    common = common | {name: mean(name) for name in common if name.startswith("rank_")}
     if question.model.tower is not None:
         begins = {name: term for name, term in each[0].items() if name.startswith("embedding_")}
         for name in begins.keys() & {"embedding_static"}:
             begins[name] = begins[name] | {"buffers": common[name]["buffers"]}
         common = common | begins
     own_names = [name for name in OF_BLOCKS if name in common]
-    found = [common | {name: one[name] for name in own_names} for one in each]
-    if not counted.any():
-        return found
+    if counted.any():
 
-    def mean_where_counted(both: list[Array]) -> Array:
-        return np.where(counted if both[0].ndim == 1 else counted[:, None], both[1], both[0])
+        def mean_where_counted(both: list[Array]) -> Array:
+            return np.where(counted if both[0].ndim == 1 else counted[:, None], both[1], both[0])
 
-    return [
-        one | {name: _join_terms([one[name], mean(name)], mean_where_counted) for name in own_names}
-        for one in found
-    ]
+        means = {name: mean(name) for name in own_names}
+        each = [
+            {name: join_terms([terms[name], means[name]], mean_where_counted) for name in own_names}
+            for terms in each
+        ]
+    return [common | {name: terms[name] for name in own_names} for terms in each]
 
 
 def _tower_batch_columns(question: Question, own: Question, columns: LayoutColumns) -> LayoutColumns:
@@ -434,7 +413,7 @@ def terms_by_sort(each: Sequence[Terms]) -> Terms:
     """Terms of blocks by sort, with an axis T in place of P if there are several kinds."""
     if len(each) == 1:
         return each[0]
-    return each[0] | {name: _join_terms([one[name] for one in each], by_sort) for name in OF_BLOCKS}
+    return each[0] | {name: join_terms([terms[name] for terms in each], by_sort) for name in OF_BLOCKS}
 
 
 def by_sort(values: Sequence[Array]) -> Array:
@@ -445,7 +424,7 @@ def by_sort(values: Sequence[Array]) -> Array:
     return np.concatenate(each, axis=-1)
 
 
-def _join_terms(terms: Sequence[Mapping[str, Array]], join: Callable[[list[Array]], Array]) -> Term:
+def join_terms(terms: Sequence[Term], join: Callable[[list[Array]], Array]) -> Term:
     """Terms joined into one, part by part; a missing part counts as zero."""
     known = {part: value for term in terms for part, value in term.items()}
     return {part: join([term.get(part, np.zeros_like(own)) for term in terms]) for part, own in known.items()}
@@ -541,14 +520,14 @@ class StageCosts(StageSeconds):
     @property
     def in_sorts(self) -> StageCosts:
         """Costs with columns of blocks by sort (N, K·P), which price placements; unchanged for one kind."""
-        return self._join_terms(by_sort)
+        return self._join_kinds(by_sort)
 
     @property
     def lightest(self) -> StageCosts:
         """Costs whose block columns are the minimum over the kinds: a lower bound for every block."""
-        return self._join_terms(lambda values: np.min(values, axis=0))
+        return self._join_kinds(lambda values: np.min(values, axis=0))
 
-    def _join_terms(self, join: Callable[[list[Array]], Array]) -> StageCosts:
+    def _join_kinds(self, join: Callable[[list[Array]], Array]) -> StageCosts:
         if not self.kinds:
             return self
         joined = {name: join([own[name] for own in self.kinds]) for name in OF_BLOCKS}
@@ -561,44 +540,37 @@ BYTES = tuple(name for name in COLUMNS if name not in (*SECONDS, "memory_limit")
 """Names of columns in seconds, of all columns, and of columns in bytes."""
 
 
-def stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
-    """Costs of N layouts. Raises InputError: the GPU has no rate for the training precision."""
-    assert not question.has_pools, "ranks in several pools have no one price: see `pool_terms`"
-    return _distinct_costs(question, columns, terms_by_kind)
-
-
-def byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
-    """Bytes of N layouts; all seconds are zero."""
-    return _distinct_costs(question, columns, partial(each_kind, price=memory_terms))
-
-
-def _distinct_costs(
-    question: Question, columns: LayoutColumns, terms_of: Callable[[Question, LayoutColumns], list[Terms]]
-) -> StageCosts:
-    def price(rows: LayoutColumns) -> StageCosts:
-        limit = memory_limit(question, rows)
-        return _costs(question, rows, terms_of(question, rows), memory_limit=limit)
-
-    return over_distinct(as_priced(question, columns), AXES, price)
-
-
-def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
-    """Seconds of N layouts; all bytes are zero.
+def stage_costs(question: Question, columns: LayoutColumns, price: Price = stage_terms) -> StageCosts:
+    """Costs of N layouts, of equal ones computed once; columns that `price` does not give are zero.
 
     Raises:
         InputError: the GPU has no rate for the training precision.
     """
-    return _costs(question, columns, times_of_kinds(question, columns))
+    assert not question.has_pools, "ranks in several pools have no one price: see `pool_terms`"
+    return over_distinct(as_priced(question, columns), AXES, partial(_costs, question, price))
 
 
-def _costs(
-    question: Question, columns: LayoutColumns, by_kind: Sequence[Terms], **limit: Array
+def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
+    """Seconds of N layouts, under constants of the hardware that may differ between rows; all bytes are zero.
+
+    Raises:
+        InputError: the GPU has no rate for the training precision.
+    """
+    return _costs(question, time_terms, columns)
+
+
+def _costs(question: Question, price: Price, columns: LayoutColumns) -> StageCosts:
+    limit = {"memory_limit": memory_limit(question, columns)}
+    by_kind = [add_up(terms) | limit for terms in terms_by_kind(question, columns, price)]
+    return costs_by_kind(question, columns, by_kind)
+
+
+def costs_by_kind(
+    question: Question, columns: LayoutColumns, by_kind: Sequence[dict[str, Array]]
 ) -> StageCosts:
-    """Columns from the terms of each kind of block; zero for missing terms."""
+    """Costs of N layouts from the columns of each kind of block; missing columns are zero."""
     zeros = dict.fromkeys(COLUMNS, np.zeros(len(columns)))
-    costs = StageCosts(**zeros | add_up(by_kind[-1]) | limit, kinds=())
-    of_blocks = ({name: terms[name] for name in OF_BLOCKS if name in terms} for terms in by_kind)
-    return costs.of_kinds(map(add_up, of_blocks), question.kinds)
+    return StageCosts(**zeros | by_kind[-1], kinds=()).of_kinds(by_kind, question.kinds)
 
 
 def add_up(terms: Terms) -> dict[str, Array]:

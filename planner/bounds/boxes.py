@@ -21,7 +21,7 @@ from cost_models.axes.words import EVERY
 from cost_models.errors import InfeasibleError
 from cost_models.memory.device import usable_host_memory
 from cost_models.pipeline.pricing import scenarios_of, weighed_costs
-from cost_models.pipeline.stage_costs import BYTES, StageCosts, byte_costs
+from cost_models.pipeline.stage_costs import BYTES, StageCosts, memory_terms, stage_costs
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.rules.legality import LATE_RULES
@@ -38,7 +38,7 @@ def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> Sta
     recompute policies."""
     costs, corners = weighed_costs(question, columns), corner_columns(columns, boxes)
     if not boxes.is_single.all():
-        sized = [byte_costs(question, corner) for corner in corners]
+        sized = [stage_costs(question, corner, memory_terms) for corner in corners]
         update = -boxes.room * costs.layer_optimizer
         if not scenarios_of(question):
             update = least_update(question, corners)

@@ -23,12 +23,12 @@ from cost_models.axes.offload.residency import offloads
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline.seconds import Term, Terms, block_update_seconds, jitter_share, sum_of_parts
 from cost_models.pipeline.stage_costs import (
-    COLUMNS,
     StageCosts,
     add_up,
-    each_kind,
+    costs_by_kind,
     memory_terms,
-    times_of_kinds,
+    terms_by_kind,
+    time_terms,
 )
 from cost_models.risk import weigh
 from planner.bounds.boxes import corner_columns, some_allowed
@@ -217,9 +217,8 @@ def _ideal_costs(space: Space) -> tuple[Ints, StageCosts, Ints]:
 
 def _unshared_costs(space: Space, rows: LayoutColumns, seconds_of: Callable[[Terms], Seconds]) -> StageCosts:
     """Costs if no other ranks held the same parameters; coefficients that `seconds_of` does not name are zero."""
-    zeros = dict.fromkeys(COLUMNS, np.zeros(len(rows)))
-    by_kind = [seconds_of(own) for own in times_of_kinds(space.question, rows, data_parallel=False)]
-    return StageCosts(**zeros | by_kind[-1], kinds=()).of_kinds(by_kind, space.question.kinds)
+    by_kind = terms_by_kind(space.question, rows, partial(time_terms, data_parallel=False))
+    return costs_by_kind(space.question, rows, [seconds_of(terms) for terms in by_kind])
 
 
 Seconds = dict[str, Array]
@@ -290,7 +289,7 @@ def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Seque
         is_legal |= has & some_allowed(space.question, corners)
         for corner in corners:
             for sizes, terms in zip(
-                least_sizes, each_kind(space.question, corner, memory_terms), strict=True
+                least_sizes, terms_by_kind(space.question, corner, memory_terms), strict=True
             ):
                 for name in MEMORY_TERMS:
                     value = sum_of_parts(terms[name])

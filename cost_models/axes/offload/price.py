@@ -158,7 +158,7 @@ def offload_seconds(pieces: Pieces, terms: Terms) -> Terms:
         }
     if question.stack.offloads_ends:
         by_cpu = rest_is(columns, STATES) | rest_is(columns, STREAMED)
-        for name in {"embedding_optimizer", "head_optimizer"} & {*terms}:
+        for name in ("embedding_optimizer", "head_optimizer"):
             changed[name] = terms[name] | {"optimizer": np.where(by_cpu, 0.0, terms[name]["optimizer"])}
     return changed
 

@@ -15,13 +15,9 @@ from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.stage_costs import (
     COLUMNS,
-    SECONDS,
     StageCosts,
     as_priced,
-    each_kind,
     stage_costs,
-    time_terms,
-    times_of_kinds,
 )
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
@@ -81,19 +77,3 @@ def test_a_code_is_as_different_and_as_ordered_as_its_values(rows: list[tuple[in
     for one, code in zip(rows, codes, strict=True):
         for other, another in zip(rows, codes, strict=True):
             assert (one < other) == (code < another)
-
-
-@pytest.mark.parametrize(("model", "sequence"), [("deepseek-v2-lite", 2048), ("gemma2-2b", 8192)])
-def test_kinds_whose_ends_nobody_asks_for_cost_what_they_cost_whole(model: str, sequence: int) -> None:
-    asked = question(model, "megatron-core")
-    asked = replace(asked, training=asked.training.model_copy(update={"sequence_length": sequence}))
-    assert asked.kinds.number == 2
-    rows = mixed_rows(asked).rows(np.arange(FEW))
-    apart = {kind: time_terms(own, rows, include_ends=False) for kind, own in enumerate(asked.by_kind)}
-    assert not any("head_backward" in one for one in apart.values())
-    for shared, whole in zip(times_of_kinds(asked, rows), each_kind(asked, rows, time_terms), strict=True):
-        assert shared.keys() == whole.keys() == {*SECONDS}
-        for name in SECONDS:
-            terms = shared[name], whole[name]
-            assert terms[0].keys() == terms[1].keys()
-            assert all(terms[0][part].tobytes() == terms[1][part].tobytes() for part in terms[0])

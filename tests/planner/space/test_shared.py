@@ -87,8 +87,8 @@ def test_cores_priced_under_some_policies_are_not_priced_again_under_others(
     whole = np.array([True] * len(RECOMPUTE_POLICIES))
     space, cores, priced = legal_space(small_question(), Restrictions()), np.arange(20), []
     first = relaxed_bounds(space, cores, whole, None)
-    times = cores_module.times_of_kinds
-    monkeypatch.setattr(cores_module, "times_of_kinds", lambda *a, **k: priced.append(a) or times(*a, **k))
+    terms = cores_module.terms_by_kind
+    monkeypatch.setattr(cores_module, "terms_by_kind", lambda *a, **k: priced.append(a) or terms(*a, **k))
     for policy in range(len(RECOMPUTE_POLICIES)):
         alone = np.arange(len(RECOMPUTE_POLICIES)) == policy
         bounds = relaxed_bounds(space, cores, alone, None)
