@@ -44,17 +44,11 @@ def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> Sta
             update = least_update(question, corners)
         values = {name: reduce(np.minimum, [getattr(own, name) for own in sized]) for name in BYTES}
         values["rank_optimizer"] = np.where(boxes.is_single, costs.rank_optimizer, update)
-        kinds = [
-            {
-                name: reduce(np.minimum, [own.kinds[kind][name] for own in sized])
-                for name in BYTES
-                if name in first
-            }
-            for kind, first in enumerate(costs.kinds)
-        ]
-        costs = replace(
-            costs, **values, kinds=tuple(own | least for own, least in zip(costs.kinds, kinds, strict=True))
+        kinds = tuple(
+            own | {name: reduce(np.minimum, [x.kinds[k][name] for x in sized]) for name in {*own} & {*BYTES}}
+            for k, own in enumerate(costs.kinds)
         )
+        costs = replace(costs, **values, kinds=kinds)
     limit = np.where(some_allowed(question, corners), costs.memory_limit, 0.0)
     if not any((own.offload_activations > 0).any() for own in corners):
         return replace(costs, memory_limit=limit)

@@ -41,16 +41,13 @@ from planner.space.space import Space
 class StepPieces:
     """Pieces of a step, seconds (N,) each."""
 
-    forward: Array
-    """Forward pass of the mean block for one microbatch."""
-    backward: Array
-    """Backward pass of the mean block under the fastest policy."""
+    blocks: Array
+    """Passes of all blocks, under the fastest policy, of embedding and of head."""
     of_kinds: Array
-    """Forward plus backward pass of a block of each kind, (N, K); likewise `embedding` and `head`."""
-    lightest_forward: Array
-    lightest_backward: Array
-    embedding: Array
-    head: Array
+    """Forward plus backward pass of a block of each kind, (N, K)."""
+    forward: Array
+    """Forward pass of a stage with a block of the lightest kind; likewise `backward`."""
+    backward: Array
     deferrable_weight_seconds: Array
     """Weight halves of a split backward pass, over all blocks, embedding and head: they may run at other times."""
     stage_forward: Array
@@ -71,13 +68,12 @@ def step_pieces(space: Space, pp: Ints, costs: StageCosts, allowed: Bools) -> St
     seconds_of_kinds = [cost.layer_forward + up for cost, up in zip(by_kind, backward, strict=True)]
     update = kinds.lower_bound_of_fullest_rank(pp, [cost.layer_optimizer for cost in by_kind])
     return StepPieces(
-        forward=x.layer_forward,
-        backward=kinds.mean(backward),
+        blocks=layers * (x.layer_forward + kinds.mean(backward))
+        + (x.embedding_forward + x.embedding_backward)
+        + (x.head_forward + x.head_backward),
         of_kinds=np.stack(seconds_of_kinds, axis=-1),
-        lightest_forward=x.lightest.layer_forward,
-        lightest_backward=np.min(backward, axis=0),
-        embedding=x.embedding_forward + x.embedding_backward,
-        head=x.head_forward + x.head_backward,
+        forward=x.stage_forward + x.lightest.layer_forward,
+        backward=x.stage_backward + np.min(backward, axis=0),
         deferrable_weight_seconds=layers * x.layer_weight + x.head_weight + x.embedding_backward,
         stage_forward=x.stage_forward,
         stage_backward=x.stage_backward,
@@ -106,19 +102,17 @@ def shortest_steps(space: Space, cores: Ints, pieces: StepPieces) -> Array:
     A pass is one forward and one back; where a schedule of the space splits backward passes, only the part towards the
     input counts of it, or nothing.
     """
-    layers, x, pp = space.question.model.num_layers, pieces, space.cores.pp[cores]
-    m = space.microbatches[cores]
-    block, stage = x.forward + x.backward, x.stage_forward + x.stage_backward
-    blocks = layers * block + x.embedding + x.head
-    forward, backward = x.stage_forward + x.lightest_forward, x.stage_backward + x.lightest_backward
+    x, pp, m = pieces, space.cores.pp[cores], space.microbatches[cores]
+    stage = x.stage_forward + x.stage_backward
     empty = space.may_have_empty_stage[cores]
-    first, back = np.where(empty, x.stage_forward, forward), np.where(empty, x.stage_backward, backward)
-    way, missing, serial, other_way = forward + x.p2p, forward - first, blocks, first
+    first, back = np.where(empty, x.stage_forward, x.forward), np.where(empty, x.stage_backward, x.backward)
+    way, missing, serial, other_way = x.forward + x.p2p, x.forward - first, x.blocks, first
     if space.splits_backward:
         serial = serial - x.deferrable_weight_seconds
     else:
-        way, missing, other_way = way + backward + x.p2p, missing + backward - back, np.maximum(first, back)
-    shared = m * (blocks + pp * stage) / pp + (pp - 1) / 2 * way - (pp - 1) / pp * missing
+        way, missing = way + x.backward + x.p2p, missing + x.backward - back
+        other_way = np.maximum(first, back)
+    shared = m * (x.blocks + pp * stage) / pp + (pp - 1) / 2 * way - (pp - 1) / pp * missing
     fullest = m * (space.question.kinds.lower_bound_of_fullest_rank(pp, list(x.of_kinds.T)) + stage)
     longest = np.maximum(np.maximum(shared, fullest), serial + (m - 1) * other_way)
     return longest + x.tail_seconds
@@ -151,10 +145,9 @@ def may_hold_blocks(
 
 def ideal_seconds(space: Space, allowed: Bools) -> Array:
     """Ideal bound of every core, seconds (N,); remembered in the space."""
-    key = ("ideal", allowed.tobytes())
-    if key not in space.memo:
-        space.memo[key] = _weighed_bounds(space, lambda scenario: _ideal_seconds(scenario, allowed))
-    bounds: Array = space.memo[key]
+    bounds = _remembered(space, ("ideal",), allowed)
+    if np.isnan(bounds).any():
+        bounds[:] = _weighed_bounds(space, lambda scenario: _ideal_seconds(scenario, allowed))
     return bounds
 
 
@@ -292,9 +285,8 @@ def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Seque
                 least_sizes, terms_by_kind(space.question, corner, memory_terms), strict=True
             ):
                 for name in MEMORY_TERMS:
-                    value = sum_of_parts(terms[name])
-                    size = np.where(has if value.ndim == 1 else has[:, None], value, np.inf)
-                    sizes[name] = np.minimum(sizes[name], size) if name in sizes else size
+                    size = np.where(has, sum_of_parts(terms[name]).T, np.inf).T
+                    sizes[name] = np.minimum(sizes.get(name, np.inf), size)
     limit = np.where(is_legal, limit, 0.0)
     return [may_hold_blocks(space, distinct_cores, least_sizes, limit, allowed)[kind] for allowed in choices]
 
@@ -307,11 +299,7 @@ def _unshared_pieces(space: Space, cores: Ints, choices: Sequence[Bools]) -> lis
     the lowest.
     """
     rows, stages = space.cores.rows(cores), space.question.stack.zero_stages
-
-    def at(zero: int) -> StageCosts:
-        return _costs_without_block_update(space, replace(rows, zero=np.full(len(rows), zero)))
-
-    costs = at(max(stages))
+    costs = _costs_without_block_update(space, rows, max(stages))
     choice_pieces = [step_pieces(space, rows.pp, costs, allowed) for allowed in choices]
     update = np.full(len(rows), np.inf)
     for zero, has in space.zero_stages_of(cores):
@@ -322,7 +310,8 @@ def _unshared_pieces(space: Space, cores: Ints, choices: Sequence[Bools]) -> lis
         )
     deferrable = choice_pieces[0].deferrable_weight_seconds
     if space.splits_backward:
-        deferrable = step_pieces(space, rows.pp, at(min(stages)), choices[0]).deferrable_weight_seconds
+        unsharded = _costs_without_block_update(space, rows, min(stages))
+        deferrable = step_pieces(space, rows.pp, unsharded, choices[0]).deferrable_weight_seconds
     update = np.where(offloads(rows), 0.0, update)
     return [
         replace(pieces, deferrable_weight_seconds=deferrable, tail_seconds=pieces.tail_seconds + update)
@@ -330,12 +319,12 @@ def _unshared_pieces(space: Space, cores: Ints, choices: Sequence[Bools]) -> lis
     ]
 
 
-def _costs_without_block_update(space: Space, rows: LayoutColumns) -> StageCosts:
-    """Costs of rows without data parallelism, without the update of blocks and without updates off the device."""
+def _costs_without_block_update(space: Space, rows: LayoutColumns, zero: int) -> StageCosts:
+    """Costs of rows at a ZeRO stage without data parallelism, the update of blocks and updates off the device."""
 
     def seconds_of(terms: Terms) -> Seconds:
         seconds = add_up(terms)
         seconds["rank_optimizer"] = np.where(offloads(rows), 0.0, seconds["rank_optimizer"])
         return seconds | {"layer_optimizer": np.zeros(len(rows))}
 
-    return _unshared_costs(space, rows, seconds_of)
+    return _unshared_costs(space, replace(rows, zero=np.full(len(rows), zero)), seconds_of)

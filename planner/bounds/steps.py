@@ -49,7 +49,7 @@ from itertools import combinations, product
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.schedules.registry import schedule_named, stages_of_rank
+from cost_models.schedules.registry import PLAIN, V_SHAPED, schedule_named, stages_of_rank
 from cost_models.specs.choices import Schedule
 from cost_models.specs.kinds import Kinds
 from planner.placement.leaf import TOLERANCE
@@ -67,7 +67,7 @@ TABLE_ENTRIES = 4_000_000
 def quick_bounds(group: RankCosts) -> Array:
     """Quick bound of the step, seconds (N,): work shared evenly, memory met on average; infinite where nothing can
     fit."""
-    if not group.is_plain:
+    if group.schedule not in PLAIN:
         return quick_chunk_bounds(group)
     (pp, _), work = group.shape, group.least_work
     fullest = group.by_rank(group.fullest_rank_value(lambda kind: kind.least_block_seconds))
@@ -100,7 +100,7 @@ def capacity_bounds(group: RankCosts, cut_off: float = np.inf, precision: float 
 
     At most `cut_off` seconds: slower layouts get the cut-off. `precision` is relative.
     """
-    if not group.is_plain:
+    if group.schedule not in PLAIN:
         return chunk_bounds(group)
     step = max(1, TABLE_ENTRIES // (group.shape[0] * len(group.limited_to(cut_off).sizes)))
     starts = range(0, len(group), step)
@@ -115,7 +115,7 @@ def _may_fit(group: RankCosts) -> Bools:
     """Whether every rank holds a block, and all ranks together the model, (N,)."""
     fit_NR = np.minimum(group.blocks_that_fit.max(axis=-1), group.sizes[-1])
     may: Bools = (fit_NR >= group.sizes[0]).all(axis=1) & (fit_NR.sum(axis=1) >= group.num_layers)
-    for kind in group.of_kinds if group.kinds else ():
+    for kind in group.of_kinds:
         fit_of_kind_NR = np.clip(kind.blocks_that_fit.max(axis=-1), 0, kind.num_layers)
         may &= fit_of_kind_NR.sum(axis=1) >= kind.num_layers
     return may
@@ -131,30 +131,29 @@ def bounds_by_ranks(
     quick, work, group = quick_bounds(group), group.least_work, group.limited_to(cut_off)
     seconds_NRB = rank_seconds(group)
     lower = np.where(np.isfinite(quick), quick, 0.0)
-    slowest = np.where(np.isfinite(seconds_NRB), seconds_NRB, 0.0).max(axis=(1, 2))
-    rounds = 2 * (group.microbatches + group.shape[0])
-    upper = lower + rounds * (slowest + group.cycle_delay) + group.tail(int(group.sizes[-1]))
-    ceiling = upper if np.isinf(cut_off) else np.full(len(upper), cut_off)
+    upper = np.full(len(lower), cut_off)
+    if np.isinf(cut_off):
+        slowest = np.where(np.isfinite(seconds_NRB), seconds_NRB, 0.0).max(axis=(1, 2))
+        rounds = 2 * (group.microbatches + group.shape[0])
+        upper = lower + rounds * (slowest + group.cycle_delay) + group.tail(int(group.sizes[-1]))
 
     def enough(step: Array) -> Bools:
         _, most_NR = _rank_sizes(group, seconds_NRB, step, work)
         holds_model: Bools = most_NR.all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers)
         return holds_model
 
-    possible = np.isfinite(quick) & enough(ceiling)
-    bound = np.where(possible, quick, np.maximum(quick, cut_off))
-    upper = ceiling
+    possible = np.isfinite(quick) & enough(upper)
     while (upper - lower > precision * lower)[possible].any():
         middle = (lower + upper) / 2
         reached = enough(middle)
         upper, lower = np.where(reached, middle, upper), np.where(reached, lower, middle)
-    return np.where(possible, lower, bound)
+    return np.where(possible, lower, np.maximum(quick, cut_off))
 
 
 def _rank_seconds(group: RankCosts) -> Array:
     """Minimum seconds of one microbatch on a rank with B blocks, (N, R, B); infinite where they do not fit."""
-    if group.kinds is not None:
-        return lightest_runs(group, group.kinds) + group.fixed_seconds[..., None]
+    if group.kinds.number > 1:
+        return lightest_runs(group) + group.fixed_seconds[..., None]
     fit_NRP = group.blocks_that_fit
     best = np.full((len(group), group.shape[0], len(group.sizes)), np.inf)
     policies = np.flatnonzero(group.allowed).tolist()
@@ -215,15 +214,7 @@ def _rank_sizes(group: RankCosts, seconds_NRB: Array, step: Array, work: Array) 
     each_NR = group.by_rank(group.least_block_seconds)
     order_NR = np.argsort(each_NR, axis=1, kind="stable")
     for remaining in reversed(range(ROUNDS_IN_POOLS if group.ranks_differ else ROUNDS)):
-        limit_NR = (1 + TOLERANCE) * rank_limits(
-            group.schedule,
-            pipeline_N=step - tail,
-            microbatches_N=group.microbatches,
-            delay_N=group.delay,
-            work_N=work,
-            least_NR=shortest_NR,
-            longest_NR=longest_NR,
-        )
+        limit_NR = rank_limits(group, step - tail, work, shortest_NR, longest_NR) * (1 + TOLERANCE)
         count_NR = (seconds_NRB <= limit_NR[..., None]).sum(axis=2)
         most_NR = np.where(count_NR > 0, low + count_NR - 1, 0)
         spare_N = most_NR.sum(axis=1) - group.num_layers
@@ -233,32 +224,26 @@ def _rank_sizes(group: RankCosts, seconds_NRB: Array, step: Array, work: Array) 
             needed_N = np.where(np.isfinite(needed_NR), needed_NR, 0.0).sum(axis=1)
             rest_N = np.clip(group.num_layers - least_NR.sum(axis=1), 0, None)
             if group.ranks_differ:
-                rest_seconds = cheapest_seconds(
-                    rest_N, each_NR, np.maximum(most_NR - least_NR, 0.0), order_NR
-                )
+                room_NR = np.maximum(most_NR - least_NR, 0.0)
+                rest_seconds = cheapest_seconds(rest_N, each_NR, room_NR, order_NR)
             else:
                 rest_seconds = rest_N * each_NR[:, 0]
             work = np.maximum(work, needed_N + rest_seconds)
             tail = group.tail(least_NR[:, 0].astype(np.float64))
             longest_NR = limit_NR
-            if group.kinds is None:  # of several kinds, other runs of as many blocks may take longer
+            if group.kinds.number == 1:  # of several kinds, other runs of as many blocks may take longer
                 fullest_NR = np.maximum(count_NR - 1, 0)
                 full_NR = np.take_along_axis(seconds_NRB, fullest_NR[..., None], axis=2)[..., 0]
                 # of two policies in fractions, which `seconds_NRB` allows, less may fit than of the faster one alone
-                has_room = group.sizes[fullest_NR] <= group.fit_at_full_speed
+                is_fastest = group.block_seconds <= group.least_block_seconds[:, None] * (1 + TOLERANCE)
+                fit_NRP = np.where(group.by_rank(is_fastest), group.blocks_that_fit, -1.0)
+                has_room = group.sizes[fullest_NR] <= fit_NRP.max(axis=-1)
                 longest_NR = np.where(has_room, np.minimum(limit_NR, full_NR), limit_NR)
     return least_NR, most_NR
 
 
 def rank_limits(
-    schedule: Schedule,
-    *,
-    pipeline_N: Array,
-    microbatches_N: Ints,
-    delay_N: Array,
-    work_N: Array,
-    least_NR: Array,
-    longest_NR: Array,
+    group: RankCosts, pipeline_N: Array, work_N: Array, least_NR: Array, longest_NR: Array
 ) -> Array:
     """Maximum seconds per microbatch of each rank for a pipeline that ends in time, (N, R): the paths above, turned
     round.
@@ -266,9 +251,9 @@ def rank_limits(
     Ranks take `least_NR` to `longest_NR` seconds for one microbatch, all together at least `work_N`. Sums over other
     ranks are what all work leaves, with at most `longest_NR` on every rank that does not matter.
     """
-    pp = least_NR.shape[1]
-    rank_R, c = np.arange(pp), delay_N[:, None]
-    M, m, W = pipeline_N[:, None], microbatches_N[:, None], work_N[:, None]
+    (pp, _), c = group.shape, group.delay[:, None]
+    M, m, W = pipeline_N[:, None], group.microbatches[:, None], work_N[:, None]
+    rank_R = np.arange(pp)
     before_NR = np.cumsum(least_NR, axis=1) - least_NR
     limits = [(M - before_NR - 2 * rank_R * c) / m]
     upto_NR = np.cumsum(longest_NR, axis=1) - longest_NR
@@ -276,7 +261,7 @@ def rank_limits(
     cycle = W + 2 * (pp - 1) * c
     with np.errstate(divide="ignore", invalid="ignore"):
         limits.append((M - 2 * rank_R * c - W + after_NR) / (m - 1))
-        steady = schedule_named(schedule).steady
+        steady = schedule_named(group.schedule).steady
         if steady == "queue":
             limits.append((M - cycle) / (m - 1))
         elif steady == "pairs" and pp > 1:
@@ -294,50 +279,79 @@ def rank_limits(
 
 
 def quick_chunk_bounds(rows: RankCosts) -> Array:
-    """Quick bound of the step, seconds (N,); infinite where nothing fits on the first rank."""
-    m_N, fixed_NR, x = rows.microbatches, rows.fixed_seconds, rows.costs
-    first_N, last_N = _first_and_last(rows)
-    # only the very first stage may have no block
-    smaller = np.minimum(rows.smaller_stages, np.where(rows.smallest_stage == 0, 1, rows.pp - 1))
-    wait_N = _wait(rows, rows.pp - 1, (rows.pp - 1) * rows.largest_stage - smaller)
-    first_N, last_N = m_N * (fixed_NR[:, 0] + first_N), wait_N + m_N * (fixed_NR[:, -1] + last_N)
-    fullest_N = m_N * (
-        rows.vpp * (x.stage_forward + x.stage_backward)
-        + rows.fullest_rank_value(lambda kind: kind.least_block_seconds)
-    )
+    """Quick bound of the step, seconds (N,); infinite where nothing fits on the first rank.
+
+    Whichever blocks a rank has, they take no less than as many of those that take least. A block is live as often as
+    the first chunk's at most, all together as often as chunks are, at least; at a price of a byte what a block takes is
+    concave in that, so no less than if some were live as often as the first chunk's and the others not at all. Of one
+    kind of blocks the last rank recomputes as many as the first, but for those of smaller stages.
+    """
+    m_N, x, stages = rows.microbatches, rows.costs, np.asarray(rows.pp * rows.vpp)
+    smallest, smaller = rows.num_layers // stages, -rows.num_layers % stages
+    largest = smallest + (smaller > 0)
+    one_rank_has_both_ends = (rows.schedule in V_SHAPED) | (np.asarray(rows.pp) == 1)
+    missing = np.minimum(smaller, 1 + one_rank_has_both_ends)  # blocks that a rank with smaller stages lacks
+    fewest = rows.vpp * largest - missing
+    counts = np.array([kind.num_layers for kind in rows.of_kinds])[:, None]
+    most_live_N = rows.live[:, 0, 0]
+    all_live_N = schedule_named(rows.schedule).live_of_rank(rows.pp, rows.vpp, m_N, 0)
+    live_N = (largest * all_live_N - missing * most_live_N) / most_live_N
+
+    def lightest(blocks_N: Array | Ints, each_KN: Array) -> Array:
+        """Minimum sum over so many blocks, (N,): those of the cheapest kinds first, as many as there are of each."""
+        if len(each_KN) == 1:
+            same: Array = blocks_N * each_KN[0]
+            return same
+        order_KN = np.argsort(each_KN, axis=0, kind="stable")
+        there_KN = np.cumsum(np.take_along_axis(counts, order_KN, axis=0), axis=0)
+        taken_KN = np.diff(np.minimum(there_KN, blocks_N), axis=0, prepend=0.0)
+        total: Array = (taken_KN * np.take_along_axis(each_KN, order_KN, axis=0)).sum(axis=0)
+        return total
+
+    held_N = lightest(fewest, np.stack([kind.costs.layer_static for kind in rows.of_kinds]))
+    room_N = rows.free_bytes[:, 0] - rows.least_working[:, 0] - held_N + TOLERANCE * x.memory_limit
+    room_N = np.clip(room_N, -BOUNDLESS, BOUNDLESS)
+    fits_N = (most_live_N * lightest(live_N, _least_kept(rows)) <= room_N) & (fewest <= rows.updatable[:, 0])
+    fastest_KN = np.stack([kind.least_block_seconds for kind in rows.of_kinds])
+    least_N = lightest(fewest, fastest_KN)
+
+    def paid(price_N: Array) -> Array:
+        added = _priced_seconds(rows, price_N) - fastest_KN
+        return least_N + lightest(live_N, added) - price_N / most_live_N * room_N
+
+    first_N, last_N = np.where(fits_N, _most_over_prices(rows, paid), np.inf), least_N
+    if len(fastest_KN) == 1:
+        slowest_N = np.where(rows.allowed, rows.block_seconds, 0.0).max(axis=1)
+        last_N = np.maximum(first_N - np.where(smaller > 0, slowest_N - fastest_KN[0], 0.0), least_N)
+    # the last rank waits for a pass of every other, whose first chunks have these blocks, but maybe the very first none
+    blocks_before = (rows.pp - 1) * largest - np.minimum(smaller, np.where(smallest == 0, 1, rows.pp - 1))
+    passes, block = x.stage_forward + x.p2p, rows.lightest_costs.layer_forward
+    if not rows.splits_backward:
+        passes, block = passes + x.stage_backward + x.p2p, rows.least_block_seconds
+    wait_N = (rows.pp - 1) * passes + blocks_before * block
+    first_N = m_N * (rows.fixed_seconds[:, 0] + first_N)
+    last_N = wait_N + m_N * (rows.fixed_seconds[:, -1] + last_N)
+    each_N = rows.fullest_rank_value(lambda kind: kind.least_block_seconds)
+    fullest_N = m_N * (rows.vpp * (x.stage_forward + x.stage_backward) + each_N)
     longest_N: Array = np.max([first_N, last_N, fullest_N, _round_trip_bounds(rows)], axis=0)
-    return longest_N + rows.tail(rows.fewest_on_rank)
+    return longest_N + rows.tail(fewest)
 
 
 def _round_trip_bounds(rows: RankCosts) -> Array:
     """Seconds of one microbatch down all stages and up again, plus the first stage's passes of all others, (N,)."""
-    x, layers, stages = rows.costs, rows.num_layers, rows.pp * rows.vpp
+    x, light, layers, stages = rows.costs, rows.lightest_costs, rows.num_layers, rows.pp * rows.vpp
+    each = (np.where(rows.allowed, own.layer_backward, np.inf).min(axis=1) for own in (x, light))
+    block_N, last_N = each
     forward = layers * x.layer_forward + stages * x.stage_forward + x.embedding_forward + x.head_forward
-    block_N = np.where(rows.allowed, x.layer_backward, np.inf).min(axis=1)
     backward = layers * block_N + stages * x.stage_backward + x.head_backward
-    first_N, last_N = (
-        rows.lightest_costs.layer_forward,
-        np.where(rows.allowed, rows.lightest_costs.layer_backward, np.inf).min(axis=1),
-    )
-    other_passes = np.maximum(
-        x.stage_forward + rows.smallest_stage * first_N, x.stage_backward + rows.smallest_stage * last_N
-    )
+    other_passes = x.stage_forward + layers // stages * light.layer_forward
     if rows.splits_backward:
         backward = backward - layers * x.layer_weight - x.head_weight
-        other_passes = x.stage_forward + rows.smallest_stage * first_N
-    crossings = stages - 1 - rows.is_v_shaped
+    else:
+        other_passes = np.maximum(other_passes, x.stage_backward + layers // stages * last_N)
+    crossings = stages - 1 - (rows.schedule in V_SHAPED)
     total: Array = forward + backward + 2 * crossings * x.p2p + (rows.microbatches - 1) * other_passes
     return total
-
-
-def _wait(rows: RankCosts, rank: Ints | int, blocks: Ints | int) -> Array:
-    """Minimum seconds that a rank waits before its first action, (N,): a pass of every rank before it, whose first
-    chunks have `blocks` blocks together."""
-    x, passes = rows.lightest_costs, rows.costs.stage_forward + rows.costs.p2p
-    block = x.layer_forward
-    if not rows.splits_backward:
-        passes, block = passes + x.stage_backward + x.p2p, rows.least_block_seconds
-    return rank * passes + blocks * block
 
 
 def chunk_bounds(group: RankCosts) -> Array:
@@ -362,11 +376,9 @@ def chunk_bounds(group: RankCosts) -> Array:
 def _sizes_may_fit(group: RankCosts, sizes_RC: Ints) -> Bools:
     """Layouts with memory for these sizes if every block keeps as little as any policy does, (N,). A cheap filter:
     patterns are hundreds of thousands where blocks are hundreds."""
-    x = group.lightest_costs
-    least_N = np.where(group.allowed, x.layer_activation, np.inf).min(axis=1)
-    kept_NR = least_N[:, None] * (group.live * sizes_RC).sum(axis=2) + x.layer_static[:, None] * sizes_RC.sum(
-        axis=1
-    )
+    x, least_N = group.lightest_costs, _least_kept(group).min(axis=0)
+    static_NR = x.layer_static[:, None] * sizes_RC.sum(axis=1)
+    kept_NR = least_N[:, None] * (group.live * sizes_RC).sum(axis=2) + static_NR
     free_NR = group.free_bytes + TOLERANCE * x.memory_limit[:, None]
     may: Bools = (kept_NR + group.least_working <= free_NR).all(axis=1)
     return may
@@ -439,9 +451,10 @@ def _runs(kinds: Kinds, pp: int, fewest_blocks: int, most_blocks: int) -> Ints:
     return runs
 
 
-def lightest_runs(group: RankCosts, kinds: Kinds) -> Array:
+def lightest_runs(group: RankCosts) -> Array:
     """Minimum seconds of one microbatch in B blocks of a rank, (N, R, B); infinite where no run of blocks fits."""
-    runs_KRBJ = _runs(kinds, group.shape[0], int(group.sizes[0]), int(group.sizes[-1])).astype(np.float64)
+    size_B = group.sizes.tolist()
+    runs_KRBJ = _runs(group.kinds, group.shape[0], size_B[0], size_B[-1]).astype(np.float64)
     costs, live_NR = [kind.costs for kind in group.of_kinds], group.live[..., 0]
 
     def sum_of_runs(value_of_kinds: Iterable[Array]) -> Array:
@@ -466,50 +479,6 @@ def lightest_runs(group: RankCosts, kinds: Kinds) -> Array:
     return lightest
 
 
-def _first_and_last(rows: RankCosts) -> tuple[Array, Array]:
-    """Minimum seconds of a microbatch in the blocks of the first rank and of the last, (N,) each, where a rank has
-    several chunks; infinite where the blocks do not fit on the first rank.
-
-    Whichever blocks a rank has, they take no less than as many of those that take least. A block is live as often as
-    the first chunk's at most, all together as often as chunks are, at least; at a price of a byte what a block takes is
-    concave in that, so no less than if some were live as often as the first chunk's and the others not at all. Of one
-    kind of blocks the last rank recomputes as many as the first, but for those of smaller stages.
-    """
-    most_live_N, all_live_N = rows.live_on_first
-    live_N = (rows.largest_stage * all_live_N - rows.missing_blocks * most_live_N) / most_live_N
-    fewest, counts = rows.fewest_on_rank, np.array([kind.num_layers for kind in rows.of_kinds])[:, None]
-
-    def lightest(blocks_N: Array | Ints, each_KN: Array) -> Array:
-        """Minimum sum over so many blocks, (N,): those of the cheapest kinds first, as many as there are of each."""
-        if len(each_KN) == 1:
-            same: Array = blocks_N * each_KN[0]
-            return same
-        order_KN = np.argsort(each_KN, axis=0, kind="stable")
-        there_KN = np.cumsum(np.take_along_axis(counts, order_KN, axis=0), axis=0)
-        taken_KN = np.diff(np.minimum(there_KN, blocks_N), axis=0, prepend=0.0)
-        total: Array = (taken_KN * np.take_along_axis(each_KN, order_KN, axis=0)).sum(axis=0)
-        return total
-
-    held_N = lightest(fewest, np.stack([kind.costs.layer_static for kind in rows.of_kinds]))
-    room_N = rows.free_bytes[:, 0] - rows.least_working[:, 0] - held_N + TOLERANCE * rows.costs.memory_limit
-    room_N = np.clip(room_N, -BOUNDLESS, BOUNDLESS)
-    fits_N = (most_live_N * lightest(live_N, _least_kept(rows)) <= room_N) & (fewest <= rows.updatable[:, 0])
-    fastest_KN = np.stack([kind.least_block_seconds for kind in rows.of_kinds])
-    least_N = lightest(fewest, fastest_KN)
-
-    def paid(price_N: Array) -> Array:
-        added = _priced_seconds(rows, price_N) - fastest_KN
-        return least_N + lightest(live_N, added) - price_N / most_live_N * room_N
-
-    first_N, last_N = _most_over_prices(rows, paid), least_N
-    if len(fastest_KN) == 1:
-        slowest_N = np.where(rows.allowed, rows.block_seconds, 0.0).max(axis=1)
-        last_N = np.maximum(
-            first_N - np.where(rows.smaller_stages > 0, slowest_N - fastest_KN[0], 0.0), least_N
-        )
-    return np.where(fits_N, first_N, np.inf), last_N
-
-
 def _least_kept(group: RankCosts) -> Array:
     """Bytes that a block of each kind keeps of a microbatch at least, (K, N)."""
     kept = [np.where(group.allowed, kind.costs.layer_activation, np.inf) for kind in group.of_kinds]
@@ -531,7 +500,6 @@ def _most_over_prices(group: RankCosts, paid: Callable[[Array], Array]) -> Array
         longer = kind.block_seconds[:, slow] - kind.block_seconds[:, quick]
         is_useful = (saved > 0) & (longer > 0)
         if is_useful.any():
-            longest = np.maximum(
-                longest, paid(np.where(is_useful, longer / np.where(is_useful, saved, 1.0), 0.0))
-            )
+            price_N = np.where(is_useful, longer / np.where(is_useful, saved, 1.0), 0.0)
+            longest = np.maximum(longest, paid(price_N))
     return longest

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools, Ints
+from cost_models.arrays import Array, Ints
 from cost_models.schedules.timeline import CriticalPath
 from planner.bounds.steps import bounds_by_ranks
 from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, proven
@@ -29,11 +29,32 @@ PRECISION = 1e-3
 
 
 def leaves_by_full_count(leaf: Leaf, cut_off: float = math.inf) -> list[tuple[float, Leaf]]:
-    """Lower bound and leaf for each number of fully recomputed blocks that may take less than `cut_off` seconds, lowest
-    bound first; the leaf alone if there is no number to choose."""
+    """Lower bound in seconds and leaf for each number of fully recomputed blocks whose bound is below `cut_off`, lowest
+    bound first; the leaf alone if there is no number to choose.
+
+    Of two numbers with which the same stages fit only the smaller is kept: it dominates if every choice in time is in
+    time there too, and as fast.
+    """
     if not leaf.uses_full_counts or leaf.full_count is not None:
         return [(0.0, leaf)]
-    return [(bound, replace(leaf, full_count=number)) for bound, number in numbers_in_time(leaf, cut_off)]
+    group = RankCosts.of(leaf).limited_to(cut_off)
+    size_B = group.sizes
+    number_N = np.arange(int(size_B[-1]) + 1)
+    seconds_NBCR = _seconds(leaf, number_N, size_B)
+    within_NBCR = np.isfinite(seconds_NBCR) & (leaf.microbatches * seconds_NBCR <= cut_off * (1 + TOLERANCE))
+    held_N = np.where(within_NBCR.any(axis=2), size_B[:, None], 0).max(axis=1).sum(axis=1)
+    worse_NBCR = ~within_NBCR[1:] | (seconds_NBCR[:-1] <= seconds_NBCR[1:])
+    is_dominated_N = np.append(False, worse_NBCR.all(axis=(1, 2, 3)))
+    number_N = number_N[(held_N >= leaf.num_layers) & ~is_dominated_N]
+    bound_N = np.zeros(len(number_N))
+    if number_N.any():
+        least_NRB = np.moveaxis(seconds_NBCR[number_N].min(axis=2), 1, 2)
+        rows = group.rows(np.zeros(len(number_N), dtype=np.int64))
+        bound_N = bounds_by_ranks(rows, cut_off, lambda _: least_NRB, PRECISION)
+    in_order = zip(bound_N.tolist(), number_N.tolist(), strict=True)
+    return [
+        (bound, replace(leaf, full_count=number)) for bound, number in sorted(in_order) if bound < cut_off
+    ]
 
 
 def good_of_numbers(leaf: Leaf, cut_off: float) -> tuple[tuple[Placement, float] | None, float]:
@@ -53,11 +74,11 @@ def good_of_numbers(leaf: Leaf, cut_off: float) -> tuple[tuple[Placement, float]
 
 def best_of_numbers(
     leaf: Leaf,
-    solve: Callable[[Leaf, float], Solution],
+    solve: Callable[..., Solution],
     incumbent: tuple[Placement, float] | None,
     cut_off: float,
 ) -> Solution:
-    """Best placement under any number; `solve(leaf, cut_off)` places one number."""
+    """Best placement under any number; `solve(leaf, cut_off=...)` places one number."""
     best, seconds = incumbent if incumbent else (None, math.inf)
     stopped: list[float] = []
     paths: list[CriticalPath] = []
@@ -65,7 +86,7 @@ def best_of_numbers(
     for bound, numbered_leaf in leaves_by_full_count(leaf, min(seconds, cut_off)):
         if bound >= min(seconds, cut_off):
             break
-        solution = solve(numbered_leaf, min(seconds, cut_off))
+        solution = solve(numbered_leaf, cut_off=min(seconds, cut_off))
         rounds, paths = rounds + solution.rounds, [*paths, *solution.paths]
         if solution.status == "stopped":
             stopped.append(max(bound, solution.bound))
@@ -89,34 +110,7 @@ def least_number(leaf: Leaf) -> int | None:
     return int(fits_N.argmax()) if fits_N.any() else None
 
 
-def numbers_in_time(leaf: Leaf, cut_off: float) -> list[tuple[float, int]]:
-    """Pairs of lower bound in seconds and number, bounds below `cut_off`, least bound first; of two numbers with which
-    the same stages fit only the smaller."""
-    group = RankCosts.of(leaf).limited_to(cut_off)
-    size_B = group.sizes
-    number_N = np.arange(int(size_B[-1]) + 1)
-    seconds_NBCR = _seconds(leaf, number_N, size_B)
-    within_NBCR = np.isfinite(seconds_NBCR) & (leaf.microbatches * seconds_NBCR <= cut_off * (1 + TOLERANCE))
-    held_N = np.where(within_NBCR.any(axis=2), size_B[:, None], 0).max(axis=1).sum(axis=1)
-    number_N = number_N[(held_N >= leaf.num_layers) & ~_dominated(seconds_NBCR, within_NBCR)]
-    if not number_N.any():
-        return [(0.0, number) for number in number_N.tolist()]
-    least_NRB = np.moveaxis(seconds_NBCR[number_N].min(axis=2), 1, 2)
-    rows = group.rows(np.zeros(len(number_N), dtype=np.int64))
-    bound_N = bounds_by_ranks(rows, cut_off, lambda _: least_NRB, PRECISION)
-    order = np.argsort(bound_N, kind="stable").tolist()
-    return [(float(bound_N[row]), int(number_N[row])) for row in order if bound_N[row] < cut_off]
-
-
-def _dominated(seconds_NBCR: Array, within_NBCR: Bools) -> Bools:
-    """Numbers that the number before dominates, (N,): every choice in time is in time there too, and as fast."""
-    dominated = np.zeros(len(seconds_NBCR), dtype=np.bool_)
-    worse = ~within_NBCR[1:] | (seconds_NBCR[:-1] <= seconds_NBCR[1:])
-    dominated[1:] = worse.all(axis=(1, 2, 3))
-    return dominated
-
-
 def _seconds(leaf: Leaf, number_N: Ints, size_B: Ints) -> Array:
     """Seconds of one microbatch on a rank, (N, B, C, R); infinite where it does not fit."""
     seconds_NBR, _ = counted_mixes(leaf, number_N, size_B)
-    return seconds_NBR.reshape(len(number_N), len(size_B), leaf.classes, leaf.pp)
+    return seconds_NBR.reshape(len(number_N), len(size_B), leaf.kinds.classes, leaf.pp)

@@ -1,8 +1,8 @@
 """Best placement of one plain layout, by label setting and critical paths.
 
 **Paths.** A path is a chain of actions that every schedule of its kind contains, so its length is a lower
-bound for any durations, known without running the timeline. The integer program starts from some paths, and
-adds those that its solution violates; the bounds of `planner.bounds.steps` are the same paths, relaxed.
+bound for any durations, known without running the timeline. The integer program starts from those that are critical
+with one rank slowed, and adds those that its solution violates; `planner.bounds.steps` relaxes paths.
 
 Windows of 1F1B: rank r runs backward j just before forward j + p − r. So a forward that goes down from
 `first` to `last`, turns into the backward there that follows it, and comes up, is followed at `first` by the
@@ -39,12 +39,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
+from cost_models.schedules.registry import schedule_named
 from cost_models.schedules.timeline import CriticalPath
 from planner.bounds.steps import rank_sizes
 from planner.placement.leaf import (
@@ -53,201 +54,54 @@ from planner.placement.leaf import (
     Placement,
     ScenarioPaths,
     Solution,
-    Status,
     WeighedLeaf,
     proven,
 )
 from planner.placement.mixes import fastest_mixes
 from planner.placement.rank_costs import RankCosts
 
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """Windows that begin on one rank, one for each last rank: (windows,) each."""
-
-    rounds: Ints
-    remainder: Ints
-    transfers: Ints
-
-
-@lru_cache(maxsize=256)
-def windows_from(first: int, pp: int, microbatches: int) -> Windows | None:
-    """Rounds, remainder and transfers of the path through each window of ranks `first` … `last`, for last =
-    first … pp − 1; None if microbatches do not outlast the warm-up."""
-    after_warm_up = microbatches - 1 - (pp - first)
-    if after_warm_up < 0:
-        return None
-    length = np.arange(1, pp - first + 1)
-    rounds, remainder = np.divmod(after_warm_up, length)
-    return Windows(rounds, remainder, 2 * (pp - 1) + 2 * (pp - 1 - first) + rounds * 2 * (length - 1))
-
-
-def known_paths(leaf: Leaf) -> list[CriticalPath]:
-    """Paths that are rows of every program: at least one through each rank."""
-    ranks = range(leaf.pp)
-    paths = [_busy_rank(leaf, rank, returns=True) for rank in ranks]
-    paths += [_busy_rank(leaf, rank, returns=False) for rank in ranks if rank]
-    if leaf.steady == "queue":
-        paths += [_queue(leaf, rank) for rank in ranks]
-    elif leaf.steady == "pairs" and leaf.microbatches > leaf.pp:
-        paths += [_round_window(leaf, rank, rank) for rank in ranks]
-        paths.append(_round_window(leaf, 0, leaf.pp - 1))
-    return paths
-
-
-def longest_windows(leaf: Leaf, blocks_RP: Ints, max_paths: int) -> list[CriticalPath]:
-    """1F1B paths around windows of neighbouring ranks that are longest for one placement.
-
-    At most `max_paths` paths, longest first; for each window the path that ends on the rank where it is longest.
-    """
-    if leaf.steady != "pairs":
-        return []
-    forward_R = leaf.forward(blocks_RP)
-    both_R = forward_R + leaf.backward(blocks_RP)
-    before_R, delay = np.cumsum(both_R) - both_R, leaf.cost("p2p")
-    lead_R = np.cumsum(forward_R) - forward_R - before_R - np.arange(leaf.pp) * delay
-    lead_R = lead_R + leaf.once_a_step("sync", blocks_RP)
-    ways = []
-    for first in range(leaf.pp):
-        windows = windows_from(first, leaf.pp, leaf.microbatches)
-        if windows is None:
-            continue
-        end = int(lead_R[: first + 1].argmax())
-        around = np.append(before_R, both_R.sum())[first + 1 :] - before_R[first]
-        length = lead_R[end] - before_R[first] + windows.rounds * around + windows.remainder * both_R[first]
-        length = length + windows.transfers * delay
-        ways += [(seconds, first, first + index, end) for index, seconds in enumerate(length.tolist())]
-    longest = sorted(ways, key=lambda way: -way[0])[:max_paths]
-    return [_round_window(leaf, first, last, end) for _, first, last, end in longest]
-
-
-def _path(forward: Ints, backward: Ints, transfers: int, rank: int = 0) -> CriticalPath:
-    return CriticalPath(
-        forward_counts=forward,
-        backward_counts=backward,
-        weight_counts=backward,
-        p2p_count=transfers,
-        rank=rank,
-    )
-
-
-def _busy_rank(leaf: Leaf, rank: int, *, returns: bool) -> CriticalPath:
-    """Path down to a rank, through all its work, and (with `returns`) back up to rank 0."""
-    own_R = leaf.microbatches * (np.arange(leaf.pp) == rank)
-    down_R = (np.arange(leaf.pp) < rank).astype(np.int64)
-    if returns:
-        return _path(down_R + own_R, down_R + own_R, 2 * rank)
-    return _path(down_R + own_R, own_R, rank, rank)
-
-
-def _queue(leaf: Leaf, rank: int) -> CriticalPath:
-    """GPipe path: the first microbatch down, the others queueing at one rank both ways, the last one up."""
-    counts_R = np.ones(leaf.pp, dtype=np.int64)
-    counts_R[rank] = leaf.microbatches
-    return _path(counts_R, counts_R, 2 * (leaf.pp - 1))
-
-
-def _round_window(leaf: Leaf, first: int, last: int, end: int = 0) -> CriticalPath:
-    """1F1B path: the first microbatch down to a window of ranks, rounds in it, the last microbatch down and up.
-
-    The path begins with a forward pass on the ranks before `end` and ends on rank `end`.
-    """
-    windows = windows_from(first, leaf.pp, leaf.microbatches)
-    assert windows is not None
-    rounds, remainder, transfers = (
-        int(column[last - first]) for column in (windows.rounds, windows.remainder, windows.transfers)
-    )
-    rank_R = np.arange(leaf.pp)
-    counts_R = 1 + (rank_R >= first) + rounds * ((rank_R >= first) & (rank_R <= last))
-    counts_R[first] += remainder
-    return _path(counts_R, np.where(rank_R < end, 0, counts_R), transfers - end, end)
-
-
 SAME_LINE = 1e-12
 """Relative distance within which passes count as on one straight line."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Choices:
     """Block counts open to each rank, each under the fastest mix of recompute policies that fits."""
 
-    leaf: Leaf
-    first: int
-    """Index of the first choice: the smallest block count for a single kind."""
-    blocks: Ints
-    """Blocks under each policy, for each block count on each rank, (B, R, P)."""
-    backward: Array
-    """Seconds of one backward pass, (R, B)."""
-    useful: Bools
-    """Whether a rank may make the choice, (R, B)."""
-
-    @cached_property
-    def sizes(self) -> Ints:
-        """Block counts of the choices, (B,)."""
-        return (self.first + np.arange(len(self.blocks))) // self.leaf.classes
-
-    @cached_property
-    def classes(self) -> Ints:
-        """Class of positions where the blocks of a choice begin, (B,)."""
-        return (self.first + np.arange(len(self.blocks))) % self.leaf.classes
-
-    @cached_property
-    def forward(self) -> Array:
-        """Seconds of one forward pass, (R, B)."""
-        return self._affine(self.leaf.forward(self.leaf.no_blocks), self.leaf.by_stage("layer_forward"))
-
-    @cached_property
-    def seconds(self) -> Array:
+    def __init__(self, leaf: Leaf, first: int, blocks: Ints, useful: Bools) -> None:
+        self.leaf = leaf
+        self.first = first
+        """Index of the first choice: the smallest block count for a single kind."""
+        self.blocks = blocks
+        """Blocks under each policy, for each block count on each rank, (B, R, P)."""
+        self.useful = useful
+        """Whether a rank may make the choice, (R, B)."""
+        self.sizes, self.classes = np.divmod(first + np.arange(len(blocks)), leaf.kinds.classes)
+        """Block counts of the choices, and classes of positions where their blocks begin, (B,)."""
+        self.forward, self.backward = leaf.forward(blocks).T, leaf.backward(blocks).T
+        self.seconds = self.forward + self.backward
         """Seconds of one pass forward and back, (R, B)."""
-        return self.forward + self.backward
-
-    @cached_property
-    def sync(self) -> Array:
+        self.sync = leaf.once_a_step("sync", blocks).T
         """Seconds of gradient synchronisation after a rank's last action, (R, B)."""
-        return self._affine(
-            self.leaf.once_a_step("sync", self.leaf.no_blocks), self.leaf.by_rank("layer_sync")
-        )
-
-    @cached_property
-    def optimizer(self) -> Array:
+        self.optimizer = leaf.once_a_step("optimizer", blocks).T
         """Seconds of a rank's optimizer step, (R, B)."""
-        fixed_R = self.leaf.once_a_step("optimizer", self.leaf.no_blocks)
-        return self._affine(fixed_R, self.leaf.by_rank("layer_optimizer"))
-
-    @cached_property
-    def fixed(self) -> Array:
+        self.fixed = leaf.forward(leaf.no_blocks) + leaf.backward(leaf.no_blocks)
         """Seconds of one pass forward and back without blocks, (R,)."""
-        nothing = self.leaf.no_blocks
-        return self.leaf.forward(nothing) + self.leaf.backward(nothing)
-
-    @cached_property
-    def least_block(self) -> float:
-        """Minimum seconds that a block adds to a pass."""
         each_RB = (self.seconds - self.fixed[:, None]) / self.sizes
-        return float(each_RB[self.useful].min())
-
-    @cached_property
-    def on_a_line(self) -> bool:
-        """Whether the seconds of a pass depend only on the rank's block count, as under the fastest policy."""
+        self.least_block = float(each_RB[useful].min())
+        """Minimum seconds that a block adds to a pass."""
         line_RB = self.fixed[:, None] + self.least_block * self.sizes
         off_RB = np.abs(self.seconds - line_RB) > SAME_LINE * line_RB
-        return not bool((off_RB & self.useful).any())
+        self.on_a_line = not bool((off_RB & useful).any())
+        """Whether the seconds of a pass depend only on the rank's block count, as under the fastest policy."""
+        self.least_blocks = self.sizes[useful.argmax(axis=1)]
+        self.most_blocks = self.sizes[::-1][useful[:, ::-1].argmax(axis=1)]
+        """Minimum and maximum blocks of each rank, (R,)."""
 
     @cached_property
-    def least_blocks(self) -> Ints:
-        """Minimum blocks of each rank, (R,)."""
-        fewest: Ints = self.sizes[self.useful.argmax(axis=1)]
-        return fewest
-
-    @cached_property
-    def most_blocks(self) -> Ints:
-        """Maximum blocks of each rank, (R,)."""
-        greatest: Ints = self.sizes[::-1][self.useful[:, ::-1].argmax(axis=1)]
-        return greatest
-
-    def placement(self, layers_R: Ints) -> Placement:
-        """Placement with these block counts on the ranks."""
-        return Placement.of(self.table(layers_R))
+    def ways(self) -> Bools:
+        """Choices open to each rank, by the blocks before it, (R, L + 1, B); other ranks are not considered."""
+        begins: Bools = self.leaf.kinds.class_at[:, None] == self.classes
+        return self.useful[:, None, :] & begins
 
     def table(self, layers_KR: Ints) -> Ints:
         """Blocks under each policy, (..., R, P), for block counts of the ranks, (..., R)."""
@@ -256,32 +110,19 @@ class Choices:
     @cached_property
     def slowest_step(self) -> float:
         """Upper bound of the step of any placement from these choices, seconds."""
-        if self.leaf.classes == 1:
+        if self.leaf.kinds.classes == 1:
             return float(self.leaf.step_seconds(self.table(self.most_blocks)))
         chosen_BRP = np.where(self.useful.T[..., None], self.blocks, 0)
         return float(self.leaf.step_seconds(chosen_BRP.max(axis=0)))
 
-    def only(self, eligible_RB: Bools) -> Choices | None:
-        """Choices within `eligible_RB`; None if some rank has none left."""
-        useful_RB = self.useful & eligible_RB
-        if not useful_RB.any(axis=1).all():
-            return None
-        used = np.flatnonzero(useful_RB.any(axis=0))
-        span = slice(int(used[0]), int(used[-1]) + 1)
-        return replace(
-            self,
-            first=self.first + span.start,
-            blocks=self.blocks[span],
-            backward=self.backward[:, span],
-            useful=useful_RB[:, span],
-        )
 
-    def _affine(self, fixed_R: Array, each_R: Array) -> Array:
-        """Fixed value plus a value per block, (R, B); values per block are (R,), or (R, P) by kind and policy."""
-        if each_R.ndim > 1:
-            added_RB: Array = (self.blocks * each_R).sum(axis=-1).T
-            return fixed_R[:, None] + added_RB
-        return fixed_R[:, None] + each_R[:, None] * self.sizes
+def choices_among(leaf: Leaf, first: int, blocks_BRP: Ints, useful_RB: Bools) -> Choices | None:
+    """Choices from the first to the last that some rank may make; None if some rank may make none."""
+    if not useful_RB.any(axis=1).all():
+        return None
+    used = np.flatnonzero(useful_RB.any(axis=0)).tolist()
+    span = slice(used[0], used[-1] + 1)
+    return Choices(leaf, first + used[0], blocks_BRP[span], useful_RB[:, span])
 
 
 def choices_of(leaf: Leaf, target: float = math.inf) -> Choices | None:
@@ -295,30 +136,16 @@ def choices_of(leaf: Leaf, target: float = math.inf) -> Choices | None:
     if not len(sizes):
         return None
     seconds_BR, blocks_BRP = fastest_mixes(leaf, sizes)
-    fitting = Choices(
-        leaf=leaf,
-        first=sizes.start * leaf.classes,
-        blocks=blocks_BRP,
-        backward=leaf.backward(blocks_BRP).T,
-        useful=np.isfinite(seconds_BR).T,
-    )
-    return fitting.only((fitting.sizes >= least_R[:, None]) & (fitting.sizes <= most_R[:, None]))
-
-
-def all_ways(choices: Choices) -> Bools:
-    """Choices open to each rank, by the blocks before it, (R, L + 1, B); other ranks are not considered."""
-    kinds, positions = choices.leaf.kinds, choices.leaf.num_layers + 1
-    if kinds is not None:
-        begins: Bools = choices.useful[:, None, :] & (kinds.class_at[:, None] == choices.classes)
-        return begins
-    return np.broadcast_to(choices.useful[:, None, :], (choices.leaf.pp, positions, len(choices.sizes)))
+    size_B = np.repeat(sizes, leaf.kinds.classes)
+    useful_RB = np.isfinite(seconds_BR).T & (size_B >= least_R[:, None]) & (size_B <= most_R[:, None])
+    return choices_among(leaf, sizes.start * leaf.kinds.classes, blocks_BRP, useful_RB)
 
 
 def least_remaining(choices: Choices, ways: Bools, added_CRB: Array) -> Array:
     """(R + 1, C, L + 1) least sum that rank r and later ranks add, by the number of blocks before them;
     infinite if impossible.
 
-    `ways` (R, L + 1, B) are the remaining `all_ways`.
+    `ways` (R, L + 1, B) are those of `Choices.ways` that remain.
     """
     layers, pp = choices.leaf.num_layers, choices.leaf.pp
     least_CL = np.full((pp + 1, len(added_CRB), layers + 1), np.inf)
@@ -332,11 +159,6 @@ def least_remaining(choices: Choices, ways: Bools, added_CRB: Array) -> Array:
     return least_CL
 
 
-def most_remaining(choices: Choices, ways: Bools, added_CRB: Array) -> Array:
-    """Greatest sum that ranks r and later add, (R + 1, C, L + 1); minus infinity where impossible."""
-    return -least_remaining(choices, ways, -added_CRB)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Cuts:
     """Paths through the timeline, each a sum over ranks that no step undercuts."""
@@ -345,18 +167,11 @@ class Cuts:
     """Seconds that each choice of a rank adds to each path, (C, R, B)."""
     fixed: Array
     """Seconds of the path's transfers, (C,)."""
-    least_rest: Array
-    """`least_remaining`, (R + 1, C, L + 1)."""
-    most_rest: Array
-    """`most_remaining`, (R + 1, C, L + 1)."""
-    is_full_step: bool
+    is_full_step: bool = False
     """Whether the paths include the optimizer step and the overhead."""
 
-    def __len__(self) -> int:
-        return len(self.fixed)
 
-
-def cuts_of(choices: Choices, ways: Bools, paths: Sequence[CriticalPath]) -> Cuts:
+def cuts_of(choices: Choices, paths: Sequence[CriticalPath]) -> Cuts:
     """Cuts of paths, each with the synchronisation of its last rank."""
     shape = (len(paths), choices.leaf.pp, 1)
     forward = np.array([path.forward_counts for path in paths], dtype=np.float64).reshape(shape)
@@ -364,19 +179,7 @@ def cuts_of(choices: Choices, ways: Bools, paths: Sequence[CriticalPath]) -> Cut
     ends = np.array([path.rank for path in paths], dtype=np.int64)
     added = forward * choices.forward + backward * choices.backward
     added[np.arange(len(paths)), ends] += choices.sync[ends]
-    fixed = np.array([path.p2p_count for path in paths]) * choices.leaf.cost("p2p")
-    return cuts_that_add(choices, ways, added, fixed, is_full_step=False)
-
-
-def cuts_that_add(choices: Choices, ways: Bools, added: Array, fixed: Array, *, is_full_step: bool) -> Cuts:
-    """Cuts that add `added` (C, R, B) seconds on the ranks and `fixed` (C,) seconds."""
-    return Cuts(
-        added=added,
-        fixed=fixed,
-        least_rest=least_remaining(choices, ways, added),
-        most_rest=most_remaining(choices, ways, added),
-        is_full_step=is_full_step,
-    )
+    return Cuts(added=added, fixed=np.array([path.p2p_count for path in paths]) * choices.leaf.cost("p2p"))
 
 
 ROUNDING = 1e-11
@@ -389,10 +192,6 @@ MUCH = 8.0
 """Cap on compared sums and limits, in multiples of the target; larger values do not matter."""
 PIVOTS = 32
 """Labels compared with all others in one batch: enough for numpy, few enough to bound memory."""
-
-
-class TooManyLabelsError(Exception):
-    """Filling the first ranks takes more labels than the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,7 +207,7 @@ class Labels:
     optimizer: Array
     """Longest optimizer step of a filled rank, seconds (K,)."""
     lead: Array
-    """Largest F_e − S_e − e c + synchronisation of e over the filled ranks e (see `windows`)."""
+    """Largest F_e − S_e − e c + synchronisation of e over the filled ranks e: see windows of 1F1B above."""
     limit: Array
     """Upper limits of `seconds` once the ranks before each boundary are filled, (K, R + 1)."""
     cuts: Array
@@ -424,25 +223,45 @@ class Labels:
         return Labels(**{one.name: getattr(self, one.name)[index] for one in fields(self)})
 
 
-@dataclass(frozen=True, kw_only=True)
 class LabelPass:
     """One pass over the ranks, which finds the placements that may take at most `target` seconds."""
 
-    choices: Choices
-    ways: Bools
-    """Whether a rank may make a choice, by the blocks before it, (R, L + 1, B)."""
-    cuts: Cuts
-    target: float
-    most_labels: int
+    def __init__(self, choices: Choices, ways: Bools, cuts: Cuts, target: float) -> None:
+        """`ways` (R, L + 1, B): whether a rank may make a choice, by the blocks before it."""
+        self.choices, self.ways, self.cuts = choices, ways, cuts
+        self.target = min(target, choices.slowest_step * (1 + TOLERANCE))
+        self._steady = schedule_named(choices.leaf.schedule).steady
+        self._rest_seconds = least_remaining(choices, ways, choices.seconds[None])[:, 0]
+        """Minimum seconds of one pass through the ranks not filled yet, (R + 1, L + 1)."""
+        self._least_of_cuts = least_remaining(choices, ways, cuts.added)
+        self._most_of_cuts = -least_remaining(choices, ways, -cuts.added)
+        """Minimum and maximum seconds that ranks not filled yet add to each cut, (R + 1, C, L + 1)."""
+        possible = np.isfinite(self._rest_seconds)
+        self._least_reached = possible.argmax(axis=1)
+        self._most_reached = choices.leaf.num_layers - possible[:, ::-1].argmax(axis=1)
+        """Minimum and maximum blocks before each boundary on any way to the end, (R + 1,)."""
+        slowest_R = np.where(choices.useful, choices.seconds, 0.0).max(axis=1)
+        each_R = np.stack([choices.fixed, slowest_R, choices.least_blocks, choices.most_blocks])
+        self._sums_before = np.concatenate([np.zeros((4, 1)), np.cumsum(each_R, axis=1)], axis=1)
+        """Sums over the ranks before each boundary, (4, R + 1): seconds of one pass without blocks, its maximum, and
+        minimum and maximum blocks."""
 
-    def run(self) -> tuple[Labels, Bools]:
-        """Labels that reach the last rank, and (R, L + 1, B): the ways that some label takes to do so.
-
-        Raises:
-            TooManyLabelsError: more than `most_labels` would have to be kept.
-        """
-        labels, steps = self._start(), []
-        for rank in range(self.choices.leaf.pp):
+    def run(self) -> tuple[Labels, Bools] | None:
+        """Labels that reach the last rank, and (R, L + 1, B): the ways that some label takes to do so; None if there
+        would be more than `MOST_LABELS`."""
+        leaf, steps = self.choices.leaf, []
+        least_R = np.where(self.choices.useful, self.choices.optimizer, np.inf).min(axis=1)
+        labels = Labels(
+            blocks=np.zeros(1, dtype=np.int64),
+            seconds=np.zeros(1),
+            forward=np.zeros(1),
+            optimizer=np.full(1, least_R.max()),
+            lead=np.full(1, -NO_LIMIT),
+            limit=np.full((1, leaf.pp + 1), NO_LIMIT),
+            cuts=np.zeros((1, len(self.cuts.fixed))),
+            sizes=np.zeros((1, 0), dtype=np.int64),
+        )
+        for rank in range(leaf.pp):
             labels = self._trimmed(self._extended(labels, rank), rank)
             size = labels.sizes[:, -1]
             steps.append(np.unique(np.stack([labels.blocks - size, size], axis=1), axis=0))
@@ -450,113 +269,87 @@ class LabelPass:
                 labels = labels.rows(undominated(labels.blocks, self._merits(labels, rank)))
             if not len(labels):
                 return labels, np.zeros_like(self.ways)
-            if len(labels) > self.most_labels:
-                raise TooManyLabelsError
+            if len(labels) > MOST_LABELS:
+                return None
         return labels, self._on_a_way(steps)
-
-    def _start(self) -> Labels:
-        leaf = self.choices.leaf
-        least_R = np.where(self.choices.useful, self.choices.optimizer, np.inf).min(axis=1)
-        return Labels(
-            blocks=np.zeros(1, dtype=np.int64),
-            seconds=np.zeros(1),
-            forward=np.zeros(1),
-            optimizer=np.full(1, least_R.max()),
-            lead=np.full(1, -NO_LIMIT),
-            limit=np.full((1, leaf.pp + 1), NO_LIMIT),
-            cuts=np.zeros((1, len(self.cuts))),
-            sizes=np.zeros((1, 0), dtype=np.int64),
-        )
 
     def _extended(self, labels: Labels, rank: int) -> Labels:
         """Extend each label by each choice of the next rank, if paths that end there leave time for it."""
         choices, leaf = self.choices, self.choices.leaf
-        useful = np.flatnonzero(choices.useful[rank])
-        parents = np.repeat(np.arange(len(labels)), len(useful))
-        picks = np.tile(useful, len(labels))
-        blocks = labels.blocks[parents] + choices.sizes[picks]
-        placeable = np.flatnonzero(
-            self.ways[rank, labels.blocks[parents], picks] & (blocks <= leaf.num_layers)
-        )
-        parents, picks, blocks = parents[placeable], picks[placeable], blocks[placeable]
-        before_K, seconds = labels.seconds[parents], choices.seconds[rank, picks]
-        optimizer = np.maximum(labels.optimizer[parents], choices.optimizer[rank, picks])
-        lead = labels.forward[parents] - before_K - rank * leaf.cost("p2p") + choices.sync[rank, picks]
-        lead = np.maximum(labels.lead[parents], lead)
-        cuts = labels.cuts[parents] + self.cuts.added[:, rank, picks].T
-        room = self._room(optimizer)
-        rest_K = self._rest_seconds[rank + 1, 0, blocks]
-        busiest = self._busy(rank, before_K, seconds, rest_K)
-        in_time = (before_K + seconds <= labels.limit[parents, rank + 1] * (1 + ROUNDING)) & np.isfinite(
-            rest_K
-        )
-        in_time &= lead + busiest <= room
-        cut_seconds = cuts + self.cuts.fixed + self.cuts.least_rest[rank + 1][:, blocks].T
+        m, c = leaf.microbatches, leaf.cost("p2p")
+        has_blocks_KB = labels.blocks[:, None] + choices.sizes <= leaf.num_layers
+        parents, picks = np.nonzero(self.ways[rank, labels.blocks] & has_blocks_KB)
+        before = labels.rows(parents)
+        blocks, rank_K = before.blocks + choices.sizes[picks], choices.seconds[rank, picks]
+        rest_K = self._rest_seconds[rank + 1, blocks]
+        optimizer = np.maximum(before.optimizer, choices.optimizer[rank, picks])
+        lead = before.forward - before.seconds - rank * c + choices.sync[rank, picks]
+        lead = np.maximum(before.lead, lead)
+        cuts = before.cuts + self.cuts.added[:, rank, picks].T
+        busy = before.seconds + m * rank_K + 2 * rank * c  # all microbatches pass the rank
+        if self._steady == "queue":
+            busy = np.maximum(busy, before.seconds + m * rank_K + rest_K + 2 * (leaf.pp - 1) * c)
+        in_time = before.seconds + rank_K <= before.limit[:, rank + 1] * (1 + ROUNDING)
+        in_time &= np.isfinite(rest_K) & (lead + busy <= self._room(optimizer))
+        cut_seconds = cuts + self.cuts.fixed + self._least_of_cuts[rank + 1][:, blocks].T
         in_time &= (cut_seconds <= self._room_of_cuts(optimizer)[:, None]).all(axis=1)
         extended = Labels(
             blocks=blocks,
-            seconds=before_K + seconds,
-            forward=labels.forward[parents] + choices.forward[rank, picks],
+            seconds=before.seconds + rank_K,
+            forward=before.forward + choices.forward[rank, picks],
             optimizer=optimizer,
             lead=lead,
-            limit=labels.limit[parents],
+            limit=before.limit,
             cuts=cuts,
-            sizes=np.concatenate([labels.sizes[parents], choices.sizes[picks, None]], axis=1),
+            sizes=np.concatenate([before.sizes, choices.sizes[picks, None]], axis=1),
         ).rows(in_time)
-        self._limit_windows(extended, rank, before_K[in_time], seconds[in_time], rest_K[in_time])
+        self._limit_windows(extended, rank, before.seconds[in_time], rank_K[in_time], rest_K[in_time])
         return extended
-
-    def _busy(self, rank: int, before_K: Array, rank_K: Array, rest_K: Array) -> Array:
-        """Seconds of the path on which all microbatches pass one rank, without the lead, (K,)."""
-        m, c, pp = self.choices.leaf.microbatches, self.choices.leaf.cost("p2p"), self.choices.leaf.pp
-        busy = before_K + m * rank_K + 2 * rank * c
-        if self.choices.leaf.steady != "queue":
-            return busy
-        return np.maximum(busy, before_K + m * rank_K + rest_K + 2 * (pp - 1) * c)
 
     def _limit_windows(
         self, labels: Labels, rank: int, before_K: Array, rank_K: Array, rest_K: Array
     ) -> None:
         """Lower the limits to what the 1F1B windows that begin on a rank leave to the ranks after it."""
         leaf = self.choices.leaf
-        windows = windows_from(rank, leaf.pp, leaf.microbatches) if leaf.steady == "pairs" else None
-        if windows is None:
+        after_warm_up = leaf.microbatches - 1 - (leaf.pp - rank)
+        if self._steady != "pairs" or after_warm_up < 0:  # microbatches do not outlast the warm-up
             return
+        length_Q = np.arange(1, leaf.pp - rank + 1)
+        rounds_Q, remainder_Q = np.divmod(after_warm_up, length_Q)
+        transfers_Q = 4 * (leaf.pp - 1) - 2 * rank + rounds_Q * 2 * (length_Q - 1)
         in_all = before_K + rank_K + rest_K
         left_K = self._room(labels.optimizer) - labels.lead - 2 * in_all + before_K
-        left_KQ = left_K[:, None] - windows.transfers * leaf.cost("p2p") - windows.remainder * rank_K[:, None]
-        turns_Q = np.maximum(windows.rounds, 1)
+        left_KQ = left_K[:, None] - transfers_Q * leaf.cost("p2p") - remainder_Q * rank_K[:, None]
         no_round_KQ = np.where(left_KQ < 0, -1.0, NO_LIMIT)
-        limit_KQ = np.where(windows.rounds > 0, before_K[:, None] + left_KQ / turns_Q, no_round_KQ)
+        round_KQ = before_K[:, None] + left_KQ / np.maximum(rounds_Q, 1)
+        limit_KQ = np.where(rounds_Q > 0, round_KQ, no_round_KQ)
         np.minimum(labels.limit[:, rank + 1 :], limit_KQ, out=labels.limit[:, rank + 1 :])
 
     def _trimmed(self, labels: Labels, rank: int) -> Labels:
         """Drop labels that leave later ranks too little room, and limits and cuts that can no longer matter."""
-        choices = self.choices
-        later = slice(rank + 1, None)
-        fixed_Q, block = self._fixed_before[later] - self._fixed_before[rank + 1], choices.least_block
+        choices, block, later = self.choices, self.choices.least_block, slice(rank + 1, None)
+        sums = self._sums_before
+        fixed_Q, slowest_Q, held_Q, reach_Q = sums[:, later] - sums[:, rank + 1, None]
         limit_KQ = labels.limit[:, later] * (1 + ROUNDING)
         start_K = labels.seconds - block * labels.blocks
         most_KQ = (limit_KQ - start_K[:, None] - fixed_Q) / block
         most_KQ = np.floor(most_KQ + ROUNDING * (np.abs(most_KQ) + choices.leaf.num_layers))
-        reach_Q = self._most_blocks_before[later] - self._most_blocks_before[rank + 1]
-        most_KQ = np.minimum(most_KQ, np.minimum(labels.blocks[:, None] + reach_Q, self._reached[1][later]))
-        held_Q = self._fewest_blocks_before[later]
+        most_KQ = np.minimum(most_KQ, np.minimum(labels.blocks[:, None] + reach_Q, self._most_reached[later]))
         most_KQ = np.minimum.accumulate((most_KQ - held_Q)[:, ::-1], axis=1)[:, ::-1] + held_Q
         most_KQ = np.minimum.accumulate(most_KQ - reach_Q, axis=1) + reach_Q
-        needed_Q = self._reached[0][later]
-        rest_K = self._rest_seconds[rank + 1, 0, labels.blocks]
-        enough = (most_KQ >= np.maximum(needed_Q, labels.blocks[:, None] + held_Q - held_Q[0])).all(axis=1)
+        needed_Q = self._least_reached[later]
+        rest_K = self._rest_seconds[rank + 1, labels.blocks]
+        enough = (most_KQ >= np.maximum(needed_Q, labels.blocks[:, None] + held_Q)).all(axis=1)
         enough &= labels.seconds + rest_K <= limit_KQ[:, -1]
         if choices.on_a_line:
             limit_KQ = start_K[:, None] + fixed_Q + block * most_KQ
         else:
-            slowest_Q = self._slowest_before[later] - self._slowest_before[rank + 1]
             anyway_KQ = labels.seconds[:, None] + slowest_Q
             limit_KQ = np.where(limit_KQ >= anyway_KQ, NO_LIMIT, labels.limit[:, later])
         labels.limit[:, later] = limit_KQ
-        worst_KC = labels.cuts + self.cuts.fixed + self.cuts.most_rest[rank + 1][:, labels.blocks].T
-        labels.cuts[worst_KC <= self._room_of_cuts(self._longest_optimizer)] = -NO_LIMIT
+        worst_KC = labels.cuts + self.cuts.fixed + self._most_of_cuts[rank + 1][:, labels.blocks].T
+        longest = np.where(choices.useful, choices.optimizer, 0.0).max(axis=(0, 1))
+        labels.cuts[worst_KC <= self._room_of_cuts(longest)] = -NO_LIMIT
         return labels.rows(enough)
 
     def _merits(self, labels: Labels, rank: int) -> Array:
@@ -586,47 +379,6 @@ class LabelPass:
         if self.cuts.is_full_step:
             return np.full_like(optimizer, self.target * (1 + ROUNDING))
         return self._room(optimizer)
-
-    @cached_property
-    def _longest_optimizer(self) -> Array:
-        longest: Array = np.where(self.choices.useful, self.choices.optimizer, 0.0).max(axis=(0, 1))
-        return longest
-
-    @cached_property
-    def _rest_seconds(self) -> Array:
-        """Minimum seconds of one pass through the ranks not filled yet, (R + 1, 1, L + 1)."""
-        return least_remaining(self.choices, self.ways, self.choices.seconds[None])
-
-    @cached_property
-    def _fixed_before(self) -> Array:
-        """Seconds of one pass without blocks through the ranks before each boundary, (R + 1,)."""
-        return _sum_before(self.choices.fixed)
-
-    @cached_property
-    def _slowest_before(self) -> Array:
-        """Maximum seconds of one pass through the ranks before each boundary, (R + 1,)."""
-        return _sum_before(np.where(self.choices.useful, self.choices.seconds, 0.0).max(axis=1))
-
-    @cached_property
-    def _reached(self) -> tuple[Ints, Ints]:
-        """Minimum and maximum blocks before each boundary on any way to the end, (R + 1,) each."""
-        possible = np.isfinite(self._rest_seconds[:, 0])
-        last = possible.shape[1] - 1
-        return possible.argmax(axis=1), last - possible[:, ::-1].argmax(axis=1)
-
-    @cached_property
-    def _fewest_blocks_before(self) -> Array:
-        """Minimum blocks on the ranks before each boundary, (R + 1,)."""
-        return _sum_before(self.choices.least_blocks.astype(np.float64))
-
-    @cached_property
-    def _most_blocks_before(self) -> Array:
-        """Maximum blocks on the ranks before each boundary, (R + 1,)."""
-        return _sum_before(self.choices.most_blocks.astype(np.float64))
-
-
-def _sum_before(value_R: Array) -> Array:
-    return np.concatenate([[0.0], np.cumsum(value_R)])
 
 
 def undominated(kind: Ints, merits: Array) -> Bools:
@@ -665,7 +417,6 @@ MOST_PASSES = 24
 
 def place_by_labels(
     leaf: Leaf,
-    *,
     incumbent: Incumbent | None = None,
     cut_off: float = math.inf,
     met_paths: Sequence[CriticalPath] = (),
@@ -685,47 +436,38 @@ def place_by_labels(
     """
     best, best_seconds = incumbent if incumbent else (None, math.inf)
     paths: list[CriticalPath] = [*met_paths]
-    weighed_paths: list[ScenarioPaths] = []
-    status: Status | None = None
+    weighed, weighed_paths = leaf if isinstance(leaf, WeighedLeaf) else None, list[ScenarioPaths]()
     rounds = 0
-    while status is None:
+    while not (stopped := time.monotonic() >= deadline or rounds == most_rounds):
         target = min(best_seconds, cut_off) * (1 - TOLERANCE)
-        if time.monotonic() >= deadline or rounds == most_rounds:
-            status = "stopped"
-            break
         choices = choices_of(leaf, target)
         if choices is None:
             break
-        rounds, ways = rounds + 1, all_ways(choices)
-        cuts = (
-            _mean_path_cuts(leaf, choices, weighed_paths)
-            if isinstance(leaf, WeighedLeaf)
-            else cuts_of(choices, ways, paths)
-        )
-        try:
-            labels, _ = label_pass(choices, ways, cuts, target).run()
-        except TooManyLabelsError:
-            if not isinstance(leaf, WeighedLeaf):
+        rounds += 1
+        cuts = _mean_path_cuts(weighed, choices, weighed_paths) if weighed else cuts_of(choices, paths)
+        passed = LabelPass(choices, choices.ways, cuts, target).run()
+        if passed is None:
+            if not weighed:
                 return None
-            status = "stopped"
+            stopped = True
             break
-        if not len(labels):
+        sizes_KR, lead_K = passed[0].sizes, passed[0].lead
+        if not len(lead_K):
             break
-        sizes_KR = labels.sizes[np.argsort(labels.lead, kind="stable")[:MOST_CANDIDATES]]
-        blocks_KRP = choices.table(sizes_KR)
+        blocks_KRP = choices.table(sizes_KR[np.argsort(lead_K, kind="stable")[:MOST_CANDIDATES]])
         seconds_K = leaf.step_seconds(blocks_KRP)
-        if isinstance(leaf, WeighedLeaf):
-            weighed_paths.extend(leaf.bounding_path(blocks) for blocks in blocks_KRP)
+        if weighed:
+            weighed_paths.extend(map(weighed.bounding_path, blocks_KRP))
         else:
-            paths.extend(leaf.critical_path(blocks) for blocks in blocks_KRP)
+            paths.extend(map(leaf.critical_path, blocks_KRP))
         fastest = int(seconds_K.argmin())
         if seconds_K[fastest] < best_seconds:
             best, best_seconds = Placement.of(blocks_KRP[fastest]), float(seconds_K[fastest])
     return Solution(
-        status=status or proven(best_seconds, cut_off),
+        status="stopped" if stopped else proven(best_seconds, cut_off),
         placement=best,
         objective=best_seconds,
-        bound=0.0 if status == "stopped" else min(best_seconds, cut_off),
+        bound=0.0 if stopped else min(best_seconds, cut_off),
         rounds=rounds,
         paths=tuple(paths[len(met_paths) :]),
     )
@@ -739,36 +481,25 @@ def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = (
     choices = choices_of(leaf, target)
     if choices is None:
         return None
-    ways = all_ways(choices)
+    ways, cuts = choices.ways, cuts_of(choices, paths)
     for _ in range(MOST_PASSES):
         open_ways = ways.sum()
-        try:
-            cuts = cuts_of(choices, ways, paths)
-            _, ways = label_pass(choices, ways, cuts, target * (1 + TOLERANCE)).run()
-        except TooManyLabelsError:
+        passed = LabelPass(choices, ways, cuts, target * (1 + TOLERANCE)).run()
+        if passed is None:
             break
+        ways = passed[1]
         if ways.sum() == open_ways:
             break
-    used: Bools = np.any(ways, axis=1)
-    return choices.only(used)
-
-
-def label_pass(choices: Choices, ways: Bools, cuts: Cuts, target: float) -> LabelPass:
-    """Label pass over `ways` for a step of at most `target` seconds, capped at the slowest step."""
-    return LabelPass(
-        choices=choices,
-        ways=ways,
-        cuts=cuts,
-        target=min(target, choices.slowest_step * (1 + TOLERANCE)),
-        most_labels=MOST_LABELS,
-    )
+    useful_RB: Bools = choices.useful & ways.any(axis=1)
+    return choices_among(leaf, choices.first, choices.blocks, useful_RB)
 
 
 def _mean_path_cuts(leaf: WeighedLeaf, choices: Choices, paths: Sequence[ScenarioPaths]) -> Cuts:
     """One cut for each set of scenario paths, of their mean length in seconds: each path with the
     synchronisation of its last rank, one rank's optimizer step and the overhead of its scenario."""
-    leaves = leaf.scenario_leaves
-    scenario_choices = [replace(choices, leaf=x, backward=x.backward(choices.blocks).T) for x in leaves]
+    scenario_choices = [
+        Choices(one, choices.first, choices.blocks, choices.useful) for one in leaf.scenario_leaves
+    ]
     added = np.zeros((len(paths), leaf.pp, len(choices.sizes)))
     fixed = np.zeros(len(paths))
     for index, path_set in enumerate(paths):
@@ -780,4 +511,4 @@ def _mean_path_cuts(leaf: WeighedLeaf, choices: Choices, paths: Sequence[Scenari
             seconds[slowest] += costs.optimizer[slowest]
             added[index] += share * seconds
             fixed[index] += share * (path.p2p_count * costs.leaf.cost("p2p") + costs.leaf.overhead)
-    return cuts_that_add(choices, all_ways(choices), added, fixed, is_full_step=True)
+    return Cuts(added=added, fixed=fixed, is_full_step=True)

@@ -28,9 +28,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pulp
@@ -39,20 +40,12 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.errors import RunError
 from cost_models.schedules.timeline import CriticalPath
 from planner.exact.counts import best_of_numbers, leaves_by_full_count
-from planner.exact.labels import (
-    Choices,
-    choices_in_time,
-    choices_of,
-    known_paths,
-    longest_windows,
-    place_by_labels,
-)
+from planner.exact.labels import Choices, Incumbent, choices_in_time, choices_of, place_by_labels
 from planner.exact.solvers import Interrupt, Solved, SolverName, available_solver, solve
-from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, proven
+from planner.objectives import Settled
+from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, Status, proven
 from planner.placement.patterns import chunk_patterns
 
-CUTS_PER_ROUND = 64
-"""Maximum number of paths added as rows in one round: enough to save rounds, few enough to stay small."""
 OVERLOOKED = 1e-5
 """Relative violation of a limit that a solver may overlook; patterns that exceed memory by less are left out."""
 
@@ -64,27 +57,40 @@ class Columns(NamedTuple):
     """Blocks that each column places, (J, S, P)."""
     stage: Ints
     """Stage of each column, (J,); −1 for a pattern of all stages."""
-    start: Ints | None = None
-    """Class of positions where each column's stage begins, (J,); None for a single kind of blocks."""
-    number: Ints | None = None
-    """Number of first blocks recomputed in full, (J,); None if stages do not share a number."""
+    start: Ints
+    """Class of positions where each column's stage begins, (J,)."""
+    number: Ints
+    """Number of first blocks recomputed in full, (J,); 0 if stages do not share a number."""
+
+    @classmethod
+    def of_stages(
+        cls, leaf: Leaf, stage_J: Ints, blocks_JP: Ints, start_J: Ints, number: Ints | int
+    ) -> Columns:
+        """Columns that place blocks, (J, P), on one stage each."""
+        blocks = np.zeros((len(stage_J), *leaf.no_blocks.shape), dtype=np.int64)
+        blocks[np.arange(len(stage_J)), stage_J] = blocks_JP
+        return cls(blocks, stage_J, start_J, np.broadcast_to(number, stage_J.shape))
+
+    @classmethod
+    def of_patterns(cls, patterns: Ints) -> Columns:
+        """Columns of patterns, (J, S, P)."""
+        none = np.zeros(len(patterns), dtype=np.int64)
+        return cls(patterns, none - 1, none, none)
 
     def only(self, mask: Bools) -> Columns:
         """Columns selected by a mask."""
-        start, number = (None if column is None else column[mask] for column in (self.start, self.number))
-        return Columns(self.blocks[mask], self.stage[mask], start, number)
+        return Columns(*(column[mask] for column in self))
 
     @classmethod
     def joined(cls, tables: Sequence[Columns]) -> Columns:
         """Concatenation of several tables of columns."""
-        blocks, stage = (
-            np.concatenate([table.blocks for table in tables]),
-            np.concatenate([table.stage for table in tables]),
-        )
-        starts = [table.start for table in tables if table.start is not None]
-        numbers = [table.number for table in tables if table.number is not None]
-        start, number = (np.concatenate(table) if table else None for table in (starts, numbers))
-        return cls(blocks, stage, start, number)
+        return cls(*map(np.concatenate, zip(*tables, strict=True)))
+
+    @property
+    def num_blocks(self) -> Ints:
+        """Number of blocks that each column places, (J,)."""
+        total: Ints = self.blocks.sum(axis=(1, 2))
+        return total
 
 
 @dataclass(eq=False)
@@ -104,14 +110,6 @@ class Choice:
         """Σ coefficient · x over the columns."""
         terms = zip(self.x, coefficients.tolist(), strict=True)
         return pulp.LpAffineExpression({x: value for x, value in terms if value})
-
-    def violated_paths(self, placement: Placement) -> list[CriticalPath]:
-        """Paths that need no timeline and that the placement violates, longest first."""
-        windows = longest_windows(self.leaf, placement.table, CUTS_PER_ROUND) if self.leaf.is_plain else []
-        longest_known = path_lengths(self.leaf, self.paths, placement.table).max(initial=0.0)
-        length = path_lengths(self.leaf, windows, placement.table)
-        limit = longest_known * (1 + TOLERANCE)
-        return [path for path, seconds in zip(windows, length, strict=True) if seconds > limit]
 
     def placement(self) -> Placement:
         """Placement in the solver's solution, if it chooses this layout."""
@@ -142,8 +140,8 @@ class Program:
         """Raise the bound of a layout that is not placed."""
         self._cost[self.y[number]] = seconds / self.scale
 
-    def place(self, number: int, leaf: Leaf, columns: Columns) -> Choice:
-        """Replace the bound of a layout by its placements."""
+    def place(self, number: int, leaf: Leaf, columns: Columns, paths: Iterable[CriticalPath]) -> None:
+        """Replace the bound of a layout by its placements, with known paths as rows."""
         y = self.y[number]
         names = (f"x_{number}_{j}" for j in range(len(columns.blocks)))
         x = [self.problem.add_variable(name, cat=pulp.LpBinary) for name in names]
@@ -153,7 +151,8 @@ class Program:
         self.one_size_a_stage_and_all_layers(choice)
         self.every_rank_within_its_memory(choice)
         self.optimizer_step_is_no_shorter_than_any(choice)
-        return choice
+        for path in paths:
+            self.step_is_no_shorter_than_path(choice, path)
 
     @property
     def chosen_layout(self) -> int:
@@ -185,29 +184,27 @@ class Program:
         for stage in np.unique(choice.columns.stage).tolist():
             sizes = choice.sum((choice.columns.stage == stage).astype(np.float64))
             self.problem += sizes - choice.y == 0, f"one_size_{name}_{stage}"
-        layers = choice.sum(choice.columns.blocks.sum(axis=(1, 2)).astype(np.float64))
+        layers = choice.sum(choice.columns.num_blocks.astype(np.float64))
         self.problem += layers - choice.leaf.num_layers * choice.y == 0, f"all_layers_{name}"
 
     def stages_begin_where_others_end(self, choice: Choice) -> None:
-        """For each class of positions: Σ_j x[l, j] over a stage's columns that begin in the class = Σ over
-        the columns of the stage before that end in it, with several kinds of blocks. The columns of the first
-        stage all begin with the model."""
-        stage_J, start_J, kinds = choice.columns.stage, choice.columns.start, choice.leaf.kinds
-        if start_J is None or kinds is None:
-            return
-        end_J = kinds.after(start_J, choice.columns.blocks.sum(axis=(1, 2)))
-        for stage in range(1, choice.leaf.num_stages):
-            for start in range(kinds.classes):
-                begins = (stage_J == stage) & (start_J == start)
+        """For each class of positions but the first: Σ_j x[l, j] over a stage's columns that begin in the class =
+        Σ over the columns of the stage before that end in it. The columns of the first stage all begin with the
+        model. What is left of a stage's one size is the first class."""
+        stage_J, kinds = choice.columns.stage, choice.leaf.kinds
+        end_J = kinds.after(choice.columns.start, choice.columns.num_blocks)
+        for stage in range(1, choice.leaf.num_stages if choice.leaf.is_plain else 1):
+            for start in range(1, kinds.classes):
+                begins = (stage_J == stage) & (choice.columns.start == start)
                 ends = (stage_J == stage - 1) & (end_J == start)
                 flow = choice.sum(begins.astype(np.float64) - ends)
                 self.problem += flow == 0, f"joined_{choice.y.name}_{stage}_{start}"
 
     def stages_recompute_as_many(self, choice: Choice) -> None:
-        """For each number of blocks in full: Σ_j x[l, j] over a stage's columns with the number = Σ over
+        """For each number of blocks in full but the first: Σ_j x[l, j] over a stage's columns with the number = Σ over
         those of the first stage."""
         stage_J, number_J = choice.columns.stage, choice.columns.number
-        for number in np.unique(number_J).tolist() if number_J is not None else ():
+        for number in np.unique(number_J)[1:].tolist():
             for stage in range(1, choice.leaf.num_stages):
                 own_J = (number_J == number) * ((stage_J == stage).astype(np.float64) - (stage_J == 0))
                 self.problem += choice.sum(own_J) == 0, f"as_many_{choice.y.name}_{stage}_{number}"
@@ -244,18 +241,30 @@ class Program:
         return longest + float(leaf.once_a_step("optimizer", blocks).max()) + leaf.overhead
 
 
+SLOWED = 1.05
+"""Factor by which one rank is slowed to find the path through it."""
+HANDED_OVER = 1e-3
+"""Delay between ranks while paths are sought, in forward passes."""
+
+
+def paths_through(leaf: Leaf) -> list[CriticalPath]:
+    """Critical paths of a pipeline with one rank slowed: every rank in turn, or three where stages are nearly equal."""
+    paths = []
+    for rank in range(leaf.pp) if leaf.is_plain else sorted({0, leaf.pp // 2, leaf.pp - 1}):
+        forward_S = np.where(leaf.rank_of_stage == rank, SLOWED, 1.0)
+        halves = (forward_S, forward_S) if leaf.splits_backward else (2 * forward_S, 0 * forward_S)
+        tail_R = HANDED_OVER * np.arange(leaf.pp)[::-1]
+        paths.append(leaf.timeline.critical_path(forward_S, halves[0], HANDED_OVER, tail_R, halves[1]))
+    return paths
+
+
 def stage_columns(choices: Choices) -> Columns:
-    """Columns of a plain pipeline: one for each useful number of blocks on each stage."""
-    stage_J, index_J = np.nonzero(choices.useful)
-    blocks = np.zeros((len(stage_J), *choices.leaf.no_blocks.shape), dtype=np.int64)
-    blocks[np.arange(len(stage_J)), stage_J] = choices.blocks[index_J, stage_J]
+    """Columns of a plain pipeline: one for each useful number of blocks on each stage; the first begins the model."""
     leaf = choices.leaf
-    number_J = None if leaf.full_count is None else np.full(len(stage_J), leaf.full_count)
-    if leaf.kinds is None:
-        return Columns(blocks, stage_J, None, number_J)
-    start_J = choices.classes[index_J]
-    begins = (stage_J > 0) | (start_J == 0)
-    return Columns(blocks, stage_J, start_J, number_J).only(begins)
+    useful = choices.useful & ((np.arange(leaf.pp)[:, None] > 0) | (choices.classes == 0))
+    stage_J, index_J = np.nonzero(useful)
+    blocks_JP, start_J = choices.blocks[index_J, stage_J], choices.classes[index_J]
+    return Columns.of_stages(leaf, stage_J, blocks_JP, start_J, leaf.full_count or 0)
 
 
 def pattern_columns(leaf: Leaf, target: float) -> Columns | None:
@@ -264,13 +273,11 @@ def pattern_columns(leaf: Leaf, target: float) -> Columns | None:
     patterns = patterns[leaf.busy_seconds(patterns) <= target]
     fullest = (leaf.rank_bytes(patterns) / leaf.memory_limit.clip(min=1.0)).max(axis=-1, initial=0.0)
     patterns = patterns[leaf.fits(patterns) | (fullest > 1 + OVERLOOKED)]
-    return Columns(patterns, np.full(len(patterns), -1)) if len(patterns) else None
+    return Columns.of_patterns(patterns) if len(patterns) else None
 
 
 def path_lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Array:
     """(..., paths) seconds of each path plus the synchronisation of the rank it ends on, for blocks (..., S, P)."""
-    if not paths:
-        return np.zeros((*blocks.shape[:-2], 0))
     first_S, second_S = leaf.halves(blocks)
     return (
         leaf.forward(blocks) @ np.stack([path.forward_counts for path in paths], axis=1)
@@ -281,73 +288,40 @@ def path_lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Arr
     )
 
 
-Verdict = Literal["proven", "nothing", "stopped"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Minimum:
-    """Result of a minimisation; `bound` holds whatever the verdict.
-
-    `proven`: nothing takes less than `bound`; `nothing`: infeasible; `stopped`: out of time.
-    """
-
-    verdict: Verdict
-    fastest: tuple[Leaf, Placement, float] | None
-    """Layout, placement and exact step seconds of the fastest solution."""
-    bound: float
-    rounds: int
-    paths: tuple[CriticalPath, ...]
-    """Critical paths found during the solve."""
-
-
 def minimum(
     program: Program, solver: SolverName, *, known_seconds: float = math.inf, deadline: float = math.inf
-) -> Minimum:
-    """Minimum step time of a program; stops early once nothing can beat `known_seconds`."""
-    best: tuple[Leaf, Placement, float] | None = None
-    bound, rounds = 0.0, 0
+) -> Solution:
+    """Minimum step time of a program: `optimal` where nothing takes less than the bound, `infeasible` without
+    solutions; stops early once nothing can beat `known_seconds`."""
+    best, best_seconds, bound, rounds = None, math.inf, 0.0, 0
     critical: list[CriticalPath] = []
-
-    def answer(verdict: Verdict) -> Minimum:
-        return Minimum(verdict=verdict, fastest=best, bound=bound, rounds=rounds, paths=tuple(critical))
-
-    while True:
-        seconds_left = deadline - time.monotonic()
-        if seconds_left <= 0:
-            return answer("stopped")
+    status: Status = "stopped"
+    while (seconds_left := deadline - time.monotonic()) > 0:
         solved = program.solve(solver, seconds=seconds_left)
         rounds += 1
         if solved.verdict == "infeasible":
-            return answer("nothing" if best is None else "proven")
-        if solved.verdict == "stopped":
-            return answer("stopped")
+            status = "optimal" if best else "infeasible"
+        if solved.verdict != "optimal":
+            break
         choice = program.choices[program.chosen_layout]
         placement = choice.placement()
         seconds = choice.leaf.price(placement)
-        if best is None or seconds < best[2]:
-            best = choice.leaf, placement, seconds
-        bound = max(bound, program.modelled_seconds(choice, placement) if choice.paths else 0.0)
-        if min(best[2], known_seconds) <= bound * (1 + TOLERANCE):
-            return answer("proven")
+        if seconds < best_seconds:
+            best, best_seconds = placement, seconds
+        bound = max(bound, program.modelled_seconds(choice, placement))
+        if min(best_seconds, known_seconds) <= bound * (1 + TOLERANCE):
+            status = "optimal"
+            break
         critical.append(choice.leaf.critical_path(placement.table))
-        for path in [critical[-1], *choice.violated_paths(placement)]:
-            program.step_is_no_shorter_than_path(choice, path)
-
-
-RecordVerdict = Literal["equal", "stopped"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """Result of the program of record."""
-
-    solver: SolverName
-    layouts: int
-    """Number of layouts in the program."""
-    columns: int
-    objective: float
-    """Optimum in seconds; a lower bound if the solver was stopped."""
-    verdict: RecordVerdict
+        program.step_is_no_shorter_than_path(choice, critical[-1])
+    return Solution(
+        status=status,
+        placement=best,
+        objective=best_seconds,
+        bound=bound,
+        rounds=rounds,
+        paths=tuple(critical),
+    )
 
 
 class Survivor(NamedTuple):
@@ -366,32 +340,30 @@ def solve_record(
     *,
     deadline: float = math.inf,
     solver: SolverName | None = None,
-) -> Record:
-    """Solve the program over the surviving layouts and compare its optimum with the search's `best_seconds`.
+) -> Settled | None:
+    """Solve the program over the surviving layouts and compare its optimum with the search's `best_seconds`; None if
+    there is no time for it.
 
     Raises:
         RunError: they differ, so search and program cannot both be right.
     """
     name, target = solver or available_solver(), best_seconds * (1 + TOLERANCE)
-    columns = [(survivor, _columns(survivor, target)) for survivor in survivors]
-    fitting = [(survivor, table) for survivor, table in columns if table is not None]
+    tables = [(survivor, _columns(survivor, target)) for survivor in survivors]
+    fitting = [(survivor, table) for survivor, table in tables if table is not None]
     program = Program([0.0] * len(fitting), target)
-    for number, (survivor, table) in enumerate(fitting):
-        _add_paths(program, program.place(number, survivor.leaf, table), survivor)
+    for number, ((leaf, placement, met_paths), table) in enumerate(fitting):
+        own_path = [leaf.critical_path(placement.table)] if placement else []
+        program.place(number, leaf, table, [*paths_through(leaf), *met_paths, *own_path])
     program.problem += (program.step <= 1.0), "no_worse_than_known"
     result = minimum(program, name, deadline=deadline)
-    if result.verdict == "nothing":
-        raise _disagreement("nothing as good", best_seconds)
-    agrees = math.isclose(result.bound, best_seconds, rel_tol=10 * TOLERANCE)
-    if result.verdict == "proven" and not agrees:
-        raise _disagreement(f"{result.bound:.9g} s", best_seconds)
-    return Record(
-        solver=name,
-        layouts=len(survivors),
-        columns=sum(len(choice.x) for choice in program.choices.values()),
-        objective=result.bound,
-        verdict="equal" if result.verdict == "proven" else "stopped",
-    )
+    if result.status == "stopped":
+        return None
+    if result.status == "infeasible" or not math.isclose(result.bound, best_seconds, rel_tol=10 * TOLERANCE):
+        claim = "nothing as good" if result.status == "infeasible" else f"{result.bound:.9g} s"
+        message = f"the integer program finds {claim} where the search finds {best_seconds:.9g} s: one of them is wrong"
+        raise RunError(message, hint="please report the question")
+    columns = sum(len(choice.x) for choice in program.choices.values())
+    return Settled(solver=name, layouts=len(survivors), columns=columns, objective=result.bound)
 
 
 def _columns(survivor: Survivor, target: float) -> Columns | None:
@@ -406,30 +378,9 @@ def _columns(survivor: Survivor, target: float) -> Columns | None:
     return Columns.joined(tables) if tables else None
 
 
-def _add_paths(program: Program, choice: Choice, survivor: Survivor) -> None:
-    """Add the known paths of a layout as rows."""
-    leaf = survivor.leaf
-    paths = [*(known_paths(leaf) if leaf.is_plain else ()), *survivor.met_paths]
-    if survivor.placement is not None:
-        paths.append(leaf.critical_path(survivor.placement.table))
-    elif not leaf.is_plain:
-        blocks = choice.columns.blocks
-        paths.append(leaf.critical_path(blocks[np.argmin(leaf.busy_seconds(blocks))]))
-    for path in paths:
-        program.step_is_no_shorter_than_path(choice, path)
-
-
-def _disagreement(claim: str, best_seconds: float) -> RunError:
-    message = (
-        f"the integer program finds {claim} where the search finds {best_seconds:.9g} s: one of them is wrong"
-    )
-    return RunError(message, hint="please report the question")
-
-
 def best_placement(
     leaf: Leaf,
-    *,
-    incumbent: tuple[Placement, float] | None = None,
+    incumbent: Incumbent | None = None,
     cut_off: float = math.inf,
     met_paths: Sequence[CriticalPath] = (),
     deadline: float = math.inf,
@@ -441,36 +392,17 @@ def best_placement(
     monotonic clock.
     """
     if leaf.uses_full_counts and leaf.full_count is None:
-
-        def solve(numbered_leaf: Leaf, seconds: float) -> Solution:
-            return best_placement(
-                numbered_leaf,
-                cut_off=seconds,
-                met_paths=met_paths,
-                deadline=deadline,
-                most_rounds=most_rounds,
-            )
-
-        return best_of_numbers(leaf, solve, incumbent, cut_off)
-    solution = place_by_labels(
-        leaf,
-        incumbent=incumbent,
-        cut_off=cut_off,
-        met_paths=met_paths,
-        deadline=deadline,
-        most_rounds=most_rounds,
-    )
-    if solution is None:
-        solution = place_by_ilp(
-            leaf, incumbent=incumbent, cut_off=cut_off, met_paths=met_paths, deadline=deadline
+        solve_number = partial(
+            best_placement, met_paths=met_paths, deadline=deadline, most_rounds=most_rounds
         )
-    return solution
+        return best_of_numbers(leaf, solve_number, incumbent, cut_off)
+    solution = place_by_labels(leaf, incumbent, cut_off, met_paths, deadline, most_rounds)
+    return solution or place_by_ilp(leaf, incumbent, cut_off, met_paths, deadline)
 
 
 def place_by_ilp(
     leaf: Leaf,
-    *,
-    incumbent: tuple[Placement, float] | None = None,
+    incumbent: Incumbent | None = None,
     cut_off: float = math.inf,
     met_paths: Sequence[CriticalPath] = (),
     deadline: float = math.inf,
@@ -480,24 +412,15 @@ def place_by_ilp(
     best, best_seconds = incumbent if incumbent else (None, math.inf)
     to_beat = min(best_seconds, cut_off)
     choices = choices_of(leaf, to_beat)
-    bound, rounds, stopped = to_beat, 0, False
-    paths: tuple[CriticalPath, ...] = ()
+    result = Solution(status="infeasible", placement=None, objective=math.inf, bound=to_beat, rounds=0)
     if choices is not None:
         program = Program([0.0], min(to_beat, choices.slowest_step) * (1 + TOLERANCE))
-        choice = program.place(0, leaf, stage_columns(choices))
-        for path in [*known_paths(leaf), *met_paths]:
-            program.step_is_no_shorter_than_path(choice, path)
+        program.place(0, leaf, stage_columns(choices), [*paths_through(leaf), *met_paths])
         program.problem += (program.step <= 1.0), "no_worse_than_known"
         result = minimum(program, solver or available_solver(), known_seconds=to_beat, deadline=deadline)
-        if result.fastest is not None and result.fastest[2] < best_seconds:
-            _, best, best_seconds = result.fastest
-        rounds, paths, stopped = result.rounds, result.paths, result.verdict == "stopped"
-        bound = result.bound if stopped else min(best_seconds, cut_off)
-    return Solution(
-        status="stopped" if stopped else proven(best_seconds, cut_off),
-        placement=best,
-        objective=best_seconds,
-        bound=bound,
-        rounds=rounds,
-        paths=paths,
-    )
+    if result.objective < best_seconds:
+        best, best_seconds = result.placement, result.objective
+    result = replace(result, placement=best, objective=best_seconds)
+    if result.status == "stopped":
+        return result
+    return replace(result, status=proven(best_seconds, cut_off), bound=min(best_seconds, cut_off))

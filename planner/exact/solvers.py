@@ -56,7 +56,7 @@ def solve(
     At a time limit PuLP reports `status` Optimal for whatever was found; `sol_status` alone tells the difference.
     """
     stop = interrupt or Interrupt()
-    limit = max(seconds, 0.01) if math.isfinite(seconds) else None
+    limit = max(seconds, 0.01)
     if solver == "highs":
         with interruptible(stop):
             problem.solve(_highs(limit, gap, stop, watch))
@@ -65,11 +65,12 @@ def solve(
         bound = float(info.mip_dual_bound) if integer else -math.inf
         has_solution = math.isfinite(info.objective_function_value) and info.primal_solution_status == 2
     else:
-        problem.solve(_cbc(limit, gap))
-        bound, has_solution = (
-            -math.inf,
-            problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible),
+        options = {"timeLimit": None if math.isinf(limit) else limit, "gapRel": gap, "gapAbs": 0}
+        problem.solve(
+            pulp.getSolver("PULP_CBC_CMD", msg=False, threads=1, _skip_v4_deprecation=True, **options)
         )
+        bound = -math.inf
+        has_solution = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
     if problem.status == pulp.LpStatusInfeasible:
         return Solved(verdict="infeasible", bound=math.inf, has_solution=False)
     if problem.sol_status == pulp.LpSolutionOptimal and has_solution:
@@ -117,7 +118,7 @@ def bounds_with_variable(
     return bounds
 
 
-def _highs(limit: float | None, gap: float, stop: Interrupt, watch: Watch | None) -> pulp.LpSolver:
+def _highs(limit: float, gap: float, stop: Interrupt, watch: Watch | None) -> pulp.LpSolver:
     import highspy
 
     from planner.exact.highs import SilentHiGHS
@@ -131,20 +132,13 @@ def _highs(limit: float | None, gap: float, stop: Interrupt, watch: Watch | None
 
     kinds = highspy.cb.HighsCallbackType
     return SilentHiGHS(
-        threads=1,
-        timeLimit=limit,
-        gapRel=gap,
-        gapAbs=0,
+        time_limit=limit,
+        mip_rel_gap=gap,
+        mip_abs_gap=0.0,
         callbackTuple=(on_callback, None),
         callbacksToActivate=[kinds.kCallbackMipInterrupt, kinds.kCallbackSimplexInterrupt],
         primal_feasibility_tolerance=ROUNDING,
         mip_feasibility_tolerance=ROUNDING,
-    )
-
-
-def _cbc(limit: float | None, gap: float) -> pulp.LpSolver:
-    return pulp.getSolver(
-        "PULP_CBC_CMD", msg=False, threads=1, timeLimit=limit, gapRel=gap, gapAbs=0, _skip_v4_deprecation=True
     )
 
 

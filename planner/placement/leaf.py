@@ -11,7 +11,7 @@ blocks (S, K·P).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -23,7 +23,7 @@ from cost_models.axes.stages import mixes_of
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.risk import Risk, slowest, weigh
-from cost_models.schedules.registry import PLAIN, schedule_named
+from cost_models.schedules.registry import PLAIN
 from cost_models.schedules.timeline import CriticalPath
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Schedule
 from cost_models.specs.kinds import Kinds
@@ -90,7 +90,8 @@ class Leaf(Pipeline):
 
     has_replicas: ClassVar[bool] = False
     """Whether whole replicas lie in several pools, each with a share of the microbatches of its own."""
-    num_layers: int
+    kinds: Kinds
+    """Kind of every block."""
     allowed: Bools
     """(P,): the policies the blocks may use."""
     recompute: tuple[str, ...] | None = None
@@ -102,18 +103,20 @@ class Leaf(Pipeline):
     """Number of first blocks recomputed in full, if fixed."""
     least_blocks: int = 0
     """Minimum blocks of every rank: the layout offloads this number of blocks."""
-    kinds: Kinds | None = None
-    """Kinds of blocks; None for a single kind."""
     mean_costs: StageCosts | None = None
     """Costs of the mean block and of each kind, which bounds read; None for a single kind."""
+
+    @property
+    def num_layers(self) -> int:
+        """Number of blocks, L."""
+        return len(self.kinds.of_block)
 
     @cached_property
     def key(self) -> bytes:
         """Bytes of everything that decides the placement: leaves with equal keys differ only in name."""
-        pipeline = (self.schedule, self.pp, self.vpp, self.microbatches)
-        shape = repr(
-            (*pipeline, self.recompute, self.uses_full_counts, self.full_count, self.least_blocks)
-        ).encode()
+        names = ["schedule", "pp", "vpp", "microbatches", "recompute"]
+        names += ["uses_full_counts", "full_count", "least_blocks"]
+        shape = repr([getattr(self, name) for name in names]).encode()
         columns = (getattr(self.costs, name) for name in COLUMNS)
         return shape + b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
 
@@ -121,11 +124,6 @@ class Leaf(Pipeline):
     def is_plain(self) -> bool:
         """Whether every number of blocks on every stage is covered."""
         return self.schedule in PLAIN
-
-    @property
-    def steady(self) -> str | None:
-        """Kind of paths through a plain pipeline: see `PipelineSchedule.steady`."""
-        return schedule_named(self.schedule).steady
 
     @cached_property
     def sizes(self) -> range:
@@ -136,57 +134,37 @@ class Leaf(Pipeline):
     @property
     def no_blocks(self) -> Ints:
         """Placement without blocks, (S, P) zeros: prices what a stage costs without them."""
-        kinds = self.kinds.number if self.kinds else 1
-        return np.zeros((self.num_stages, kinds * len(self.allowed)), dtype=np.int64)
-
-    def in_sorts(self, blocks_SP: Ints, start: Ints | None = None) -> Ints:
-        """Blocks by kind and policy, (..., S, K·P): see `Kinds.in_sorts`."""
-        return self.kinds.in_sorts(blocks_SP, start) if self.kinds else blocks_SP
-
-    @property
-    def classes(self) -> int:
-        """Number of classes of positions where a stage may begin: see `Kinds.class_at`."""
-        return self.kinds.classes if self.kinds else 1
+        return np.zeros((self.num_stages, self.kinds.number * len(self.allowed)), dtype=np.int64)
 
     def choice_indices(self, layers_KR: Ints) -> Ints:
-        """Index of each rank's choice, (..., R): blocks times `classes` plus the class where they begin; one stage a
-        rank."""
+        """Index of each rank's choice, (..., R): blocks times `Kinds.classes` plus the class where they begin;
+        one stage a rank."""
         return self.choice_index(np.cumsum(layers_KR, axis=-1) - layers_KR, layers_KR)
 
     def choice_index(self, blocks_before: Ints, blocks: Ints) -> Ints:
         """Index of the choice of `blocks` blocks that follow `blocks_before`."""
-        if self.kinds is None:
-            return blocks
-        number: Ints = blocks * self.classes + self.kinds.class_at[np.minimum(blocks_before, self.num_layers)]
-        return number
+        return blocks * self.kinds.classes + self.kinds.class_at[np.minimum(blocks_before, self.num_layers)]
 
     def busy_seconds(self, blocks_SP: Ints) -> Array:
         """Lower bound of the step, seconds (...,): some rank does all its work between its first and its last
         microbatch."""
         forward_S, backward_S = self.forward(blocks_SP), self.backward(blocks_SP)
         stage_S = forward_S + backward_S
-        if self.splits_backward:  # weight halves may run while the last microbatch goes up
-            first_R = forward_S[..., : self.pp] + self.cost("p2p")
-        else:
-            first_R = stage_S[..., : self.pp] + 2 * self.cost("p2p")
+        # weight halves of a split backward pass may run while the last microbatch goes up
+        passes_S, crossings = (forward_S, 1) if self.splits_backward else (stage_S, 2)
+        first_R = passes_S[..., : self.pp] + crossings * self.cost("p2p")
         way_R = np.cumsum(first_R, axis=-1) - first_R
         busy_R = way_R + self.microbatches * self.sum_by_rank(stage_S)
         sync_R = self.once_a_step("sync", blocks_SP)
-        ends_on_first = not self.splits_backward
-        last = (busy_R + (sync_R[..., :1] if ends_on_first else sync_R)).max(axis=-1)
+        last = (busy_R + (sync_R if self.splits_backward else sync_R[..., :1])).max(axis=-1)
         total: Array = last + self.once_a_step("optimizer", blocks_SP).max(axis=-1) + self.overhead
         return total
 
     def critical_path(self, blocks_SP: Ints) -> CriticalPath:
         """The path, with the tail of its rank, that decides the step time of one placement."""
         first_S, second_S = self.halves(blocks_SP)
-        return self.timeline.critical_path(
-            self.forward(blocks_SP),
-            first_S,
-            self.cost("p2p"),
-            self.once_a_step("sync", blocks_SP),
-            second_S,
-        )
+        forward_S, sync_R = self.forward(blocks_SP), self.once_a_step("sync", blocks_SP)
+        return self.timeline.critical_path(forward_S, first_S, self.cost("p2p"), sync_R, second_S)
 
     def backward_durations(self, blocks_SP: Ints) -> Array:
         """Seconds of one backward pass, (..., S), by which placements of the same sizes are compared."""
@@ -207,11 +185,9 @@ class Leaf(Pipeline):
         return float(self.step_seconds(placement.table))
 
 
-def priced(costs: StageCosts, kinds: Kinds | None) -> dict[str, Any]:
+def priced(costs: StageCosts, kinds: Kinds) -> dict[str, Any]:
     """Fields of a leaf that hold its costs."""
-    if not costs.kinds:
-        return {"costs": costs}
-    return {"costs": costs.in_sorts, "mean_costs": costs, "kinds": kinds}
+    return {"costs": costs.in_sorts, "mean_costs": costs if costs.kinds else None, "kinds": kinds}
 
 
 Status = Literal["optimal", "cut off", "infeasible", "stopped"]
@@ -236,13 +212,6 @@ class Solution:
     """Number of label passes, or calls of the solver."""
     paths: tuple[CriticalPath, ...] = ()
     """Critical paths met on the way: lower bounds for any layout with the same schedule, ranks and microbatches."""
-
-    @property
-    def gap(self) -> float:
-        """(objective − bound) / objective; 0 is proof, 1 without a placement."""
-        if self.placement is None:
-            return 1.0
-        return max(0.0, 1.0 - self.bound / self.objective)
 
 
 def proven(seconds: float, cut_off: float) -> Status:
@@ -285,8 +254,7 @@ class WeighedLeaf(Leaf):
     @cached_property
     def key(self) -> bytes:
         columns = (getattr(self.scenarios, name) for name in COLUMNS)
-        mean: bytes = replace(self.scenario_leaves[0], costs=self.costs).key
-        return mean + b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
+        return super().key + b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
 
     def step_seconds(self, blocks_SP: Ints) -> Array:
         """Weighed step seconds over all scenarios, (...,)."""

@@ -15,6 +15,7 @@ candidate placements, P policies.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import combinations, product
@@ -41,11 +42,8 @@ def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Array
     if leaf.full_count is not None:
         seconds_NBR, blocks_NBRP = counted_mixes(leaf, np.array([leaf.full_count]), size_B)
         return seconds_NBR[0], blocks_NBRP[0]
-    if leaf.kinds is not None:
+    if leaf.kinds.number > 1 or leaf.recompute is not None:
         return _mixes_of_kinds(leaf, size_B)
-    if leaf.recompute is not None:
-        named_R, blocks_BRP = _named_mixes(leaf, leaf.recompute, size_B)
-        return _seconds(leaf, blocks_BRP, size_B[:, None] >= named_R), blocks_BRP
     backward_RP = np.where(leaf.allowed, leaf.by_rank("layer_backward"), np.inf)
     fastest_R = backward_RP.argmin(axis=1)
     blocks_BRP = _mixes_of(leaf, (int(fastest_R[0]),), size_B)
@@ -65,14 +63,12 @@ def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Array
 
 def counted_mixes(leaf: Leaf, number_N: Ints, size_B: Ints) -> tuple[Array, Ints]:
     """Seconds (N, B, R) and blocks (N, B, R, P) if the first `number_N` blocks of a stage are recomputed in full."""
-    blocks = first_in_full(size_B, number_N[:, None])[..., None, :]
-    begins = np.ones((1, len(size_B), 1), dtype=np.bool_)
-    if leaf.kinds is not None:
-        start_C = np.arange(leaf.classes)
-        blocks = leaf.in_sorts(blocks[:, :, None], start_C[:, None])
-        blocks = blocks.reshape(len(number_N), -1, 1, blocks.shape[-1])
-        begins = (start_C + size_B[:, None] <= leaf.num_layers).reshape(1, -1, 1)
-    blocks = np.broadcast_to(blocks, (*blocks.shape[:2], leaf.pp, blocks.shape[-1]))
+    start_C = np.arange(leaf.kinds.classes)
+    blocks = first_in_full(size_B, number_N[:, None])[:, :, None, None]
+    blocks = leaf.kinds.in_sorts(blocks, start_C[:, None])
+    begins = (start_C + size_B[:, None] <= leaf.num_layers).reshape(1, -1, 1)
+    shape = (len(number_N), begins.shape[1], leaf.pp, blocks.shape[-1])
+    blocks = np.broadcast_to(blocks, (*blocks.shape[:2], len(start_C), *shape[2:])).reshape(shape)
     return _seconds(leaf, blocks, begins), blocks
 
 
@@ -99,8 +95,7 @@ def every_mix(size: int, allowed: Bools) -> Ints:
 def _mixes_of_kinds(leaf: Leaf, size_B: Ints) -> tuple[Array, Ints]:
     """Seconds (B·C, R) and blocks (B·C, R, K·P) of the fastest mixes, C classes of positions for each number of
     blocks."""
-    assert leaf.kinds is not None
-    rows, every_C, policies = [], np.arange(leaf.classes), int(leaf.allowed.sum())
+    rows, every_C, policies = [], np.arange(leaf.kinds.classes), int(leaf.allowed.sum())
     has_one_mix = (
         policies == 1 or leaf.recompute is not None
     )  # one mix for each number of blocks: all at once
@@ -123,9 +118,8 @@ def _fastest_from(leaf: Leaf, size_B: Ints, start_C: Ints) -> tuple[Array, Ints]
     named_R = np.zeros(leaf.pp, dtype=np.int64)
     if leaf.recompute is not None:
         named_R, mixes_BRP = _named_mixes(leaf, leaf.recompute, size_B)
-        blocks = leaf.in_sorts(mixes_BRP[:, None, None], start_C[:, None, None])
+        blocks = leaf.kinds.in_sorts(mixes_BRP[:, None, None], start_C[:, None, None])
     else:
-        assert leaf.kinds is not None
         allowed, sizes = tuple(leaf.allowed.tolist()), tuple(size_B.tolist())
         blocks = _mixes_by_sort(leaf.kinds, sizes, allowed, tuple(start_C.tolist()))
     blocks_BCMRP = np.broadcast_to(blocks, (*blocks.shape[:3], leaf.pp, blocks.shape[-1]))
@@ -155,35 +149,27 @@ def _mixes_of(leaf: Leaf, policy_set: tuple[int, ...], size_B: Ints) -> Ints:
     """Fastest mix of the policies in `policy_set` that fits, if any does, (B, R, P)."""
     backward_RP, kept_RP = leaf.by_rank("layer_backward"), leaf.by_rank("layer_activation")
     faster_first_RU = np.array(policy_set)[np.argsort(backward_RP[:, policy_set], axis=1, kind="stable")]
-    live_R = leaf.memory.most_live
+    # three policies: the slowest one repeats where the set has fewer
+    policy_RU = faster_first_RU[:, np.minimum(np.arange(3), len(policy_set) - 1)]
+    fast_R, next_R, last_R = leaf.memory.most_live * np.take_along_axis(kept_RP, policy_RU, axis=1).T
     room_BR = leaf.memory_limit - leaf.memory.besides_blocks(size_B[:, None], policy_set)
-
-    def column(of_RP: Array, place: int) -> Array:
-        policy_R = faster_first_RU[:, min(place, len(policy_set) - 1)]
-        return np.take_along_axis(of_RP, policy_R[:, None], axis=1)[:, 0]
-
-    fast_R, next_R, last_R = (live_R * column(kept_RP, place) for place in range(3))
     last_K = np.arange(size_B[-1] + 1 if len(policy_set) == 3 else 1)
     rest_BK = size_B[:, None] - last_K
     rest_BRK = np.repeat(np.maximum(rest_BK, 0)[:, None, :], leaf.pp, axis=1)
-    room_BRK = room_BR[..., None] - last_R[:, None] * last_K
-    slack_BRK = room_BRK - rest_BRK * next_R[:, None]
+    slack_BRK = room_BR[..., None] - last_R[:, None] * last_K - rest_BRK * next_R[:, None]
     saved_R1 = (fast_R - next_R)[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         affordable_BRK = np.floor(np.where(saved_R1 > 0, slack_BRK / saved_R1, np.inf))
     fast_BRK = np.clip(affordable_BRK, 0, rest_BRK).astype(np.int64)
     counts_BRKU = np.stack([fast_BRK, rest_BRK - fast_BRK, np.broadcast_to(last_K, fast_BRK.shape)], axis=-1)
-    seconds_R = np.stack([column(backward_RP, place) for place in range(3)], axis=-1)
-    spent_BRK = (counts_BRKU * seconds_R[:, None, :]).sum(axis=-1)
+    seconds_RU = np.take_along_axis(backward_RP, policy_RU, axis=1)
+    spent_BRK = (counts_BRKU * seconds_RU[:, None, :]).sum(axis=-1)
     possible_BRK = (rest_BK[:, None, :] >= 0) & (slack_BRK - fast_BRK * saved_R1 >= 0)
-    best_BR1 = np.where(possible_BRK, spent_BRK, np.inf).argmin(axis=-1)[..., None]
-    blocks_BRP = np.zeros((len(size_B), leaf.pp, len(leaf.allowed)), dtype=np.int64)
-    for place in range(len(policy_set)):
-        count_BR1 = np.take_along_axis(counts_BRKU[..., place], best_BR1, axis=-1)
-        policy_BR1 = np.broadcast_to(faster_first_RU[None, :, place, None], count_BR1.shape)
-        np.put_along_axis(blocks_BRP, policy_BR1, count_BR1, axis=-1)
-    if len(policy_set) == 1:
-        blocks_BRP[..., policy_set[0]] = size_B[:, None]
+    best_BR = np.where(possible_BRK, spent_BRK, np.inf).argmin(axis=-1)
+    counts_BRU = np.take_along_axis(counts_BRKU, best_BR[..., None, None], axis=2)[:, :, 0]
+    blocks_BRP: Ints = (counts_BRU[..., None] * np.eye(len(leaf.allowed), dtype=np.int64)[policy_RU]).sum(
+        axis=2
+    )
     return blocks_BRP
 
 
@@ -220,7 +206,7 @@ def _among(leaf: Leaf, sizes: range) -> tuple[Placement, float] | None:
 
 def _best(leaf: Leaf, layers_KR: Ints, seconds_BR: Array, blocks_BRP: Ints) -> tuple[Placement, float] | None:
     """Fastest candidate, every rank under the fastest mix of policies that fits, and its step seconds."""
-    size_KR = leaf.choice_indices(layers_KR) - leaf.classes * leaf.sizes.start
+    size_KR = leaf.choice_indices(layers_KR) - leaf.kinds.classes * leaf.sizes.start
     rank_R = np.arange(leaf.pp)
     fits_K = np.isfinite(seconds_BR[size_KR, rank_R]).all(axis=1)
     if not fits_K.any():
@@ -234,27 +220,24 @@ def _best(leaf: Leaf, layers_KR: Ints, seconds_BR: Array, blocks_BRP: Ints) -> t
 def _balanced(leaf: Leaf, seconds_BR: Array) -> Ints:
     """Blocks of each rank, (K, R): the fastest slowest rank that can hold all blocks, less the surplus in several
     orders."""
-    low = leaf.sizes.start
-    if leaf.kinds is not None:  # the first rank begins the model, the others as most of them do
-        usual_R = np.where(np.arange(leaf.pp) > 0, leaf.classes - 1, 0)
-        seconds_BR = seconds_BR.reshape(-1, leaf.classes, leaf.pp)[:, usual_R, np.arange(leaf.pp)]
-    limits = np.unique(seconds_BR[np.isfinite(seconds_BR)])
+    low, classes = leaf.sizes.start, leaf.kinds.classes
+    # the first rank begins the model, the others as most of them do
+    usual_R = np.where(np.arange(leaf.pp) > 0, classes - 1, 0)
+    seconds_BR = seconds_BR.reshape(-1, classes, leaf.pp)[:, usual_R, np.arange(leaf.pp)]
+    limits = np.unique(seconds_BR[np.isfinite(seconds_BR)]).tolist()
 
     def largest_counts(limit: float) -> Ints:
         within_BR = seconds_BR <= limit
         most_R = low + len(within_BR) - 1 - within_BR[::-1].argmax(axis=0)
         return np.where(within_BR.any(axis=0), most_R, 0)
 
-    def enough(index: int) -> bool:
-        most_R = largest_counts(limits[index])
+    def enough(limit: float) -> bool:
+        most_R = largest_counts(limit)
         return bool(most_R.sum() >= leaf.num_layers and most_R.all())
 
-    first, last = 0, len(limits) - 1
-    if last < 0 or not enough(last):
+    first = bisect_left(limits, True, key=enough)
+    if first == len(limits):
         return np.empty((0, leaf.pp), dtype=np.int64)
-    while first < last:
-        middle = (first + last) // 2
-        first, last = (first, middle) if enough(middle) else (middle + 1, last)
     ranks = list(range(leaf.pp))
     from_ends = sorted(ranks, key=lambda rank: (min(rank, leaf.pp - 1 - rank), rank))
     orders = [ranks, ranks[::-1], from_ends]

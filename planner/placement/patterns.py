@@ -21,7 +21,7 @@ import numpy as np
 
 from cost_models.arrays import Bools, Ints
 from cost_models.axes.stages import ENDS
-from cost_models.schedules.registry import PLAIN, schedule_named
+from cost_models.schedules.registry import PLAIN, schedule_named, stages_of_rank
 from cost_models.specs.choices import Schedule
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
 
@@ -89,15 +89,10 @@ def blocks_of_chunks(ends_TP: Ints, sizes_C: Ints, per_chunk: bool = False) -> I
 
 @lru_cache(maxsize=256)
 def _patterns(
-    num_layers: int,
-    shape: tuple[int, int],
-    allowed: tuple[bool, ...],
-    stage_of: bytes,
-    smaller: int,
-    per_chunk: bool,
+    num_layers: int, shape: tuple[str, int, int], allowed: tuple[bool, ...], smaller: int, per_chunk: bool
 ) -> Ints:
-    """Every covered placement, (Z·T, S, P); `stage_of` is the schedule's table of stages, of `shape` (C, R)."""
-    stage_of_CR, stages = np.frombuffer(stage_of, dtype=np.int64).reshape(shape), shape[0] * shape[1]
+    """Every covered placement, (Z·T, S, P), of a `shape`: schedule, pp and vpp."""
+    stage_of_CR, stages = stages_of_rank(*shape).T, shape[1] * shape[2]
     sizes_ZS = chunk_sizes(num_layers, stages, smaller)
     parts = []
     for sizes_S in sizes_ZS:
@@ -114,14 +109,14 @@ def _patterns(
 def chunk_patterns(leaf: Leaf) -> Ints:
     """Every placement that the search covers for a leaf with several chunks a rank, (Z·T, S, P); for replicas however
     many stages are a block smaller."""
-    allowed, shape = tuple(leaf.allowed.tolist()), (leaf.vpp, leaf.pp)
-    stage_of, smaller = leaf.stage_of.astype(np.int64), leaf.pp if leaf.has_replicas else MOST_SMALLER
-    patterns = _patterns(leaf.num_layers, shape, allowed, stage_of.tobytes(), smaller, leaf.uses_full_counts)
+    shape, smaller = (leaf.schedule, leaf.pp, leaf.vpp), leaf.pp if leaf.has_replicas else MOST_SMALLER
+    allowed = tuple(leaf.allowed.tolist())
+    patterns = _patterns(leaf.num_layers, shape, allowed, smaller, leaf.uses_full_counts)
     if leaf.least_blocks:
-        blocks_R = patterns.sum(axis=-1)[:, stage_of].sum(axis=1)
+        blocks_R = patterns.sum(axis=-1)[:, leaf.stage_of].sum(axis=1)
         has_least: Bools = (blocks_R >= leaf.least_blocks).all(axis=1)
         patterns = patterns[has_least]
-    return leaf.in_sorts(patterns)
+    return leaf.kinds.in_sorts(patterns)
 
 
 def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, float] | None:
@@ -141,17 +136,17 @@ def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, floa
     together = 1
     if not leaf.has_replicas:  # whose shares of the microbatches decide what fits
         order, together = order[_undominated(leaf, patterns[order])], TIMED_TOGETHER
-    best: tuple[Placement, float] | None = None
+    best: Placement | None = None
     for start in range(0, len(order), together):
         batch = order[start : start + together]
-        batch = batch[busy[batch] < min(cut_off, best[1] if best else math.inf) * (1 - TOLERANCE)]
+        batch = batch[busy[batch] < cut_off * (1 - TOLERANCE)]
         if not len(batch):
             break
         seconds = leaf.step_seconds(patterns[batch])
         first = int(np.argmin(seconds))
-        if seconds[first] < min(cut_off, best[1] if best else math.inf):
-            best = Placement.of(patterns[batch[first]]), float(seconds[first])
-    return best
+        if seconds[first] < cut_off:
+            best, cut_off = Placement.of(patterns[batch[first]]), float(seconds[first])
+    return (best, cut_off) if best else None
 
 
 def _undominated(leaf: Leaf, patterns: Ints) -> Ints:

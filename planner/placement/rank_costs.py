@@ -20,12 +20,14 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
-from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, V_SHAPED, PipelineSchedule, schedule_named
+from cost_models.schedules.registry import SPLIT_BACKWARD, V_SHAPED, schedule_named
 from cost_models.specs.choices import SCHEDULES, Schedule
 from cost_models.specs.kinds import Kinds
 from planner.placement.leaf import TOLERANCE, Leaf, priced, stage_sizes
 
 Column = TypeVar("Column", Array, Bools)
+_OF_LEAF = ("pp", "vpp", "schedule", "kinds", "allowed", "uses_full_counts")
+"""Fields that a leaf has too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +46,10 @@ class RankCosts:
     schedule: Schedule
     microbatches: Ints
     """(N,)"""
-    num_layers: int
+    kinds: Kinds
+    """Kind of every block."""
     allowed: Bools
     """(P,)"""
-    kinds: Kinds | None = None
-    """Kinds of blocks; None for a single kind."""
     uses_full_counts: bool = False
     """See `Leaf.uses_full_counts`."""
     most_blocks: int | None = None
@@ -57,17 +58,8 @@ class RankCosts:
     @classmethod
     def of(cls, leaf: Leaf) -> RankCosts:
         """Costs of a single leaf."""
-        return cls(
-            costs=leaf.mean_costs or leaf.costs,
-            kinds=leaf.kinds,
-            pp=leaf.pp,
-            vpp=leaf.vpp,
-            schedule=leaf.schedule,
-            microbatches=np.array([leaf.microbatches]),
-            num_layers=leaf.num_layers,
-            allowed=leaf.allowed,
-            uses_full_counts=leaf.uses_full_counts,
-        )
+        shared = {name: getattr(leaf, name) for name in _OF_LEAF}
+        return cls(costs=leaf.mean_costs or leaf.costs, microbatches=np.array([leaf.microbatches]), **shared)
 
     @classmethod
     def of_rows(
@@ -82,33 +74,27 @@ class RankCosts:
     ) -> RankCosts:
         """Costs of layouts of one schedule, and of one pipeline shape unless they are for their quick bound in
         chunks."""
-        kinds = question.kinds
         return cls(
             costs=costs,
             pp=int(columns.pp[0]) if one_shape else columns.pp,
             vpp=int(columns.vpp[0]) if one_shape else columns.vpp,
             schedule=SCHEDULES[columns.schedule[0]],
             microbatches=columns.microbatches(question.training.global_batch),
-            num_layers=question.model.num_layers,
+            kinds=question.kinds,
             allowed=allowed,
-            kinds=kinds if kinds.number > 1 else None,
             uses_full_counts=uses_full_counts,
         )
 
     @property
     def leaf(self) -> Leaf:
         """The leaf of a single layout."""
-        pp, vpp = self.shape
-        return Leaf(
-            **priced(self.costs, self.kinds),
-            pp=pp,
-            vpp=vpp,
-            schedule=self.schedule,
-            microbatches=int(self.microbatches[0]),
-            num_layers=self.num_layers,
-            allowed=self.allowed,
-            uses_full_counts=self.uses_full_counts,
-        )
+        shared = {name: getattr(self, name) for name in _OF_LEAF}
+        return Leaf(microbatches=int(self.microbatches[0]), **shared | priced(self.costs, self.kinds))
+
+    @property
+    def num_layers(self) -> int:
+        """Number of blocks."""
+        return len(self.kinds.of_block)
 
     def __len__(self) -> int:
         return len(self.microbatches)
@@ -134,24 +120,9 @@ class RankCosts:
         return self.pp, self.vpp
 
     @property
-    def schedule_facts(self) -> PipelineSchedule:
-        """Properties of the schedule."""
-        return schedule_named(self.schedule)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether every number of blocks on every stage is covered."""
-        return self.schedule in PLAIN
-
-    @property
     def splits_backward(self) -> bool:
         """Whether weight halves of backward passes run at other times than input halves."""
         return self.schedule in SPLIT_BACKWARD
-
-    @property
-    def is_v_shaped(self) -> bool:
-        """Whether the first rank has the last stage too."""
-        return self.schedule in V_SHAPED
 
     @property
     def ranks_differ(self) -> bool:
@@ -181,7 +152,7 @@ class RankCosts:
 
     def with_ends(self, base: Array, embedding: Array, head: Array) -> Array:
         """Value of every rank plus those of the ranks with embedding and head, (N, R); all are (N, R or 1)."""
-        last = 0 if self.is_v_shaped else self.ranks[:, -1:]
+        last = 0 if self.schedule in V_SHAPED else self.ranks[:, -1:]
         sums: Array = (
             base + np.where(self.ranks == 0, embedding, 0.0) + np.where(self.ranks == last, head, 0.0)
         )
@@ -195,16 +166,14 @@ class RankCosts:
     @cached_property
     def of_kinds(self) -> tuple[RankCosts, ...]:
         """Costs with only the blocks of one kind, for each kind."""
-        if self.kinds is None:
+        if self.kinds.number == 1:
             return (self,)
         costs_and_counts = zip(self.costs.each_kind, self.kinds.counts, strict=True)
-        return tuple(
-            replace(self, costs=costs, num_layers=count, kinds=None) for costs, count in costs_and_counts
-        )
+        return tuple(replace(self, costs=own, kinds=Kinds((0,) * count)) for own, count in costs_and_counts)
 
     def in_kinds(self, blocks_TCP: Ints, begin_C: Ints) -> Ints:
         """Blocks of each kind, (T, C, K, P), of stages that begin at these blocks."""
-        blocks = blocks_TCP if self.kinds is None else self.kinds.in_sorts(blocks_TCP, begin_C)
+        blocks = self.kinds.in_sorts(blocks_TCP, begin_C)
         return blocks.reshape(*blocks_TCP.shape[:2], -1, blocks_TCP.shape[-1])
 
     def fullest_rank_value(self, value_of: Callable[[RankCosts], Array]) -> Array:
@@ -304,55 +273,15 @@ class RankCosts:
             np.arange(self.vpp) if isinstance(self.vpp, int) else np.concatenate([0 * vpp, vpp - 1], axis=2)
         )
         m_N11, rank = self.microbatches[:, None, None], self.ranks[..., None]
-        return self.schedule_facts.live_of_chunk(pp, vpp, m_N11, rank, chunk).astype(np.float64)
-
-    @cached_property
-    def live_on_first(self) -> tuple[Array, Ints]:
-        """Live microbatches of the first rank's first chunk, which has most, and of all its chunks, (N,) each."""
-        together = self.schedule_facts.live_of_rank(self.pp, self.vpp, self.microbatches, 0)
-        return self.live[:, 0, 0], together
-
-    @cached_property
-    def one_rank_has_both_ends(self) -> Bools:
-        """Whether embedding and head are both on the first rank, () or (N,)."""
-        return np.asarray(self.is_v_shaped | (np.asarray(self.pp) == 1))
-
-    @cached_property
-    def smallest_stage(self) -> Ints:
-        """Minimum blocks of a stage where stages are nearly equal, () or (N,)."""
-        return np.asarray(self.num_layers // (self.pp * self.vpp))
-
-    @cached_property
-    def smaller_stages(self) -> Ints:
-        """Number of stages at the ends with `smallest_stage` blocks where the others have one more; 0 where all are
-        equal."""
-        return np.asarray(-self.num_layers % (self.pp * self.vpp))
-
-    @cached_property
-    def largest_stage(self) -> Ints:
-        """Maximum blocks of a stage where stages are nearly equal."""
-        return self.smallest_stage + (self.smaller_stages > 0)
-
-    @cached_property
-    def missing_blocks(self) -> Ints:
-        """Maximum blocks that a rank with smaller stages lacks."""
-        missing: Ints = np.minimum(self.smaller_stages, 1 + self.one_rank_has_both_ends)
-        return missing
-
-    @cached_property
-    def fewest_on_rank(self) -> Ints:
-        """Minimum blocks of a rank where stages are nearly equal."""
-        return self.vpp * self.largest_stage - self.missing_blocks
+        return schedule_named(self.schedule).live_of_chunk(pp, vpp, m_N11, rank, chunk).astype(np.float64)
 
     @cached_property
     def free_bytes(self) -> Array:
         """Bytes left for blocks and their temporary sets during training, (N, R)."""
-        x = self.costs
-        embedding = self.by_rank(x.embedding_static) + self.live[..., 0] * self.by_rank(
-            x.embedding_activation
-        )
-        head = self.by_rank(x.head_static) + self.live[..., -1] * self.by_rank(x.head_activation)
-        return self.with_ends(self.by_rank(x.memory_limit - x.static), -embedding, -head)
+        x, by_rank = self.costs, self.by_rank
+        embedding = by_rank(x.embedding_static) + self.live[..., 0] * by_rank(x.embedding_activation)
+        head = by_rank(x.head_static) + self.live[..., -1] * by_rank(x.head_activation)
+        return self.with_ends(by_rank(x.memory_limit - x.static), -embedding, -head)
 
     @cached_property
     def working(self) -> Array:
@@ -393,13 +322,6 @@ class RankCosts:
             self.free_bytes[..., None] - self.working, by_rank(x.layer_static)[..., None] + kept_NRP
         )
         return np.where(self.allowed, np.minimum(fit_NRP, self.updatable[..., None]), -1.0)
-
-    @cached_property
-    def fit_at_full_speed(self) -> Array:
-        """Maximum blocks of a rank with one chunk under the fastest policy, (N, R)."""
-        is_fastest = self.block_seconds <= self.least_block_seconds[:, None] * (1 + TOLERANCE)
-        fit_NR: Array = np.where(self.by_rank(is_fastest), self.blocks_that_fit, -1.0).max(axis=-1)
-        return fit_NR
 
     @cached_property
     def least_work(self) -> Array:

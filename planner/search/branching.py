@@ -321,16 +321,9 @@ class BranchAndBound(Prover):
             leaves.setdefault(leaf.key, Survivor(leaf, incumbent[0] if incumbent else None, paths))
             if len(leaves) > MAX_ILP_LAYOUTS:
                 return
-        record = solve_record(
+        self.settled = solve_record(
             list(leaves.values()), self._best_seconds(), deadline=self._deadline, solver=solver
         )
-        if record.verdict == "equal":
-            self.settled = Settled(
-                solver=record.solver,
-                layouts=record.layouts,
-                columns=record.columns,
-                objective=record.objective,
-            )
 
     def _beaten(self, worst: float) -> Bools:
         """Rows whose proven best placement takes longer than `worst` seconds, (N,)."""

@@ -13,7 +13,6 @@ from itertools import chain, permutations, product
 
 import numpy as np
 
-from cost_models.arrays import Bools
 from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import USUAL_RING, Layout, Offload
 from cost_models.axes.stages import allowed_recompute
@@ -54,25 +53,25 @@ def enumerated_names(question: Question, limits: Restrictions) -> set[str] | Non
         return None
     if question.has_pools:
         return {str(layout) for layout in covered_in_pools(question, limits)[0]}
-    columns = covered(question, limits, hosts=False)
+    columns = covered(question, limits)
     return {str(columns.layout(row)) for row in range(len(columns))}
 
 
-def covered(question: Question, limits: Restrictions, *, hosts: bool = True) -> LayoutColumns:
-    """Every covered layout of a question on one kind of GPU; without `hosts` also those that overflow host memory."""
-    rows = written(question, limits, shapes_of_schedules=SCHEDULES)
-    rows = rows.rows(np.flatnonzero(_allowed(question, limits, rows)))
-    return _within_limits(
-        question, limits, rows.rows(np.flatnonzero(legal_rows(question, rows, hosts=hosts)))
-    )
+def covered(
+    question: Question, limits: Restrictions, schedules: Collection[str] = SCHEDULES
+) -> LayoutColumns:
+    """Every covered layout of a question on one kind of GPU, or with one stage a rank whatever their pools."""
+    rows = written(question, limits, schedules)
+    policies = set(policies_of(question, limits))
+    runs = np.array([bool(policies & set(allowed_recompute(name))) for name in SCHEDULES])
+    rows = rows.rows(np.flatnonzero(runs[rows.schedule] & allowed_rows(question, limits, rows)))
+    return _within_limits(question, limits, rows.rows(np.flatnonzero(legal_rows(question, rows))))
 
 
 def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Layout], list[Layout]]:
     """Covered layouts on several pools: those with stages in every order of the pools, and those of replicas
     in each pool."""
-    rows = written(question, limits, shapes_of_schedules=PLAIN)
-    legal = _allowed(question, limits, rows) & legal_rows(question, rows)
-    columns = _within_limits(question, limits, rows.rows(np.flatnonzero(legal)))
+    columns = covered(question, limits, PLAIN)
     stages: list[Layout] = []
     for layout in map(columns.layout, range(len(columns))):
         size = layout.tp * layout.data_ranks
@@ -84,6 +83,7 @@ def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Lay
                 stages += [placed] if not check(question, placed) else []
     if "replicas" not in limits.allowed or limits.trainer is not None:
         return stages, []
+    rows = written(question, limits, PLAIN)
     gpus = rows.tp * rows.cp * rows.pp
     fills = np.all([pool.cluster.num_gpus % gpus == 0 for pool in question.pools], axis=0)
     fills &= allowed_rows(question, limits, rows) & (rows.pp <= question.model.num_layers)
@@ -92,29 +92,19 @@ def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Lay
     return stages, [layout for layout in replicas if not check(question, layout)]
 
 
-def _allowed(question: Question, limits: Restrictions, columns: LayoutColumns) -> Bools:
-    """Layouts that restrictions allow, (N,), with a schedule that runs under some policy."""
-    policies = set(policies_of(question, limits))
-    runs = np.array([bool(policies & set(allowed_recompute(name))) for name in SCHEDULES])
-    allowed: Bools = runs[columns.schedule] & allowed_rows(question, limits, columns)
-    return allowed
-
-
 def _within_limits(question: Question, limits: Restrictions, columns: LayoutColumns) -> LayoutColumns:
     for limit in SEARCH_LIMITS:
         columns = columns.rows(np.flatnonzero(~limit.beyond(question, limits, columns)))
     return columns
 
 
-def written(
-    question: Question, limits: Restrictions, *, shapes_of_schedules: Collection[str]
-) -> LayoutColumns:
+def written(question: Question, limits: Restrictions, schedules: Collection[str]) -> LayoutColumns:
     """All distinct layouts, legal or not, whose degrees fill the GPUs; if they are many, without those that
     are excluded for any shape and microbatch size."""
     in_full = how_many(question, limits) <= MOST_IN_FULL
     tables = [LayoutColumns.of([Layout()]).rows(slice(0))]
     for mesh in meshes(question, limits):
-        inside, shapes = _values(question, limits, mesh, shapes_of_schedules)
+        inside, shapes = _values(question, limits, mesh, schedules)
         degrees: Values = {_DEGREES: [mesh]}
         if not in_full:
             columns = _combined(degrees | inside | {tuple(chain(*shapes)): [_UNSHAPED]})

@@ -80,7 +80,7 @@ def _in_equal_stages(question: Question, layout: Layout) -> Layout:
         estimates = estimate_each(question, placed)
         seconds, fits = [one.step_seconds for one in estimates], [one.fits for one in estimates]
     else:
-        blocks_ZSP = leaf.in_sorts(
+        blocks_ZSP = leaf.kinds.in_sorts(
             np.stack([blocks_by_policy(one.layers, layout.stage_recompute) for one in placed])
         )
         seconds, fits = leaf.step_seconds(blocks_ZSP).tolist(), leaf.fits(blocks_ZSP).tolist()

@@ -143,10 +143,8 @@ class PoolCandidates:
             f" {limits_in_words(self.question, Restrictions())};"
             f" recompute {' / '.join(self._policies)}; every number of blocks and every policy on each stage"
         )
-        parts = [stages] * bool(self._num_stages) + [self._replicas.in_words()] * bool(
-            len(self._replicas.columns)
-        )
-        return " | ".join(parts)
+        has_replicas = bool(len(self._replicas.columns))
+        return " | ".join([stages] * bool(self._num_stages) + [self._replicas.in_words()] * has_replicas)
 
     def nothing_fits(self) -> InfeasibleError:
         """The error to raise when no placement of any layout fits, with the layout that comes closest."""

@@ -21,154 +21,109 @@ stages, P recompute policies.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from itertools import permutations, product
+from operator import itemgetter
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools, Ints
-from cost_models.axes.layout import parse_layout
+from cost_models.arrays import Array, Bools
 from cost_models.axes.stages import first_in_full
 from cost_models.errors import InputError, RunError
+from cost_models.pipeline.pipeline import on_stages
 from cost_models.pipeline.pricing import scenarios_of
 from cost_models.schedules.timeline import CriticalPath
 from planner.exact.counts import good_of_numbers
-from planner.exact.program import Choice, Columns, Program, path_lengths
+from planner.exact.program import Choice, Columns, Program, path_lengths, paths_through
 from planner.exact.solvers import SolverName, available_solver
 from planner.objectives import Certificate, Effort
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
 from planner.placement.mixes import every_mix
 from planner.placement.patterns import chunk_patterns
-from planner.rules.legality import check
 from planner.search.branching import Candidates, Prover, SearchSettings
 from planner.search.enumeration import enumerated_names
 from planner.space.restrictions import Restrictions
 
-SLOWED = 1.05
-"""Factor by which one rank is slowed to find the path through it."""
-HANDED_OVER = 1e-3
-"""Delay between ranks while paths are sought, in forward passes."""
 
+def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Array:
+    """Lower bound of each of some layouts of one pipeline over its placements, seconds (N,); infinite where none fits.
 
-def paths_through(leaf: Leaf) -> list[CriticalPath]:
-    """Critical paths of a pipeline with one rank slowed: every rank in turn, or three where stages are nearly equal."""
-    paths = []
-    for rank in range(leaf.pp) if leaf.is_plain else sorted({0, leaf.pp // 2, leaf.pp - 1}):
-        forward_S = np.where(leaf.rank_of_stage == rank, SLOWED, 1.0)
-        halves = (forward_S, forward_S) if leaf.splits_backward else (2 * forward_S, 0 * forward_S)
-        tail_R = HANDED_OVER * np.arange(leaf.pp)[::-1]
-        paths.append(leaf.timeline.critical_path(forward_S, halves[0], HANDED_OVER, tail_R, halves[1]))
-    return paths
+    Every path, and the mean of all, bounds the step from below; of a split backward pass the path counts only what it
+    has of both halves.
+    """
+    first, longest_N = leaves[0], np.zeros(len(leaves))
+    pp, blocks, kinds = first.pp, first.num_layers, first.kinds
 
-
-@dataclass(frozen=True)
-class Relaxation:
-    """Layouts of one pipeline, before placement."""
-
-    leaves: Sequence[Leaf]
-
-    def seconds(self, paths: Sequence[CriticalPath]) -> Array:
-        """Lower bound of each layout over its placements, seconds (N,); infinite where none fits."""
-        means = (paths, *((path,) for path in paths))
-        longest_N: Array = np.max([self._length(mean) for mean in means], axis=0)
-        updated = self._by_stage("layer_optimizer")
-        if updated.ndim > 2:  # by sort: the fullest rank's blocks, of any kind
-            updated = updated.min(axis=-1)
-        optimizer_N = self._by_stage("rank_optimizer") + self._most_even * updated
-        follows_N = self._by_stage("rank_sync").min(axis=1) + optimizer_N.min(axis=1)
-        overhead_N = np.array([leaf.overhead for leaf in self.leaves])
-        step_N: Array = (longest_N + follows_N + overhead_N) * (1 - TOLERANCE)
-        return step_N
-
-    @cached_property
-    def _most_even(self) -> int:
-        """Minimum blocks of the fullest rank."""
-        return -(-self.leaves[0].num_layers // self.leaves[0].pp)
-
-    @cached_property
-    def _columns(self) -> dict[str, Array]:
-        return {}
-
-    def _by_stage(self, name: str) -> Array:
+    @cache
+    def column(name: str) -> Array:
         """One column of the costs on every stage, (N, S) or (N, S, P)."""
-        if name not in self._columns:
-            self._columns[name] = np.stack([leaf.by_stage(name) for leaf in self.leaves])
-        return self._columns[name]
+        return np.stack([leaf.by_stage(name) for leaf in leaves])
 
-    def _length(self, paths: Sequence[CriticalPath]) -> Array:
-        """Minimum mean length of the paths, seconds (N,)."""
-        forward_S = np.mean([path.forward_counts for path in paths], axis=0)
-        backward_S = np.mean([np.minimum(path.backward_counts, path.weight_counts) for path in paths], axis=0)
-        fixed_NS = forward_S * self._by_stage("stage_forward") + backward_S * self._by_stage("stage_backward")
-        for name, stage in (("embedding", 0), ("head", -1)):
-            ends_NS = forward_S * self._by_stage(f"{name}_forward") + backward_S * self._by_stage(
-                f"{name}_backward"
-            )
-            fixed_NS[:, stage] += ends_NS[:, stage]
-        forward = self._by_stage("layer_forward")
-        block_NSP = forward_S[:, None] * (forward if forward.ndim > 2 else forward[..., None])
-        block_NSP = block_NSP + backward_S[:, None] * self._by_stage("layer_backward")
-        delay_N = np.mean([path.p2p_count for path in paths]) * self._by_stage("p2p")[:, 0]
-        total_N: Array = fixed_NS.sum(axis=1) + delay_N + self._blocks(block_NSP)
-        return total_N
-
-    def _blocks(self, block_NSP: Array) -> Array:
-        """Minimum seconds of all blocks, (N,): every stage has its fewest, the rest lie on the cheapest stage, and
-        recompute is where it adds least."""
-        first = self.leaves[0]
-        if first.kinds is not None:  # blocks of each kind lie where they add least, under the fastest policy
-            shape = (*block_NSP.shape[:2], first.kinds.number, len(first.allowed))
-            least_NK = np.where(first.allowed, block_NSP.reshape(shape), np.inf).min(axis=(1, 3))
-            total_N: Array = least_NK @ np.array(first.kinds.counts)
-            return total_N
-        blocks, low = first.num_layers, first.sizes.start
-        least_NS = np.where(first.allowed, block_NSP, np.inf).min(axis=2)
-        fastest_N = low * least_NS.sum(axis=1) + (blocks - low * first.num_stages) * least_NS.min(axis=1)
-        more_NP = (block_NSP - least_NS[..., None]).min(axis=1)
-        return self._mixed(fastest_N[:, None] / blocks + more_NP)
-
-    def _mixed(self, price_NP: Array) -> Array:
-        """Minimum seconds of all blocks, (N,), policies mixed in any fraction for which all ranks together have
-        memory."""
-        blocks, policies = self.leaves[0].num_layers, np.flatnonzero(self.leaves[0].allowed).tolist()
-        kept_NP, room_N = self._memory
-        best_N = np.full(len(self.leaves), np.inf)
-        for policy in policies:
-            fits_N = blocks * kept_NP[:, policy] <= room_N
-            best_N = np.where(fits_N, np.minimum(best_N, blocks * price_NP[:, policy]), best_N)
-        for little, much in permutations(policies, 2):
-            with np.errstate(divide="ignore", invalid="ignore"):
-                more_N = (room_N - blocks * kept_NP[:, little]) / (kept_NP[:, much] - kept_NP[:, little])
-                mixed_N = blocks * price_NP[:, little] + more_N * (price_NP[:, much] - price_NP[:, little])
-            useful_N = (kept_NP[:, much] > kept_NP[:, little]) & (more_N >= 0) & (more_N <= blocks)
-            best_N = np.where(useful_N, np.minimum(best_N, mixed_N), best_N)
-        return best_N
-
-    @cached_property
-    def _memory(self) -> tuple[Array, Array]:
-        """Minimum bytes of a block, (N, P), and bytes free on all ranks, (N,), both for one live microbatch.
-
-        Only where a rank has one chunk: with several it depends on the chunk how many microbatches of a block are live.
-        """
-        first, number = self.leaves[0], len(self.leaves)
-        if not first.is_plain:
-            return np.zeros((number, len(first.allowed))), np.zeros(number)
-        live_R = first.memory.most_live
-        besides_NR = np.stack([_bytes_besides_blocks(leaf) for leaf in self.leaves])
-        limit_NR = np.stack([leaf.memory_limit for leaf in self.leaves])
-        kept_NRP = self._by_stage("layer_activation") + (self._by_stage("layer_static") / live_R)[..., None]
-        room_NR = (limit_NR * (1 + TOLERANCE) - besides_NR) / live_R
-        return kept_NRP.min(axis=1), room_NR.sum(axis=1)
+    nothing = np.broadcast_to(first.no_blocks, (len(leaves), *first.no_blocks.shape))
+    fixed_NS = [on_stages(column, way, nothing, f"stage_{way}") for way in ("forward", "backward")]
+    forward = column("layer_forward")
+    forward_NSP = forward if forward.ndim > 2 else forward[..., None]
+    memory = _memory(leaves, column)
+    for mean in (paths, *((path,) for path in paths)):
+        forward_S = np.mean([path.forward_counts for path in mean], axis=0)
+        backward_S = np.mean([np.minimum(path.backward_counts, path.weight_counts) for path in mean], axis=0)
+        length_N = (forward_S * fixed_NS[0] + backward_S * fixed_NS[1]).sum(axis=1)
+        length_N = length_N + np.mean([path.p2p_count for path in mean]) * column("p2p")[:, 0]
+        block_NSP = forward_S[:, None] * forward_NSP + backward_S[:, None] * column("layer_backward")
+        if kinds.number > 1:  # blocks of each kind lie where they add least, under the fastest policy
+            block_NSKP = block_NSP.reshape(*block_NSP.shape[:2], kinds.number, -1)
+            least_NK = np.where(first.allowed, block_NSKP, np.inf).min(axis=(1, 3))
+            length_N = length_N + least_NK @ np.array(kinds.counts)
+        else:  # every stage has its fewest, the rest lie on the cheapest stage; recompute is where it adds least
+            least_NS, low = np.where(first.allowed, block_NSP, np.inf).min(axis=2), first.sizes.start
+            rest = blocks - low * first.num_stages
+            fastest_N = low * least_NS.sum(axis=1) + rest * least_NS.min(axis=1)
+            more_NP = (block_NSP - least_NS[..., None]).min(axis=1)
+            length_N = length_N + _mixed(first, fastest_N[:, None] / blocks + more_NP, *memory)
+        longest_N = np.maximum(longest_N, length_N)
+    updated = column("layer_optimizer")
+    if updated.ndim > 2:  # by sort: the fullest rank's blocks, of any kind
+        updated = updated.min(axis=-1)
+    optimizer_N = (column("rank_optimizer") + -(-blocks // pp) * updated).min(axis=1)
+    overhead_N = np.array([leaf.overhead for leaf in leaves])
+    step_N: Array = longest_N + column("rank_sync").min(axis=1) + optimizer_N + overhead_N
+    return step_N * (1 - TOLERANCE)
 
 
-def _bytes_besides_blocks(leaf: Leaf) -> Array:
-    """Bytes of each rank without its blocks, (R,), under the policy with the smallest temporary set."""
-    no_blocks: Ints = np.zeros(leaf.pp, dtype=np.int64)
-    policies = np.flatnonzero(leaf.allowed).tolist()
-    least_R: Array = np.min([leaf.memory.besides_blocks(no_blocks, [policy]) for policy in policies], axis=0)
-    return least_R
+def _mixed(leaf: Leaf, price_NP: Array, kept_NP: Array, room_N: Array) -> Array:
+    """Minimum seconds of all blocks, (N,), policies mixed in any fraction for which all ranks together have memory."""
+    blocks, policies = leaf.num_layers, np.flatnonzero(leaf.allowed).tolist()
+    best_N = np.full(len(room_N), np.inf)
+    for policy in policies:
+        fits_N = blocks * kept_NP[:, policy] <= room_N
+        best_N = np.where(fits_N, np.minimum(best_N, blocks * price_NP[:, policy]), best_N)
+    for little, much in permutations(policies, 2):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            more_N = (room_N - blocks * kept_NP[:, little]) / (kept_NP[:, much] - kept_NP[:, little])
+            mixed_N = blocks * price_NP[:, little] + more_N * (price_NP[:, much] - price_NP[:, little])
+        useful_N = (kept_NP[:, much] > kept_NP[:, little]) & (more_N >= 0) & (more_N <= blocks)
+        best_N = np.where(useful_N, np.minimum(best_N, mixed_N), best_N)
+    return best_N
+
+
+def _memory(leaves: Sequence[Leaf], column: Callable[[str], Array]) -> tuple[Array, Array]:
+    """Minimum bytes of a block, (N, P), and bytes free on all ranks under the policy with the smallest temporary set,
+    (N,), both for one live microbatch.
+
+    Only where a rank has one chunk: with several it depends on the chunk how many microbatches of a block are live.
+    """
+    first, number = leaves[0], len(leaves)
+    if not first.is_plain:
+        return np.zeros((number, len(first.allowed))), np.zeros(number)
+    live_R, none = first.memory.most_live, np.zeros(first.pp, dtype=np.int64)
+    policies = np.flatnonzero(first.allowed).tolist()
+    besides = [[leaf.memory.besides_blocks(none, [policy]) for policy in policies] for leaf in leaves]
+    limit_NR = np.stack([leaf.memory_limit for leaf in leaves])
+    kept_NRP = column("layer_activation") + (column("layer_static") / live_R)[..., None]
+    room_NR = (limit_NR * (1 + TOLERANCE) - np.min(besides, axis=1)) / live_R
+    return kept_NRP.min(axis=1), room_NR.sum(axis=1)
 
 
 PRECISION = 1e-3
@@ -231,7 +186,7 @@ class Timed:
             least_SQ = np.stack(
                 [own_JQ[stage_J == s].min(axis=0, initial=np.inf) for s in range(self.leaf.pp)]
             )
-            blocks_J1 = self.columns.blocks.sum(axis=(1, 2))[:, None]
+            blocks_J1 = self.columns.num_blocks[:, None]
             rest_JQ = (self.leaf.num_layers - blocks_J1) * (own_JQ / blocks_J1).min(axis=0)
             others_JQ = np.maximum(least_SQ.sum(axis=0) - least_SQ[stage_J], rest_JQ)
         length_J = (self.fixed + own_JQ + others_JQ).max(axis=1) + self.tail_seconds
@@ -242,7 +197,7 @@ class Timed:
         """Whether the stages can hold exactly the model's blocks."""
         if not self.leaf.is_plain:
             return True
-        blocks_J, stage_J = self.columns.blocks.sum(axis=(1, 2)), self.columns.stage
+        blocks_J, stage_J = self.columns.num_blocks, self.columns.stage
         sizes = [blocks_J[stage_J == stage].tolist() for stage in range(self.leaf.pp)]
         return all(sizes) and sum(map(min, sizes)) <= self.leaf.num_layers <= sum(map(max, sizes))
 
@@ -253,21 +208,21 @@ def fitting_columns(leaf: Leaf, paths: Sequence[CriticalPath], target: float) ->
         columns = _stages(leaf, target)
         return Timed.of(leaf, columns, paths).limited_to(target) if columns is not None else None
     patterns = chunk_patterns(leaf)
-    timed = Timed.of(leaf, Columns(patterns, np.full(len(patterns), -1)), paths).limited_to(target)
-    fits: Bools = leaf.fits(timed.columns.blocks) if timed is not None else np.zeros(0, dtype=np.bool_)
-    return timed.only(fits) if timed is not None and fits.any() else None
+    timed = Timed.of(leaf, Columns.of_patterns(patterns), paths).limited_to(target)
+    timed = timed and timed.only(leaf.fits(timed.columns.blocks))
+    return timed if timed and len(timed.columns.stage) else None
 
 
 def balanced(leaf: Leaf, columns: Columns) -> Placement | None:
     """First placement, which balances the slowest stage; a good placement, if any is known, for several kinds of
     blocks, whose stages must join, and for numbers recomputed in full."""
-    if leaf.is_plain and (leaf.kinds is not None or leaf.uses_full_counts):
+    if leaf.is_plain and (leaf.kinds.number > 1 or leaf.uses_full_counts):
         placement, _ = good_of_numbers(leaf, math.inf)
         return placement[0] if placement else None
     seconds_J = (leaf.forward(columns.blocks) + leaf.backward(columns.blocks)).max(axis=-1)
     if not leaf.is_plain:
         return Placement.of(columns.blocks[seconds_J.argmin()])
-    blocks_J = columns.blocks.sum(axis=(1, 2))
+    blocks_J = columns.num_blocks
     of_stage = [np.flatnonzero(columns.stage == stage).tolist() for stage in range(leaf.pp)]
     picks = [own.pop(0) for own in of_stage]
     while blocks_J[picks].sum() < leaf.num_layers:
@@ -285,34 +240,27 @@ def _stages(leaf: Leaf, target: float) -> Columns | None:
     forward = leaf.by_stage("layer_forward")
     each_SP = (forward if forward.ndim == 2 else forward[:, None]) + leaf.by_stage("layer_backward")
     block_seconds = np.where(allowed, each_SP, np.inf).min()
-    blocks, stages, starts, numbers = [], [], [], []
-    number_K = np.arange(leaf.sizes.stop)
-    for size, start in product(leaf.sizes, range(leaf.classes)):
-        if (
-            leaf.microbatches * (fixed_S.min() + size * block_seconds) > target
-            or start + size > leaf.num_layers
-        ):
+    tables, number_K = [], np.arange(leaf.sizes.stop)
+    for size, start in product(leaf.sizes, range(leaf.kinds.classes)):
+        is_slow = leaf.microbatches * (fixed_S.min() + size * block_seconds) > target
+        if is_slow or start + size > leaf.num_layers:
             continue
         all_K = np.full(len(number_K), size)
         mixes = first_in_full(all_K, number_K) if leaf.uses_full_counts else every_mix(size, leaf.allowed)
-        mixes_KP = leaf.in_sorts(mixes[:, None], np.array([start]))[:, 0]
+        mixes_KP = leaf.kinds.in_sorts(mixes[:, None], np.array([start]))[:, 0]
         blocks_KSP = np.repeat(mixes_KP[:, None], leaf.pp, axis=1)
-        fits_KS = leaf.rank_bytes(blocks_KSP) <= leaf.memory_limit
-        seconds_KS = np.where(fits_KS, leaf.backward(blocks_KSP), np.inf)
-        for stage in np.flatnonzero(fits_KS.any(axis=0)).tolist():
-            if start and not stage:
-                continue
-            fastest = [int(seconds_KS[:, stage].argmin())]
-            for mix in np.flatnonzero(fits_KS[:, stage]).tolist() if leaf.uses_full_counts else fastest:
-                blocks_SP = nothing.copy()
-                blocks_SP[stage] = mixes_KP[mix]
-                blocks.append(blocks_SP)
-                stages.append(stage)
-                starts.append(start)
-                numbers.append(mix)
-    classes = np.array(starts) if leaf.kinds is not None else None
-    counts = np.array(numbers) if leaf.uses_full_counts else None
-    return Columns(np.stack(blocks), np.array(stages), classes, counts) if blocks else None
+        useful_KS = leaf.rank_bytes(blocks_KSP) <= leaf.memory_limit
+        if not leaf.uses_full_counts:
+            fastest_S = np.where(useful_KS, leaf.backward(blocks_KSP), np.inf).argmin(axis=0)
+            useful_KS = useful_KS & (np.arange(len(mixes))[:, None] == fastest_S)
+        useful_KS[:, 0] &= start == 0  # the first stage begins the model
+        stage_J, mix_J = np.nonzero(useful_KS.T)
+        start_J = np.full(len(stage_J), start)
+        tables.append(
+            Columns.of_stages(leaf, stage_J, mixes_KP[mix_J], start_J, mix_J * leaf.uses_full_counts)
+        )
+    columns = Columns.joined(tables) if tables else None
+    return columns if columns and len(columns.stage) else None
 
 
 MOST_LAYOUTS = 20_000
@@ -330,20 +278,29 @@ class ProgramSearch(Prover):
     """State of one solve: bound, incumbent and proof of every layout; layouts with equal costs count as one."""
 
     def __init__(self, candidates: Candidates, settings: SearchSettings, limits: Restrictions) -> None:
-        _require_solvable(candidates)
+        """Raises InputError: there are too many layouts, or scenarios, for a program."""
+        if (layouts := len(candidates)) > MOST_LAYOUTS:
+            raise InputError(
+                f"--solver ilp takes questions of up to {MOST_LAYOUTS:,} layouts; this one has {layouts:,}",
+                hint="--fix an axis, such as --fix tp=8, or leave out --solver",
+            )
+        if scenarios_of(candidates.question):
+            raise InputError(
+                "--solver ilp minimises the step on paper, without scenarios",
+                hint="--risk none, or leave out --solver",
+            )
         super().__init__(candidates, settings)
         self._limits = limits
         self._leaves: list[Leaf] = []
         self._rows: list[list[int]] = []
-        """Candidates that each layout represents: their costs are equal."""
+        """Candidates that each layout represents, as their costs are equal; that with the shortest name first."""
         self._uncovered = 0
-        """Candidates that the enumerator leaves out, such as those with a drive beside enough memory."""
+        """Candidates that the enumerator leaves out, such as those that hosts do not hold."""
         self._paths: dict[Pipeline, list[CriticalPath]] = {}
         self._bound: Array = np.empty(0)
         """Proven lower bound of each layout, seconds; infinite where none of its placements fits."""
-        self._sharpened = np.empty(0, dtype=np.bool_)
-        """Layouts whose bound takes their columns into account, (N,)."""
-        self._columns: dict[int, Timed] = {}
+        self._columns: dict[int, Timed | None] = {}
+        """Columns of the layouts whose bound takes them into account; None where there are none."""
         self._proofs: set[int] = set()
         """Layouts whose best placement is proven to be the next best of all."""
         self._lower_bound = 0.0
@@ -358,11 +315,7 @@ class ProgramSearch(Prover):
 
     def leaders(self) -> list[tuple[int, Placement]]:
         """Candidates and placements of the k best and of all that tie; equal layouts under their shortest name."""
-        return [(self._shortest_name(number), placement) for number, placement in super().leaders()]
-
-    def _shortest_name(self, number: int) -> int:
-        names = {row: str(self.candidates.layout(row)) for row in self._rows[number]}
-        return min(names, key=lambda row: (len(names[row]), names[row]))
+        return [(self._rows[number][0], placement) for number, placement in super().leaders()]
 
     def run(self, _: Effort = "ilp") -> None:
         """Relax all layouts, then let the solver choose until the k best are proven or time runs out."""
@@ -392,30 +345,26 @@ class ProgramSearch(Prover):
         self.candidates.open_all()
         names = [str(self.candidates.layout(row)) for row in range(len(self.candidates))]
         covered = enumerated_names(self.candidates.question, self._limits)
-        # hosts and drives are not asked yet: the search leaves out at once what no drive of any host holds
-        for lacking in sorted((covered or set()).difference(names)):
-            if check(self.candidates.question, parse_layout(lacking)):
-                continue
+        if lacking := sorted((covered or set()).difference(names)):
             raise RunError(
-                f"the search leaves out `{lacking}`, which an enumerator of layouts covers: one of them is wrong",
+                f"the search leaves out `{lacking[0]}`, which an enumerator of layouts covers: one of them is wrong",
                 hint="please report the question",
             )
-        numbers: dict[bytes, int] = {}
+        layouts: dict[bytes, tuple[Leaf, list[int]]] = {}
         for row, name in enumerate(names):
-            if covered is not None and name not in covered:
+            if covered is None or name in covered:
+                leaf = self.candidates.leaf(row)
+                layouts.setdefault(leaf.key, (leaf, []))[1].append(row)
+            else:
                 self._uncovered += 1
-                continue
-            leaf = self.candidates.leaf(row)
-            number = numbers.setdefault(leaf.key, len(self._leaves))
-            if number == len(self._leaves):
-                self._leaves.append(leaf)
-                self._rows.append([])
-            self._rows[number].append(row)
+        self._leaves = [leaf for leaf, _ in layouts.values()]
+        self._rows = [
+            sorted(rows, key=lambda row: (len(names[row]), names[row])) for _, rows in layouts.values()
+        ]
 
     def _relax(self) -> None:
         """Compute the relaxed bound of every layout, one pipeline at a time."""
         self._bound = np.zeros(len(self._leaves))
-        self._sharpened = np.zeros(len(self._leaves), dtype=np.bool_)
         groups: dict[tuple[Pipeline, int, bytes], list[int]] = {}
         for number, leaf in enumerate(self._leaves):
             groups.setdefault((_pipeline(leaf), leaf.least_blocks, leaf.allowed.tobytes()), []).append(number)
@@ -425,7 +374,7 @@ class ProgramSearch(Prover):
             leaves = [self._leaves[number] for number in numbers]
             if pipeline not in self._paths:
                 self._paths[pipeline] = paths_through(leaves[0])
-            self._bound[numbers] = Relaxation(leaves).seconds(self._paths[pipeline])
+            self._bound[numbers] = relaxed_seconds(leaves, self._paths[pipeline])
 
     def _round(self, program: Program, solver: SolverName) -> None:
         """Solve the program once, and add the columns, placements or paths that its solution lacks."""
@@ -444,7 +393,7 @@ class ProgramSearch(Prover):
         number = program.chosen_layout
         choice = program.choices.get(number)
         if choice is None:
-            (self._place if self._sharpened[number] else self._sharpen)(program)
+            (self._place if number in self._columns else self._sharpen)(program)
             return
         placement = choice.placement()
         self._record_placement(number, placement)
@@ -462,18 +411,17 @@ class ProgramSearch(Prover):
 
     def _sharpen(self, program: Program) -> None:
         """Write the columns of the layouts with the least bounds that have none yet, and raise their bounds."""
-        coarse = np.flatnonzero(self._open_layouts() & ~self._sharpened)
+        may = self._open_layouts()
+        may[list(self._columns)] = False
+        coarse = np.flatnonzero(may)
         for number in coarse[np.argsort(self._bound[coarse], kind="stable")][: self._batch].tolist():
             if self._seconds_left() <= 0:
                 return
             leaf, target = self._leaves[number], self.kth_seconds
-            paths = self._paths[_pipeline(leaf)]
-            self._sharpened[number] = True
-            timed = fitting_columns(leaf, paths, target)
+            timed = self._columns[number] = fitting_columns(leaf, self._paths[_pipeline(leaf)], target)
             if timed is None:
                 self._bound[number] = max(self._bound[number], target)
                 continue
-            self._columns[number] = timed
             if (first := balanced(leaf, timed.columns)) is None:
                 continue
             self._record_placement(number, first)
@@ -485,17 +433,17 @@ class ProgramSearch(Prover):
     def _place(self, program: Program) -> None:
         """Add the placements of the layouts with columns and the least bounds."""
         may = self._open_layouts()
-        closed = [number for number in self._columns if may[number] and number not in program.choices]
-        for number in sorted(closed, key=lambda layout: float(self._bound[layout]))[:PLACEMENT_BATCH]:
-            leaf = self._leaves[number]
-            paths = self._paths[_pipeline(leaf)]
-            timed = self._columns[number].limited_to(self.kth_seconds)
-            if timed is None:
+        closed = [
+            (float(self._bound[number]), number, timed)
+            for number, timed in self._columns.items()
+            if timed and may[number] and number not in program.choices
+        ]
+        for _, number, timed in sorted(closed, key=itemgetter(0))[:PLACEMENT_BATCH]:
+            leaf, in_time = self._leaves[number], timed.limited_to(self.kth_seconds)
+            if in_time is None:
                 self._bound[number] = max(self._bound[number], self.kth_seconds)
-                continue
-            choice = program.place(number, leaf, timed.columns)
-            for path in paths:
-                program.step_is_no_shorter_than_path(choice, path)
+            else:
+                program.place(number, leaf, in_time.columns, self._paths[_pipeline(leaf)])
 
     def _record_placement(self, number: int, placement: Placement) -> None:
         """Price a placement on the timeline; it becomes the incumbent if it is the layout's best."""
@@ -545,17 +493,3 @@ class ProgramSearch(Prover):
 
 def _pipeline(leaf: Leaf) -> Pipeline:
     return leaf.schedule, leaf.pp, leaf.vpp, leaf.microbatches
-
-
-def _require_solvable(candidates: Candidates) -> None:
-    """Require that the program takes the question. Raises InputError: too many layouts, or scenarios."""
-    if (layouts := len(candidates)) > MOST_LAYOUTS:
-        raise InputError(
-            f"--solver ilp takes questions of up to {MOST_LAYOUTS:,} layouts; this one has {layouts:,}",
-            hint="--fix an axis, such as --fix tp=8, or leave out --solver",
-        )
-    if scenarios_of(candidates.question):
-        raise InputError(
-            "--solver ilp minimises the step on paper, without scenarios",
-            hint="--risk none, or leave out --solver",
-        )

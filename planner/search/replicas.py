@@ -45,7 +45,7 @@ from cost_models.pipeline.pools import (
     shares,
 )
 from cost_models.pipeline.pricing import estimate
-from cost_models.pipeline.stage_costs import add_up, costs_of
+from cost_models.pipeline.stage_costs import StageCosts, add_up, costs_of
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN, QUEUES, is_scheduled
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
@@ -107,17 +107,16 @@ class ReplicaLeaf(Leaf):
 
     def busy_seconds(self, blocks_SP: Ints) -> Array:
         """(Z,) seconds: no shares of the microbatches let a step end sooner."""
-        ends, busiest = np.empty((2, len(self.pools), len(blocks_SP)))
-        for k, pipeline in enumerate(self.pools):
+        pools = []
+        for pipeline in self.pools:
             each_ZS = pipeline.forward(blocks_SP) + pipeline.backward(blocks_SP)
-            busiest[k] = each_ZS.max(axis=-1)
             cycle = each_ZS.sum(axis=-1) + 2 * (self.pp - 1) * pipeline.cost("p2p")
             sync = pipeline.once_a_step("sync", blocks_SP)[..., 0] + pipeline.overhead
             tail = sync + pipeline.once_a_step("optimizer", blocks_SP).max(axis=-1)
-            ends[k] = _start_up(self, cycle, busiest[k]) + tail
+            pools.append((cycle, each_ZS.max(axis=-1), tail))
         together = self.question.training.global_batch // self.layout.mbs
-        replicas = counted_replicas(self.question, self.layout)
-        return summed_rates(ends, busiest, replicas, together, self.microbatches)
+        replicas = np.array(counted_replicas(self.question, self.layout))[:, None]
+        return summed_rates(self, pools, replicas, together, self.microbatches)
 
     def step_seconds(self, blocks_SP: Ints) -> Array:
         """(Z,) seconds of a step at the best shares of the microbatches; infinite where some device does not hold
@@ -133,23 +132,21 @@ class ReplicaLeaf(Leaf):
 
 
 def summed_rates(
-    ends_KN: Array,
-    busiest_KN: Array,
-    replicas: tuple[int, ...] | Ints,
+    plain: Leaf | RankCosts,
+    pools: Sequence[tuple[Array, Array, Array]],
+    replicas: Ints,
     together: Ints | int,
     least: Ints | int,
 ) -> Array:
-    """(N,) seconds: the bound above, `replicas` (K,) or (K, N)."""
-    rate_KN = np.asarray(replicas, dtype=np.float64).reshape(len(ends_KN), -1) / busiest_KN
+    """(N,) seconds: the bound above for plain pipelines, with `replicas` (K, N or 1) in the pools; of each pool the
+    seconds (N,) of one microbatch down and up again, of one on the busiest rank, and after the last backward pass."""
+    cycle_KN, busiest_KN, tail_KN = map(np.stack, zip(*pools, strict=True))
+    none = np.zeros(1, dtype=np.int64)  # microbatches, so this is what a pipeline takes besides them
+    start_up_KN = pipeline_seconds(plain.schedule, plain.pp, none, cycle_KN, busiest_KN)
+    ends_KN, rate_KN = np.maximum(0.0, start_up_KN) + tail_KN, replicas / busiest_KN
     even: Array = (together + (rate_KN * ends_KN).sum(axis=0)) / rate_KN.sum(axis=0)
     alone: Array = (ends_KN + least * busiest_KN).max(axis=0)
     return np.maximum(even, alone)
-
-
-def _start_up(pipeline: Leaf | RankCosts, cycle: Array, busiest: Array) -> Array:
-    """Seconds that a plain pipeline takes besides its microbatches on the busiest rank, at least, (N,)."""
-    none = np.zeros(1, dtype=np.int64)
-    return np.maximum(0.0, pipeline_seconds(pipeline.schedule, pipeline.pp, none, cycle, busiest))
 
 
 def asks_for_replicas(question: Question, limits: Restrictions) -> bool:
@@ -220,14 +217,14 @@ class ReplicaSpace:
     def leaf(self, row: int) -> ReplicaLeaf:
         """One layout with its costs, ready to be placed."""
         rows, layout = np.array([row]), self.layout(row)
-        columns, any_engine = self.columns.rows(rows), not self.question.stack.torch_pipelining
-        each = [
-            RankCosts.of_rows(self.question, columns, costs.rows(rows), self.allowed).leaf
-            for costs in self.costs
-        ]
-        least = fewest_microbatches(layout)
-        pools = tuple(replace(leaf, microbatches=least, any_engine=any_engine) for leaf in each)
+        least, any_engine = fewest_microbatches(layout), not self.question.stack.torch_pipelining
+        leaves = [self._group(rows, costs).leaf for costs in self.costs]
+        pools = tuple(replace(leaf, microbatches=least, any_engine=any_engine) for leaf in leaves)
         return ReplicaLeaf(**leaf_fields(pools[0]), question=self.question, layout=layout, pools=pools)
+
+    def _group(self, rows: Ints, costs: StageCosts) -> RankCosts:
+        """Rows of one schedule and pp with their costs in a pool."""
+        return RankCosts.of_rows(self.question, self.columns.rows(rows), costs.rows(rows), self.allowed)
 
     def bounds(self) -> Array:
         """(N,) seconds that no placement of a layout undercuts: blocks as even as they divide, the fastest policy;
@@ -240,23 +237,20 @@ class ReplicaSpace:
         for rows in groups_of(x):
             columns, pp = x.rows(rows), int(x.pp[rows[0]])
             fewest, most = blocks // pp, -(-blocks // pp)
-            ends, busiest = np.empty((2, len(self.costs), len(rows)))
-            fits = np.ones(len(rows), dtype=np.bool_)
-            for k, costs in enumerate(self.costs):
-                least = replace(costs, static=costs.static - retained).rows(rows)
-                pool = RankCosts.of_rows(self.question, columns, least, self.allowed)
+            fits, pools = np.ones(len(rows), dtype=np.bool_), []
+            for costs in self.costs:
+                pool = self._group(rows, replace(costs, static=costs.static - retained))
                 pool = replace(pool, microbatches=_least(columns))
                 each_N1, fixed_NR = pool.least_block_seconds[:, None], pool.fixed_seconds
                 rank_NR = np.maximum(
                     fixed_NR.min(axis=1, keepdims=True) + most * each_N1, fixed_NR + fewest * each_N1
                 )
-                busiest[k] = rank_NR.max(axis=1)
                 cycle = fixed_NR.sum(axis=1) + blocks * each_N1[:, 0] + pool.cycle_delay
-                ends[k] = _start_up(pool, cycle, busiest[k]) + pool.tail(fewest)
+                pools.append((cycle, rank_NR.max(axis=1), pool.tail(fewest)))
                 fits &= (pool.blocks_that_fit.max(axis=-1) >= fewest).all(axis=1)
             replicas = np.stack(parts_in(self.question, columns.tp * columns.cp * pp))
             together = self.question.training.global_batch // columns.mbs
-            bound = summed_rates(ends, busiest, replicas, together, _least(columns))
+            bound = summed_rates(pool, pools, replicas, together, _least(columns))
             seconds[rows] = np.where(fits, bound, np.inf)
         return seconds
 

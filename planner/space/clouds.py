@@ -23,6 +23,7 @@ from cost_models.axes.layout import Layout
 from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES
+from cost_models.specs.kinds import Kinds
 from planner.placement.rank_costs import RankCosts
 from planner.space.restrictions import Restrictions
 from planner.space.space import enumerate_layouts
@@ -70,7 +71,7 @@ def balanced_prices(question: Question, columns: LayoutColumns) -> BalancedPrice
             vpp=vpp,
             schedule=SCHEDULES[schedule],
             microbatches=columns.rows(rows).microbatches(question.training.global_batch),
-            num_layers=question.model.num_layers,
+            kinds=Kinds((0,) * question.model.num_layers),
             allowed=allowed,
         )
         seconds[rows], size[rows] = _step_seconds(group), _peak_bytes(group)

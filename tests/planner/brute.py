@@ -29,6 +29,7 @@ from cost_models.schedules.actions import live_profiles, pending_profiles
 from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, build, rank_of_stage, schedule_named
 from cost_models.schedules.timeline import compile_timeline
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, RECOMPUTE_POLICIES, SCHEDULES
+from cost_models.specs.kinds import Kinds
 from planner.placement.leaf import Leaf
 from planner.rules.legality import legal_rows
 
@@ -317,7 +318,7 @@ def _coverage(
         vpp=vpp,
         schedule=schedule,
         microbatches=2 * pp,
-        num_layers=blocks,
+        kinds=Kinds((0,) * blocks),
         allowed=np.array(allowed),
     )
     own = replace(leaf, uses_full_counts=True, allowed=np.array([True, False, True]))

@@ -13,6 +13,7 @@ from cost_models.defaults import complete_question
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, LinkSpec, MixedCluster
+from cost_models.specs.kinds import Kinds
 from cost_models.specs.training import TrainingSpec
 from planner.placement.leaf import Leaf
 
@@ -74,6 +75,6 @@ def mixed_leaf(seed: int) -> Leaf:
         vpp=1,
         schedule=schedule,
         microbatches=microbatches,
-        num_layers=layers,
+        kinds=Kinds((0,) * layers),
         allowed=allowed,
     )

@@ -129,7 +129,6 @@ def random_leaf(seed: int, *, plain: bool = False, several: bool = False, counte
         vpp=vpp,
         schedule=schedule,
         microbatches=microbatches,
-        num_layers=layers,
         allowed=allowed,
         uses_full_counts=counted,
     )
@@ -217,6 +216,6 @@ def _in_full(sizes: list[int], number: int) -> list[tuple[int, ...]]:
 
 def exhaustive_best(leaf: Leaf) -> float:
     """Least step time of all placements that fit; infinite where none does."""
-    blocks_KSP = leaf.in_sorts(every_placement(leaf))
+    blocks_KSP = leaf.kinds.in_sorts(every_placement(leaf))
     fitting = blocks_KSP[leaf.fits(blocks_KSP)]
     return float(leaf.step_seconds(fitting).min()) if len(fitting) else float("inf")

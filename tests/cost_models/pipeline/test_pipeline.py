@@ -16,6 +16,7 @@ from cost_models.pipeline.pricing import estimate, price_ranks
 from cost_models.pipeline.seconds import TIME_PARTS
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, stage_costs
 from cost_models.question import Question
+from cost_models.specs.kinds import Kinds
 from cost_models.specs.training import TrainingSpec
 from planner.placement.leaf import Leaf
 
@@ -46,7 +47,7 @@ def leaf_of(layout: Layout, costs: StageCosts) -> Leaf:
         vpp=layout.vpp,
         schedule=layout.schedule,
         microbatches=layout.microbatches(64),
-        num_layers=32,
+        kinds=Kinds((0,) * 32),
         allowed=np.ones(3, dtype=np.bool_),
     )
 

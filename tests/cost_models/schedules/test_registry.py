@@ -12,6 +12,7 @@ from cost_models.errors import UnknownNameError
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.schedules.actions import ActionTable, live_profiles
 from cost_models.schedules.registry import REGISTRY, PipelineSchedule, build, legal, rank_of_stage
+from cost_models.specs.kinds import Kinds
 from planner.bounds.steps import pipeline_seconds
 from planner.placement.patterns import covers
 from planner.placement.rank_costs import RankCosts
@@ -134,7 +135,6 @@ def test_an_unknown_schedule_is_an_error_and_no_other_one() -> None:
         lambda: rank_of_stage("eager", 2, 1),
         lambda: pipeline_seconds("eager", 2, np.array([4]), ones, ones),
         lambda: rows.live,
-        lambda: rows.live_on_first,
         lambda: covers("eager", 8, 10),
     ]
     for ask in asked:
@@ -146,5 +146,5 @@ def one_row(schedule: str) -> RankCosts:
     """One row that nothing is asked of but its shape."""
     ones = np.ones(1)
     costs = StageCosts(**dict.fromkeys(COLUMNS, ones))
-    shape = {"pp": 2, "vpp": 2, "num_layers": 8, "allowed": np.ones(3, dtype=np.bool_)}
+    shape = {"pp": 2, "vpp": 2, "kinds": Kinds((0,) * 8), "allowed": np.ones(3, dtype=np.bool_)}
     return RankCosts(costs=costs, schedule=schedule, microbatches=np.array([4]), **shape)

@@ -17,7 +17,8 @@ from cost_models.schedules.actions import live_profiles
 from cost_models.schedules.registry import build, legal
 from cost_models.specs.kinds import Kinds
 from planner.bounds.steps import PRECISION, capacity_bounds, quick_bounds, rank_sizes
-from planner.exact.labels import known_paths, longest_windows, place_by_labels
+from planner.exact.labels import place_by_labels
+from planner.exact.program import paths_through
 from planner.placement.leaf import TOLERANCE, Leaf, priced
 from planner.placement.rank_costs import RankCosts
 
@@ -51,7 +52,7 @@ def test_nor_where_transfers_are_slow_and_the_head_is_large(
 ) -> None:
     """The last rank is the busiest one of few blocks, and every way to it and back counts."""
     leaf = random_leaf(seed, plain=plain)
-    few = {"num_layers": leaf.pp + seed % 2} if plain else {"microbatches": 2 * leaf.pp}
+    few = {"kinds": Kinds((0,) * (leaf.pp + seed % 2))} if plain else {"microbatches": 2 * leaf.pp}
     leaf = replace(leaf, **few)
     x = replace(leaf.costs, p2p=leaf.costs.p2p + transfer, head_forward=leaf.costs.head_forward + head)
     leaf = replace(leaf, costs=x)
@@ -78,7 +79,6 @@ def test_a_rank_between_the_ends_may_have_any_run_of_blocks() -> None:
         vpp=1,
         schedule="1f1b",
         microbatches=40,
-        num_layers=10,
         allowed=np.array([True, False, False]),
     )
     exact, bound = exhaustive_best(leaf), capacity_bounds(RankCosts.of(leaf))[0]
@@ -130,7 +130,12 @@ def test_the_quick_bound_knows_how_many_blocks_uneven_stages_have() -> None:
     """Of 94 blocks on 8 ranks of 6 chunks a rank has 11 or 12, not 6 times the smallest stage."""
     leaf = random_leaf(7)
     group = replace(
-        RankCosts.of(leaf), pp=8, vpp=6, schedule="interleaved", microbatches=np.array([64]), num_layers=94
+        RankCosts.of(leaf),
+        pp=8,
+        vpp=6,
+        schedule="interleaved",
+        microbatches=np.array([64]),
+        kinds=Kinds((0,) * 94),
     )
     roomy = replace(group, costs=replace(leaf.costs, memory_limit=np.array([1e6])))
     quick, patterns = quick_bounds(roomy)[0], capacity_bounds(roomy)[0]
@@ -139,15 +144,15 @@ def test_the_quick_bound_knows_how_many_blocks_uneven_stages_have() -> None:
 
 @given(SEEDS)
 @settings(max_examples=number(40, 100), deadline=None, derandomize=True)
-def test_written_down_paths_are_never_longer_than_the_timeline(seed: int) -> None:
+def test_paths_through_ranks_are_never_longer_than_the_timeline(seed: int) -> None:
     leaf, rng = random_leaf(seed), np.random.default_rng(seed)
     if not leaf.is_plain:
         return
     forward, backward, p2p = rng.random(leaf.pp), rng.random(leaf.pp), float(rng.random())
     ends = leaf.timeline.rank_ends(forward, backward, p2p)
-    blocks = np.zeros((leaf.pp, len(leaf.allowed)), dtype=np.int64)
-    blocks[:, 0] = rng.integers(0, 4, leaf.pp)
-    for path in known_paths(leaf) + longest_windows(leaf, blocks, leaf.pp**2):
+    paths = paths_through(leaf)
+    assert len(paths) == leaf.pp
+    for path in paths:
         length = path.forward_counts @ forward + path.backward_counts @ backward + path.p2p_count * p2p
         assert length <= ends[path.rank] * (1 + TOLERANCE)
 
@@ -172,7 +177,7 @@ def test_the_memory_bound_looks_at_a_moment_the_schedule_has(
         vpp=vpp,
         schedule=schedule,
         microbatches=np.array([m]),
-        num_layers=pp * vpp,
+        kinds=Kinds((0,) * pp * vpp),
         allowed=leaf.allowed,
     )
     for rank, live in enumerate(live_profiles(build(schedule, pp, vpp, m))):
@@ -193,7 +198,7 @@ def test_a_layout_without_memory_has_no_finite_bound() -> None:
         vpp=leaf.vpp,
         schedule=leaf.schedule,
         microbatches=leaf.microbatches,
-        num_layers=leaf.num_layers,
+        kinds=leaf.kinds,
         allowed=leaf.allowed,
     )
     assert math.isinf(capacity_bounds(RankCosts.of(starved))[0])

@@ -77,7 +77,7 @@ def leaf_of(question: Question, layout: Layout) -> Leaf:
         vpp=1,
         schedule=layout.schedule,
         microbatches=layout.microbatches(question.training.global_batch),
-        num_layers=question.model.num_layers,
+        kinds=question.kinds,
         allowed=np.array([policy in question.training.recompute for policy in policies]),
     )
 

@@ -430,7 +430,7 @@ def leaf_seconds(
         vpp=1,
         schedule=layout.schedule,
         microbatches=layout.microbatches(question.training.global_batch),
-        num_layers=question.model.num_layers,
+        kinds=question.kinds,
         allowed=np.array([True, False, True]) if counted else allowed,
         uses_full_counts=counted,
     )
