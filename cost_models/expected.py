@@ -71,11 +71,9 @@ def features_of(question: Question, layout: Layout) -> dict[str, float]:
         **{axis: getattr(layout, axis) for axis in SPLIT},
         "bits": _BITS[training.precision],
     }
-    return {
-        **{name: float(np.log2(value)) for name, value in counts.items()},
-        "sharded": float(layout.zero >= 2),
-        "recomputed": float(np.mean([_RECOMPUTED.get(one, _PARTIAL_RECOMPUTE) for one in policies])),
-    }
+    logarithms = {name: float(np.log2(value)) for name, value in counts.items()}
+    recomputed = float(np.mean([_RECOMPUTED.get(one, _PARTIAL_RECOMPUTE) for one in policies]))
+    return logarithms | {"sharded": float(layout.zero >= 2), "recomputed": recomputed}
 
 
 def names_of(question: Question) -> dict[str, str]:

@@ -588,13 +588,13 @@ class PlanCache:
         """Store layouts, if files can be written, and remove the oldest files beyond `MAX_FILES`."""
         self._layouts[name] = tuple(layouts)
         if self._path is not None:
-            text = json.dumps({name: [*map(str, own)] for name, own in self._layouts.items()}, indent=1)
+            texts = {key: [*map(str, each)] for key, each in self._layouts.items()}
             with suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(self._path, text)
-                files = sorted((entry.stat().st_mtime, entry.path) for entry in os.scandir(self._path.parent))
-                for _, path in files[: max(0, len(files) - MAX_FILES)]:
-                    Path(path).unlink(missing_ok=True)
+                write_whole(self._path, json.dumps(texts, indent=1))
+                files = sorted(self._path.parent.iterdir(), key=lambda path: path.stat().st_mtime)
+                for path in files[:-MAX_FILES]:
+                    path.unlink(missing_ok=True)
 
 
 def cache_folder() -> Path | None:

@@ -66,9 +66,8 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
     yield Check("fits", chosen.fits, peak)
     if plan.certificate is None:
         if plan.recommendation is not None or plan.objective is not None:
-            yield Check(
-                "certificate", False, "is missing, though the layout is said to be chosen among others"
-            )
+            claim = "is missing, though the layout is said to be chosen among others"
+            yield Check("certificate", False, claim)
         return
     mistakes = "; ".join(_contradictions(plan, plan.certificate, priced))
     yield Check("certificate", not mistakes, mistakes or "its bound and gap agree with the step")
