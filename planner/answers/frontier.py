@@ -41,7 +41,7 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import ClusterSpec, LinkLevels
 from cost_models.specs.stack import STORES_SCORES
 from cost_models.units import counted, format_bandwidth, format_bytes
-from planner.answers.optimum import POINTS, just_below, least_memory, paddings, pareto_rows
+from planner.answers.optimum import POINTS, MemoryDescent, just_below, paddings, pareto_rows
 from planner.objectives import Objective
 from planner.placement.leaf import TOLERANCE
 from planner.search.branching import SearchResult
@@ -433,7 +433,7 @@ def exact_frontier(
             walk = _Walk(sized, group, spending)
             try:
                 if names == {"memory", "gpus"}:
-                    smallest = least_memory(sized, _MEMORY, group, budget=spending)
+                    smallest = walk.least_memory(_MEMORY)
                     candidates += [] if smallest is None else [walk.point(smallest[0])]
                 elif (fastest := spending.search(sized, group, effort="bounds")) is None:
                     continue
@@ -460,12 +460,8 @@ def exact_frontier(
 
 
 @dataclass(frozen=True, slots=True)
-class _Walk:
-    """Searches on one number of GPUs for plans with ever less memory."""
-
-    question: Question
-    limits: Restrictions
-    budget: Budget
+class _Walk(MemoryDescent):
+    """Walk on one number of GPUs along plans with ever less memory."""
 
     def point(self, result: SearchResult) -> Point:
         """Point of the best plan of a search."""
@@ -482,7 +478,7 @@ class _Walk:
         point, last, complete = self.point(fastest), None, True
         levels: list[float] = []
         if points is not None:
-            smallest = least_memory(self.question, _MEMORY, self.limits, budget=self.budget, known=fastest)
+            smallest = self.least_memory(_MEMORY, known=fastest)
             if smallest is not None:
                 last, steps, high = self.point(smallest[0]), max(points - 1, 1), fastest.best.peak_bytes
                 ratio = last.estimate.peak_bytes / high

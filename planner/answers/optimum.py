@@ -224,7 +224,7 @@ def _attempt(
     for group in paddings(question, limits) if objective.name == "mfu" else [limits]:
         try:
             if objective.name == "memory":
-                smallest = least_memory(question, objective, group, top=top, budget=budget)
+                smallest = MemoryDescent(question, group, budget).least_memory(objective, top=top)
                 result, least_peak = smallest or (None, 0.0)
             else:
                 result = budget.search(question, group, top=top)
@@ -340,11 +340,10 @@ def _no_answer(
         Problem(counted(gpus, "GPU"), ": ".join([error.headline, *(one.what for one in error.problems[:1])]))
         for gpus, error in errors
     ]
-    if deadline is not None:
-        return InfeasibleError(headline, problems=problems, hint=LATE_HINT)
-    if isinstance(last, DoesNotFitError):
-        return DoesNotFitError(headline, problems=problems, hint=last.hint, state_bytes=last.state_bytes)
-    return InfeasibleError(headline, problems=problems, hint=last.hint)
+    hint = last.hint if deadline is None else LATE_HINT
+    if deadline is None and isinstance(last, DoesNotFitError):
+        return DoesNotFitError(headline, problems=problems, hint=hint, state_bytes=last.state_bytes)
+    return InfeasibleError(headline, problems=problems, hint=hint)
 
 
 def no_plan_words(question: Question, deadline: float | None) -> str:
@@ -367,73 +366,74 @@ def paddings(question: Question, limits: Restrictions) -> list[Restrictions]:
     return [replace(limits, only={**limits.only, "tp": degrees}) for degrees in ranked]
 
 
-def least_memory(
-    question: Question,
-    objective: Objective,
-    restrictions: Restrictions,
-    *,
-    budget: Budget,
-    top: int = 1,
-    known: SearchResult | None = None,
-) -> tuple[SearchResult, float] | None:
-    """Fastest plans among those with the least peak that meet the objective's deadline, and the proven lower
-    bound of every peak, bytes; the bound is within a billionth of the least peak if that is proven. None if
-    no plan was found in time.
-
-    `known` is the result of the search for the fastest.
-
-    Raises:
-        InfeasibleError: nothing fits, or nothing that fits meets the deadline.
-    """
-    best = known or budget.search(question, restrictions, top=top)
-    if best is None:
-        return None
-    if not objective.meets_deadline(question, best.best.step_seconds):
-        raise InfeasibleError("nothing that fits meets the deadline")
-    floor, peak = 0.0, best.best.peak_bytes
-    while not budget.ended and floor < just_below(peak):
-        limit = (floor + peak) / 2 if peak - floor > CLOSE * peak else just_below(peak)
-        budget.tell(f"least memory between {format_bytes(floor)} and {format_bytes(peak)}")
-        try:
-            under = _under(question, objective, replace(restrictions, max_memory=limit), budget)
-        except InfeasibleError:
-            floor = limit
-            continue
-        if under is None:
-            break
-        best, peak = under, min(limit, *(one.peak_bytes for one in under.estimates))
-    within_peak = replace(restrictions, max_memory=peak * (1 + TOLERANCE))
-    best = budget.search(question, within_peak, top=top) or best
-    if not question.has_pools:  # with the user's memory limit, in place of the tighter one
-        plans = [estimate(question, one.layout).within(restrictions.max_memory) for one in best.estimates]
-        best = replace(best, estimates=tuple(plans))
-    return best, floor
-
-
 def just_below(size: float) -> float:
     """The largest memory limit that excludes a peak of `size` bytes."""
     return size * (1 - TOLERANCE)
 
 
-def _under(
-    question: Question, objective: Objective, limits: Restrictions, budget: Budget
-) -> SearchResult | None:
-    """A plan within the limits that meets the deadline: the first found, else the fastest; None if time ran
-    out.
+@dataclass(frozen=True, slots=True)
+class MemoryDescent:
+    """Searches of one question under falling memory limits."""
 
-    Raises:
-        InfeasibleError: there is none.
-    """
-    efforts: tuple[Effort, ...] = ("any", "bounds")
-    for effort in efforts:
-        result = budget.search(question, limits, effort=effort)
-        if result is not None and objective.meets_deadline(question, result.best.step_seconds):
-            return result
-        if result is not None and not objective.meets_deadline(question, result.certificate.bound):
+    question: Question
+    limits: Restrictions
+    budget: Budget
+
+    def least_memory(
+        self, objective: Objective, *, top: int = 1, known: SearchResult | None = None
+    ) -> tuple[SearchResult, float] | None:
+        """Fastest plans among those with the least peak that meet the objective's deadline, and the proven lower
+        bound of every peak, bytes; the bound is within a billionth of the least peak if that is proven. None if
+        no plan was found in time.
+
+        `known` is the result of the search for the fastest.
+
+        Raises:
+            InfeasibleError: nothing fits, or nothing that fits meets the deadline.
+        """
+        best = known or self.budget.search(self.question, self.limits, top=top)
+        if best is None:
+            return None
+        if not objective.meets_deadline(self.question, best.best.step_seconds):
             raise InfeasibleError("nothing that fits meets the deadline")
-        if budget.ended:
-            break
-    return None
+        floor, peak = 0.0, best.best.peak_bytes
+        while not self.budget.ended and floor < just_below(peak):
+            limit = (floor + peak) / 2 if peak - floor > CLOSE * peak else just_below(peak)
+            self.budget.tell(f"least memory between {format_bytes(floor)} and {format_bytes(peak)}")
+            try:
+                under = self._under(limit, objective)
+            except InfeasibleError:
+                floor = limit
+                continue
+            if under is None:
+                break
+            best, peak = under, min(limit, *(one.peak_bytes for one in under.estimates))
+        within_peak = replace(self.limits, max_memory=peak * (1 + TOLERANCE))
+        best = self.budget.search(self.question, within_peak, top=top) or best
+        if not self.question.has_pools:  # with the user's memory limit, in place of the tighter one
+            layouts, user_limit = [one.layout for one in best.estimates], self.limits.max_memory
+            plans = [estimate(self.question, layout).within(user_limit) for layout in layouts]
+            best = replace(best, estimates=tuple(plans))
+        return best, floor
+
+    def _under(self, limit: float, objective: Objective) -> SearchResult | None:
+        """A plan within a memory limit that meets the deadline: the first found, else the fastest; None if time
+        ran out.
+
+        Raises:
+            InfeasibleError: there is none.
+        """
+        efforts: tuple[Effort, ...] = ("any", "bounds")
+        for effort in efforts:
+            limited = replace(self.limits, max_memory=limit)
+            result = self.budget.search(self.question, limited, effort=effort)
+            if result is not None and objective.meets_deadline(self.question, result.best.step_seconds):
+                return result
+            if result is not None and not objective.meets_deadline(self.question, result.certificate.bound):
+                raise InfeasibleError("nothing that fits meets the deadline")
+            if self.budget.ended:
+                break
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -544,15 +544,15 @@ class Ranking:
         """First and last place that an answer may have, as each optimum lies between its bound and its value;
         both are equal if these intervals do not overlap."""
 
-        def surely_ahead(one: OfferAnswer, other: OfferAnswer) -> bool:
+        def surely_ahead(first: OfferAnswer, second: OfferAnswer) -> bool:
             """Whether a value is at least as good as any plan that the other answer's search can have."""
-            value, bound = one.optimum.value, other.optimum.bound
-            return other.optimum.gap <= PROVEN or self.measure.loss(value) <= self.measure.loss(bound)
+            value, bound = first.optimum.value, second.optimum.bound
+            return second.optimum.gap <= PROVEN or self.measure.loss(value) <= self.measure.loss(bound)
 
         place = self.answers.index(answer)
-        ahead = [surely_ahead(one, answer) for one in self.answers[:place]]
-        behind = [surely_ahead(answer, one) for one in self.answers[place + 1 :]]
-        return 1 + sum(ahead), len(self.answers) - sum(behind)
+        ahead = sum(surely_ahead(other, answer) for other in self.answers[:place])
+        behind = sum(surely_ahead(answer, other) for other in self.answers[place + 1 :])
+        return 1 + ahead, len(self.answers) - behind
 
     @property
     def frontier(self) -> tuple[OfferAnswer, ...]:
