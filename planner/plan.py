@@ -381,7 +381,8 @@ class Plan(AnyPlan):
         _ = self.restrictions.read
 
     def problems(self) -> list[Problem]:
-        problems = check(self.question, self.layout, hosts=False)  # that is a verdict, as with the device
+        # overflowing hosts are a verdict, as with the device
+        problems = [Problem("", words.what) for words in check(self.question, self.layout, hosts=False)]
         if not self.layout.layers:
             problems.append(Problem("", "the layout does not place its blocks (`layers=`)"))
         return problems

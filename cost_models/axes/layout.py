@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from cost_models.arrays import Ints
-from cost_models.axes.stages import StageRecompute
+from cost_models.axes.stages import StageRecompute, policies_in
 from cost_models.axes.words import (
     EVERY,
     MAX_STAGES,
@@ -44,6 +44,7 @@ from cost_models.specs.choices import (
     Context,
     Order,
     Overlap,
+    Recompute,
     Schedule,
 )
 from cost_models.units import counted
@@ -282,6 +283,11 @@ class Layout(Spec):
     def stage_recompute(self) -> tuple[str, ...]:
         """Policy or mix of each virtual stage."""
         return self.recompute * self.num_stages if len(self.recompute) == 1 else self.recompute
+
+    @property
+    def policies(self) -> tuple[Recompute, ...]:
+        """Recompute policies of its blocks, each once."""
+        return tuple(dict.fromkeys(policy for mix in self.recompute for policy in policies_in(mix)))
 
     def microbatches(self, global_batch: int) -> int:
         """Microbatches per pipeline and step, m = B / (b·d). With `replicas` in several pools, whose numbers

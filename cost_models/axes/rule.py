@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
@@ -20,46 +22,52 @@ class Words:
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+Broken = Callable[[Question, LayoutColumns], Bools | bool]
+Sentence = Callable[[Question, Layout], Words]
+Row = tuple[Broken, str | Sentence] | tuple[Broken, str, str]
+"""Condition that breaks a rule, and its sentence, or templates of sentence and hint."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
-    """One named rule; `broken` takes N layouts and returns (N,) booleans."""
+    """One named rule, shared by the search, the errors and the explanations."""
 
     name: str
-    broken: Callable[[Question, LayoutColumns], Bools]
-    sentence: Callable[[Question, Layout], Words]
+    broken: Broken
+    """Condition that breaks the rule, of N layouts: (N,), or one value for all."""
+    what: str | Sentence
+    """Template of `layout`, `question`, `model` and `stack` ("not with `zero{layout.zero}`"), or a function that
+    words the broken rule."""
+    hint: str = ""
+    """Template of the hint, if `what` is one."""
     unknown: Callable[[Question], bool] | None = None
     """Whether a question leaves out the limit that a pricing rule asks for, so that no price shows it."""
 
-
-Broken = Callable[[Question, LayoutColumns], Bools]
-Sentence = Callable[[Question, Layout], Words]
-Row = tuple[Broken, Sentence] | tuple[Broken, str] | tuple[Broken, str, str]
-"""Condition that breaks a rule, and its words: a function, or templates of `refuses` for sentence and hint."""
+    def sentence(self, question: Question, layout: Layout) -> Words:
+        """Sentence and hint for a layout that breaks the rule."""
+        if not isinstance(self.what, str):
+            return self.what(question, layout)
+        known = {"layout": layout, "question": question, "model": question.model, "stack": question.stack}
+        return Words(self.what.format(**known), self.hint.format(**known))
 
 
 def rules(table: Mapping[str, Row]) -> tuple[Rule, ...]:
     """Rules of a table, by name and in order."""
-    return tuple(refuses(name, *row) for name, row in table.items())
+    return tuple(Rule(name, *row) for name, row in table.items())
 
 
-def rule_when(
-    name: str, broken: Broken, *, unknown: Callable[[Question], bool] | None = None
-) -> Callable[[Sentence], Rule]:
-    """Decorator that makes a rule of the function with its words."""
-    return lambda sentence: Rule(name=name, broken=broken, sentence=sentence, unknown=unknown)
+def unbroken(rules: Iterable[Rule], question: Question, columns: LayoutColumns) -> Bools:
+    """(N,) whether layouts break none of the rules."""
+    legal = np.ones(len(columns), dtype=np.bool_)
+    for rule in rules:
+        legal &= np.logical_not(rule.broken(question, columns))
+    return legal
 
 
-def refuses(name: str, broken: Broken, what: str | Sentence, hint: str = "") -> Rule:
-    """A rule whose message is a template of `layout`, `question`, `model` and `stack`: "not with
-    `zero{layout.zero}`"."""
-    if callable(what):
-        return Rule(name=name, broken=broken, sentence=what)
-
-    def worded(question: Question, layout: Layout) -> Words:
-        known = {"layout": layout, "question": question, "model": question.model, "stack": question.stack}
-        return Words(what.format(**known), hint.format(**known))
-
-    return Rule(name=name, broken=broken, sentence=worded)
+def objections(rules: Iterable[Rule], question: Question, layout: Layout) -> list[Words]:
+    """Sentences of the rules that a layout breaks, in their order."""
+    columns = LayoutColumns.of([layout])
+    return [rule.sentence(question, layout) for rule in rules if np.all(rule.broken(question, columns))]
 
 
 def dividing(axis: str, total: int, limit: int) -> str:

@@ -17,6 +17,7 @@ from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.offload.hosts import host_bytes
 from cost_models.axes.offload.price import least_update
+from cost_models.axes.rule import objections, unbroken
 from cost_models.axes.words import EVERY
 from cost_models.errors import InfeasibleError
 from cost_models.memory.device import usable_host_memory
@@ -68,9 +69,7 @@ def some_allowed(question: Question, corners: list[LayoutColumns]) -> Bools:
 
 def within_late_rules(question: Question, columns: LayoutColumns) -> Bools:
     """Layouts that keep every rule which needs prices, such as the size of host memory, (N,)."""
-    broken = [rule.broken(question, columns) for rule in LATE_RULES]
-    allowed: Bools = ~np.any(broken, axis=0)
-    return allowed
+    return unbroken(LATE_RULES, question, columns)
 
 
 def most_held(question: Question, columns: LayoutColumns, boxes: Boxes) -> tuple[LayoutColumns, Bools]:
@@ -90,6 +89,5 @@ def most_held(question: Question, columns: LayoutColumns, boxes: Boxes) -> tuple
 def nothing_held(question: Question, columns: LayoutColumns) -> InfeasibleError:
     """Error if hosts hold the offloaded blocks of no layout: names the layout that offloads least."""
     lightest = columns.layout(int(host_bytes(question, columns).argmin()))
-    broken_rule = next(rule for rule in LATE_RULES if rule.broken(question, LayoutColumns.of([lightest]))[0])
-    words = broken_rule.sentence(question, lightest)
+    words = objections(LATE_RULES, question, lightest)[0]
     return InfeasibleError(words.what, hint=words.hint)

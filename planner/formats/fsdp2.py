@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from cost_models.axes.layout import Layout, Offload
 from cost_models.axes.offload.residency import offloads
-from cost_models.axes.rule import Rule, refuses
-from cost_models.axes.stages import policies_in
+from cost_models.axes.rule import Rule
 from cost_models.axes.words import EVERY
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
@@ -64,7 +63,7 @@ class Paths(NamedTuple):
 
 def streams_all_blocks(name: str) -> Rule:
     """Rule of a trainer of this name that offloads the states that it shards, all or none."""
-    return refuses(
+    return Rule(
         "all blocks stream, with their states, or none",
         lambda q, x: (
             offloads(x)
@@ -82,38 +81,38 @@ def streams_all_blocks(name: str) -> Rule:
 def fsdp2_rules(name: str) -> tuple[Rule, ...]:
     """Rules of a trainer of this name."""
     return (
-        refuses(
+        Rule(
             "there are no pipelines",
             lambda q, x: x.pp > 1,
             f"{name} has no pipelines (`pp{{layout.pp}}`)",
             "use pp1",
         ),
-        refuses(
+        Rule(
             "weights and gradients are sharded with optimizer states, or nothing is",
             lambda q, x: x.zero == 1,
             f"{name} shards gradients with optimizer states, not as `zero1`",
             "write zero3 (reshard after forward) or zero2 (do not)",
         ),
-        refuses(
+        Rule(
             "replicas of split weights are sharded",
             lambda q, x: (x.zero == 0) & (x.replicas > 1) & ((x.tp > 1) | (x.cp > 1)),
             f"{name} shards weights over the replicas of `tp{{layout.tp}} cp{{layout.cp}}`",
             "write zero3 or zero2",
         ),
-        refuses(
+        Rule(
             "shard groups hold whole context groups",
             lambda q, x: (
                 (x.zero > 0) & ((x.shard % x.cp != 0) | ((x.shard == x.cp) & (x.shard < x.replicas)))
             ),
             f"{name} shards over several whole context groups, not over `shard{{layout.shard}}` of cp{{layout.cp}}",
         ),
-        refuses(
+        Rule(
             "experts are split as the rest",
             lambda q, x: q.model.has_experts & ((x.ep > 1) | (x.etp != x.tp)),
             f"{name} holds experts as the rest, without `ep` or `etp`",
             "use ep1 and leave out `etp`",
         ),
-        refuses(
+        Rule(
             "tensor ranks have whole sequences",
             lambda q, x: x.sp == 1,
             f"{name} keeps the sequences of tensor ranks whole",
@@ -148,7 +147,7 @@ def offload(job: Job, paths: Paths) -> FieldExport:
 
 def recompute(job: Job, setting: str) -> FieldExport:
     """The setting that recomputes all blocks whole, or none."""
-    policies = {policy for mix in job.layout.recompute for policy in policies_in(mix)}
+    policies = {*job.layout.policies}
     if policies == {"none"}:
         return NO_SETTING
     return (

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.rule import Words
+from cost_models.axes.rule import Words, objections, unbroken
 from cost_models.axes.stages import number_in_full, policies_in
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.files import catalog
@@ -61,17 +59,13 @@ def require_own_stack(name: str, stack: StackSpec) -> None:
 
 def rows_for(name: str, question: Question, columns: LayoutColumns) -> Bools:
     """(N,): whether the trainer would start with each layout."""
-    allowed = np.ones(len(columns), dtype=np.bool_)
-    for rule in trainer_named(name).rules:
-        allowed &= ~rule.broken(question, columns)
-    return allowed
+    return unbroken(trainer_named(name).rules, question, columns)
 
 
 def refusals(name: str, question: Question, layout: Layout) -> list[Words]:
     """Why the trainer refuses a layout: every rule it breaks, and recompute that the trainer cannot express."""
-    trainer, columns = trainer_named(name), LayoutColumns.of([layout])
-    broken = [rule for rule in trainer.rules if rule.broken(question, columns)[0]]
-    refused = [rule.sentence(question, layout) for rule in broken]
+    trainer = trainer_named(name)
+    refused = objections(trainer.rules, question, layout)
     if layout.replicas:
         message = f"{trainer.name} gives every replica as many microbatches, and `replicas=` does not"
         refused.append(Words(message, "leave out `replicas`"))

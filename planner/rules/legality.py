@@ -18,19 +18,17 @@ from cost_models.axes.offload.hosts import drive_bytes, host_bytes
 from cost_models.axes.offload.residency import named_blocks as offloaded_by_number
 from cost_models.axes.offload.residency import offloads
 from cost_models.axes.rule import (
-    Broken,
     Row,
     Rule,
-    Sentence,
     Words,
     dividing,
+    objections,
     raise_problems,
-    rule_when,
     rules,
+    unbroken,
 )
-from cost_models.axes.stages import ENDS, allowed_recompute, named_blocks, policies_in
+from cost_models.axes.stages import ENDS, allowed_recompute, named_blocks
 from cost_models.axes.words import EVERY
-from cost_models.errors import Problem
 from cost_models.memory.device import usable_drive, usable_host_memory
 from cost_models.question import Question
 from cost_models.schedules.registry import is_scheduled, legal, rank_of_stage
@@ -41,7 +39,7 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import counted, format_bytes
 from planner.formats.trainers import refusals
 from planner.rules.pools import pool_objections, with_mean_batch
-from planner.rules.stack import STACK_RULES, split_rows
+from planner.rules.stack import STACK_RULES, sequence_ranks, split_rows
 
 
 def _uses_every_gpu(question: Question, layout: Layout) -> Words:
@@ -54,19 +52,7 @@ def _uses_every_gpu(question: Question, layout: Layout) -> Words:
     return Words(text, f"add {counted(more_nodes, 'node')}" if more_nodes > 0 and not partial else "")
 
 
-def _schedule_refuses(question: Question, x: LayoutColumns) -> Bools:
-    """(N,) scalar rule of each schedule, evaluated once for every distinct (schedule, pp, vpp,
-    microbatches)."""
-    shapes = np.stack([x.schedule, x.pp, x.vpp, x.microbatches(question.training.global_batch)], axis=1)
-    distinct, index = np.unique(shapes, axis=0, return_inverse=True)
-    refused = [
-        legal(SCHEDULES[schedule], pp, vpp, microbatches) is not None
-        for schedule, pp, vpp, microbatches in distinct.tolist()
-    ]
-    return np.array(refused, dtype=np.bool_)[index.reshape(-1)]
-
-
-def _divides(count: Callable[[TransformerSpec], float], noun: str) -> tuple[Broken, Sentence]:
+def _divides(count: Callable[[TransformerSpec], float], noun: str) -> Row:
     """Row of a rule that tp divides a number of the model."""
 
     def sentence(question: Question, layout: Layout) -> Words:
@@ -78,8 +64,8 @@ def _divides(count: Callable[[TransformerSpec], float], noun: str) -> tuple[Brok
 
 
 def _sequence_divides(question: Question, layout: Layout) -> Words:
-    ranks = f"tp{layout.tp}" if layout.cp == 1 else f"cp{layout.cp} x tp{layout.tp}"
-    return Words(f"`sp` splits a sequence of {question.training.sequence_length} tokens over {ranks}")
+    length = question.training.sequence_length
+    return Words(f"`sp` splits a sequence of {length} tokens over {sequence_ranks(layout)}")
 
 
 def _splits_blocks(question: Question, x: LayoutColumns) -> Bools:
@@ -91,10 +77,9 @@ def _splits_blocks(question: Question, x: LayoutColumns) -> Bools:
 
 
 def _blocks_are_whole(question: Question, layout: Layout) -> Words:
-    rows = [
-        (name, width // degree) for name, width, degree in split_rows(question, layout.tp, layout.expert_tp)
-    ]
-    which = " and ".join(f"{cut:,} elements of `{name}`" for name, cut in rows if cut % NF4_BLOCK)
+    rows = split_rows(question, layout.tp, layout.expert_tp)
+    cuts = [(name, width // degree) for name, width, degree in rows]
+    which = " and ".join(f"{cut:,} elements of `{name}`" for name, cut in cuts if cut % NF4_BLOCK)
     text = (
         f"`tp{layout.tp}` splits blocks of {NF4_BLOCK} elements that share a scale of nf4: a rank has rows of"
     )
@@ -142,10 +127,8 @@ def _no_experts(question: Question, layout: Layout) -> Words:
 def _stages_have_blocks(question: Question, layout: Layout) -> Words:
     written = f"pp{layout.pp} vpp{layout.vpp}" if layout.vpp > 1 else f"pp{layout.pp}"
     has = f"makes {counted(layout.num_stages, 'stage')}; the model has"
-    return Words(
-        f"`{written}` {has} {counted(question.model.num_layers, 'block')}",
-        "only the first stage and the last may have none: they have the embedding and the head",
-    )
+    hint = "only the first stage and the last may have none: they have the embedding and the head"
+    return Words(f"`{written}` {has} {counted(question.model.num_layers, 'block')}", hint)
 
 
 def _batch_divides(question: Question, layout: Layout) -> Words:
@@ -171,8 +154,7 @@ def is_offload_unpriced(question: Question) -> bool:
     """Whether host memory would hold frozen weights, or moments of another size than Adam's."""
     training = question.training
     of_adam = training.optimizer in ("adamw", "sgd", "lamb")
-    parts = training.freeze or question.model.tower
-    return not of_adam or bool(parts or training.tuning or training.reference)
+    return not of_adam or any((training.freeze, question.model.tower, training.tuning, training.reference))
 
 
 def _cpu_updates(columns: LayoutColumns) -> Bools:
@@ -182,18 +164,14 @@ def _cpu_updates(columns: LayoutColumns) -> Bools:
 
 def _more_than_there_are(question: Question, layout: Layout) -> Words:
     named, has = counted(layout.offload.named, "block"), question.model.num_layers // layout.pp
-    return Words(
-        f"`offload` moves {named} of every rank; `pp{layout.pp}` gives a rank {has}",
-        "name fewer, or leave out the count: every block",
-    )
+    text = f"`offload` moves {named} of every rank; `pp{layout.pp}` gives a rank {has}"
+    return Words(text, "name fewer, or leave out the count: every block")
 
 
 def _ring_too_long(question: Question, layout: Layout) -> Words:
     streamed = min(layout.offload.streamed, question.model.num_layers // layout.pp)
-    return Words(
-        f"`ring={layout.ring}` has more buffers than the {counted(streamed, 'block')} that are streamed",
-        f"use `ring={streamed}` or less",
-    )
+    text = f"`ring={layout.ring}` has more buffers than the {counted(streamed, 'block')} that are streamed"
+    return Words(text, f"use `ring={streamed}` or less")
 
 
 def overflows_hosts(question: Question, x: LayoutColumns, used: Sequence[Recompute] | None = None) -> Bools:
@@ -205,33 +183,6 @@ def overflows_hosts(question: Question, x: LayoutColumns, used: Sequence[Recompu
     return overflows
 
 
-@rule_when(
-    "hosts hold what is offloaded",
-    overflows_hosts,
-    unknown=lambda q: any(pool.cluster.host_memory is None for pool in q.pools),
-)
-def _hosts_hold(question: Question, layout: Layout) -> Words:
-    columns = LayoutColumns.of([layout])
-    pool = next(pool for pool in question.pools if overflows_hosts(pool, columns)[0])
-    cluster, size = pool.cluster, format_bytes(float(host_bytes(pool, columns)[0]))
-    text = f"`{layout.brief}` offloads {size} to the memory of each host"
-    if question.training.reference == "host":
-        text = f"the reference model of `{layout.brief}` takes {size} of the memory of each host"
-    if cluster.host_memory is None:
-        return Words(
-            f"{text}, and cluster `{cluster.name}` does not say how much one has",
-            "add `host_memory`, or say --host-memory",
-        )
-    return _no_room(
-        text, cluster, cluster.host_memory, f"they may fill {format_bytes(usable_host_memory(cluster))}"
-    )
-
-
-def _no_room(text: str, cluster: ClusterSpec, size: float, usable: str) -> Words:
-    have = f"of the {format_bytes(size)} of a host of `{cluster.name}`"
-    return Words(f"{text}; {have} {usable}", "use more nodes, or offload fewer blocks")
-
-
 def _overflows_drive(question: Question, x: LayoutColumns) -> Bools:
     """(N,) whether layouts overflow the drive of some host."""
     overflows = np.zeros(len(x), dtype=np.bool_)
@@ -240,11 +191,20 @@ def _overflows_drive(question: Question, x: LayoutColumns) -> Bools:
     return overflows
 
 
-@rule_when(
-    "drives hold what lies on them",
-    _overflows_drive,
-    unknown=lambda q: any(pool.cluster.drive is None for pool in q.pools),
-)
+def _hosts_hold(question: Question, layout: Layout) -> Words:
+    columns = LayoutColumns.of([layout])
+    pool = next(pool for pool in question.pools if overflows_hosts(pool, columns)[0])
+    cluster, size = pool.cluster, format_bytes(float(host_bytes(pool, columns)[0]))
+    text = f"`{layout.brief}` offloads {size} to the memory of each host"
+    if question.training.reference == "host":
+        text = f"the reference model of `{layout.brief}` takes {size} of the memory of each host"
+    if cluster.host_memory is None:
+        text += f", and cluster `{cluster.name}` does not say how much one has"
+        return Words(text, "add `host_memory`, or say --host-memory")
+    usable = f"they may fill {format_bytes(usable_host_memory(cluster))}"
+    return _no_room(text, cluster, cluster.host_memory, usable)
+
+
 def _drives_hold(question: Question, layout: Layout) -> Words:
     columns = LayoutColumns.of([layout])
     pool = next(pool for pool in question.pools if _overflows_drive(pool, columns)[0])
@@ -253,9 +213,13 @@ def _drives_hold(question: Question, layout: Layout) -> Words:
     if cluster.drive is None:
         hint = "add `drive: {capacity: 30 TB, read: 20 GB/s, write: 10 GB/s}` to its file"
         return Words(f"{text}, and cluster `{cluster.name}` does not say that one has any", hint)
-    return _no_room(
-        text, cluster, cluster.drive.capacity, f"states may fill {format_bytes(usable_drive(cluster))}"
-    )
+    usable = f"states may fill {format_bytes(usable_drive(cluster))}"
+    return _no_room(text, cluster, cluster.drive.capacity, usable)
+
+
+def _no_room(text: str, cluster: ClusterSpec, size: float, usable: str) -> Words:
+    have = f"of the {format_bytes(size)} of a host of `{cluster.name}`"
+    return Words(f"{text}; {have} {usable}", "use more nodes, or offload fewer blocks")
 
 
 _RULES: dict[str, Row] = {
@@ -437,21 +401,43 @@ RULES = (*rules(_RULES), *STACK_RULES)
 """All rules except the schedule's and the late ones, in the order in which broken ones are reported."""
 
 _SIZED = ("batch divides into microbatches", "updates in the backward pass have one microbatch")
-SIZED_RULES: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.name in _SIZED)
+SIZED_RULES = tuple(rule for rule in RULES if rule.name in _SIZED)
 """Rules that depend on the microbatch size, for any schedule: they are checked for every size."""
 
 
+def _schedule_refuses(question: Question, x: LayoutColumns) -> Bools:
+    """(N,) scalar rule of each schedule, evaluated once for every distinct (schedule, pp, vpp,
+    microbatches)."""
+    shapes = np.stack([x.schedule, x.pp, x.vpp, x.microbatches(question.training.global_batch)], axis=1)
+    distinct, index = np.unique(shapes, axis=0, return_inverse=True)
+    refused = [legal(SCHEDULES[schedule], *shape) is not None for schedule, *shape in distinct.tolist()]
+    return np.array(refused, dtype=np.bool_)[index.reshape(-1)]
+
+
 SCHEDULE_RULE = Rule(
-    name="the schedule can run",
-    broken=_schedule_refuses,
-    sentence=lambda q, x: Words(
-        legal(x.schedule, x.pp, x.vpp, x.microbatches(q.training.global_batch)) or ""
+    "the schedule can run",
+    _schedule_refuses,
+    lambda q, layout: Words(
+        legal(layout.schedule, layout.pp, layout.vpp, layout.microbatches(q.training.global_batch)) or ""
     ),
 )
 """Rule checked last, and only for layouts whose batch divides, as it depends on the number of
 microbatches."""
 
-LATE_RULES: tuple[Rule, ...] = (_hosts_hold, _drives_hold)
+LATE_RULES = (
+    Rule(
+        "hosts hold what is offloaded",
+        overflows_hosts,
+        _hosts_hold,
+        unknown=lambda q: any(pool.cluster.host_memory is None for pool in q.pools),
+    ),
+    Rule(
+        "drives hold what lies on them",
+        _overflows_drive,
+        _drives_hold,
+        unknown=lambda q: any(pool.cluster.drive is None for pool in q.pools),
+    ),
+)
 """Rules that need prices; they are checked for layouts that break no other."""
 
 
@@ -460,30 +446,26 @@ def legal_rows(
 ) -> Bools:
     """(N,) whether layouts break no rule; unless `shaped`, rules on schedule and microbatch size only.
     Without `hosts`, overflow of host memory is left to their price."""
-    legal = np.ones(len(columns), dtype=np.bool_)
-    for rule in RULES if shaped else [rule for rule in RULES if rule not in SIZED_RULES]:
-        legal &= ~rule.broken(question, columns)
+    legal = unbroken((rule for rule in RULES if shaped or rule not in SIZED_RULES), question, columns)
     for rule in [*LATE_RULES * hosts, *[SCHEDULE_RULE] * shaped]:
         candidates = np.flatnonzero(legal)
-        legal[candidates] = ~rule.broken(question, columns.rows(candidates))
+        legal[candidates] = unbroken([rule], question, columns.rows(candidates))
     return legal
-
-
-def broken_late(question: Question, layout: Layout) -> list[tuple[Rule, Words]]:
-    """Late rules that a layout breaks with its stages' recomputation, with their sentences."""
-    columns = LayoutColumns.of([layout])
-    used = dict.fromkeys(policy for mix in layout.recompute for policy in policies_in(mix))
-    asked = [(rule, question.recomputing(policy)) for rule in LATE_RULES for policy in used]
-    broken = {rule.name: (rule, own) for rule, own in asked if rule.broken(own, columns)[0]}
-    return [(rule, rule.sentence(own, layout)) for rule, own in broken.values()]
 
 
 def check(
     question: Question, layout: Layout, trainer: str | None = None, *, hosts: bool = True
-) -> list[Problem]:
+) -> list[Words]:
     """All problems of a layout (for a trainer), and of its placement if it has one. Without `hosts`, overflow
     of known host memory is left to its price."""
-    return [Problem("", words.what) for words in _problems(question, layout, trainer, hosts=hosts)]
+    asked = with_mean_batch(question, layout)
+    problems = objections(RULES, asked, layout)
+    if not problems:
+        late = _late_objections(asked, layout)
+        problems = [words for rule, words in late if hosts or (rule.unknown and rule.unknown(asked))]
+        problems += objections([SCHEDULE_RULE], asked, layout)
+    problems += _objections_without_columns(question, layout)
+    return problems if trainer is None else [*problems, *refusals(trainer, question, layout)]
 
 
 def require_legal(
@@ -495,7 +477,7 @@ def require_legal(
     Raises:
         InputError: with every broken rule and the hint of the first.
     """
-    problems = _problems(question, layout, trainer, hosts=hosts)
+    problems = check(question, layout, trainer, hosts=hosts)
     raise_problems(problems, f"layout `{layout}` cannot run: {len(problems)} problems")
 
 
@@ -505,44 +487,40 @@ def require_held(question: Question, layout: Layout) -> None:
     Raises:
         InputError: with the first broken rule.
     """
-    raise_problems([words for _, words in broken_late(question, layout)][:1], "")
+    raise_problems([words for _, words in _late_objections(question, layout)][:1], "")
 
 
-def _problems(question: Question, layout: Layout, trainer: str | None, *, hosts: bool = True) -> list[Words]:
-    asked, columns = with_mean_batch(question, layout), LayoutColumns.of([layout])
-    problems = [rule.sentence(asked, layout) for rule in RULES if rule.broken(asked, columns)[0]]
-    if not problems:
-        late = broken_late(asked, layout)
-        problems = [words for rule, words in late if hosts or (rule.unknown and rule.unknown(asked))]
-        if SCHEDULE_RULE.broken(asked, columns)[0]:
-            problems.append(SCHEDULE_RULE.sentence(asked, layout))
-    problems += _objections_without_columns(question, layout)
-    return problems if trainer is None else [*problems, *refusals(trainer, question, layout)]
+def _late_objections(question: Question, layout: Layout) -> list[tuple[Rule, Words]]:
+    """Late rules that a layout breaks with its stages' recomputation, with their sentences."""
+    columns = LayoutColumns.of([layout])
+    asked = [(rule, question.recomputing(policy)) for rule in LATE_RULES for policy in layout.policies]
+    broken = {rule.name: (rule, own) for rule, own in asked if np.all(rule.broken(own, columns))}
+    return [(rule, rule.sentence(own, layout)) for rule, own in broken.values()]
 
 
 def _objections_without_columns(question: Question, layout: Layout) -> Iterator[Words]:
     """Problems of parts without columns: recompute, pools and blocks of stages."""
-    policies = {policy for mix in layout.recompute for policy in policies_in(mix)}
-    if refused := sorted(policies - set(allowed_recompute(layout.schedule))):
+    num_layers, blocks = question.model.num_layers, sum(layout.layers)
+    if refused := sorted({*layout.policies} - {*allowed_recompute(layout.schedule)}):
         splits = f"`schedule={layout.schedule}`, which splits backward passes"
         text = f"`recompute={refused[0]}` does not go with {splits}: PyTorch would recompute for every piece of them"
         yield Words(text, "leave out `recompute`, or use another schedule")
     yield from pool_objections(question, layout)
-    if layout.layers and sum(layout.layers) != question.model.num_layers:
-        has = f"the model has {question.model.num_layers}"
-        placed = f"`layers` places {counted(sum(layout.layers), 'block')}; {has}"
+    if not layout.layers:
+        return
+    named = layout.offload.named
+    rank_of = rank_of_stage(layout.schedule, layout.pp, layout.vpp)
+    least = int(np.bincount(rank_of, weights=layout.layers).min())
+    if blocks != num_layers:
+        placed = f"`layers` places {counted(blocks, 'block')}; the model has {num_layers}"
         yield Words(placed, "leave out `layers` to have them placed")
-    elif layout.layers:
-        rank_of = rank_of_stage(layout.schedule, layout.pp, layout.vpp)
-        least, named = int(np.bincount(rank_of, weights=layout.layers).min()), layout.offload.named
-        if named > least:
-            text = f"`offload` names {counted(named, 'block')} of every rank; `layers` gives one {least}"
-            yield Words(text, "name fewer, or spread blocks evenly")
+    elif named > least:
+        text = f"`offload` names {counted(named, 'block')} of every rank; `layers` gives one {least}"
+        yield Words(text, "name fewer, or spread blocks evenly")
     if 0 in layout.layers[1:-1]:
         text = f"`layers` leaves stage {layout.layers.index(0, 1)} empty; only the first and the last may be"
         yield Words(text, "they have the embedding and the head")
-    mixes = layout.stage_recompute if layout.layers else ()
-    for stage, (blocks, mix) in enumerate(zip(layout.layers, mixes, strict=True)):
+    for stage, (blocks, mix) in enumerate(zip(layout.layers, layout.stage_recompute, strict=True)):
         if (named := named_blocks(mix)) > blocks:
             text = f"`recompute={mix}` names {counted(named, 'block')}; stage {stage} has {blocks}"
             yield Words(text, "name fewer, or leave out the number")

@@ -17,7 +17,7 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns, context_ways
 from cost_models.axes.layout import Layout, Offload, same_seats
 from cost_models.axes.offload.residency import offloads
-from cost_models.axes.rule import Broken, Row, Rule, Sentence, Words, raise_problems, rules
+from cost_models.axes.rule import Broken, Row, Rule, Words, objections, raise_problems, rules
 from cost_models.defaults import OWN_COMPILED, OWN_STACK, OWN_STACKS
 from cost_models.errors import either
 from cost_models.files.catalog import load_stack
@@ -63,11 +63,11 @@ def _narrow_states(training: TrainingSpec) -> bool:
 
 
 def _fp8_sides(question: Question, layout: Layout) -> Words:
-    columns = LayoutColumns.of([layout])
-    odd = {float(side[0]): None for side in _sides(question, columns) if side[0] % _FP8_SIDE}
-    which = ", ".join(f"{side:g}" for side in odd)
+    odd = dict.fromkeys(
+        f"{side[0]:g}" for side in _sides(question, LayoutColumns.of([layout])) if side[0] % _FP8_SIDE
+    )
     degrees = f"tp{layout.tp} cp{layout.cp}" if layout.cp > 1 else f"tp{layout.tp}"
-    text = f"products in fp8 take sides of whole sixteens, and with {degrees} some are {which}"
+    text = f"products in fp8 take sides of whole sixteens, and with {degrees} some are {', '.join(odd)}"
     return Words(text, f"choose other degrees, or {IN_16_BITS}")
 
 
@@ -83,18 +83,12 @@ def _sides(question: Question, x: LayoutColumns) -> list[Array]:
     return [*(size / (x.tp if split else np.ones(len(x))) for size, split in sides), tokens]
 
 
-def _fp8(question: Question, x: LayoutColumns) -> Bools:
-    return np.full(len(x), question.training.precision == "fp8")
-
-
 def _another_model(question: Question, layout: Layout) -> Words:
     model = question.model
     text = f"the executor's blocks have no {either(list(model.untrained))}: it would train another model than"
     rest = "a YAML file of the model without `left_out` (and `attention_sinks`) trains the rest of it"
-    return Words(
-        f"{text} `{model.name}`",
-        "" if model.recurrence or model.stacks or model.tower or model.diffusion else rest,
-    )
+    other_kind = model.recurrence or model.stacks or model.tower or model.diffusion
+    return Words(f"{text} `{model.name}`", "" if other_kind else rest)
 
 
 def _positions(question: Question, layout: Layout) -> Words:
@@ -106,11 +100,16 @@ def _positions(question: Question, layout: Layout) -> Words:
     return Words(text, f"shorten the sequence, or write `max_positions: {needed}` in a model file of yours")
 
 
+def sequence_ranks(layout: Layout) -> str:
+    """Degrees that split a sequence: "cp2 x tp4"."""
+    return f"cp{layout.cp} x tp{layout.tp}" if layout.cp > 1 else f"tp{layout.tp}"
+
+
 def _routed_parts(question: Question, layout: Layout) -> Words:
-    length = question.training.sequence_length
     text = f"the executor has each of tp{layout.tp} ranks route its part of a sequence"
-    over = f"cp{layout.cp} x tp{layout.tp}" if layout.cp > 1 else f"tp{layout.tp}"
-    return Words(f"{text}; {over} does not divide {length} tokens")
+    return Words(
+        f"{text}; {sequence_ranks(layout)} does not divide {question.training.sequence_length} tokens"
+    )
 
 
 def _parallel_block_is_split(question: Question, layout: Layout) -> Words:
@@ -148,12 +147,10 @@ def _sends_ahead(question: Question, layout: Layout) -> Words:
 
 
 _RUNNABLE: dict[str, Row] = {
-    "the model is what it trains": (lambda q, x: (x.tp > 0) & bool(q.model.untrained), _another_model),
+    "the model is what it trains": (lambda q, x: bool(q.model.untrained), _another_model),
     "learned positions reach the sequence": (
         lambda q, x: (
-            (x.tp > 0)
-            & (q.model.positions == "learned")
-            & (q.training.sequence_length > q.model.longest_sequence)
+            (q.model.positions == "learned") & (q.training.sequence_length > q.model.longest_sequence)
         ),
         _positions,
     ),
@@ -163,15 +160,15 @@ _RUNNABLE: dict[str, Row] = {
         "whole replicas in each run: plan with `--allow replicas`",
     ),
     "a precision the executor has": (
-        lambda q, x: (x.tp > 0) & (q.training.precision not in _PRECISIONS),
+        lambda q, x: q.training.precision not in _PRECISIONS,
         _precision,
     ),
     "states in fp32": (
-        lambda q, x: (x.tp > 0) & _narrow_states(q.training),
+        lambda q, x: _narrow_states(q.training),
         "the executor keeps gradients, moments and master weights in fp32, and the plan does not",
     ),
     "adapters of dense blocks": (
-        lambda q, x: (x.tp > 0) & _adapts_unsupported_matrices(q),
+        lambda q, x: _adapts_unsupported_matrices(q),
         "the executor has adapters for attention and dense MLPs in fp32 and bf16, without latent attention or a tower",
         "name matrices with --targets q,k,v,o,gate,up,down",
     ),
@@ -188,12 +185,12 @@ _RUNNABLE: dict[str, Row] = {
         "leave out `tuning.dropout`, or use tp1",
     ),
     "updates follow the backward pass": (
-        lambda q, x: (x.tp > 0) & q.training.optimizer_in_backward,
+        lambda q, x: q.training.optimizer_in_backward,
         "the executor updates when all gradients are there, and the plan in the backward pass",
         "plan without --optimizer-in-backward",
     ),
     "one model is trained": (
-        lambda q, x: (x.tp > 0) & (q.training.reference is not None or q.training.reward),
+        lambda q, x: q.training.reference is not None or q.training.reward,
         "the executor trains to predict the next token, and the plan on pairs (dpo, reward)",
     ),
     "frozen parts have whole backward passes": (
@@ -201,22 +198,22 @@ _RUNNABLE: dict[str, Row] = {
         "the executor freezes nothing under `schedule={layout.schedule}`, which splits backward passes",
     ),
     "sequences are whole": (
-        lambda q, x: (x.tp > 0) & (q.training.lengths is not None),
+        lambda q, x: q.training.lengths is not None,
         "the executor trains on whole sequences, and the plan on documents of unlike length",
         "plan without --lengths",
     ),
     "the loss counts every token": (
-        lambda q, x: (x.tp > 0) & (q.training.answers is not None),
+        lambda q, x: q.training.answers is not None,
         "the executor's loss counts every token, and the plan's those of answers",
         "plan without --answers",
     ),
     "an optimizer the executor has": (
-        lambda q, x: (x.tp > 0) & (q.training.optimizer not in _OPTIMIZERS),
+        lambda q, x: q.training.optimizer not in _OPTIMIZERS,
         "the executor has adamw, lamb and sgd, not {question.training.optimizer}",
         "plan with --optimizer adamw",
     ),
     "rows of whole blocks of nf4": (
-        lambda q, x: (x.tp > 0) & _reaches_over(q),
+        lambda q, x: _reaches_over(q),
         "the executor's blocks of 64 elements that share a scale of nf4 lie inside rows, and"
         " `{question.model.name}` has rows of other lengths",
         "plan with --base-precision int8",
@@ -254,17 +251,19 @@ _RUNNABLE: dict[str, Row] = {
         "leave out `offload`, or `overlap=dp`",
     ),
     "experts in fp8": (
-        lambda q, x: _fp8(q, x) & q.model.has_experts,
+        lambda q, x: (q.training.precision == "fp8") & q.model.has_experts,
         "the executor's experts do not multiply in fp8",
         IN_16_BITS,
     ),
     "fp8 runs backward passes whole": (
-        lambda q, x: _fp8(q, x) & is_scheduled(x, SPLIT_BACKWARD),
+        lambda q, x: (q.training.precision == "fp8") & is_scheduled(x, SPLIT_BACKWARD),
         "each half of a backward pass that `schedule={layout.schedule}` splits would run all products in fp8",
         "use another schedule",
     ),
     "products in fp8 have whole sides": (
-        lambda q, x: _fp8(q, x) & np.any([side % _FP8_SIDE != 0 for side in _sides(q, x)], axis=0),
+        lambda q, x: (
+            (q.training.precision == "fp8") & np.any([side % _FP8_SIDE != 0 for side in _sides(q, x)], axis=0)
+        ),
         _fp8_sides,
     ),
     "tp divides the tokens it routes": (
@@ -293,9 +292,7 @@ RUNNABLE = rules(_RUNNABLE)
 """Rules of the project's executor."""
 
 
-def _offers(
-    broken: Broken, lacks: str, offered: Callable[[StackSpec], Sequence[str]]
-) -> tuple[Broken, Sentence]:
+def _offers(broken: Broken, lacks: str, offered: Callable[[StackSpec], Sequence[str]]) -> Row:
     """Row of a rule that the stack offers a layout's choice: a template of the missing one, and the list of
     those offered."""
 
@@ -326,16 +323,17 @@ def _order_missing(question: Question, x: LayoutColumns) -> Bools:
     return missing
 
 
-def _zero_stages(stages: Sequence[int]) -> str:
-    return either([f"`zero{stage}`" for stage in stages])
+def _under_zero_stages(
+    concerned: Broken, does: str, stages: Callable[[StackSpec], Sequence[int]], leave_out: str
+) -> Row:
+    """Row of a rule that the stack does something under some ZeRO stages only."""
 
+    def sentence(question: Question, layout: Layout) -> Words:
+        stack = question.stack
+        use = either([f"`zero{stage}`" for stage in stages(stack)])
+        return Words(f"software stack `{stack.name}` {does} under {use} only", f"use {use}, or {leave_out}")
 
-def _drive_at(question: Question, layout: Layout) -> Words:
-    stages = _zero_stages(question.stack.drive.zero_stages)
-    return Words(
-        f"software stack `{question.stack.name}` keeps states on the drive under {stages} only",
-        f"use {stages}, or leave out `drive`",
-    )
+    return lambda q, x: concerned(q, x) & ~np.isin(x.zero, stages(q.stack)), sentence
 
 
 def _any_of(x: LayoutColumns, columns: Iterable[str]) -> Bools:
@@ -377,17 +375,9 @@ def _stack_lacks_overlap(question: Question, layout: Layout) -> Words:
     )
 
 
-def _overlap_under(question: Question, layout: Layout) -> Words:
-    stages = _zero_stages(question.stack.overlaps_gradient_reduce_at)
-    return Words(
-        f"software stack `{question.stack.name}` has `overlap=dp` under {stages} only",
-        f"use {stages}, or leave `dp` out",
-    )
-
-
 def _of_the_executor(rule: Rule) -> Rule:
     """The rule restricted to plans for the executor; other stacks may break it."""
-    return replace(rule, broken=lambda q, x: (q.stack.name in OWN_STACKS) & rule.broken(q, x))
+    return replace(rule, broken=lambda q, x: q.stack.name in OWN_STACKS and rule.broken(q, x))
 
 
 _STACK_RULES: dict[str, Row] = {
@@ -446,9 +436,11 @@ _STACK_RULES: dict[str, Row] = {
         ),
         _stack_lacks_offload,
     ),
-    "the stack uses drives under this ZeRO stage": (
-        lambda q, x: (x.offload_drive > 0) & (x.replicas > 1) & ~np.isin(x.zero, q.stack.drive.zero_stages),
-        _drive_at,
+    "the stack uses drives under this ZeRO stage": _under_zero_stages(
+        lambda q, x: (x.offload_drive > 0) & (x.replicas > 1),
+        "keeps states on the drive",
+        lambda stack: stack.drive.zero_stages,
+        "leave out `drive`",
     ),
     "the stack overlaps this": (
         lambda q, x: _any_of(
@@ -456,9 +448,11 @@ _STACK_RULES: dict[str, Row] = {
         ),
         _stack_lacks_overlap,
     ),
-    "the stack overlaps under this ZeRO stage": (
-        lambda q, x: (x.overlap_dp == 1) & ~np.isin(x.zero, q.stack.overlaps_gradient_reduce_at),
-        _overlap_under,
+    "the stack overlaps under this ZeRO stage": _under_zero_stages(
+        lambda q, x: x.overlap_dp == 1,
+        "has `overlap=dp`",
+        lambda stack: stack.overlaps_gradient_reduce_at,
+        "leave `dp` out",
     ),
 }
 STACK_RULES = (*rules(_STACK_RULES), *map(_of_the_executor, RUNNABLE))
@@ -466,11 +460,7 @@ STACK_RULES = (*rules(_STACK_RULES), *map(_of_the_executor, RUNNABLE))
 
 def question_objections(question: Question) -> list[Words]:
     """Parts of a question that the executor does not support, for any layout."""
-    if question.stack.name not in OWN_STACKS:
-        return []
-    smallest = Layout()
-    columns = LayoutColumns.of([smallest])
-    return [rule.sentence(question, smallest) for rule in RUNNABLE if rule.broken(question, columns)[0]]
+    return objections(RUNNABLE, question, Layout()) if question.stack.name in OWN_STACKS else []
 
 
 def require_runnable(question: Question, layout: Layout) -> None:
@@ -480,7 +470,5 @@ def require_runnable(question: Question, layout: Layout) -> None:
         InputError: with every reason why it cannot, and the hint of the first.
     """
     own = load_stack(OWN_COMPILED if question.stack.compiled else OWN_STACK)
-    ours = replace(question, stack=own)
-    columns = LayoutColumns.of([layout])
-    broken = [rule.sentence(ours, layout) for rule in STACK_RULES if rule.broken(ours, columns)[0]]
+    broken = objections(STACK_RULES, replace(question, stack=own), layout)
     raise_problems(broken, f"the executor cannot run `{layout}`: {len(broken)} reasons")

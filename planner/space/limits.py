@@ -16,7 +16,7 @@ from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import AXES, USUAL_RING, Layout
 from cost_models.axes.offload.residency import named_blocks, offloads
-from cost_models.axes.rule import Rule, refuses
+from cost_models.axes.rule import Rule, objections
 from cost_models.axes.stages import ENDS
 from cost_models.axes.words import EVERY
 from cost_models.communication.topology import levels_of
@@ -46,7 +46,7 @@ class Limit:
 
     def rule(self, restrictions: Restrictions) -> Rule:
         """The limit as a rule within some restrictions."""
-        return refuses(self.name, lambda q, x: self.beyond(q, restrictions, x), self.what)
+        return Rule(self.name, lambda q, x: self.beyond(q, restrictions, x), self.what)
 
 
 NEARLY_AS_FAST = 0.5
@@ -190,6 +190,4 @@ def beyond_limits(limits: Restrictions) -> tuple[Rule, ...]:
 
 def left_out(question: Question, limits: Restrictions, layout: Layout) -> tuple[str, ...]:
     """Sentences on the limits by which a search within some restrictions leaves out a legal layout."""
-    columns = LayoutColumns.of([layout])
-    broken = [rule for rule in beyond_limits(limits) if rule.broken(question, columns)[0]]
-    return tuple(rule.sentence(question, layout).what for rule in broken)
+    return tuple(words.what for words in objections(beyond_limits(limits), question, layout))

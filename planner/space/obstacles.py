@@ -16,7 +16,7 @@ import numpy as np
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import COLUMNS, USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import ZERO_STAGES, Layout
-from cost_models.axes.rule import Rule, Words, refuses
+from cost_models.axes.rule import Rule, Words
 from cost_models.axes.stages import allowed_recompute, even_layers
 from cost_models.axes.words import MAX_STAGES
 from cost_models.defaults import OWN_STACKS
@@ -124,11 +124,9 @@ def _rules_besides(question: Question, limits: Restrictions) -> tuple[Rule, ...]
     recomputes = np.array([bool(set(policies) & set(allowed)) for allowed in policies_of_schedules])
     return (
         *(trainer_named(limits.trainer).rules if limits.trainer else ()),
-        refuses(
-            "ranks fill the pools", lambda q, x: ~fills_pools(q, x), lambda q, x: pool_objections(q, x)[0]
-        ),
+        Rule("ranks fill the pools", lambda q, x: ~fills_pools(q, x), lambda q, x: pool_objections(q, x)[0]),
         *beyond_limits(limits),
-        refuses(
+        Rule(
             "the schedule may recompute so",
             lambda q, x: ~recomputes[x.schedule],
             "`schedule={layout.schedule}` does not go with recompute=" + either(list(policies)),

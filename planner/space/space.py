@@ -28,6 +28,7 @@ import numpy as np
 from cost_models.arrays import Bools, Ints
 from cost_models.axes.columns import COLUMNS, LayoutColumns, first_of_each
 from cost_models.axes.layout import AXES, ZERO_STAGES
+from cost_models.axes.rule import unbroken
 from cost_models.axes.stages import ENDS, allowed_recompute
 from cost_models.pipeline.pricing import scenarios_of
 from cost_models.question import Question
@@ -123,7 +124,7 @@ def microbatch_sizes(
     sizes_of_core = [of_degree[dp] for dp in cores.dp.tolist()]
     core = np.repeat(np.arange(len(cores)), [len(sizes) for sizes in sizes_of_core])
     sized = replace(cores.rows(core), mbs=np.concatenate([np.empty(0, dtype=np.int64), *sizes_of_core]))
-    legal = np.flatnonzero(~np.any([rule.broken(question, sized) for rule in SIZED_RULES], axis=0))
+    legal = np.flatnonzero(unbroken(SIZED_RULES, question, sized))
     return core[legal], sized.rows(legal)
 
 
@@ -453,9 +454,7 @@ def _legal_space(question: Question, restrictions: Restrictions) -> Space:
 def enumerate_layouts(question: Question, restrictions: Restrictions) -> LayoutColumns:
     """All legal layouts that late rules allow, written out: for small questions."""
     rows = legal_space(question, restrictions).all_rows()
-    is_covered = ~needless_rows(question, restrictions, rows)
-    for rule in LATE_RULES:
-        is_covered &= ~rule.broken(question, rows)
+    is_covered = unbroken(LATE_RULES, question, rows) & ~needless_rows(question, restrictions, rows)
     return rows.rows(np.flatnonzero(is_covered))
 
 

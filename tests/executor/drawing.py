@@ -11,6 +11,7 @@ from training import GPT, LATENT, LLAMA, question_for
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
+from cost_models.axes.rule import unbroken
 from cost_models.axes.stages import allowed_recompute
 from cost_models.defaults import OWN_STACK
 from cost_models.files.catalog import load_stack
@@ -58,7 +59,7 @@ def legal_layouts(shape: str, ranks: int, stack: str = OWN_STACK) -> LayoutColum
     """Every layout of a model over so many ranks that breaks neither a rule of legality nor one of the executor."""
     question = replace(question_for(SHAPES[shape], ranks, **JOB), stack=load_stack(stack))
     columns = enumerate_layouts(question, parse_restrictions([], []))
-    assert not any(rule.broken(question, columns).any() for rule in RUNNABLE)
+    assert unbroken(RUNNABLE, question, columns).all()
     return columns
 
 

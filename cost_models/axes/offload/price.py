@@ -36,7 +36,6 @@ from cost_models.axes.offload.residency import (
     over_residencies,
     rest_is,
 )
-from cost_models.axes.stages import policies_in
 from cost_models.memory.activations import activation_bytes
 from cost_models.memory.device import is_own_host, usable_drive, usable_host_memory
 from cost_models.memory.states import StateBytes, state_bytes
@@ -194,7 +193,6 @@ def tiers(question: Question, layout: Layout) -> Mapping[str, Any]:
     if not any(layout.offload) and question.training.reference != "host":
         return {}
     columns, pools = LayoutColumns.of([layout]), question.pools
-    used = tuple(dict.fromkeys(policy for one in layout.recompute for policy in policies_in(one)))
 
     def fullest(tier: str, sizes: list[Array], limits: list[float]) -> dict[str, float | None]:
         filled = zip((float(size[0]) for size in sizes), limits, strict=True)
@@ -203,7 +201,7 @@ def tiers(question: Question, layout: Layout) -> Mapping[str, Any]:
 
     found = fullest(
         "host",
-        [host_bytes(pool, columns, used) for pool in pools],
+        [host_bytes(pool, columns, layout.policies) for pool in pools],
         [usable_host_memory(pool.cluster) for pool in pools],
     )
     if layout.offload.drive:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.axes.layout import Layout, Offload
-from cost_models.axes.stages import first_in_full, mixes_of, number_in_full, policies_in
+from cost_models.axes.stages import first_in_full, mixes_of, number_in_full
 from cost_models.axes.words import EVERY, MAX_STAGES
 from cost_models.errors import InputError
 from cost_models.specs.stack import StackSpec
@@ -84,7 +84,7 @@ def _order(job: Job) -> FieldExport:
 
 def _recompute(job: Job) -> FieldExport:
     layout = job.layout
-    used = {policy for mix in layout.recompute for policy in policies_in(mix)}
+    used = {*layout.policies}
     if used == {"none"}:
         return NO_SETTING
     if used == {"full"}:

@@ -9,7 +9,7 @@ import numpy as np
 from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.rule import Words, refuses, rule_when
+from cost_models.axes.rule import Rule, Words
 from cost_models.question import Question
 from cost_models.specs.choices import SCHEDULES
 from planner.formats.trainer import Trainer
@@ -17,10 +17,6 @@ from planner.formats.trainer import Trainer
 _SCHEDULES = ("1f1b", "interleaved")
 
 
-@rule_when(
-    "interleaving takes microbatches in groups of pp",
-    lambda q, x: (x.vpp > 1) & (x.microbatches(q.training.global_batch) % x.pp != 0),
-)
 def _interleaved(question: Question, layout: Layout) -> Words:
     microbatches = layout.microbatches(question.training.global_batch)
     message = f"Megatron interleaves microbatches in groups of pp{layout.pp}; there are {microbatches}"
@@ -33,10 +29,6 @@ def _pipeline_not_outermost(x: LayoutColumns) -> Bools:
     return inside
 
 
-@rule_when(
-    "data outside the pipeline are as many as copies of experts",
-    lambda q, x: _pipeline_not_outermost(x) & (x.expert_replicas != x.dp),
-)
 def _experts_and_order(question: Question, layout: Layout) -> Words:
     message = f"Megatron cannot seat `cp{layout.cp}` in `order={layout.order}`"
     if question.model.has_experts:
@@ -52,9 +44,6 @@ def _expert_copies(x: LayoutColumns) -> Bools:
     return uneven
 
 
-@rule_when(
-    "optimizer instances divide the copies of experts", lambda q, x: q.model.has_experts & _expert_copies(x)
-)
 def _instances(question: Question, layout: Layout) -> Words:
     copies = int(LayoutColumns.of([layout]).expert_replicas[0])
     instances = layout.data_ranks // layout.shard_group
@@ -70,27 +59,39 @@ MEGATRON = Trainer(
         *("megatron-deepspeed", "bigscience", "stronghold"),
     ),
     rules=(
-        refuses(
+        Rule(
             "1F1B, or interleaved",
             lambda q, x: ~np.isin(x.schedule, [SCHEDULES.index(name) for name in _SCHEDULES]),
             "Megatron runs 1f1b, and interleaved where vpp is above 1, not `schedule={layout.schedule}`",
             "leave out `schedule`",
         ),
-        refuses(
+        Rule(
             "the distributed optimizer shards optimizer states",
             lambda q, x: x.zero > 1,
             "Megatron's distributed optimizer shards optimizer states (zero1), not `zero{layout.zero}`",
             "write zero1",
         ),
-        _interleaved,
-        refuses(
+        Rule(
+            "interleaving takes microbatches in groups of pp",
+            lambda q, x: (x.vpp > 1) & (x.microbatches(q.training.global_batch) % x.pp != 0),
+            _interleaved,
+        ),
+        Rule(
             "experts and tensor parallelism want sequence parallelism",
             lambda q, x: q.model.has_experts & (x.tp > 1) & (x.sp == 0),
             "Megatron trains experts with tp{layout.tp} only with sequence parallelism",
             "write `sp`",
         ),
-        _experts_and_order,
-        _instances,
+        Rule(
+            "data outside the pipeline are as many as copies of experts",
+            lambda q, x: _pipeline_not_outermost(x) & (x.expert_replicas != x.dp),
+            _experts_and_order,
+        ),
+        Rule(
+            "optimizer instances divide the copies of experts",
+            lambda q, x: q.model.has_experts & _expert_copies(x),
+            _instances,
+        ),
     ),
     counts_full=True,  # --recompute-method block --recompute-num-layers N
     source=(

@@ -13,19 +13,19 @@ from toy_folder import answer_with, edited
 FILE = '''
 """Toys: a switch that saves memory and makes a rank wait, a number of each of two parts, and one that is closed."""
 
-from cost_models.axes.rule import Words, refuses, rule_when
+from cost_models.axes.rule import Rule, Words
 
 RULES = (
-    refuses(
+    Rule(
         "a toy needs two tensor ranks",
         lambda q, x: (x.toy == 1) & (x.tp == 1),
         "`toy` needs tp2 or more, not tp{layout.tp}",
         "leave out `toy`",
     ),
-    refuses("toys are for whole states", lambda q, x: (x.toy == 1) & (x.zero == 1), "`toy` does not go with zero1"),
+    Rule("toys are for whole states", lambda q, x: (x.toy == 1) & (x.zero == 1), "`toy` does not go with zero1"),
 )
 RUNNABLE = (
-    refuses(
+    Rule(
         "toys have no fp8",
         lambda q, x: (x.toy == 1) & (q.training.precision == "fp8"),
         "the executor has no toys in fp8",
@@ -33,9 +33,11 @@ RUNNABLE = (
 )
 
 
-@rule_when("shelves hold toys", lambda q, x: (x.toy == 1) & (q.cluster.nodes > 1))
-def no_shelf(question, layout):
-    return Words("two nodes have no shelf for `toy`")
+no_shelf = Rule(
+    "shelves hold toys",
+    lambda q, x: (x.toy == 1) & (q.cluster.nodes > 1),
+    lambda question, layout: Words("two nodes have no shelf for `toy`"),
+)
 
 
 def toy_seconds(pieces, terms):
@@ -95,7 +97,7 @@ PLACES = {
         "planner/rules/legality.py",
         "import toys",
         ("(*rules(_RULES), *STACK_RULES)", "(*rules(_RULES), *toys.RULES, *STACK_RULES)"),
-        ("(_hosts_hold, _drives_hold)", "(_hosts_hold, _drives_hold, toys.no_shelf)"),
+        ("\nLATE_RULES = (", "\nLATE_RULES = (\n    toys.no_shelf,"),
     ),
     **_with_import(
         "planner/rules/stack.py",
