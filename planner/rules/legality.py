@@ -17,16 +17,7 @@ from cost_models.axes.layout import USUAL_RING, Layout
 from cost_models.axes.offload.hosts import drive_bytes, host_bytes
 from cost_models.axes.offload.residency import named_blocks as offloaded_by_number
 from cost_models.axes.offload.residency import offloads
-from cost_models.axes.rule import (
-    Row,
-    Rule,
-    Words,
-    dividing,
-    objections,
-    raise_problems,
-    rules,
-    unbroken,
-)
+from cost_models.axes.rule import Row, Rule, Words, dividing, objections, raise_problems, rules, unbroken
 from cost_models.axes.stages import ENDS, allowed_recompute, named_blocks
 from cost_models.axes.words import EVERY
 from cost_models.memory.device import usable_drive, usable_host_memory

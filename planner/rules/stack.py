@@ -159,10 +159,7 @@ _RUNNABLE: dict[str, Row] = {
         "the executor trains on one kind of GPU, and `{question.cluster.name}` has several pools",
         "whole replicas in each run: plan with `--allow replicas`",
     ),
-    "a precision the executor has": (
-        lambda q, x: q.training.precision not in _PRECISIONS,
-        _precision,
-    ),
+    "a precision the executor has": (lambda q, x: q.training.precision not in _PRECISIONS, _precision),
     "states in fp32": (
         lambda q, x: _narrow_states(q.training),
         "the executor keeps gradients, moments and master weights in fp32, and the plan does not",

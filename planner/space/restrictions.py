@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from cost_models.arrays import Bools, Ints
 from cost_models.axes.columns import COLUMNS, LayoutColumns, context_ways
 from cost_models.axes.layout import AXES as LAYOUT_AXES
 from cost_models.axes.layout import RESOLVED_AS, Layout, same_seats
-from cost_models.axes.stages import policies_in
 from cost_models.axes.words import Choice, Number, Switch
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.operators.block import drops_something
@@ -101,30 +100,19 @@ class Restrictions:
 
     def without(self, axes: Collection[str]) -> Restrictions:
         """Restrictions without those on `axes`."""
-
-        def remaining(values: dict[str, Any]) -> dict[str, Any]:
-            return {axis: value for axis, value in values.items() if axis not in axes}
-
-        return replace(
-            self,
-            only=remaining(self.only),
-            never=remaining(self.never),
-            at_least=remaining(self.at_least),
-            at_most=remaining(self.at_most),
-            unused=self.unused.difference(axes),
-        )
+        fields: dict[str, Any] = {
+            name: {axis: value for axis, value in getattr(self, name).items() if axis not in axes}
+            for name in ("only", "never", "at_least", "at_most")
+        }
+        return replace(self, **fields, unused=self.unused.difference(axes))
 
     def permits(self, axis: str, values: Ints) -> Bools:
         """Values of an axis that its own restrictions allow, (N,)."""
-        permitted = np.ones(len(values), dtype=np.bool_)
+        permitted = ~np.isin(values, [*self.never.get(axis, ())])
         if axis in self.only:
-            permitted &= np.isin(values, list(self.only[axis]))
-        if axis in self.never:
-            permitted &= ~np.isin(values, list(self.never[axis]))
-        if axis in self.at_least:
-            permitted &= values >= self.at_least[axis]
-        if axis in self.at_most:
-            permitted &= values <= self.at_most[axis]
+            permitted &= np.isin(values, [*self.only[axis]])
+        permitted &= values >= self.at_least.get(axis, -np.inf)
+        permitted &= values <= self.at_most.get(axis, np.inf)
         if axis in self.unused and axis not in RESOLVED_AS:
             permitted &= values == COLUMNS[axis].simplest
         return permitted
@@ -151,18 +139,14 @@ class Restrictions:
     def recompute(self, question: Question) -> tuple[Recompute, ...]:
         """Policies that a stage may use, in the order of `RECOMPUTE_POLICIES`; next to `none`, selective only if it
         drops something. Raises InputError: none is left."""
-        policies = tuple(
-            policy
-            for policy in RECOMPUTE_POLICIES
-            if policy in question.training.recompute and policy not in self.forbidden_recompute
-        )
+        policies = {*question.training.recompute} - self.forbidden_recompute
         if "none" in policies and not drops_something(question.model, question.stack):
-            policies = tuple(policy for policy in policies if policy != "selective")
+            policies.discard("selective")
         if not policies:
             raise InputError(
                 "every recompute policy is forbidden", hint="allow `full`: it needs least memory"
             )
-        return policies
+        return tuple(policy for policy in RECOMPUTE_POLICIES if policy in policies)
 
     def recomputes_by_count(self, question: Question) -> bool:
         """Whether the trainer is set by one number: how many first blocks of each stage it recomputes in full."""
@@ -212,12 +196,9 @@ class Restrictions:
     @property
     def flags(self) -> tuple[str, ...]:
         """Restrictions as flags of the command line, without `--max-memory`."""
-        return (
-            *(f"--fix {word}" for word in self.fix_words),
-            *(f"--forbid {word}" for word in self.forbid_words),
-            *(f"--allow {name}" for name in sorted(self.allowed)),
-            *([f"--for {self.trainer}"] if self.trainer else []),
-        )
+        words = {"--fix": self.fix_words, "--forbid": self.forbid_words, "--allow": sorted(self.allowed)}
+        flags = [f"{flag} {word}" for flag, some in words.items() for word in some]
+        return (*flags, *([f"--for {self.trainer}"] if self.trainer else []))
 
 
 def allowed_rows(question: Question, restrictions: Restrictions, columns: LayoutColumns) -> Bools:
@@ -232,9 +213,7 @@ def allowed_rows(question: Question, restrictions: Restrictions, columns: Layout
 def satisfies(question: Question, restrictions: Restrictions, layout: Layout) -> bool:
     """Whether a layout satisfies the restrictions and the trainer's rules."""
     allowed = allowed_rows(question, restrictions, LayoutColumns.of([layout]))
-    return bool(allowed[0]) and not restrictions.forbidden_recompute.intersection(
-        policy for mix in layout.recompute for policy in policies_in(mix)
-    )
+    return bool(allowed[0]) and restrictions.forbidden_recompute.isdisjoint(layout.policies)
 
 
 def with_context_ways(question: Question, columns: LayoutColumns) -> LayoutColumns:
@@ -275,36 +254,23 @@ _OPENS = (*CLOSED, *CHANGE_WORDS)
 _PARTS = [name for name in COLUMNS if "_" in name]
 _WORD = re.compile(rf"({'|'.join([*_PARTS, '[a-z]+'])})(<=|>=|<|>|=)?(.*)$", re.ASCII)
 _NUMBER = re.compile(r"\d{1,12}$", re.ASCII)
-_OTHERWISE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
-"""Comparison → negated comparison, for `--forbid`."""
+_BOUNDS = {
+    "--fix": {"<": ("<=", -1), "<=": ("<=", 0), ">": (">=", 1), ">=": (">=", 0)},
+    "--forbid": {"<": (">=", 0), "<=": (">=", 1), ">": ("<=", 0), ">=": ("<=", -1)},
+}
+"""Bound that each comparison sets, and its distance from the number."""
 
 
-@dataclass(slots=True)
-class _Read:
-    """Parsed words of one flag; unreadable words are in `problems`."""
+class _Word(NamedTuple):
+    """One word of `--fix` or `--forbid`."""
 
     flag: str
-    problems: list[Problem]
-    words: dict[str, list[str]] = field(default_factory=dict)
-    """Axis → words about the axis."""
-    values: dict[str, set[int]] = field(default_factory=dict)
-    at_least: dict[str, int] = field(default_factory=dict)
-    at_most: dict[str, int] = field(default_factory=dict)
-    bare: set[str] = field(default_factory=set)
-
-    def choose(self, axis: str, values: set[int]) -> None:
-        """Combine values: repeated `--fix` intersects, repeated `--forbid` adds."""
-        earlier = self.values.get(axis, values)
-        self.values[axis] = earlier & values if self.flag == "--fix" else earlier | values
-
-    def bound(self, axis: str, comparison: str, value: int) -> None:
-        """Tighten the bound of an axis."""
-        if comparison.startswith(">"):
-            lower = value + (comparison == ">")
-            self.at_least[axis] = max(lower, self.at_least.get(axis, lower))
-        else:
-            upper = value - (comparison == "<")
-            self.at_most[axis] = min(upper, self.at_most.get(axis, upper))
+    text: str
+    axis: str
+    comparison: str
+    """`=`, or `>=` or `<=`, which every layout must satisfy; empty for an axis that is forbidden as such."""
+    values: frozenset[int]
+    """Values or bound in the text, as far as it can be read."""
 
 
 def parse_restrictions(
@@ -328,71 +294,78 @@ def parse_restrictions(
         )
     problems: list[Problem] = []
     shut = [name for name in CLOSED if name in forbid]
-    fixed = _read("--fix", fix, problems)
-    left_out = _read("--forbid", [word for word in forbid if word not in shut], problems)
-    problems.extend(
-        Problem(f"--forbid {name}", f"is opened by {words}")
-        for name in shut
-        if (words := _opening(name, fixed, allow))
-    )
-    problems += _unusable(fixed, left_out, allow, trainer)
-    unwanted = _turned_round(fixed, left_out)
-    for axis in fixed.bare:
-        fixed.choose(axis, {1})
+    words = [*_read("--fix", fix, problems)]
+    words += _read("--forbid", [word for word in forbid if word not in shut], problems)
+    problems += _unusable(words, shut, allow, trainer)
+    only, never = dict[str, frozenset[int]](), dict[str, frozenset[int]]()
+    at_least, at_most, unused = dict[str, int](), dict[str, int](), set[str]()
+    for flag, _, axis, comparison, values in words:
+        if not comparison:
+            unused.add(axis)
+        elif comparison == "=" and values:
+            if flag == "--fix":
+                only[axis] = only.get(axis, values) & values
+            else:
+                never[axis] = never.get(axis, values) | values
+        for bound in values if comparison == ">=" else ():
+            at_least[axis] = max(bound, at_least.get(axis, bound))
+        for bound in values if comparison == "<=" else ():
+            at_most[axis] = min(bound, at_most.get(axis, bound))
+    policies = frozenset(range(len(RECOMPUTE_POLICIES)))
+    unwanted = never.pop("recompute", frozenset()) | (policies - only.pop("recompute", policies))
+    if "recompute" in unused:
+        unwanted |= policies - {RECOMPUTE_POLICIES.index("none")}
     restrictions = Restrictions(
-        only={axis: frozenset(values) for axis, values in fixed.values.items()},
-        never={axis: frozenset(values) for axis, values in left_out.values.items()},
-        at_least=fixed.at_least,
-        at_most=fixed.at_most,
-        unused=frozenset(left_out.bare - {"recompute"}),
+        only=only,
+        never=never,
+        at_least=at_least,
+        at_most=at_most,
+        unused=frozenset(unused - {"recompute"}),
         forbidden_recompute=frozenset(RECOMPUTE_POLICIES[index] for index in unwanted),
         max_memory=max_memory,
         trainer=trainer,
         allowed=frozenset(allow),
     )
     emptied = [axis for axis in (*AXES, "recompute") if not _leaves_something(restrictions, axis)]
+    of_axes = {axis: [word for word in words if word.axis == axis] for axis in emptied}
+    contradictions = [
+        Problem(" ".join(f"{word.flag} {word.text}" for word in some), f"no value of `{axis}` is left")
+        for axis, some in of_axes.items()
+    ]
     if problems:
+        count = "a restriction" if len(problems) == 1 else f"{len(problems)} restrictions"
         raise InputError(
-            "a restriction cannot be read"
-            if len(problems) == 1
-            else f"{len(problems)} restrictions cannot be read",
-            problems=[*problems, *_contradictions(emptied, fixed, left_out)],
+            f"{count} cannot be read",
+            problems=[*problems, *contradictions],
             hint="write them like `--fix tp=8`, `--fix pp>=2`, `--forbid zero3` or `--forbid cp`",
         )
     if emptied:
         raise InputError(
             "--fix and --forbid contradict one another",
-            problems=_contradictions(emptied, fixed, left_out),
-            hint=_either(emptied[0], fixed, left_out) or "every one of them must hold: drop one",
+            problems=contradictions,
+            hint=_either(of_axes[emptied[0]]) or "every one of them must hold: drop one",
         )
     return restrictions
 
 
-def _turned_round(fixed: _Read, left_out: _Read) -> set[int]:
-    """Turn forbidden bounds into fixed bounds; returns the recompute policies that no stage may use."""
-    for axis, upper in left_out.at_most.items():
-        fixed.bound(axis, "<=", upper)
-    for axis, lower in left_out.at_least.items():
-        fixed.bound(axis, ">=", lower)
-    policies = set(range(len(RECOMPUTE_POLICIES)))
-    unwanted = left_out.values.pop("recompute", set())
-    unwanted |= policies - fixed.values.pop("recompute", policies)
-    if "recompute" in left_out.bare:
-        unwanted |= policies - {RECOMPUTE_POLICIES.index("none")}
-    return unwanted
-
-
-def _unusable(fixed: _Read, left_out: _Read, allow: Sequence[str], trainer: str | None) -> Iterator[Problem]:
-    """Problems of words that say too little, and of unknown names."""
-    for axis in sorted(axis for axis in fixed.bare if not _is_switch(axis)):
-        names = names_of(axis)
+def _unusable(
+    words: Sequence[_Word], shut: Sequence[str], allow: Sequence[str], trainer: str | None
+) -> Iterator[Problem]:
+    """Problems of axes that are opened and closed, of words that say too little, and of unknown names."""
+    for name in shut:
+        columns = LAYOUT_AXES[name].columns(name)
+        opening = [f"`--allow {name}`"] * (name in allow)
+        fixes = [word for axis in columns for word in words if word.flag == "--fix" and word.axis == axis]
+        opening += [f"`--fix {word.text}`" for word in fixes]
+        if opening:
+            yield Problem(f"--forbid {name}", f"is opened by {' and '.join(opening)}")
+    bare = {(word.flag, word.axis): names_of(word.axis) for word in words if word.text == word.axis}
+    for (flag, axis), names in sorted(bare.items()):
         example = f"{axis}={names[0]}" if names else f"{axis}=2` or `{axis}>=2"
-        yield Problem(f"--fix {axis}", f"needs a value, like `{example}`")
-    yield from (
-        Problem(f"--forbid {axis}", f"say which, like `{axis}={names_of(axis)[0]}`")
-        for axis in sorted(left_out.bare - {"recompute"})
-        if axis in ("schedule", "context")
-    )
+        if flag == "--fix" and not _is_switch(axis):
+            yield Problem(f"--fix {axis}", f"needs a value, like `{example}`")
+        elif flag == "--forbid" and axis in ("schedule", "context"):
+            yield Problem(f"--forbid {axis}", f"say which, like `{example}`")
     yield from (
         Problem(f"--allow {name}", f"is none of {', '.join(_OPENS)}{did_you_mean(name, _OPENS)}")
         for name in allow
@@ -405,27 +378,11 @@ def _unusable(fixed: _Read, left_out: _Read, allow: Sequence[str], trainer: str 
             yield Problem(f"--for {trainer}", f"{error.headline} ({error.hint})")
 
 
-def _opening(name: str, fixed: _Read, allow: Sequence[str]) -> str:
-    """Words of `--allow` and `--fix` that open a closed axis; empty if none does."""
-    requested = [word for axis in LAYOUT_AXES[name].columns(name) for word in fixed.words.get(axis, [])]
-    return " and ".join([f"`--allow {name}`"] * (name in allow) + [f"`--fix {word}`" for word in requested])
-
-
-def _contradictions(emptied: Sequence[str], fixed: _Read, left_out: _Read) -> list[Problem]:
-    """Problem of each axis without a permitted value: the words that contradict one another."""
-    problems = []
-    for axis in emptied:
-        words = [f"{read.flag} {word}" for read in (fixed, left_out) for word in read.words.get(axis, ())]
-        problems.append(Problem(" ".join(words), f"no value of `{axis}` is left"))
-    return problems
-
-
-def _either(axis: str, fixed: _Read, left_out: _Read) -> str:
-    """Hint to allow several fixed values; empty if there are not several."""
-    lists = [word.removeprefix(axis).removeprefix("=") for word in fixed.words.get(axis, ())]
-    if axis in left_out.words or len(lists) < 2 or not all(text[:1].isalnum() for text in lists):
-        return ""
-    return f"`--fix {axis}={','.join(lists)}` allows either"
+def _either(words: Sequence[_Word]) -> str:
+    """Hint to allow several fixed values of an axis; empty if there are not several."""
+    axis, lists = words[0].axis, [word.text.removeprefix(word.axis).removeprefix("=") for word in words]
+    fixes_values = all(word.flag == "--fix" for word in words) and all(text[:1].isalnum() for text in lists)
+    return f"`--fix {axis}={','.join(lists)}` allows either" if fixes_values and len(lists) > 1 else ""
 
 
 def _leaves_something(limits: Restrictions, axis: str) -> bool:
@@ -445,34 +402,31 @@ def _is_switch(axis: str) -> bool:
     return axis in COLUMNS and isinstance(COLUMNS[axis], Switch)
 
 
-def _read(flag: str, words: Sequence[str], problems: list[Problem]) -> _Read:
+def _read(flag: str, texts: Sequence[str], problems: list[Problem]) -> Iterator[_Word]:
     """Words of one flag: `cp`, `schedule=1f1b,gpipe`, `tp=2,4`, `tp8`, `pp>=2`, `sp=0`."""
-    read, axes = _Read(flag, problems), (*AXES, "recompute")
-    for word in words:
-        match = _WORD.match(word)
-        axis, comparison, text = (match[1], match[2] or "", match[3]) if match else (word, "", "")
+    axes = (*AXES, "recompute")
+    for text in texts:
+        match = _WORD.match(text)
+        axis, comparison, rest = match.groups("") if match else (text, "", "")
         if axis not in axes:
             complaint = f"`{axis}` is not part of a layout{did_you_mean(axis, axes)}"
-            problems.append(Problem(f"{flag} {word}", complaint))
-            continue
-        read.words.setdefault(axis, []).append(word)
-        if not comparison and not text:
-            read.bare.add(axis)
+            problems.append(Problem(f"{flag} {text}", complaint))
             continue
         is_bound, names, values = comparison not in ("", "="), names_of(axis), set[int]()
-        if names and comparison != "=":
-            problems.append(Problem(f"{flag} {word}", f"`{axis}` is a choice: write `{axis}={names[0]}`"))
-            continue
-        for value in [text] if is_bound else text.split(","):
-            if complaint := _complaint(axis, value, is_bound):
-                problems.append(Problem(f"{flag} {word}", complaint))
-            elif is_bound:
-                read.bound(axis, _OTHERWISE[comparison] if flag == "--forbid" else comparison, int(value))
-            else:
-                values.add(names.index(value) if names else int(value))
-        if values:
-            read.choose(axis, values)
-    return read
+        bound, distance = _BOUNDS[flag][comparison] if is_bound else ("=", 0)
+        if text == axis and flag == "--forbid":
+            bound = ""
+        elif text == axis:
+            values = {1} if axis in COLUMNS else set()
+        elif names and comparison != "=":
+            problems.append(Problem(f"{flag} {text}", f"`{axis}` is a choice: write `{axis}={names[0]}`"))
+        else:
+            for value in [rest] if is_bound else rest.split(","):
+                if complaint := _complaint(axis, value, is_bound):
+                    problems.append(Problem(f"{flag} {text}", complaint))
+                else:
+                    values.add(names.index(value) if names else int(value) + distance)
+        yield _Word(flag, text, axis, bound, frozenset(values))
 
 
 def _complaint(axis: str, text: str, is_bound: bool) -> str:

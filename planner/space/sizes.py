@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -62,20 +62,16 @@ def parse_sizes(
     sizes: set[int] = set()
     for word in text.split(","):
         match = _WORD.match(word.strip())
-        complaint = "is not a number of GPUs" if match is None else _out_of_range(match)
-        if match is None or complaint:
+        first, last, step, points = (int(group or -1) for group in match.groups()) if match else (0, 0, 0, 0)
+        if complaint := _out_of_range(word.strip(), first, last, step, points):
             problems.append(Problem("--gpus", f"`{word}` {complaint}"))
-            continue
-        first, last, step, points = (None if group is None else int(group) for group in match.groups())
-        assert first is not None
-        if last is None:
-            sizes.add(first)
-        elif step is not None:
+        elif step > 0:
             sizes.update(range(first, last + 1, step))
-        elif points is not None:
+        elif points > 0:
             sizes.update(_in_even_ratios(question, first, last, points))
         else:
-            sizes.update(_doublings(first, last))
+            doublings = (first * 2**power for power in range((max(last, first) // first).bit_length()))
+            sizes.update(doublings, [max(last, first)])
     if problems:
         raise InputError("the numbers of GPUs cannot be read", problems=problems, hint=SIZES_HINT)
     if skip_impossible:
@@ -84,32 +80,20 @@ def parse_sizes(
     return tuple(sorted(sizes))
 
 
-def _out_of_range(match: re.Match[str]) -> str:
-    """Complaint about the numbers of one word; empty if there is none."""
-    first, last, step, points = (None if group is None else int(group) for group in match.groups())
-    assert first is not None
+def _out_of_range(word: str, first: int, last: int, step: int, points: int) -> str:
+    """Complaint about the numbers of one word, -1 for one that it leaves out; empty if there is none."""
     if first == 0:
         return "is not a number of GPUs"
-    if match[1].startswith("0"):
+    if word.startswith("0"):
         return "begins with a zero; commas stand between several numbers, so write 1024, not 1,024"
-    if max(first, last or 0) > MAX_GPUS:
+    if max(first, last) > MAX_GPUS:
         return f"is more than there are; {MAX_GPUS:,} are the most"
-    if last is None:
-        return ""
-    if last < first:
+    if 0 <= last < first:
         return f"runs from {first} down to {last}"
     if step == 0 or points == 0:
         return "takes steps of nothing"
-    count = points or (0 if step is None else (last - first) // step + 1)
+    count = (last - first) // step + 1 if step > 0 else points
     return f"names {count:,} sizes; {MOST_SIZES:,} are the most" if count > MOST_SIZES else ""
-
-
-def _doublings(first: int, last: int) -> list[int]:
-    """first, 2·first, 4·first … below the last, and the last."""
-    sizes = [first]
-    while 2 * sizes[-1] < last:
-        sizes.append(2 * sizes[-1])
-    return sorted({*sizes, last})
 
 
 def _in_even_ratios(
@@ -224,44 +208,14 @@ MAX_SEQUENCE = 2**24
 """The longest sequence, in tokens, of positions that are not learned."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ladder:
-    """Catalogue models that define a family."""
-
-    base: str
-    """Model whose shape the family has."""
-    published: tuple[str, ...]
-    """Models whose widths and depths its sizes by width follow, narrowest first."""
-
-
-LADDERS: dict[str, Ladder] = {
-    "llama": Ladder(
-        base="llama2-7b",
-        published=(
-            "llama3.2-1b",
-            "llama3.2-3b",
-            "llama-7b",
-            "llama-13b",
-            "llama-30b",
-            "llama-65b",
-            "llama3.1-405b",
-        ),
-    ),
-    "gpt": Ladder(
-        base="megatron-7.5b",
-        published=(
-            "megatron-1.7b",
-            "megatron-3.6b",
-            "megatron-7.5b",
-            "megatron-18b",
-            "megatron-39b",
-            "megatron-76b",
-            "megatron-145b",
-            "megatron-310b",
-            "megatron-1t",
-        ),
-    ),
+_LLAMA = ("llama3.2-1b", "llama3.2-3b", "llama-7b", "llama-13b", "llama-30b", "llama-65b", "llama3.1-405b")
+_MEGATRON = ("1.7b", "3.6b", "7.5b", "18b", "39b", "76b", "145b", "310b", "1t")
+LADDERS = {
+    "llama": ("llama2-7b", _LLAMA),
+    "gpt": ("megatron-7.5b", tuple(f"megatron-{size}" for size in _MEGATRON)),
 }
+"""Catalogue models that define a family: the one whose shape it has, and those whose widths and depths its
+sizes by width follow, narrowest first."""
 
 
 @dataclass(frozen=True)
@@ -307,9 +261,8 @@ class Family:
             return size * SEQUENCE_STEP, 0 * size, 0 * size
         if self.by == "depth":
             return 0 * size, 0 * size, size
-        widths = size * self.base.head_dim
-        inner = np.array([self._inner(width) for width in widths.tolist()])
-        return size, inner, np.array([self._layers(width) for width in widths.tolist()])
+        widths = (size * self.base.head_dim).tolist()
+        return size, np.array([*map(self._inner, widths)]), np.array([*map(self._layers, widths)])
 
     def divisible_sizes(self, question: Question) -> Iterator[Bools]:
         """Sizes that a set of degrees divides, (N,), for every set that the GPUs allow: a layout that is legal at one
@@ -333,21 +286,17 @@ class Family:
         """The model of a size."""
         if self.by == "sequence":
             return self.base
-        layers, hidden = size, self.base.hidden_size
+        base, layers, hidden = self.base, size, self.base.hidden_size
+        grown: dict[str, Any] = {}
         if self.by == "width":
-            hidden = size * self.base.head_dim
+            hidden = size * base.head_dim
             layers = self._layers(hidden)
-        base = self.base
-        fields = base.model_dump(mode="json") | {
-            "name": f"{self.name}-{layers}x{hidden}",
-            "num_layers": layers,
-        }
-        if self.by == "width":
-            heads = {"hidden_size": hidden, "num_heads": size, "ffn_hidden_size": self._inner(hidden)}
-            fields |= heads | {"num_kv_heads": max(1, size * base.num_kv_heads // base.num_heads)}
+            grown = {"hidden_size": hidden, "num_heads": size, "ffn_hidden_size": self._inner(hidden)}
+            grown["num_kv_heads"] = max(1, size * base.num_kv_heads // base.num_heads)
         if base.has_experts:
-            fields["num_moe_layers"] = max(0, layers - (base.num_layers - base.num_moe_layers))
-        return TransformerSpec.model_validate(fields)
+            grown["num_moe_layers"] = max(0, layers - (base.num_layers - base.num_moe_layers))
+        grown |= {"name": f"{self.name}-{layers}x{hidden}", "num_layers": layers}
+        return TransformerSpec.model_validate(base.model_dump(mode="json") | grown)
 
     def parameters(self, size: int) -> int:
         """Parameters of the model of a size."""
@@ -360,16 +309,15 @@ class Family:
 
     def _layers(self, hidden: int) -> int:
         widths, depths = self._shapes
-        if hidden <= widths[0]:
-            return max(1, round(depths[0] * hidden / widths[0]))
-        if hidden >= widths[-1]:
-            return round(depths[-1] * hidden / widths[-1])
-        return round(float(np.interp(hidden, widths, depths)))
+        if widths[0] < hidden < widths[-1]:
+            return round(float(np.interp(hidden, widths, depths)))
+        nearest = 0 if hidden <= widths[0] else -1
+        return max(1, round(depths[nearest] * hidden / widths[nearest]))
 
 
 def family_named(name: str, by: By) -> Family | None:
     """Family of the registry; None if unknown."""
-    ladder = LADDERS.get(name)
-    if ladder is None:
+    if name not in LADDERS:
         return None
-    return Family(name=name, base=catalog.load_model(ladder.base), by=by, published=ladder.published)
+    base, published = LADDERS[name]
+    return Family(name=name, base=catalog.load_model(base), by=by, published=published)
