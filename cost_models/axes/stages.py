@@ -9,13 +9,13 @@ all others selectively). Blocks that recompute most come first in a stage, as in
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Annotated
 
 import numpy as np
 from pydantic import AfterValidator
 
-from cost_models.arrays import Ints
+from cost_models.arrays import Bools, Ints
 from cost_models.errors import InputError
 from cost_models.schedules.registry import SPLIT_BACKWARD
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
@@ -59,6 +59,11 @@ def allowed_recompute(schedule: str) -> tuple[Recompute, ...]:
     refuse the second time.
     """
     return ("none",) if schedule in SPLIT_BACKWARD else RECOMPUTE_POLICIES
+
+
+def policy_mask(policies: Container[str]) -> Bools:
+    """(P,) which recompute policies are among some, in the order of `RECOMPUTE_POLICIES`."""
+    return np.array([policy in policies for policy in RECOMPUTE_POLICIES])
 
 
 def _is_mix(text: str) -> str:

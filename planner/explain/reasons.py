@@ -24,6 +24,7 @@ import numpy as np
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import AXES, Layout, first_same, parse_layout
+from cost_models.axes.stages import policy_mask
 from cost_models.errors import DoesNotFitError, InfeasibleError, InputError, Problem
 from cost_models.estimate import Breakdown, Estimate
 from cost_models.pipeline.pools import in_pools
@@ -291,8 +292,7 @@ class Change:
         without it not at all; for links this holds for ideal bounds only, as several transfers may be hidden
         by the same compute. Split backward passes are excluded: their bounds subtract what hides transfers.
         """
-        policies = restrictions.recompute(space.question)
-        allowed = np.array([policy in policies for policy in RECOMPUTE_POLICIES])
+        allowed = policy_mask(restrictions.recompute(space.question))
         of_memory = self.quantity == "device memory"
         crosses = space.cores.tp > space.question.cluster.gpus_per_node
         touched = (crosses | (self.quantity in _INSIDE_NODES)) & (not of_memory)

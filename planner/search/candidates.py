@@ -19,7 +19,7 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload.residency import named_blocks
-from cost_models.axes.stages import allowed_recompute
+from cost_models.axes.stages import allowed_recompute, policy_mask
 from cost_models.errors import InfeasibleError
 from cost_models.pipeline.pricing import costs_under_scenarios
 from cost_models.pipeline.stage_costs import StageCosts, stage_costs
@@ -55,7 +55,7 @@ class Pricing:
     def allowed(self, schedule: int | None = None) -> Bools:
         """(P,) policies that a stage may use under a schedule; None: under some schedule."""
         runs = RECOMPUTE_POLICIES if schedule is None else allowed_recompute(SCHEDULES[schedule])
-        return np.array([policy in self.policies and policy in runs for policy in RECOMPUTE_POLICIES])
+        return policy_mask({*self.policies}.intersection(runs))
 
     def costs(self, columns: LayoutColumns, counts: Boxes) -> StageCosts:
         """Minimum costs of layouts that stand for boxes of counts, within the memory limit."""

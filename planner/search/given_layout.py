@@ -9,14 +9,13 @@ import numpy as np
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload.residency import named_blocks as offloaded_by_number
-from cost_models.axes.stages import blocks_by_policy, named_blocks, policies_in
+from cost_models.axes.stages import blocks_by_policy, named_blocks, policy_mask
 from cost_models.errors import InputError
 from cost_models.pipeline.pools import costs_of_ranks
 from cost_models.pipeline.pricing import estimate_each
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
-from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.exact.program import best_placement
 from planner.placement.leaf import Leaf, Placement
 from planner.placement.mixes import good_placement
@@ -97,11 +96,9 @@ def names_too_many(layout: Layout) -> InputError:
 
 def _leaf(question: Question, layout: Layout, costs: StageCosts) -> Leaf:
     """Leaf of the layout, restricted to the recompute policies that it names."""
-    named_policies = {policy for mix in layout.stage_recompute for policy in policies_in(mix)}
-    allowed = np.array([policy in named_policies for policy in RECOMPUTE_POLICIES])
     columns = LayoutColumns.of([layout])
     return replace(
-        RankCosts.of_rows(question, columns, costs, allowed).leaf,
+        RankCosts.of_rows(question, columns, costs, policy_mask(layout.policies)).leaf,
         recompute=layout.stage_recompute,
         least_blocks=int(offloaded_by_number(columns)[0]),
     )

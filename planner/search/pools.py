@@ -18,12 +18,12 @@ import numpy as np
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.axes.stages import policy_mask
 from cost_models.errors import DoesNotFitError, InfeasibleError
 from cost_models.pipeline.pools import parts_in, pool_terms, rank_costs
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
-from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.units import format_bytes
 from planner.bounds.boxes import nothing_held, within_late_rules
 from planner.bounds.steps import capacity_bounds, quick_bounds
@@ -118,7 +118,7 @@ class PoolCandidates:
         layouts = rows % len(self._stages)
         columns = self._stages.rows(layouts)
         costs = rank_costs(self._terms, layouts, self._pool_of_rank(int(rows[0])))
-        allowed = np.array([policy in self._policies for policy in RECOMPUTE_POLICIES])
+        allowed = policy_mask(self._policies)
         return RankCosts.of_rows(
             self.question, columns, costs, allowed, uses_full_counts=self._uses_full_counts
         )

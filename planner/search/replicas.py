@@ -31,7 +31,7 @@ import numpy as np
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import MOST_REPLICAS, Layout
-from cost_models.axes.stages import even_layers
+from cost_models.axes.stages import even_layers, policy_mask
 from cost_models.errors import DoesNotFitError
 from cost_models.estimate import fullest_pool, fullness
 from cost_models.memory.activations import boundary_bytes
@@ -48,7 +48,7 @@ from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.stage_costs import StageCosts, add_up, costs_of
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN, QUEUES, is_scheduled
-from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
+from cost_models.specs.choices import SCHEDULES, Recompute
 from cost_models.units import format_bytes
 from planner.bounds.boxes import within_late_rules
 from planner.bounds.steps import pipeline_seconds
@@ -205,7 +205,7 @@ class ReplicaSpace:
         max_memory: float | None = None,
     ) -> None:
         self.question, self.columns, self.policies = question, columns, policies
-        self.allowed = np.array([policy in policies for policy in RECOMPUTE_POLICIES])
+        self.allowed = policy_mask(policies)
         self._max_memory = max_memory
         terms = replica_terms(question, columns) if len(columns) else []
         self.costs = tuple(costs_of(*pool).within(max_memory) for pool in terms)

@@ -20,9 +20,10 @@ import numpy as np
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.axes.stages import policy_mask
 from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.question import Question
-from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES
+from cost_models.specs.choices import SCHEDULES
 from cost_models.specs.kinds import Kinds
 from planner.placement.rank_costs import RankCosts
 from planner.space.restrictions import Restrictions
@@ -60,7 +61,7 @@ def balanced_prices(question: Question, columns: LayoutColumns) -> BalancedPrice
     costs = replace(stage_costs(question, columns), kinds=())  # costs of mean blocks
     shapes = np.stack([columns.pp, columns.vpp, columns.schedule], axis=1)
     distinct, index = np.unique(shapes, axis=0, return_inverse=True)
-    allowed = np.array([policy in question.training.recompute for policy in RECOMPUTE_POLICIES])
+    allowed = policy_mask(question.training.recompute)
     seconds = np.full((len(columns), len(allowed)), np.inf)
     size = np.full_like(seconds, np.inf)
     for number, (pp, vpp, schedule) in enumerate(distinct.tolist()):

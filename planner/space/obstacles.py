@@ -8,16 +8,17 @@ limit nothing.
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools, Ints
+from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import COLUMNS, USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import ZERO_STAGES, Layout
 from cost_models.axes.rule import Rule, Words
-from cost_models.axes.stages import allowed_recompute, even_layers
+from cost_models.axes.stages import allowed_recompute, even_layers, policy_mask
 from cost_models.axes.words import MAX_STAGES
 from cost_models.defaults import OWN_STACKS
 from cost_models.errors import DoesNotFitError, InfeasibleError, Problem, either
@@ -53,7 +54,12 @@ def obstacles(question: Question, limits: Restrictions) -> list[Words]:
     rows = _rows_within(question, limits)
     if not len(rows):
         return _exclude_one_another(limits)
-    rules, broken_KN = _broken(question, limits, rows)
+    rules = _rules(question, limits)
+    broken_KN = np.zeros((len(rules), len(rows)), dtype=np.bool_)
+    for index, rule in enumerate(rules[:-1]):
+        broken_KN[index] = rule.broken(question, rows)
+    unbroken = np.flatnonzero(~broken_KN.any(axis=0))  # where the last, on schedules, is checked
+    broken_KN[-1, unbroken] = rules[-1].broken(question, rows.rows(unbroken))
     count_N = broken_KN.sum(axis=0)
     if not count_N.min():
         return []
@@ -73,34 +79,17 @@ def obstacles(question: Question, limits: Restrictions) -> list[Words]:
 
 def _exclude_one_another(limits: Restrictions) -> list[Words]:
     """Sentence on fixed chunks and schedules that exclude one another."""
-    words = [
-        word for word in (*limits.fix_words, *limits.forbid_words) if word.startswith(("vpp", "schedule"))
-    ]
+    every = (*limits.fix_words, *limits.forbid_words)
+    words = [f"`{word}`" for word in every if word.startswith(("vpp", "schedule"))]
     if len(words) < 2:
         return []
     chunks = "1f1b and gpipe have one chunk a rank, interleaved several, zbv and dualpipev two"
-    return [Words(f"{' and '.join(f'`{word}`' for word in words)} exclude one another: {chunks}")]
-
-
-def _broken(question: Question, limits: Restrictions, rows: LayoutColumns) -> tuple[tuple[Rule, ...], Bools]:
-    """Rules, K, and the layouts that break them, (K, N); the last, on schedules, is checked where no other is
-    broken."""
-    rules = (*RULES, *_rules_besides(question, limits), SCHEDULE_RULE)
-    broken_KN = np.zeros((len(rules), len(rows)), dtype=np.bool_)
-    for index, rule in enumerate(rules[:-1]):
-        broken_KN[index] = rule.broken(question, rows)
-    unbroken = np.flatnonzero(~broken_KN.any(axis=0))
-    broken_KN[-1, unbroken] = SCHEDULE_RULE.broken(question, rows.rows(unbroken))
-    return rules, broken_KN
+    return [Words(f"{' and '.join(words)} exclude one another: {chunks}")]
 
 
 def _degrees(question: Question, limits: Restrictions) -> Words | None:
     """Sentence on fixed degrees that do not divide the GPUs; None if they do."""
-    fixed = {
-        axis: min(limits.only[axis])
-        for axis in ("tp", "cp", "pp", "dp")
-        if len(limits.only.get(axis, ())) == 1
-    }
+    fixed = {axis: min(limits.only[axis]) for axis in _MESH if len(limits.only.get(axis, ())) == 1}
     gpus, divisor = question.cluster.num_gpus, math.prod(fixed.values())
     if gpus % divisor == 0:
         return None
@@ -110,19 +99,17 @@ def _degrees(question: Question, limits: Restrictions) -> Words | None:
     other_factor = divisor // degree
     limit = math.gcd(gpus, question.cluster.gpus_per_node) if axis == "tp" else gpus
     degrees = divisors(limit // other_factor) if limit % other_factor == 0 else []
-    near = [value for value in degrees if value < degree][-1:] + [
-        value for value in degrees if value > degree
-    ][:1]
-    fitting = [f"{axis}{value}" for value in near]
+    place = bisect(degrees, degree)
+    fitting = [f"{axis}{value}" for value in degrees[max(place - 1, 0) : place + 1]]
     return Words(message, f"{either(fitting)} would" if fitting else "")
 
 
-def _rules_besides(question: Question, limits: Restrictions) -> tuple[Rule, ...]:
-    """Rules of the trainer, of pools and of the search's limits."""
+def _rules(question: Question, limits: Restrictions) -> tuple[Rule, ...]:
+    """Rules of layouts, of the trainer, of pools, of the search's limits, and of schedules."""
     policies = limits.recompute(question)
-    policies_of_schedules = [allowed_recompute(schedule) for schedule in SCHEDULES]
-    recomputes = np.array([bool(set(policies) & set(allowed)) for allowed in policies_of_schedules])
+    recomputes = np.array([not {*policies}.isdisjoint(allowed_recompute(schedule)) for schedule in SCHEDULES])
     return (
+        *RULES,
         *(trainer_named(limits.trainer).rules if limits.trainer else ()),
         Rule("ranks fill the pools", lambda q, x: ~fills_pools(q, x), lambda q, x: pool_objections(q, x)[0]),
         *beyond_limits(limits),
@@ -131,12 +118,13 @@ def _rules_besides(question: Question, limits: Restrictions) -> tuple[Rule, ...]
             lambda q, x: ~recomputes[x.schedule],
             "`schedule={layout.schedule}` does not go with recompute=" + either(list(policies)),
         ),
+        SCHEDULE_RULE,
     )
 
 
 def _rows_within(question: Question, limits: Restrictions) -> LayoutColumns:
     """Layouts within the restrictions, legal or not, (N,); axes without restriction have simple values."""
-    stack, model, restricted = question.stack, question.model, limits.named_axes
+    stack, gpus, restricted = question.stack, question.cluster.num_gpus, limits.named_axes
 
     def values(axis: str, defaults: Iterable[int]) -> list[int]:
         """Permitted defaults and requested values of an axis; if there are none, the least permitted value."""
@@ -148,9 +136,6 @@ def _rows_within(question: Question, limits: Restrictions) -> LayoutColumns:
         usable = permitted if len(permitted) else spare[limits.permits(axis, spare)][:1]
         return [int(value) for value in usable]
 
-    def choices(axis: str, options: Iterable[int], defaults: int) -> list[int]:
-        return values(axis, options if axis in restricted else [defaults])
-
     runs = range(len(SCHEDULES)) if "schedule" in restricted else map(SCHEDULES.index, stack.schedules)
     shapes = [
         (vpp, schedule)
@@ -158,36 +143,38 @@ def _rows_within(question: Question, limits: Restrictions) -> LayoutColumns:
         for vpp in values("vpp", (1, 2))
         if schedule_named(SCHEDULES[schedule]).runs_chunks(vpp)
     ]
-    inside = [name for name in COLUMNS if name not in (*_MESH, *_SHAPE)]
+    # values of restricted columns, and of others
+    simple = {
+        name: (word.every or (word.simplest, word.simplest + 1), [word.simplest])
+        for name, word in COLUMNS.items()
+        if name not in (*_MESH, *_SHAPE)
+    }
     rows = []
     for tp, cp, pp in _meshes(question, values):
-        dp_left, remainder = divmod(question.cluster.num_gpus, tp * cp * pp)
+        dp_left, remainder = divmod(gpus, tp * cp * pp)
+        fitting = [shape for shape in shapes if pp * shape[0] <= MAX_STAGES]
         for dp in values("dp", [1 if remainder else dp_left]):
-            tried = {
-                "ep": choices("ep", divisors(max(1, model.num_experts)), 1),
-                "etp": choices("etp", {1, *divisors(tp)}, tp),
-                "mbs": choices("mbs", divisors(question.training.global_batch), 1),
-                "zero": values("zero", range(ZERO_STAGES) if "zero" in restricted else stack.zero_stages),
-                "shard": choices("shard", divisors(dp * cp), dp * cp),
-                "sp": values("sp", (0, 1) if tp > 1 else (0,)),
-                "order": choices("order", range(len(ORDERS)), ORDERS.index(stack.axis_orders[0])),
-                "context": [USUAL_CONTEXT],
+            switch = [0, 1] if tp > 1 else [0]
+            tried = simple | {
+                "ep": (divisors(max(1, question.model.num_experts)), [1]),
+                "etp": ({1, *divisors(tp)}, [tp]),
+                "mbs": (divisors(question.training.global_batch), [1]),
+                "zero": (range(ZERO_STAGES), stack.zero_stages),
+                "shard": (divisors(dp * cp), [dp * cp]),
+                "sp": (switch, switch),
+                "order": (range(len(ORDERS)), [ORDERS.index(stack.axis_orders[0])]),
+                "context": (range(len(CONTEXTS)), [USUAL_CONTEXT]),
             }
-            if cp > 1:
-                tried["context"] = choices("context", range(len(CONTEXTS)), USUAL_CONTEXT)
-            options = [tried[name] if name in tried else choices(name, *_any_of(name)) for name in inside]
-            fitting = [shape for shape in shapes if pp * shape[0] <= MAX_STAGES]
-            rows += [(tp, cp, pp, dp, *inner, *shape) for inner, shape in product(product(*options), fitting)]
-    names = (*_MESH, *inside, *_SHAPE)
+            options = {name: values(name, tried[name][name not in restricted]) for name in simple}
+            options |= {"context": [USUAL_CONTEXT]} if cp == 1 else {}
+            rows += [
+                (tp, cp, pp, dp, *inner, *shape)
+                for inner, shape in product(product(*options.values()), fitting)
+            ]
+    names = (*_MESH, *simple, *_SHAPE)
     table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
     columns = LayoutColumns(**dict(zip(names, np.ascontiguousarray(table.T), strict=True)))
     return columns.rows(np.flatnonzero(limits.allows(with_context_ways(question, columns))))
-
-
-def _any_of(name: str) -> tuple[Iterable[int], int]:
-    """Values of a column without defaults, and its simplest value."""
-    word = COLUMNS[name]
-    return word.every or (word.simplest, word.simplest + 1), word.simplest
 
 
 def _meshes(
@@ -213,14 +200,12 @@ def explain_infeasible(
     limit = float(costs.memory_limit.max())
     states = _model_states(columns, costs, question.model.num_layers)
     gpus = question.cluster.num_gpus
-    needed = math.ceil(states / limit) if limit else 0
     share = confident_share(question.confidence, question.memory_error)
     sure = f" with {100 * question.confidence:.4g} %" * (share < 1)
-    if needed > gpus:
+    enough = (limit + closest.peak_bytes - closest.memory_limit) / share
+    hint = f"{format_bytes(enough)} a GPU would do; or use more GPUs, or shorter sequences"
+    if limit and (needed := math.ceil(states / limit)) > gpus:
         hint = f"model states alone fill {counted(needed, 'GPU')} of this size"
-    else:
-        enough = limit + closest.peak_bytes - closest.memory_limit
-        hint = f"{format_bytes(enough / share)} a GPU would do; or use more GPUs, or shorter sequences"
     return DoesNotFitError(
         f"no layout of {question.model.name} fits {format_bytes(limit / share)} x {counted(gpus, 'GPU')}{sure}",
         problems=_closest_in_words(closest, limit),
@@ -248,16 +233,18 @@ def _closest(
     question: Question, columns: LayoutColumns, costs: StageCosts, policies: Sequence[Recompute]
 ) -> Estimate:
     """Estimate of the layout whose fullest rank overflows least, evenly placed under the leanest policy."""
-    rough_NP = _rough_peak(columns, costs, question.model.num_layers)
-    schedule_policies = [set(policies) & set(allowed_recompute(schedule)) for schedule in SCHEDULES]
-    allowed = np.array([[policy in names for policy in RECOMPUTE_POLICIES] for names in schedule_policies])
-    rough_NP = np.where(allowed[columns.schedule], rough_NP, np.inf)
+    num_layers = question.model.num_layers
+    allowed = [policy_mask({*policies}.intersection(allowed_recompute(schedule))) for schedule in SCHEDULES]
+    rough_NP = np.where(np.array(allowed)[columns.schedule], _rough_peak(columns, costs, num_layers), np.inf)
     rows = np.argsort(rough_NP.min(axis=1), kind="stable")[:COMPARED].tolist()
-    lightest = [RECOMPUTE_POLICIES[int(policy)] for policy in rough_NP[rows].argmin(axis=1)]
-    priced = [
-        estimate(question, _even(columns.layout(row), policy, question.model.num_layers))
-        for row, policy in zip(rows, lightest, strict=True)
-    ]
+    priced = []
+    for row in rows:
+        layout = columns.layout(row)
+        leanest = RECOMPUTE_POLICIES[int(rough_NP[row].argmin())]
+        layers = even_layers(num_layers, layout.num_stages)
+        priced.append(
+            estimate(question, layout.model_copy(update={"layers": layers, "recompute": (leanest,)}))
+        )
     return min(priced, key=lambda plan: (plan.peak_bytes - plan.memory_limit, str(plan.layout)))
 
 
@@ -265,14 +252,8 @@ def _rough_peak(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> A
     """Bytes of a rank with an even share of blocks and one live microbatch per rank, without the ends, (N, P)."""
     blocks: Ints = -(-num_layers // columns.pp)
     static = costs.static + blocks * costs.layer_static
-    live = columns.pp
-    activations: Array = blocks[:, None] * live[:, None] * costs.layer_activation
+    activations = (blocks * columns.pp)[:, None] * costs.layer_activation
     return static[:, None] + np.maximum(activations + costs.working, (blocks * costs.layer_update)[:, None])
-
-
-def _even(layout: Layout, policy: Recompute, num_layers: int) -> Layout:
-    layers = even_layers(num_layers, layout.num_stages)
-    return layout.model_copy(update={"layers": layers, "recompute": (policy,)})
 
 
 def _model_states(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> float:
@@ -339,87 +320,76 @@ _FP8_ROWS = 16
 
 def notes_of(question: Question, restrictions: Restrictions | None = None) -> tuple[str, ...]:
     """Notes on the question, a sentence each, without a full stop."""
-    limit = None if restrictions is None else restrictions.max_memory
-    found = [
-        _learned_positions(question),
-        _sequence(question),
-        _windows(question),
-        _memory(question, limit),
-        _risk(question),
-        *_unopened(question, restrictions),
-    ]
-    return tuple(note for note in found if note)
-
-
-def _learned_positions(question: Question) -> str:
-    model, length = question.model, question.training.sequence_length
-    if model.positions != "learned" or length <= model.longest_sequence or question.stack.name in OWN_STACKS:
-        return ""  # the project's executor refuses it
-    extra = format_count(float((length - model.longest_sequence) * model.hidden_size))
+    limits = restrictions or Restrictions()
     return (
-        f"{model.name} has {grouped(model.longest_sequence)} learned positions; sequences of {grouped(length)} tokens"
-        f" need a longer table, whose {extra} more parameters are not priced"
+        *_learned_positions(question),
+        *_sequence(question),
+        *_windows(question),
+        *_memory(question, limits.max_memory),
+        *_risk(question),
+        *_unopened(question, limits),
     )
 
 
-def _sequence(question: Question) -> str:
+def _learned_positions(question: Question) -> Iterator[str]:
+    """Note on sequences beyond learned positions, which the project's executor refuses."""
+    model, length = question.model, question.training.sequence_length
+    beyond = model.positions == "learned" and length > model.longest_sequence
+    if beyond and question.stack.name not in OWN_STACKS:
+        extra = format_count(float((length - model.longest_sequence) * model.hidden_size))
+        yield (
+            f"{model.name} has {grouped(model.longest_sequence)} learned positions; sequences of {grouped(length)}"
+            f" tokens need a longer table, whose {extra} more parameters are not priced"
+        )
+
+
+def _sequence(question: Question) -> Iterator[str]:
     """Note on the sequence length: tensor ranks share it under `sp`, context ranks always; fp8 sums whole sixteens."""
     model, length = question.model, question.training.sequence_length
-    degrees = [
-        degree
-        for degree in divisors(question.cluster.gpus_per_node)[1:]
-        if model.num_heads % degree == 0 and model.num_kv_heads % degree == 0
-    ]
+    heads = math.gcd(model.num_heads, model.num_kv_heads)
+    degrees = [degree for degree in divisors(question.cluster.gpus_per_node)[1:] if heads % degree == 0]
     unshared = [str(degree) for degree in degrees if length % degree]
     fp8 = question.training.precision == "fp8" and length % _FP8_ROWS != 0
-    if not unshared and not fp8:
-        return ""
-    unit = math.lcm(*degrees, 2) * 2 if not fp8 else math.lcm(*degrees, _FP8_ROWS)
-    better = max(unit, round(length / unit) * unit)
+    unit = math.lcm(*degrees, _FP8_ROWS) if fp8 else math.lcm(*degrees, 2) * 2
     note = f"sequences of {grouped(length)} tokens"
     if unshared:
         note += f" cannot be shared by {either(unshared)} ranks, so layouts in which they are (`sp`, `cp`) are left out"
     if fp8:
         note += " and" * bool(unshared) + " make gradients in fp8 slow, which sum whole sixteens"
-    return f"{note}; {grouped(better)} tokens do better"
+    if unshared or fp8:
+        yield f"{note}; {grouped(max(unit, round(length / unit) * unit))} tokens do better"
 
 
-def _windows(question: Question) -> str:
+def _windows(question: Question) -> Iterator[str]:
     window, length = question.model.attention_window, question.training.sequence_length
-    if window is None or window < length:
-        return ""
-    return f"windows of {grouped(window)} tokens hide nothing of sequences of {grouped(length)}"
+    if window is not None and window >= length:
+        yield f"windows of {grouped(window)} tokens hide nothing of sequences of {grouped(length)}"
 
 
-def _risk(question: Question) -> str:
+def _risk(question: Question) -> Iterator[str]:
     """Note on risk without scenarios."""
-    if question.risk == "none" or scenarios_of(question):
-        return ""
-    owner = "several pools have" if question.has_pools else f"profile {question.hardware.name} has"
-    return f"{owner} no scenarios, so `--risk {question.risk}` minimises the step on paper"
+    if question.risk != "none" and not scenarios_of(question):
+        owner = "several pools have" if question.has_pools else f"profile {question.hardware.name} has"
+        yield f"{owner} no scenarios, so `--risk {question.risk}` minimises the step on paper"
 
 
-def _unopened(question: Question, restrictions: Restrictions | None) -> Iterator[str]:
+def _unopened(question: Question, limits: Restrictions) -> Iterator[str]:
     """Notes on axes that `--allow` names without anything to try, each with its reason."""
-    if restrictions is None:
-        return
-    for name in CLOSED:
-        if name in restrictions.allowed and (words := CLOSED[name](question, restrictions.trainer)):
+    for name, reason in CLOSED.items():
+        if name in limits.allowed and (words := reason(question, limits.trainer)):
             yield f"--allow {name} opens nothing: {words}"
 
 
-def _memory(question: Question, limit: float | None) -> str:
+def _memory(question: Question, limit: float | None) -> Iterator[str]:
     """Note on a memory limit above what a plan may fill: a single GPU, without communicators, has most."""
     if limit is None:
-        return ""
-    pools = question.pools
+        return
     single_gpu = LayoutColumns.of([Layout()])
-    share = confident_share(
-        question.confidence, question.memory_error
-    )  # of what was asked for, as of what there is
-    limits = {pool.cluster.gpu.name: float(memory_limit(pool, single_gpu)[0]) / share for pool in pools}
-    limit /= share
-    if limit <= max(limits.values()):
-        return ""
-    fill = " and ".join(f"{format_bytes(own)} of `{name}`" for name, own in limits.items())
-    return f"--max-memory {format_bytes(limit)} limits nothing: a plan may fill {fill} at most"
+    share = confident_share(question.confidence, question.memory_error)
+    # both of what was asked for
+    fills = {
+        pool.cluster.gpu.name: float(memory_limit(pool, single_gpu)[0]) / share for pool in question.pools
+    }
+    if limit / share > max(fills.values()):
+        fill = " and ".join(f"{format_bytes(size)} of `{name}`" for name, size in fills.items())
+        yield f"--max-memory {format_bytes(limit / share)} limits nothing: a plan may fill {fill} at most"

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from cost_models.axes.stages import policy_mask
 from cost_models.errors import InfeasibleError, InputError, RunError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.pricing import estimate as price
-from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.units import counted, format_bytes, format_seconds
 from planner.answers.frontier import evenly_spread
 from planner.answers.optimum import PROVEN, Optimum, answered_question, offers_of, optimise, rank_offers
@@ -133,8 +133,7 @@ def _check_even_placements(plan: Plan, chosen: Estimate, gap: float) -> Check:
     columns = cloud(question, limits, plan.layout)
     prices = balanced_prices(question, columns)
     parts = limits.by_recompute(question) or (limits,)  # a trainer lacks policies that the stack has
-    searched = {policy for part in parts for policy in part.recompute(question)}
-    usable = np.array([policy in searched for policy in RECOMPUTE_POLICIES])
+    usable = policy_mask({policy for part in parts for policy in part.recompute(question)})
     fitting = (prices.peak_bytes <= chosen.memory_limit) & usable
     promising = np.where(fitting, prices.step_seconds, np.inf).ravel()
     limit_seconds = min(chosen.compared_seconds, plan.proved_seconds) * (1 - gap - PROVEN)
