@@ -81,14 +81,11 @@ class LargestSize:
 def choices_of(question: Question) -> tuple[tuple[str, ...], ...]:
     """Choices of data in host memory: none, each residency of the stack alone, then all together, also with
     states on the drive."""
-    has = [part for part in Offload._fields if part in question.stack.residencies]
-    if question.cluster.drive is None:
-        has = [part for part in has if part != "drive"]
-    if question.cluster.gpu.kind == "cpu" or question.cluster.host_memory is None:
-        has = []
-    single = [(part,) for part in has if part in RESIDENCIES]
-    combined = [tuple(has)] if len(has) > 1 else []
-    return ((), *single, *combined)
+    cluster = question.cluster
+    usable = cluster.gpu.kind != "cpu" and cluster.host_memory is not None
+    parts = [part for part in Offload._fields if cluster.drive is not None or part != "drive"]
+    has = tuple(part for part in parts if usable and part in question.stack.residencies)
+    return ((), *((part,) for part in has if part in RESIDENCIES), *([has] if len(has) > 1 else []))
 
 
 def largest_sizes(
@@ -131,14 +128,10 @@ class _Sizes:
         """
         size, result = self._last(np.arange(1, self.family.largest_size + 1), sure, guess), None
         while True:
-            larger_sizes = [
-                np.flatnonzero(alike_N[size:]) + size + 1
-                for alike_N in self.family.divisible_sizes(self.question)
-            ]
-            larger_sizes = sorted((sizes for sizes in larger_sizes if len(sizes)), key=len, reverse=True)
-            kinds = {
-                int(sizes[0]): sizes for sizes in larger_sizes
-            }  # among kinds with equal first size the narrowest
+            divisible = self.family.divisible_sizes(self.question)
+            larger = [np.flatnonzero(alike_N[size:]) + size + 1 for alike_N in divisible]
+            larger = sorted(filter(len, larger), key=len, reverse=True)
+            kinds = {int(sizes[0]): sizes for sizes in larger}  # the narrowest of those that begin alike
             first = next((one for one in sorted(kinds) if self._fits(one)), None)
             if first is None:
                 break
@@ -315,16 +308,13 @@ class Remedies:
     def _loosened(self) -> list[Change]:
         """Changes that each leave out one restriction of the user."""
         question, limits, changes = self.question, self.limits, list[Change]()
-        common: dict[str, Any] = {
-            name: getattr(limits, name) for name in ("max_memory", "trainer", "allowed")
-        }
-        for word in (*limits.fix_words, *limits.forbid_words):
-            flag = "--fix" if word in limits.fix_words else "--forbid"
-            fix, forbid = (
-                [one for one in words if one != word] for words in (limits.fix_words, limits.forbid_words)
+        flags = {"fix": limits.fix_words, "forbid": limits.forbid_words}
+        for flag, word in [(flag, word) for flag, words in flags.items() for word in words]:
+            fewer = flags | {flag: tuple(one for one in flags[flag] if one != word)}
+            less = parse_restrictions(**fewer, max_memory=limits.max_memory, trainer=limits.trainer)
+            changes.append(
+                Change(f"without --{flag} {word}", question, replace(less, allowed=limits.allowed))
             )
-            less = replace(parse_restrictions(fix, forbid), **common)
-            changes.append(Change(f"without {flag} {word}", question, less))
         if limits.max_memory is not None:
             changes.append(Change("without --max-memory", question, replace(limits, max_memory=None)))
         if question.confidence > EVEN:
@@ -458,10 +448,8 @@ class Remedies:
             if self.budget.seconds_left <= 0:
                 return
             words = f"num_layers: {middle} (of {model.num_layers}) in the model's file"
-            try:
-                plan = self._plan(Change(words, replace(self.question, model=cut), self.limits))
-            except InfeasibleError:
-                plan = None
+            change = Change(words, replace(self.question, model=cut), self.limits)
+            plan = next(self._fitting([change]), None)
             low, high, best = (middle, high, plan) if plan is not None else (low, middle, best)
         if best is not None:
             yield best

@@ -14,7 +14,8 @@ search, with its proof.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any, Literal
@@ -188,29 +189,26 @@ def _switched(
     stack, changes = question.stack, list[Change]()
     catalogue_stack = catalog.load_stack(stack.name) if stack.name in catalog.names("stacks") else stack
     values = {name: getattr(catalogue_stack, name) for name in _SWITCHES}
-    tried = [name for name, value in values.items() if value != getattr(stack, name)]
+    values = {name: value for name, value in values.items() if value != getattr(stack, name)}
 
-    def priced_with(names: list[str]) -> dict[str, Estimate]:
+    def priced_with(names: Iterable[str]) -> dict[str, Estimate]:
         """Price of today's layout with each further switch, if that breaks no rule, and fits if today's
         does."""
         priced = {}
         for name in names:
-            switched_question = question.updated("stack", **{name: values[name]})
-            try:
-                if not check(switched_question, today.layout, restrictions.trainer):
-                    priced[name] = price(switched_question, today.layout).within(restrictions.max_memory)
-            except InputError:
-                continue
+            switched = question.updated("stack", **{name: values[name]})
+            with suppress(InputError):
+                if not check(switched, today.layout, restrictions.trainer):
+                    priced[name] = price(switched, today.layout).within(restrictions.max_memory)
         return {name: one for name, one in priced.items() if one.fits or not today.fits}
 
-    reached, by_itself = today, priced_with(tried)
+    reached, by_itself = today, priced_with(values)
     while by_itself:
-        priced = priced_with([*by_itself])
+        priced = priced_with(by_itself)
         best = max(priced, key=lambda name: (gain(reached, priced[name]), name), default="")
         if not best or gain(reached, priced[best]) < LEAST_GAIN:
             break
-        value = values[best]
-        switched = question.updated("stack", **{best: value})
+        value, switched = values[best], question.updated("stack", **{best: values[best]})
         words = switch_words(question, switched, today.layout) or (
             f"{best}: {str(value).lower() if isinstance(value, bool) else value} in the stack"
         )
@@ -354,10 +352,10 @@ class ChangePath:
     def _price(self, layout: Layout) -> Estimate | None:
         if not self._is_legal(layout):
             return None
-        layout_placed = place_layout(self.question, layout)
-        if check(self.question, layout_placed, self.restrictions.trainer):
+        placed = place_layout(self.question, layout)
+        if check(self.question, placed, self.restrictions.trainer):
             return None
-        return price(self.question, layout_placed).within(self.restrictions.max_memory)
+        return price(self.question, placed).within(self.restrictions.max_memory)
 
     def _least_recomputed(self, layout: Layout) -> Estimate | None:
         """Layout with the least recompute that fits: none, attention core, or as few complete blocks as
@@ -376,10 +374,8 @@ class ChangePath:
         while best is not None and best.fits and high - low > 1:
             middle = (low + high) // 2
             priced = under(f"full:{middle}")
-            if priced is not None and priced.fits:
-                high, best = middle, priced
-            else:
-                low = middle
+            fits = priced is not None and priced.fits
+            low, high, best = (low, middle, priced) if fits else (middle, high, best)
         return best
 
 
@@ -409,37 +405,32 @@ def moves(question: Question, layout: Layout) -> Iterator[Move]:
     """Every change of one axis except recompute, or of two degrees with a constant product; most of them
     break some rule."""
     stack, model = question.stack, question.model
-    shares = divisors(question.training.global_batch // layout.dp)
-    yield from ({"mbs": mbs} for mbs in shares if mbs <= _MAX_MBS)
-    yield from ({"zero": zero} for zero in stack.zero_stages)
-    if layout.tp > 1:
-        yield {"sp": not layout.sp}
-    if layout.pp > 1:
-        for schedule in stack.schedules:
-            chunks = range(1, model.num_layers // layout.pp + 1)
-            yield from (
-                {"vpp": vpp, "schedule": schedule}
-                for vpp in chunks
-                if schedule_named(schedule).runs_chunks(vpp)
-            )
-    yield from ({"order": order} for order in stack.axis_orders)
-    if layout.cp > 1:
-        yield from ({"context": context} for context in (None, *stack.context_kinds))
-    if layout.zero and stack.hybrid_shard:
-        yield from ({"shard": group} for group in divisors(layout.data_ranks)[1:])
     mesh = Mesh(layout.tp, layout.pp, layout.cp, layout.dp)
+
+    def each(axis: str, values: Iterable[Any]) -> Iterator[Move]:
+        return ({axis: value} for value in values)
+
+    shares = divisors(question.training.global_batch // layout.dp)
+    yield from each("mbs", (mbs for mbs in shares if mbs <= _MAX_MBS))
+    yield from each("zero", stack.zero_stages)
+    yield from each("sp", [not layout.sp] if layout.tp > 1 else ())
+    for schedule in stack.schedules if layout.pp > 1 else ():
+        chunks = filter(schedule_named(schedule).runs_chunks, range(1, model.num_layers // layout.pp + 1))
+        yield from ({"vpp": vpp, "schedule": schedule} for vpp in chunks)
+    yield from each("order", stack.axis_orders)
+    yield from each("context", (None, *stack.context_kinds) if layout.cp > 1 else ())
+    yield from each("shard", divisors(layout.data_ranks)[1:] if layout.zero and stack.hybrid_shard else ())
     for name, values in VALUES.items():
         if name not in _MOVED:
             numbers = (one if isinstance(one, tuple) else (one,) for one in values(question, mesh))
-            yield from ({name: AXES[name].value(*one)} for one in numbers)
+            yield from each(name, (AXES[name].value(*one) for one in numbers))
     for giver, taker in permutations(("tp", "pp", "cp", "dp"), 2):
         for factor in _FACTORS:
             if getattr(layout, giver) % factor == 0:
                 move = {giver: getattr(layout, giver) // factor, taker: getattr(layout, taker) * factor}
                 yield move | ({"etp": None} if "tp" in move else {})
-    if model.has_experts:
-        yield from ({"ep": degree} for degree in divisors(model.num_experts))
-        yield from ({"etp": degree} for degree in divisors(layout.tp))
+    yield from each("ep", divisors(model.num_experts) if model.has_experts else ())
+    yield from each("etp", divisors(layout.tp) if model.has_experts else ())
 
 
 def changed_words(before: Layout, after: Layout) -> str:

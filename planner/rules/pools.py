@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Literal
 
@@ -59,38 +59,42 @@ def pool_objections(question: Question, layout: Layout) -> list[Words]:
         word = layout.says_pools
         text = f"`{word}=` chooses among pools; cluster `{question.cluster.name}` is one"
         return [Words(text, "leave it out")] if word else []
+    part, axes, size = "pipeline rank", "tp x cp x dp", layout.tp * layout.data_ranks
     if layout.replicas:
-        return list(_replica_objections(question, layout))
-    return list(_stage_objections(question, layout))
+        part, axes, size = "replica", "tp x cp x pp", layout.tp * layout.cp * layout.pp
+    hint = f"every {part.split()[-1]} lies in one pool, and all GPUs are used"
+    text = f"a {part} of {counted(size, 'GPU')} ({axes}) does not divide pool"
+    pools = [pool.cluster for pool in question.pools]
+    odd = [
+        Words(f"{text} `{pool.name}` of {pool.num_gpus:,}", hint) for pool in pools if pool.num_gpus % size
+    ]
+    right = dict(zip(question.names, parts_in(question, size), strict=True))
+    further = _replica_objections if layout.replicas else _stage_objections
+    return [*odd, *further(question, layout, size, {} if odd else right)]
 
 
-def _stage_objections(question: Question, layout: Layout) -> Iterator[Words]:
-    size, columns = layout.tp * layout.data_ranks, LayoutColumns.of([layout])
-    odd = list(_undivided_pools(question, size, "pipeline rank", "tp x cp x dp"))
-    yield from odd
+def _stage_objections(
+    question: Question, layout: Layout, size: int, right: Mapping[str, int]
+) -> Iterator[Words]:
+    """Problems of pipeline ranks of `size` GPUs, of which pools have the `right` numbers; empty: none divides them."""
     if words := _written_schedule(layout):
         yield Words(f"{words} needs equal stages, and pools of different GPUs have none", "use 1f1b or gpipe")
-    outermost = _is_outermost("pp", columns, columns.tp * columns.replicas)[0]
+    outermost = _is_outermost("pp", LayoutColumns.of([layout]), np.array([size]))[0]
     if not outermost:
         text = f"`order={layout.order}` spreads each pipeline rank, and each lies in one pool"
         yield Words(text, "use an order that ends with pp")
-    if layout.pools and outermost and not words and not odd:
-        right = dict(zip(question.names, parts_in(question, size), strict=True))
-        runs = [(name, len(list(run))) for name, run in groupby(layout.pools)]
-        if sorted(runs) != sorted(right.items()):
-            text = f"`pools={_counts(runs)}` is not how the pools divide"
-            yield Words(text, f"pools={_counts(right.items())}, in any order of the pools")
+    runs = [(name, len(list(run))) for name, run in groupby(layout.pools)]
+    if runs and right and outermost and not words and sorted(runs) != sorted(right.items()):
+        text = f"`pools={_counts(runs)}` is not how the pools divide"
+        yield Words(text, f"pools={_counts(right.items())}, in any order of the pools")
 
 
-def _replica_objections(question: Question, layout: Layout) -> Iterator[Words]:
-    size, columns = layout.tp * layout.cp * layout.pp, LayoutColumns.of([layout])
-    odd = list(_undivided_pools(question, size, "replica", "tp x cp x pp"))
-    yield from odd
-    right, named = (
-        dict(zip(question.names, parts_in(question, size), strict=True)),
-        Counter(layout.replicas),
-    )
-    if not odd and named != right:
+def _replica_objections(
+    question: Question, layout: Layout, size: int, right: Mapping[str, int]
+) -> Iterator[Words]:
+    """Problems of replicas of `size` GPUs, of which pools have the `right` numbers; empty: none divides them."""
+    named = Counter(layout.replicas)
+    if right and named != right:
         text = f"`replicas={_counts(named.items())}` is not how replicas of {counted(size, 'GPU')} divide the pools"
         yield Words(text, f"dp{sum(right.values())} replicas={_counts(right.items())}")
     different = "replicas in different pools take different numbers of microbatches"
@@ -105,29 +109,17 @@ def _replica_objections(question: Question, layout: Layout) -> Iterator[Words]:
     if layout.tp * layout.cp % (layout.ep * layout.expert_tp):
         text = f"ep{layout.ep} x etp{layout.expert_tp} trades tokens between replicas, and {different}"
         yield Words(text, f"keep ep x etp within the {layout.tp * layout.cp} ranks of tp x cp")
-    if not _is_outermost("dp", columns, np.array([size]))[0]:
+    if not _is_outermost("dp", LayoutColumns.of([layout]), np.array([size]))[0]:
         text = f"`order={layout.order}` spreads each replica, and each lies in one pool"
         yield Words(text, f"write `order={OUTERMOST_REPLICAS}`")
-    if words:
-        return
-    batch = question.training.global_batch
+    batch, least = question.training.global_batch, fewest_microbatches(layout)
     together, rest = divmod(batch, layout.mbs)
-    least = fewest_microbatches(layout)
-    if rest:
+    if rest and not words:
         yield Words(f"global batch {batch} is not a multiple of mbs{layout.mbs}", "use another mbs")
-    elif together < least * layout.dp:
+    elif together < least * layout.dp and not words:
         microbatches = f"{counted(together, 'microbatch')} of {layout.mbs}"
         text = f"{microbatches} are too few for {counted(layout.dp, 'replica')}, each with {least} or more"
         yield Words(text, "use a smaller mbs, or larger replicas")
-
-
-def _undivided_pools(question: Question, size: int, part: str, axes: str) -> Iterator[Words]:
-    """Sentence for every pool that parts of `size` GPUs do not divide."""
-    for pool in (pool.cluster for pool in question.pools):
-        if pool.num_gpus % size:
-            text = f"a {part} of {counted(size, 'GPU')} ({axes}) does not divide pool"
-            hint = f"every {part.split()[-1]} lies in one pool, and all GPUs are used"
-            yield Words(f"{text} `{pool.name}` of {pool.num_gpus:,}", hint)
 
 
 def _written_schedule(layout: Layout) -> str:
