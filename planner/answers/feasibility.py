@@ -288,12 +288,9 @@ class Remedies:
         for change in changes:
             if self.budget.seconds_spent > until:
                 return
-            try:
-                plan = self._plan(change)
-            except (InfeasibleError, InputError):
-                continue
-            if plan is not None:
-                yield plan
+            with suppress(InfeasibleError, InputError):
+                if (plan := self._plan(change)) is not None:
+                    yield plan
 
     def _completed(self, cluster: ClusterSpec, stack: StackSpec) -> Question:
         """Question on another cluster, or with another stack."""
@@ -395,14 +392,12 @@ class Remedies:
             if not possible(size, self.on_nodes.cluster) or self.budget.seconds_left <= 0:
                 break
             last = size
-            try:
-                plan = self._plan(self.on_gpus(size), note=f"the fewest above {gpus}")
-                skipped = skipped or plan is None
-            except InfeasibleError:
-                plan = None
-            if plan is not None:
-                yield replace(plan, note="") if skipped else plan
-                return
+            with suppress(InfeasibleError):
+                note = "" if skipped else f"the fewest above {gpus}"
+                if (plan := self._plan(self.on_gpus(size), note=note)) is not None:
+                    yield plan
+                    return
+                skipped = True
             if self.budget.seconds_spent > until:
                 break
         nodes = int(self.state_bytes / device) // per_node

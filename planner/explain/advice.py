@@ -240,13 +240,10 @@ def _other_questions(
     if possible(twice, on_nodes.cluster) and question.cluster.gpu.kind != "cpu":
         candidates.append((f"--gpus {twice}", "other GPUs", resized(on_nodes, twice)))
     for words, trouble, changed in candidates:
-        try:
-            result = budget.search(changed, restrictions)
-        except InfeasibleError:
-            continue
-        if result is not None:
-            proven = result.certificate.gap <= 0
-            yield OtherQuestion(words=words, trouble=trouble, estimate=result.best, proven=proven)
+        with suppress(InfeasibleError):
+            if (result := budget.search(changed, restrictions)) is not None:
+                proven = result.certificate.gap <= 0
+                yield OtherQuestion(words=words, trouble=trouble, estimate=result.best, proven=proven)
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import compress
 
 import numpy as np
 
@@ -68,7 +69,7 @@ def tried_tensor_degrees(question: Question, restrictions: Restrictions) -> list
     gpus, requested = question.cluster.num_gpus, restrictions.only.get("tp", frozenset())
     degrees = [tp for tp in sorted({*tensor_degrees(question.cluster), *requested}) if gpus % tp == 0]
     permitted = restrictions.permits("tp", np.array(degrees, dtype=np.int64))
-    return [tp for tp, is_allowed in zip(degrees, permitted.tolist(), strict=True) if is_allowed]
+    return [*compress(degrees, permitted.tolist())]
 
 
 def _spread(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:

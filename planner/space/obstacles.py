@@ -195,7 +195,8 @@ COMPARED = 4
 def explain_infeasible(
     question: Question, columns: LayoutColumns, costs: StageCosts, policies: Sequence[Recompute]
 ) -> DoesNotFitError:
-    """The error to raise when no placement of any layout fits."""
+    """The error to raise when no placement of any layout fits: names the closest, and what its fullest rank
+    holds, as in `explain`, with the limit that communicators leave."""
     closest = _closest(question, columns, costs, policies)
     limit = float(costs.memory_limit.max())
     states = _model_states(columns, costs, question.model.num_layers)
@@ -204,29 +205,22 @@ def explain_infeasible(
     sure = f" with {100 * question.confidence:.4g} %" * (share < 1)
     enough = (limit + closest.peak_bytes - closest.memory_limit) / share
     hint = f"{format_bytes(enough)} a GPU would do; or use more GPUs, or shorter sequences"
+    rank = closest.fullest_rank
+    of = f" of {closest.limit_words}" if closest.memory_limit < limit else ""
+    parts = " + ".join(f"{name} {value / GIB:.1f}" for name, value in closest.rank_memory[rank] if value)
     if limit and (needed := math.ceil(states / limit)) > gpus:
         hint = f"model states alone fill {counted(needed, 'GPU')} of this size"
     return DoesNotFitError(
         f"no layout of {question.model.name} fits {format_bytes(limit / share)} x {counted(gpus, 'GPU')}{sure}",
-        problems=_closest_in_words(closest, limit),
+        problems=[
+            Problem("closest", closest.layout.model_copy(update={"layers": ()}).brief),
+            Problem("needs", f"{format_bytes(closest.peak_bytes)}{of} on pipeline rank {rank} = {parts}"),
+        ],
         hint=hint,
         state_bytes=states,
         least_bytes=closest.peak_bytes,
         closest=closest,
     )
-
-
-def _closest_in_words(closest: Estimate, limit: float) -> list[Problem]:
-    """Two lines: the layout, and the contents of its fullest rank as in `explain`, with the limit that communicators
-    leave."""
-    rank = closest.fullest_rank
-    layout = closest.layout.model_copy(update={"layers": ()})
-    of = f" of {closest.limit_words}" if closest.memory_limit < limit else ""
-    parts = " + ".join(f"{name} {value / GIB:.1f}" for name, value in closest.rank_memory[rank] if value)
-    return [
-        Problem("closest", layout.brief),
-        Problem("needs", f"{format_bytes(closest.peak_bytes)}{of} on pipeline rank {rank} = {parts}"),
-    ]
 
 
 def _closest(
@@ -386,7 +380,7 @@ def _memory(question: Question, limit: float | None) -> Iterator[str]:
         return
     single_gpu = LayoutColumns.of([Layout()])
     share = confident_share(question.confidence, question.memory_error)
-    # both of what was asked for
+    # limits without the margin of confidence
     fills = {
         pool.cluster.gpu.name: float(memory_limit(pool, single_gpu)[0]) / share for pool in question.pools
     }

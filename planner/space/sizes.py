@@ -108,9 +108,8 @@ def _in_even_ratios(
         low, high = math.ceil(target / spread / unit), math.floor(target * spread / unit)
         around = range(max(low, 1), max(high, round(target / unit)) + 1)
         sizes = [count * unit for count in around if first <= count * unit <= last]
-        sizes = [size for size in sizes if size not in picks]
-        offers = {size: plain_layouts(question, size) for size in sizes}
-        best = max(sizes, key=lambda size: (*offers[size], -abs(math.log(size / target))), default=0)
+        offers = {size: plain_layouts(question, size) for size in sizes if size not in picks}
+        best = max(offers, key=lambda size: (*offers[size], -abs(math.log(size / target))), default=0)
         if best and offers[best][1]:
             picks.append(best)
     return picks
