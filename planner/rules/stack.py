@@ -333,9 +333,9 @@ def _under_zero_stages(
     return lambda q, x: concerned(q, x) & ~np.isin(x.zero, stages(q.stack)), sentence
 
 
-def _any_of(x: LayoutColumns, columns: Iterable[str]) -> Bools:
-    """(N,) whether some of the columns are positive."""
-    positive: Bools = np.any([np.zeros(len(x)), *(getattr(x, name) > 0 for name in columns)], axis=0)
+def _any_positive(x: LayoutColumns, axis: str, parts: Iterable[str]) -> Bools | bool:
+    """(N,) whether some of the columns of an axis are positive."""
+    positive: Bools | bool = np.any([getattr(x, f"{axis}_{part}") > 0 for part in parts], axis=0)
     return positive
 
 
@@ -428,9 +428,7 @@ _STACK_RULES: dict[str, Row] = {
         "use cp1; `--stack` names another",
     ),
     "the stack offloads this": (
-        lambda q, x: _any_of(
-            x, [f"offload_{part}" for part in Offload._fields if part not in q.stack.residencies]
-        ),
+        lambda q, x: _any_positive(x, "offload", {*Offload._fields} - {*q.stack.residencies}),
         _stack_lacks_offload,
     ),
     "the stack uses drives under this ZeRO stage": _under_zero_stages(
@@ -440,9 +438,7 @@ _STACK_RULES: dict[str, Row] = {
         "leave out `drive`",
     ),
     "the stack overlaps this": (
-        lambda q, x: _any_of(
-            x, [f"overlap_{axis}" for axis in OVERLAPS if axis not in overlapped_by(q.stack)]
-        ),
+        lambda q, x: _any_positive(x, "overlap", {*OVERLAPS} - {*overlapped_by(q.stack)}),
         _stack_lacks_overlap,
     ),
     "the stack overlaps under this ZeRO stage": _under_zero_stages(
