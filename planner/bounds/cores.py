@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools, Ints
+from cost_models.arrays import Array, Bools, Ints, least_allowed
 from cost_models.axes.columns import LayoutColumns, first_of_each
 from cost_models.axes.offload.residency import offloads
 from cost_models.memory.device import memory_limit
@@ -64,7 +64,7 @@ class StepPieces:
 def step_pieces(space: Space, pp: Ints, costs: StageCosts, allowed: Bools) -> StepPieces:
     """Pieces of a step at these costs."""
     layers, kinds, x, by_kind = space.question.model.num_layers, space.question.kinds, costs, costs.each_kind
-    backward = [np.where(allowed, cost.layer_backward, np.inf).min(axis=1) for cost in by_kind]
+    backward = [least_allowed(cost.layer_backward, allowed) for cost in by_kind]
     seconds_of_kinds = [cost.layer_forward + up for cost, up in zip(by_kind, backward, strict=True)]
     update = kinds.lower_bound_of_fullest_rank(pp, [cost.layer_optimizer for cost in by_kind])
     return StepPieces(
@@ -134,8 +134,8 @@ def may_hold_blocks(
     single_kinds = zip(by_kind, space.question.kinds.counts, strict=True) if len(by_kind) > 1 else ()
     fits = np.ones(len(cores), dtype=np.bool_)
     for x, blocks in ((lightest, space.question.model.num_layers), *single_kinds):
-        activation = np.where(allowed, x["layer_activation"], np.inf).min(axis=1)
-        working = np.where(allowed, x["working"], np.inf).min(axis=1)
+        activation = least_allowed(x["layer_activation"], allowed)
+        working = least_allowed(x["working"], allowed)
         free, block = limit - x["static"] - working, x["layer_static"] + activation
         middle_blocks = np.minimum(count_fitting(free, block), blocks)  # blocks may need no memory
         last_blocks = count_fitting(free - np.minimum(x["head_static"], 0.0), block)

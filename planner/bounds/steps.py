@@ -48,7 +48,7 @@ from itertools import combinations, product
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools, Ints
+from cost_models.arrays import Array, Bools, Ints, least_allowed
 from cost_models.schedules.registry import PLAIN, V_SHAPED, schedule_named, stages_of_rank
 from cost_models.specs.choices import Schedule
 from cost_models.specs.kinds import Kinds
@@ -340,8 +340,7 @@ def quick_chunk_bounds(rows: RankCosts) -> Array:
 def _round_trip_bounds(rows: RankCosts) -> Array:
     """Seconds of one microbatch down all stages and up again, plus the first stage's passes of all others, (N,)."""
     x, light, layers, stages = rows.costs, rows.lightest_costs, rows.num_layers, rows.pp * rows.vpp
-    each = (np.where(rows.allowed, own.layer_backward, np.inf).min(axis=1) for own in (x, light))
-    block_N, last_N = each
+    block_N, last_N = (least_allowed(own.layer_backward, rows.allowed) for own in (x, light))
     forward = layers * x.layer_forward + stages * x.stage_forward + x.embedding_forward + x.head_forward
     backward = layers * block_N + stages * x.stage_backward + x.head_backward
     other_passes = x.stage_forward + layers // stages * light.layer_forward
@@ -481,14 +480,13 @@ def lightest_runs(group: RankCosts) -> Array:
 
 def _least_kept(group: RankCosts) -> Array:
     """Bytes that a block of each kind keeps of a microbatch at least, (K, N)."""
-    kept = [np.where(group.allowed, kind.costs.layer_activation, np.inf) for kind in group.of_kinds]
-    return np.stack([kept_NP.min(axis=1) for kept_NP in kept])
+    return np.stack([least_allowed(kind.costs.layer_activation, group.allowed) for kind in group.of_kinds])
 
 
 def _priced_seconds(group: RankCosts, price_N: Array) -> Array:
     """Seconds of a block of each kind and the price of the bytes it keeps, under the cheapest policy, (K, N)."""
     priced = [kind.block_seconds + price_N[:, None] * kind.costs.layer_activation for kind in group.of_kinds]
-    return np.stack([priced_NP.min(axis=1) for priced_NP in priced])
+    return np.stack([least_allowed(priced_NP, group.allowed) for priced_NP in priced])
 
 
 def _most_over_prices(group: RankCosts, paid: Callable[[Array], Array]) -> Array:

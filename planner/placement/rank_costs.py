@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools, Ints
+from cost_models.arrays import Array, Bools, Ints, least_allowed
 from cost_models.axes.columns import LayoutColumns
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
@@ -203,8 +203,7 @@ class RankCosts:
     @cached_property
     def least_block_seconds(self) -> Array:
         """Seconds of one block under the fastest policy, (N,) or (N · R,)."""
-        fastest: Array = self.block_seconds.min(axis=1)
-        return fastest
+        return least_allowed(self.block_seconds, self.allowed)
 
     @cached_property
     def sizes(self) -> Ints:
@@ -294,8 +293,7 @@ class RankCosts:
     @cached_property
     def least_working(self) -> Array:
         """`working` under the policy that needs least, bytes (N, R)."""
-        smallest: Array = np.where(self.allowed, self.working, np.inf).min(axis=-1)
-        return smallest
+        return least_allowed(self.working, self.allowed)
 
     @cached_property
     def update_bytes(self) -> Array:

@@ -460,7 +460,7 @@ def enumerate_layouts(question: Question, restrictions: Restrictions) -> LayoutC
 
 _DEGREES = ("tp", "pp")
 """Degrees whose restriction only selects cores of the unrestricted space."""
-_MOST_CORES = 1_000_000
+_MOST_CORES = 2_000_000
 """Maximum cores of the cached spaces, latest first: each takes some 200 bytes."""
 
 
