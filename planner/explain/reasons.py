@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -42,7 +43,7 @@ from planner.rules.legality import check, require_legal
 from planner.search.branching import SearchSettings
 from planner.search.given_layout import place_layout
 from planner.search.search import Budget, search, search_on
-from planner.space.limits import left_out, tensor_degrees
+from planner.space.limits import left_out, tried_tensor_degrees
 from planner.space.restrictions import Restrictions, satisfies
 from planner.space.space import Space, legal_space, shared_spaces
 
@@ -173,19 +174,25 @@ def faster_under(
     found in time.
 
     `questions` are those before and after the change; `space` has the layouts of the first. Cores that the
-    change cannot make fast enough, by their known bounds, are left out.
+    change cannot make fast enough, by their known bounds, are left out; those of tensor degrees that are
+    tried only after the change form a space of their own.
     """
     before, after = questions
     limits = scaled(restrictions, before, after)
-    question = limits.apply_confidence(after)
-    if tensor_degrees(before.cluster) != tensor_degrees(after.cluster):
-        space = None  # the space lacks degrees tried after the change
+    question, spaces = limits.apply_confidence(after), list[Space | None]([space])
     if space is not None:
-        space = space.with_rates(question).of_cores(change.least_seconds(space, restrictions) < below)
-    try:
-        return (budget or Budget()).faster_than(below, question, limits, seconds=SEARCH_SECONDS, space=space)
-    except InfeasibleError:
-        return None
+        degrees = tried_tensor_degrees(question, limits)
+        may_win = change.least_seconds(space, restrictions) < below
+        spaces = [space.with_rates(question).of_cores(may_win & np.isin(space.cores.tp, degrees))]
+        if added := frozenset(degrees) - {*tried_tensor_degrees(before, restrictions)}:
+            spaces.append(legal_space(question, replace(limits, only=limits.only | {"tp": added})))
+    fastest, budget = None, budget or Budget()
+    for part in spaces:
+        with suppress(InfeasibleError):
+            faster = budget.faster_than(below, question, limits, seconds=SEARCH_SECONDS, space=part)
+            if faster is not None:
+                fastest, below = faster, faster.compared_seconds
+    return fastest
 
 
 def seconds_to_beat(repriced: Estimate) -> float:
