@@ -305,8 +305,7 @@ class UniformCandidates:
 
     def in_words(self) -> str:
         """Description of what the search covers."""
-        shapes = np.concatenate([own for by_stage in self._pricing.space.shapes for own in by_stage])
-        used = [SCHEDULES[index] for index in np.unique(shapes[:, 1]).tolist()]
+        used = [SCHEDULES[index] for index in np.unique(self._pricing.space.shapes.rows[:, 1]).tolist()]
         policies = " / ".join(self._pricing.policies)
         mixes = f"any number of blocks of a stage under each of recompute {policies}"
         chunked = ", or where stages are of such sizes all ranks as many of their first blocks"

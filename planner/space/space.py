@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, pairwise, product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,33 @@ from planner.space.restrictions import Restrictions, allowed_rows
 ONE_CHUNK = SCHEDULES.index("1f1b")
 """Shape that stands for all others where shapes do not matter."""
 _COLUMNS = (*Mesh._fields, *chain.from_iterable(AXES[name].columns(name) for name in VALUES))
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Rows of a table in consecutive groups."""
+
+    rows: Ints
+    """(T, C)"""
+    borders: Ints
+    """Where each of G groups begins, and the end of the last, (G + 1,)."""
+
+    @property
+    def sizes(self) -> Ints:
+        """Number of rows of each group, (G,)."""
+        return np.diff(self.borders)
+
+    @property
+    def of_rows(self) -> Ints:
+        """Group of each row, (T,)."""
+        return np.repeat(np.arange(len(self.sizes)), self.sizes)
+
+    def rows_of(self, groups: Ints) -> tuple[Ints, Ints]:
+        """All rows of some groups, (M, C), after the index into `groups` of each, (M,)."""
+        size = self.sizes[groups]
+        index = np.repeat(np.arange(len(groups)), size)
+        first = np.repeat(self.borders[groups] - np.cumsum(size) + size, size)
+        return index, self.rows[first + np.arange(len(index))]
 
 
 class _Options:
@@ -146,9 +173,9 @@ def families_of(cores: LayoutColumns, core: Ints, sized: LayoutColumns) -> tuple
 
 def variants_of(
     question: Question, restrictions: Restrictions, families: LayoutColumns, fullest: LayoutColumns
-) -> tuple[Ints, ...]:
-    """Legal variants of each family, (V, 2) each; redundant variants are left out if they are redundant even in
-    `fullest`, the families with their highest counts of blocks."""
+) -> Groups:
+    """ZeRO stage and shard of the legal variants of each family; redundant variants are left out if they are
+    redundant even in `fullest`, the families with their highest counts of blocks."""
     family: list[int] = []
     zero: list[int] = []
     shard: list[int] = []
@@ -167,8 +194,9 @@ def variants_of(
     allowed &= ~needless_rows(question, restrictions, full)
     legal = np.flatnonzero(allowed)
     table = np.stack([rows.zero, rows.shard], axis=1)[legal]
-    borders = np.searchsorted(np.array(family, dtype=np.int64)[legal], np.arange(1, len(families)))
-    return tuple(np.split(table, borders)) if len(families) else ()
+    return Groups(
+        table, np.searchsorted(np.array(family, dtype=np.int64)[legal], np.arange(len(families) + 1))
+    )
 
 
 def legal_unscheduled(question: Question, restrictions: Restrictions, rows: LayoutColumns) -> Bools:
@@ -192,9 +220,10 @@ def legal_at_any_stage(question: Question, restrictions: Restrictions, cores: La
 
 
 def shapes_of(
-    question: Question, restrictions: Restrictions, pipelines: LayoutColumns, variants: list[Ints]
-) -> tuple[tuple[Ints, ...], ...]:
-    """Legal shapes of each pipeline, (K, 2) for each ZeRO stage of its first core."""
+    question: Question, restrictions: Restrictions, pipelines: LayoutColumns, shards: Ints
+) -> Groups:
+    """vpp and schedule of the legal shapes of each pipeline and ZeRO stage, a group for each; rules are asked
+    of (K, Z) shard groups."""
     model, policies = question.model, set(restrictions.recompute(question))
     runs = [schedule for schedule in question.stack.schedules if policies & set(allowed_recompute(schedule))]
     pipeline, stage, shape, shard = [], [], [], []
@@ -209,11 +238,9 @@ def shapes_of(
                 if schedule_named(schedule).runs_chunks(vpp) and covers(schedule, model.num_layers, pp * vpp)
             ]
         for zero in range(ZERO_STAGES):
-            groups = variants[index][variants[index][:, 0] == zero, 1]
-            group = int(groups[0]) if len(groups) else int(pipelines.replicas[index])
             pipeline += [index] * len(pairs)
             stage += [zero] * len(pairs)
-            shard += [group] * len(pairs)
+            shard += [shards[index, zero]] * len(pairs)
             shape += pairs
     rows = replace(
         pipelines.rows(np.array(pipeline, dtype=np.int64)),
@@ -225,15 +252,11 @@ def shapes_of(
     legal = allowed_rows(question, restrictions, rows)
     remaining = np.flatnonzero(legal)
     legal[remaining] = legal_rows(question, rows.rows(remaining), hosts=False)
-    table = np.array(shape, dtype=np.int64).reshape(-1, 2)
-    of_pipeline, of_stage = np.array(pipeline, dtype=np.int64), rows.zero
-    borders = np.searchsorted(
-        of_pipeline * ZERO_STAGES + of_stage, np.arange(len(pipelines) * ZERO_STAGES + 1)
+    table, group = (
+        np.array(shape, dtype=np.int64).reshape(-1, 2),
+        np.array(pipeline) * ZERO_STAGES + rows.zero,
     )
-    legal_K = [table[begin:end][legal[begin:end]] for begin, end in pairwise(borders.tolist())]
-    return tuple(
-        tuple(legal_K[index * ZERO_STAGES : (index + 1) * ZERO_STAGES]) for index in range(len(pipelines))
-    )
+    return Groups(table[legal], np.searchsorted(group[legal], np.arange(len(pipelines) * ZERO_STAGES + 1)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,12 +268,12 @@ class Space:
     """Cores as layouts with shape 1f1b, zero0 and one shard group."""
     family: Ints
     """Index into `variants`, (N,)."""
-    variants: tuple[Ints, ...]
-    """ZeRO stage and shard of each family, (V, 2) each."""
+    variants: Groups
+    """ZeRO stage and shard, by family."""
     pipeline: Ints
-    """Index into `shapes`, (N,)."""
-    shapes: tuple[tuple[Ints, ...], ...]
-    """vpp and schedule of each pipeline, (K, 2) for each ZeRO stage."""
+    """Index of a pipeline, (N,); its shapes at ZeRO stage z are group `pipeline` · `ZERO_STAGES` + z."""
+    shapes: Groups
+    """vpp and schedule, by pipeline and ZeRO stage."""
     counts: Boxes
     """Counts of blocks that each core stands for, (N,); the core itself has the least."""
 
@@ -261,21 +284,15 @@ class Space:
     @cached_property
     def _stages(self) -> Ints:
         """Number of variants of each family with each ZeRO stage, (F, Z)."""
-        counts = [np.bincount(own[:, 0], minlength=ZERO_STAGES) for own in self.variants]
-        return np.array(counts, dtype=np.int64).reshape(-1, ZERO_STAGES)
-
-    @cached_property
-    def _shapes(self) -> Ints:
-        """Number of shapes of each pipeline with each ZeRO stage, (K, Z)."""
-        counts = [[len(own) for own in of_stage] for of_stage in self.shapes]
-        return np.array(counts, dtype=np.int64).reshape(-1, ZERO_STAGES)
+        stage = self.variants.of_rows * ZERO_STAGES + self.variants.rows[:, 0]
+        return np.bincount(stage, minlength=len(self.variants.sizes) * ZERO_STAGES).reshape(-1, ZERO_STAGES)
 
     @cached_property
     def sizes(self) -> Ints:
         """Number of layouts of each core, (N,)."""
-        counts = np.zeros(len(self.cores), dtype=np.int64)
-        for zero in np.flatnonzero(self._stages.any(axis=0) & self._shapes.any(axis=0)).tolist():
-            counts += self._stages[:, zero][self.family] * self._shapes[:, zero][self.pipeline]
+        shapes, counts = self.shapes.sizes.reshape(-1, ZERO_STAGES), np.zeros(len(self.cores), dtype=np.int64)
+        for zero in np.flatnonzero(self._stages.any(axis=0) & shapes.any(axis=0)).tolist():
+            counts += self._stages[:, zero][self.family] * shapes[:, zero][self.pipeline]
         return counts * self.counts.layouts
 
     def with_rates(self, question: Question) -> Space:
@@ -329,11 +346,9 @@ class Space:
     @cached_property
     def may_have_empty_stage(self) -> Bools:
         """Whether a core may have more pipeline stages than blocks, so that the first has none, (N,)."""
-        most_K = [
-            max((int(own[:, 0].max()) for own in of_stage if len(own)), default=1) for of_stage in self.shapes
-        ]
-        most_chunks = np.array(most_K, dtype=np.int64)[self.pipeline]
-        return self.cores.pp * most_chunks > self.question.model.num_layers
+        most_chunks = np.ones(len(self.shapes.sizes) // ZERO_STAGES, dtype=np.int64)
+        np.maximum.at(most_chunks, self.shapes.of_rows // ZERO_STAGES, self.shapes.rows[:, 0])
+        return self.cores.pp * most_chunks[self.pipeline] > self.question.model.num_layers
 
     @cached_property
     def in_scenarios(self) -> tuple[Space, ...]:
@@ -343,8 +358,7 @@ class Space:
     @cached_property
     def splits_backward(self) -> bool:
         """Whether some schedule of the space splits backward passes."""
-        schedules_used = {int(index) for by_stage in self.shapes for own in by_stage for index in own[:, 1]}
-        return any(SCHEDULES[index] in SPLIT_BACKWARD for index in schedules_used)
+        return any(SCHEDULES[index] in SPLIT_BACKWARD for index in np.unique(self.shapes.rows[:, 1]).tolist())
 
     def zero_stages_of(self, cores: Ints) -> list[tuple[int, Bools]]:
         """Pairs of ZeRO stage and cores that have a variant of the stage, (N,); stages without cores are left out."""
@@ -362,21 +376,16 @@ class Space:
 
         In 1f1b, or where a pipeline cannot run that (it has few microbatches, or was fixed) in its first shape.
         """
-        simplest = np.zeros((len(self.shapes), ZERO_STAGES, 2), dtype=np.int64)
-        for index, of_stage in enumerate(self.shapes):
-            for zero, own in enumerate(of_stage):
-                if len(own):
-                    simplest[index, zero] = min(
-                        own.tolist(), key=lambda shape: (shape[1] != ONE_CHUNK, shape)
-                    )
-        all_cores = np.arange(len(self.cores))
-        stages = [(stage, np.flatnonzero(has)) for stage, has in self.zero_stages_of(all_cores)]
-        core = np.concatenate([own for _, own in stages])
-        zero_N = np.repeat([stage for stage, _ in stages], [len(own) for _, own in stages])
-        shape = simplest[self.pipeline[core], zero_N]
-        choice = np.column_stack([zero_N, self.cores.replicas[core], shape])
-        possible = shape[:, 0] > 0
-        return core[possible], self.rows(core[possible], choice[possible])
+        shapes, group = self.shapes.rows, self.shapes.of_rows
+        last_first = np.lexsort((shapes[:, 1], shapes[:, 0], shapes[:, 1] != ONE_CHUNK, group))[::-1]
+        simplest = np.full(len(self.shapes.sizes), -1)
+        simplest[group[last_first]] = last_first
+        shape_NZ = np.where(
+            self._stages[self.family] > 0, simplest.reshape(-1, ZERO_STAGES)[self.pipeline], -1
+        )
+        zero, core = np.nonzero(shape_NZ.T >= 0)
+        choice = np.column_stack([zero, self.cores.replicas[core], shapes[shape_NZ[core, zero]]])
+        return core, self.rows(core, choice)
 
     def all_rows(self) -> LayoutColumns:
         """Every layout written out."""
@@ -388,26 +397,10 @@ class Space:
         return self.rows(*self.choices_of(cores))
 
     def choices_of(self, cores: Ints) -> tuple[Ints, Ints]:
-        """Core (N,) and zero, shard, vpp and schedule (N, 4) of every layout of the cores, core by core; cores of one
-        kind have the same variants and shapes."""
-        kinds = np.stack([self.family[cores], self.pipeline[cores]], axis=1)
-        _, first, kind = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
-        tables = [self._table(int(core)) for core in cores[first].tolist()]
-        sizes = np.array([len(table) for table in tables], dtype=np.int64)
-        size_N = sizes[kind.reshape(-1)]
-        start = np.cumsum(sizes) - sizes
-        written = np.concatenate([np.empty((0, 4), dtype=np.int64), *tables])
-        offset_N = np.arange(size_N.sum()) - np.repeat(np.cumsum(size_N) - size_N, size_N)
-        return np.repeat(cores, size_N), written[np.repeat(start[kind.reshape(-1)], size_N) + offset_N]
-
-    def _table(self, core: int) -> Ints:
-        """zero, shard, vpp and schedule of each layout of a core, (K, 4)."""
-        shapes = self.shapes[int(self.pipeline[core])]
-        rows = [
-            np.concatenate([np.broadcast_to(own, shapes[own[0]].shape), shapes[own[0]]], axis=1)
-            for own in self.variants[int(self.family[core])]
-        ]
-        return np.concatenate([np.empty((0, 4), dtype=np.int64), *rows])
+        """Core (N,) and zero, shard, vpp and schedule (N, 4) of every layout of the cores, core by core."""
+        core, variant = self.variants.rows_of(self.family[cores])
+        of_variant, shape = self.shapes.rows_of(self.pipeline[cores[core]] * ZERO_STAGES + variant[:, 0])
+        return cores[core[of_variant]], np.column_stack([variant[of_variant], shape])
 
 
 def legal_space(question: Question, restrictions: Restrictions) -> Space:
@@ -433,20 +426,23 @@ def _legal_space(question: Question, restrictions: Restrictions) -> Space:
     most_counts = Boxes.of(families).most if spoken else Boxes.from_minimum(question, families).most
     variants = variants_of(question, narrow, families, with_counts(families, most_counts))
     cores, counts = sized, counts.rows(core)
-    stages = np.array([np.bincount(keys[:, 0], minlength=ZERO_STAGES) > 0 for keys in variants])
-    stages = stages.reshape(-1, ZERO_STAGES) @ (1 << np.arange(ZERO_STAGES))
+    shard_FZ = np.zeros((len(variants.sizes), ZERO_STAGES), dtype=np.int64)
+    last_first = variants.rows[::-1]
+    shard_FZ[variants.of_rows[::-1], last_first[:, 0]] = last_first[:, 1]
+    stages = (shard_FZ > 0) @ (1 << np.arange(ZERO_STAGES))
     microbatches = cores.microbatches(question.training.global_batch)
     keys = [getattr(cores, name) for name in columns_that_affect("pipeline") if not speaks_of_counts({name})]
     keys += [offloaded > 0 for offloaded in counted_columns(cores)]  # the count affects no shape
     first, pipeline = first_of_each([*keys, microbatches, stages[family]])
-    of_first = [variants[index] for index in family[first].tolist()]
+    shards = shard_FZ[family[first]]
+    shards = np.where(shards > 0, shards, cores.replicas[first, None])
     return Space(
         question=question,
         cores=cores,
         family=family,
         variants=variants,
         pipeline=pipeline,
-        shapes=shapes_of(question, restrictions, cores.rows(first), of_first),
+        shapes=shapes_of(question, restrictions, cores.rows(first), shards),
         counts=counts,
     )._without_empty_cores()
 
