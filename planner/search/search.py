@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -222,28 +221,6 @@ def search_each_policy(
     )
 
 
-def faster_than(
-    seconds: float,
-    question: Question,
-    restrictions: Restrictions,
-    *,
-    time_limit: float | None = None,
-    space: Space | None = None,
-) -> Estimate | None:
-    """Fastest layout of a question below `seconds`; None if there is none, or none was found in time.
-
-    The limit spares most of the search. `space` holds the question's layouts if known, or only those that may be fast
-    enough. Raises InfeasibleError if `seconds` is infinite and nothing fits.
-    """
-    if space is not None and not len(space.cores):
-        return None
-    settings = SearchSettings(must_beat_seconds=seconds, time_limit=time_limit, proof="bounds", space=space)
-    with suppress(NothingPlacedError):
-        estimates = search_on(settings, question, restrictions).estimates
-        return next((estimate for estimate in estimates if estimate.compared_seconds < seconds), None)
-    return None
-
-
 def close_proof(result: SearchResult, solver: SolverName | None) -> SearchResult:
     """The result after an integer program has closed its proof; for results without one."""
     if not result.searches:
@@ -324,12 +301,15 @@ class Budget:
         must_beat_seconds: float = math.inf,
         closes_with_ilp: bool = True,
         effort: Effort | None = None,
+        space: Space | None = None,
+        remembers: bool = True,
     ) -> SearchResult | None:
         """Best layouts of a question; None if the search ended before it had any.
 
         `seconds` limits this search alone and does not end the budget. The answer holds only layouts faster than
         `must_beat_seconds`, and may be empty. With `closes_with_ilp` an integer program closes the proof.
-        `effort` overrides the budget's `proof`.
+        `effort` overrides the budget's `proof`. `space` holds the question's layouts if known, or only those that may
+        be fast enough. With `remembers` the same query is not searched again.
 
         Raises:
             InfeasibleError: nothing fits, which is proven.
@@ -358,6 +338,7 @@ class Budget:
                     closes_with_ilp=closes_with_ilp,
                     solver=self.solver,
                     proof=proof,
+                    space=space,
                 )
                 result = search_on(settings, question, restrictions)
         except RunError as error:
@@ -368,7 +349,7 @@ class Budget:
             self.interrupted = True
         self.interrupted = self.interrupted or (result is not None and result.interrupted)
         proven = result is not None and not result.certificate.undecided
-        if proven and result is not None and not result.interrupted:
+        if remembers and proven and result is not None and not result.interrupted:
             self.proven[MAX_PROVEN - 1 :] = []
             self.proven.insert(0, Proven(query, result))
         by_choice = limit < self.seconds_left and time.monotonic() - start >= limit
@@ -386,29 +367,26 @@ class Budget:
         seconds: float = math.inf,
         space: Space | None = None,
     ) -> Estimate | None:
-        """Fastest layout that beats `must_beat_seconds` (`planner.search.search.faster_than`), searched for at most
-        `seconds`; None if none was found.
+        """Fastest layout that takes less than `must_beat_seconds`, which spares most of the search; None if none does,
+        or none was found within `seconds`. `space` is as in `search`.
 
         Raises:
-            InfeasibleError: nothing fits, which is proven.
+            InfeasibleError: `must_beat_seconds` is infinite and nothing fits, which is proven.
             KeyboardInterrupt: unless interrupts are kept.
         """
-        limit = min(self.seconds_left, seconds)
-        if self.ended or limit <= 0:
-            self.ended = True
+        if space is not None and not len(space.cores):
             return None
-        self.searches += 1
-        try:
-            with self.spaces.shared():
-                time_limit = None if math.isinf(limit) else limit
-                return faster_than(
-                    must_beat_seconds, question, restrictions, time_limit=time_limit, space=space
-                )
-        except KeyboardInterrupt:
-            if not self.keep_on_interrupt:
-                raise
-            self.interrupted = self.ended = True
-            return None
+        result = self.search(
+            question,
+            restrictions,
+            seconds=seconds,
+            must_beat_seconds=must_beat_seconds,
+            effort="bounds",
+            space=space,
+            remembers=False,
+        )
+        estimates = () if result is None else result.estimates
+        return next((one for one in estimates if one.compared_seconds < must_beat_seconds), None)
 
     @property
     def why_ended(self) -> str:

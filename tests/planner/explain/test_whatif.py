@@ -20,7 +20,7 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.bounds.cores import ideal_seconds, relaxed_bounds
 from planner.explain.reasons import CHANGES, QUANTITIES, Change, faster_under, seconds_to_beat
 from planner.search.given_layout import place_layout
-from planner.search.search import faster_than, search
+from planner.search.search import Budget, search
 from planner.space.restrictions import Restrictions
 from planner.space.space import Space, legal_space
 
@@ -51,7 +51,7 @@ def _allowed(question: Question) -> np.ndarray:
 
 def _fastest(question: Question, below: float) -> Estimate | None:
     try:
-        return faster_than(below, question, FREE)
+        return Budget().faster_than(below, question, FREE)
     except InfeasibleError:
         return None
 

@@ -26,7 +26,7 @@ from planner.placement.leaf import TOLERANCE, Solution
 from planner.search import branching
 from planner.search import search as search_module
 from planner.search.branching import SearchResult, SearchSettings, by_speed
-from planner.search.search import close_proof, faster_than, search, search_each_policy, search_on
+from planner.search.search import Budget, close_proof, search, search_each_policy, search_on
 from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.space.space import legal_space
 
@@ -103,10 +103,10 @@ def test_what_is_faster_than_a_known_time_is_the_best_or_nothing(settings: dict[
     space = legal_space(question, Restrictions())
     for asked, known in ((question, None), (question, space), (faster, space.with_rates(faster))):
         best = brute_force(asked)[0]
-        found = faster_than(least * 1.001, asked, Restrictions(), space=known)
+        found = Budget().faster_than(least * 1.001, asked, Restrictions(), space=known)
         assert found is not None
         assert found.step_seconds == pytest.approx(best, rel=1e-9)
-        assert faster_than(best * (1 - 1e-6), asked, Restrictions(), space=known) is None
+        assert Budget().faster_than(best * (1 - 1e-6), asked, Restrictions(), space=known) is None
 
 
 @pytest.mark.parametrize("question", STOPPED)
@@ -283,7 +283,7 @@ def test_schedules_that_run_under_no_policy_left_are_passed_over() -> None:
     limits = parse_restrictions(["pp>=2"], ["recompute=none"])
     space = legal_space(question, parse_restrictions(["pp>=2"]))
     best = search(question, restrictions=limits).best
-    found = faster_than(math.inf, question, limits, space=space)
+    found = Budget().faster_than(math.inf, question, limits, space=space)
     assert found is not None
     assert found.compared_seconds == best.compared_seconds
     assert len(space) > len(legal_space(question, limits))
