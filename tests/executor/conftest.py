@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from processes import Processes
 
+_POOL = Processes()
+
 
 @pytest.fixture(scope="session")
-def processes() -> Iterator[Processes]:
+def processes() -> Processes:
     """Started when first asked for; as many as the largest layout needs."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    pool = Processes()
-    yield pool
-    pool.stop()
+    return _POOL
+
+
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Idle ranks would take processor time from the tests that come after."""
+    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+        _POOL.stop()

@@ -1,4 +1,4 @@
-"""A few worker processes for the whole test session: they import torch once and stay warm between tests."""
+"""A few worker processes for all tests of the executor: they import torch once and stay warm between tests."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ _PRELOAD = [
     "executor.transformer.train",
 ]
 _LONGEST_SECONDS = 120.0
+_MOST_JOBS = 100
+"""Jobs after which workers are replaced: threads of some process groups outlive them, and wake up now and then."""
 _DTENSOR = "torch.distributed.tensor."
 
 
@@ -35,9 +37,13 @@ class Processes:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_PRELOAD)
         self._workers: list[tuple[BaseProcess, Connection]] = []
+        self._jobs = 0
 
     def run(self, ranks: int, job: Job, *arguments: Any) -> list[Any]:
         """What `job(*arguments)` returned on every rank; a failure on any of them fails here with its traceback."""
+        self._jobs += 1
+        if self._jobs % _MOST_JOBS == 0:
+            self.stop()
         while len(self._workers) < ranks:
             self._start()
         with tempfile.TemporaryDirectory() as folder:
