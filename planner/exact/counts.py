@@ -18,7 +18,7 @@ import numpy as np
 from cost_models.arrays import Array, Ints
 from cost_models.schedules.timeline import CriticalPath
 from planner.bounds.steps import bounds_by_ranks
-from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, proven
+from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, Status, proven
 from planner.placement.mixes import counted_mixes, good_placement
 from planner.placement.rank_costs import RankCosts
 
@@ -92,14 +92,8 @@ def best_of_numbers(
             stopped.append(max(bound, solution.bound))
         if solution.placement is not None and solution.objective < seconds:
             best, seconds = solution.placement, solution.objective
-    return Solution(
-        status="stopped" if stopped else proven(seconds, cut_off),
-        placement=best,
-        objective=seconds,
-        bound=min([*stopped, seconds, cut_off]),
-        rounds=rounds,
-        paths=tuple(paths),
-    )
+    status: Status = "stopped" if stopped else proven(seconds, cut_off)
+    return Solution(status, best, seconds, min([*stopped, seconds, cut_off]), rounds, tuple(paths))
 
 
 def least_number(leaf: Leaf) -> int | None:

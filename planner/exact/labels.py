@@ -54,6 +54,7 @@ from planner.placement.leaf import (
     Placement,
     ScenarioPaths,
     Solution,
+    Status,
     WeighedLeaf,
     proven,
 )
@@ -84,18 +85,8 @@ class Choices:
         """Seconds of gradient synchronisation after a rank's last action, (R, B)."""
         self.optimizer = leaf.once_a_step("optimizer", blocks).T
         """Seconds of a rank's optimizer step, (R, B)."""
-        self.fixed = leaf.forward(leaf.no_blocks) + leaf.backward(leaf.no_blocks)
-        """Seconds of one pass forward and back without blocks, (R,)."""
-        each_RB = (self.seconds - self.fixed[:, None]) / self.sizes
-        self.least_block = float(each_RB[useful].min())
-        """Minimum seconds that a block adds to a pass."""
-        line_RB = self.fixed[:, None] + self.least_block * self.sizes
-        off_RB = np.abs(self.seconds - line_RB) > SAME_LINE * line_RB
-        self.on_a_line = not bool((off_RB & useful).any())
-        """Whether the seconds of a pass depend only on the rank's block count, as under the fastest policy."""
-        self.least_blocks = self.sizes[useful.argmax(axis=1)]
         self.most_blocks = self.sizes[::-1][useful[:, ::-1].argmax(axis=1)]
-        """Minimum and maximum blocks of each rank, (R,)."""
+        """Maximum blocks of each rank, (R,)."""
 
     @cached_property
     def ways(self) -> Bools:
@@ -240,11 +231,20 @@ class LabelPass:
         self._least_reached = possible.argmax(axis=1)
         self._most_reached = choices.leaf.num_layers - possible[:, ::-1].argmax(axis=1)
         """Minimum and maximum blocks before each boundary on any way to the end, (R + 1,)."""
-        slowest_R = np.where(choices.useful, choices.seconds, 0.0).max(axis=1)
-        each_R = np.stack([choices.fixed, slowest_R, choices.least_blocks, choices.most_blocks])
+        leaf, useful, seconds = choices.leaf, choices.useful, choices.seconds
+        fixed_R = leaf.forward(leaf.no_blocks) + leaf.backward(leaf.no_blocks)
+        slowest_R, fewest_R = np.where(useful, seconds, 0.0).max(axis=1), choices.sizes[useful.argmax(axis=1)]
+        each_R = np.stack([fixed_R, slowest_R, fewest_R, choices.most_blocks])
         self._sums_before = np.concatenate([np.zeros((4, 1)), np.cumsum(each_R, axis=1)], axis=1)
         """Sums over the ranks before each boundary, (4, R + 1): seconds of one pass without blocks, its maximum, and
         minimum and maximum blocks."""
+        each_RB = (seconds - fixed_R[:, None]) / choices.sizes
+        self._least_block = float(each_RB[useful].min())
+        """Minimum seconds that a block adds to a pass."""
+        line_RB = fixed_R[:, None] + self._least_block * choices.sizes
+        off_RB = np.abs(seconds - line_RB) > SAME_LINE * line_RB
+        self._on_a_line = not bool((off_RB & useful).any())
+        """Whether the seconds of a pass depend only on the rank's block count, as under the fastest policy."""
 
     def run(self) -> tuple[Labels, Bools] | None:
         """Labels that reach the last rank, and (R, L + 1, B): the ways that some label takes to do so; None if there
@@ -327,7 +327,7 @@ class LabelPass:
 
     def _trimmed(self, labels: Labels, rank: int) -> Labels:
         """Drop labels that leave later ranks too little room, and limits and cuts that can no longer matter."""
-        choices, block, later = self.choices, self.choices.least_block, slice(rank + 1, None)
+        choices, block, later = self.choices, self._least_block, slice(rank + 1, None)
         sums = self._sums_before
         fixed_Q, slowest_Q, held_Q, reach_Q = sums[:, later] - sums[:, rank + 1, None]
         limit_KQ = labels.limit[:, later] * (1 + ROUNDING)
@@ -341,7 +341,7 @@ class LabelPass:
         rest_K = self._rest_seconds[rank + 1, labels.blocks]
         enough = (most_KQ >= np.maximum(needed_Q, labels.blocks[:, None] + held_Q)).all(axis=1)
         enough &= labels.seconds + rest_K <= limit_KQ[:, -1]
-        if choices.on_a_line:
+        if self._on_a_line:
             limit_KQ = start_K[:, None] + fixed_Q + block * most_KQ
         else:
             anyway_KQ = labels.seconds[:, None] + slowest_Q
@@ -463,14 +463,9 @@ def place_by_labels(
         fastest = int(seconds_K.argmin())
         if seconds_K[fastest] < best_seconds:
             best, best_seconds = Placement.of(blocks_KRP[fastest]), float(seconds_K[fastest])
-    return Solution(
-        status="stopped" if stopped else proven(best_seconds, cut_off),
-        placement=best,
-        objective=best_seconds,
-        bound=0.0 if stopped else min(best_seconds, cut_off),
-        rounds=rounds,
-        paths=tuple(paths[len(met_paths) :]),
-    )
+    status: Status = "stopped" if stopped else proven(best_seconds, cut_off)
+    bound = 0.0 if stopped else min(best_seconds, cut_off)
+    return Solution(status, best, best_seconds, bound, rounds, tuple(paths[len(met_paths) :]))
 
 
 def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = ()) -> Choices | None:
@@ -497,18 +492,13 @@ def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = (
 def _mean_path_cuts(leaf: WeighedLeaf, choices: Choices, paths: Sequence[ScenarioPaths]) -> Cuts:
     """One cut for each set of scenario paths, of their mean length in seconds: each path with the
     synchronisation of its last rank, one rank's optimizer step and the overhead of its scenario."""
-    scenario_choices = [
-        Choices(one, choices.first, choices.blocks, choices.useful) for one in leaf.scenario_leaves
-    ]
-    added = np.zeros((len(paths), leaf.pp, len(choices.sizes)))
-    fixed = np.zeros(len(paths))
+    leaves = leaf.scenario_leaves
+    every = [Choices(one, choices.first, choices.blocks, choices.useful) for one in leaves]
+    added, fixed = np.zeros((len(paths), leaf.pp, len(choices.sizes))), np.zeros(len(paths))
     for index, path_set in enumerate(paths):
-        for at, path, slowest in path_set.paths:
-            costs, share = scenario_choices[at], 1 / len(path_set.paths)
-            seconds: Array = path.forward_counts[:, None] * costs.forward
-            seconds = seconds + path.backward_counts[:, None] * costs.backward
-            seconds[path.rank] += costs.sync[path.rank]
-            seconds[slowest] += costs.optimizer[slowest]
-            added[index] += share * seconds
-            fixed[index] += share * (path.p2p_count * costs.leaf.cost("p2p") + costs.leaf.overhead)
+        for at, path, slowest in path_set:
+            share, cut = 1 / len(path_set), cuts_of(every[at], [path])
+            cut.added[0, slowest] += every[at].optimizer[slowest]
+            added[index] += share * cut.added[0]
+            fixed[index] += share * (cut.fixed[0] + leaves[at].overhead)
     return Cuts(added=added, fixed=fixed, is_full_step=True)

@@ -314,14 +314,7 @@ def minimum(
             break
         critical.append(choice.leaf.critical_path(placement.table))
         program.step_is_no_shorter_than_path(choice, critical[-1])
-    return Solution(
-        status=status,
-        placement=best,
-        objective=best_seconds,
-        bound=bound,
-        rounds=rounds,
-        paths=tuple(critical),
-    )
+    return Solution(status, best, best_seconds, bound, rounds, tuple(critical))
 
 
 class Survivor(NamedTuple):
@@ -412,7 +405,7 @@ def place_by_ilp(
     best, best_seconds = incumbent if incumbent else (None, math.inf)
     to_beat = min(best_seconds, cut_off)
     choices = choices_of(leaf, to_beat)
-    result = Solution(status="infeasible", placement=None, objective=math.inf, bound=to_beat, rounds=0)
+    result = Solution("infeasible", None, math.inf, bound=to_beat, rounds=0)
     if choices is not None:
         program = Program([0.0], min(to_beat, choices.slowest_step) * (1 + TOLERANCE))
         program.place(0, leaf, stage_columns(choices), [*paths_through(leaf), *met_paths])

@@ -193,7 +193,7 @@ def priced(costs: StageCosts, kinds: Kinds) -> dict[str, Any]:
 Status = Literal["optimal", "cut off", "infeasible", "stopped"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Solution:
     """Best placement of one layout, with its proof.
 
@@ -221,13 +221,9 @@ def proven(seconds: float, cut_off: float) -> Status:
     return "infeasible" if math.isinf(cut_off) else "cut off"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScenarioPaths:
-    """Critical paths in several scenarios: the mean of their lengths plus optimizer and overhead bounds every weighed
-    step."""
-
-    paths: tuple[tuple[int, CriticalPath, int], ...]
-    """(scenario, path, the rank with the longest optimizer step)"""
+ScenarioPaths = tuple[tuple[int, CriticalPath, int], ...]
+"""Critical paths in several scenarios, each with its scenario and the rank with the longest optimizer step there: the
+mean of their lengths plus optimizer and overhead bounds every weighed step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,11 +264,9 @@ class WeighedLeaf(Leaf):
         """Critical paths of one placement in the scenarios that decide its weighed step."""
         decisive = np.flatnonzero(slowest(self._steps(blocks_SP), self.risk)).tolist()
         leaves = [(at, self.scenario_leaves[at]) for at in decisive]
-        return ScenarioPaths(
-            paths=tuple(
-                (at, leaf.critical_path(blocks_SP), int(leaf.once_a_step("optimizer", blocks_SP).argmax()))
-                for at, leaf in leaves
-            )
+        return tuple(
+            (at, leaf.critical_path(blocks_SP), int(leaf.once_a_step("optimizer", blocks_SP).argmax()))
+            for at, leaf in leaves
         )
 
     def _steps(self, blocks_SP: Ints) -> Array:
