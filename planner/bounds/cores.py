@@ -12,8 +12,9 @@ unpriced.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,8 +38,7 @@ from planner.space.axes import columns_that_affect
 from planner.space.space import Space
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepPieces:
+class StepPieces(NamedTuple):
     """Pieces of a step, seconds (N,) each."""
 
     blocks: Array
@@ -58,7 +58,7 @@ class StepPieces:
 
     def rows(self, index: Ints) -> StepPieces:
         """Pieces of selected rows."""
-        return StepPieces(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+        return StepPieces(*(value[index] for value in self))
 
 
 def step_pieces(space: Space, pp: Ints, costs: StageCosts, allowed: Bools) -> StepPieces:
@@ -314,7 +314,7 @@ def _unshared_pieces(space: Space, cores: Ints, choices: Sequence[Bools]) -> lis
         deferrable = step_pieces(space, rows.pp, unsharded, choices[0]).deferrable_weight_seconds
     update = np.where(offloads(rows), 0.0, update)
     return [
-        replace(pieces, deferrable_weight_seconds=deferrable, tail_seconds=pieces.tail_seconds + update)
+        pieces._replace(deferrable_weight_seconds=deferrable, tail_seconds=pieces.tail_seconds + update)
         for pieces in choice_pieces
     ]
 

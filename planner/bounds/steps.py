@@ -391,8 +391,8 @@ def _bounds_of_sizes(group: RankCosts, sizes_RC: Ints, begin_RC: Ints, ends_TP: 
     pass_N, way_KNP = x.stage_forward + x.stage_backward + 2 * x.p2p, seconds_KNP
     if group.splits_backward:
         pass_N = x.stage_forward + x.p2p
-        forwards = [np.repeat(kind.costs.layer_forward, len(group.allowed)) for kind in of_kinds]
-        way_KNP = [forward.reshape(len(x), -1) for forward in forwards]
+        policies_P = np.ones(len(group.allowed))
+        way_KNP = [kind.costs.layer_forward[:, None] * policies_P for kind in of_kinds]
     fits_NT = np.ones((len(x), len(ends_TP)), dtype=np.bool_)
     longest_NT = np.repeat(_round_trip_bounds(group)[:, None], len(ends_TP), axis=1)
     first_TKP = np.zeros((len(ends_TP), len(of_kinds), len(group.allowed)), dtype=np.int64)  # of ranks before

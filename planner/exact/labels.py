@@ -376,9 +376,8 @@ class LabelPass:
 
     def _room_of_cuts(self, optimizer: Array) -> Array:
         """Seconds of the target that a cut may take, (K,)."""
-        if self.cuts.is_full_step:
-            return np.full_like(optimizer, self.target * (1 + ROUNDING))
-        return self._room(optimizer)
+        full_step = np.full_like(optimizer, self.target * (1 + ROUNDING))
+        return full_step if self.cuts.is_full_step else self._room(optimizer)
 
 
 def undominated(kind: Ints, merits: Array) -> Bools:

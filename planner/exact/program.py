@@ -267,15 +267,6 @@ def stage_columns(choices: Choices) -> Columns:
     return Columns.of_stages(leaf, stage_J, blocks_JP, start_J, leaf.full_count or 0)
 
 
-def pattern_columns(leaf: Leaf, target: float) -> Columns | None:
-    """Columns of a pipeline in chunks: one for each pattern that may meet `target` seconds; None where none may."""
-    patterns = chunk_patterns(leaf)
-    patterns = patterns[leaf.busy_seconds(patterns) <= target]
-    fullest = (leaf.rank_bytes(patterns) / leaf.memory_limit.clip(min=1.0)).max(axis=-1, initial=0.0)
-    patterns = patterns[leaf.fits(patterns) | (fullest > 1 + OVERLOOKED)]
-    return Columns.of_patterns(patterns) if len(patterns) else None
-
-
 def path_lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Array:
     """(..., paths) seconds of each path plus the synchronisation of the rank it ends on, for blocks (..., S, P)."""
     first_S, second_S = leaf.halves(blocks)
@@ -341,7 +332,7 @@ def solve_record(
         RunError: they differ, so search and program cannot both be right.
     """
     name, target = solver or available_solver(), best_seconds * (1 + TOLERANCE)
-    tables = [(survivor, _columns(survivor, target)) for survivor in survivors]
+    tables = [(one, columns_in_time(one.leaf, target, one.met_paths)) for one in survivors]
     fitting = [(survivor, table) for survivor, table in tables if table is not None]
     program = Program([0.0] * len(fitting), target)
     for number, ((leaf, placement, met_paths), table) in enumerate(fitting):
@@ -359,16 +350,19 @@ def solve_record(
     return Settled(solver=name, layouts=len(survivors), columns=columns, objective=result.bound)
 
 
-def _columns(survivor: Survivor, target: float) -> Columns | None:
-    """Columns of a layout that may meet `target` seconds; None if no step does."""
-    if not survivor.leaf.is_plain:
-        return pattern_columns(survivor.leaf, target)
-    tables = [
-        stage_columns(choices)
-        for _, numbered_leaf in leaves_by_full_count(survivor.leaf, target * (1 + TOLERANCE))
-        if (choices := choices_in_time(numbered_leaf, target, survivor.met_paths)) is not None
-    ]
-    return Columns.joined(tables) if tables else None
+def columns_in_time(leaf: Leaf, target: float, met_paths: Sequence[CriticalPath]) -> Columns | None:
+    """Columns of a layout that may meet `target` seconds: of a plain pipeline its stages, of one in chunks a column for
+    each pattern; None where no step is so short."""
+    if leaf.is_plain:
+        numbered_leaves = leaves_by_full_count(leaf, target * (1 + TOLERANCE))
+        choices = [choices_in_time(numbered_leaf, target, met_paths) for _, numbered_leaf in numbered_leaves]
+        tables = [stage_columns(own) for own in choices if own is not None]
+        return Columns.joined(tables) if tables else None
+    patterns = chunk_patterns(leaf)
+    patterns = patterns[leaf.busy_seconds(patterns) <= target]
+    fullest = (leaf.rank_bytes(patterns) / leaf.memory_limit.clip(min=1.0)).max(axis=-1, initial=0.0)
+    patterns = patterns[leaf.fits(patterns) | (fullest > 1 + OVERLOOKED)]
+    return Columns.of_patterns(patterns) if len(patterns) else None
 
 
 def best_placement(

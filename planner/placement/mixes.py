@@ -258,14 +258,11 @@ def _reduced(most_R: Ints, total: int, low: int, order: list[int]) -> Ints:
 
 def _moves(leaf: Leaf, layers_R: Ints) -> Ints:
     """Blocks of each rank after moving one block between two ranks, (K, R); empty if too many to evaluate."""
-    ranks = np.arange(leaf.pp)
-    giver_K, taker_K = (index.ravel() for index in np.meshgrid(ranks, ranks, indexing="ij"))
+    giver_K, taker_K = np.indices((leaf.pp, leaf.pp)).reshape(2, -1)
     useful_K = (giver_K != taker_K) & (layers_R[giver_K] > leaf.sizes.start)
     giver_K, taker_K = giver_K[useful_K], taker_K[useful_K]
     if len(giver_K) * 2 * leaf.microbatches * leaf.pp > MOST_ACTIONS:
         return np.empty((0, leaf.pp), dtype=np.int64)
-    row = np.arange(len(giver_K))
-    moved_KR = np.repeat(layers_R[None], len(giver_K), axis=0)
-    moved_KR[row, giver_K] -= 1
-    moved_KR[row, taker_K] += 1
+    block_RR = np.eye(leaf.pp, dtype=np.int64)
+    moved_KR: Ints = layers_R - block_RR[giver_K] + block_RR[taker_K]
     return moved_KR

@@ -188,9 +188,11 @@ class RankCosts:
 
     def balanced(self, fixed_NR: Array, each_NR: Array) -> Array:
         """Minimum value of the largest rank, (N,), where a block adds `each_NR`, if blocks could be cut."""
-        with_fewest_NR = fixed_NR + int(self.sizes[0]) * each_NR
-        together_N = balanced(self.num_layers, 1.0, fixed_NR, each_NR, axis=1)
-        largest_N: Array = np.maximum(with_fewest_NR.max(axis=1), together_N)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            together_N = (self.num_layers + (fixed_NR / each_NR).sum(axis=1)) / (1.0 / each_NR).sum(axis=1)
+        # the largest of the others where blocks add nothing somewhere
+        together_N = np.where((each_NR > 0).all(axis=1), together_N, fixed_NR.max(axis=1))
+        largest_N: Array = np.maximum((fixed_NR + int(self.sizes[0]) * each_NR).max(axis=1), together_N)
         return largest_N
 
     @cached_property
@@ -355,15 +357,6 @@ def cheapest_seconds(blocks_N: Ints, seconds_NE: Array, room_NE: Array, order_NE
     added_NE = np.diff(filled_NE, axis=1, prepend=0.0)
     total: Array = (added_NE * np.where(np.isinf(seconds_NE), 0.0, seconds_NE)).sum(axis=1)
     return total
-
-
-def balanced(num_layers: int, ranks: Array | Ints | float, fixed: Array, each: Array, axis: int) -> Array:
-    """Value of the largest of all ranks if blocks, which add `each`, could be cut so that all are as large; `ranks` are
-    alike. The largest of `fixed` where blocks add nothing somewhere."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        together = (num_layers + (ranks * fixed / each).sum(axis=axis)) / (ranks / each).sum(axis=axis)
-    largest: Array = np.where((each > 0).all(axis=axis), together, fixed.max(axis=axis))
-    return largest
 
 
 def count_fitting(available: Array, size: Array) -> Array:
