@@ -112,10 +112,11 @@ def _memory(leaves: Sequence[Leaf], column: Callable[[str], Array]) -> tuple[Arr
     """Minimum bytes of a block, (N, P), and bytes free on all ranks under the policy with the smallest temporary set,
     (N,), both for one live microbatch.
 
-    Only where a rank has one chunk: with several it depends on the chunk how many microbatches of a block are live.
+    Only where a rank has one chunk and all blocks are of one kind: else it depends on the chunk how many microbatches
+    of a block are live, and on the kind which bytes it has.
     """
     first, number = leaves[0], len(leaves)
-    if not first.is_plain:
+    if not first.is_plain or first.kinds.number > 1:
         return np.zeros((number, len(first.allowed))), np.zeros(number)
     live_R, none = first.memory.most_live, np.zeros(first.pp, dtype=np.int64)
     policies = np.flatnonzero(first.allowed).tolist()
