@@ -25,7 +25,7 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.estimate import Breakdown
 from cost_models.pipeline.seconds import MEMORY_PARTS, Term
 from cost_models.pipeline.stage_costs import BYTES, StageCosts
-from cost_models.schedules.actions import ActionTable, live_profiles, pending_profiles
+from cost_models.schedules.actions import ActionTable, peak_moments
 from cost_models.schedules.registry import (
     SPLIT_BACKWARD,
     rank_of_stage,
@@ -53,10 +53,11 @@ class RankMemory:
         self._x = {
             name: np.broadcast_to(column, (table.pp, *column.shape[1:])) for name, column in columns.items()
         }
-        self._stages_RC = table.stages_of_rank
+        self._stages_RC = stages_of_rank(table.schedule, table.pp, table.vpp)
         self._last = int(table.rank_of_stage[-1])
-        self._live_RKC = _stacked_moments(live_profiles(table))
-        self._pending_RKC = _stacked_moments(pending_profiles(table)) if table.splits_backward else None
+        live, pending = peak_moments(table)
+        self._live_RKC = _stacked_moments(live)
+        self._pending_RKC = _stacked_moments(pending) if table.splits_backward else None
 
     def peaks(self, blocks_SP: Ints) -> Array:
         """(..., R) bytes of each rank at its fullest moment."""

@@ -7,8 +7,8 @@ of a split backward pass, I for input gradients (the stage before waits for it) 
 (nothing waits for it). A rank with fewer actions than others idles at the end of its row.
 
 Tables are built in one of two ways. If stages go round the ranks, microbatches pass through the chunks in
-rounds and the warm-up of each rank, one number, determines the order (`table_in_rounds`). If stages form a V,
-every rank has a list of phases (`table_of_phases`), of rows (kind, chunk, microbatch, overlapped with its
+rounds and the warm-up of each rank, one number, determines the order (`actions_in_rounds`). If stages form a V,
+every rank has a list of phases (`actions_of_phases`), of rows (kind, chunk, microbatch, overlapped with its
 neighbour).
 
 Shape legend: R pipeline ranks, V chunks of one rank, S virtual stages, U units of one rank (vpp ·
@@ -39,7 +39,10 @@ def stages_of_ranks(pp: int, vpp: int, *, v_shaped: bool) -> Ints:
     return np.argsort(ranks_of_stages(pp, vpp, v_shaped=v_shaped), kind="stable").reshape(pp, vpp)
 
 
-def round_sizes(pp: Ints, microbatches: Ints) -> Ints:
+Count = Ints | int
+
+
+def round_sizes(pp: Count, microbatches: Count) -> Ints:
     """Microbatches per round, about pp of which pass through the chunks together, elementwise."""
     sizes: Ints = microbatches // np.maximum(1, microbatches // pp)
     return sizes
@@ -106,7 +109,7 @@ class ActionTable:
         """Microbatches after which the steady state of the schedule repeats."""
         if self.vpp == 1 or self.v_shaped:
             return 1
-        return int(round_sizes(np.asarray(self.pp), np.asarray(self.step_microbatches)))
+        return int(round_sizes(self.pp, self.step_microbatches))
 
     @property
     def is_queue(self) -> bool:
@@ -123,11 +126,6 @@ class ActionTable:
         """(S,) rank that holds each virtual stage."""
         return ranks_of_stages(self.pp, self.vpp, v_shaped=self.v_shaped)
 
-    @property
-    def stages_of_rank(self) -> Ints:
-        """(R, V) virtual stages of each rank, in model order."""
-        return stages_of_ranks(self.pp, self.vpp, v_shaped=self.v_shaped)
-
     def actions(self, rank: int) -> tuple[Action, ...]:
         """Actions of one rank, in order."""
         columns = (self.kind[rank], self.stage[rank], self.microbatch[rank])
@@ -138,17 +136,10 @@ class ActionTable:
         )
 
 
-def table_in_rounds(
-    schedule: str,
-    pp: int,
-    vpp: int,
-    microbatches: int,
-    *,
-    warm_up_R: Ints,
-    round_size: int,
-    splits_backward: bool = False,
-) -> ActionTable:
-    """Table of a schedule whose microbatches pass chunk after chunk in rounds, backward on the chunks in
+def actions_in_rounds(
+    pp: int, vpp: int, microbatches: int, *, warm_up_R: Ints, round_size: int, splits_backward: bool
+) -> Ints:
+    """(4, R, A) columns of actions whose microbatches pass chunk after chunk in rounds, backward on the chunks in
     reverse.
 
     Each rank runs `warm_up` forwards, at most all of its U, then one forward and one backward in turn, then
@@ -176,22 +167,12 @@ def table_in_rounds(
         later_RU = unit_U + rank_R1
         places.append(np.where(later_RU < units, place_of_backward(later_RU) + 1, 2 * units + unit_U))
         kinds, chunks = [FORWARD, INPUT, WEIGHT], [*chunks, chunks[1]]
-    columns = np.empty((3, pp, len(kinds) * units), dtype=np.int64)
+    columns = np.empty((4, pp, len(kinds) * units), dtype=np.int64)
     for place_RU, kind, own_U in zip(places, kinds, chunks, strict=True):
-        values = np.broadcast_arrays(kind, own_U * pp + rank_R1, microbatch_U)
+        values = np.broadcast_arrays(kind, own_U * pp + rank_R1, microbatch_U, 0)
         for column_RA, value_RU in zip(columns, values, strict=True):
             np.put_along_axis(column_RA, place_RU, value_RU, axis=1)
-    kind_RA, stage_RA, microbatch_RA = _read_only(columns)
-    return ActionTable(
-        schedule=schedule,
-        pp=pp,
-        vpp=vpp,
-        microbatches=microbatches,
-        kind=kind_RA,
-        stage=stage_RA,
-        microbatch=microbatch_RA,
-        splits_backward=splits_backward,
-    )
+    return columns
 
 
 Entry = tuple[int, int, int]
@@ -214,102 +195,64 @@ def overlap(rows_A4: Ints, places: Sequence[int], period: int) -> Ints:
     return rows_A4
 
 
-def table_of_phases(
-    schedule: str, *, pp: int, microbatches: int, ranks: Sequence[Sequence[Ints]]
-) -> ActionTable:
-    """Table of a schedule whose stages form a V, from the phases of every rank.
+def actions_of_phases(pp: int, microbatches: int, ranks: Sequence[Sequence[Ints]]) -> Ints:
+    """(4, R, A) columns of actions on stages that form a V, from the phases of every rank.
 
     Entries of microbatches beyond the last are dropped; shorter rows are filled with idle entries.
     """
     rows = [np.concatenate(phases) for phases in ranks]
     rows = [row_A4[row_A4[:, MICROBATCH] < microbatches] for row_A4 in rows]
     stages = stages_of_ranks(pp, 2, v_shaped=True)
-    length = max(len(row) for row in rows)
-    columns = np.zeros((4, pp, length), dtype=np.int64)
+    columns = np.zeros((4, pp, max(map(len, rows))), dtype=np.int64)
     columns[KIND] = IDLE
     for rank, row_A4 in enumerate(rows):
         columns[:, rank, : len(row_A4)] = row_A4.T
         columns[CHUNK, rank, : len(row_A4)] = stages[rank, row_A4[:, CHUNK]]
-    _read_only(columns)
-    overlapped = columns[OVERLAPPED].astype(np.bool_)
-    return ActionTable(
-        schedule=schedule,
-        pp=pp,
-        vpp=2,
-        microbatches=microbatches,
-        kind=columns[KIND],
-        stage=columns[CHUNK],
-        microbatch=columns[MICROBATCH],
-        v_shaped=True,
-        splits_backward=bool((columns[KIND] == INPUT).any()),
-        overlapped=overlapped if overlapped.any() else None,
-    )
+    return columns
 
 
-def live_profiles(table: ActionTable) -> tuple[Ints, ...]:
-    """Microbatches that each chunk keeps for its backward pass, at the moments that can be a rank's peak.
-
-    Returns for each rank an array (K, V): the distinct Pareto-maximal vectors of forwarded microbatches per
-    chunk whose backward pass has not ended, over the rank's own order. Memory rises with every component, so
-    one of them is the peak. If backward is split a microbatch lives until its weight half, as PyTorch keeps
-    the entire graph for it, and moments are maximal together with `pending_profiles`.
-    """
-    return _profiles(table)[0]
-
-
-def pending_profiles(table: ActionTable) -> tuple[Ints, ...]:
-    """Microbatches of each chunk between the two halves of their backward pass, at the moments of
-    `live_profiles`.
-
-    Returns for each rank an array (K, V), zero for schedules without split: in addition to their activations
-    these hold the gradients for their weight products.
-    """
-    return _profiles(table)[1]
+_CHANGES = np.array([(1, 0), (-1, 0), (0, 1), (-1, -1), (0, 0)])
+"""Change of the live microbatches, and of those between the halves of their backward pass, by an action of each kind;
+the last by an idle entry."""
 
 
 @lru_cache(maxsize=CACHED_TABLES)
-def _profiles(table: ActionTable) -> tuple[tuple[Ints, ...], tuple[Ints, ...]]:
-    # (R, A, 2V): live microbatches, and those of them whose input half has run; they can be most only before the first
-    # release of several in a row
-    live_RAV = np.cumsum(_count_changes(table, {FORWARD: 1, BACKWARD: -1, WEIGHT: -1}), axis=1)
-    pending_RAV = np.cumsum(_count_changes(table, {INPUT: 1, WEIGHT: -1}), axis=1)
-    both_RAW = np.concatenate([live_RAV, pending_RAV], axis=2)
+def peak_moments(table: ActionTable) -> tuple[tuple[Ints, ...], tuple[Ints, ...]]:
+    """Microbatches that each chunk keeps at the moments that can be a rank's peak: live ones, and those of them between
+    the two halves of their backward pass.
+
+    Returns for each rank an array (K, V) of live microbatches: the distinct Pareto-maximal vectors of forwarded
+    microbatches per chunk whose backward pass has not ended, over the rank's own order. Memory rises with every
+    component, so one of them is the peak. If backward is split a microbatch lives until its weight half, as PyTorch
+    keeps the entire graph for it; those between the halves, (K, V) at the same moments, also hold the gradients for
+    their weight products, and moments are maximal in both together.
+    """
+    change_RA2V = _CHANGES[table.kind][..., None] * (table.chunk[..., None, None] == np.arange(table.vpp))
+    count_RA2V = np.cumsum(change_RA2V, axis=1)
+    more = table.left_out if table.is_queue else 0  # all wait for their backward pass
+    count_RA2V[:, :, 0] += more
+    # counts can be most only before the first release of several in a row
     release_RA = np.isin(table.kind, (BACKWARD, WEIGHT))
     first_RA = release_RA[:, 1:] & ~release_RA[:, :-1]
-    moments = [both_AW[:-1][first_A] for both_AW, first_A in zip(both_RAW, first_RA, strict=True)]
-    most = [_pareto_maximal(_distinct_rows(both_AW)) for both_AW in moments]
-    more = table.left_out if table.is_queue else 0  # all wait for their backward pass
-    return (
-        tuple(_read_only(both_KW[:, : table.vpp] + more) for both_KW in most),
-        tuple(_read_only(both_KW[:, table.vpp :].copy()) for both_KW in most),
-    )
+    most = [
+        _pareto_maximal(count_A2V[:-1][first_A].reshape(-1, 2 * table.vpp))
+        for count_A2V, first_A in zip(count_RA2V, first_RA, strict=True)
+    ]
+    live, pending = zip(*(np.hsplit(count_KW, 2) for count_KW in most), strict=True)
+    return live, pending
 
 
-def _count_changes(table: ActionTable, by_kind: dict[int, int]) -> Ints:
-    """(R, A, V) change of each chunk's count by each action."""
-    change_RA = np.zeros_like(table.kind)
-    for kind, change in by_kind.items():
-        change_RA[table.kind == kind] = change
-    change_RAV: Ints = change_RA[..., None] * (table.chunk[..., None] == np.arange(table.vpp))
-    return change_RAV
-
-
-def _distinct_rows(vectors_AV: Ints) -> Ints:
-    """Distinct rows, sorted; a set of tuples is much faster than `np.unique` over rows."""
-    return np.array(sorted(set(map(tuple, vectors_AV.tolist()))))
-
-
-def _pareto_maximal(vectors_KV: Ints) -> Ints:
-    """Rows that no other row exceeds or equals in every component; rows must be distinct."""
+def _pareto_maximal(vectors_AV: Ints) -> Ints:
+    """Distinct rows, sorted, that no other row exceeds or equals in every component."""
+    vectors_KV = np.array(
+        sorted(set(map(tuple, vectors_AV.tolist())))
+    )  # much faster than `np.unique` over rows
     total_K = vectors_KV.sum(axis=1)
     kept = [
         row
         for row, (vector_V, total) in enumerate(zip(vectors_KV, total_K, strict=True))
         if not (vectors_KV[total_K > total] >= vector_V).all(axis=1).any()  # only a larger total can dominate
     ]
-    return vectors_KV[kept]
-
-
-def _read_only(values: Ints) -> Ints:
-    values.flags.writeable = False
-    return values
+    most_KV: Ints = vectors_KV[kept]
+    most_KV.flags.writeable = False
+    return most_KV

@@ -19,7 +19,6 @@ from functools import lru_cache
 from typing import Literal, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from cost_models.arrays import Bools, Ints
 from cost_models.errors import InputError, UnknownNameError
@@ -32,20 +31,19 @@ from cost_models.schedules.actions import (
     OVERLAPPED,
     WEIGHT,
     ActionTable,
+    Count,
+    actions_in_rounds,
+    actions_of_phases,
     overlap,
     ranks_of_stages,
     repeat,
     round_sizes,
     stages_of_ranks,
-    table_in_rounds,
-    table_of_phases,
 )
 
-_Count = npt.ArrayLike
-
-Objection = Callable[[int, int, int], str | None]
-"""Function of (pp, vpp, microbatches), all at least one: the sentence that forbids the schedule there, or
-None."""
+Objection = Callable[[str, int, int, int], str | None]
+"""Function of (name, pp, vpp, microbatches), all at least one: the sentence that forbids the schedule of this name
+there, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +55,10 @@ class PipelineSchedule:
     """Name in the notation of layouts."""
     engine: str
     """Class of `torch.distributed.pipelining` that runs it."""
-    warm_up: Callable[[Ints, Ints, Ints, Ints], Ints] | None = None
+    warm_up: Callable[[Count, Count, Count, Count], Count] | None = None
     """Forwards of a rank before its first pair of forward and backward, from (pp, vpp, microbatches, rank),
     elementwise; a rank has at most as many forwards as units."""
-    round_sizes: Callable[[Ints, Ints], Ints] = field(default=round_sizes)
+    round_sizes: Callable[[Count, Count], Count] = field(default=round_sizes)
     """Microbatches that pass through the chunks together, from (pp, microbatches), elementwise."""
     phases: Callable[[int, int, int], list[Ints]] | None = None
     """Actions of a rank, phase by phase, from (pp, rank, microbatches); stages go down the ranks and up
@@ -88,11 +86,6 @@ class PipelineSchedule:
         return self.phases is not None
 
     @property
-    def is_plain(self) -> bool:
-        """Whether it has one chunk a rank, and never splits backward passes."""
-        return self.chunks == (1, 1) and self.splits == "never"
-
-    @property
     def goes_round(self) -> bool:
         """Whether several chunks a rank go round the ranks, and backward passes are never split."""
         return self.chunks[1] != 1 and not self.v_shaped and self.splits == "never"
@@ -112,28 +105,39 @@ class PipelineSchedule:
             if most is None:
                 return f"{self.name} needs at least {number} per pipeline rank: vpp{fewest} or more"
             return f"{self.name} runs {number} per pipeline rank, not vpp{vpp}"
-        return self.objection and self.objection(pp, vpp, microbatches)
+        return self.objection and self.objection(self.name, pp, vpp, microbatches)
 
     def table(self, pp: int, vpp: int, microbatches: int) -> ActionTable:
         """Actions of every rank, in order."""
         if self.phases is not None:
             phases = [self.phases(pp, rank, microbatches) for rank in range(pp)]
-            return table_of_phases(self.name, pp=pp, microbatches=microbatches, ranks=phases)
-        assert self.warm_up is not None
-        ranks, chunks, m = (np.asarray(number) for number in (pp, vpp, microbatches))
-        return table_in_rounds(
-            self.name,
-            pp,
-            vpp,
-            microbatches,
-            warm_up_R=np.broadcast_to(self.warm_up(ranks, chunks, m, np.arange(pp)), pp),
-            round_size=int(self.round_sizes(ranks, m)),
-            splits_backward=self.splits == "always",
+            columns = actions_of_phases(pp, microbatches, phases)
+        else:
+            assert self.warm_up is not None
+            columns = actions_in_rounds(
+                pp,
+                vpp,
+                microbatches,
+                warm_up_R=np.broadcast_to(self.warm_up(pp, vpp, microbatches, np.arange(pp)), pp),
+                round_size=int(self.round_sizes(pp, microbatches)),
+                splits_backward=self.splits == "always",
+            )
+        columns.flags.writeable = False
+        kind, stage, microbatch, overlapped = columns
+        return ActionTable(
+            schedule=self.name,
+            pp=pp,
+            vpp=vpp,
+            microbatches=microbatches,
+            kind=kind,
+            stage=stage,
+            microbatch=microbatch,
+            v_shaped=self.v_shaped,
+            splits_backward=self.splits != "never",
+            overlapped=overlapped.astype(np.bool_) if overlapped.any() else None,
         )
 
-    def live_of_chunk(
-        self, pp: _Count, vpp: _Count, microbatches: _Count, rank: _Count, chunk: _Count
-    ) -> Ints:
+    def live_of_chunk(self, pp: Count, vpp: Count, microbatches: Count, rank: Count, chunk: Count) -> Ints:
         """Microbatches of a chunk that are live at one moment of its rank's step, the same moment for all its
         chunks.
 
@@ -144,56 +148,44 @@ class PipelineSchedule:
         until the first microbatch has gone down to the turn and come up again, and one of the second chunk
         for each rank that it passed on the way up.
         """
-        ranks, vpps, m, at, chunks = (np.asarray(x) for x in (pp, vpp, microbatches, rank, chunk))
         if self.v_shaped:
-            live = np.minimum(m, np.where(chunks == 0, 2 * ranks - 1 - at, 1 + at))
-        else:
-            size = self.round_sizes(ranks, m)
-            rounds, rest = np.divmod(self.live_of_rank(ranks, vpps, m, at), size * vpps)
-            live = rounds * size + np.clip(rest - chunks * size, 0, size)
-        return np.broadcast_to(live, np.broadcast(ranks, vpps, m, at, chunks).shape)
+            forwards = np.where(np.equal(chunk, 0), 2 * pp - 1 - rank, 1 + rank)
+            return np.asarray(np.minimum(microbatches, forwards))
+        size = self.round_sizes(pp, microbatches)
+        rounds, rest = np.divmod(self.live_of_rank(pp, vpp, microbatches, rank), size * vpp)
+        return np.asarray(rounds * size + np.clip(rest - chunk * size, 0, size))
 
-    def live_of_rank(self, pp: _Count, vpp: _Count, microbatches: _Count, rank: _Count) -> Ints:
+    def live_of_rank(self, pp: Count, vpp: Count, microbatches: Count, rank: Count) -> Ints:
         """Live microbatches of a rank, summed over its chunks.
 
         In rounds the warm-up and one more; if backward is split rank r runs r more until its first weight
         half.
         """
-        ranks, vpps, m, at = (np.asarray(x) for x in (pp, vpp, microbatches, rank))
+        ranks, vpps, m, at = np.broadcast_arrays(pp, vpp, microbatches, rank)
         if self.warm_up is None:
-            both: Ints = self.live_of_chunk(ranks, vpps, m, at, 0) + self.live_of_chunk(ranks, vpps, m, at, 1)
-            return both
+            return self.live_of_chunk(ranks, vpps, m, at, 0) + self.live_of_chunk(ranks, vpps, m, at, 1)
         later = at if self.splits == "always" else 0
-        live = np.minimum(self.warm_up(ranks, vpps, m, at) + 1 + later, m * vpps)
-        return np.broadcast_to(live, np.broadcast(ranks, vpps, m, at).shape)
+        return np.asarray(np.minimum(self.warm_up(ranks, vpps, m, at) + 1 + later, m * vpps))
 
 
-def _equal_rounds(schedule: str) -> Objection:
+def _equal_rounds(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
     """Rule that microbatches pass through the chunks in equal rounds of about pp.
 
     This is the rule of `torch.distributed.pipelining` 2.13; Megatron-LM is stricter and requires a multiple
     of pp.
     """
-
-    def objection(pp: int, vpp: int, microbatches: int) -> str | None:
-        number = max(1, microbatches // pp)
-        if microbatches % number:
-            return f"{microbatches} microbatches do not make {number} equal rounds of {schedule} on pp{pp}"
-        return None
-
-    return objection
+    number = max(1, microbatches // pp)
+    if microbatches % number:
+        return f"{microbatches} microbatches do not make {number} equal rounds of {schedule} on pp{pp}"
+    return None
 
 
-def _microbatch_for_each(schedule: str, things: str) -> Objection:
+def _microbatch_for_each_stage(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
     """Rule that there are at least as many microbatches as stages."""
-
-    def objection(pp: int, vpp: int, microbatches: int) -> str | None:
-        if microbatches < pp * vpp:
-            least = f"pp{pp}" if vpp == 1 else f"{pp * vpp}"
-            return f"{schedule} needs at least as many microbatches as {things}: {microbatches} < {least}"
-        return None
-
-    return objection
+    if microbatches < pp * vpp:
+        stages, least = ("pipeline ranks", f"pp{pp}") if vpp == 1 else ("stages", f"{pp * vpp}")
+        return f"{schedule} needs at least as many microbatches as {stages}: {microbatches} < {least}"
+    return None
 
 
 def _zbv_phases(pp: int, r: int, m: int) -> list[Ints]:
@@ -269,7 +261,7 @@ _SCHEDULES = (
         engine="Schedule1F1B",
         warm_up=lambda pp, vpp, m, rank: pp - 1 - rank,
         # others run fewer microbatches than ranks
-        engine_objection=_microbatch_for_each("1f1b", "pipeline ranks"),
+        engine_objection=_microbatch_for_each_stage,
         chunks=(1, 1),
         steady="pairs",
     ),
@@ -277,14 +269,14 @@ _SCHEDULES = (
         name="interleaved",
         engine="ScheduleInterleaved1F1B",
         warm_up=lambda pp, vpp, m, rank: (vpp - 1) * round_sizes(pp, m) + 2 * (pp - 1 - rank),
-        objection=_equal_rounds("interleaved"),
+        objection=_equal_rounds,
         chunks=(2, None),
     ),
     PipelineSchedule(
         name="zero-bubble",
         engine="ScheduleInterleavedZeroBubble",
         warm_up=lambda pp, vpp, m, rank: (vpp - 1) * round_sizes(pp, m) + pp - 1 - rank,
-        objection=_equal_rounds("zero-bubble"),
+        objection=_equal_rounds,
         chunks=(1, None),
         splits="always",
     ),
@@ -299,7 +291,7 @@ _SCHEDULES = (
         name="dualpipev",
         engine="ScheduleDualPipeV",
         phases=_dualpipev_phases,
-        objection=_microbatch_for_each("dualpipev", "stages"),
+        objection=_microbatch_for_each_stage,
         chunks=(2, 2),
         splits="sometimes",
         keeps_all_logits=True,
@@ -327,7 +319,7 @@ def legal(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
     own = schedule_named(schedule)
     if wrong := own.refused(pp, vpp, microbatches):
         return wrong
-    return own.engine_objection and own.engine_objection(pp, vpp, microbatches)
+    return own.engine_objection and own.engine_objection(schedule, pp, vpp, microbatches)
 
 
 @lru_cache(maxsize=CACHED_TABLES)
@@ -363,7 +355,7 @@ def shortened_table(
         return build(schedule, pp, vpp, microbatches, any_engine=any_engine)
     if wrong := legal(schedule, pp, vpp, microbatches):
         raise InputError(wrong)
-    size = schedule_named(schedule).round_sizes(np.asarray(pp), np.asarray(microbatches))
+    size = schedule_named(schedule).round_sizes(pp, microbatches)
     fewer = few + (microbatches - few) % int(size)
     return replace(build(schedule, pp, vpp, fewer), left_out=microbatches - fewer)
 
@@ -390,7 +382,7 @@ def _names_with(trait: Callable[[PipelineSchedule], bool]) -> frozenset[str]:
     return frozenset(name for name, own in REGISTRY.items() if trait(own))
 
 
-PLAIN = _names_with(lambda own: own.is_plain)
+PLAIN = _names_with(lambda own: own.chunks == (1, 1) and own.splits == "never")
 """Schedules with one chunk a rank and unsplit backward passes."""
 
 V_SHAPED = _names_with(lambda own: own.v_shaped)

@@ -27,6 +27,8 @@ from cost_models.arrays import Array, Ints
 from cost_models.schedules.actions import BACKWARD, CACHED_TABLES, FORWARD, INPUT, KINDS, WEIGHT, ActionTable
 from cost_models.schedules.registry import shortened_table
 
+Seconds = npt.ArrayLike
+"""Durations, as numbers or arrays that broadcast."""
 _STEP_START = 0
 """Row that ends at time zero, followed by the first action of a rank."""
 _NEVER = 1
@@ -85,11 +87,7 @@ class Timeline:
     """Maximum distance, in places of the table, between an action and those that it waits for."""
 
     def rank_ends(
-        self,
-        forward_S: npt.ArrayLike,
-        backward_S: npt.ArrayLike,
-        p2p: npt.ArrayLike = 0.0,
-        weight_S: npt.ArrayLike = 0.0,
+        self, forward_S: Seconds, backward_S: Seconds, p2p: Seconds = 0.0, weight_S: Seconds = 0.0
     ) -> Array:
         """(..., R) end of each rank, from durations (..., S) and transfer delay (...), all in seconds.
 
@@ -155,11 +153,7 @@ class Timeline:
         return compile_timeline(shortened_table(*whole, least=least))
 
     def spans(
-        self,
-        forward_S: npt.ArrayLike,
-        backward_S: npt.ArrayLike,
-        p2p: npt.ArrayLike = 0.0,
-        weight_S: npt.ArrayLike = 0.0,
+        self, forward_S: Seconds, backward_S: Seconds, p2p: Seconds = 0.0, weight_S: Seconds = 0.0
     ) -> tuple[Array, Array]:
         """(..., R, A) start and (..., R, A) end of every action of the table, in seconds."""
         duration_BS, delay_B, batch = self._flat_durations(forward_S, backward_S, p2p, weight_S)
@@ -170,11 +164,11 @@ class Timeline:
 
     def critical_path(
         self,
-        forward_S: npt.ArrayLike,
-        backward_S: npt.ArrayLike,
+        forward_S: Seconds,
+        backward_S: Seconds,
         p2p: float = 0.0,
-        tail_R: npt.ArrayLike = 0.0,
-        weight_S: npt.ArrayLike = 0.0,
+        tail_R: Seconds = 0.0,
+        weight_S: Seconds = 0.0,
     ) -> CriticalPath:
         """One longest path to the last action of the rank with the greatest end + tail.
 
@@ -238,7 +232,7 @@ class Timeline:
         return soonest
 
     def _flat_durations(
-        self, forward_S: npt.ArrayLike, backward_S: npt.ArrayLike, p2p: npt.ArrayLike, weight_S: npt.ArrayLike
+        self, forward_S: Seconds, backward_S: Seconds, p2p: Seconds, weight_S: Seconds
     ) -> tuple[Array, Array, tuple[int, ...]]:
         """Durations of each kind and stage (batch, ·), delay (batch,), and the original shape of the batch.
 

@@ -25,7 +25,7 @@ from cost_models.communication.topology import levels_of
 from cost_models.memory.device import usable_host_memory
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, stage_costs
 from cost_models.question import Question
-from cost_models.schedules.actions import live_profiles, pending_profiles
+from cost_models.schedules.actions import peak_moments
 from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, build, rank_of_stage, schedule_named
 from cost_models.schedules.timeline import compile_timeline
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, RECOMPUTE_POLICIES, SCHEDULES
@@ -425,7 +425,7 @@ def _peaks(
     x: dict[str, np.ndarray], table: object, blocks_KSP: np.ndarray, rank_of_S: np.ndarray
 ) -> np.ndarray:
     """(N, K): bytes of the fullest rank."""
-    live, pending = live_profiles(table), pending_profiles(table)
+    live, pending = peak_moments(table)
     stages = len(rank_of_S)
     kept = _mixed(x["layer_activation"], blocks_KSP)
     waits = _counted(x["layer_pending"], blocks_KSP) * (np.arange(stages) > 0)

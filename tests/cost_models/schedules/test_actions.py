@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.errors import InputError, UnknownNameError
-from cost_models.schedules.actions import IDLE, Action, ActionTable, live_profiles, pending_profiles
+from cost_models.schedules.actions import IDLE, Action, ActionTable, peak_moments
 from cost_models.schedules.registry import build, legal, rank_of_stage, stages_of_rank
 from cost_models.specs.choices import SCHEDULES
 
@@ -146,21 +146,21 @@ def test_stages_lie_where_torch_puts_them(schedule: str) -> None:
 
 @pytest.mark.parametrize(("pp", "microbatches"), [(1, 1), (4, 4), (4, 6), (8, 32)])
 def test_1f1b_keeps_one_microbatch_per_stage_still_to_come(pp: int, microbatches: int) -> None:
-    profiles = live_profiles(build("1f1b", pp, 1, microbatches))
+    profiles = peak_moments(build("1f1b", pp, 1, microbatches))[0]
     assert [profile.tolist() for profile in profiles] == [
         [[min(microbatches, pp - rank)]] for rank in range(pp)
     ]
 
 
 def test_gpipe_keeps_every_microbatch() -> None:
-    assert [profile.tolist() for profile in live_profiles(build("gpipe", 3, 1, 7))] == [[[7]]] * 3
+    assert [profile.tolist() for profile in peak_moments(build("gpipe", 3, 1, 7))[0]] == [[[7]]] * 3
 
 
 @pytest.mark.parametrize("shape", [s for s in LEGAL_SHAPES if s[0] == "interleaved"], ids=str)
 def test_interleaved_keeps_its_warm_up_and_one_more(shape: tuple[str, int, int, int]) -> None:
     schedule, pp, vpp, microbatches = shape
     round_size = microbatches // max(1, microbatches // pp)
-    for rank, profile in enumerate(live_profiles(build(schedule, pp, vpp, microbatches))):
+    for rank, profile in enumerate(peak_moments(build(schedule, pp, vpp, microbatches))[0]):
         warm_up = 2 * (pp - rank - 1) + (vpp - 1) * round_size
         assert set(profile.sum(axis=1)) == {min(warm_up + 1, microbatches * vpp)}
 
@@ -168,9 +168,7 @@ def test_interleaved_keeps_its_warm_up_and_one_more(shape: tuple[str, int, int, 
 @given(tables())
 def test_live_profiles_are_the_pareto_maximal_moments(table: ActionTable) -> None:
     """Live from the forward pass to the end of the backward pass, pending between its halves."""
-    for rank, (live_KV, pending_KV) in enumerate(
-        zip(live_profiles(table), pending_profiles(table), strict=True)
-    ):
+    for rank, (live_KV, pending_KV) in enumerate(zip(*peak_moments(table), strict=True)):
         live, pending = np.zeros(table.vpp, dtype=int), np.zeros(table.vpp, dtype=int)
         moments = []
         for kind, stage, _ in table.actions(rank):
@@ -192,13 +190,13 @@ def test_live_profiles_are_the_pareto_maximal_moments(table: ActionTable) -> Non
 def test_zero_bubble_keeps_what_its_weight_halves_wait_for() -> None:
     """Rank r runs its weight halves r units late, so every rank keeps as much as the first one of 1F1B does."""
     table = build("zero-bubble", 4, 1, 12)
-    assert [profile.tolist() for profile in live_profiles(table)] == [[[4]]] * 4
-    assert [profile.tolist() for profile in pending_profiles(table)] == [[[rank + 1]] for rank in range(4)]
+    assert [profile.tolist() for profile in peak_moments(table)[0]] == [[[4]]] * 4
+    assert [profile.tolist() for profile in peak_moments(table)[1]] == [[[rank + 1]] for rank in range(4)]
 
 
 def test_zbv_keeps_as_much_as_one_f_one_b() -> None:
     """At most 2 · pp half-sized chunks on every rank (Qi et al. 2023, table 3)."""
-    for profile in live_profiles(build("zbv", 4, 2, 16)):
+    for profile in peak_moments(build("zbv", 4, 2, 16))[0]:
         assert profile.sum(axis=1).max() <= 2 * 4 + 1
 
 

@@ -23,7 +23,7 @@ from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.schedules.actions import live_profiles
+from cost_models.schedules.actions import peak_moments
 from cost_models.schedules.registry import build, legal, schedule_named
 from cost_models.specs.training import TrainingSpec
 from planner.search.search import search
@@ -41,7 +41,7 @@ print(json.dumps({
     "refused": legal("breadth-first", 2, 1, 8),
     "actions": "".join(action.kind for action in table.actions(0)),
     "live": live,
-    "profiles": [profile.tolist() for profile in live_profiles(table)],
+    "profiles": [profile.tolist() for profile in peak_moments(table)[0]],
     "written": str(parse_layout("tp1 pp2 vpp3 dp2 mbs1 zero0 schedule=breadth-first")),
     "planned": str(toy.best.layout.schedule),
     "seconds": toy.best.step_seconds,

@@ -10,8 +10,8 @@ import pytest
 
 from cost_models.errors import UnknownNameError
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
-from cost_models.schedules.actions import ActionTable, live_profiles
-from cost_models.schedules.registry import REGISTRY, PipelineSchedule, build, legal, rank_of_stage
+from cost_models.schedules.actions import ActionTable, peak_moments
+from cost_models.schedules.registry import PLAIN, REGISTRY, PipelineSchedule, build, legal, rank_of_stage
 from cost_models.specs.kinds import Kinds
 from planner.bounds.steps import pipeline_seconds
 from planner.placement.patterns import covers
@@ -49,7 +49,7 @@ def test_live_counts_without_a_table_are_a_moment_of_the_table(own: PipelineSche
         for rank, live_C in enumerate(live_RC.tolist()):
             assert tuple(live_C) in live_moments(table, rank), (shape, rank)
             if table.vpp == 1:  # then it is the peak
-                assert [live_C] == live_profiles(table)[rank].tolist()
+                assert [live_C] == peak_moments(table)[0][rank].tolist()
         tables += 1
     assert tables > 20
 
@@ -113,7 +113,7 @@ def test_the_head_turns_at_once_or_keeps_its_logits(own: PipelineSchedule) -> No
 
 @SCHEDULES
 def test_the_bounds_of_one_chunk_a_rank_hold_for_its_steady_state(own: PipelineSchedule) -> None:
-    assert own.steady is None or own.is_plain
+    assert own.steady is None or own.name in PLAIN
     for table in small_tables(own):
         for rank in range(table.pp):
             rows = [(action.kind, action.microbatch) for action in table.actions(rank)]

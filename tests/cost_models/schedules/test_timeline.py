@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from test_actions import LEGAL_SHAPES, tables
 
-from cost_models.schedules.actions import ActionTable, live_profiles, pending_profiles
+from cost_models.schedules.actions import ActionTable, peak_moments
 from cost_models.schedules.registry import build, shortened_table
 from cost_models.schedules.timeline import compile_timeline
 
@@ -269,8 +269,8 @@ def test_a_shortened_table_gives_what_the_whole_gives(
     """Memory, ends and critical paths, whether ranks are equally busy, nearly, or not at all."""
     whole, short = build(*shape), shortened_table(*shape)
     assert short.left_out
-    for profiles in (live_profiles, pending_profiles):
-        for of_whole, of_short in zip(profiles(whole), profiles(short), strict=True):
+    for every, some in zip(peak_moments(whole), peak_moments(short), strict=True):
+        for of_whole, of_short in zip(every, some, strict=True):
             np.testing.assert_array_equal(of_short, of_whole)
     random, slow = np.random.default_rng(sum(shape[1:])), np.array([1.0, 2.0, 1.0])[:, None]
     drawn = slow + spread * random.random((4, 3, whole.num_stages))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from several_pools import mixed_leaf
 from synthetic import costs_by_kind, exhaustive_best, random_costs, random_leaf
 
-from cost_models.schedules.actions import live_profiles
+from cost_models.schedules.actions import peak_moments
 from cost_models.schedules.registry import build, legal
 from cost_models.specs.kinds import Kinds
 from planner.bounds.steps import PRECISION, capacity_bounds, quick_bounds, rank_sizes
@@ -180,7 +180,7 @@ def test_the_memory_bound_looks_at_a_moment_the_schedule_has(
         kinds=Kinds((0,) * pp * vpp),
         allowed=leaf.allowed,
     )
-    for rank, live in enumerate(live_profiles(build(schedule, pp, vpp, m))):
+    for rank, live in enumerate(peak_moments(build(schedule, pp, vpp, m))[0]):
         assert (live >= group.live[0, rank]).all(axis=1).any()
 
 
