@@ -361,20 +361,12 @@ def _score_bytes(question: Question) -> Amount:
     return {"split": each * training.sequence_length * (1.0 + question.model.source_share) * heads}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundaryBytes:
-    """Bytes of stage boundaries, each (N,)."""
+def boundary_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array, Array]:
+    """Bytes of stage boundaries, (N,) each: of every rank, additional ones (negative: fewer) of the rank with the first
+    stage, which sends no gradients back, and of the rank with the last stage, which sends no activations on and
+    receives no gradients.
 
-    every_rank: Array
-    first_rank: Array
-    """Additional bytes (negative: fewer) of the rank with the first stage: it sends no gradients back."""
-    last_rank: Array
-    """Additional bytes of the rank with the last stage: it sends no activations on and receives no
-    gradients."""
-
-
-def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
-    """Bytes of one buffer each way, or of the tensors that a stack retains over the step's microbatches.
+    Bytes of one buffer each way, or of the tensors that a stack retains over the step's microbatches.
 
     `torch.distributed.pipelining` keeps the received gradient of every microbatch until the step ends; with
     several chunks a rank, or sends that nothing waits for (`overlap=pp`), also sent tensors, both ways, so a
@@ -391,7 +383,7 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
     if not question.stack.torch_pipelining:
         none = np.zeros(len(columns))
         every = np.where(piped, 2 * tensor, 0.0) + encoded
-        return BoundaryBytes(every_rank=every, first_rank=none, last_rank=none)
+        return every, none, none
     tensor = np.where(piped, tensor, 0.0)
     microbatches = columns.microbatches(question.training.global_batch)
     held = tensor * microbatches
@@ -401,11 +393,9 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
     every = np.where(chunked, 3 * columns.vpp * held - waiting, held)
     # inputs are counted with them, and fewer have gradients
     waits = tensor * (3 * columns.vpp - 2) * np.minimum(columns.pp, microbatches)
-    return BoundaryBytes(
-        every_rank=np.where(split, 4 * columns.vpp * held - waits, every) + encoded,
-        first_rank=np.where(split, -2 * held, np.where(chunked, -held, 0.0)),
-        last_rank=np.where(chunked | split, -2 * held, -held),
-    )
+    every = np.where(split, 4 * columns.vpp * held - waits, every) + encoded
+    first = np.where(split, -2 * held, np.where(chunked, -held, 0.0))
+    return every, first, np.where(chunked | split, -2 * held, -held)
 
 
 def pending_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:

@@ -70,15 +70,8 @@ def context_bytes(question: Question, columns: LayoutColumns) -> Array:
 def communicators(columns: LayoutColumns) -> Ints:
     """(N,) communicators of a rank along the mesh: one for each axis, two for a pipeline (one per
     direction)."""
-    axes = [
-        columns.tp > 1,
-        columns.cp > 1,
-        columns.replicas > 1,
-        columns.ep > 1,
-        columns.pp > 1,
-        columns.pp > 1,
-    ]
-    count: Ints = np.sum(axes, axis=0)
+    degrees = (columns.tp, columns.cp, columns.replicas, columns.ep, columns.pp, columns.pp)
+    count: Ints = np.sum([degree > 1 for degree in degrees], axis=0)
     return count
 
 

@@ -29,10 +29,10 @@ start-up, at full efficiency.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,7 +70,7 @@ from cost_models.pipeline.pools import (
     terms_of_each,
     with_pools,
 )
-from cost_models.pipeline.seconds import HIDDEN_AS, HIDDEN_PARTS, MEMORY_PARTS, TIME_PARTS, Terms
+from cost_models.pipeline.seconds import HIDDEN_PARTS, LINK_AXES, MEMORY_PARTS, TIME_PARTS, Terms
 from cost_models.pipeline.stage_costs import (
     AXES,
     BYTES,
@@ -92,29 +92,22 @@ _PARTS = (*TIME_PARTS, *HIDDEN_PARTS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedLayout:
-    """A layout with all blocks placed, and its schedule's table."""
+    """A layout with all blocks placed, and its pipeline but for costs."""
 
     layout: Layout
     blocks: Ints
     """(S, P) blocks of each virtual stage under each recompute policy; with several kinds (S, K·P), by
     sort."""
-    table: ActionTable
-    any_engine: bool
+    shape: Mapping[str, Any]
+    """Schedule, degrees and microbatches of the pipeline."""
 
     def pipeline(self, costs: StageCosts) -> Pipeline:
         """Pipeline with the costs of its ranks: one row, or one for each rank."""
-        return Pipeline(
-            costs=costs,
-            pp=self.layout.pp,
-            vpp=self.layout.vpp,
-            schedule=self.layout.schedule,
-            microbatches=self.table.step_microbatches,
-            any_engine=self.any_engine,
-        )
+        return Pipeline(costs=costs, **self.shape)
 
 
 def place_layout(layout: Layout, question: Question) -> PlacedLayout:
-    """Placed layout with its action table; blocks are spread evenly where the layout does not place them.
+    """Placed layout; blocks are spread evenly where the layout does not place them.
 
     On a cluster of several pools the ranks fill these in the cluster's order unless the layout names them.
 
@@ -135,14 +128,16 @@ def place_layout(layout: Layout, question: Question) -> PlacedLayout:
         raise InputError(
             f"`{layout}` places {sum(layout.layers)} blocks; `{question.model.name}` has {blocks}"
         )
-    microbatches = layout.microbatches(question.training.global_batch)
-    any_engine = not question.stack.torch_pipelining
-    return PlacedLayout(
-        layout=layout,
-        blocks=question.kinds.in_sorts(blocks_by_policy(layout.layers, layout.stage_recompute)),
-        table=shortened_table(layout.schedule, layout.pp, layout.vpp, microbatches, any_engine=any_engine),
-        any_engine=any_engine,
-    )
+    blocks_SP = question.kinds.in_sorts(blocks_by_policy(layout.layers, layout.stage_recompute))
+    shape: dict[str, Any] = {
+        "schedule": layout.schedule,
+        "pp": layout.pp,
+        "vpp": layout.vpp,
+        "microbatches": layout.microbatches(question.training.global_batch),
+        "any_engine": not question.stack.torch_pipelining,
+    }
+    shortened_table(**shape)  # raises where the schedule cannot run
+    return PlacedLayout(layout=layout, blocks=blocks_SP, shape=shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,8 +348,6 @@ def _estimate_of(question: Question, ranks: PricedRanks) -> Estimate:
     by_part["pp_comm"] += seconds - without_transfers
     by_part["bubble"] = max(0.0, seconds - sum(by_part.values()))
     parts = Breakdown.of(**by_part)
-    # hidden communication, of the rank with most
-    hidden = {HIDDEN_AS.get(part, part.replace("hidden", "comm")): part for part in HIDDEN_PARTS}
     model, training, ran = question.model, question.training, ranks.placed.layout
     useful = model_flops(model, training, ran.tp)
     spent = useful + recomputed_flops(model, training, ran, question.stack.drops)
@@ -373,7 +366,8 @@ def _estimate_of(question: Question, ranks: PricedRanks) -> Estimate:
         ),
         step_seconds=seconds,
         time=parts,
-        hidden_comm=Breakdown.of(**{name: ranks.seconds[part].max() for name, part in hidden.items()}),
+        # of the rank with most
+        hidden_comm=Breakdown.of(**{name: ranks.seconds[part].max() for part, name in HIDDEN_PARTS.items()}),
         rank_memory=peaks,
         rank_limits=limits,
         mfu=utilisation(useful, seconds, gpus, peak),
@@ -435,12 +429,8 @@ def scenarios_of(question: Question) -> tuple[Question, ...]:
         return ()
     hardware, own = question.hardware, scenarios.by_constant
     return tuple(
-        replace(
-            question,
-            risk="none",
-            hardware=hardware.model_copy(
-                update={name: getattr(hardware, name) * own[name][at] for name in own}
-            ),
+        replace(question, risk="none").updated(
+            "hardware", **{name: getattr(hardware, name) * own[name][at] for name in own}
         )
         for at in range(scenarios.count)
     )
@@ -575,10 +565,6 @@ def loss_part(question: Question, layout: Layout) -> LossPart | None:
         bytes=float(kept.log_probabilities[0] + kept.loss_gradients[0] + kept.released_logits[0]),
         chunk=loss_chunk(question, layout),
     )
-
-
-LINK_AXES = ("tp", "cp", "ep", "pp", "dp")
-"""Axes whose groups communicate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

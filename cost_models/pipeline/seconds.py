@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.arrays import Array, Bools
+from cost_models.arrays import Array
 from cost_models.axes.columns import (
     LayoutColumns,
     is_overlapped,
@@ -89,31 +89,21 @@ Term = dict[str, Array]
 Terms = dict[str, Term]
 """Coefficient of `StageCosts` → its term, seconds or bytes by part: (N,), or (N, P) by policy."""
 
-TIME_PARTS = (
-    "compute",
-    "recompute",
-    "tp_comm",
-    "cp_comm",
-    "ep_comm",
-    "pp_comm",
-    "dp_comm",
-    "optimizer",
-    "offload",
-    "host",
-    "jitter",
+LINK_AXES = ("tp", "cp", "ep", "pp", "dp")
+"""Axes whose groups communicate."""
+_OF_PASSES, _OF_A_STEP = (
+    ("compute", "recompute", *(f"{axis}_comm" for axis in LINK_AXES)),
+    ("offload", "host", "jitter"),
 )
-HIDDEN_AS = {"offload_hidden": "offload"}
-"""Names of hidden parts that are not communication of an axis."""
-HIDDEN_PARTS = ("tp_hidden", "cp_hidden", "ep_hidden", "dp_hidden", *HIDDEN_AS)
+TIME_PARTS = (*_OF_PASSES, "optimizer", *_OF_A_STEP)
+HIDDEN_PARTS = {f"{axis}_hidden": f"{axis}_comm" for axis in LINK_AXES if axis != "pp"}
+HIDDEN_PARTS |= {"offload_hidden": "offload"}
+"""Hidden part → name of the part of which it is hidden."""
 FRAGMENTATION = "fragmentation"
 """Name of the part of bytes that the allocator holds and no tensor uses; all other parts count as
 allocated."""
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "working", "buffers", FRAGMENTATION)
-_BEFORE, _BEHIND = (
-    TIME_PARTS[: TIME_PARTS.index("optimizer")],
-    TIME_PARTS[TIME_PARTS.index("optimizer") + 1 :],
-)
-_ADDED = (*_BEFORE, *MEMORY_PARTS, *_BEHIND)
+_ADDED = (*_OF_PASSES, *MEMORY_PARTS, *_OF_A_STEP)
 """Parts in the order of addition, separately for time and for memory."""
 
 
@@ -274,14 +264,6 @@ class Pieces:
         return np.maximum(0.0, self.experts - self.exposed_experts)
 
     @cached_property
-    def hides_tensor_parallel(self) -> Bools:
-        """(N,) whether kernels send while they multiply, which needs the stack's support and a tensor group
-        within one node: user buffers and symmetric memory do not reach further."""
-        stack, precision = self.question.stack, self.question.training.precision
-        hides = precision in USER_BUFFERS or not stack.transformer_engine
-        return hides & ~self.links.groups.tp.crosses_nodes
-
-    @cached_property
     def exposed_regather(self) -> Array:
         """(N,) exposed seconds of a block's backward pass for gathering inputs again, hidden by products for
         input gradients."""
@@ -379,17 +361,19 @@ def _exposed_tensor_seconds(pieces: Pieces, sent: Array, window: Array) -> Array
     """Exposed part of tensor-parallel communication `sent` during `window` seconds of products, in the shape
     of `sent`.
 
+    Kernels send while they multiply only within one node, as user buffers and symmetric memory reach no further.
     Without `overlap=` it is the stack's share. A layout with `overlap=tp` hides it behind products in as many
     chunks as there are ranks, of which one is never hidden: the first gather precedes its product, the last
     scatter follows it.
     """
-    question, columns = pieces.question, pieces.columns
+    question, columns, stack = pieces.question, pieces.columns, pieces.question.stack
 
     def like_sent(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return values.reshape(-1, *[1] * (sent.ndim - 1))
 
-    hides = like_sent(pieces.hides_tensor_parallel)
-    always = np.where(hides, 1.0 - question.stack.overlap_tensor_parallel, 1.0) * sent
+    supported = question.training.precision in USER_BUFFERS or not stack.transformer_engine
+    hides = like_sent(supported & ~pieces.links.groups.tp.crosses_nodes)
+    always = np.where(hides, 1.0 - stack.overlap_tensor_parallel, 1.0) * sent
     named = names_overlap(columns)
     if not named.any():
         return always

@@ -233,7 +233,8 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     sizes = sizes_of(question, columns)
     states, (first, last), counts = sizes.states, sizes.ends, sizes.counts
     kept, head = sizes.kept, sizes.head
-    (pending, head_pending), boundaries = pending_bytes(question, columns), boundary_bytes(question, columns)
+    pending, head_pending = pending_bytes(question, columns)
+    boundary, of_first, of_last = boundary_bytes(question, columns)
     head_live, head_moment = _head_bytes(columns, kept)
     if question.training.optimizer_in_backward:  # the output matrix has its gradient beside those of logits
         gradient = question.training.element_bytes * counts.head_matrix
@@ -242,17 +243,16 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
         (columns.zero >= 1) & (columns.replicas > 1), question.stack.collective_buffers or 0.0, 0.0
     )  # for shards of gradients and weights
     terms: Terms = {
-        "static": {"buffers": boundaries.every_rank + workspace_bytes(question) + buckets},
+        "static": {"buffers": boundary + workspace_bytes(question) + buckets},
         "layer_static": sizes.persistent_block(states, sizes.experts),
         "layer_activation": {"activations": kept.block},
         "layer_pending": {"activations": pending},
         "layer_update": sizes.update_bytes_of_block(states, sizes.experts),
         "rank_update": {"optimizer": np.zeros(len(columns))},
-        "embedding_static": sizes.persistent_end(first, counts.embedding)
-        | {"buffers": boundaries.first_rank},
+        "embedding_static": sizes.persistent_end(first, counts.embedding) | {"buffers": of_first},
         "embedding_activation": {"activations": kept.embedding},
         "embedding_update": sizes.update_of(first, counts.embedding),
-        "head_static": sizes.persistent_end(last, head) | {"buffers": boundaries.last_rank},
+        "head_static": sizes.persistent_end(last, head) | {"buffers": of_last},
         "head_activation": {"activations": head_live},
         "head_pending": {"activations": head_pending},
         "head_update": sizes.update_of(last, head),

@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from cost_models.pipeline.seconds import HIDDEN_PARTS
 from cost_models.units import format_seconds
 from meshwright.plots.parts import style, ticks
 from meshwright.plots.parts.stacks import legend, stack, visible
@@ -64,7 +65,7 @@ def time_breakdown(frame: Frame, subject: str) -> Figure:
 
 def _hidden(axes: Axes, frame: Frame, scale: float) -> list[str]:
     """A hatched strip of what each layout hides, in the colours of the axes it is of; says which there are."""
-    shown = [part for part in style.HIDDEN_PARTS if part in frame and frame[part].max() > 0]
+    shown = [part for part in HIDDEN_PARTS if part in frame and frame[part].max() > 0]
     for row, (_, layout) in enumerate(frame.iterrows()):
         start = 0.0
         for part in shown:
@@ -77,7 +78,7 @@ def _hidden(axes: Axes, frame: Frame, scale: float) -> list[str]:
                 left=start,
                 height=_STRIP,
                 facecolor="white",
-                edgecolor=style.TIME_COLOURS[style.HIDDEN_PARTS[part]],
+                edgecolor=style.TIME_COLOURS[HIDDEN_PARTS[part]],
                 linewidth=0.6,
                 hatch=_HATCH,
             )

@@ -233,7 +233,7 @@ class ReplicaSpace:
         seconds = np.empty(len(x))
         retained = np.zeros(len(x))
         if self.question.stack.torch_pipelining:  # for the mean number of microbatches: some take fewer
-            retained = boundary_bytes(self.question, x).every_rank
+            retained, _, _ = boundary_bytes(self.question, x)
         for rows in groups_of(x):
             columns, pp = x.rows(rows), int(x.pp[rows[0]])
             fewest, most = blocks // pp, -(-blocks // pp)

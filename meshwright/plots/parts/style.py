@@ -42,10 +42,6 @@ TIME_COLOURS = {
     "jitter": YELLOW,
     "bubble": FAINT,
 }
-HIDDEN_PARTS = {f"{axis}_hidden": f"{axis}_comm" for axis in ("tp", "cp", "ep", "dp")} | {
-    "offload_hidden": "offload"
-}
-"""Communication behind compute → the part in whose colour it is hatched."""
 MEMORY_COLOURS = {
     "weights": BLUE,
     "gradients": SKY,
