@@ -179,6 +179,7 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
         2 * (element if compiles_chunks(question) else FP32_BYTES) * (stack.loss_chunk or 0) * vocabulary
     )
     chunk_bytes = element * stream + element * model.hidden_size * vocabulary * trains + of_chunk
+    output = np.where(chunked, 0.0, logits * element)
     # norms before the output matrix, and an encoder's transform
     norm, transforms = norm_bytes(question, model.norm), bool(model.encoder and model.encoder.head_transform)
     before_head = norm * (model.ends_in_norm + transforms)
@@ -193,9 +194,8 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
         loss_gradients=np.where(
             chunked, chunk_bytes, logits * (gradients + stack.extra_loss_copies * stored)
         ),
-        logits=np.where(chunked, 0.0, logits * element),
-        released_logits=np.where(chunked, 0.0, logits * element)
-        * (stack.releases_logits and not stack.fused_loss),
+        logits=output,
+        released_logits=output * (stack.releases_logits and not stack.fused_loss),
     )
 
 

@@ -243,7 +243,7 @@ def _as_large_as_all(pool: Question, question: Question) -> Question:
         update["oversubscription"] = 1.0  # all nodes are under one leaf, which no group leaves
     if cluster.buildings is not None and cluster.nodes <= cluster.buildings.nodes:
         update["buildings"] = None  # and in one building
-    return replace(pool, cluster=cluster.model_copy(update=update))
+    return pool.updated("cluster", **update)
 
 
 def _without_transfers(terms: Terms, pool: Question, columns: LayoutColumns) -> Terms:
@@ -359,7 +359,6 @@ def among_replicas(pool: Question, question: Question) -> Question:
     Collectives measured between its nodes are not used for that link.
     """
     curves = tuple(one for one in pool.hardware.collectives if one.nodes == 1 or one.operation == "p2p")
-    hardware = pool.hardware.model_copy(update={"collectives": curves})
     cluster, between = pool.cluster, question.between
     update: dict[str, object] = {"nodes": -(-question.cluster.num_gpus // cluster.gpus_per_node)}
     links, one_leaf = cluster.links, cluster.nodes <= (cluster.nodes_per_leaf or 0)
@@ -381,7 +380,7 @@ def among_replicas(pool: Question, question: Question) -> Question:
         inside = own.link if own else links.inter_node.faster(1 / oversubscription)
         nodes = own.nodes if own else cluster.nodes
         update["buildings"] = BuildingsSpec(nodes=nodes, link=_slower(between, inside))
-    return replace(pool, cluster=cluster.model_copy(update=update), hardware=hardware)
+    return pool.updated("cluster", **update).updated("hardware", collectives=curves)
 
 
 def with_microbatches(question: Question, layout: Layout, microbatches: int) -> Question:
@@ -434,21 +433,18 @@ def shared(
     most = _guess(ends, replicas, microbatches, least)
     pools = range(len(replicas))
 
-    def next_end(pool: int) -> tuple[float, int]:
-        return ends[pool](most[pool] + 1), pool
-
-    def last_end(pool: int) -> tuple[float, int]:
-        return ends[pool](most[pool]), pool
+    def end(pool: int, more: int = 0) -> tuple[float, int]:
+        return ends[pool](most[pool] + more), pool
 
     while True:
         spare = sum(each * count for each, count in zip(most, replicas, strict=True)) - microbatches
         above = [pool for pool in pools if most[pool] > least]
-        slowest = max(above, key=last_end, default=None)
-        soonest = min(pools, key=next_end)
+        slowest = max(above, key=end, default=None)
+        soonest = min(pools, key=lambda pool: end(pool, 1))
         if spare < 0:
             most[soonest] += 1
         elif slowest is not None and (
-            spare >= replicas[slowest] or (soonest != slowest and last_end(slowest) > next_end(soonest))
+            spare >= replicas[slowest] or (soonest != slowest and end(slowest) > end(soonest, 1))
         ):
             most[slowest] -= 1
         else:

@@ -216,16 +216,11 @@ def _pass_terms(pieces: Pieces) -> Terms:
 
 
 _MOVING = (
-    "layer_activation",
-    "layer_pending",
-    "embedding_activation",
-    "head_activation",
-    "head_pending",
-    "working",
-    "head_moment",
+    *("layer_activation", "layer_pending", "embedding_activation", "head_activation", "head_pending"),
+    *("working", "head_moment"),
 )
-"""Terms of tensors that are made and freed within a step; the optimizer's step reuses the memory of
-activations."""
+"""Terms of tensors that are made and freed within a step, of whose bytes the allocator wastes a share; the
+optimizer's step reuses the memory of activations."""
 
 
 def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
@@ -262,10 +257,12 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     terms |= offload_bytes(sizes, terms)
     if question.model.further_tokens:
         terms |= _further_bytes(question, columns, terms)
-    terms |= {name: terms[name] | {FRAGMENTATION: size} for name, size in _stream_pools(sizes, terms).items()}
-    held_back = terms["static"].get(FRAGMENTATION, 0.0) + held_back_bytes(question, columns)
-    terms["static"] = terms["static"] | {FRAGMENTATION: held_back}
-    terms = _with_fragmentation(terms, fragmentation(question), kept.released_logits)
+    share, fragments = fragmentation(question), _stream_pools(sizes, terms)
+    fragments["static"] = fragments.get("static", 0.0) + held_back_bytes(question, columns)
+    fragments |= {name: share * sum_of_parts(terms[name]) for name in _MOVING}
+    if share:
+        fragments["head_moment"] = fragments["head_moment"] + kept.released_logits
+    terms |= {name: terms[name] | {FRAGMENTATION: size} for name, size in fragments.items()}
     return terms | {"head_moment": _with_freed_ends(sizes, terms["head_moment"])}
 
 
@@ -280,14 +277,6 @@ def _with_freed_ends(sizes: Sizes, moment: Term) -> Term:
     copies = 1 if fragmentation(question) else 2
     again = np.where(here, copies * freed + sizes.kept.logits, 0.0)
     return moment | {"weights": -freed, "working": np.maximum(moment["working"], again)}
-
-
-def _with_fragmentation(terms: Terms, share: float, released: Array) -> Terms:
-    """Terms with fragmentation, a share of all temporary tensors, and with released logits during the
-    loss."""
-    sizes = {name: share * sum_of_parts(terms[name]) for name in _MOVING}
-    sizes["head_moment"] = sizes["head_moment"] + (released if share else 0.0)
-    return terms | {name: terms[name] | {FRAGMENTATION: size} for name, size in sizes.items()}
 
 
 def _stream_pools(sizes: Sizes, terms: Terms) -> dict[str, Array]:
@@ -431,8 +420,8 @@ def join_terms(terms: Sequence[Term], join: Callable[[list[Array]], Array]) -> T
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageSeconds:
-    """Columns of seconds, each (N,) unless marked (N, P)."""
+class StageCosts:
+    """All columns, first those of seconds, then those of bytes; each is (N,) unless marked (N, P)."""
 
     layer_forward: Array
     layer_backward: Array
@@ -459,11 +448,6 @@ class StageSeconds:
     head_optimizer: Array
     rank_optimizer: Array
     step_overhead: Array
-
-
-@dataclass(frozen=True, kw_only=True)
-class StageCosts(StageSeconds):
-    """All columns, seconds and bytes; each is (N,) unless marked (N, P)."""
 
     static: Array
     layer_static: Array
@@ -534,9 +518,9 @@ class StageCosts(StageSeconds):
         return replace(self, kinds=(), **joined)
 
 
-SECONDS = tuple(field.name for field in fields(StageSeconds))
 COLUMNS = tuple(field.name for field in fields(StageCosts) if field.name != "kinds")
-BYTES = tuple(name for name in COLUMNS if name not in (*SECONDS, "memory_limit"))
+SECONDS = COLUMNS[: COLUMNS.index("static")]
+BYTES = COLUMNS[len(SECONDS) : COLUMNS.index("memory_limit")]
 """Names of columns in seconds, of all columns, and of columns in bytes."""
 
 
