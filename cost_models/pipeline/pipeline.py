@@ -98,9 +98,10 @@ class RankMemory:
         """(..., R, K, Q) bytes of some blocks of each rank, from a coefficient that is equal for all blocks, or
         by sort."""
         each: Array = self._x[name]
-        if each.ndim == 2:
-            blocks_RKP, each = blocks_RKP.sum(axis=-1, keepdims=True), each[:, None]
-        size_RKQ: Array = blocks_RKP @ each
+        alike = each.ndim == 2
+        size_RKQ: Array = (
+            blocks_RKP @ each if not alike else blocks_RKP.sum(-1, keepdims=True) * each[:, None]
+        )
         return size_RKQ
 
     def _static_bytes(self, blocks_R1P: Array) -> Array:

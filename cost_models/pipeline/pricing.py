@@ -29,10 +29,10 @@ start-up, at full efficiency.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -92,22 +92,29 @@ _PARTS = (*TIME_PARTS, *HIDDEN_PARTS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedLayout:
-    """A layout with all blocks placed, and its pipeline but for costs."""
+    """A layout with all blocks placed, and its schedule's table."""
 
     layout: Layout
     blocks: Ints
     """(S, P) blocks of each virtual stage under each recompute policy; with several kinds (S, K·P), by
     sort."""
-    shape: Mapping[str, Any]
-    """Schedule, degrees and microbatches of the pipeline."""
+    table: ActionTable
+    any_engine: bool
 
     def pipeline(self, costs: StageCosts) -> Pipeline:
         """Pipeline with the costs of its ranks: one row, or one for each rank."""
-        return Pipeline(costs=costs, **self.shape)
+        return Pipeline(
+            costs=costs,
+            pp=self.layout.pp,
+            vpp=self.layout.vpp,
+            schedule=self.layout.schedule,
+            microbatches=self.table.step_microbatches,
+            any_engine=self.any_engine,
+        )
 
 
 def place_layout(layout: Layout, question: Question) -> PlacedLayout:
-    """Placed layout; blocks are spread evenly where the layout does not place them.
+    """Placed layout with its action table; blocks are spread evenly where the layout does not place them.
 
     On a cluster of several pools the ranks fill these in the cluster's order unless the layout names them.
 
@@ -128,16 +135,14 @@ def place_layout(layout: Layout, question: Question) -> PlacedLayout:
         raise InputError(
             f"`{layout}` places {sum(layout.layers)} blocks; `{question.model.name}` has {blocks}"
         )
-    blocks_SP = question.kinds.in_sorts(blocks_by_policy(layout.layers, layout.stage_recompute))
-    shape: dict[str, Any] = {
-        "schedule": layout.schedule,
-        "pp": layout.pp,
-        "vpp": layout.vpp,
-        "microbatches": layout.microbatches(question.training.global_batch),
-        "any_engine": not question.stack.torch_pipelining,
-    }
-    shortened_table(**shape)  # raises where the schedule cannot run
-    return PlacedLayout(layout=layout, blocks=blocks_SP, shape=shape)
+    microbatches = layout.microbatches(question.training.global_batch)
+    any_engine = not question.stack.torch_pipelining
+    return PlacedLayout(
+        layout=layout,
+        blocks=question.kinds.in_sorts(blocks_by_policy(layout.layers, layout.stage_recompute)),
+        table=shortened_table(layout.schedule, layout.pp, layout.vpp, microbatches, any_engine=any_engine),
+        any_engine=any_engine,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

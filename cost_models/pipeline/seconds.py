@@ -276,13 +276,6 @@ class Pieces:
         gradients."""
         return exposed_seconds(self.tensor.block_summed, self.block.column_weight, self.question.hardware)
 
-    @property
-    def exposed_head_sum(self) -> Array:
-        """(N,) exposed seconds of the head's backward pass for summing input gradients."""
-        hides = exposed_seconds(self.tensor.head_backward, self.ends.head_weight, self.question.hardware)
-        behind = self.question.stack.reduces_behind_weight_products
-        return hides if behind else self.tensor.head_backward
-
     @cached_property
     def forward_window(self) -> Array:
         """(N,) seconds of a block's forward pass that can hide data-parallel communication."""

@@ -74,6 +74,7 @@ from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns, is_overlapped, over_distinct
 from cost_models.axes.offload.price import offload_bytes, offload_seconds
 from cost_models.axes.offload.residency import named_blocks
+from cost_models.communication.by_axis import exposed_seconds
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.memory.activations import ActivationBytes, boundary_bytes, pending_bytes
 from cost_models.memory.device import fragmentation, memory_limit, workspace_bytes
@@ -199,10 +200,11 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
 
 def _pass_terms(pieces: Pieces) -> Terms:
     """Terms of passes through embedding and head, and the fixed terms of a pipeline action and of a step."""
-    ends, tensor = pieces.ends, pieces.tensor
-    on_cpu = pieces.question.cluster.gpu.kind == "cpu"
-    host = {"host": _END_OF_A_BLOCK * pieces.launches} if on_cpu else {}
-    hidden = {"tp_comm": pieces.exposed_head_sum, "tp_hidden": tensor.head_backward - pieces.exposed_head_sum}
+    ends, tensor, question, summed = pieces.ends, pieces.tensor, pieces.question, pieces.tensor.head_backward
+    host = {"host": _END_OF_A_BLOCK * pieces.launches} if question.cluster.gpu.kind == "cpu" else {}
+    if question.stack.reduces_behind_weight_products:
+        summed = exposed_seconds(summed, ends.head_weight, question.hardware)
+    hidden = {"tp_comm": summed, "tp_hidden": tensor.head_backward - summed}
     return {
         "embedding_forward": {"compute": ends.embedding_forward, "tp_comm": tensor.embedding_forward} | host,
         "embedding_backward": {"compute": ends.embedding_backward, "tp_comm": tensor.embedding_backward}
@@ -211,7 +213,7 @@ def _pass_terms(pieces: Pieces) -> Terms:
         "head_backward": {"compute": ends.head_backward, **hidden, **host},
         "head_weight": {"compute": ends.head_weight},
         **action_terms(pieces),
-        "step_overhead": {"host": np.full(len(pieces.columns), pieces.question.hardware.step_seconds)},
+        "step_overhead": {"host": np.full(len(pieces.columns), question.hardware.step_seconds)},
     }
 
 
