@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ +/-]{0,99}$")]
 """A name safe to print and to use in a file name."""
@@ -31,6 +32,8 @@ Factor = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 TUPLE_FROM_LIST = Field(strict=False)
 """Field for a tuple that may be given as a list: filled-in defaults are lists, which strict validation would
 refuse."""
+OMITTED: Any = Field(default=None, exclude_if=lambda value: value is None)
+"""Field that is None by default, and then left out of files."""
 Efficiency = Field(ge=1e-6, le=1.5, allow_inf_nan=False)
 """Field for a fitted share of a rate: from nearly zero to above 1, where a datasheet's rate is too low."""
 
@@ -81,3 +84,17 @@ class Spec(_Model):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
     """Options of pydantic. Validators are built with the first value, and docstrings are read only for
     schemas (`cost_models.files.parsing`), as a command needs few of a hundred specs."""
+
+
+class CheckedSpec(Spec):
+    """A spec whose fields may contradict one another."""
+
+    def contradictions(self) -> Mapping[str, object]:
+        """Sentences about contradictions, and whether the fields have them; the first one is the error."""
+        raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> Self:
+        if problem := next((sentence for sentence, wrong in self.contradictions().items() if wrong), ""):
+            raise ValueError(problem)
+        return self

@@ -54,7 +54,7 @@ class Question:
         if self.kinds.number == 1 and not self.training.freeze:
             return (self,)
         each = of_each_kind(self.model, self.training)
-        return tuple(replace(self, model=one, training=job, full_model=self.model) for one, job in each)
+        return tuple(replace(self, model=one, training=job, full_model=self.model) for _, one, job in each)
 
     @property
     def kinds(self) -> Kinds:

@@ -83,17 +83,15 @@ def _block_seconds(
         others = measured_block(question, columns)
         accumulation = accumulation_seconds(question, columns, trained)
     else:
-        routing = routing_traffic(question, columns)
-        moved = [block_traffic(question, columns), *([] if routing is None else [routing])]
-        others = np.sum([traffic_seconds(one, device) for one in moved], axis=0)
+        moved = block_traffic(question, columns), routing_traffic(question, columns)
+        others = traffic_seconds(moved[0], device) + traffic_seconds(moved[1], device)
         accumulation = gradient_accumulation_bytes(question, columns) * trained / device.memory_rate
     # copies by the device to gather weights and to reduce gradients
-    gathered = np.zeros((2, len(columns)))
+    gathered, others = np.zeros((2, len(columns))), others + scan
     if data_parallel and measured:
         gathered = gathering_seconds(question, columns, held)
     elif data_parallel:
         gathered = copied_bytes(question, columns, trained / held) * held / device.memory_rate
-    others = others + scan
     forward = matrix_forward + attention[0] + others[0]
     return BlockSeconds(
         forward=forward + gathered[0],
@@ -129,9 +127,9 @@ def _recomputed_seconds(
         selective = selective + scan
     # memory-bound operators that are repeated, but those of attention
     memory_bound = [one for one in operators if (drops - ATTEND_AGAIN) & one.redone_by]
-    moved = [block_traffic(question, columns, memory_bound)] if memory_bound else []
-    if "experts" in drops and (routing := routing_traffic(question, columns)) is not None:
-        moved.append(routing)
+    moved = [block_traffic(question, columns, memory_bound)]
+    if "experts" in drops:
+        moved.append(routing_traffic(question, columns))
     selective = selective + sum(
         (traffic_seconds(one, device)[0] for one in moved), start=np.zeros(len(columns))
     )

@@ -72,7 +72,7 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
             weight,
         )
 
-    if model.tower is not None and model.tower.part == "tower":
+    if model.tower is not None and model.is_tower:
         # patches of an image, complete on every tensor rank, positions and a norm; pixels need no gradients
         moved = (4 + 2 * model.tower.norm_before) * tokens * width * device.element_bytes / rate
         forward, _, weight = product(tokens, width, np.asarray(float(model.tower.pixels)))

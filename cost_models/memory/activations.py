@@ -126,7 +126,7 @@ def _patch_bytes(question: Question) -> float:
     if drawn is not None:
         kept = drawn.pixels + (drawn.frequencies + 2 * question.model.hidden_size) / drawn.tokens
         return training.element_bytes * kept * training.trains("embedding")
-    if tower is None or tower.part != "tower" or not training.trains("embedding"):
+    if tower is None or not question.model.is_tower or not training.trains("embedding"):
         return 0.0
     normed = norm_bytes(question, tower.norm) * tower.hidden_size if tower.norm_before else 0.0
     return training.element_bytes * tower.pixels + normed

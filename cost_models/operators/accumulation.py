@@ -80,10 +80,10 @@ def added_share(question: Question, columns: LayoutColumns) -> Array:
 def gradient_dtype(question: Question) -> StateDtype:
     """Type in which gradients are accumulated: the training spec's, else the stack's default."""
     stack, training = question.stack, question.training
-    apart = stack.bf16_accumulates_apart and training.precision == "bf16"
-    if training.precision == "fp16" and stack.fp16_gradient_dtype is not None:
-        return training.gradient_dtype or stack.fp16_gradient_dtype
-    return training.gradient_dtype or ("fp32" if apart else stack.gradient_dtype)
+    usual = "fp32" if accumulates_apart(question) else stack.gradient_dtype
+    if training.precision == "fp16":
+        usual = stack.fp16_gradient_dtype or usual
+    return training.gradient_dtype or usual
 
 
 def fuses_accumulation(question: Question) -> bool:

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 from cost_models.operators.record import Gemm, Half, Kind, Operator, Place, Sharing, Tensor, multiply
@@ -65,8 +65,8 @@ _WITH_THE_MLP: dict[str, frozenset[SelectiveDrops]] = {
 def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
     """All operators of a block; in a model with different blocks, each with the share of the blocks that have
     it."""
-    several = (model.stacks and model.stacks.encoder_layers) or (model.tower and not model.tower.part)
-    if len(set(model.mixers)) > 1 or several:
+    stacks, tower = model.stacks, model.tower
+    if len(set(model.mixers)) > 1 or (stacks and stacks.encoder_layers) or (tower and not tower.part):
         kinds, each = kinds_of(model, 1)
         return tuple(
             replace(operator, share=count / model.num_layers * operator.share)
@@ -76,18 +76,16 @@ def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
     found: list[Operator] = []
     if model.diffusion:
         found += _modulation(model, 6, model.diffusion.tokens)
-    if model.tower and model.tower.part == "joint":
-        found += projector_operators(model.tower, model)
+    if tower and tower.part == "joint":
+        found += projector_operators(tower, model)
     mixer, parallel = model.mixer_of(0), model.parallel_block
     if mixer != "none":
         mixes = [*(attention_operators(model) if mixer != "recurrence" else ())]
         if mixer != "attention":
             mixes += recurrence_operators(model, beside_attention=mixer == "both")
-        norm = {"apart": model.latent_attention is not None}
-        found += _half_operators(
-            model, "attention", mixes, norm, terms=0 if parallel else 3 if mixer == "both" else 2
-        )
-        if model.stacks is not None:
+        norm, terms = {"apart": model.latent_attention is not None}, 3 if mixer == "both" else 2
+        found += _half_operators(model, "attention", mixes, norm, terms=0 if parallel else terms)
+        if stacks is not None:
             found += [_norm(model, "cross norm", "attention"), *cross_operators(model)]
             found += _residual_sum(model, "attention", terms=2)
     if model.feed_forward_share:
@@ -168,7 +166,7 @@ def embedding_weights(model: TransformerSpec) -> int:
 
     In an encoder-decoder also the encoder's last norm and both tables of biases, though they are in blocks.
     """
-    if model.tower is not None and model.tower.part == "tower":
+    if model.tower is not None and model.is_tower:
         return patch_weights(model.tower)
     if model.diffusion is not None:
         return model.diffusion.entrance_weights(model.hidden_size)
@@ -406,22 +404,27 @@ def feed_forward_operators(model: TransformerSpec) -> Iterator[Operator]:
         yield from _mixture(model, share)
 
 
+def experts_of(model: TransformerSpec) -> dict[str, Any]:
+    """Number of routed experts, and of those that a token passes, as arguments of `multiply`."""
+    return {"experts": model.num_experts, "passed": model.experts_per_token}
+
+
 def _mlp(
     model: TransformerSpec, name: Literal["mlp", "expert", "shared"], width: int, share: float
 ) -> Iterator[Operator]:
     """Matrices of a dense block, of each routed expert or of the shared experts; two up matrices run as one
     wide product."""
     dense, routed, matrices = name == "mlp", name == "expert", 2 if model.gated_mlp else 1
-    h, inner = model.hidden_size, Tensor(width, "expert" if routed else "split")
-    common: dict[str, Any] = {"half": "mlp", "share": share, "redone_by": _WITH_THE_MLP[name]}
-    counts = {"experts": model.num_experts, "passed": model.experts_per_token} if routed else {}
-    product: dict[str, Any] = common | counts | {"bias": model.mlp_bias}
+    h, inner, again = model.hidden_size, Tensor(width, "expert" if routed else "split"), _WITH_THE_MLP[name]
+    product = partial(multiply, half="mlp", share=share, redone_by=again, bias=model.mlp_bias)
+    if routed:
+        product = partial(product, **experts_of(model))
     reads: Place = "copies" if routed else "entrance"
     kept_already = name == "shared" or (dense and model.shares_norm)
     up = Gemm(
         h, (width,) * matrices, "columns", routed=routed, behind_norm=dense, kept_share=dense / matrices
     )
-    yield multiply(f"{name} up", up, reads=reads, kept=width, shares_input=kept_already, **product)
+    yield product(f"{name} up", up, reads=reads, kept=width, shares_input=kept_already)
     yield Operator(
         f"{name} activation",
         "activation",
@@ -430,13 +433,12 @@ def _mlp(
         share=share,
         inputs=matrices,
         launched=name != "shared",
-        redone_by=_WITH_THE_MLP[name] | {"expert-activations"} if routed else _WITH_THE_MLP[name],
+        redone_by=again | {"expert-activations"} if routed else again,
     )
-    # a parallel block adds the output to attention's
-    product |= {"shares_gradient": dense and model.parallel_block}
-    product |= {"reads_output_of": "expert-activations" if routed else None}
     down = Gemm(width, (h,), "rows", routed=routed, last=dense)
-    yield multiply(f"{name} down", down, reads=inner.place, **product)
+    joins = dense and model.parallel_block  # which adds the output to attention's
+    output_of = "expert-activations" if routed else None
+    yield product(f"{name} down", down, reads=inner.place, shares_gradient=joins, reads_output_of=output_of)
 
 
 def _mixture(model: TransformerSpec, share: float) -> Iterator[Operator]:
@@ -452,8 +454,8 @@ def _mixture(model: TransformerSpec, share: float) -> Iterator[Operator]:
     if width := model.shared_expert_ffn_hidden_size:
         yield from _mlp(model, "shared", width, share)
     if model.shared_expert_gate:
-        gate = Operator("shared gate", "gate", "mlp", Tensor(h, "entrance"), shares_input=True, **common)
-        yield replace(gate, returns=Tensor(1, "whole"), weights={"whole": h}, flops=2.0 * h)
+        common |= {"returns": Tensor(1, "whole"), "weights": {"whole": h}, "flops": 2.0 * h}
+        yield Operator("shared gate", "gate", "mlp", Tensor(h, "entrance"), shares_input=True, **common)
 
 
 TOWER_NORM = "tower norm"

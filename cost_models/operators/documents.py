@@ -99,8 +99,7 @@ def straggler_excess(question: Question, columns: LayoutColumns, *, data_paralle
         (columns.dp, columns.microbatches(question.training.global_batch) * columns.mbs),
         (np.minimum(np.maximum(gathered, columns.ep), columns.dp), columns.mbs),
     ]
-    slowest: Array = np.max([_excess_of_pairs(_slowest_excess, question, *one) for one in meet], axis=0)
-    return slowest
+    return np.maximum(*(_excess_of_pairs(_slowest_excess, question, *one) for one in meet))
 
 
 def _sequences_differ(question: Question) -> bool:

@@ -75,11 +75,8 @@ def forward_flops(
     transform = 2.0 * model.hidden_size**2 if model.encoder and model.encoder.head_transform else 0.0
     if model.diffusion is not None:  # two vectors of an image
         transform = 4.0 * model.hidden_size**2 / model.diffusion.tokens
-    logits = (
-        2.0
-        * model.hidden_size
-        * float(padded_vocabulary(model, tp) if model.outputs is None else model.outputs)
-    )
+    rows = padded_vocabulary(model, tp) if model.outputs is None else model.outputs
+    logits = 2.0 * model.hidden_size * float(rows)
     return ForwardFlops(
         block_matrices=sequence_length * sum(one.share * one.flops for one in block_operators(model)),
         block_attention=2.0 * sequence_length * attended * widths,
@@ -100,17 +97,20 @@ class _Part:
     blocks: int
     one: ForwardFlops
 
+    @property
+    def passes(self) -> float:
+        """Passes over a sequence in FLOPs of the forward pass; frozen blocks with nothing trained before run once."""
+        return 1.0 if self.training.runs_forward_only else 3.0
+
 
 def _kind_parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list[_Part]:
     """Blocks of each kind if kinds differ in their sequences or a job freezes some; else all blocks as their
     mean."""
-    each: tuple[tuple[TransformerSpec, TrainingSpec], ...] = ((model, training),)
-    counts: tuple[int, ...] = (model.num_layers,)
-    if model.stacks or model.tower or training.freeze:
-        each, counts = of_each_kind(model, training), kinds_in(model, training).counts
+    alike = not (model.stacks or model.tower or training.freeze)
+    each = ((model.num_layers, model, training),) if alike else of_each_kind(model, training)
     return [
         _Part(model=one, training=job, blocks=count, one=_sequence_flops(one, job, tp))
-        for (one, job), count in zip(each, counts, strict=True)
+        for count, one, job in each
     ]
 
 
@@ -145,7 +145,7 @@ def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> 
     total = training.global_batch * (head + 3.0 * further)
     for part in parts:
         one, job = part.one, part.training
-        each = (1.0 if job.runs_forward_only else 3.0) * one.block + resident * (one.block - one.adapters)
+        each = part.passes * one.block + resident * (one.block - one.adapters)
         total += job.global_batch * part.blocks * (each - _spared_flops(part))
     if model.diffusion is not None and last.training.trains("embedding"):
         total += training.global_batch * model.diffusion.entrance_flops(model.hidden_size)
@@ -156,11 +156,9 @@ def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> 
         frozen, inner = frozen_parts(model, training), tower.projector_hidden_size
         if frozen.patches:  # no gradients of the projector's input, or of its frozen part
             first = tower.projector_inputs * (inner or model.hidden_size)
-            spared = (
-                (first + inner * model.hidden_size)
-                if frozen.projector
-                else first * (not tower.projector_norm)
-            )
+            spared = first * (not tower.projector_norm)
+            if frozen.projector:
+                spared = first + inner * model.hidden_size
             total -= images * 2.0 * tower.features * spared
     return total
 
@@ -181,9 +179,7 @@ def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) ->
     masked = 0.0
     for part in _kind_parts(model, training, tp):
         keys, job = attended_keys(part.model, part.training), part.training
-        passes = (
-            (1.0 if job.runs_forward_only else 3.0) * job.global_batch * (part.blocks + model.further_tokens)
-        )
+        passes = part.passes * job.global_batch * (part.blocks + model.further_tokens)
         masked += passes * (part.one.block_attention * (1.0 - keys.masked / keys.useful) + part.one.index / 2)
     return model_flops(model, training, tp) - masked
 

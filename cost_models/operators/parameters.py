@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -30,6 +30,7 @@ from cost_models.operators.block import (
     TOWER_NORM,
     block_operators,
     embedding_weights,
+    experts_of,
     norm_weights,
     patch_weights,
     projector_operators,
@@ -48,7 +49,6 @@ from cost_models.question import Question
 from cost_models.specs.kinds import (
     decoder_of,
     frozen_parts,
-    kinds_in,
     of_each_kind,
     tower_of,
 )
@@ -99,8 +99,9 @@ def parameters(
     """
     h, norm = model.hidden_size, norm_weights(model)
     block, experts = parameters_on_rank(block_weights(model), tp, ep, tp if etp is None else etp)
-    patches = model.tower is not None and model.tower.part == "tower"
-    vocabulary, head = (rows(model, tp) * h / tp * (not patches) for rows in (padded_vocabulary, head_rows))
+    vocabulary, head = (
+        rows(model, tp) * h / tp * (not model.is_tower) for rows in (padded_vocabulary, head_rows)
+    )
     return Parameters(
         block=block,
         experts=experts,
@@ -244,15 +245,12 @@ def _adapter(
     matrix = base.gemm
     assert matrix is not None
     common: dict[str, Any] = {"half": base.half, "share": base.share, "redone_by": base.redone_by}
-    product = dict(common)
-    if matrix.routed:
-        product |= {"experts": model.num_experts, "passed": model.experts_per_token}
-    beside: dict[str, Any] = {"routed": matrix.routed, "adapter": True}
-    into = Gemm(matrix.inputs, (tuning.rank,), "rows" if matrix.split == "rows" else "whole", **beside)
-    first = product | {"shares_input": shares_input, "drops_input": tuning.dropout > 0}
-    down = multiply(f"A of {base.name}", into, reads=base.reads.place, **first)
-    out = matrix.outputs[number]
-    out_of = Gemm(tuning.rank, (out,), "columns" if matrix.split == "columns" else "whole", **beside)
+    product = common | (experts_of(model) if matrix.routed else {})
+    gemm = partial(Gemm, routed=matrix.routed, adapter=True)
+    into = gemm(matrix.inputs, (tuning.rank,), "rows" if matrix.split == "rows" else "whole")
+    more = product | {"shares_input": shares_input, "drops_input": tuning.dropout > 0}
+    down = multiply(f"A of {base.name}", into, reads=base.reads.place, **more)
+    out_of = gemm(tuning.rank, (matrix.outputs[number],), "columns" if matrix.split == "columns" else "whole")
     assert down.returns is not None
     up = multiply(f"B of {base.name}", out_of, reads=down.returns.place, **product)
     assert up.returns is not None
@@ -283,9 +281,8 @@ def trained_share(question: Question, columns: LayoutColumns, part: Part) -> Tra
         return ALL_TRAINED
     if part in ENDS:
         share: Array | float = float(question.training.trains("embedding" if part == "embedding" else "head"))
-        if part == "head" and not question.training.trains(
-            "head matrix"
-        ):  # vectors may be trained without the matrix
+        # vectors may be trained without the matrix
+        if part == "head" and not question.training.trains("head matrix"):
             counts = parameters(question.model, columns.tp)
             share = share * counts.head_vectors / (counts.head_vectors + counts.head_matrix)
         return TrainedShare(share=share, frozen=element * (1.0 - share))
@@ -329,8 +326,7 @@ def unfrozen_parameters(model: TransformerSpec, training: TrainingSpec) -> int:
     total = float(not frozen.embedding) * ends.embedding[0] + float(not frozen.head) * ends.head_vectors[0]
     total += ends.head_matrix[0] * (not (decoder.tied_embeddings or frozen.head_matrix))
     total += patch_weights(model.tower) * (not frozen.patches) if model.tower else 0
-    counts = kinds_in(model, training).counts
-    for (one, job), count in zip(of_each_kind(model, training), counts, strict=True):
+    for count, one, job in of_each_kind(model, training):
         operators = (own for own in job_operators(one, job.tuning) if own.trained)
         total += count * sum(own.share * sum(own.weights.values()) for own in operators)
     return round(float(total))

@@ -172,7 +172,7 @@ _ROUTER_PASSES = 4.0
 map."""
 
 
-def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic | None:
+def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic:
     """Traffic of scores, and of copies arranged by destination, by expert and back; mean over the blocks.
 
     Forward a token is read once and written k times, its copies are reordered by expert if a rank has several
@@ -181,7 +181,7 @@ def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic | Non
     """
     model, element = question.model, question.training.element_bytes
     if not model.moe_share:
-        return None
+        return Traffic(np.zeros((2, len(columns))), np.zeros((2, 1)))
     own = tokens_on_rank(question, columns, "split")
     several = (columns.ep > 1) & (model.num_experts / columns.ep > 1)
     copies = tokens_on_rank(question, columns, "copies")
@@ -208,12 +208,10 @@ def _bias_bytes(question: Question) -> tuple[float, float]:
     that sends tokens has p in fp32, so products and sums are in fp32 too, and are cast back. The first bias
     is added by the product.
     """
-    if not (question.model.mlp_bias and question.stack.transformer_engine):
+    stack, element = question.stack, question.training.element_bytes
+    if not (question.model.mlp_bias and stack.transformer_engine) or stack.experts_in_one_kernel:
         return 0.0, 0.0
-    if question.stack.experts_in_one_kernel:
-        return 0.0, 0.0
-    element = question.training.element_bytes
-    if question.stack.expert_dispatch == "copies":
+    if stack.expert_dispatch == "copies":
         return 6 * element, 8 * element
     return 5 * FP32_BYTES + 4 * element, 7 * FP32_BYTES + 6 * element
 
@@ -230,8 +228,7 @@ def destinations(model: TransformerSpec, parts: Ints) -> Array:
     experts, chosen, groups = model.num_experts, model.experts_per_token, model.expert_groups
     size = experts / count
     if groups is None:
-        reached: Array = (count * (1.0 - _probability_of_none(size, experts, chosen)))[index]
-        return reached
+        return np.asarray((count * (1.0 - _probability_of_none(size, experts, chosen)))[index])
     of_group = experts // groups.count
     open_to = groups.per_token * of_group
     # a part of one group, or of a share of it
@@ -242,8 +239,7 @@ def destinations(model: TransformerSpec, parts: Ints) -> Array:
     for taken in range(1, groups.per_token + 1):
         some = 1.0 - _probability_of_none(np.full(len(size), float(taken * of_group)), open_to, chosen)
         several = several + _probability_of_draws(taken, spans, groups.per_token, groups.count) * some
-    in_groups: Array = (count * np.where(size > of_group, several, inside))[index]
-    return in_groups
+    return np.asarray((count * np.where(size > of_group, several, inside))[index])
 
 
 def _probability_of_none(marked: Array, among: int, drawn: int) -> Array:

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Discriminator, Field, RootModel, Tag, model_validator
 
-from cost_models.base import MAX_GPUS, POOL_NAME, GpuCount, Name, PositiveInt, Share, Spec
+from cost_models.base import MAX_GPUS, POOL_NAME, CheckedSpec, GpuCount, Name, PositiveInt, Share, Spec
 from cost_models.errors import first_of
 from cost_models.specs.choices import LinkKind
 from cost_models.specs.graph import MOST_LINES, device_kind, node_of, read_lines
@@ -221,11 +221,8 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
                 )
         for at, level in enumerate(self.root):
             if level.sharers is not None and (at == 0 or not self.opens(at)):
-                why = (
-                    "every GPU has a link of its own"
-                    if at == 0
-                    else "all GPUs below share the links of switches"
-                )
+                others = "all GPUs below share the links of switches"
+                why = others if at else "every GPU has a link of its own"
                 yield f"level `{level.name}` has `sharers`, and {why}: leave it out"
             elif level.sharers and (inner := self.root[at - 1]).gpus and inner.gpus % level.sharers:
                 yield (
@@ -243,7 +240,7 @@ def _nesting(inner: LevelSpec, outer: LevelSpec) -> Iterator[str]:
     else:
         for name, unit in (("gpus", "GPUs"), ("nodes", "nodes")):
             size, least = getattr(outer, name), getattr(inner, name)
-            if size is not None and least is not None and (size <= least or size % least):
+            if size and least and (size <= least or size % least):
                 sizes = f"of {size} {unit} does not hold several whole levels `{inner.name}` of {least}"
                 yield f"level `{outer.name}` {sizes}"
 
@@ -499,7 +496,7 @@ MAX_POOLS = 4
 """Maximum number of pools in a cluster; a pipeline may pass through four pools in 24 orders."""
 
 
-class MixedCluster(Spec):
+class MixedCluster(CheckedSpec):
     """Pools of different GPUs that train one model together."""
 
     kind: Literal["cluster"] = "cluster"
@@ -511,24 +508,21 @@ class MixedCluster(Spec):
     """Link between GPUs of different pools, per GPU. Default: the slowest of the pools' `links.inter_node`."""
     source: str = ""
 
-    @model_validator(mode="after")
-    def _check_pools(self) -> MixedCluster:
-        names = [pool.name for pool in self.pools]
-        if not 2 <= len(names) <= MAX_POOLS:
-            raise ValueError(f"`pools` lists {len(names)}; a cluster of several has 2 to {MAX_POOLS}")
-        if repeated := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"two pools are called `{repeated[0]}`; give each a `name` of its own")
-        if odd := [name for name in names if not re.fullmatch(POOL_NAME, name)]:
-            raise ValueError(f"`{odd[0]}` is no name of a pool: letters, digits and `._-`, 50 at most")
-        if drawn := [pool.name for pool in self.pools if pool.graph]:
-            raise ValueError(f"pool `{drawn[0]}` has a `graph`; links of pools are levels, so leave it out")
-        if self.num_gpus > MAX_GPUS:
-            raise ValueError(f"{self.num_gpus:,} GPUs are more than there are; {MAX_GPUS:,} are the most")
-        if self.between is None and any(pool.links.inter_node is None for pool in self.pools):
-            raise ValueError(
-                "not every pool has `links.inter_node`, so `between` must say how pools are linked"
-            )
-        return self
+    def contradictions(self) -> dict[str, object]:
+        """Sentences about pools that do not go together."""
+        names, count, most = [pool.name for pool in self.pools], len(self.pools), f"{MAX_GPUS:,} are the most"
+        repeated = min((name for name in names if names.count(name) > 1), default="")
+        odd = [name for name in names if not re.fullmatch(POOL_NAME, name)]
+        drawn = [pool.name for pool in self.pools if pool.graph]
+        unlinked = self.between is None and any(pool.links.inter_node is None for pool in self.pools)
+        return {
+            f"`pools` lists {count}; a cluster of several has 2 to {MAX_POOLS}": not 2 <= count <= MAX_POOLS,
+            f"two pools are called `{repeated}`; give each a `name` of its own": repeated,
+            f"`{''.join(odd[:1])}` is no name of a pool: letters, digits and `._-`, 50 at most": odd,
+            f"pool `{''.join(drawn[:1])}` has a `graph`; links of pools are levels, so leave it out": drawn,
+            f"{self.num_gpus:,} GPUs are more than there are; {most}": self.num_gpus > MAX_GPUS,
+            "not every pool has `links.inter_node`, so `between` must say how pools are linked": unlinked,
+        }
 
     @property
     def num_gpus(self) -> int:
@@ -579,18 +573,16 @@ _Wait = Annotated[Seconds, within(parse_seconds, "1 ns", "1000 d")]
 Between = Annotated[Seconds, within(parse_seconds, "1 s", "1000000000 h")]
 
 
-class Maintenance(Spec):
+class Maintenance(CheckedSpec):
     """Planned stops of the whole job, which saves first."""
 
     every: _Wait
     """Time from one stop to the next."""
     takes: _Wait
 
-    @model_validator(mode="after")
-    def _leaves_time(self) -> Maintenance:
-        if self.takes >= self.every:
-            raise ValueError("`takes` is not shorter than `every`: no time is left to train")
-        return self
+    def contradictions(self) -> dict[str, object]:
+        """Sentence about stops that leave no time."""
+        return {"`takes` is not shorter than `every`: no time is left to train": self.takes >= self.every}
 
 
 class OperationsSpec(Spec):

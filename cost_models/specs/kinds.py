@@ -288,9 +288,9 @@ def kinds_in(model: TransformerSpec, training: TrainingSpec) -> Kinds:
 
 def of_each_kind(
     model: TransformerSpec, training: TrainingSpec
-) -> tuple[tuple[TransformerSpec, TrainingSpec], ...]:
-    """For each kind, the model with all blocks of that kind and the job with that kind's sequences and
-    trained parts.
+) -> tuple[tuple[int, TransformerSpec, TrainingSpec], ...]:
+    """For each kind, its number of blocks, the model with all blocks of that kind, and the job with that kind's
+    sequences and trained parts.
 
     In an encoder-decoder the decoder's kinds carry the encoder tokens per decoder token. For a vision tower,
     an image is a sequence.
@@ -298,27 +298,22 @@ def of_each_kind(
     frozen = _frozen(model, training)
     kinds, models = kinds_of(model, training.sequence_length, frozen)
     source, images = training.sequence_length, training.images or 1
-    target = training.target_length or source
-    job = training.model_copy(update={"target_length": None, "freeze": ()})
-    decoding = job.model_copy(update={"sequence_length": target})
-    kinds_with_jobs = list[tuple[TransformerSpec, TrainingSpec]]()
-    for kind, model_of_kind in enumerate(models):
-        kind_job = decoding if model_of_kind.stacks else job
-        if model_of_kind.stacks is not None:
-            share = model_of_kind.stacks.model_copy(update={"source_share": source / target})
-            model_of_kind = model_of_kind.model_copy(update={"stacks": share})
-        elif model_of_kind.tower is not None and model_of_kind.tower.part == "tower":
-            seen = {"sequence_length": model_of_kind.tower.tokens, "global_batch": images * job.global_batch}
-            kind_job = job.model_copy(update=seen | {"dropout": 0.0})
-        elif model_of_kind.tower is not None:
-            joint = model_of_kind.tower.model_copy(
-                update={"share": images * model_of_kind.tower.features / source}
-            )
-            model_of_kind = model_of_kind.model_copy(update={"tower": joint})
+    target, each = training.target_length or source, list[tuple[int, TransformerSpec, TrainingSpec]]()
+    for kind, (count, one) in enumerate(zip(kinds.counts, models, strict=True)):
+        job: dict[str, Any] = {"target_length": None, "freeze": ()}
+        if one.stacks is not None:
+            share = one.stacks.model_copy(update={"source_share": source / target})
+            one, job["sequence_length"] = one.model_copy(update={"stacks": share}), target
+        elif one.is_tower and one.tower is not None:
+            batch = images * training.global_batch
+            job |= {"sequence_length": one.tower.tokens, "global_batch": batch, "dropout": 0.0}
+        elif one.tower is not None:
+            joint = one.tower.model_copy(update={"share": images * one.tower.features / source})
+            one = one.model_copy(update={"tower": joint})
         if frozen is not None and (untrained := frozen.left(kinds.of_block.index(kind))):
-            kind_job = kind_job.model_copy(update={"tuning": LEFT.model_copy(update={"left": untrained})})
-        kinds_with_jobs.append((model_of_kind, kind_job))
-    return tuple(kinds_with_jobs)
+            job["tuning"] = LEFT.model_copy(update={"left": untrained})
+        each.append((count, one, training.model_copy(update=job)))
+    return tuple(each)
 
 
 def _frozen(model: TransformerSpec, training: TrainingSpec) -> Frozen | None:

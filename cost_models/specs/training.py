@@ -31,13 +31,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import log
 from statistics import NormalDist
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import numpy as np
-from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
 
 from cost_models.arrays import Ints
-from cost_models.base import TUPLE_FROM_LIST, GpuCount, LargeInt, PositiveInt, Spec
+from cost_models.base import OMITTED, TUPLE_FROM_LIST, CheckedSpec, GpuCount, LargeInt, PositiveInt, Spec
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
@@ -66,7 +66,11 @@ USUAL_RANK = 16
 USUAL_TARGETS: tuple[Target, ...] = ("all-linear",)
 
 
-class TuningSpec(Spec):
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""A number above zero."""
+
+
+class TuningSpec(CheckedSpec):
     """Low-rank adapters, and the frozen model that they adapt."""
 
     rank: PositiveInt = USUAL_RANK
@@ -79,21 +83,17 @@ class TuningSpec(Spec):
     """Probability of dropping an adapter's input; above 0 the adapter keeps a copy of its input, and a
     mask."""
 
-    alpha: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, exclude_if=lambda alpha: alpha is None
-    )
+    alpha: PositiveFloat | None = OMITTED
     """Adapters' output is multiplied by alpha / rank; None: by 1. No price depends on it."""
 
-    left: tuple[Left, ...] | None = Field(default=None, exclude_if=lambda left: left is None)
+    left: tuple[Left, ...] | None = OMITTED
     """Parts that are not trained, in a job that freezes parts, for blocks of one kind (set by
     `cost_models.specs.kinds`); `still` where nothing before the blocks is trained either. None: all but
     adapters are frozen."""
 
-    @model_validator(mode="after")
-    def _of_adapters(self) -> TuningSpec:
-        if self.left is not None:
-            raise ValueError("left follows from `freeze` of the job")
-        return self
+    def contradictions(self) -> dict[str, object]:
+        """Sentence about a field that is not for files."""
+        return {"left follows from `freeze` of the job": self.left is not None}
 
     @property
     def scale(self) -> float:
@@ -110,12 +110,8 @@ class TuningSpec(Spec):
 
     def stored_bytes(self, inputs: int) -> float | None:
         """Bytes per element of a frozen matrix with `inputs` elements a row; None: as in training."""
-        match self.base:
-            case "int8":
-                return 1.0 + FP32_BYTES / inputs
-            case "nf4":
-                return 0.5 + (1.0 + FP32_BYTES / NF4_GROUP) / NF4_BLOCK
-        return None
+        blockwise = 0.5 + (1.0 + FP32_BYTES / NF4_GROUP) / NF4_BLOCK
+        return {"int8": 1.0 + FP32_BYTES / inputs, "nf4": blockwise}.get(self.base or "")
 
 
 LEFT = TuningSpec().model_copy(update={"targets": ()})
@@ -130,18 +126,16 @@ _SEQUENCES = 256
 """Minimum number of packed sequences, as long as that takes at most `_MOST_DRAWN` documents."""
 
 
+_Mean = Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)]
+_Deviation = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
+
+
 class LengthsSpec(Spec):
     """Distribution of document lengths, and how sequences are made of documents."""
 
     packing: Packing = "pack"
     """Way in which sequences are made of documents."""
-    lognormal: (
-        tuple[
-            Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)],
-            Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)],
-        ]
-        | None
-    ) = Field(default=None, strict=False)
+    lognormal: tuple[_Mean, _Deviation] | None = Field(default=None, strict=False)
     """Mean of the lengths in tokens, and standard deviation of their logarithms; documents longer than a
     sequence are cut."""
     documents: Annotated[tuple[LargeInt, ...], TUPLE_FROM_LIST] = ()
@@ -261,10 +255,10 @@ class TrainingSpec(Spec):
     """Sequences per optimizer step, B."""
     sequence_length: LargeInt
     """Tokens per sequence, s."""
-    target_length: LargeInt | None = Field(default=None, exclude_if=lambda length: length is None)
+    target_length: LargeInt | None = OMITTED
     """Tokens per sequence of an encoder-decoder's decoder, where `sequence_length` is the encoder's; None:
     the same."""
-    images: PositiveInt | None = Field(default=None, exclude_if=lambda images: images is None)
+    images: PositiveInt | None = OMITTED
     """Images per sequence; their tokens are part of `sequence_length`. None: the model has no vision
     tower."""
     precision: Precision = "bf16"
@@ -293,7 +287,7 @@ class TrainingSpec(Spec):
     """Recompute policies that the search may use."""
     tokens: float | None = Field(default=None, gt=0, le=LARGEST, allow_inf_nan=False)
     """Tokens to train on, from which the duration in days follows."""
-    tuning: TuningSpec | None = Field(default=None, exclude_if=lambda tuning: tuning is None)
+    tuning: TuningSpec | None = OMITTED
     """Adapters that are trained on a frozen model; None: every parameter is trained."""
     freeze: tuple[Annotated[str, AfterValidator(_frozen_part)], ...] = Field(
         default=(), exclude_if=lambda freeze: not freeze
@@ -301,7 +295,7 @@ class TrainingSpec(Spec):
     """Parts that are not trained: tower, projector and language (embedding, decoder, head) of a model with a
     vision tower, embedding, or first=N, the first N blocks of a model or its decoder."""
 
-    reference: Reference | None = Field(default=None, exclude_if=lambda reference: reference is None)
+    reference: Reference | None = OMITTED
     """Place of the frozen reference model when preferences between two sequences are trained (DPO, Rafailov
     et al. 2023, arXiv 2305.18290). `resident`: runs forward in every step (with adapters it is the model
     without them); `host`: the same, with the weights of one block after another copied from host memory;
@@ -309,21 +303,16 @@ class TrainingSpec(Spec):
     reward: bool = Field(default=False, exclude_if=lambda reward: not reward)
     """Whether a reward is trained on pairs of sequences: the model has one output instead of the
     vocabulary."""
-    lengths: LengthsSpec | None = Field(default=None, exclude_if=lambda lengths: lengths is None)
+    lengths: LengthsSpec | None = OMITTED
     """Document lengths of which sequences are made; None: each sequence is one document."""
-    answers: float | None = Field(
-        default=None, gt=0, le=1, allow_inf_nan=False, exclude_if=lambda share: share is None
-    )
+    answers: Annotated[PositiveFloat, Field(le=1)] | None = OMITTED
     """Share of the tokens that enter the loss, those of answers; None: all."""
 
     @field_validator("lengths")
     @classmethod
     def _documents_fit(cls, lengths: LengthsSpec | None, info: ValidationInfo) -> LengthsSpec | None:
-        longest, sequence = (
-            max(lengths.documents, default=0) if lengths else 0,
-            info.data.get("sequence_length"),
-        )
-        if sequence is not None and longest > sequence:
+        longest = max(lengths.documents, default=0) if lengths else 0
+        if longest > (sequence := info.data.get("sequence_length", longest)):
             raise ValueError(
                 f"a document of {longest:,} tokens is longer than a sequence of {sequence:,}: "
                 f"write `sequence_length: {longest}`, or cut it"
@@ -360,7 +349,7 @@ class TrainingSpec(Spec):
         """Mean tokens per sequence that are trained on, without padding; for an encoder-decoder the decoder's
         are added."""
         if self.lengths is not None:
-            return self.sequences_of_lengths(self.lengths).mean_document_tokens
+            return sequences_of(self.lengths, self.sequence_length).mean_document_tokens
         return self.sequence_length + (self.target_length or 0)
 
     @property
@@ -374,14 +363,9 @@ class TrainingSpec(Spec):
     def tokens_per_sample(self) -> float:
         """Mean tokens per sample: a document or a sequence, and two of them where preferences or rewards are
         trained."""
-        sequence = (
-            self.sequence_length if self.lengths is None else self.sequences_of_lengths(self.lengths).mean
-        )
+        longest, lengths = self.sequence_length, self.lengths
+        sequence = longest if lengths is None else sequences_of(lengths, longest).mean
         return sequence if self.reference is None and not self.reward else 2 * sequence
-
-    def sequences_of_lengths(self, lengths: LengthsSpec) -> Sequences:
-        """Sequences made of documents with these lengths."""
-        return sequences_of(lengths, self.sequence_length)
 
     @property
     def wide_precision(self) -> Precision:
@@ -432,17 +416,12 @@ def apply_changes(
     ]
     if problems:
         raise InputError("what is allowed cannot be had", problems=problems)
-    fields: dict[str, Any] = {}
-    for word in dict.fromkeys(words):
-        if word == "parallel-block":
-            fields |= {"parallel_block": True}
-        elif match := _WINDOW.match(word):
-            fields |= {"attention_window": int(match[1])}
-        else:
-            training = training.model_copy(update={"optimizer": "lamb"})
-    if not fields:
-        return model, training
+    if "lamb" in words:
+        training = training.model_copy(update={"optimizer": "lamb"})
     named_changes = tuple(word for word in dict.fromkeys(words) if word != "lamb")
+    if not named_changes:
+        return model, training
+    fields = dict(map(_model_field, named_changes))
     try:
         spec = TransformerSpec.model_validate(model.model_dump() | fields | {"changed": named_changes})
     except ValidationError as error:
@@ -462,11 +441,16 @@ def undo_change(
     """A changed model and job with one of its changes undone."""
     if word == "lamb":
         return model, training.model_copy(update={"optimizer": "adamw"})
-    undone: dict[str, Any] = (
-        {"parallel_block": False} if word == "parallel-block" else {"attention_window": None}
-    )
+    name, _ = _model_field(word)
+    undone = {name: TransformerSpec.model_fields[name].default}
     remaining = tuple(one for one in model.changed if one != word)
     return model.model_copy(update=undone | {"changed": remaining}), training
+
+
+def _model_field(word: str) -> tuple[str, bool | int]:
+    """Field of a model that a word of `--allow` sets, and its value."""
+    match = _WINDOW.match(word)
+    return ("attention_window", int(match[1])) if match else ("parallel_block", True)
 
 
 def _complaint(model: TransformerSpec, training: TrainingSpec, word: str, words: Sequence[str]) -> str:

@@ -5,12 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from cost_models.base import MAX_LAYERS, TUPLE_FROM_LIST, LargeInt, Name, PositiveInt, Share, Spec
+from cost_models.base import (
+    MAX_LAYERS,
+    OMITTED,
+    TUPLE_FROM_LIST,
+    CheckedSpec,
+    LargeInt,
+    Name,
+    PositiveInt,
+    Share,
+    Spec,
+)
 
 Scale = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 """A positive factor."""
@@ -50,7 +59,7 @@ class LatentAttention(Spec):
 RecurrenceKind = Literal["mamba1", "mamba2", "gated-delta", "kimi-delta", "lightning", "convolution"]
 
 
-class Recurrence(Spec):
+class Recurrence(CheckedSpec):
     """Token mixer whose heads carry a state of fixed size (`state_dim` × `head_dim`) from token to token,
     where attention keeps the keys and values of all tokens."""
 
@@ -103,20 +112,16 @@ class Recurrence(Spec):
         }
         return {**channels.get(str(kind), heads), **data}
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Recurrence:
-        if self.heads % self.groups:
-            raise ValueError(f"heads {self.heads} is not a multiple of groups {self.groups}")
-        channels = {"mamba1": (self.head_dim, self.groups), "convolution": (self.head_dim, self.state_dim)}
-        if channels.get(self.kind, (1, 1)) != (1, 1) or (
-            self.kind == "convolution" and self.groups != self.heads
-        ):
-            raise ValueError(f"heads of {self.kind} are channels: leave out head_dim and groups")
-        if (self.kind == "mamba1") != (self.step_rank is not None):
-            raise ValueError("step_rank is for mamba1, which needs it")
-        if self.kind == "kimi-delta" and self.gate_rank is None:
-            raise ValueError("kimi-delta needs gate_rank")
-        return self
+    def contradictions(self) -> dict[str, object]:
+        """Sentences about fields that contradict one another."""
+        kind, values, scalar = self.kind, self.head_dim, self.state_dim == 1 and self.groups == self.heads
+        channels = {"mamba1": values == self.groups == 1, "convolution": values == 1 and scalar}
+        return {
+            f"heads {self.heads} is not a multiple of groups {self.groups}": self.heads % self.groups,
+            f"heads of {kind} are channels: leave out head_dim and groups": not channels.get(kind, True),
+            "step_rank is for mamba1, which needs it": (kind == "mamba1") != (self.step_rank is not None),
+            "kimi-delta needs gate_rank": kind == "kimi-delta" and self.gate_rank is None,
+        }
 
     def __str__(self) -> str:
         if self.kind == "convolution":
@@ -136,11 +141,6 @@ class Recurrence(Spec):
             "kimi-delta": "Kimi delta attention",
             "lightning": "lightning attention",
         }[self.kind]
-
-    @property
-    def is_implemented(self) -> bool:
-        """Whether the executor implements this mixer."""
-        return self.kind in ("mamba2", "gated-delta", "kimi-delta")
 
     @property
     def delta(self) -> bool:
@@ -239,7 +239,7 @@ class Stacks(Spec):
     `cost_models.specs.kinds`."""
 
 
-class RotaryScaling(Spec):
+class RotaryScaling(CheckedSpec):
     """Scaling of rotary positions, for sequences longer than those of the first training."""
 
     kind: Literal["linear", "llama3"]
@@ -254,11 +254,10 @@ class RotaryScaling(Spec):
     high_turns: Scale = 4.0
     """llama3: frequencies with more turns than this are unchanged; those between are scaled in part."""
 
-    @model_validator(mode="after")
-    def _ordered(self) -> RotaryScaling:
-        if self.low_turns > self.high_turns:
-            raise ValueError(f"low_turns {self.low_turns:g} is above high_turns {self.high_turns:g}")
-        return self
+    def contradictions(self) -> dict[str, object]:
+        """Sentence about limits in the wrong order."""
+        low, high = self.low_turns, self.high_turns
+        return {f"low_turns {low:g} is above high_turns {high:g}": low > high}
 
 
 class Rotary(Spec):
@@ -335,7 +334,7 @@ class Diffusion(Spec):
 Part = Literal["", "tower", "joint"]
 
 
-class Tower(Spec):
+class Tower(CheckedSpec):
     """A vision transformer (ViT: Dosovitskiy et al. 2020, arXiv 2010.11929) whose tokens, projected to the decoder's
     width, take places of a decoder's sequence (LLaVA: Liu et al. 2023, arXiv 2304.08485)."""
 
@@ -402,30 +401,17 @@ class Tower(Spec):
         del derived["num_kv_heads"]
         return derived | data
 
-    @model_validator(mode="after")
-    def _cut_evenly(self) -> Tower:
-        if self.image < self.patch:
-            raise ValueError(f"image {self.image} is smaller than patch {self.patch}")
-        if self.image // self.patch % self.merge:
-            raise ValueError(
-                f"{self.image // self.patch} patches of a row are not a multiple of merge {self.merge}"
-            )
-        if self.positions == "rotary" and self.head_dim % 4:
-            raise ValueError(
-                f"rotary positions over rows and columns need quarters of head_dim {self.head_dim}"
-            )
-        return self
+    def contradictions(self) -> dict[str, object]:
+        """Sentences about sizes that do not divide."""
+        row, dim, turned = self.image // self.patch, self.head_dim, self.positions == "rotary"
+        return {
+            f"image {self.image} is smaller than patch {self.patch}": not row,
+            f"{row} patches of a row are not a multiple of merge {self.merge}": row % self.merge,
+            f"rotary positions over rows and columns need quarters of head_dim {dim}": turned and dim % 4,
+        }
 
     def __str__(self) -> str:
         return f"{self.layers} blocks of width {self.hidden_size}"
-
-    @property
-    def not_in_executor(self) -> dict[str, bool]:
-        """Features that the executor does not implement (prices do), and whether this tower has them."""
-        return {
-            "rotary positions of patches": self.positions == "rotary",
-            "patches of several frames": self.frames > 1,
-        }
 
     @property
     def patches(self) -> int:
@@ -598,20 +584,20 @@ class TransformerSpec(Spec):
     """Coefficient of the load-balance loss; 0: none. Default: Fedus et al. 2021, Switch Transformers, section 2.2."""
     latent_attention: LatentAttention | None = None
     """Latent queries, keys and values; None: all are projected directly from the residual stream."""
-    encoder: Encoder | None = Field(default=None, exclude_if=lambda encoder: encoder is None)
+    encoder: Encoder | None = OMITTED
     """Options of an encoder; None: the model is a decoder, which predicts next tokens."""
-    stacks: Stacks | None = Field(default=None, exclude_if=lambda stacks: stacks is None)
+    stacks: Stacks | None = OMITTED
     """Options of an encoder-decoder; None: the model is one stack."""
-    diffusion: Diffusion | None = Field(default=None, exclude_if=lambda diffusion: diffusion is None)
+    diffusion: Diffusion | None = OMITTED
     """Options of a diffusion transformer over patches of noisy images; fields that follow from them may be
     omitted."""
-    tower: Tower | None = Field(default=None, exclude_if=lambda tower: tower is None)
+    tower: Tower | None = OMITTED
     """Vision tower before a decoder. The other fields describe the decoder, except `num_layers`, which counts
     both."""
     further_tokens: Annotated[int, Field(ge=0, le=16)] = 0
     """Tokens predicted beyond the next, each by an additional block with projection and head after the last
     (DeepSeek-V3)."""
-    outputs: PositiveInt | None = Field(default=None, exclude_if=lambda outputs: outputs is None)
+    outputs: PositiveInt | None = OMITTED
     """Outputs of the head per token, for example 1 for a reward model; None: a logit of each vocabulary
     entry."""
     vocab_multiple: PositiveInt = 1
@@ -663,20 +649,30 @@ class TransformerSpec(Spec):
     @property
     def not_in_executor(self) -> tuple[str, ...]:
         """Features of the model that are priced but not implemented by the executor."""
-        head, sinks = None if self.diffusion else self.outputs, self.attention_sinks
-        names: dict[str, Any] = {"attention sinks": sinks, "heads of rewards": head}
-        names |= {"modulated blocks": self.diffusion, "prediction of further tokens": self.further_tokens}
-        names |= {"indexers": self.window_kind == "picked"} | (
-            self.tower.not_in_executor if self.tower else {}
-        )
-        names["gates on latent attention"] = self.attention_gate and self.latent_attention is not None
-        names |= {self.recurrence.title: not self.recurrence.is_implemented} if self.recurrence else {}
-        return tuple(name for name, there in names.items() if there)
+        tower, mixer = self.tower, self.recurrence
+        features: dict[str, object] = {
+            "attention sinks": self.attention_sinks,
+            "heads of rewards": None if self.diffusion else self.outputs,
+            "modulated blocks": self.diffusion,
+            "prediction of further tokens": self.further_tokens,
+            "indexers": self.uses_indexer,
+            "rotary positions of patches": tower and tower.positions == "rotary",
+            "patches of several frames": tower and tower.frames > 1,
+            "gates on latent attention": self.attention_gate and self.latent_attention is not None,
+        }
+        if mixer is not None:
+            features[mixer.title] = mixer.kind not in ("mamba2", "gated-delta", "kimi-delta")
+        return tuple(feature for feature, there in features.items() if there)
 
     @property
     def ends_in_norm(self) -> bool:
         """Whether a norm lies between the last block and the head."""
         return self.norm_placement != "after-sum"
+
+    @property
+    def is_tower(self) -> bool:
+        """Whether the blocks are a vision tower's, whose embedding is that of patches."""
+        return self.tower is not None and self.tower.part == "tower"
 
     @property
     def longest_sequence(self) -> int:
@@ -822,12 +818,10 @@ def _contradictions(model: TransformerSpec) -> Iterator[str]:
         """A sentence for each of the named fields that is set."""
         return (f"{name} {words}" for name in names.split() if getattr(model, name))
 
-    def too_many(names: str) -> Iterator[str]:
-        """A sentence for each pattern that names more blocks than there are."""
-        sizes = ((name, len(attrgetter(name)(model))) for name in names.split())
-        return (
-            f"{name} names {size} blocks, and num_layers is {layers}" for name, size in sizes if size > layers
-        )
+    def too_many(name: str, pattern: Sequence[object]) -> Iterator[str]:
+        """A sentence for a pattern that names more blocks than there are."""
+        if len(pattern) > layers:
+            yield f"{name} names {len(pattern)} blocks, and num_layers is {layers}"
 
     if heads % model.num_kv_heads:
         yield f"num_heads {heads} is not a multiple of num_kv_heads {model.num_kv_heads}"
@@ -840,7 +834,7 @@ def _contradictions(model: TransformerSpec) -> Iterator[str]:
             yield f"rotary.dim {rotary.dim} is no even part of head_dim {model.head_dim}"
         if latent and (rotary.dim or rotary.pattern):
             yield "latent attention turns position_dim of every head: rotary.dim and rotary.pattern are not for it"
-        yield from too_many("rotary.pattern")
+        yield from too_many("rotary.pattern", rotary.pattern)
         if rotary.windowed_base and model.attention_window is None:
             yield "rotary.windowed_base is for windows, and attention_window says none"
     if latent is None:
@@ -864,7 +858,8 @@ def _contradictions(model: TransformerSpec) -> Iterator[str]:
     if model.attention_window is None and (model.window_kind != "sliding" or model.window_pattern):
         field = "window_pattern" if model.window_pattern else "window_kind"
         yield f"{field} is for windows, and attention_window says none"
-    yield from too_many("window_pattern mixers")
+    yield from too_many("window_pattern", model.window_pattern)
+    yield from too_many("mixers", model.mixers)
     recurs = bool({*model.mixers} & {"recurrence", "both"})
     if recurs and model.recurrence is None:
         yield "mixers names a recurrence, and recurrence says none"

@@ -14,7 +14,7 @@ from cost_models.estimate import Breakdown, Estimate, PoolReplicas
 from cost_models.pipeline.pricing import crossing
 from cost_models.question import Question
 from cost_models.risk import least_chance
-from cost_models.specs.training import changes_of
+from cost_models.specs.training import changes_of, sequences_of
 from meshwright.records import fields_of
 from planner.answers.optimum import Optimum
 
@@ -142,7 +142,7 @@ def question_record(question: Question) -> dict[str, Any]:
     tuning, lengths, documents = training.tuning, training.lengths, dict[str, Any]()
     if lengths is not None:
         documents = lengths.model_dump(mode="json", exclude={"documents"})
-        documents["mean_tokens"] = training.sequences_of_lengths(lengths).mean
+        documents["mean_tokens"] = sequences_of(lengths, training.sequence_length).mean
         documents["counted_share"] = training.tokens_counted / training.sequence_length
     pools = [{"name": pool.cluster.name, **_pool(pool)} for pool in (question.pools if mixed else ())]
     return {

@@ -14,7 +14,7 @@ from cost_models.operators.parameters import total_parameters, trained_parameter
 from cost_models.pipeline.pricing import estimate as price
 from cost_models.pipeline.sizes import narrow_copies
 from cost_models.question import Question
-from cost_models.specs.training import Reference, changes_of, undo_change
+from cost_models.specs.training import Reference, changes_of, sequences_of, undo_change
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.records.estimates import pool_records
 from meshwright.render.tables import Table, table
@@ -202,7 +202,7 @@ def documents_sentence(question: Question) -> str:
         "pad": f"{counted}, all are computed",
         "bucket": "none is padded",
     }
-    mean = grouped(round(training.sequences_of_lengths(lengths).mean))
+    mean = grouped(round(sequences_of(lengths, training.sequence_length).mean))
     return wrapped(
         f"documents of {mean} tokens on average, {lengths} {grouped(length)}: {told[lengths.packing]}"
     )
