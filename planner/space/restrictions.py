@@ -254,11 +254,10 @@ _OPENS = (*CLOSED, *CHANGE_WORDS)
 _PARTS = [name for name in COLUMNS if "_" in name]
 _WORD = re.compile(rf"({'|'.join([*_PARTS, '[a-z]+'])})(<=|>=|<|>|=)?(.*)$", re.ASCII)
 _NUMBER = re.compile(r"\d{1,12}$", re.ASCII)
-_BOUNDS = {
-    "--fix": {"<": ("<=", -1), "<=": ("<=", 0), ">": (">=", 1), ">=": (">=", 0)},
-    "--forbid": {"<": (">=", 0), "<=": (">=", 1), ">": ("<=", 0), ">=": ("<=", -1)},
-}
-"""Bound that each comparison sets, and its distance from the number."""
+_NEGATION = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+"""Comparison → negated comparison, for `--forbid`."""
+_BOUNDS = {"<": ("at_most", -1), "<=": ("at_most", 0), ">": ("at_least", 1), ">=": ("at_least", 0)}
+"""Field of `Restrictions` that a comparison sets, and what is added to its number."""
 
 
 class _Word(NamedTuple):
@@ -267,8 +266,8 @@ class _Word(NamedTuple):
     flag: str
     text: str
     axis: str
-    comparison: str
-    """`=`, or `>=` or `<=`, which every layout must satisfy; empty for an axis that is forbidden as such."""
+    kind: str
+    """Field of `Restrictions` that the word sets."""
     values: frozenset[int]
     """Values or bound in the text, as far as it can be read."""
 
@@ -297,30 +296,24 @@ def parse_restrictions(
     words = [*_read("--fix", fix, problems)]
     words += _read("--forbid", [word for word in forbid if word not in shut], problems)
     problems += _unusable(words, shut, allow, trainer)
-    only, never = dict[str, frozenset[int]](), dict[str, frozenset[int]]()
-    at_least, at_most, unused = dict[str, int](), dict[str, int](), set[str]()
-    for flag, _, axis, comparison, values in words:
-        if not comparison:
-            unused.add(axis)
-        elif comparison == "=" and values:
-            if flag == "--fix":
-                only[axis] = only.get(axis, values) & values
-            else:
-                never[axis] = never.get(axis, values) | values
-        for bound in values if comparison == ">=" else ():
-            at_least[axis] = max(bound, at_least.get(axis, bound))
-        for bound in values if comparison == "<=" else ():
-            at_most[axis] = min(bound, at_most.get(axis, bound))
+    names = ("only", "never", "at_least", "at_most", "unused")
+    chosen = {name: dict[str, frozenset[int]]() for name in names}
+    for word in words:
+        if word.values or word.kind == "unused":
+            values = chosen[word.kind].get(word.axis, word.values)
+            values = values & word.values if word.kind == "only" else values | word.values
+            chosen[word.kind][word.axis] = values
     policies = frozenset(range(len(RECOMPUTE_POLICIES)))
+    only, never, at_least, at_most, unused = chosen.values()
     unwanted = never.pop("recompute", frozenset()) | (policies - only.pop("recompute", policies))
     if "recompute" in unused:
         unwanted |= policies - {RECOMPUTE_POLICIES.index("none")}
     restrictions = Restrictions(
         only=only,
         never=never,
-        at_least=at_least,
-        at_most=at_most,
-        unused=frozenset(unused - {"recompute"}),
+        at_least={axis: max(bounds) for axis, bounds in at_least.items()},
+        at_most={axis: min(bounds) for axis, bounds in at_most.items()},
+        unused=frozenset(unused.keys() - {"recompute"}),
         forbidden_recompute=frozenset(RECOMPUTE_POLICIES[index] for index in unwanted),
         max_memory=max_memory,
         trainer=trainer,
@@ -413,9 +406,11 @@ def _read(flag: str, texts: Sequence[str], problems: list[Problem]) -> Iterator[
             problems.append(Problem(f"{flag} {text}", complaint))
             continue
         is_bound, names, values = comparison not in ("", "="), names_of(axis), set[int]()
-        bound, distance = _BOUNDS[flag][comparison] if is_bound else ("=", 0)
+        kind, distance = "only" if flag == "--fix" else "never", 0
+        if is_bound:
+            kind, distance = _BOUNDS[_NEGATION[comparison] if flag == "--forbid" else comparison]
         if text == axis and flag == "--forbid":
-            bound = ""
+            kind = "unused"
         elif text == axis:
             values = {1} if axis in COLUMNS else set()
         elif names and comparison != "=":
@@ -426,7 +421,7 @@ def _read(flag: str, texts: Sequence[str], problems: list[Problem]) -> Iterator[
                     problems.append(Problem(f"{flag} {text}", complaint))
                 else:
                     values.add(names.index(value) if names else int(value) + distance)
-        yield _Word(flag, text, axis, bound, frozenset(values))
+        yield _Word(flag, text, axis, kind, frozenset(values))
 
 
 def _complaint(axis: str, text: str, is_bound: bool) -> str:
