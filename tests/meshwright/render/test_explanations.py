@@ -57,8 +57,8 @@ def test_difference_sums_to_the_change_of_the_totals() -> None:
     assert [part for part, _ in change] == ["tp_comm", "compute", "bubble"]
 
 
-def test_compared_parts_sum_to_their_totals(ranked: tuple[Estimate, ...]) -> None:
-    lines = compare(ranked)
+def test_compared_parts_sum_to_their_totals(asked: Question, ranked: tuple[Estimate, ...]) -> None:
+    lines = compare(ranked, [asked] * len(ranked))
     by_name = {line.name: line.values for line in lines}
     for column in range(len(ranked)):
         seconds = sum(line.values[column] for line in lines if line.group == "time")
