@@ -21,7 +21,7 @@ product, and of each norm. What the products read on their other side is still l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -211,13 +211,16 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
 
     core = [(question.model.attention_share, _score_bytes(question))]
     twice = _second_output_bytes(question, columns)
-    discarded = [
-        (one.share, _kept_input_bytes(question, one))
-        for one in operators
-        if one.reads_output_of in stack.always_discards
-    ]
+
+    def without_outputs(held: Array, drops: Container[str | None]) -> Array:
+        """Bytes held if no operator keeps an input that is a dropped output."""
+        read = [
+            (one.share, _kept_input_bytes(question, one)) for one in operators if one.reads_output_of in drops
+        ]
+        return held - bytes_of(read) if read else held
+
     none = bytes_of([*((share, amount) for _, share, amount in kept), *core]) + twice
-    none = none - bytes_of(discarded) if discarded else none
+    none = without_outputs(none, stack.always_discards)
     mlp = bytes_of((share, amount) for one, share, amount in kept if one.half == "mlp")
     # no policy drops the projector's activations
     full = entered + bytes_of((share, amount) for one, share, amount in kept if part_of(one) != "block")
@@ -237,11 +240,8 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
     for drop in sorted(stack.drops & set(begins)):
         redone = bytes_of((share, amount) for one, share, amount in kept if drop in one.redone_by)
         selective = selective - redone - twice * (drop == "block-attention") + begins[drop] * entered
-    drops = stack.drops - set(stack.always_discards)
-    read = [
-        (one.share, _kept_input_bytes(question, one)) for one in operators if one.reads_output_of in drops
-    ]
-    return np.stack([none, selective - bytes_of(read) if read else selective, full], axis=-1), mlp
+    selective = without_outputs(selective, stack.drops - set(stack.always_discards))
+    return np.stack([none, selective, full], axis=-1), mlp
 
 
 def _kept_bytes(question: Question, operator: Operator) -> Amount:
@@ -406,18 +406,14 @@ def pending_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Ar
     keeps cast inputs of products, gradients wait as cast too (Transformer Engine's `WeightGradStore`).
     """
     model, training = question.model, question.training
-    element, tuning = training.element_bytes, training.tuning
-    trained = [one for one in job_operators(model, tuning) if one.trained]
-    outputs = [
-        (one.share, one.kind, one.returns) for one in trained if one.weights and not one.shares_gradient
-    ]
+    element = training.element_bytes
     cast = training.operand_bytes if question.stack.fp8_saves_inputs and training.narrow else element
     tokens = tokens_on_rank(question, columns, "whole")
     head = tokens * question.scored_share * (head_rows(model, columns.tp) / columns.tp)
     normed = tokens_on_rank(question, columns, "stream") * model.hidden_size
     block = sum_amounts(
-        (share, {to.place: (cast if kind == "gemm" else element) * to.width})
-        for share, kind, to in outputs
-        if to is not None
+        (one.share, {one.returns.place: (cast if one.kind == "gemm" else element) * one.returns.width})
+        for one in job_operators(model, training.tuning)
+        if one.trained and one.weights and not one.shares_gradient and one.returns is not None
     )
     return on_rank(question, columns, block), element * (head + normed) * training.trains("head matrix")

@@ -361,14 +361,14 @@ def _estimate_of(question: Question, ranks: PricedRanks) -> Estimate:
         gpus = 1
         peak = sum(p.cluster.num_gpus * p.cluster.gpu.peak[training.precision] for p in question.pools)
     peaks, limits = ranks.memory(), tuple(ranks.pipeline.by_rank("memory_limit").tolist())
+    microbatches = ranks.pipeline.microbatches
     if ranks.replicas:
+        microbatches = max(max(pool.microbatches) for pool in ranks.replicas)
         pool = fullest_pool(ranks.replicas)
         peaks, limits = pool.rank_memory, (pool.memory_limit,) * ran.pp
     return Estimate(
         layout=ran,
-        microbatches=max(
-            (max(own.microbatches) for own in ranks.replicas), default=ranks.pipeline.microbatches
-        ),
+        microbatches=microbatches,
         step_seconds=seconds,
         time=parts,
         # of the rank with most
@@ -494,9 +494,8 @@ def step_interval(
     if deviation is None or scenarios is None:
         return None
     wide = half_width(share) * deviation
-    return seconds * math.exp(-scenarios.faster * wide), seconds * math.exp(
-        min(scenarios.slower * wide, _FARTHEST)
-    )
+    longest = seconds * math.exp(min(scenarios.slower * wide, _FARTHEST))
+    return seconds * math.exp(-scenarios.faster * wide), longest
 
 
 def weighed_costs(question: Question, columns: LayoutColumns) -> StageCosts:

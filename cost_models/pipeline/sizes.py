@@ -152,11 +152,8 @@ def held_back_bytes(question: Question, columns: LayoutColumns) -> Array:
     collectives = np.where(columns.sp == 1, 2 * _REDUCED, _REDUCED)
     launches = block_traffic(question, columns).kernels[0] + products + _OF_A_COLLECTIVE * collectives
     ahead, blocks = _QUEUED / launches, model.num_layers / (columns.pp * columns.vpp)
-    before = np.where(
-        columns.microbatches(training.global_batch) > 1,
-        np.minimum(blocks, (ahead - blocks).clip(min=0.0) / 2),
-        0.0,
-    )
+    several = columns.microbatches(training.global_batch) > 1
+    before = np.where(several, np.minimum(blocks, (ahead - blocks).clip(min=0.0) / 2), 0.0)
     tensor = training.element_bytes * columns.tokens(training.sequence_length) * model.hidden_size
     held: Array = _REDUCED * tensor * (np.minimum(ahead, blocks) + before)
     return np.where(columns.tp > 1, held, 0.0)
@@ -185,9 +182,8 @@ def working_bytes(sizes: Sizes) -> Array:
     width: float = model.ffn_hidden_size if model.feed_forward_share else model.query_size
     if mixer is not None and model.mixer_share("recurrence", "both"):
         width = max(width, mixer.input_size)
-        scanned = (
-            0.0 if question.stack.eager_attention_and_norms else mixer.mixed_size + 4 * state_elements(mixer)
-        )
+        if not question.stack.eager_attention_and_norms:
+            scanned = mixer.mixed_size + 4 * state_elements(mixer)
     inner, copies = tokens * max(width, scanned) / columns.tp, np.zeros(len(columns))
     matrix = model.hidden_size * width / columns.tp
     if model.moe_share:
