@@ -99,9 +99,8 @@ def parameters(
     """
     h, norm = model.hidden_size, norm_weights(model)
     block, experts = parameters_on_rank(block_weights(model), tp, ep, tp if etp is None else etp)
-    vocabulary, head = (
-        rows(model, tp) * h / tp * (not model.is_tower) for rows in (padded_vocabulary, head_rows)
-    )
+    embeds = not model.is_tower
+    vocabulary, head = (rows(model, tp) * h / tp * embeds for rows in (padded_vocabulary, head_rows))
     return Parameters(
         block=block,
         experts=experts,

@@ -150,11 +150,9 @@ def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
     return _PassBytes(0.0, 0.0)
 
 
-def _gated_traffic(element: float, *, in_one_kernel: bool) -> _PassBytes:
-    """Memory traffic of a gated activation, per element; unfused, it writes its result before the product."""
-    return (
-        _PassBytes(3 * element, 5 * element, 1) if in_one_kernel else _PassBytes(5 * element, 9 * element, 2)
-    )
+def _gated_traffic(size: float, *, in_one_kernel: bool) -> _PassBytes:
+    """Traffic per element of `size` bytes of a gated activation; unfused, it writes its result before the product."""
+    return _PassBytes(3 * size, 5 * size, 1) if in_one_kernel else _PassBytes(5 * size, 9 * size, 2)
 
 
 def attention_traffic(question: Question, columns: LayoutColumns) -> Traffic:

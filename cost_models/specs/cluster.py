@@ -362,7 +362,7 @@ class DriveSpec(Spec):
     """Bandwidth of long writes, bytes/s."""
 
 
-class ClusterSpec(Spec):
+class ClusterSpec(CheckedSpec):
     """A homogeneous cluster: `nodes` × `gpus_per_node` of one GPU."""
 
     kind: Literal["cluster"] = "cluster"
@@ -404,14 +404,12 @@ class ClusterSpec(Spec):
     """Path or name of a measured hardware profile; default: the catalogue's best match."""
     source: str = ""
 
-    @model_validator(mode="after")
-    def _nodes_reach_one_another(self) -> ClusterSpec:
+    def contradictions(self) -> dict[str, object]:
+        """Sentences about links that do not join the nodes, of the graph before those of levels or networks."""
         links = self.links
         unlike = self._unlike_levels(links) if isinstance(links, LinkLevels) else self._unlike_network(links)
-        for contradictions in (self._unlike_graph() if self.graph else (), unlike):
-            if problems := list(contradictions):
-                raise ValueError("; ".join(problems))
-        return self
+        drawn = self._unlike_graph() if self.graph else ()
+        return {sentence: sentence for sentence in ("; ".join(drawn), "; ".join(unlike))}
 
     def _unlike_network(self, links: Links) -> Iterator[str]:
         """Contradictions between links, buildings and the rest of the cluster."""

@@ -631,10 +631,8 @@ class TransformerSpec(Spec):
             tower_layers = tower.get("layers") if isinstance(tower, dict) else getattr(tower, "layers", 0)
             if isinstance(layers, int) and isinstance(tower_layers, int) and tower_layers < layers:
                 layers -= tower_layers
-            filled.setdefault(
-                "num_moe_layers",
-                len(moe_layers) if moe_layers and isinstance(moe_layers, list | tuple) else layers,
-            )
+            named = moe_layers if isinstance(moe_layers, list | tuple) else ()
+            filled.setdefault("num_moe_layers", len(named) or layers)
         if filled.get("recurrence") is not None:
             filled["mixers"] = filled.get("mixers") or ("recurrence",)
         if "attention_bias" in filled:
