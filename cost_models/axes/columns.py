@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.axes.layout import AXES, Layout
+from cost_models.axes.layout import AXES, MESH_AXES, PLACES, Layout
 from cost_models.axes.words import UNSAID, Word
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS, OVERLAPS, Overlap
@@ -137,6 +137,13 @@ class LayoutColumns(_AxisColumns):
     def ranks(self) -> Ints:
         """(N,) GPUs that the layout occupies."""
         return self.tp * self.cp * self.pp * self.dp
+
+    def stride(self, axis: str) -> Ints:
+        """(N,) ranks between neighbours of a mesh axis other than tp: tp times the degrees of the axes inside it."""
+        places = PLACES[self.order]
+        inside = places < places[:, [MESH_AXES.index(axis)]]
+        stride: Ints = self.tp * self.cp ** inside[:, 0] * self.dp ** inside[:, 1] * self.pp ** inside[:, 2]
+        return stride
 
 
 MIN_ROWS_TO_DEDUPLICATE = 256

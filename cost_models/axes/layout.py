@@ -82,7 +82,7 @@ NOWHERE = Offload()
 OUTERMOST_REPLICAS: Order = "tp-cp-pp-dp"
 """Order with each replica of the model on neighbouring ranks, so that it can lie within one pool (Megatron's
 alternative)."""
-_MESH_AXES = ("cp", "dp", "pp")
+MESH_AXES = ("cp", "dp", "pp")
 """Mesh axes other than tp."""
 
 
@@ -91,14 +91,14 @@ def _first_seats() -> Ints:
     lowest, are set."""
     table = []
     for bits in range(8):
-        there = {axis for bit, axis in enumerate(_MESH_AXES) if bits >> bit & 1}
+        there = {axis for bit, axis in enumerate(MESH_AXES) if bits >> bit & 1}
         seats = [tuple(axis for axis in order.split("-") if axis in there) for order in ORDERS]
         table.append([seats.index(seat) for seat in seats])
     return np.array(table, dtype=np.int64)
 
 
 _FIRST_SEATS = _first_seats()
-_PLACES = np.array([[order.index(axis) for axis in _MESH_AXES] for order in ORDERS], dtype=np.int64)
+PLACES = np.array([[order.index(axis) for axis in MESH_AXES] for order in ORDERS], dtype=np.int64)
 """(orders, 3): where cp, dp and pp lie in each order."""
 
 
@@ -112,14 +112,6 @@ def same_seats(cp: Ints | int, dp: Ints | int, pp: Ints | int) -> Ints:
 def first_same(order: Order, cp: int, dp: int, pp: int) -> Order:
     """Canonical order: the first with the same places of ranks as `order` on such a mesh."""
     return ORDERS[int(same_seats(cp, dp, pp)[ORDERS.index(order)])]
-
-
-def ranks_inside(axis: str, order: Ints, tp: Ints, cp: Ints, dp: Ints, pp: Ints) -> Ints:
-    """(N,) ranks between neighbours of an axis: the product of tp and the degrees of the axes inside it."""
-    places = _PLACES[order]
-    inside = places < places[:, [_MESH_AXES.index(axis)]]
-    stride: Ints = tp * cp ** inside[:, 0] * dp ** inside[:, 1] * pp ** inside[:, 2]
-    return stride
 
 
 def usual_schedule(vpp: int) -> Schedule:

@@ -32,11 +32,9 @@ class Word:
         Raises:
             ValueError: the value cannot be parsed; the message says why.
         """
-        return (
-            self.parse(rest.removeprefix(self.sign))
-            if rest.startswith(self.sign) and rest.isascii()
-            else None
-        )
+        if not (rest.startswith(self.sign) and rest.isascii()):
+            return None
+        return self.parse(rest.removeprefix(self.sign))
 
     def parse(self, text: str) -> Any:
         """Value in the text after the sign, as in `read`."""

@@ -213,25 +213,23 @@ class ContextSeconds:
     backward_hidden: Array
 
 
-def _gathers_context(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) whether context ranks gather the keys and values of a sequence."""
-    gathers: Bools = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index("all-gather"))
-    return gathers
+def exchanges_by(question: Question, columns: LayoutColumns, way: Context) -> Bools:
+    """(N,) whether context ranks exchange keys and values this way."""
+    exchanges: Bools = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index(way))
+    return exchanges
 
 
 def attention_calls(question: Question, columns: LayoutColumns) -> Ints:
     """(N,) calls of the attention kernel a pass: one per step of a ring, one per piece of a gathered
     sequence, else one."""
-    gathers = _gathers_context(question, columns)
+    gathers = exchanges_by(question, columns, "all-gather")
     return np.select([attends_in_steps(question, columns), gathers], [columns.cp, 2], default=1)
 
 
 def attends_in_steps(question: Question, columns: LayoutColumns) -> Bools:
     """(N,) whether attention works on the keys and values of one rank at a time."""
-    way = context_ways(question, columns)
-    gathers = (way == CONTEXTS.index("all-gather")) & question.stack.torch_context_parallel
-    steps: Bools = (columns.cp > 1) & (gathers | (way == CONTEXTS.index("ring")))
-    return steps
+    ring, gathers = (exchanges_by(question, columns, way) for way in ("ring", "all-gather"))
+    return ring | (gathers & question.stack.torch_context_parallel)
 
 
 def attended_width(question: Question) -> int:
@@ -244,7 +242,7 @@ def attended_width(question: Question) -> int:
 def gathered_elements(question: Question, columns: LayoutColumns) -> Array:
     """(N,) elements of the keys and values of an entire sequence that a rank holds for a block during
     attention, and again of their gradients in the backward pass; zero if they are not gathered."""
-    gathers = _gathers_context(question, columns)
+    gathers = exchanges_by(question, columns, "all-gather")
     whole = columns.cp * columns.tokens(question.training.sequence_length) / columns.tp
     return np.where(gathers, whole * attended_width(question), 0.0)
 
@@ -255,12 +253,11 @@ def context_seconds(
     """Seconds over the context-parallel groups, given the (N,) seconds of the attention kernels that can hide
     them."""
     sent, hidden = np.zeros((2, 2, len(columns)))  # forward and backward, (2, N) each
-    way = context_ways(question, columns)
-    for index, name in enumerate(CONTEXTS):
-        rows = (way == index) & (columns.cp > 1)
+    for way in CONTEXTS:
+        rows = exchanges_by(question, columns, way)
         if not rows.any():
             continue
-        passes = _context_messages(name, question, columns, group)
+        passes = _context_messages(way, question, columns, group)
         for number, (messages, kernels) in enumerate(zip(passes, (core_forward, core_backward), strict=True)):
             # share of blocks with attention
             parts = [(question.model.attention_share * seconds, share) for seconds, share in messages]
@@ -322,18 +319,18 @@ def _context_messages(
     keys_values = width * rank_bytes
     gathered = columns.cp * keys_values
     if way == "ring":
-        come = steps * point_to_point_seconds(keys_values, group, question.hardware), behind
+        exchange = steps * point_to_point_seconds(keys_values, group, question.hardware), behind
     else:
-        hides = question.stack.torch_context_parallel / columns.cp
-        come = all_gather_seconds(gathered, group, question.hardware), hides
+        first_step = question.stack.torch_context_parallel / columns.cp
+        exchange = all_gather_seconds(gathered, group, question.hardware), first_step
     if question.stack.torch_context_parallel:  # gradients in fp32 are passed on after each of c steps
         size = STATE_BYTES["fp32"] / question.training.element_bytes
-        one = point_to_point_seconds(size * width * rank_bytes, group, question.hardware)
-        return [come], [come, (steps * one, behind), (one, 0.0)]
+        step = point_to_point_seconds(size * width * rank_bytes, group, question.hardware)
+        return [exchange], [exchange, (steps * step, behind), (step, 0.0)]
     if way == "ring":
         backward = steps * point_to_point_seconds(2 * keys_values, group, question.hardware)
-        return [come], [(backward, behind)]
-    return [come], [come, (reduce_scatter_seconds(gathered, group, question.hardware), 0.0)]
+        return [exchange], [(backward, behind)]
+    return [exchange], [exchange, (reduce_scatter_seconds(gathered, group, question.hardware), 0.0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

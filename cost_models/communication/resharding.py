@@ -144,22 +144,16 @@ def _block_parts(model: TransformerSpec) -> Parts:
 def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dict[str, Array]]:
     """(R,) pipeline ranks, -1 for ranks without one; and for each part (R, 3, 2) begin and end along each
     direction."""
-    rank = np.arange(ranks)
-    at = {axis: rank // layout.stride(axis) % getattr(layout, axis) for axis in ("tp", "pp", "cp", "dp")}
-    order = layout.order.split("-")
-    inner, outer = sorted(("cp", "dp"), key=order.index)
+    rank, stride = np.arange(ranks), layout.stride("pp")
+    seat = rank // (stride * layout.pp) * stride + rank % stride  # in the stage, in order of rank
     shards = layout.shard_group if sharded else 1
-    shard = (at[inner] + getattr(layout, inner) * at[outer]) % layout.shard_group % shards
-    seat = np.zeros_like(rank)  # in the stage, in order of rank
-    for stage in range(layout.pp):
-        own = np.flatnonzero(at["pp"] == stage)
-        seat[own] = np.arange(len(own))
+    tensor_rank, shard = seat % layout.tp, seat // layout.tp % layout.shard_group % shards
     ep, etp = layout.ep, layout.expert_tp
     copies = int(LayoutColumns.of([layout]).expert_shard[0]) if sharded else 1
     expert, cut, one = (seat // etp % ep, ep), (seat // (etp * ep) % copies, copies), (0 * rank, 1)
-    tensor, across = (at["tp"], layout.tp), (shard, shards)
+    tensor, across = (tensor_rank, layout.tp), (shard, shards)
     parts = {
-        "columns": (one, (at["tp"] * shards + shard, layout.tp * shards), one),
+        "columns": (one, (tensor_rank * shards + shard, layout.tp * shards), one),
         "rows": (one, tensor, across),
         "whole": (one, across, one),
         "expert": (expert, (seat % etp, etp), cut),
@@ -169,7 +163,7 @@ def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dic
         part: np.stack([np.stack([place / n, (place + 1) / n], axis=-1) for place, n in along], axis=1)
         for part, along in parts.items()
     }
-    return np.where(rank < layout.num_gpus, at["pp"], -1), found
+    return np.where(rank < layout.num_gpus, rank // stride % layout.pp, -1), found
 
 
 def _moved_shares(before_R: Array, after_R: Array, per_node: int) -> Array:

@@ -36,14 +36,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns, first_of_each, over_distinct
-from cost_models.axes.layout import ranks_inside
 from cost_models.errors import InputError
 from cost_models.fabric.shares import FULL_SHARE, Share, shares
 from cost_models.specs.cluster import (
@@ -74,18 +72,15 @@ def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
     """Levels from the inside out; the last joins all GPUs of the cluster."""
     links, per_node = cluster.links, cluster.gpus_per_node
     if isinstance(links, LinkLevels):  # levels as given in the file
+        inside = len(links.inside)
+        sizes = [one.gpus or (one.nodes and one.nodes * per_node) for one in links.root]
         return tuple(
             link_level(
-                one.name,
-                one,
-                one.gpus or (one.nodes and one.nodes * per_node),
-                network=one in links.network,
-                opens=links.opens(at),
-                sharers=one.sharers or 1,
+                one.name, one, size, network=at >= inside, opens=links.opens(at), sharers=one.sharers or 1
             )
-            for at, one in enumerate(links.root)
+            for at, (one, size) in enumerate(zip(links.root, sizes, strict=True))
         )
-    node = link_level("node", links.intra_node, per_node)
+    node = link_level("node", links.intra_node, per_node, network=False)
     if links.inter_node is None:
         return (node,)
     levels, spreads = [node], cluster.oversubscription != 1
@@ -103,20 +98,12 @@ def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
 
 
 def link_level(
-    name: str,
-    link: LinkSpec,
-    gpus: int | None,
-    *,
-    network: bool = False,
-    opens: bool = True,
-    sharers: int = 1,
+    name: str, link: LinkSpec, gpus: int | None, *, network: bool, opens: bool = True, sharers: int = 1
 ) -> Level:
     """Level with the rates of a link that joins domains of `gpus` GPUs (None: all)."""
-    rates = {rate: getattr(link, rate) for rate in LinkSpec.model_fields}
-    sharers_or_all = sharers if opens else None
-    return Level.model_construct(
-        **rates, name=name, gpus=gpus, sharers=sharers_or_all, network=network, opens=opens
-    )
+    fields = {field: getattr(link, field) for field in LinkSpec.model_fields}
+    fields |= {"name": name, "gpus": gpus, "sharers": sharers if opens else None}
+    return Level.model_construct(**fields, network=network, opens=opens)
 
 
 def used_levels(cluster: ClusterSpec) -> tuple[Level, ...]:
@@ -272,8 +259,8 @@ def link_shares(cluster: ClusterSpec, places: Sequence[Ints]) -> list[Share]:
     first, kind = first_of_each(columns)
     rows = zip(*(column[first].tolist() for column in columns), strict=True)
     usual = astuple(FULL_SHARE)
-    found = [[astuple(share) for share in shares(fabric, *row)] for row in rows]
-    table = np.array(found, dtype=np.float64).reshape(len(found), len(fabric.levels), len(usual))
+    kinds = [[astuple(share) for share in shares(fabric, *row)] for row in rows]
+    table = np.array(kinds, dtype=np.float64).reshape(len(kinds), len(fabric.levels), len(usual))
     if (table == np.array(usual)).all():
         return [FULL_SHARE] * len(fabric.levels)
     return [Share(*table[kind, at].T) for at in range(len(fabric.levels))]
@@ -285,9 +272,9 @@ def fabric_of(cluster: ClusterSpec) -> Fabric:
 
     fabric, levels = fabric_of_lines(cluster.graph), levels_of(cluster)
     if len(levels) != len(fabric.levels):
-        told = ", ".join(level.name for level in fabric.levels)
+        names = ", ".join(level.name for level in fabric.levels)
         raise InputError(
-            f"`links` of `{cluster.name}` are {len(levels)} levels, its `graph` has {len(fabric.levels)}: {told}",
+            f"`links` of `{cluster.name}` are {len(levels)} levels, its `graph` has {len(fabric.levels)}: {names}",
             hint="write both anew: meshwright cluster --from-links FILE -o cluster.yaml",
         )
     return fabric
@@ -407,12 +394,11 @@ def axis_groups(cluster: ClusterSpec, columns: LayoutColumns) -> AxisGroups:
 
 
 def _axis_groups(cluster: ClusterSpec, x: LayoutColumns) -> AxisGroups:
-    world, ones = x.ranks, np.ones(len(x), dtype=np.int64)
-    stride_of = partial(ranks_inside, order=x.order, tp=x.tp, cp=x.cp, dp=x.dp, pp=x.pp)
+    world, piece, ones = x.ranks, x.stride("pp"), np.ones(len(x), dtype=np.int64)
 
     def in_stage(size: Ints, stride: Ints) -> Groups:
         """Groups of `size` ranks, `stride` apart as a stage counts them."""
-        return _groups(cluster, size, stride, stride_of("pp"), x.pp, world)
+        return _groups(cluster, size, stride, piece, x.pp, world)
 
     def replicas(size: Ints, stride: Ints, shard: Ints) -> ReplicaGroups:
         """Groups of `size` ranks, and their runs of `shard`."""
@@ -427,10 +413,8 @@ def _axis_groups(cluster: ClusterSpec, x: LayoutColumns) -> AxisGroups:
     if ((x.ep > 1) | (x.etp != x.tp)).any():
         etp = in_stage(x.etp, ones)
         experts = replicas(x.expert_replicas, x.etp * x.ep, x.expert_shard)
-    cp, pp = (
-        _groups(cluster, degree, stride_of(axis), world, ones, world)
-        for axis, degree in (("cp", x.cp), ("pp", x.pp))
-    )
+    cp = _groups(cluster, x.cp, x.stride("cp"), world, ones, world)
+    pp = _groups(cluster, x.pp, piece, world, ones, world)
     ep = in_stage(x.ep, x.etp)
     return AxisGroups(tp=tp, cp=cp, pp=pp, data=data, ep=ep, etp=etp, experts=experts)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from cost_models.arrays import Bools, Ints
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import OUTERMOST_REPLICAS, Layout, ranks_inside
+from cost_models.axes.layout import OUTERMOST_REPLICAS, Layout
 from cost_models.axes.offload.residency import offloads
 from cost_models.axes.rule import Words
 from cost_models.pipeline.pools import fewest_microbatches, parts_in, with_microbatches
@@ -45,12 +45,8 @@ def _fills(question: Question, x: LayoutColumns, axis: Literal["pp", "dp"], size
     gpus_K1 = np.array([pool.cluster.num_gpus for pool in question.pools])[:, None]
     divides: Bools = (gpus_K1 % size == 0).all(axis=0)
     plain: Bools = is_scheduled(x, PLAIN) & (x.vpp == 1)
-    return divides & _is_outermost(axis, x, size) & plain
-
-
-def _is_outermost(axis: Literal["pp", "dp"], x: LayoutColumns, size: Ints) -> Bools:
-    side_by_side: Bools = ranks_inside(axis, x.order, x.tp, x.cp, x.dp, x.pp) == size
-    return side_by_side
+    outermost: Bools = x.stride(axis) == size
+    return divides & outermost & plain
 
 
 def pool_objections(question: Question, layout: Layout) -> list[Words]:
@@ -79,7 +75,7 @@ def _stage_objections(
     """Problems of pipeline ranks of `size` GPUs, of which pools have the `right` numbers; empty: none divides them."""
     if words := _written_schedule(layout):
         yield Words(f"{words} needs equal stages, and pools of different GPUs have none", "use 1f1b or gpipe")
-    outermost = _is_outermost("pp", LayoutColumns.of([layout]), np.array([size]))[0]
+    outermost = layout.stride("pp") == size
     if not outermost:
         text = f"`order={layout.order}` spreads each pipeline rank, and each lies in one pool"
         yield Words(text, "use an order that ends with pp")
@@ -109,7 +105,7 @@ def _replica_objections(
     if layout.tp * layout.cp % (layout.ep * layout.expert_tp):
         text = f"ep{layout.ep} x etp{layout.expert_tp} trades tokens between replicas, and {different}"
         yield Words(text, f"keep ep x etp within the {layout.tp * layout.cp} ranks of tp x cp")
-    if not _is_outermost("dp", LayoutColumns.of([layout]), np.array([size]))[0]:
+    if layout.stride("dp") != size:
         text = f"`order={layout.order}` spreads each replica, and each lies in one pool"
         yield Words(text, f"write `order={OUTERMOST_REPLICAS}`")
     batch, least = question.training.global_batch, fewest_microbatches(layout)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from cost_models.axes.layout import Layout, parse_layout, ranks_inside
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout, parse_layout
 from cost_models.reliability.job import group_sizes
 from cost_models.specs.choices import ORDERS, Order
 from executor.mesh import (
@@ -36,10 +36,9 @@ def test_places_are_as_far_apart_as_the_cost_model_says(order: Order) -> None:
     layout = layout_in(order)
     places = rank_places(layout)
     assert sorted(places.flatten().tolist()) == list(range(48))
-    degrees = {axis: np.array([getattr(layout, axis)]) for axis in ("tp", "cp", "dp", "pp")}
-    index = np.array([ORDERS.index(layout.order)])
+    columns = LayoutColumns.of([layout])
     for at, axis in enumerate(AXES):
-        stride = 1 if axis == "tp" else int(ranks_inside(axis, index, **degrees)[0])
+        stride = 1 if axis == "tp" else int(columns.stride(axis)[0])
         assert set(torch.diff(places, dim=at).flatten().tolist()) == {stride}
 
 

@@ -54,17 +54,18 @@ def ranks_on_host(question: Question, columns: LayoutColumns) -> Ints:
     return np.minimum(columns.ranks, question.cluster.gpus_per_node)
 
 
-def _fullest_rank(
-    question: Question, columns: LayoutColumns, value_of: Callable[[str, bool], Array]
-) -> Array:
-    """(N,) sum over the parameters of the rank that holds most, where `value_of` gives a parameter's
-    contribution by residency and for routed experts or other parameters.
+ValueOf = Callable[[Question, LayoutColumns, str, bool], Array]
+"""(N,) value of a parameter of a block with a residency, for routed experts (True) or other parameters."""
+
+
+def _fullest_rank(question: Question, columns: LayoutColumns, value_of: ValueOf) -> Array:
+    """(N,) sum of `value_of` over the parameters of the rank that holds most.
 
     Blocks are spread evenly; the larger of embedding and head is added if the ends are offloaded like blocks.
     """
     rank, blocks = np.zeros(len(columns)), _most_blocks(question, columns)
     for experts, size in block_parameters(question, columns):
-        values = {part: value_of(part, experts) for part in get_args(Residency)}
+        values = {part: value_of(question, columns, part, experts) for part in get_args(Residency)}
         layer, besides = over_residencies(columns, values)
         rank = rank + (blocks * layer + besides) * size
         if not experts:
@@ -94,9 +95,7 @@ def host_bytes(
     if not offloads(columns).any():
         kept = question.training.reference == "host"
         return kept * blocks * reference_bytes(question, columns) * ranks_here
-    rank = _fullest_rank(
-        question, columns, lambda part, experts: _bytes_off_device(question, columns, part, experts=experts)
-    )
+    rank = _fullest_rank(question, columns, _bytes_off_device)
     rank = rank * question.stack.host_buffers + drive_buffer_bytes(question, columns)
     rank = rank + _staging_bytes(question, columns, blocks)
     if (away := rest_is(columns, "activations")).any():
@@ -112,14 +111,17 @@ def host_bytes(
 def reference_bytes(question: Question, columns: LayoutColumns) -> Array:
     """(N,) bytes of a rank's part of a reference model's block, in the type of training; under ZeRO-3 its
     shard."""
-    sizes = [
-        size / columns.shards(experts=experts, zero=3)
-        for experts, size in block_parameters(question, columns)
-    ]
-    return question.training.element_bytes * sum(sizes, np.zeros(len(columns)))
+    shards = block_shards(question, columns, zero=3)
+    return question.training.element_bytes * sum(shards, np.zeros(len(columns)))
 
 
-def _bytes_off_device(question: Question, columns: LayoutColumns, part: str, *, experts: bool) -> Array:
+def block_shards(question: Question, columns: LayoutColumns, *, zero: int) -> list[Array]:
+    """Parameters of a block on a rank as ZeRO divides them from stage `zero` on, (N,): of others, of experts."""
+    sizes = block_parameters(question, columns)
+    return [size / columns.shards(experts=experts, zero=zero) for experts, size in sizes]
+
+
+def _bytes_off_device(question: Question, columns: LayoutColumns, part: str, experts: bool) -> Array:
     """(N,) bytes in host memory per parameter of a block with a residency."""
     if part == RESIDENT:
         return np.zeros(len(columns))
@@ -131,7 +133,7 @@ def _bytes_off_device(question: Question, columns: LayoutColumns, part: str, *, 
     copied = full.worked_on if part == STATES else 0.0  # weights on both sides
     away = full.total - left.total + np.where(scattered, full.reduced, 0.0) + copied
     away = away + _rounding_bytes(question, columns, part, experts=experts)
-    return away - drive_parameter_bytes(question, columns, part, experts=experts)[0]
+    return away - drive_parameter_bytes(question, columns, part, experts)
 
 
 def _rounding_bytes(question: Question, columns: LayoutColumns, part: str, *, experts: bool) -> Array:
@@ -177,33 +179,22 @@ def _staging_bytes(question: Question, columns: LayoutColumns, blocks: Ints) -> 
 # ---------------------------------------------------------------- drives
 
 
-def drive_parameter_bytes(
-    question: Question, columns: LayoutColumns, part: str, *, experts: bool
-) -> tuple[Array, Array]:
-    """Bytes that a step writes to and reads from the drive, per parameter of a block with this residency, (N,) each;
-    zero for residencies that the CPU does not update."""
-    nothing = np.zeros(len(columns))
+def drive_parameter_bytes(question: Question, columns: LayoutColumns, part: str, experts: bool) -> Array:
+    """(N,) bytes on the drive, which a step writes, per parameter of a block with this residency; zero for residencies
+    that the CPU does not update."""
     if part not in UPDATED_BY_CPU or not columns.offload_drive.any():
-        return nothing, nothing
-    use, on_drive = question.stack.drive, columns.offload_drive > 0
-    states = state_bytes(question, columns, experts=experts)
-    fp32 = FP32 / columns.shards(experts=experts, zero=1)
+        return np.zeros(len(columns))
+    states, use = state_bytes(question, columns, experts=experts), question.stack.drive
+    gradients = use.gradients * (FP32 / columns.shards(experts=experts, zero=1))
     stored = states.optimizer + (states.worked_on if part == STATES else 0.0)
-    stored = np.where(on_drive, stored + use.gradients * fp32, 0.0)
-    weights_there = (part == STATES) | (states.worked_on == 0)
-    return stored, stored + np.where(on_drive & weights_there, use.rereads_weights * fp32, 0.0)
+    return np.where(columns.offload_drive > 0, stored + gradients, 0.0)
 
 
 def drive_bytes(question: Question, columns: LayoutColumns) -> Array:
     """(N,) bytes on the drives of one host, each of whose ranks counts as the fullest."""
     if not columns.offload_drive.any():
         return np.zeros(len(columns))
-    rank = _fullest_rank(
-        question,
-        columns,
-        lambda part, experts: drive_parameter_bytes(question, columns, part, experts=experts)[0],
-    )
-    return rank * ranks_on_host(question, columns)
+    return _fullest_rank(question, columns, drive_parameter_bytes) * ranks_on_host(question, columns)
 
 
 def drive_step_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:
@@ -211,9 +202,12 @@ def drive_step_bytes(question: Question, columns: LayoutColumns) -> tuple[Array,
     it writes."""
     read = written = np.zeros(len(columns))
     for experts, parameters_of in rank_parameters(question, columns):
+        reread = question.stack.drive.rereads_weights * (FP32 / columns.shards(experts=experts, zero=1))
+        no_copy = state_bytes(question, columns, experts=experts).worked_on == 0
         for part in UPDATED_BY_CPU:
-            stored, fetched = drive_parameter_bytes(question, columns, part, experts=experts)
-            read = read + parameters_of[part] * fetched
+            stored = drive_parameter_bytes(question, columns, part, experts)
+            weights_there = (columns.offload_drive > 0) & ((part == STATES) | no_copy)
+            read = read + parameters_of[part] * (stored + np.where(weights_there, reread, 0.0))
             written = written + parameters_of[part] * stored
     return read, written
 
@@ -228,15 +222,11 @@ def drive_buffer_bytes(question: Question, columns: LayoutColumns) -> Array:
     if not on_drive.any() or not use.buffers:
         return np.zeros(len(columns))
 
-    def updated(part: str, experts: bool) -> Array:
+    def updated(question: Question, columns: LayoutColumns, part: str, experts: bool) -> Array:
         own = on_drive & (part in UPDATED_BY_CPU)
         return np.where(own, 1 / columns.shards(experts=experts, zero=1), 0.0)
 
     most: Array = np.minimum(use.chunk, _fullest_rank(question, columns, updated))
     if use.block_chunks:
-        sizes = [
-            size / columns.shards(experts=experts, zero=1)
-            for experts, size in block_parameters(question, columns)
-        ]
-        most = np.minimum(most, np.max(sizes, axis=0) / use.block_chunks)
+        most = np.minimum(most, np.max(block_shards(question, columns, zero=1), axis=0) / use.block_chunks)
     return use.buffers * FP32 * most

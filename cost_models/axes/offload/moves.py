@@ -131,7 +131,7 @@ class _Lanes:
         blocks = Counter(self.lives.values())
         traffic = gradient_traffic(question, columns, STREAMED, experts=False)
         trips = int(traffic.trips[0])
-        downs = blocks[STREAMED] * trips
+        loads, downs = sum(len(turn.before) for turn, _, _ in self.turns), blocks[STREAMED] * trips
         added = float(traffic.sums[0]) * ADDED_BYTES / ADAM_BYTES
         adding = added / (added + (1 / float(columns.shard[0]) if layout.zero else 1.0))
 
@@ -141,9 +141,7 @@ class _Lanes:
         self._down_from = layout.microbatches(question.training.global_batch) - trips
         """Microbatch from which gradients of streamed blocks are copied to the host."""
         self._seconds: dict[tuple[str, str, str], float] = {
-            ("up", "weights", STREAMED): each(
-                STREAMED, "up", sum(len(turn.before) for turn, _, _ in self.turns)
-            ),
+            ("up", "weights", STREAMED): each(STREAMED, "up", loads),
             ("up", "weights", STATES): each(STATES, "back", blocks[STATES]),
             ("up", "states", PARKED): each(PARKED, "back", blocks[PARKED]),
             ("down", "states", PARKED): each(PARKED, "back", blocks[PARKED]),
@@ -155,17 +153,13 @@ class _Lanes:
             ("update", "update", STREAMED): each(STREAMED, "update", blocks[STREAMED], 1 - adding),
         }
         """Seconds by lane, tensor or task, and residency of the block."""
-        updated = max(blocks[STATES] + blocks[STREAMED], 1)
-        self._read, self._write = (
-            float(own[0]) / updated for own in (by_part[STATES].read, by_part[STATES].write)
-        )
+        updated = blocks[STATES] + blocks[STREAMED]
+        self._read, self._write = each(STATES, "read", updated), each(STATES, "write", updated)
         moved = activation_bytes(question, columns).block[0] / link_rate(question, columns)[0]
         stages = zip(layout.layers, layout.stage_recompute, strict=True)
         policies = [policy for blocks, text in stages for policy in policy_of_blocks(blocks, text)]
-        self._activations = [
-            float(moved[RECOMPUTE_POLICIES.index(policy)]) * bool(layout.offload.activations)
-            for policy in policies
-        ]
+        by_policy = dict(zip(RECOMPUTE_POLICIES, moved * bool(layout.offload.activations), strict=True))
+        self._activations = [float(by_policy[policy]) for policy in policies]
         """Seconds by block, of a microbatch one way."""
 
     def carry_out(self) -> list[MoveSpan]:

@@ -188,12 +188,10 @@ def residencies(layout: Layout, blocks: int) -> list[Residency]:
 
     A rank with fewer blocks than the counts name, in a pipeline of uneven stages, has the last of them.
     """
-    offload, away = layout.offload, (STATES, PARKED, STREAMED)
-    left = max(0, blocks - offload.named)
-    rest = next((part for part in away if getattr(offload, part) >= EVERY), RESIDENT)
-    lives = [RESIDENT] * (left if rest == RESIDENT else 0)
-    for part in away:
-        lives += [part] * (left if part == rest else getattr(offload, part))
+    counts = dict(zip((STATES, PARKED, STREAMED), layout.offload, strict=False))
+    rest = next((part for part, count in counts.items() if count >= EVERY), RESIDENT)
+    counts = {RESIDENT: 0} | counts | {rest: max(0, blocks - layout.offload.named)}
+    lives = [part for part, count in counts.items() for _ in range(count)]
     return lives[len(lives) - blocks :]
 
 
