@@ -63,9 +63,8 @@ def _narrow_states(training: TrainingSpec) -> bool:
 
 
 def _fp8_sides(question: Question, layout: Layout) -> Words:
-    odd = dict.fromkeys(
-        f"{side[0]:g}" for side in _sides(question, LayoutColumns.of([layout])) if side[0] % _FP8_SIDE
-    )
+    sides = _sides(question, LayoutColumns.of([layout]))
+    odd = dict.fromkeys(f"{side[0]:g}" for side in sides if side[0] % _FP8_SIDE)
     degrees = f"tp{layout.tp} cp{layout.cp}" if layout.cp > 1 else f"tp{layout.tp}"
     text = f"products in fp8 take sides of whole sixteens, and with {degrees} some are {', '.join(odd)}"
     return Words(text, f"choose other degrees, or {IN_16_BITS}")
@@ -93,11 +92,10 @@ def _another_model(question: Question, layout: Layout) -> Words:
 
 def _positions(question: Question, layout: Layout) -> Words:
     model, length = question.model, question.training.sequence_length
-    text = (
-        f"`{model.name}` has {model.longest_sequence:,} learned positions; sequences have {length:,} tokens"
-    )
+    text = f"`{model.name}` has {model.longest_sequence:,} learned positions; sequences have"
     needed = length + model.max_positions - model.longest_sequence
-    return Words(text, f"shorten the sequence, or write `max_positions: {needed}` in a model file of yours")
+    hint = f"shorten the sequence, or write `max_positions: {needed}` in a model file of yours"
+    return Words(f"{text} {length:,} tokens", hint)
 
 
 def sequence_ranks(layout: Layout) -> str:
@@ -107,9 +105,8 @@ def sequence_ranks(layout: Layout) -> str:
 
 def _routed_parts(question: Question, layout: Layout) -> Words:
     text = f"the executor has each of tp{layout.tp} ranks route its part of a sequence"
-    return Words(
-        f"{text}; {sequence_ranks(layout)} does not divide {question.training.sequence_length} tokens"
-    )
+    length = question.training.sequence_length
+    return Words(f"{text}; {sequence_ranks(layout)} does not divide {length} tokens")
 
 
 def _parallel_block_is_split(question: Question, layout: Layout) -> Words:
@@ -342,8 +339,9 @@ def _any_positive(x: LayoutColumns, axis: str, parts: Iterable[str]) -> Bools | 
 def _stack_lacks_offload(question: Question, layout: Layout) -> Words:
     stack = question.stack
     kept = either([f"`{one}`" for one in stack.residencies]) if stack.residencies else "nothing"
-    wanted = [part for part, count in zip(Offload._fields, layout.offload, strict=True) if count]
-    lacking = [part for part in wanted if part not in stack.residencies]
+    lacking = [
+        part for part, count in layout.offload._asdict().items() if count and part not in stack.residencies
+    ]
     if lacking == ["drive"]:
         text = f"software stack `{stack.name}` cannot keep states on a drive"
         return Words(text, "leave out `drive`; `--stack` names another")

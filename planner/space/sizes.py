@@ -183,11 +183,9 @@ def resized(question: Q, gpus: int, global_batch: int | None = None) -> Q:
     """The question on another number of GPUs, and with another batch if given."""
     cluster = question.cluster
     per_node = min(gpus, cluster.gpus_per_node)
-    training = question.training
-    if global_batch is not None:
-        training = training.model_copy(update={"global_batch": global_batch})
+    batch = {} if global_batch is None else {"global_batch": global_batch}
     sized = cluster.model_copy(update={"gpus_per_node": per_node, "nodes": gpus // per_node})
-    return replace(question, cluster=sized, training=training)
+    return replace(question, cluster=sized, training=question.training.model_copy(update=batch))
 
 
 By = Literal["depth", "width", "sequence"]
