@@ -34,7 +34,7 @@ _BEFORE_COUNT = ("if", "elif", "while", "until", "!", "{", "then", "do", "else")
 
 
 class Piece(NamedTuple):
-    """A part of a word."""
+    """A part of a bash word, quoted or not, such as plain text or one expansion."""
 
     text: str
     quoted: bool
@@ -43,7 +43,7 @@ class Piece(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Words of a command, and the mark that ends it: `&&`, `;;`, a new line, or nothing."""
+    """One bash command as words, with the mark that ends it (`&&`, `;;`, a new line, or nothing)."""
 
     words: list[Word]
     end: str
@@ -53,14 +53,14 @@ class Line(NamedTuple):
 
 @dataclass(slots=True)
 class Word:
-    """One word, or an array of words behind `NAME=`."""
+    """One bash word as quoted and unquoted pieces, or the array behind `NAME=`."""
 
     pieces: list[Piece] = field(default_factory=list)
     array: list[Word] | None = None
 
     @property
     def start(self) -> str:
-        """Unquoted text before the first quote or expansion."""
+        """Unquoted text of the word before the first quote or expansion; empty if it starts with either."""
         first = self.pieces[0] if self.pieces else Piece("", False)
         return "" if first.expands or first.quoted else first.text
 
@@ -70,31 +70,34 @@ def _missing(closing: str) -> InputError:
 
 
 class _Reader:
-    """Reads a text from left to right."""
+    """Splits a bash text into commands and words, from left to right."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
 
     def peek(self, ahead: int = 0) -> str:
-        """A character to come; empty at the end."""
+        """The character `ahead` places after the current position; empty at the end of the text."""
         return self.text[self.at + ahead : self.at + ahead + 1]
 
     def take(self, pattern: re.Pattern[str]) -> str:
-        """Pass over the match of a pattern here and return it; empty where there is none."""
+        """Match a pattern at the current position, move behind the match and return it; empty without a
+        match."""
         if (match := pattern.match(self.text, self.at)) is None:
             return ""
         self.at = match.end()
         return match[0]
 
     def until(self, end: str) -> str:
-        """Pass over a mark and return the text before it. Raises InputError where it never comes."""
+        """Return the text up to the next mark `end`, and move behind the mark. Raises InputError where it never
+        comes."""
         if (stop := self.text.find(end, self.at)) < 0:
             raise _missing(end)
         text, self.at = self.text[self.at : stop], stop + len(end)
         return text
 
     def enclosed(self, opening: str, closing: str, missing: str) -> None:
-        """Pass over a bracket with its contents. Raises InputError where it never closes."""
+        """Move behind the bracket that closes the one at the current position. Raises InputError where it never
+        closes."""
         depth = 0
         while char := self.peek():
             depth += (char == opening) - (char == closing)
@@ -104,7 +107,7 @@ class _Reader:
         raise _missing(missing)
 
     def lines(self) -> list[Line]:
-        """The commands up to the end."""
+        """All commands from the current position to the end of the text."""
         lines: list[Line] = []
         words: list[Word] = []
         dropped = testing = False  # the word behind `>` is a file; inside `[[ .. ]]` marks are words
@@ -138,7 +141,7 @@ class _Reader:
         return [*lines, Line(words, "")]
 
     def _array(self) -> list[Word]:
-        """Words up to the bracket that closes an array."""
+        """Words of a bash array, up to the closing bracket."""
         words: list[Word] = []
         dropped = False
         while self.peek():
@@ -155,7 +158,7 @@ class _Reader:
         raise _missing(")")
 
     def _document(self, end: str, tabs: bool) -> str:
-        """Lines of a here-document; its end, a line equal to `end`, is passed over."""
+        """Text of a here-document; moves behind the line that equals `end`."""
         lines: list[str] = []
         while self.at < len(self.text):
             stop = self.text.find("\n", self.at)
@@ -167,7 +170,7 @@ class _Reader:
         return "\n".join(lines)
 
     def word(self, *, arrays: bool) -> Word:
-        """One word; with arrays, `NAME=(..)` is one."""
+        """Read one bash word; if `arrays`, an assignment `NAME=(..)` counts as one word."""
         word = Word()
         while (char := self.peek()) and char not in " \t\r\n;&|()<>":
             if char in "'" + OPEN:
@@ -192,7 +195,7 @@ class _Reader:
         return word
 
     def as_one_word(self) -> Word:
-        """The remaining text as a single word."""
+        """The remaining text as a single word, with blanks and marks as quoted pieces."""
         word = Word()
         while self.at < len(self.text):
             word.pieces += self.word(arrays=False).pieces
@@ -232,27 +235,28 @@ class _Reader:
 
 
 def lines_of(text: str) -> list[Line]:
-    """The commands of a bash text. Raises InputError where a quote or bracket never closes."""
+    """Split a bash text into commands. Raises InputError where a quote or bracket never closes."""
     return _Reader(text).lines()
 
 
 def word_of(text: str) -> Word:
-    """A text as one word, blanks and marks within. Raises InputError where a quote or bracket never closes."""
+    """Parse a text as a single bash word, in which blanks and marks do not separate words. Raises InputError
+    where a quote or bracket never closes."""
     return _Reader(text).as_one_word()
 
 
 def may_hold_arguments(word: str) -> bool:
-    """Whether a word is an unknown expansion alone, which may be several words."""
+    """Whether a word consists of one unknown expansion, which a shell might split into several arguments."""
     return word.startswith(OPEN) and word.endswith(CLOSE)
 
 
 def is_decided(word: str) -> bool:
-    """Whether a word has no unknown expansion."""
+    """Whether the value of a word is known, without an unknown expansion."""
     return OPEN not in word
 
 
 def plain(word: str) -> str:
-    """A word as the script writes it, without marks."""
+    """A word as the script writes it, without the characters that mark unknown expansions."""
     return word.replace(OPEN, "").replace(CLOSE, "")
 
 
@@ -277,7 +281,7 @@ _DEEPEST_EXPANSION = 8
 
 
 def _quotient(left: int, right: int) -> int:
-    """Division towards zero, as a shell divides."""
+    """Integer quotient rounded towards zero, as a shell divides."""
     quotient = abs(left) // abs(right)
     return quotient if (left < 0) == (right < 0) else -quotient
 
@@ -299,7 +303,7 @@ _OPERATIONS: Mapping[type[ast.AST], Callable[[int, int], int]] = {
 
 @dataclass(slots=True)
 class Values:
-    """Variables of a script with their values, as far as they are known."""
+    """Known values of a script's variables at the current line."""
 
     variables: dict[str, list[str]] = field(default_factory=dict)
     """Variable → value, or elements of an array."""
@@ -308,14 +312,14 @@ class Values:
     assumptions: dict[str, None] = field(default_factory=dict)
 
     def assign(self, name: str, values: list[str], *, appends: bool = False) -> None:
-        """Set a variable, or append to it. Raises InputError where it grows beyond reason."""
+        """Set a shell variable, or append to it. Raises InputError where it grows beyond reason."""
         prefix = self.variables.get(name, []) if appends else []
         self.variables[name] = UNKNOWN if prefix == UNKNOWN else values
         if sum(map(len, self.variables[name])) > _MOST_TEXT:
             raise InputError(f"`{name}` grows beyond {_MOST_TEXT:,} characters")
 
     def expand(self, word: Word) -> list[str]:
-        """The words that a command gets for a word: none, one or several."""
+        """Expand a bash word into the arguments that the command gets (none, one or several)."""
         words: list[str] = []
         open_: str | None = None
         for piece in word.pieces:
@@ -334,11 +338,11 @@ class Values:
         return words if open_ is None else [*words, open_]
 
     def text(self, word: Word) -> str:
-        """A word that is not split into several."""
+        """Expand a word into one string, as if it were quoted."""
         return " ".join(self.expand(Word([Piece(one.text, True, one.expands) for one in word.pieces])))
 
     def _fill(self, text: str, depth: int) -> str:
-        """A text with the values of its expansions."""
+        """Replace the expansions in a text by their values."""
         if depth > _DEEPEST_EXPANSION:
             return f"{OPEN}{text[:40]}{CLOSE}"
         parts: list[str] = []
@@ -347,7 +351,8 @@ class Values:
         return "".join(parts)
 
     def _value(self, text: str, depth: int = 0) -> tuple[list[str], bool]:
-        """Values of an expansion, and whether each is a word of its own."""
+        """Values of one expansion, and whether it is a list (`$@`, `${A[@]}`) whose values stay separate words
+        in quotes."""
         if text in ("$@", "$*", "${@}", "${*}"):
             self.assumptions[_NO_ARGUMENTS] = None
             return [], True
@@ -375,7 +380,7 @@ class Values:
         return [str(len(values) if listed else len("".join(values)))], False
 
     def _elements(self, name: str, at: str | None, depth: int) -> list[str] | None:
-        """The value of a variable, or elements of an array; None: the script never assigns it."""
+        """The value of a variable or elements of an array; None if the script never assigns the variable."""
         table = self.tables.get(name)
         if name not in self.variables and table is None:
             return None
@@ -395,7 +400,8 @@ class Values:
         return UNKNOWN if index is None else values[index : index + 1] if index >= 0 else values[index:][:1]
 
     def _changed(self, parameter: re.Match[str], values: list[str] | None, depth: int) -> list[str] | None:
-        """Values behind `:-`, `,,`, `:0:2` and the like; None: only the shell knows."""
+        """Values of a parameter after an operator such as `:-`, `,,` or `:0:2`; None if only the shell
+        knows."""
         how, operand = parameter["how"], parameter["rest"]
         if values == UNKNOWN or (values is None and how is None):
             return None
@@ -431,7 +437,8 @@ class Values:
         return None
 
     def assume_unset(self, word: Word) -> None:
-        """Take variables that a script tests and never assigns as empty."""
+        """Treat variables that a test reads and the script never assigns as empty, and record the
+        assumption."""
         for piece in word.pieces:
             variable = _PLAIN_VARIABLE.fullmatch(piece.text) if piece.expands else None
             if variable is not None and self._elements(variable[1], None, 0) is None:
@@ -446,7 +453,7 @@ class Values:
             self.assumptions[f"`{name}` is not set{consequence}"] = None
 
     def number(self, text: str, depth: int = 0) -> int | None:
-        """The value of arithmetic on whole numbers; None: only the shell knows."""
+        """The value of integer arithmetic; None if only the shell knows."""
         filled = _NAME.sub(lambda name: self._operand(name[0]), self._fill(text, depth))
         if OPEN in filled or len(filled) > 1000:
             return None
@@ -464,7 +471,8 @@ class Values:
 
 
 def _trimmed(values: list[str], how: str, pattern: str) -> list[str] | None:
-    """Values without a beginning (`#`) or an end (`%`): a plain text, or one up to a plain mark (`##*/`, `%.*`)."""
+    """Values without a prefix (`#`) or a suffix (`%`), which is a plain text, or one up to a plain mark
+    (`##*/`, `%.*`); None for other patterns."""
     mark = pattern.replace("*", "", 1)
     if re.search(r"[*?\[\]$\\`]", mark) or not mark:
         return None
@@ -478,7 +486,8 @@ def _trimmed(values: list[str], how: str, pattern: str) -> list[str] | None:
 
 
 def _computed(node: ast.expr) -> int:
-    """The value of arithmetic. Raises ValueError where it is something else, or beyond what a shell counts to."""
+    """Evaluate integer arithmetic, given as a syntax tree. Raises ValueError where it is something else, or
+    beyond what a shell counts to."""
     match node:
         case ast.Constant(value=int(value)) if not isinstance(value, bool):
             number = value
@@ -520,22 +529,22 @@ _MOST_WORDS = 200
 
 
 def all_of(left: Truth, right: Truth) -> Truth:
-    """Three-valued and."""
+    """Logical "and" of two values that may be unknown (None)."""
     return False if left is False or right is False else None if left is None or right is None else True
 
 
 def any_of(left: Truth, right: Truth) -> Truth:
-    """Three-valued or."""
+    """Logical "or" of two values that may be unknown (None)."""
     return negation(all_of(negation(left), negation(right)))
 
 
 def negation(truth: Truth) -> Truth:
-    """Three-valued not."""
+    """Logical "not" of a value that may be unknown (None)."""
     return None if truth is None else not truth
 
 
 def exit_status(words: Sequence[Word], values: Values) -> Truth:
-    """Whether a command succeeds, None where its words do not decide it."""
+    """Whether a bash command succeeds; None if its words do not decide that."""
     start = words[0].start
     if start == COUNT:
         number = values.number(words[1].pieces[0].text) if len(words) == 2 else None
@@ -552,13 +561,13 @@ def exit_status(words: Sequence[Word], values: Values) -> Truth:
 
 
 class _Test:
-    """Recursive descent over the words of a test."""
+    """Recursive-descent evaluation of a bash test, `[ .. ]` or `[[ .. ]]`."""
 
     def __init__(self, words: list[Word], values: Values, *, patterns: bool) -> None:
         self.words, self.values, self.patterns, self.at = words, values, patterns, 0
 
     def all(self) -> Truth:
-        """The whole test."""
+        """Truth of the complete test; None if unknown or not understood."""
         truth = self._or()
         return truth if self.at == len(self.words) else None
 
@@ -622,7 +631,7 @@ class _Test:
 
 
 def take_effect(words: list[str], runs: Truth, values: Values) -> None:
-    """Change variables as a builtin does that runs (`runs`), or may run (None)."""
+    """Change variables as a shell builtin does (`read`, `eval`, `unset`, ...); `runs` is None if it may run."""
     forgotten: list[str] = []
     if words[0] in CALLS:
         text = plain(" ".join(words))[:60]
@@ -639,7 +648,7 @@ def take_effect(words: list[str], runs: Truth, values: Values) -> None:
 
 
 def forget_incremented(text: str, values: Values) -> None:
-    """Mark variables that `((N++))` changes as unknown."""
+    """Mark the variables of an arithmetic expression that assigns (`((N++))`) as unknown."""
     if re.search(r"(?<![=!<>])=(?!=)|\+\+|--", text):
         for name in _NAME.findall(text):
             values.assign(name, UNKNOWN)
@@ -654,7 +663,7 @@ _DEEPEST_SCRIPT = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One command of a script."""
+    """One command of a script, with its expanded words and its environment."""
 
     words: tuple[str, ...]
     environment: dict[str, str]
@@ -665,7 +674,7 @@ class Command:
 
 @dataclass(slots=True)
 class _Frame:
-    """An open branch, loop or group, or the whole script."""
+    """An open `if`, loop, `case`, subshell or group, or the entire script."""
 
     kind: str
     outer: Truth
@@ -684,7 +693,7 @@ class _Frame:
 
 @dataclass(slots=True)
 class _Script:
-    """State of a script that is read line by line."""
+    """Interpreter state of a bash script that is read line by line."""
 
     values: Values = field(default_factory=Values)
     commands: list[Command] = field(default_factory=list)
@@ -702,11 +711,11 @@ class _Script:
 
     @property
     def runs(self) -> Truth:
-        """Whether the next command runs."""
+        """Whether the next command runs; None if unknown."""
         return all_of(self.frames[-1].runs, self.gate)
 
     def read(self, text: str, nested: int = 0) -> None:
-        """Read a text line by line."""
+        """Interpret a bash text and collect the commands that it runs."""
         for line in lines_of(text):
             if self.ended:
                 return
@@ -716,14 +725,15 @@ class _Script:
                 self._document(document, nested)
 
     def _inner(self, text: str, nested: int, values: Values, runs: Truth, starter: tuple[str, ...]) -> None:
-        """Read a script within the script, up to a depth."""
+        """Interpret a script within the script, at most `_DEEPEST_SCRIPT` levels deep."""
         if nested < _DEEPEST_SCRIPT:
             frames = [_Frame("whole", runs, runs)]
             inner = _Script(values=values, commands=self.commands, frames=frames, starter=starter)
             inner.read(text, nested + 1)
 
     def _document(self, text: str, nested: int) -> None:
-        """Lines that a command reads: perhaps a script of their own, whose assignments do not stay."""
+        """Interpret a here-document as a script, if it parses as one; its assignments are dropped
+        afterwards."""
         values = replace(self.values, variables=dict(self.values.variables), tables=dict(self.values.tables))
         command_count = len(self.commands)
         try:
@@ -819,7 +829,8 @@ class _Script:
         return bool(words)
 
     def _pattern(self, frame: _Frame, words: list[Word], end: str) -> bool:
-        """Read patterns of a branch of `case`. Returns whether the line held nothing else."""
+        """Read the patterns of one branch of `case`, and set whether the branch runs. Returns whether the line
+        held nothing else."""
         if words and words[0].start == "esac":
             return False
         frame.patterns += words
@@ -837,7 +848,8 @@ class _Script:
         return True
 
     def _command(self, words: list[Word], nested: int) -> Truth:
-        """Read assignments and a command. Returns whether the command succeeds."""
+        """Apply the assignments of one simple command and record the command. Returns whether the command
+        succeeds."""
         runs = self.runs
         if words[0].start == COUNT:
             forget_incremented(words[0].pieces[1].text, self.values)
@@ -897,7 +909,7 @@ class _Script:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """A bash text that was read."""
+    """The commands of a bash script, with variables at its end and assumptions about its environment."""
 
     commands: tuple[Command, ...]
     assumptions: tuple[str, ...]
@@ -907,7 +919,7 @@ class Script:
 
 
 def read_script(text: str, environment: Mapping[str, str] | None = None) -> Script:
-    """Read a bash text that is started in an environment: its commands, with known values filled in.
+    """Find the commands that a bash script runs, with known values filled in, given its environment variables.
 
     Raises:
         InputError: a quote or a bracket never closes.

@@ -44,7 +44,7 @@ trainer whose own stack has the same value, unless the exporter has a setting fo
 
 
 class Job(NamedTuple):
-    """A question and the layout that answers it, to be exported."""
+    """A training question (model, cluster, training, stack) and the layout to export for it."""
 
     question: Question
     layout: Layout
@@ -63,17 +63,17 @@ class Job(NamedTuple):
 
     @property
     def context(self) -> str:
-        """Kind of context parallelism; empty without context ranks."""
+        """Kind of context parallelism (layout's, else the stack's default); empty if cp = 1."""
         return (self.layout.context or self.stack.context_parallel) if self.layout.cp > 1 else ""
 
     def value(self, path: str) -> Any:
-        """The value of a field, as `layout.tp`."""
+        """The value of a plan field by its dotted path, such as `layout.tp`."""
         return attrgetter(path)(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldExport:
-    """Settings of a trainer's file for one field, or the reason why there are none."""
+    """Trainer settings for one plan field, or the reason why there are none."""
 
     settings: Settings = field(default_factory=dict)
     difference: str = ""
@@ -83,7 +83,8 @@ class FieldExport:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the trainer can express the field."""
+        """Whether the trainer can express the plan field ("expressed", "otherwise" with another meaning, or
+        "lacking")."""
         return "lacking" if self.lacking else "otherwise" if self.difference else "expressed"
 
 
@@ -94,29 +95,30 @@ NO_SETTING = FieldExport()
 
 
 def sets(**settings: Any) -> FieldExport:
-    """The field is these settings."""
+    """Export of a plan field by trainer settings that mean the same."""
     return FieldExport(settings=settings)
 
 
 def differs(how: str, **settings: Any) -> FieldExport:
-    """The field is these settings, which mean something slightly different."""
+    """Export of a plan field by trainer settings that mean something slightly different."""
     return FieldExport(settings=settings, difference=how)
 
 
 def lacks(reason: str) -> FieldExport:
-    """The trainer has no setting for the field."""
+    """Export of a plan field for which the trainer has no setting, with the reason."""
     return FieldExport(lacking=reason)
 
 
 def no_setting(job: Job) -> FieldExport:
-    """For a field that does not change a run, or that another field's settings express."""
+    """Export without a setting, for a field that does not change a run or that another field's settings
+    cover."""
     return NO_SETTING
 
 
 def supports_only(
     fields: Mapping[str, tuple[Any, ...]], other: Callable[[str], FieldExport] = lacks
 ) -> dict[str, Translate]:
-    """Translations of fields of which the trainer has only some values, without a setting.
+    """Translations of plan fields of which the trainer supports only some values, without a setting.
 
     `fields` are path → (reason, value, ..); any other value is `other`, for that reason.
     """
@@ -129,7 +131,8 @@ def supports_only(
 
 
 def by_value(path: str, choices: Mapping[Any, Settings], reason: str) -> Translate:
-    """Translation of a field by a table, value → settings; any other value is lacking for a reason (`{value}`)."""
+    """Translation of a plan field by a table, value → settings; values outside are reported as lacking
+    (`{value}` in the reason)."""
 
     def export(job: Job) -> FieldExport:
         value = job.value(path)
@@ -181,14 +184,14 @@ COMMON_FIELDS: dict[str, Translate] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """One field of a plan and the trainer's settings for it."""
+    """One field of a plan, its value, and the trainer's settings for it."""
 
     field: str
     plan_value: str
     export: FieldExport
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
+        """The translation as a dictionary for JSON output."""
         return {
             "field": self.field,
             "ours": self.plan_value,
@@ -200,7 +203,7 @@ class Translation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """A file of a trainer."""
+    """The text of an exported trainer file, with remarks and the translation of every plan field."""
 
     text: str
     remarks: tuple[str, ...] = ()
@@ -211,7 +214,7 @@ class Exported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exporter:
-    """Writes plans as one trainer's files."""
+    """A trainer that plans of one kind can be exported to, with the function that writes the file."""
 
     name: str
     plan_kind: str
@@ -225,7 +228,7 @@ class Exporter:
 
 
 def field_paths() -> Iterator[str]:
-    """Paths of the fields that an exporter has to answer for."""
+    """Yield the dotted path of every plan field that an exporter has to translate."""
     for part, spec in PARTS.items():
         for name in spec.model_fields:  # type: ignore[attr-defined]
             if part != "stack" or name not in ABOUT_STACKS:
@@ -235,8 +238,9 @@ def field_paths() -> Iterator[str]:
 def translated(
     exports: Mapping[str, Translate], job: Job, trainer_stack: StackSpec
 ) -> tuple[Translation, ...]:
-    """Every field with the trainer's settings. A fact of the software stack without a setting is expressed by the
-    choice of the trainer, where `trainer_stack` has the same value or this job costs the same with it."""
+    """Translate every plan field of a job into the trainer's settings. A fact of the software stack without a
+    setting is expressed by the choice of the trainer, where `trainer_stack` has the same value or this job
+    costs the same with it."""
     trainer_facts = {
         name: getattr(trainer_stack, name)
         for part, name in (path.split(".") for path in field_paths())
@@ -261,8 +265,8 @@ def translated(
 
 
 def _without_effect(job: Job, trainer_facts: Mapping[str, Any]) -> frozenset[str]:
-    """Facts of the stack with which this job takes as long and needs as much memory: those of experts where a model has
-    none, those of pipelines on one stage. None where they change it together."""
+    """Names of stack facts that change neither step time nor memory of this job, such as those of experts in a
+    dense model, or of pipelines on one stage. Empty if together they change either."""
 
     def cost(names: Iterable[str]) -> tuple[float, float]:
         stack = job.stack.model_copy(update={name: trainer_facts[name] for name in names})
@@ -280,7 +284,8 @@ def _without_effect(job: Job, trainer_facts: Mapping[str, Any]) -> frozenset[str
 
 
 def settings_of(translations: tuple[Translation, ...]) -> dict[str, Any]:
-    """All settings. No two fields may set one name to different values."""
+    """Merge the trainer settings of all translated fields. No two fields may set one name to different
+    values."""
     settings: dict[str, Any] = {}
     for translation in translations:
         for name, value in translation.export.settings.items():
@@ -290,7 +295,7 @@ def settings_of(translations: tuple[Translation, ...]) -> dict[str, Any]:
 
 
 def nested(settings: Settings) -> dict[str, Any]:
-    """Settings by their paths as the nested document of a file."""
+    """Turn settings by dotted path into a nested document."""
     document: dict[str, Any] = {}
     for path, value in settings.items():
         *parts, last = path.split(".")

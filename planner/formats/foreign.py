@@ -33,8 +33,8 @@ def _trainers() -> tuple[dict[str, str], ...]:
 
 
 def refuse_foreign(source: str, document: Mapping[str, Any], text: str, options: Mapping[str, Any]) -> None:
-    """Raise InputError where a document, or else the words of a command or of Python, are another trainer's; `options`
-    are the `model`, `cluster` and `gpus` that were said."""
+    """Raise InputError if a file or a command belongs to a trainer that is not supported, with an equivalent
+    `estimate` command. `options` are the user's `model`, `cluster` and `gpus`."""
     values = dict(by_path(document))
     for row in _trainers():
         keys = [each.split() for each in row["keys"].split("|") if each]
@@ -49,7 +49,7 @@ def refuse_foreign(source: str, document: Mapping[str, Any], text: str, options:
 
 
 def _estimate(row: Mapping[str, str], values: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """The `estimate` command for the run of a file, with capitals in place of missing sizes."""
+    """An `estimate` command equivalent to a foreign trainer's file, with capitals in place of missing sizes."""
     values_by_name = {
         name: next((values[path] for path in row[name].split() if path in values), None) for name in row
     }

@@ -45,7 +45,7 @@ TOKENS = supports_only({"training.tokens": ("as many steps as the program does",
 
 
 class Paths(NamedTuple):
-    """Paths of settings in a trainer's file."""
+    """Names that a trainer over FSDP2 gives to each setting in its file, as dotted paths."""
 
     version: str
     reshard: str
@@ -62,7 +62,8 @@ class Paths(NamedTuple):
 
 
 def streams_all_blocks(name: str) -> Rule:
-    """Rule of a trainer of this name that offloads the states that it shards, all or none."""
+    """Rule that a trainer named `name` streams weights and states of all blocks from the host, or of none, and
+    only if they are sharded."""
     return Rule(
         "all blocks stream, with their states, or none",
         lambda q, x: (
@@ -79,7 +80,7 @@ def streams_all_blocks(name: str) -> Rule:
 
 
 def fsdp2_rules(name: str) -> tuple[Rule, ...]:
-    """Rules of a trainer of this name."""
+    """Rules that a layout must obey on a trainer over FSDP2 that is named `name`."""
     return (
         Rule(
             "there are no pipelines",
@@ -123,12 +124,14 @@ def fsdp2_rules(name: str) -> tuple[Rule, ...]:
 
 
 def is_sharded(job: Job) -> bool:
-    """Whether the job runs under FSDP; else each rank has all, plainly or as DistributedDataParallel."""
+    """Whether the job runs under FSDP; otherwise each rank holds all weights, plainly or as
+    DistributedDataParallel."""
     return job.layout.zero > 0 or job.layout.tp > 1 or any(job.layout.offload)
 
 
 def sharding(job: Job, paths: Paths) -> dict[str, Any]:
-    """Settings of FSDP: version, when weights are gathered, over how many ranks they are sharded."""
+    """FSDP settings of a job (version, whether weights are resharded after forward, sizes of the mesh); empty
+    without FSDP."""
     if not is_sharded(job):
         return {}
     layout = job.layout
@@ -141,12 +144,13 @@ def sharding(job: Job, paths: Paths) -> dict[str, Any]:
 
 
 def offload(job: Job, paths: Paths) -> FieldExport:
-    """The setting of `layout.offload`: parameters and with them states on the host."""
+    """Setting that keeps parameters and optimizer states on the host, if the layout offloads."""
     return sets(**{paths.offload: True}) if any(job.layout.offload) else NO_SETTING
 
 
 def recompute(job: Job, setting: str) -> FieldExport:
-    """The setting that recomputes all blocks whole, or none."""
+    """Setting that recomputes every block in full, or no setting if none is recomputed; other policies are
+    lacking."""
     policies = {*job.layout.policies}
     if policies == {"none"}:
         return NO_SETTING
@@ -158,7 +162,7 @@ def recompute(job: Job, setting: str) -> FieldExport:
 
 
 def translated(paths: Paths) -> Mapping[str, Translate]:
-    """Settings of fields that all trainers over FSDP2 express alike."""
+    """Translations of the plan fields that all trainers over FSDP2 express alike, by path."""
     return {
         # the model is the checkpoint's, or the program's
         **{f"model.{field}": no_setting for field in TransformerSpec.model_fields},
@@ -198,7 +202,7 @@ def sharded_layout(
     *,
     fsdp: bool,
 ) -> Layout:
-    """The layout of a file on the GPUs of the options, or else on as many as its sizes multiply to.
+    """Layout of a trainer's file, on the user's number of GPUs or else the product of its mesh sizes.
 
     Raises:
         InputError: sizes that contradict one another, or are not said.
@@ -243,7 +247,8 @@ def sharded_layout(
 
 
 def _zero_stage(settings: Settings, paths: Paths, assumed: list[str]) -> tuple[int, str]:
-    """ZeRO stage of a file for FSDP, and "node" where each node shards for itself. Raises InputError."""
+    """ZeRO stage of an FSDP file, and "node" if each node shards by itself (hybrid sharding). Raises
+    InputError."""
     first = int(settings.get(paths.version)) == 1
     zero, _, scope = settings.plan_value(
         paths.strategy if first and paths.strategy in settings.values else paths.reshard
@@ -256,13 +261,14 @@ def _zero_stage(settings: Settings, paths: Paths, assumed: list[str]) -> tuple[i
 
 
 def with_context(layout: Layout, way: str, stack: StackSpec) -> Layout:
-    """The layout with its kind of context parallelism, unless the stack has the same by default."""
+    """Copy of the layout with this kind of context parallelism, left implicit where the stack has it by
+    default."""
     is_default = layout.cp == 1 or way == stack.context_parallel
     return layout if is_default else layout.model_copy(update={"context": way})
 
 
 def with_fused_loss(stack: StackSpec) -> StackSpec:
-    """The stack with a loss that never has all logits, as Liger's and cut cross-entropy."""
+    """Copy of the stack with a loss that never holds all logits, as Liger's and cut cross-entropy."""
     return stack.model_copy(update={"loss_chunk": load_stack(FUSED_LOSS).loss_chunk})
 
 

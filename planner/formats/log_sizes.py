@@ -19,8 +19,8 @@ _NOTHING = ("none", "null", "", "-1")
 
 
 def contradictions(log: Log, plan: Plan) -> Iterator[Problem]:
-    """Yield a problem for every size of layout, batch or model that the log prints and the plan contradicts; other
-    settings, and settings whose meaning depends on others, are passed over."""
+    """Yield a problem for every printed size of layout, batch or model in a training log that differs from the
+    plan. Passed over are other settings, and settings whose meaning depends on others."""
     job = Job(plan.question, plan.layout)
     rows = table_of(log.format.table).arguments if log.format.table else {}
     for setting in chain.from_iterable(values.values() for values in log.settings.values()):
@@ -46,7 +46,7 @@ def contradictions(log: Log, plan: Plan) -> Iterator[Problem]:
 
 
 def _agrees(printed: str, expected: Any) -> bool:
-    """Whether a printed value equals the plan's; true where it is empty, or no value of the kind expected."""
+    """Whether a value printed in a log equals the plan's; also true if it is empty or of an unexpected kind."""
     text = printed.strip().strip("'\"")
     if text.lower() in _NOTHING:
         return True

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Code(str):
-    """Python that is written as it is, where `repr` would quote a text."""
+    """Python source whose `repr` is the source itself, without quotes."""
 
     __slots__ = ()
 
@@ -17,19 +17,19 @@ class Code(str):
 
 
 def call(path: str, *arguments: Any, **keywords: Any) -> Code:
-    """`a.b(1, c=2)`."""
+    """Source of a Python call, such as `a.b(1, c=2)`."""
     words = [*map(repr, arguments), *(f"{key}={value!r}" for key, value in keywords.items())]
     return Code(f"{path}({', '.join(words)})")
 
 
 def assign(path: str, value: Any) -> str:
-    """`a.b = 1`, a line of a function."""
+    """Source of a Python assignment, such as `a.b = 1`."""
     return f"{path} = {value!r}"
 
 
 def module(about: str, imports: Mapping[str, Iterable[str]], body: Iterable[str], last: str = "") -> str:
-    """A module whose function `plan()` sets and returns `config`: what it is about, imports by module, the function's
-    lines, and what follows it."""
+    """Source of a Python module whose function `plan()` sets and returns `config`, given docstring, imports by
+    module, lines of the function, and code behind it."""
     lines = [repr(about)]
     lines += [
         f"from {source} import {', '.join(sorted(set(names)))}" for source, names in sorted(imports.items())

@@ -44,7 +44,7 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A value that only running the file would show."""
+    """A Python expression whose value is unknown without running the file."""
 
     text: str
     """Source text of the expression."""
@@ -55,7 +55,8 @@ class Unknown:
 
 @dataclass(slots=True)
 class Call:
-    """Result of a call to something outside the file: its name, its arguments, and attributes set since."""
+    """A call to a function outside the file, with arguments and with attributes set on the result
+    afterwards."""
 
     name: str
     arguments: list[Any] = field(default_factory=list)
@@ -64,7 +65,7 @@ class Call:
 
 @dataclass(slots=True)
 class Module:
-    """A Python file: its functions, imports and constants."""
+    """A parsed Python file with functions, imports and constants."""
 
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
@@ -73,7 +74,7 @@ class Module:
     steps: int = 0
 
     def result(self, function: str, depth: int = 0, arguments: Mapping[str, Any] | None = None) -> Any:
-        """Result of a function of the file, given some of its arguments."""
+        """Evaluate a function of the file without running it, given some arguments."""
         if depth > _DEEPEST:
             raise InputError(f"`{function}` calls itself, or functions too deep to follow")
         names = dict(arguments or {})
@@ -93,7 +94,7 @@ class Module:
         return None if returned is _NOTHING else returned
 
     def run(self, body: Iterable[ast.stmt], names: dict[str, Any], depth: int) -> Any:
-        """Follow lines of a function. Returns what they return, or `_NOTHING`."""
+        """Interpret the statements of a function body. Returns what they return, or `_NOTHING`."""
         for line in body:
             if isinstance(line, ast.Return):
                 return None if line.value is None else self.value(line.value, names, depth)
@@ -140,7 +141,7 @@ class Module:
                             self._set(owner, Unknown(ast.unparse(part)[:60]), names, depth)
 
     def imports(self, line: ast.ImportFrom | ast.Import) -> None:
-        """Keep the modules that names are imported from."""
+        """Record which module each imported name comes from."""
         for name in line.names:
             source = "" if isinstance(line, ast.ImportFrom) and line.level else getattr(line, "module", "")
             self.sources[name.asname or name.name] = source or ""
@@ -161,7 +162,7 @@ class Module:
                 holder.fields[target.attr] = value
 
     def value(self, node: ast.expr, names: Mapping[str, Any], depth: int) -> Any:
-        """Value of an expression."""
+        """Evaluate a Python expression; `Unknown` if that would need running the file."""
         self.steps += 1
         if self.steps > _MOST_STEPS:
             raise InputError("the file computes too much to be a recipe")
@@ -253,7 +254,7 @@ def _comparison(op: ast.cmpop, left: Any, right: Any) -> Any:
 
 
 def _boolean_operand(is_or: bool, values: list[Any]) -> Any:
-    """Value of an `and` or an `or`: the operand that decides it."""
+    """Value of `and` or `or` over evaluated operands, which is the first operand that decides it."""
     for value in values:
         if isinstance(value, Unknown | Call):
             return _NOTHING
@@ -263,7 +264,8 @@ def _boolean_operand(is_or: bool, values: list[Any]) -> Any:
 
 
 def module_of(text: str) -> Module:
-    """The functions and constants of a Python file. Raises InputError: it is no Python, or too much of it."""
+    """Parse a Python file into functions, imports and constants. Raises InputError: it is no Python, or too
+    much of it."""
     if len(text) > _MOST_TEXT:
         raise InputError(f"a file of {len(text):,} characters is no recipe")
     module = Module()
@@ -286,7 +288,8 @@ def module_of(text: str) -> Module:
 
 
 def built_by(module: Module, function: str) -> Any:
-    """Result of a function of the file. Raises InputError where it cannot be followed."""
+    """Result of calling a function of a parsed Python file, evaluated without running the file. Raises
+    InputError where it cannot be followed."""
     try:
         return module.result(function)
     except (RecursionError, MemoryError):

@@ -62,7 +62,7 @@ _MARKS = {
 
 
 def exporter_named(name: str) -> Exporter:
-    """An exporter. Raises UnknownNameError."""
+    """The exporter with this name. Raises UnknownNameError."""
     if name not in EXPORTERS:
         known = tuple(EXPORTERS)
         raise UnknownNameError("trainer to export to", name, known, hint=f"there are {', '.join(known)}")
@@ -70,8 +70,8 @@ def exporter_named(name: str) -> Exporter:
 
 
 def exporter_of(plan: Plan) -> tuple[str, str]:
-    """The exporter of the trainer that a plan was made for, or of its stack, that writes the plan; else none (""), and
-    why none does."""
+    """Name of the exporter that writes a plan (by its trainer, else by its stack), and an empty reason; if none
+    does, an empty name and the reason."""
     requested, executors = (
         plan.user_restrictions.trainer,
         ["torchrun"] if plan.stack.name in OWN_STACKS else [],
@@ -91,7 +91,8 @@ def exporter_of(plan: Plan) -> tuple[str, str]:
 def reader_of(
     source: str, reader: str | None = None, options: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
-    """Name of the reader of a file or a command line, beside a `model`, a `cluster` and `gpus`.
+    """Name of the reader ("megatron", "torchtitan", ...) for a trainer's file or command line, as requested or
+    else by file suffix and contents. `options` are the user's `model`, `cluster` and `gpus`.
 
     Raises:
         UnknownNameError: there is no such reader.
@@ -132,7 +133,7 @@ def reader_of(
 
 
 def _document(source: str, text: str, suffix: str) -> dict[str, Any]:
-    """Settings of a file of YAML, JSON or TOML; none of another."""
+    """Contents of a YAML, JSON or TOML file; empty for other suffixes and unreadable TOML."""
     if suffix == ".toml":
         with suppress(tomllib.TOMLDecodeError, RecursionError):
             return tomllib.loads(text)
@@ -143,13 +144,13 @@ def _document(source: str, text: str, suffix: str) -> dict[str, Any]:
 
 
 def is_command(source: str) -> bool:
-    """Whether a source is a command line, not the name of a file."""
+    """Whether a source text is a command line rather than the name of a file."""
     return "\n" in source or " --" in source or source.startswith("--")
 
 
 def switch_words(old_question: Question, new_question: Question, layout: Layout) -> str:
-    """Settings that a trainer of the stack has to add, and to leave out, to go from one question to another; empty
-    where no trainer has settings for the change."""
+    """Trainer settings to add and to drop when going from one question to another, in words; empty where no
+    trainer has settings for the change."""
     target = next((one for one in _TARGETS if one.stack == old_question.stack.name), None)
     if target is None:
         return ""

@@ -36,7 +36,8 @@ _BY_NAME = Fate("unpriced", "is not known here, and by its name could change lay
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A run of another trainer: a question but for its cluster, and the layout that it runs."""
+    """A training run read from another trainer's file or command, with model, training job, layout and stack,
+    but no cluster."""
 
     model: TransformerSpec
     training: TrainingSpec
@@ -48,7 +49,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Facts of a run that the user gives beside a trainer's file."""
+    """Facts of a run that the user gives in addition to a trainer's file."""
 
     gpus: int | None = None
     """GPUs of the run; None: the file has their number."""
@@ -63,24 +64,27 @@ class ReadOptions:
 
 @dataclass(slots=True)
 class Settings:
-    """Settings by their paths, as `training.seq_len`, with the trainer's defaults."""
+    """Settings of a trainer's file by dotted path (`training.seq_len`), with defaults from the trainer's
+    table."""
 
     values: dict[str, Any]
     table: Table
     read: set[str] = field(default_factory=set)
 
     def default_of(self, path: str) -> Any:
-        """The trainer's default; None where the table has none."""
+        """The trainer's default of a setting; None if the table has none."""
         argument = self.table.arguments.get(path)
         return argument.default if argument is not None else None
 
     def get(self, path: str, default: Any = _OF_TABLE) -> Any:
-        """A setting; where the file does not set it the given default, else the trainer's."""
+        """Value of a setting, marked as read; if the file lacks the setting, `default` or else the trainer's
+        default."""
         self.read.add(path)
         return self.values.get(path, self.default_of(path) if default is _OF_TABLE else default)
 
     def integer(self, path: str, default_value: Any = _OF_TABLE) -> Any:
-        """A whole number above zero. Raises InputError where the file sets something else."""
+        """Value of a setting as an integer of at least 1, or the default. Raises InputError where the file sets
+        something else."""
         default_value = self.default_of(path) if default_value is _OF_TABLE else default_value
         value = self.get(path, default_value)
         if value is default_value:
@@ -90,7 +94,8 @@ class Settings:
         return int(value)
 
     def plan_value(self, path: str) -> Any:
-        """The plan's word for a setting, or for each of a list; an empty list where nothing sets it.
+        """Value of a setting, or each item of a list, translated into the plan's vocabulary; an empty list
+        without a value.
 
         Raises:
             InputError: the table has none for it.
@@ -104,30 +109,32 @@ class Settings:
         return plan_values if isinstance(value, list) or value is None else plan_values[0]
 
     def listed(self, path: str) -> list[Any] | None:
-        """A list; None for a missing setting. Raises InputError where the file sets something else."""
+        """Value of a setting that must be a list; None if missing. Raises InputError where the file sets
+        something else."""
         value = self.get(path)
         if value is not None and not isinstance(value, list):
             raise InputError(f"`{path}: {printable(str(value))}` is no list")
         return value
 
     def unread(self) -> list[str]:
-        """Assumptions, one for each setting that the reader did not use. Raises InputError as `unpriced` does."""
+        """Assumptions to report, one for each setting of the file that the reader did not use. Raises
+        InputError as `unpriced` does."""
         return unpriced(self.unused(self._fate))
 
     def unused(self, fate: Callable[[str], Fate | None]) -> list[UnusedSetting]:
-        """Settings that nothing read."""
+        """Settings of the file that the reader did not use, each with its treatment."""
         unread = {path: value for path, value in self.values.items() if path not in self.read}
         return [UnusedSetting(path, value, f"{path}: {value}", fate(path)) for path, value in unread.items()]
 
     def _fate(self, path: str) -> Fate | None:
-        """Fate by the table; an argument that sets a price elsewhere, and here has no use, is noted."""
+        """Treatment of an unused setting by the table; an argument that is priced elsewhere is only noted."""
         if path in self.table.arguments:
             return Fate("noted", "other settings leave it without use", str(self.default_of(path)))
         return self.table.fate(path)
 
 
 class UnusedSetting(NamedTuple):
-    """A setting that no price depends on."""
+    """A setting of a trainer's file that the prediction does not depend on."""
 
     key: str
     value: Any
@@ -137,7 +144,7 @@ class UnusedSetting(NamedTuple):
 
 
 def unpriced(unused: Iterable[UnusedSetting]) -> list[str]:
-    """Assumptions about settings that no price depends on.
+    """Assumptions to report about settings that the prediction does not depend on.
 
     Raises:
         InputError: some could change layout or memory, by the trainer's table or, where that does not have them, by
@@ -169,13 +176,13 @@ def unpriced(unused: Iterable[UnusedSetting]) -> list[str]:
 
 
 def _is_off(value: Any, fate: Fate | None) -> bool:
-    """Whether a value is the trainer's default, or switches its setting off."""
+    """Whether a value is the trainer's default, or switches the feature off."""
     text = "" if value in ([], {}) else str(value).lower()
     return text in _OFF or (fate is not None and text == (fate.default.lower() or None))
 
 
 def without(values: Mapping[str, Any], keys: Sequence[str], prefix: str = "") -> dict[str, Any]:
-    """Settings without those that --ignore names by their paths, or by the path of their table.
+    """Copy of nested settings without the paths or tables that `--ignore` names.
 
     Raises:
         InputError: --ignore names what is not there; all.
@@ -192,7 +199,8 @@ def without(values: Mapping[str, Any], keys: Sequence[str], prefix: str = "") ->
 
 
 def settings_of(*documents: Mapping[str, Any], table: Table) -> Settings:
-    """Settings of files by the table's names; null, or an empty table, says nothing. Raises InputError as `renamed`."""
+    """Merge the documents of a run into one `Settings`, under current names; null and empty tables are dropped.
+    Raises InputError as `renamed`."""
     entries = (
         (path, one) for path, one in chain.from_iterable(map(by_path, documents)) if one not in (None, {})
     )
@@ -200,7 +208,8 @@ def settings_of(*documents: Mapping[str, Any], table: Table) -> Settings:
 
 
 def renamed(entries: Iterable[tuple[str, Any]], table: Table) -> dict[str, Any]:
-    """Settings by the table's names. Raises InputError where two spellings of one contradict one another."""
+    """Settings by path, with older spellings replaced by the table's names. Raises InputError where two
+    spellings of one contradict one another."""
     spelled, settings, words = table.spelled("earlier"), dict[str, Any](), dict[str, str]()
     for path, value in entries:
         name = spelled.get(path, path)
@@ -212,7 +221,8 @@ def renamed(entries: Iterable[tuple[str, Any]], table: Table) -> dict[str, Any]:
 
 
 def also_settings(text: str) -> dict[str, Any]:
-    """`--training.seq_len 8192 --compile.enable batch=4` by path. Raises InputError."""
+    """Parse settings such as `--training.seq_len 8192 --compile.enable batch=4` into values by path. Raises
+    InputError."""
     settings: dict[str, Any] = {}
     words = also_words(text)
     while words:
@@ -233,7 +243,7 @@ def also_settings(text: str) -> dict[str, Any]:
 
 
 def literal(text: str) -> Any:
-    """The value of a word of a command line."""
+    """Python value of a word of a command line (number, list, true, null), else the text."""
     words = {"null": None, "none": None, "": None, "true": True, "false": False}
     try:
         value = ast.literal_eval(text) if len(text) < 10_000 else text
@@ -243,7 +253,8 @@ def literal(text: str) -> Any:
 
 
 def also_words(text: str) -> list[str]:
-    """The words of `--also`. Raises InputError for a quote that nothing closes."""
+    """Split the text of `--also` into words, as a shell does. Raises InputError for a quote that nothing
+    closes."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -251,7 +262,7 @@ def also_words(text: str) -> list[str]:
 
 
 def by_path(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Values of tables within tables by their paths."""
+    """Yield dotted path and value of every leaf of a nested document."""
     for name, value in document.items():
         if isinstance(value, Mapping) and value:
             yield from by_path(value, f"{prefix}{name}.")

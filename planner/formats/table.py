@@ -33,7 +33,7 @@ _PARSERS: Mapping[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """One row of the table."""
+    """One argument of a trainer (a row of `arguments.csv`), with default and matching plan field."""
 
     name: str
     """Name of the value in the trainer's own code."""
@@ -53,7 +53,7 @@ class Argument:
     """Column of other spellings → the spelling there."""
 
     def export(self, job: Job) -> FieldExport:
-        """The trainer's setting for the field."""
+        """Export of the argument's plan field as a setting of the trainer."""
         ours = job.value(self.field.removeprefix("not "))
         if self.values and ours not in self.values:
             return lacks(f"it has no {ours}")
@@ -65,18 +65,19 @@ class Argument:
         )
 
     def trainer_value(self, value: Any) -> Any:
-        """The trainer's value for a field's value."""
+        """Convert a value of the plan field into the trainer's value."""
         return not value if self.field.startswith("not ") else self.values.get(value, value)
 
     def plan_value(self, value: Any) -> Any:
-        """The field's value for a trainer's value. Raises KeyError where the table lists values, and not this one."""
+        """Convert a trainer's value into the value of the plan field. Raises KeyError where the table lists
+        values, and not this one."""
         if self.field.startswith("not "):
             return not value
         return self.synonyms[str(value).lower()] if self.values else value
 
 
 class Fate(NamedTuple):
-    """Treatment of an argument that no price depends on."""
+    """Treatment of a trainer's argument that no price depends on, with the reason."""
 
     kind: str
     """`ignored`, `noted` or `unpriced`."""
@@ -89,20 +90,20 @@ _FATES = ("ignored", "noted", "unpriced")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """All arguments of one trainer."""
+    """All known arguments of one trainer, read from `arguments.csv`."""
 
     arguments: Mapping[str, Argument]
     fates: Mapping[str, Mapping[str, Fate]]
     """Column → spelling → fate, for arguments that no price depends on."""
 
     def fate(self, spelling: str, column: str = "name") -> Fate | None:
-        """Fate of an argument that no price depends on; None: the table does not have it."""
+        """Treatment of an argument that no price depends on; None if the table lacks the argument."""
         fates = self.fates.get(column, {})
         starts = (one for name, one in fates.items() if name[-1] == "*" and spelling.startswith(name[:-1]))
         return fates.get(spelling) or next(starts, None)
 
     def words(self) -> dict[str, Translate]:
-        """Field → setting, of fields that a single argument expresses."""
+        """Translations by plan field, for fields that a single argument expresses."""
         return {
             one.field.removeprefix("not "): partial(Argument.export, one)
             for one in self.arguments.values()
@@ -110,7 +111,7 @@ class Table:
         }
 
     def fields(self, part: str, get: Callable[[str], Any], *, mixtures: bool = False) -> dict[str, Any]:
-        """Field of one part of a plan → value, of fields that a single argument expresses."""
+        """Values of the plan fields of one part that a single argument expresses, by name of the field."""
         values = {}
         for argument in self.arguments.values():
             argument_part, _, field = argument.field.removeprefix("not ").partition(".")
@@ -119,7 +120,7 @@ class Table:
         return values
 
     def spelled(self, column: str) -> dict[str, str]:
-        """Spelling in a column → the argument's name."""
+        """Map from each spelling in a column ("earlier", "nemo", ...) to the name of the argument."""
         return {
             spelling: name
             for name, one in self.arguments.items()
@@ -129,7 +130,7 @@ class Table:
 
 @cache
 def table_of(folder: str) -> Table:
-    """The table of a trainer, by the name of its folder."""
+    """Read the `arguments.csv` of a trainer, given the name of the trainer's folder."""
     with (_FOLDER / folder / "arguments.csv").open(encoding="utf-8", newline="") as file:
         rows = [{key: value for key, value in row.items() if value} for row in csv.DictReader(file)]
     fates: dict[str, dict[str, Fate]] = {}

@@ -21,7 +21,7 @@ _TASK_HINT = "`--to axolotl` writes adapters; --task full plans what every train
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A trainer of transformers that plans are exported to."""
+    """A trainer of transformers as an export format, with translations, text and usage notes."""
 
     name: str
     """Name of the exporter, and of the trainer in `planner.formats.trainers` whose rules apply."""
@@ -44,16 +44,16 @@ class Target:
 
     @property
     def words(self) -> dict[str, e.Translate]:
-        """Path of a field → its settings, for every field but facts of the stack that the trainer does not switch."""
+        """Translations by plan field, for all fields except stack facts that the trainer does not switch."""
         return {**e.COMMON_FIELDS, **table_of(self.table).words(), **self.translated}
 
     @property
     def exporter(self) -> e.Exporter:
-        """The registry's entry for this target."""
+        """The `Exporter` of this trainer, for the registry."""
         return e.Exporter(name=self.name, plan_kind="plan", noun="plans of transformers", write=self.write)
 
     def write(self, plan: Plan, name: str, partly: bool) -> e.Exported:
-        """Write a plan as the trainer's file.
+        """Export a plan as the trainer's file.
 
         Raises:
             InputError: the plan is of a cluster of several pools, or trains what the file cannot say.
@@ -93,7 +93,7 @@ class Target:
         )
 
     def require_allowed(self, job: e.Job) -> None:
-        """Raise InfeasibleError where the trainer would not start with the layout: what `--for` refuses."""
+        """Raise InfeasibleError if the trainer cannot run the layout, by the rules of `--for`."""
         if refused := refusals(self.name, job.question, job.layout):
             raise InfeasibleError(
                 f"{self.full_name} does not start with `{job.layout.brief}`",
@@ -102,12 +102,12 @@ class Target:
             )
 
     def translations(self, job: e.Job) -> tuple[e.Translation, ...]:
-        """Every field of a job with the trainer's settings."""
+        """Translate every plan field of a job into this trainer's settings."""
         return e.translated(self.words, job, load_stack(self.stack))
 
 
 def _problems(lacking: list[e.Translation]) -> list[Problem]:
-    """One for each field; many facts of a stack together."""
+    """One problem for each field that the trainer lacks; many stack facts are merged into one."""
     stack = [one for one in lacking if one.field.startswith("stack.")]
     single = [one for one in lacking if one not in stack] if len(stack) > _MAX_NAMES else lacking
     problems = [Problem(one.field, f"`{one.plan_value}`: {one.export.lacking}") for one in single]

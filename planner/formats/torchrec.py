@@ -39,7 +39,7 @@ MOST_BYTES = 2**28
 
 
 class ShardedTables(Protocol):
-    """The part of a `planner.recommender.plan.RecommenderPlan` that is exported."""
+    """The attributes of a `planner.recommender.plan.RecommenderPlan` that the TorchRec export needs."""
 
     @property
     def model(self) -> RecommenderSpec: ...
@@ -52,7 +52,7 @@ class ShardedTables(Protocol):
 
 
 def export_sharding(plan: ShardedTables, name: str = "", partly: bool = False) -> Exported:
-    """Write a sharding as a file, whole or not at all.
+    """Export an embedding-table sharding as a TorchRec sharding plan in JSON.
 
     Raises:
         InputError: TorchRec cannot shard some tables so; all of them at once.
@@ -104,7 +104,7 @@ def export_sharding(plan: ShardedTables, name: str = "", partly: bool = False) -
 
 
 def import_sharding(path: str | Path, model: RecommenderSpec) -> tuple[Sharding, int]:
-    """The sharding of a file, with its number of GPUs.
+    """Read a TorchRec sharding plan as a sharding of the model's tables, with its number of GPUs.
 
     Raises:
         InputError: it cannot be read, names other tables than the model, or shards them as nothing here does; all
@@ -147,12 +147,12 @@ def import_sharding(path: str | Path, model: RecommenderSpec) -> tuple[Sharding,
 
 
 def _module_name(name: str) -> str:
-    """The name of a table there: its tables are modules of torch, whose names have no dot."""
+    """A table's name in TorchRec, where tables are torch modules, whose names have no dot."""
     return name.replace(".", "_")
 
 
 def not_in_torchrec(option: Option) -> str:
-    """Why TorchRec cannot shard a table so; nothing where it can."""
+    """Reason why TorchRec cannot shard a table with this option; empty if TorchRec can."""
     if option.hot:
         return "it has no copies of the hot rows of a table that is sharded otherwise"
     if option.form in ("row", "node-row") and option.shards > 1:
@@ -163,7 +163,7 @@ def not_in_torchrec(option: Option) -> str:
 
 
 def _parameter(rows: int, width: int, placement: TablePlacement, world: int, local: int) -> dict[str, Any]:
-    """One table's ParameterSharding."""
+    """TorchRec's ParameterSharding of one table, as a dictionary."""
     option = placement.option
     fields: dict[str, Any] = {
         "sharding_type": _TYPES[option.form],
@@ -221,7 +221,8 @@ def _shards(
 
 
 def _placement(fields: dict[str, Any], rows: int, width: int, world: int, local: int) -> TablePlacement:
-    """A table's option and places. Raises ValueError with the reason where nothing here shards so."""
+    """Sharding option and places of one table, from TorchRec's ParameterSharding. Raises ValueError with the
+    reason where nothing here shards so."""
     form = next((form for form, name in _TYPES.items() if name == fields["sharding_type"]), None)
     ranks = [int(rank) for rank in fields["ranks"] or ()]
     if form is None and fields["sharding_type"] == "table_column_wise":

@@ -10,7 +10,7 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trainer:
-    """A training program, as far as it concerns a layout."""
+    """The layouts that a training program can run, as rules and recompute policies."""
 
     name: str
     """The trainer's name as people write it."""

@@ -28,21 +28,22 @@ TRAINERS: dict[str, Trainer] = {
 
 
 def trainer_named(name: str) -> Trainer:
-    """The trainer of that name. Raises UnknownNameError: there is none."""
+    """The trainer with this name. Raises UnknownNameError: there is none."""
     if name not in TRAINERS:
         raise UnknownNameError("trainer", name, TRAINERS, hint=f"trainers: {', '.join(TRAINERS)}")
     return TRAINERS[name]
 
 
 def trainers_of(stack: StackSpec) -> tuple[str, ...]:
-    """Names of the trainers that run a stack, its own before those that only go with it."""
+    """Names of the trainers that can run a stack; first the stack's own, then compatible ones."""
     first = [name for name, one in TRAINERS.items() if one.stack == stack.name]
     second = [name for name, one in TRAINERS.items() if stack.name in one.other_stacks]
     return (*first, *second)
 
 
 def require_own_stack(name: str, stack: StackSpec) -> None:
-    """Check that a trainer runs this stack; one whose name is not in the catalogue is the user's own.
+    """Raise InputError if a trainer cannot run this stack; a stack outside the catalogue is accepted as the
+    user's.
 
     Raises:
         InputError: the stack is another trainer's.
@@ -58,12 +59,13 @@ def require_own_stack(name: str, stack: StackSpec) -> None:
 
 
 def rows_for(name: str, question: Question, columns: LayoutColumns) -> Bools:
-    """(N,): whether the trainer would start with each layout."""
+    """(N,) whether the trainer accepts each layout."""
     return unbroken(trainer_named(name).rules, question, columns)
 
 
 def refusals(name: str, question: Question, layout: Layout) -> list[Words]:
-    """Why the trainer refuses a layout: every rule it breaks, and recompute that the trainer cannot express."""
+    """Reasons why the trainer refuses a layout, one for every broken rule, and one for recompute that the
+    trainer cannot express."""
     trainer = trainer_named(name)
     refused = objections(trainer.rules, question, layout)
     if layout.replicas:
@@ -75,7 +77,8 @@ def refusals(name: str, question: Question, layout: Layout) -> list[Words]:
 
 
 def _recompute_refusal(trainer: Trainer, layout: Layout) -> Words | None:
-    """Why a trainer cannot express the recompute of a layout. No `Rule`, since those do not see single stages."""
+    """Reason why a trainer cannot express the layout's recompute policies; None if it can. No `Rule`, since
+    those do not see single stages."""
     if (
         trainer.counts_full
         and layout.layers

@@ -52,7 +52,7 @@ CHECKPOINTING = "gradient_checkpointing"
 
 
 def _zero(job: Job) -> FieldExport:
-    """Number of processes, and settings of the sharding over them."""
+    """Accelerate's settings for `layout.zero`, with the number of processes and machines."""
     gpus, nodes = job.layout.num_gpus, job.question.cluster.nodes
     kind = "FSDP" if fsdp2.is_sharded(job) else "MULTI_GPU" if gpus > 1 else "NO"
     started = {"distributed_type": kind, "num_processes": gpus, "num_machines": nodes}
@@ -67,7 +67,8 @@ def _recompute(job: Job) -> FieldExport:
 
 
 def program_words(job: Job) -> str:
-    """Arguments of a program over the Hugging Face Trainer that make the plan's batch, and without FSDP recompute."""
+    """Arguments of a program over the Hugging Face Trainer that set microbatch and accumulation, and recompute
+    without FSDP."""
     steps = job.layout.microbatches(job.training.global_batch)
     recomputes = not fsdp2.is_sharded(job) and job.layout.recompute != ("none",)
     return f"--{MBS} {job.layout.mbs} --{STEPS} {steps}" + f" --{CHECKPOINTING} true" * recomputes
@@ -126,7 +127,7 @@ OPTIMIZER = "optim"
 
 
 def read_accelerate(document: Mapping[str, Any], model: TransformerSpec, options: ReadOptions) -> Reading:
-    """The run of a file, of a model.
+    """Read an Accelerate configuration file as model, training job, layout and stack.
 
     Raises:
         InputError: settings contradict one another, or are not priced here.

@@ -124,7 +124,7 @@ _CUTS = "cut_cross_entropy"
 
 
 def read_axolotl(document: Mapping[str, Any], model: TransformerSpec, options: ReadOptions) -> Reading:
-    """The run that an Axolotl file describes, for a known model.
+    """Read an Axolotl configuration file as training job, layout and stack, for a model that is given.
 
     Raises:
         InputError: settings contradict one another, or are not priced here.
@@ -178,7 +178,7 @@ def read_axolotl(document: Mapping[str, Any], model: TransformerSpec, options: R
 
 
 def _tuning_of(settings: Settings) -> TuningSpec | None:
-    """Adapters of low rank; None: every weight is trained."""
+    """LoRA settings of an Axolotl file; None if every weight is trained."""
     in_4_bits, in_8_bits, linear = (
         settings.get(name) for name in ("load_in_4bit", "load_in_8bit", "lora_target_linear")
     )
@@ -210,8 +210,8 @@ def _tuning_of(settings: Settings) -> TuningSpec | None:
 
 
 def _with_current_names(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The file with the version beside `fsdp_config`, its older names, `fsdp_…`, without their beginning, and the list
-    `fsdp` of FSDP 1 among them."""
+    """Axolotl's document with older names of FSDP settings replaced by current ones (`fsdp_config.fsdp_…`, the
+    list `fsdp` of FSDP 1)."""
     renamed = dict(document)
     listed = renamed.pop("fsdp", None) or []
     words = [str(word).lower() for word in (listed.split() if isinstance(listed, str) else listed)]

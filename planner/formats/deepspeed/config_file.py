@@ -101,7 +101,8 @@ def _offload(job: Job) -> FieldExport:
 
 
 def _stage(job: Job) -> FieldExport:
-    """ZeRO stage; a single replica offloads under ZeRO-3, which shards nothing of it."""
+    """DeepSpeed's setting for `layout.zero`; a single replica that offloads gets ZeRO-3, which then shards
+    nothing."""
     layout = job.layout
     return _set(stage=3 if layout.data_ranks == 1 and any(layout.offload) else layout.zero)
 
@@ -252,7 +253,7 @@ _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accu
 
 
 def read_deepspeed(document: Mapping[str, Any], model: TransformerSpec, options: ReadOptions) -> Reading:
-    """The run of a file, of a model.
+    """Read a DeepSpeed configuration file as training job, layout and stack, for a model that is given.
 
     Raises:
         InputError: settings contradict one another, or are the program's to fill in (`auto`).
@@ -270,7 +271,8 @@ def read_deepspeed(document: Mapping[str, Any], model: TransformerSpec, options:
 def _with_program_settings(
     document: Mapping[str, Any], program: Mapping[str, Any], model: TransformerSpec, assumed: list[str]
 ) -> Settings:
-    """Settings of a file with those that the program fills in; `auto` of what changes no step is left out.
+    """Settings of a DeepSpeed file, completed by those that the training program sets; `auto` is dropped where
+    it changes no step.
 
     Raises:
         InputError: the program's contradict the file's, or nothing fills one in.
@@ -327,7 +329,8 @@ def _layout_of(settings: Settings, model: TransformerSpec, gpus: int | None, ass
 
 
 def _batches(settings: Settings, dp: int) -> tuple[int, int, int]:
-    """Global batch, microbatch and accumulation: of three any two give the third (`_batch_assertion`)."""
+    """Global batch, microbatch size and accumulation steps; any two of the three give the third
+    (`_batch_assertion`)."""
     batch, mbs, steps = (settings.integer(name) for name in _BATCHES)
     if batch is None and mbs is None:
         hint = f'--also "{_BATCHES[1]}=1" says it'
@@ -420,7 +423,8 @@ def _training_of(
 
 
 def _facts_of(settings: Settings, layout: Layout, stack: StackSpec) -> dict[str, Any]:
-    """Facts of the software stack that the file sets; ZeRO-3 overlaps by default (zero/config.py)."""
+    """Fields of the software stack that a DeepSpeed file changes, with their values; ZeRO-3 overlaps by default
+    (zero/config.py)."""
     if not layout.zero:
         return {}
     facts: dict[str, Any] = {

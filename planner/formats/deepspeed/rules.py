@@ -14,7 +14,8 @@ from planner.formats.trainer import Trainer
 
 
 def _offloads(x: LayoutColumns) -> Bools:
-    """(N,): what it can; one replica, which shards nothing, is under any stage."""
+    """(N,) whether DeepSpeed can run the offload of each layout; a single replica, which shards nothing, may
+    use any stage."""
     single, all_weights = x.replicas == 1, x.offload_streamed >= EVERY
     states = (x.offload_streamed == 0) & ((x.zero >= 1) | single)
     allowed: Bools = np.where(all_weights, ((x.zero == 3) | single) & (x.offload_states == 0), states)

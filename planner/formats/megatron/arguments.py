@@ -38,7 +38,7 @@ _PATTERN_PART = re.compile(r"\(?\[([01](?:,[01])*)\]\)?(?:\*(\d{1,4}))?", re.ASC
 
 @dataclass(slots=True)
 class Arguments:
-    """Arguments of a command: settings by name, arguments that are not known, and problems."""
+    """Arguments of a Megatron-LM command, as settings by name, with unknown arguments and problems."""
 
     values: dict[str, Any] = field(default_factory=dict)
     flags: dict[str, str] = field(default_factory=dict)
@@ -48,15 +48,16 @@ class Arguments:
     problems: list[Problem] = field(default_factory=list)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A setting; where the command lacks it the given default, else the table's."""
+        """Value of an argument; if the command lacks the argument, `default` or else Megatron-LM's own
+        default."""
         return self.values.get(name, table_of(TABLE).arguments[name].default if default is None else default)
 
     def has(self, name: str) -> bool:
-        """Whether the command sets an argument."""
+        """Whether the command sets an argument explicitly."""
         return name in self.values
 
     def assign(self, name: str, value: Any, flag: str) -> None:
-        """Set an argument. A different value before is a contradiction, kept as a problem."""
+        """Record the value of an argument. A different value before is a contradiction, kept as a problem."""
         if name in self.values and self.values[name] != value:
             self.problems.append(Problem(f"`{flag}`", f"contradicts `{self.flags[name]}`"))
         self.values[name] = value
@@ -64,7 +65,7 @@ class Arguments:
 
 
 def read_arguments(words: Sequence[str], ignore: Sequence[str] = ()) -> Arguments:
-    """Read the words of a command as settings, without flags that are left out (`ignore`).
+    """Parse the words of a Megatron-LM command into settings by name, without the flags to `ignore`.
 
     Raises:
         InputError: values that cannot be read, arguments that contradict one another, what only the shell knows; all.
@@ -120,7 +121,7 @@ _ACTS: Mapping[str, Callable[[Arguments], Any]] = {
 
 
 def unpriced_values(args: Arguments) -> list[UnusedSetting]:
-    """Arguments with values that no price is made of, where they act."""
+    """Arguments that have an effect, with a value that the cost model does not price."""
     unused = []
     for name in dict.fromkeys([*args.values, "offload_modules"]):
         value, switch = args.get(name) or (), name
@@ -150,18 +151,18 @@ def unpriced_values(args: Arguments) -> list[UnusedSetting]:
 
 
 def uses_fsdp(args: Arguments) -> bool:
-    """Whether Megatron-FSDP shards, by its current name or the name of 2025."""
+    """Whether the command uses Megatron-FSDP (`--use-megatron-fsdp`, or `--use-custom-fsdp` as in 2025)."""
     return bool(args.get("use_megatron_fsdp") or args.get("use_custom_fsdp"))
 
 
 def _dest(flag: str) -> str:
-    """The name of a flag's value."""
+    """Name of the setting that a flag sets, as argparse derives it (`--num-layers` → `num_layers`)."""
     return flag.lstrip("-").replace("-", "_")
 
 
 @cache
 def _flags() -> dict[str, tuple[str, bool | None]]:
-    """Flag → the name of its value, and the value of a flag that takes none."""
+    """Map from flag to the name of its setting and the value of a flag without argument, else None."""
     flags: dict[str, tuple[str, bool | None]] = {}
     for name, row in table_of(TABLE).arguments.items():
         dashed = name.replace("_", "-")
@@ -200,7 +201,7 @@ def _take(args: Arguments, flag: str, values: list[str]) -> None:
 
 
 def _pass_over(args: Arguments, flag: str, values: list[str], words: str) -> None:
-    """Keep an argument that the table does not have; values that may hold further arguments are a problem."""
+    """Record an argument that the table does not list; values that may hide further arguments are a problem."""
     dest, table = _dest(flag), table_of(TABLE)
     fate, off = table.fate(dest), dest.removeprefix("no_")
     if fate is None and off != dest:
@@ -230,7 +231,7 @@ def _value(kind: str, values: list[str]) -> Any:
 
 
 def _pattern(text: str) -> Any:
-    """`3`, `127,0` or `([0]*3+[1]*58)`."""
+    """Parse a pattern of blocks, such as `3`, `127,0` or `([0]*3+[1]*58)`."""
     bare = text.replace(" ", "")
     if re.fullmatch(r"\d{1,9}", bare, re.ASCII):
         return int(bare)
@@ -250,13 +251,13 @@ def _pattern(text: str) -> Any:
 
 
 def flag_of(name: str, value: Any) -> str:
-    """The flag that sets an argument to a value."""
+    """The Megatron-LM flag that gives an argument this value, such as `--no-bias-gelu-fusion`."""
     row = table_of(TABLE).arguments[name]
     return row.spellings.get("flag", ("--no-" if value is False else "--") + name.replace("_", "-"))
 
 
 def written(settings: Settings) -> list[list[str]]:
-    """Settings as arguments of `pretrain_gpt.py`: the words of each flag with its values."""
+    """Settings as arguments of `pretrain_gpt.py`, one list of words (flag and values) for each."""
     return [[flag_of(name, value), *_words(name, value)] for name, value in settings.items()]
 
 

@@ -39,7 +39,7 @@ _DEEPSPEED = re.compile(r"(?:.*/)?deepspeed|--deepspeed(?:_config)?(?:=.*)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A training program with its launcher and arguments."""
+    """A Megatron-LM training command, split into launcher, arguments and environment."""
 
     launcher: tuple[str, ...]
     """Words before the program: torchrun and its arguments, srun."""
@@ -49,14 +49,15 @@ class Launch:
 
     @property
     def tokenizer(self) -> str | None:
-        """`--tokenizer-type`; GPT-2's where the command has only a file of merges."""
+        """Value of `--tokenizer-type`, or GPT-2's if the command only has a merge file; None if neither is
+        given."""
         default = "GPT2BPETokenizer" if _value(self.arguments, ("--merge-file",)) else None
         return _value(self.arguments, ("--tokenizer-type",)) or default
 
 
 def launch_of(text: str, also: str = "", options: Mapping[str, Any] = MappingProxyType({})) -> Launch:
-    """The single launch of Megatron-LM in a bash text; `also` are variables of its environment (`SIZE=7b`), and further
-    arguments; `options` are the user's `model`, `cluster` and `gpus`.
+    """Find the single Megatron-LM training command in a bash text. `also` are variables of its environment
+    (`SIZE=7b`), and further arguments; `options` are the user's `model`, `cluster` and `gpus`.
 
     Raises:
         InputError: there is none, there are several that differ, or the text cannot be read.
@@ -112,7 +113,8 @@ def launch_of(text: str, also: str = "", options: Mapping[str, Any] = MappingPro
 
 
 def _options(words: Iterable[str]) -> dict[str, str]:
-    """Options of `sbatch` with their values: `-N2`, `-N 2`, `--nodes 2` and `--nodes=2` alike."""
+    """Options of `sbatch` with their values, by long name; `-N2`, `-N 2`, `--nodes 2` and `--nodes=2` are
+    equivalent."""
     options, name = {}, ""
     for word in words:
         if word.startswith("-"):
@@ -126,7 +128,8 @@ def _options(words: Iterable[str]) -> dict[str, str]:
 
 
 def _integer_options(options: Mapping[str, str]) -> dict[str, int]:
-    """Whole-number options, derived ones included; `a100:4` and `gpu:a100:4` count 4."""
+    """Integer options of `sbatch`, with derived ones such as tasks per node; `a100:4` and `gpu:a100:4` count as
+    4."""
     gpu = re.search(r"gpu(?::[^,:]+)*?(:\d+)?(?:,|$)", options.get("--gres", ""), re.ASCII)
     texts = {**options, "--gres": (gpu[1] or ":1") if gpu else ""}
     numbers = {name: re.search(r"(?:^|:)(\d{1,7})$", text, re.ASCII) for name, text in texts.items()}
@@ -154,7 +157,7 @@ def _missing(script: Script) -> str:
 
 
 def _require_heeded(text: str, script: Script, started: dict[str, str]) -> None:
-    """Raise InputError where the script overwrites a variable of `--also` without using its value."""
+    """Raise InputError if the script overwrites a variable of `--also` without using its value."""
     lost = [
         name
         for name, value in started.items()
@@ -177,7 +180,7 @@ def _is_launch(command: Command) -> bool:
 
 
 def _program(command: Command) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Words before the program, and its arguments."""
+    """Split a launch command into the words before the training program and the program's arguments."""
     words = command.words
     for at, word in enumerate(words):
         if _PROGRAM.match(word):
@@ -191,7 +194,7 @@ def _program(command: Command) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def world_size(launch: Launch, gpus: int | None) -> int:
-    """GPUs that the launch says, or those that the user says.
+    """Number of GPUs of a launch, by the command or else by the user.
 
     Raises:
         InputError: neither says them, or they contradict one another.
@@ -222,14 +225,16 @@ def _number(words: Sequence[str], flags: Sequence[str]) -> int | None:
 
 
 def _value(words: Sequence[str], flags: Sequence[str]) -> str | None:
-    """Value of the first of some flags that a command has; `?` where only the shell knows it."""
+    """Value of the first of the flags that a command has; `?` if only the shell knows the value, None without
+    any."""
     values = (_take_flag(words, flag)[0] for flag in flags)
     value = next((one for one in values if one is not None), None)
     return "?" if value is not None and not is_decided(value) else value
 
 
 def import_instead(words: Sequence[str]) -> tuple[str, str] | None:
-    """The trainer that a command starts, and the import that reads it; None: none that has one."""
+    """Name of another trainer that a command starts (torchtitan, NeMo, DeepSpeed), and the `meshwright import`
+    command for the trainer's files; None if the command starts none of these."""
     for program, name, tell in (
         (_TORCHTITAN, "torchtitan", _torchtitan),
         (_NEMO, "NeMo", _nemo),
@@ -248,7 +253,7 @@ def _import_command(file: str, model: str, arguments: Sequence[str], gpus: bool 
 
 
 def _take_flag(words: Sequence[str], *flags: str) -> tuple[str | None, list[str]]:
-    """Value of the first of some flags, and the words without the flag."""
+    """Value of the first word that is one of the flags, and the words without that flag."""
     remaining = list(words)
     for at, word in enumerate(words):
         name, equals, value = word.partition("=")

@@ -158,7 +158,7 @@ LAYOUT: Mapping[str, Translate] = {
 def layout_of(
     args: Arguments, blocks: int, has_experts: bool, world: int, stack: StackSpec, assumed: list[str]
 ) -> Layout:
-    """The layout that arguments describe on `world` GPUs.
+    """The parallel layout that Megatron-LM arguments describe on `world` GPUs.
 
     Raises:
         InputError: degrees do not divide the GPUs, blocks do not divide into stages, or a value is not known.
@@ -202,7 +202,7 @@ def layout_of(
 
 
 def zero_of(args: Arguments) -> int:
-    """The ZeRO stage of FSDP, or of the distributed optimizer."""
+    """ZeRO stage of a Megatron-LM command, by FSDP or the distributed optimizer."""
     if args.get("use_torch_fsdp2"):
         return 3 if args.get("torch_fsdp2_reshard_after_forward") else 2
     strategy = "data_parallel_sharding_strategy"
@@ -212,7 +212,8 @@ def zero_of(args: Arguments) -> int:
 
 
 def _recompute_of(args: Arguments, layers: tuple[int, ...], assumed: list[str]) -> tuple[str, ...]:
-    """Megatron's granularity, method and count, of blocks of every chunk; in 2021 a method alone meant whole blocks."""
+    """Recompute policies by Megatron's granularity, method and number of blocks; in 2021 a method alone meant
+    full recompute."""
     method, count = args.get("recompute_method"), args.get("recompute_num_layers")
     default = "full" if method or args.get("checkpoint_activations") else None
     match args.get("recompute_granularity", default), method:
@@ -238,7 +239,8 @@ def _offload_of(args: Arguments, blocks: int) -> Offload:
 
 
 def pipeline_layout(layers: tuple[int, ...]) -> str:
-    """Blocks of every virtual stage as `--pipeline-model-parallel-layout` writes them: `Ettt|tttt|tttL`."""
+    """Text for `--pipeline-model-parallel-layout`, such as `Ettt|tttt|tttL`, given the blocks of every virtual
+    stage."""
     stages = ["t" * count for count in layers]
     stages[0] = "E" + stages[0]
     stages[-1] += "L"
@@ -246,7 +248,7 @@ def pipeline_layout(layers: tuple[int, ...]) -> str:
 
 
 def stages_of(args: Arguments, blocks: int, pp: int) -> tuple[int, tuple[int, ...]]:
-    """Chunks of a rank, and blocks of every virtual stage in model order.
+    """Chunks of a pipeline rank (vpp), and number of blocks of every virtual stage in model order.
 
     Raises:
         InputError: blocks that do not divide, or a layout that cannot be read.
@@ -304,7 +306,7 @@ def _chunks(args: Arguments, blocks: int, pp: int) -> int:
 
 
 def _stage_blocks(text: str) -> tuple[int, ...]:
-    """Blocks of the stages of `Ettt|(tt|)*6tttL`."""
+    """Number of blocks of every stage in a pipeline layout text such as `Ettt|(tt|)*6tttL`."""
     bare = re.sub(r"[,\s]", "", text)
     while (match := _REPEATED.search(bare)) is not None:
         inner, times, letter, count = match.groups()

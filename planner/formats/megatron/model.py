@@ -48,7 +48,8 @@ def _groups(job: Job) -> FieldExport:
 
 
 def _scores(job: Job) -> FieldExport:
-    """Scores that a bias balances are made in fp32, as DeepSeek-V3 has them."""
+    """Megatron-LM's settings for the router's scores; with a balancing bias the scores are fp32, as in
+    DeepSeek-V3."""
     kind = job.model.router_scores
     if not job.model.routing_bias:
         return sets(moe_router_score_function=kind)
@@ -72,7 +73,7 @@ def _balance(job: Job) -> FieldExport:
 
 
 def _of_mixtures(word: Callable[[Job], FieldExport]) -> Translate:
-    """For a field that only mixtures have."""
+    """Wrap a translation so that dense models get no setting."""
     return lambda job: word(job) if job.model.has_experts else NO_SETTING
 
 
@@ -89,8 +90,8 @@ EXPERTS: Mapping[str, Translate] = {
 
 
 def experts_of(args: Arguments, mixtures: tuple[int, ...], dense: int) -> dict[str, Any]:
-    """Fields of a model with experts. `mixtures` marks its blocks that have them, `dense` is the width of the others'
-    MLP.
+    """Model fields of a mixture of experts, by Megatron-LM's arguments. `mixtures` marks the blocks with
+    experts, `dense` is the MLP width of dense blocks.
 
     Raises:
         InputError: the load balance is no number.
@@ -282,7 +283,7 @@ MODEL: Mapping[str, Translate] = {
 
 
 def model_of(args: Arguments, assumed: list[str], tokenizer: str | None) -> TransformerSpec:
-    """The model of arguments, with Megatron-LM's defaults for missing ones.
+    """The model that Megatron-LM arguments describe, with Megatron-LM's defaults for missing arguments.
 
     Raises:
         InputError: arguments are missing, or describe no model.
@@ -324,7 +325,7 @@ def model_of(args: Arguments, assumed: list[str], tokenizer: str | None) -> Tran
 
 
 def _vocabulary(args: Arguments, assumed: list[str], tokenizer: str | None) -> tuple[int | None, int]:
-    """Words of the vocabulary, and the multiple beside tp to which the model itself pads it."""
+    """Size of the vocabulary, and the multiple (besides tp) to which the model pads the vocabulary."""
     if (padded := args.get("padded_vocab_size")) is not None:
         return padded, 1
     words = args.get("vocab_size")
@@ -391,7 +392,8 @@ def _windows_of(args: Arguments) -> dict[str, Any]:
 
 
 def pattern_of(args: Arguments, pattern: Any, *, last: bool) -> tuple[int, ...]:
-    """0 or 1 for each block. A number N marks every N-th block: the last of each N, or the first."""
+    """Marks (0 or 1) of all blocks by a pattern or a period. A number N marks every N-th block: the last of
+    each N, or the first."""
     count = args.get("num_layers") or 0
     if count > MAX_LAYERS:
         raise InputError(f"`--num-layers {count}` are more blocks than any model has")

@@ -24,7 +24,7 @@ def _interleaved(question: Question, layout: Layout) -> Words:
 
 
 def _pipeline_not_outermost(x: LayoutColumns) -> Bools:
-    """Whether an axis of several ranks lies outside the pipeline in the order of axes."""
+    """(N,) whether a pipeline of several stages is not the outermost axis of the order."""
     inside: Bools = (x.pp > 1) & (x.order != 0)
     return inside
 
@@ -39,7 +39,8 @@ def _experts_and_order(question: Question, layout: Layout) -> Words:
 
 
 def _expert_copies(x: LayoutColumns) -> Bools:
-    """Whether the distributed optimizer's instances do not divide the ranks that hold the same experts."""
+    """(N,) whether the number of optimizer instances does not divide the number of ranks that hold the same
+    experts."""
     uneven: Bools = (x.shard != x.replicas) & (x.expert_replicas % np.maximum(1, x.replicas // x.shard) != 0)
     return uneven
 

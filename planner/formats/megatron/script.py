@@ -41,7 +41,7 @@ def _text(job: Job, settings: Settings, name: str) -> str:
 
 
 def environment(job: Job, settings: Settings) -> dict[str, str]:
-    """Variables that Megatron's checks require."""
+    """Environment variables that Megatron-LM needs for this job."""
     variables = {}
     if job.layout.tp > 1 or job.layout.cp > 1:
         variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"  # validate_args asks for it before Blackwell
@@ -78,8 +78,9 @@ TARGET = Target(
 def read_megatron(
     launch: Launch, *, gpus: int | None = None, stack: str | None = None, ignore: Sequence[str] = ()
 ) -> Reading:
-    """The run of a command line. What it leaves out is as `pretrain_gpt.py` has it now (core 0.20); with a software
-    stack named, facts that it leaves out are that stack's; flags to `ignore` are left out.
+    """Read a Megatron-LM command as model, training job, layout and stack. Missing arguments have the defaults
+    of `pretrain_gpt.py` (core 0.20); with a software stack named, missing facts are that stack's; flags to
+    `ignore` are left out.
 
     Raises:
         InputError: the command cannot be read, is incomplete, or contradicts itself.
@@ -97,7 +98,8 @@ def read_megatron(
 def reading_of(
     args: Arguments, world: int, tokenizer: str | None, base: StackSpec, stack_named: bool, assumed: list[str]
 ) -> Reading:
-    """The run of Megatron Core's arguments; unless the user named the stack, missing switches are off.
+    """Turn Megatron Core's arguments into model, training job, layout and stack; missing switches are off
+    unless the user named the stack.
 
     Raises:
         InputError: they are incomplete, contradict one another, or change layout or memory as no price does.

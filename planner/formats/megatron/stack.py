@@ -36,7 +36,8 @@ def _attention(job: Job) -> FieldExport:
 
 
 def _overlaps(job: Job, axis: Overlap, *, always: bool) -> bool:
-    """Whether communication over an axis runs behind compute, by the layout or else by the stack (`always`)."""
+    """Whether communication over an axis overlaps compute, by the layout or, where the layout leaves it open,
+    by `always`."""
     return always if job.layout.overlap is None else axis in job.layout.overlap
 
 
@@ -83,7 +84,8 @@ def _remainders(job: Job) -> FieldExport:
 
 
 def _vocabulary(job: Job) -> FieldExport:
-    """Multiple of the vocabulary: the model's, or the stack's for plans of earlier releases."""
+    """Megatron-LM's setting for the multiple of the vocabulary size; plans of earlier releases have it in the
+    stack, not the model."""
     multiple = job.model.vocab_multiple
     return sets(
         make_vocab_size_divisible_by=VOCABULARY_UNIT
@@ -126,7 +128,8 @@ FACTS: Mapping[str, Translate] = {
 
 
 def stack_of(args: Arguments, base: StackSpec, stack_named: bool, assumed: list[str]) -> StackSpec:
-    """A software stack with what the arguments switch. What they leave out is off, unless the user named the stack.
+    """Copy of a software stack with the facts that Megatron-LM arguments switch. Missing switches are off,
+    unless the user named the stack.
 
     Raises:
         InputError: an attention backend is not known.
@@ -181,7 +184,8 @@ def stack_of(args: Arguments, base: StackSpec, stack_named: bool, assumed: list[
 
 
 def _is_unfused(args: Arguments) -> bool:
-    """Whether a fusion that is switched off would have fused something (transformer/mlp.py, fused_bias_dropout.py)."""
+    """Whether the arguments switch off a fusion that would apply to this model (transformer/mlp.py,
+    fused_bias_dropout.py)."""
     biases, gated = args.get("add_bias_linear"), args.get("swiglu")
     activates = gated or (biases and not args.get("squared_relu"))
     adds = biases or args.get("hidden_dropout") > 0

@@ -85,7 +85,8 @@ TRAINING: Mapping[str, Translate] = {
 
 
 def training_of(args: Arguments, layout: Layout, stack_named: bool, assumed: list[str]) -> TrainingSpec:
-    """The training job that arguments describe. Raises InputError for an optimizer that is not priced here."""
+    """The training job (batch, sequence length, precision, optimizer) that Megatron-LM arguments describe.
+    Raises InputError for an optimizer that is not priced here."""
     batch = args.get("global_batch_size")
     if batch is None:
         batch = layout.mbs * layout.dp
@@ -120,7 +121,8 @@ def _precision_of(args: Arguments, assumed: list[str]) -> str:
 
 
 def _gradients_of(args: Arguments, stack_named: bool) -> str | None:
-    """fp16 gradients are summed in 16 bits unless the command says fp32, all others in fp32 (`validate_args`)."""
+    """Gradient dtype by Megatron-LM arguments; fp16 gradients are summed in 16 bits by default, others in fp32
+    (`validate_args`)."""
     if args.get("accumulate_allreduce_grads_in_fp32"):
         return "fp32" if stack_named else None
     if args.get("grad_reduce_in_bf16") or args.get("main_grads_dtype") == "bf16":

@@ -35,13 +35,13 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 @dataclass(slots=True)
 class FileArguments:
-    """Settings of a file, and the arguments of Megatron-LM that they set."""
+    """Settings of a NeMo file or recipe, and the Megatron-LM arguments derived from them."""
 
     settings: Settings
     args: Arguments = field(default_factory=Arguments)
 
     def get(self, path: str, default: Any = None) -> Any:
-        """A setting; a value that is filled in when the program starts is a problem."""
+        """Value of a setting; records a problem if the value is only filled in when the program starts."""
         value, reason = self.settings.get(path), ""
         if isinstance(value, Unknown):
             reason = f"only Python knows what `{value}` is"
@@ -52,7 +52,7 @@ class FileArguments:
         return default if value is None or reason else value
 
     def take(self, path: str, name: str) -> None:
-        """Take a setting under another name, if it is there and fits."""
+        """Copy the setting at `path` to the Megatron-LM argument `name`, if present and of the right type."""
         row, problem_count = table_of(TABLE).arguments[name], len(self.args.problems)
         value, kind = self.get(path), row.kind
         words = f"{path}: {printable(str(value))}"
@@ -73,32 +73,34 @@ class FileArguments:
             self.args.unused.append(UnusedSetting(path, True, path, fate))
 
     def take_fused_activation(self) -> None:
-        """Take the fusion of biases with the activation, which Megatron-LM names by the activation."""
+        """Copy the fusion of bias and activation to Megatron-LM's argument, which is named by the
+        activation."""
         name = "bias_swiglu_fusion" if self.args.get("swiglu") else "bias_gelu_fusion"
         self.take("model.bias_activation_fusion", name)
 
     def take_tied_embeddings(self) -> None:
-        """Take whether the head has weights of its own."""
+        """Record an untied output head if the file does not share embedding and output weights."""
         if not self.get("model.share_embeddings_and_output_weights", True):
             words = "share_embeddings_and_output_weights: False"
             self.args.assign("untie_embeddings_and_output_weights", True, words)
 
     def leave(self, column: str) -> None:
-        """Keep what no price is made of: by its path in a column of the table, or by Megatron-LM's name in its part."""
+        """Record all unread settings as unused, with their treatment by the table (by path in `column`, else by
+        Megatron-LM's name)."""
         table = table_of(TABLE)
         self.args.unused += self.settings.unused(
             lambda path: table.fate(path, column) or table.fate(path.partition(".")[2])
         )
 
     def require_readable(self, source: str) -> None:
-        """Raise InputError with all problems of the file."""
+        """Raise InputError if any setting could not be read, with all problems."""
         if self.args.problems:
             hint = '--also "model.KEY=VALUE" says one'
             raise InputError(f"the {source} cannot be read", problems=self.args.problems, hint=hint)
 
 
 def overrides(text: str) -> dict[str, Any]:
-    """`model.fp8=True trainer.num_nodes=4` by path."""
+    """Parse overrides such as `model.fp8=True trainer.num_nodes=4` into values by path."""
     values: dict[str, Any] = {}
     for word in also_words(text):
         path, equals, value = word.lstrip("+").partition("=")
@@ -122,8 +124,9 @@ _UNSHARDED = ("fused_adam", "megatron_fused_adam", "adam", "adamw")
 def read_nemo(
     document: Mapping[str, Any], *, gpus: int | None = None, stack: str | None = None, also: str = ""
 ) -> Reading:
-    """The run of a file; `also` are overrides as its command line takes them (`model.global_batch_size=512`). What the
-    file leaves out is as in NeMo's `megatron_gpt_config.yaml`.
+    """Read a NeMo configuration file as model, training job, layout and stack. `also` are overrides as its
+    command line takes them (`model.global_batch_size=512`). What the file leaves out is as in NeMo's
+    `megatron_gpt_config.yaml`.
 
     Raises:
         InputError: it lacks what a price needs, or contradicts itself.
@@ -148,7 +151,8 @@ def read_nemo(
 
 
 def _resolved(path: str, values: Mapping[str, Any]) -> Any:
-    """A value; for a reference (`${model.encoder_seq_length}`, `${.encoder_seq_length}`) its target's value."""
+    """Value at a path, with a reference such as `${model.encoder_seq_length}` or `${.encoder_seq_length}`
+    resolved once."""
     reference = re.fullmatch(r"\$\{(\.*)([\w.]+)\}", str(values[path]), re.ASCII)
     if reference is None:
         return values[path]

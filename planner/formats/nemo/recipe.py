@@ -62,7 +62,7 @@ Lines = Iterator[tuple[str, Any]]
 
 
 def _lines(job: Job, settings: Settings, imports: Imports) -> Lines:
-    """Paths in the container with their values, in order."""
+    """Yield path and value of every assignment to a Megatron Bridge configuration, in order."""
     if settings.get("multi_latent_attention"):
         imports[f"{MARK}.models.mla_provider"].append("MLAModelProvider")
         yield "model", py.call("MLAModelProvider")
@@ -78,7 +78,7 @@ def _lines(job: Job, settings: Settings, imports: Imports) -> Lines:
 
 
 def _argument_lines(name: str, value: Any, imports: Imports) -> Lines:
-    """Paths that set one argument of Megatron Core."""
+    """Yield the assignments of a Megatron Bridge configuration that set one Megatron Core argument."""
     match name:
         case "seq_length":
             yield from ((f"{part}.seq_length", value) for part in ("model", "dataset"))
@@ -164,8 +164,8 @@ TARGET = Target(
 def read_bridge(
     text: str, *, gpus: int | None, stack: str | None = None, also: str = "", ignore: Sequence[str] = ()
 ) -> Reading:
-    """The run of a recipe on a number of GPUs; `also` are overrides like `train.global_batch_size=512`, `ignore` paths
-    of settings that are left out.
+    """Read a Megatron Bridge recipe as model, training job, layout and stack. `also` are overrides like
+    `train.global_batch_size=512`, `ignore` paths of settings that are left out.
 
     Raises:
         InputError: the file has no recipe, or one that starts from what only Bridge knows, or contradicts itself.
@@ -216,7 +216,7 @@ def _recipe(text: str) -> Call:
 
 
 def _mix(mix: Any) -> tuple[str, ...]:
-    """Precisions of a mixture by its name."""
+    """Megatron-LM precisions ("bf16", "fp8", ...) of a Megatron Bridge mixed-precision recipe."""
     name = mix.name if isinstance(mix, Call) else mix
     if name is None:
         return ()
@@ -229,7 +229,7 @@ def _mix(mix: Any) -> tuple[str, ...]:
 
 
 def _values(config: Call) -> dict[str, Any]:
-    """Settings by path, names of Python as their last word."""
+    """Settings of a recipe by path; a Python name such as `torch.bfloat16` is reduced to the last part."""
     model = config.fields.get("model")
     if isinstance(model, Call) and model.name not in _MODELS:
         raise InputError(

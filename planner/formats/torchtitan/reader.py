@@ -39,7 +39,7 @@ _FLAT = ("Config", "default_adamw")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A recipe: its settings and its model."""
+    """Settings and model of a torchtitan recipe."""
 
     settings: Mapping[str, Any]
     family: str
@@ -54,7 +54,8 @@ class Recipe:
 
 
 def read_recipe(text: str, name: str, also: str = "") -> Recipe:
-    """The recipe of a file's text; `also` are arguments as torchtitan's command takes them.
+    """Parse a torchtitan recipe, a TOML job file or a Python registry. `also` are arguments as torchtitan's
+    command takes them.
 
     Raises:
         InputError: it is no recipe, or says a setting twice.
@@ -90,7 +91,8 @@ def _of_job_file(text: str, arguments: dict[str, Any]) -> Recipe:
 
 
 def _with_current_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by the paths of today. Raises InputError where two releases' words contradict one another."""
+    """Settings by path, with names of older torchtitan releases replaced by current ones. Raises InputError
+    where two releases' words contradict one another."""
     return renamed(values.items(), table_of("torchtitan"))
 
 
@@ -123,7 +125,8 @@ def _of_registry(text: str, name: str, arguments: dict[str, Any]) -> Recipe:
 
 
 def _recipe_function(module: Module, config_name: Any) -> tuple[str, Call]:
-    """The function that `--config` names, or the only function that builds a `Trainer.Config`."""
+    """Name and result of the function that `--config` names, or of the only one that builds a
+    `Trainer.Config`."""
     functions = [
         name
         for name, node in module.functions.items()
@@ -167,7 +170,7 @@ def _flat(built: Call, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _converters(value: Any) -> Iterator[str]:
-    """Names of what a list of converters holds, or a container of one."""
+    """Yield the names of model converters in a list, or in a container of a list."""
     if isinstance(value, Call):
         yield from _converters(value.fields.get("converters", ()))
     elif isinstance(value, list | tuple):
@@ -182,7 +185,8 @@ def _kernel(value: Any) -> str | None:
 
 
 def _family(source: str, name: str, function: str) -> str:
-    """Family by the module that `model_registry` comes from; in torchtitan's own files by folder or function."""
+    """Model family of a recipe, by the module that `model_registry` comes from, else the file's folder or the
+    function's name."""
     places = [source.rpartition(".")[2], PurePath(name).parent.name]
     for place in places:
         if place in _FAMILIES:
@@ -205,7 +209,7 @@ _CONTEXT_KINDS = {"allgather": None, "alltoall": "ring"}
 def layout_of(
     settings: Settings, recipe: Recipe, model: TransformerSpec, world: int, assumed: list[str]
 ) -> tuple[Layout, int]:
-    """The layout, and the sequences of one rank in one accumulation step."""
+    """The parallel layout of a torchtitan recipe, and the sequences per rank in one accumulation step."""
     tp, pp, cp, ep = (
         settings.integer(f"{_MESH}.{axis}_parallel_degree")
         for axis in ("tensor", "pipeline", "context", "expert")
@@ -247,7 +251,7 @@ def layout_of(
 
 
 def _mesh(settings: Settings, world: int, inner: int) -> tuple[int, int]:
-    """Degrees of replication and of sharding; -1 stands for all ranks that are left."""
+    """Data-parallel degrees of replication and of sharding; a degree of -1 takes all remaining ranks."""
     paths = [f"{_MESH}.data_parallel_{kind}_degree" for kind in ("replicate", "shard")]
     replicas, shard = settings.integer(paths[0]), settings.get(paths[1])
     if shard == -1:
@@ -264,7 +268,7 @@ def _mesh(settings: Settings, world: int, inner: int) -> tuple[int, int]:
 
 
 def _microbatch(settings: Settings, pp: int, assumed: list[str]) -> tuple[int, int]:
-    """Sequences of a microbatch, and of one rank in one accumulation step."""
+    """Sequences of one microbatch, and sequences per rank in one accumulation step."""
     if (tokens := settings.integer("training.num_tokens_per_microbatch_per_dp_rank")) is not None:
         sequences = tokens // (length := sequence_length(settings))
         if sequences * length != tokens:
@@ -295,7 +299,7 @@ def sequence_length(settings: Settings) -> int:
 
 
 def _stages(settings: Settings, blocks: int, pp: int) -> tuple[str, tuple[int, ...]]:
-    """The schedule, and blocks of every virtual stage in model order."""
+    """Pipeline schedule, and number of blocks of every virtual stage in model order."""
     if pp == 1:
         for name in ("schedule", "layers_per_stage", "first_stage_less_layers", "last_stage_less_layers"):
             settings.get(f"{_MESH}.pipeline_parallel_{name}")
@@ -318,7 +322,8 @@ def _stages(settings: Settings, blocks: int, pp: int) -> tuple[str, tuple[int, .
 
 
 def _even_stages(settings: Settings, blocks: int, pp: int, *, single: bool) -> tuple[int, ...]:
-    """Blocks of nearly equal stages, where embedding and head count as blocks (`_generate_llm_fqn_per_model_part`)."""
+    """Number of blocks of each of nearly equal stages, where embedding and head count as blocks
+    (`_generate_llm_fqn_per_model_part`)."""
     first, last = (
         settings.get(f"{_MESH}.pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last")
     )
@@ -366,7 +371,8 @@ _HIDES_INSIDE = "megatron-core"
 def read_torchtitan(
     recipe: Recipe, *, gpus: int | None, stack: str | None = None, model: TransformerSpec | None = None
 ) -> Reading:
-    """The run of a recipe on a number of GPUs; the user's model stands for a flavor that is not known here.
+    """Read a torchtitan recipe as model, training job, layout and stack on this many GPUs; the user's model
+    replaces an unknown flavor.
 
     Raises:
         InputError: the recipe contradicts itself or the number of GPUs, or says what only Python knows.
@@ -387,7 +393,8 @@ def read_torchtitan(
 
 
 def _settings(recipe: Recipe, assumed: list[str]) -> Settings:
-    """Settings of a recipe. Raises InputError where a price depends on a setting, or table, that only Python knows."""
+    """Settings of a torchtitan recipe, checked for values that depend on running Python code. Raises InputError
+    where a price depends on a setting, or table, that only Python knows."""
     table, values, hidden = table_of("torchtitan"), dict(recipe.settings), []
     for path, value in recipe.settings.items():
         priced = path != "optimizer" and any(f"{name}.".startswith(f"{path}.") for name in table.arguments)
@@ -475,7 +482,7 @@ def _precision(settings: Settings, recipe: Recipe, assumed: list[str]) -> str:
 
 
 def _facts(settings: Settings, recipe: Recipe, base: StackSpec, assumed: list[str]) -> dict[str, Any]:
-    """Facts of the software stack that the recipe switches."""
+    """Fields of the software stack that a torchtitan recipe changes, with their values."""
     parts = settings.listed("compile.components") or ["model", "loss"]
     enabled = bool(settings.get("compile.enable"))
     facts: dict[str, Any] = {

@@ -36,7 +36,7 @@ from planner.formats.torchrun import torchrun_by_hand
 
 
 class Flavour(NamedTuple):
-    """A model of torchtitan."""
+    """A model that torchtitan ships, by family and name ("flavor")."""
 
     family: str
     """Module of `torchtitan.models`."""
@@ -100,18 +100,20 @@ def _models() -> dict[Flavour, TransformerSpec]:
 
 
 def model_of(flavour: Flavour) -> TransformerSpec | None:
-    """Our model for one of torchtitan's, whatever kernel its name chooses, or None."""
+    """The catalogue's model for a torchtitan flavor, ignoring suffixes of the name that choose a kernel; None
+    if unknown."""
     plain = _KERNEL.sub("", flavour.name)
     return next((known for one, known in _models().items() if one == (flavour.family, plain)), None)
 
 
 def flavours() -> tuple[Flavour, ...]:
-    """Models of torchtitan that are known here."""
+    """All torchtitan models that the planner knows."""
     return tuple(_models())
 
 
 def flavour_of(model: TransformerSpec) -> tuple[Flavour, TransformerSpec] | None:
-    """torchtitan's model of the same shape, and our model for it; None where there is none."""
+    """The torchtitan flavor with the model's shape, and the catalogue's model of that flavor; None if there is
+    none."""
     for flavour, spec in _models().items():
         if all(getattr(model, name) == getattr(spec, name) for name in _SHAPE):
             return flavour, spec
@@ -119,7 +121,8 @@ def flavour_of(model: TransformerSpec) -> tuple[Flavour, TransformerSpec] | None
 
 
 def _num_layers(job: Job) -> FieldExport:
-    """Answer for all fields of the shape."""
+    """Export of the model's shape, which no setting expresses; lacking if torchtitan has no model of this
+    shape."""
     if flavour_of(job.model) is not None:
         return NO_SETTING
     return lacks("it has no model of this shape; its module `llama3` can be given one by hand")
@@ -236,7 +239,7 @@ def _schedule(job: Job) -> FieldExport:
 
 
 def stages(layers: tuple[int, ...]) -> list[list[str]]:
-    """Names of the modules of every virtual stage."""
+    """Module names (`tok_embeddings`, `layers.0`, ...) of every virtual stage, given the blocks of each."""
     names, first = [], 0
     for count in layers:
         names.append([f"layers.{at}" for at in range(first, first + count)])
@@ -274,7 +277,8 @@ def _offload(job: Job) -> FieldExport:
 
 
 def _overlap(job: Job) -> FieldExport:
-    """Tensor-parallel collectives go inside products of compiled blocks; all others always run behind compute."""
+    """torchtitan's setting for `layout.overlap`; tensor-parallel overlap needs compiled blocks, all other
+    overlap is always on."""
     layout, stack = job.layout, job.stack
     overlap = layout.overlap
     if overlap is not None:
@@ -296,7 +300,8 @@ def _tokens(job: Job) -> FieldExport:
 
 
 def _attention(job: Job) -> FieldExport:
-    """Varlen calls FlashAttention; context ranks and CPUs have FlexAttention only."""
+    """torchtitan's attention kernel; varlen calls FlashAttention, context ranks and CPUs have FlexAttention
+    only."""
     if not job.stack.attention.startswith("flash"):
         return lacks("its attention is FlexAttention or FlashAttention")
     flex = job.layout.cp > 1 or job.question.cluster.gpu.kind == "cpu"
