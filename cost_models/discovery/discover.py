@@ -37,7 +37,7 @@ _INTRA, _INTER = "links.intra_node", "links.inter_node"
 
 
 class Fact(NamedTuple):
-    """One fact, and who says it."""
+    """One detected property of a machine, with field name, value, and the source that reported the value."""
 
     what: str
     value: str
@@ -46,7 +46,7 @@ class Fact(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Discovery:
-    """The cluster file of a machine, without any guess."""
+    """Cluster file fields detected on a machine, with sources, assumptions and fields left for the user."""
 
     fields: Fields
     """The cluster file; `unknown` marks values the user must state."""
@@ -64,7 +64,8 @@ def discover(
     name: str | None = None,
     stated: Mapping[str, Fields] | None = None,
 ) -> Discovery:
-    """Ask the machine (default: this one).
+    """Detect the fields of a cluster file from the driver, kernel and scheduler of a machine, by default this
+    one.
 
     Args:
         nodes: nodes of the cluster; None: those of the SLURM job, else one.
@@ -116,7 +117,7 @@ def discover(
 
 @dataclass(frozen=True, kw_only=True)
 class _MachineReadings:
-    """The machine's answers."""
+    """GPUs, topology, host and node count read from a machine, and links stated by the user."""
 
     machine: Machine
     gpus: tuple[SeenGpu, ...]
@@ -130,20 +131,20 @@ class _MachineReadings:
 
     @property
     def shared(self) -> int | None:
-        """GPUs that share a link to host memory."""
+        """Number of GPUs that share a link to host memory; None if unknown."""
         if self.nccl is not None and self.nccl.switches:
             return max(self.nccl.switches)
         return sharing_host_link(self.topology, [f"GPU{gpu.index}" for gpu in self.gpus])
 
 
 def _cluster_name(machine: Machine) -> str:
-    """SLURM's name of the cluster, else `here`."""
+    """Cluster name reported by SLURM, else `here`."""
     slurm_name = machine.environment.get("SLURM_CLUSTER_NAME", "")
     return slurm_name if re.fullmatch(POOL_NAME, slurm_name) else "here"
 
 
 def _unknown_gpu(gpu: SeenGpu) -> Fields:
-    """A GPU that the catalogue lacks: what the driver knows of it, and what a datasheet has to say."""
+    """Fields of a GPU missing from the catalogue, with `unknown` for values that only a datasheet has."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", gpu.name.removeprefix("NVIDIA ")).strip("-").lower()
     fields: Fields = {"name": name or "gpu", "reported_as": [gpu.name]}
     fields["memory"] = f"{gpu.memory_mib:.0f} MiB" if gpu.memory_mib else UNKNOWN
@@ -156,7 +157,8 @@ def _unknown_gpu(gpu: SeenGpu) -> Fields:
 
 
 def _links(readings: _MachineReadings, network: NetworkLink) -> Any:
-    """`intra_node` and `inter_node`, or levels where bridges join a part of a node."""
+    """Value of `links` in the cluster file as `intra_node` and `inter_node`, or a list of levels if NVLink
+    bridges join only parts of a node."""
     node = readings.stated.get("intra_node") or readings.inside.node
     outer = readings.stated.get("inter_node") or network.fields
     if outer is None and readings.nodes > 1:
@@ -196,7 +198,7 @@ def _of_host(readings: _MachineReadings) -> Fields:
 
 
 def _facts(readings: _MachineReadings, network: NetworkLink, fields: Fields) -> Iterator[Fact]:
-    """Every fact of the file, with its witness."""
+    """Yield every detected property of the cluster file with the source that reported it."""
     yield Fact(
         "gpu",
         readings.catalogued.name if readings.catalogued else readings.gpus[0].name,
@@ -232,7 +234,7 @@ def _who_counts(readings: _MachineReadings) -> str:
 
 
 def _places(links: Any) -> dict[str, Fields]:
-    """Place in the file → its link."""
+    """Map each place in the cluster file, such as `links.intra_node`, to the fields of its link."""
     if isinstance(links, dict):
         return {f"links.{name}": one for name, one in links.items()}
     places = ["links[0]", _INTRA, _INTER]
@@ -252,7 +254,7 @@ def _assumed(readings: _MachineReadings, network: NetworkLink, fields: Fields) -
 
 
 def _open(readings: _MachineReadings, network: NetworkLink, fields: Fields) -> dict[str, str]:
-    """Places that somebody has to fill in, and why."""
+    """Map each place of the cluster file that the user must fill in to the reason why it is unknown."""
     places: dict[str, str] = {}
     if readings.catalogued is None:
         places["gpu"] = (
@@ -266,7 +268,7 @@ def _open(readings: _MachineReadings, network: NetworkLink, fields: Fields) -> d
 
 
 def _notes(readings: _MachineReadings, network: NetworkLink) -> Iterator[str]:
-    """Remarks: failed commands, and hardware that the file leaves out."""
+    """Yield remarks on failed commands and on hardware that the cluster file leaves out."""
     yield from dict.fromkeys(readings.machine.unsaid)
     slurm_gpus = job_gpus(readings.machine)
     if slurm_gpus and slurm_gpus != len(readings.gpus):
@@ -294,7 +296,7 @@ def _notes(readings: _MachineReadings, network: NetworkLink) -> Iterator[str]:
 
 
 def _rack(readings: _MachineReadings) -> str:
-    """Remark that NVLink may join several nodes, where the catalogue has such a rack of the same GPU."""
+    """Remark that NVLink may join several nodes if the catalogue has a rack of the same GPU, else an empty text."""
     if readings.catalogued is None or readings.inside.node["kind"] != "nvswitch":
         return ""
     of_gpu = (catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL)

@@ -25,7 +25,7 @@ NVLink 2 has 64 of 66 bits for data, NVLink 4 and 5 spend 1 of 17 on forward err
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenGpu:
-    """A GPU as the driver lists it; 0 where it does not say."""
+    """Properties of one GPU as reported by the NVIDIA driver; 0 for values that the driver does not report."""
 
     index: int
     name: str
@@ -38,12 +38,13 @@ class SeenGpu:
 
     @property
     def nvlink(self) -> float:
-        """Bandwidth sum of its NVLinks."""
+        """Total bandwidth of all active NVLinks of the GPU, bytes/s in one direction."""
         return sum(self.nvlinks)
 
 
 def read_gpus(machine: Machine) -> tuple[SeenGpu, ...]:
-    """The GPUs that a job would get. Raises HostError: there is none, they are sliced, or of several kinds."""
+    """Read the GPUs visible to a job from the NVIDIA driver. Raises HostError: there is none, they are sliced, or
+    of several kinds."""
     rows = _rows(machine)
     if not rows:
         raise HostError(
@@ -68,13 +69,13 @@ def read_gpus(machine: Machine) -> tuple[SeenGpu, ...]:
 
 
 def known_gpu(seen: SeenGpu) -> GpuSpec | None:
-    """The catalogue's GPU of this name; None where it has none."""
+    """Catalogue entry of the GPU with the name that the driver reports; None if the catalogue has none."""
     specs = map(catalog.load_gpu, catalog.names("gpus"))
     return next((gpu for gpu in specs if seen.name in gpu.reported_as), None)
 
 
 def _rows(machine: Machine) -> list[list[str]]:
-    """The driver's table, a list of texts for each GPU; older drivers know fewer columns."""
+    """Query `nvidia-smi` for a list of text cells per GPU; columns unknown to older drivers are empty."""
     for fields in ((*_FIELDS, _MIG), _FIELDS[:3]):
         query = f"--query-gpu={','.join(fields)}"
         output = machine.run("nvidia-smi", query, "--format=csv,noheader,nounits")
@@ -85,7 +86,8 @@ def _rows(machine: Machine) -> list[list[str]]:
 
 
 def _visible(machine: Machine, rows: list[list[str]]) -> list[list[str]]:
-    """Rows of the GPUs in `CUDA_VISIBLE_DEVICES`, in its order; all rows where it holds anything but GPU indices."""
+    """Rows of the GPUs in `CUDA_VISIBLE_DEVICES`, in that order; all rows if the variable is unset or holds
+    anything but GPU indices."""
     indices = machine.environment.get(_VISIBLE, "").replace(" ", "").split(",")
     by_index = {row[0]: row for row in rows}
     if indices == [""] or len(set(indices)) < len(indices):
@@ -112,12 +114,13 @@ def _gpu(row: list[str], links: dict[int, tuple[float, ...]]) -> SeenGpu:
 
 
 def _number(text: str) -> float:
-    """A figure of the driver; 0 for `[N/A]` and the like."""
+    """Parse a number printed by the driver; 0 for `[N/A]` and other text."""
     return float(text) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) else 0.0
 
 
 def _nvlinks(machine: Machine) -> dict[int, tuple[float, ...]]:
-    """GPU → bandwidths of its NVLinks; the error of a board without NVLink is no problem."""
+    """Map each GPU index to the bandwidths of its active NVLinks, bytes/s; errors of boards without NVLink are
+    ignored."""
     problem_count = len(machine.unsaid)
     output = machine.run("nvidia-smi", "nvlink", "--status") or ""
     del machine.unsaid[problem_count:]
@@ -133,5 +136,5 @@ def _nvlinks(machine: Machine) -> dict[int, tuple[float, ...]]:
 
 
 def gpu_summary(gpus: tuple[SeenGpu, ...]) -> str:
-    """Number and name of the driver's GPUs, in words."""
+    """Sentence with the number and name of the GPUs that the driver lists."""
     return f"nvidia-smi: {counted(len(gpus), 'GPU')}, {gpus[0].name}"

@@ -22,28 +22,28 @@ NEAR = ("PIX", "PXB")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """The matrix, by names of devices: `GPU0`, `mlx5_0`."""
+    """Connection matrix of `nvidia-smi topo -m`, keyed by pairs of device names (`GPU0`, `mlx5_0`)."""
 
     ways: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Two devices → what lies between: NV12, PIX, PXB, PHB, NODE or SYS."""
 
     def path(self, first: str, second: str) -> str:
-        """Path between two devices in the driver's words; empty where unknown."""
+        """Connection type between two devices in the driver's notation (`NV12`, `PIX`, `SYS`); empty if unknown."""
         return self.ways.get((first, second)) or self.ways.get((second, first)) or ""
 
     def nvlinks(self, first: str, second: str) -> int:
-        """NVLinks from one GPU to another, or to the switches between them."""
+        """Number of NVLinks from one GPU to another, or to the switches between them; 0 if there are none."""
         match = _NVLINKS.fullmatch(self.path(first, second))
         return int(match[1]) if match else 0
 
     def near(self, device: str) -> set[str]:
-        """Devices under the same PCIe switches."""
+        """Devices connected to a given device through PCIe switches only."""
         return {
             pair[1 - pair.index(device)] for pair, way in self.ways.items() if device in pair and way in NEAR
         }
 
     def groups(self, devices: Sequence[str], linked: Mapping[tuple[str, str], bool]) -> list[list[str]]:
-        """Devices that reach one another over linked pairs, in order."""
+        """Connected components of `devices` under the pairs marked in `linked`, each in the order of `devices`."""
         import networkx
 
         graph: networkx.Graph[str] = networkx.Graph()
@@ -53,12 +53,12 @@ class Topology:
 
 
 def read_topology(machine: Machine) -> Topology:
-    """The matrix as the driver prints it; empty where it prints none."""
+    """Run `nvidia-smi topo -m` and parse the connection matrix; empty if none is printed."""
     return parse_topology(machine.run("nvidia-smi", "topo", "-m") or "")
 
 
 def parse_topology(output: str) -> Topology:
-    """The matrix in what `nvidia-smi topo -m` printed; empty where there is none."""
+    """Parse the connection matrix from the output of `nvidia-smi topo -m`; empty if there is none."""
     lines = _COLOURS.sub("", output).splitlines()
     real = {match[1]: match[2] for line in lines if (match := _LEGEND.match(line))}
     columns: list[str] = []
@@ -75,7 +75,7 @@ def parse_topology(output: str) -> Topology:
 
 
 def _columns(words: Iterable[str]) -> list[str]:
-    """Devices of the heading; the columns of affinities follow them."""
+    """Device names in the matrix's header line, without the CPU and NUMA affinity columns after them."""
     names = list(words)
     if not names or not names[0].startswith("GPU"):
         return []
@@ -104,7 +104,7 @@ Fields = dict[str, Any]
 
 @dataclass(kw_only=True)
 class Inside:
-    """Links of one node, as fields of a cluster file."""
+    """Links between the GPUs of one node, as fields of a cluster file."""
 
     node: Fields
     """The link between any two GPUs."""
@@ -118,13 +118,13 @@ class Inside:
 
 
 def link(kind: str, bandwidth: float, **fields: Any) -> Fields:
-    """Fields of a link; a bandwidth of 0 is not known."""
+    """Cluster file fields of a link, with the usual latency of its kind; a bandwidth of 0 becomes `unknown`."""
     rate = format_bandwidth(bandwidth) if bandwidth else UNKNOWN
     return {**fields, "kind": kind, "bandwidth": rate, "latency": USUAL_LATENCY[kind]}
 
 
 def inside_node(gpus: Sequence[SeenGpu], topology: Topology) -> Inside:
-    """The links of a node that the driver knows."""
+    """Detect how the GPUs of a node are linked, as NVLink among all, NVLink within groups, or PCIe only."""
     names = [f"GPU{gpu.index}" for gpu in gpus]
     rows = [[topology.nvlinks(one, other) for other in names if other != one] for one in names]
     bridged = {
@@ -139,7 +139,7 @@ def inside_node(gpus: Sequence[SeenGpu], topology: Topology) -> Inside:
 
 
 def _all_by_nvlink(gpus: Sequence[SeenGpu], rows: list[list[int]]) -> Inside:
-    """Every GPU reaches every other over NVLinks: through switches, or directly, maybe in several hops."""
+    """Links of a node whose GPUs all reach each other over NVLinks, through switches, directly or in several hops."""
     links_of_pair, fullest = rows[0][0], max(sum(row) for row in rows)
     bandwidth = min(gpu.nvlink for gpu in gpus)
     even = all(count == links_of_pair for row in rows for count in row)
@@ -165,7 +165,7 @@ def _all_by_nvlink(gpus: Sequence[SeenGpu], rows: list[list[int]]) -> Inside:
 def _in_groups(
     gpus: Sequence[SeenGpu], topology: Topology, names: list[str], groups: list[list[str]]
 ) -> Inside:
-    """Bridges join some GPUs, and the host all."""
+    """Links of a node where NVLink bridges join groups of GPUs and PCIe joins the groups."""
     inside = _through_host(gpus, topology, names)
     sizes = {len(group) for group in groups}
     if len(sizes) > 1:
@@ -190,7 +190,7 @@ def _in_groups(
 
 
 def _through_host(gpus: Sequence[SeenGpu], topology: Topology, names: list[str]) -> Inside:
-    """GPUs reach one another over PCIe."""
+    """Links of a node whose GPUs reach each other over PCIe only."""
     inside = Inside(node=link("pcie", min(gpu.pcie for gpu in gpus)), witness="PCIe")
     ways = [topology.path(one, other) for at, one in enumerate(names) for other in names[at + 1 :]]
     if len(names) > 1 and not all(ways):
@@ -203,7 +203,8 @@ def _through_host(gpus: Sequence[SeenGpu], topology: Topology, names: list[str])
 
 
 def sharing_host_link(topology: Topology, names: Sequence[str]) -> int | None:
-    """GPUs under one PCIe switch, which share its link to the host; None where the matrix does not show it."""
+    """Largest number of GPUs under one PCIe switch, which share its link to the host; None where the matrix does
+    not show it."""
     near_devices = {one: topology.near(one) for one in names}
     same_switch = {
         (one, other): topology.path(one, other) in NEAR

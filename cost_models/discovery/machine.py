@@ -24,31 +24,32 @@ _MAX_BYTES = 4 * 2**20
 
 
 class Machine(Protocol):
-    """Source of readings: this machine, or the record of another."""
+    """Source of system information, either this computer or a recording of another one."""
 
     environment: Mapping[str, str]
     unsaid: list[str]
     """Commands that failed, each with its reason."""
 
     def run(self, *command: str) -> str | None:
-        """Output of a command; None where it fails, with the reason in `unsaid`."""
+        """Standard output of a command; None if the command fails, with the reason added to `unsaid`."""
 
     def read(self, path: str) -> str | None:
-        """A file's text; None where there is none."""
+        """Text of a file; None if the file does not exist."""
 
     def names(self, path: str) -> Sequence[str]:
-        """Names in a folder, sorted; none where there is no folder."""
+        """Sorted names of a folder's entries; empty if the folder does not exist."""
 
 
 class ThisMachine:
-    """The machine the program runs on."""
+    """System information of the computer that the program runs on."""
 
     def __init__(self) -> None:
         self.environment: Mapping[str, str] = dict(os.environ)
         self.unsaid: list[str] = []
 
     def run(self, *command: str) -> str | None:
-        """No shell, an end after some seconds, and words in English."""
+        """Standard output of a command run without a shell, with a time limit and English messages; None if the
+        command fails."""
         command_words = f"`{' '.join(command[:2])}`"
         if shutil.which(command[0]) is None:
             self._miss(f"`{command[0]}` is not installed")
@@ -79,7 +80,7 @@ class ThisMachine:
         return result.stdout
 
     def read(self, path: str) -> str | None:
-        """The first megabytes of a file."""
+        """Text of the first 4 MiB of a file; None if the file cannot be read."""
         try:
             with Path(path).open("rb") as file:
                 return file.read(_MAX_BYTES).decode("utf-8", errors="replace")
@@ -87,7 +88,7 @@ class ThisMachine:
             return None
 
     def names(self, path: str) -> Sequence[str]:
-        """Names in a folder, sorted; the kernel lists devices so."""
+        """Sorted names of a folder's entries; empty if the folder cannot be read."""
         try:
             return sorted(entry.name for entry in Path(path).iterdir())
         except OSError:
@@ -104,7 +105,7 @@ _LISTING = ("lsblk", "--json", "--bytes", "--nodeps", "--output", "NAME,TYPE,SIZ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One host; None where nobody says."""
+    """CPU, memory and solid-state drives of one host; None for values that no source reports."""
 
     memory: float | None = None
     memory_said: str = ""
@@ -117,7 +118,7 @@ class Host:
 
 
 def read_host(machine: Machine) -> Host:
-    """Host as the kernel describes it, limited to the scheduler's allocation."""
+    """Read cores, memory and drives of a host from the kernel, with memory limited to the job's allocation."""
     memory, witness = _memory(machine)
     cpu = _cpu(machine)
     sockets, cores_per_socket = (
@@ -144,7 +145,7 @@ def read_host(machine: Machine) -> Host:
 
 
 def job_nodes(machine: Machine) -> int | None:
-    """Nodes of the SLURM job this is part of; None outside one."""
+    """Number of nodes of the SLURM job that this process is part of; None outside a job."""
     for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"):
         if text := machine.environment.get(name, ""):
             if (nodes := _positive_integer(text)) and nodes <= MAX_GPUS:
@@ -154,12 +155,13 @@ def job_nodes(machine: Machine) -> int | None:
 
 
 def job_gpus(machine: Machine) -> int | None:
-    """GPUs that SLURM gives the job on this node; None where it does not say."""
+    """Number of GPUs that SLURM allocates to the job on this node; None if SLURM does not say."""
     return _positive_integer(machine.environment.get("SLURM_GPUS_ON_NODE", ""))
 
 
 def _memory(machine: Machine) -> tuple[float | None, str]:
-    """The least of what the machine has, its container may use, and the job was given, in GiB as all three count."""
+    """Usable host memory in bytes (the least of physical memory, container limit and SLURM allocation, in whole
+    GiB), and the source of that limit."""
     limits: list[tuple[float, str]] = []
     if match := re.search(r"^MemTotal:\s+(\d{1,15}) kB", machine.read("/proc/meminfo") or "", re.M | re.A):
         limits.append((float(match[1]) * 1024, "/proc/meminfo"))
@@ -181,7 +183,7 @@ def _cpu(machine: Machine) -> Mapping[str, str]:
 
 
 def _drives(machine: Machine) -> tuple[tuple[str, float], ...]:
-    """Drives without spinning disks."""
+    """Model and size in bytes of each NVMe drive."""
     try:
         listed = json.loads(machine.run(*_LISTING) or "{}").get("blockdevices", [])
         return tuple(
@@ -195,5 +197,5 @@ def _drives(machine: Machine) -> tuple[tuple[str, float], ...]:
 
 
 def _positive_integer(text: str, max_digits: int = 9) -> int | None:
-    """A positive whole number of at most `max_digits` digits; None for all else."""
+    """Parse a positive integer of at most `max_digits` digits; None for any other text."""
     return int(text) if re.fullmatch(rf"[1-9]\d{{0,{max_digits - 1}}}", text, re.ASCII) else None

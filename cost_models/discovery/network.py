@@ -25,7 +25,7 @@ _CHOICE = "NCCL_IB_HCA"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """One adapter that is up."""
+    """A network adapter with an active link."""
 
     name: str
     kind: Literal["infiniband", "roce", "ethernet"]
@@ -34,7 +34,7 @@ class Adapter:
 
 
 def read_rdma(machine: Machine) -> list[Adapter]:
-    """Adapters with remote memory access whose link is up, both ports together."""
+    """Read the RDMA adapters with an active port, each with the summed rate of its active ports."""
     adapters = []
     for name in machine.names(_RDMA):
         rate, layer = 0.0, ""
@@ -50,7 +50,7 @@ def read_rdma(machine: Machine) -> list[Adapter]:
 
 
 def read_ethernet(machine: Machine) -> list[Adapter]:
-    """Interfaces of real devices that are up and have a rate; virtual ones have none."""
+    """Read the network interfaces of physical devices that are up and report a rate."""
     adapters = []
     for name in machine.names("/sys/class/net"):
         place = f"/sys/class/net/{name}"
@@ -65,8 +65,8 @@ def read_ethernet(machine: Machine) -> list[Adapter]:
 def training_adapters(
     machine: Machine, adapters: Sequence[Adapter], topology: Topology, gpus: Sequence[str]
 ) -> tuple[list[Adapter], str]:
-    """Adapters that NCCL takes, and why: those it was told to, else those under the GPUs' own PCIe switches, else
-    all."""
+    """Choose the adapters that NCCL will use for training, with the reason in words. Those in `NCCL_IB_HCA`, else
+    those under the GPUs' own PCIe switches, else all."""
     if selection := machine.environment.get(_CHOICE, ""):
         return [one for one in adapters if _is_selected(one.name, selection)], f"those of {_CHOICE}"
     near_devices = {device for gpu in gpus for device in topology.near(gpu)}
@@ -76,7 +76,8 @@ def training_adapters(
 
 
 def _is_selected(name: str, selection: str) -> bool:
-    """NCCL's own words: `^` leaves out, `=` means whole names, else beginnings of names; ports follow a colon."""
+    """Whether an adapter's name matches a value of `NCCL_IB_HCA`. `^` excludes, `=` means full names, else
+    prefixes; ports follow a colon."""
     excludes, exact = selection[:1] == "^", "=" in selection[:2]
     listed = [one.partition(":")[0] for one in selection.lstrip("^=").split(",")]
     matches = any(name == one if exact else name.startswith(one) for one in listed if one)
@@ -90,7 +91,7 @@ _GPU, _GRAPHICS, _SWITCH = "0x0302", "0x0300", "0x0604"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclTopology:
-    """GPUs and adapters in a topology file of NCCL."""
+    """GPUs per PCIe switch and network adapters from an NCCL topology file."""
 
     file: str
     switches: tuple[int, ...]
@@ -99,7 +100,7 @@ class NcclTopology:
 
 
 def read_nccl_topology(machine: Machine) -> NcclTopology | None:
-    """The topology file of the environment; None where none is set or none can be read."""
+    """Read the NCCL topology file named by `NCCL_TOPO_FILE`; None if it is unset or unreadable."""
     file = machine.environment.get(_FILE, "")
     if not file:
         return None
@@ -131,7 +132,8 @@ def _is_gpu(device: ElementTree.Element) -> bool:
 
 
 def _adapters(root: ElementTree.Element) -> Iterator[Adapter]:
-    """Adapters with a rate (files that NCCL dumped have it), in Mb/s."""
+    """Yield the network adapters in an NCCL topology file that state a rate. Files dumped by NCCL have it, in
+    Mb/s."""
     for net in root.iter("net"):
         speed = net.get("speed", "")
         if re.fullmatch(r"[1-9]\d{0,7}", speed, re.ASCII):
@@ -148,7 +150,7 @@ EXAMPLE = "inter_node=infiniband,400Gb/s,5us"
 
 @dataclass(kw_only=True)
 class NetworkLink:
-    """The link between nodes; None where no adapter says anything."""
+    """Link between nodes as cluster file fields; `fields` is None if no adapter reports a rate."""
 
     fields: Fields | None = None
     rails: int | None = None
@@ -160,7 +162,7 @@ class NetworkLink:
 def between_nodes(
     machine: Machine, topology: Topology, nccl: NcclTopology | None, gpus: Sequence[str]
 ) -> NetworkLink:
-    """A GPU's share of the adapters that training uses."""
+    """Detect the network link of a node, with each GPU's share of the rate of the training adapters."""
     rdma, witness = read_rdma(machine), "/sys/class/infiniband"
     if not rdma and nccl is not None and nccl.adapters:
         rdma, witness = list(nccl.adapters), nccl.file
@@ -178,7 +180,7 @@ def between_nodes(
 
 
 def _over(adapters: Sequence[Adapter], selection: str, gpus: int, witness: str) -> NetworkLink:
-    """The link over these adapters, which all GPUs share evenly."""
+    """Network link with the total rate of the given adapters divided evenly among the GPUs."""
     kinds = {one.kind for one in adapters}
     if len(kinds) != 1:
         return NetworkLink(why_open="its adapters are of several kinds" if kinds else "no adapter is left")
@@ -195,7 +197,8 @@ def _over(adapters: Sequence[Adapter], selection: str, gpus: int, witness: str) 
 
 
 def parse_link(text: str, place: str = "") -> Fields:
-    """ "infiniband,400Gb/s,5us" (the latency may be left out) → fields of a link. Raises InputError."""
+    """Parse a link such as `infiniband,400Gb/s,5us` (latency optional) into cluster file fields. Raises
+    InputError."""
     words = [word.strip() for word in text.replace(",", " , ").split(",")]
     kind, amounts = words[0], words[1:]
     if kind not in USUAL_LATENCY:
@@ -216,7 +219,8 @@ def parse_link(text: str, place: str = "") -> Fields:
 
 
 def parse_links(texts: Sequence[str]) -> dict[str, Fields]:
-    """Links that a person says: `inter_node=infiniband,400Gb/s`. Raises InputError."""
+    """Parse user-stated links such as `inter_node=infiniband,400Gb/s` into cluster file fields by place. Raises
+    InputError."""
     links: dict[str, Fields] = {}
     for text in texts:
         place, equals, words = text.partition("=")

@@ -15,14 +15,14 @@ from cost_models.specs.cluster import ClusterSpec
 
 
 def as_yaml(discovery: Discovery) -> str:
-    """The file's text."""
+    """Text of the YAML cluster file for a discovery, with assumptions and unknown fields as comments."""
     comments = "".join(f"# {printable(line)}\n" for line in _comments(discovery))
     body = yaml.safe_dump(dict(discovery.fields), sort_keys=False, default_flow_style=None, width=120)
     return f"# Written by `meshwright cluster --discover`\n{comments}{body}"
 
 
 def as_cluster(discovery: Discovery) -> ClusterSpec:
-    """The cluster that the file describes. Raises InputError with every place that is open."""
+    """Validate a discovery's fields as a cluster. Raises InputError with every place that is open."""
     document = parse_yaml(as_yaml(discovery), source="the machine")
     return validate(document, ClusterSpec, replace={"gpu": gpu_fields})
 

@@ -32,7 +32,8 @@ _MOST_GPUS = 50_000
 
 @lru_cache(maxsize=8)
 def fabric_of_lines(lines: tuple[str, ...]) -> Fabric:
-    """The fabric of a cluster file's `graph`. Raises InputError with whatever is wrong with it."""
+    """Build the fabric (link levels of a cluster) from the lines of a cluster file's `graph`. Raises InputError
+    with whatever is wrong with it."""
     links, problems = read_lines(lines)
     if problems:
         raise InputError("the graph of links cannot be read", problems=first_of(problems))
@@ -40,7 +41,7 @@ def fabric_of_lines(lines: tuple[str, ...]) -> Fabric:
 
 
 def fabric_of_links(links: Sequence[Link], source: str) -> Fabric:
-    """The fabric of some links; `source` is the file's name.
+    """Build the fabric (link levels of a cluster) from a list of links; `source` is the file's name.
 
     Raises:
         InputError: a link is said twice, nodes have different numbers of GPUs, or GPUs are not connected.
@@ -82,7 +83,7 @@ def _repeated_links(links: Sequence[Link]) -> Iterator[Problem]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Assembly:
-    """Links on their way to a fabric."""
+    """Links, GPUs and nodes of a cluster from which a fabric's levels are built."""
 
     links: Sequence[Link]
     source: str
@@ -90,7 +91,8 @@ class _Assembly:
     nodes: Sequence[str]
 
     def file_error(self, problems: Iterable[str | Problem], hint: str) -> InputError:
-        """The error of a file that is no cluster; a text that begins with a node gets the line of its first link."""
+        """Error for a file of links that describes no cluster; a message that begins with a node's name gets the
+        line of the node's first link."""
         first = {node_of(name): link.where for link in reversed(self.links) for name in link[:2]}
         placed_problems = [
             one if isinstance(one, Problem) else Problem(first.get(one.partition(" ")[0], self.source), one)
@@ -101,7 +103,7 @@ class _Assembly:
         )
 
     def assembled(self) -> Fabric:
-        """Levels inside the nodes, then those between them."""
+        """Build the fabric, with the levels inside the nodes before those between nodes."""
         inside, cables = self._node_levels(), [link for link in self.links if not within_node(link)]
         network = self._network_levels(cables) if len(self.nodes) > 1 else []
         levels = [*inside, *network]
@@ -127,7 +129,7 @@ class _Assembly:
         return len(self.gpus) // len(self.nodes)
 
     def _node_levels(self) -> list[FabricLevel]:
-        """The levels of the nodes, of one medium after another until all GPUs of each are joined."""
+        """Build the levels inside the nodes, one medium after another until all GPUs of each node are joined."""
         themselves = np.arange(len(self.gpus))
         node, inner = themselves // self._per_node * self._per_node, themselves
         levels: list[FabricLevel] = []
@@ -157,7 +159,7 @@ class _Assembly:
         return levels
 
     def _single_gpu_level(self, gpus: Ints) -> FabricLevel:
-        """The level of nodes of one GPU: its widest link, which it shares with nobody."""
+        """Build the node level of a cluster whose nodes have one GPU, at the rate of the widest link of any GPU."""
         widest = max(
             (link for link in self.links if "gpu" in map(device_kind, link[:2])),
             key=lambda link: link.bandwidth,
@@ -171,7 +173,7 @@ class _Assembly:
         )  # fmt: skip
 
     def _network_levels(self, cables: Sequence[Link]) -> list[FabricLevel]:
-        """The levels of the network, whose ends are adapters with a cable, or GPUs that have one themselves."""
+        """Build the levels between nodes; their endpoints are adapters with a cable, or GPUs cabled directly."""
         network = graph_of(cables)
         by_node: dict[str, list[str]] = {node: [] for node in self.nodes}
         for name in sorted(network, key=natural):
@@ -211,7 +213,7 @@ class _Assembly:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Medium:
-    """Links of one medium, and the end by which each GPU is plugged into it."""
+    """Links of one medium, and the endpoint (GPU or adapter) through which each GPU uses the medium."""
 
     links: Sequence[Link]
     ends: Sequence[str]
@@ -221,7 +223,8 @@ class _Medium:
     def levels(
         self, tiers: Sequence[Tier], names: Sequence[str], inner: Ints, unit: Ints
     ) -> list[FabricLevel]:
-        """The levels of a medium that leads out of domains `inner` of another; `unit` is the unit of each GPU."""
+        """Build the levels of a medium above the domains `inner` of another medium; `unit` is (GPUs,), the unit
+        of each GPU."""
         levels: list[FabricLevel] = []
         for tier, name in zip(tiers, names, strict=True):
             domain_of_gpu = np.array(tier.domain)[unit]
@@ -281,11 +284,11 @@ class _Medium:
 
 
 def _rounded(rate: float) -> float:
-    """A rate without what rounding left."""
+    """A number rounded to 12 significant digits, which removes floating-point noise."""
     return float(f"{rate:.12g}")
 
 
 def _name(switches: Sequence[str]) -> str:
-    """Name of a level: its switches' names without digits; `network` where these differ."""
+    """Name of a level from the common letters of its switches' names, or `network` where these differ."""
     stems = {"".join(filter(str.isalpha, name.rpartition(".")[2])) for name in switches}
     return stems.pop() if len(stems) == 1 else "network"

@@ -22,14 +22,14 @@ CLOSE = 1e-9
 
 
 def most_common(values: Iterable[Number]) -> Number:
-    """The value that most have; of several the greatest."""
+    """Most frequent of some numbers; among equally frequent ones the largest."""
     counts = Counter(values)
     return max(counts, key=lambda value: (counts[value], value))
 
 
 @dataclass(frozen=True, kw_only=True)
 class FabricLevel:
-    """One level of links: what is usual of it, and what is there."""
+    """One level of a cluster's links, with typical bandwidth and latency and the actual cables."""
 
     name: str
     kind: LinkKind
@@ -61,12 +61,12 @@ class FabricLevel:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Distinct GPU counts of its domains, the largest first."""
+        """Distinct numbers of GPUs in a domain of this level, largest first."""
         return tuple(sorted(set(np.unique(self.domain, return_counts=True)[1].tolist()), reverse=True))
 
     @cached_property
     def even(self) -> bool:
-        """Whether domains are runs of equally many neighbouring ranks."""
+        """Whether the level's domains are runs of consecutive ranks of equal length."""
         size = int(np.argmax(self.domain != self.domain[0])) or len(self.domain)
         return self.sizes == (size,) and bool(
             (self.domain == self.domain[np.arange(len(self.domain)) // size * size]).all()
@@ -74,7 +74,7 @@ class FabricLevel:
 
     @cached_property
     def odd(self) -> bool:
-        """Whether some bundle carries another rate for each GPU than is usual, or takes another time."""
+        """Whether some cable bundle of the level differs from the typical bandwidth per GPU or latency."""
         bundle = self.bundle[self.end]
         rates = np.bincount(bundle[bundle >= 0], minlength=len(self.capacity)) * self.bandwidth
         slow = np.ptp(self.seconds) > CLOSE * self.latency
@@ -83,7 +83,7 @@ class FabricLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """The links of a cluster."""
+    """Links of a cluster as levels, from inside the nodes to between them, with deviations from a regular network."""
 
     nodes: tuple[str, ...]
     """In order of rank."""
@@ -100,12 +100,12 @@ class Fabric:
 
     @property
     def gpus_per_node(self) -> int:
-        """GPUs of each node."""
+        """Number of GPUs in each node."""
         return len(self.gpus) // len(self.nodes)
 
 
 def odd_links(links: Sequence[Link], levels: Sequence[FabricLevel], nodes: Sequence[str]) -> Iterator[str]:
-    """A sentence without full stop for each cable, switch, node or level that differs from its siblings."""
+    """Yield a sentence (no full stop) per cable, switch, node or level that differs from its siblings."""
     links_of_pair: dict[frozenset[str], list[Link]] = defaultdict(list)
     for link in links:
         links_of_pair[frozenset(link[:2])].append(link)
@@ -135,7 +135,7 @@ def odd_links(links: Sequence[Link], levels: Sequence[FabricLevel], nodes: Seque
 def _odd_cables(
     level: FabricLevel, bundles: Sequence[Sequence[tuple[tuple[str, str], Link]]]
 ) -> Iterator[str]:
-    """Cables of another rate than most of the level, and bundles of more or fewer."""
+    """Yield a sentence per cable whose rate, or bundle whose number of cables, differs from most of the level."""
     all_links = [link for bundle in bundles for _, link in bundle]
     if not all_links:
         return

@@ -39,7 +39,8 @@ Row = tuple[str, Mapping[str, str] | Problem]
 
 
 def read_links(path: str | Path, statement: UserStatement | None = None) -> LinkFile:
-    """The links of a file. Raises InputError: it cannot be read; all problems at once, with their lines."""
+    """Read the links of a cluster from a table, a YAML or JSON file, or saved output of `ibnetdiscover` or
+    `nvidia-smi topo -m`. Raises InputError: it cannot be read; all problems at once, with their lines."""
     name, statement = str(path), statement or UserStatement()
     text = read_text(path, most_bytes=MAX_BYTES)
     if re.search(r"^(Switch|Ca)\s+\d+\s+\"", text, re.MULTILINE):
@@ -55,7 +56,7 @@ def read_links(path: str | Path, statement: UserStatement | None = None) -> Link
 
 
 def _listed_links(text: str, name: str) -> LinkFile:
-    """The links of a table, or of a document. Raises InputError."""
+    """Parse the links in a table (CSV) or in a YAML or JSON document. Raises InputError."""
     file = LinkFile()
     rows = _document_rows if name.endswith((".json", ".yaml", ".yml")) else _table_rows
     problems: list[Problem] = []
@@ -87,7 +88,8 @@ def _unknown(names: Sequence[str], place: str, noun: str) -> list[Problem]:
 
 
 def _table_rows(text: str, source: str, file: LinkFile) -> Iterator[Row]:
-    """Lines of a table with a heading; those that begin with `#` are comments, `# gpu: h100-sxm` says the GPU."""
+    """Yield the rows of a CSV table of links, or the problem with a row. Lines that begin with `#` are comments;
+    `# gpu: h100-sxm` names the GPU."""
     heading: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
         place = f"{source}:{number}"
@@ -121,7 +123,8 @@ def _table_rows(text: str, source: str, file: LinkFile) -> Iterator[Row]:
 
 
 def _document_rows(text: str, source: str, file: LinkFile) -> Iterator[Row]:
-    """`{"gpu": ..., "name": ..., "links": [{"from": ..., "to": ..., "bandwidth": ...}]}`."""
+    """Yield the links listed in a YAML or JSON document, or the problem with an entry. The document is `{"gpu":
+    ..., "name": ..., "links": [{"from": ..., "to": ..., "bandwidth": ...}]}`."""
     document = parse_yaml(text, source=source)
     value = document.value if isinstance(document.value, dict) else {}
     if not isinstance(value.get("links"), list):
@@ -150,7 +153,7 @@ def _document_rows(text: str, source: str, file: LinkFile) -> Iterator[Row]:
 
 @dataclass(frozen=True, kw_only=True)
 class Linked:
-    """A cluster as a file of its links has it."""
+    """A cluster built from a file of links, with assumptions and notes."""
 
     source: str
     """Name of the file."""
@@ -162,7 +165,7 @@ class Linked:
 
     @property
     def yaml(self) -> str:
-        """The cluster file's text, with deviations as comments."""
+        """Text of the YAML cluster file, with deviations from a regular network as comments."""
         remarks = [f"odd: {one}" for one in self.fabric.odd] + [f"assumed: {one}" for one in self.assumed]
         comments = "".join(
             f"# {printable(line)}\n" for line in [*remarks, *(f"note: {one}" for one in self.notes)]
@@ -174,12 +177,12 @@ class Linked:
 
     @property
     def cluster(self) -> ClusterSpec:
-        """The cluster."""
+        """Validated cluster specification parsed from the cluster file's text."""
         return validate(parse_yaml(self.yaml, source=self.source), ClusterSpec, replace={"gpu": gpu_fields})
 
 
 def linked(file: LinkFile, source: str, gpu: str, name: str) -> Linked:
-    """The cluster of a file of links. Raises InputError where its links are no cluster."""
+    """Build a cluster from the links of a file. Raises InputError where its links are no cluster."""
     fabric = fabric_of_links(file.links, source)
     cluster_fields: dict[str, Any] = {
         "kind": "cluster",
@@ -202,7 +205,8 @@ def linked(file: LinkFile, source: str, gpu: str, name: str) -> Linked:
 
 
 def _links(fabric: Fabric) -> dict[str, Any]:
-    """`intra_node`, `inter_node` and `rails`, or a list of levels where there are more."""
+    """Cluster file fields for a fabric's levels, as `intra_node`, `inter_node` and `rails`, or as a list of more
+    levels."""
     levels = fabric.levels
     if levels[0].name == "node" and len(levels) <= 2:
         links = {
@@ -226,7 +230,7 @@ def _links(fabric: Fabric) -> dict[str, Any]:
 
 
 def _nesting(level: FabricLevel, inner: int) -> int:
-    """Most common GPU count of a level's domains, rounded to a multiple of the level inside."""
+    """Most common number of GPUs in a level's domains, rounded to a multiple of the inner level's size."""
     size = most_common(Counter(level.domain.tolist()).values())
     return max(2, round(size / inner)) * inner
 
@@ -237,6 +241,6 @@ def _link(level: FabricLevel) -> dict[str, str]:
 
 
 def network_levels(levels: Sequence[FabricLevel]) -> list[tuple[FabricLevel, float]]:
-    """Levels between nodes with their oversubscription: the bandwidth of the nearest over theirs."""
+    """Levels between nodes, each with the ratio of the innermost network level's bandwidth to that of the level."""
     network = [level for level in levels if level.network]
     return [(level, network[0].bandwidth / level.bandwidth) for level in network]

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 
 def within_node(link: Link) -> bool:
-    """Whether a link is inside a node."""
+    """Whether both devices of a link are in the same node."""
     return node_of(link.one) == node_of(link.other) != ""
 
 
 def graph_of(links: Iterable[Link]) -> Links:
-    """Links as a graph, parallel cables as one edge: `capacity` of all, `cables`, `rate` of the slowest, `latency`."""
+    """Build a networkx graph of links, with parallel cables merged into one edge. An edge has the total
+    `capacity`, the number of `cables`, the `rate` of the slowest, and the highest `latency`."""
     import networkx
 
     graph: Links = networkx.Graph()
@@ -45,8 +46,9 @@ def graph_of(links: Iterable[Link]) -> Links:
 def nearest(
     inside: Links, gpus: Sequence[str], ends: Mapping[str, Sequence[str]]
 ) -> tuple[list[str], dict[str, float], dict[str, str]]:
-    """For each GPU the end that is the fewest links away, of several one with the fewest GPUs; bytes/s that come to
-    each end in use; and adapter → the end that it stands beside, where a GPU has several of its own.
+    """Assign each GPU the network adapter that the fewest links separate from the GPU. Returns for each GPU the
+    end (adapter) that is the fewest links away, of several one with the fewest GPUs; bytes/s that come to each
+    end in use; and idle adapter → the end in use that it stands beside, where a GPU has several adapters.
 
     Where nobody says how the GPUs of a node reach its adapters, these are dealt out in order.
     """
@@ -80,7 +82,7 @@ def nearest(
 
 
 def _reached(graph: Links, gpu: str, ends: set[str]) -> dict[str, float]:
-    """The nearest of some ends, and the bandwidth of the widest of the shortest ways to each."""
+    """Map the endpoints nearest to a GPU to the bandwidth of the widest shortest path to each, bytes/s."""
     border, seen = {gpu: inf}, {gpu}
     while border:
         if reached := {end: rate for end, rate in border.items() if end in ends}:
@@ -98,7 +100,8 @@ def _reached(graph: Links, gpu: str, ends: set[str]) -> dict[str, float]:
 
 
 def _usual_latency(link: Link) -> float:
-    """The usual latency from GPU to GPU for a link between two ends, half of it from an end to a switch, else 0."""
+    """Default latency of a link in seconds for the kind of link. Between two ends that from GPU to GPU, half of
+    it from an end to a switch, else 0."""
     kinds = [device_kind(name) for name in link[:2]]
     if kinds.count("switch") == 2 or (within_node(link) and "nic" in kinds):
         return 0.0

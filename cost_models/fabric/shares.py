@@ -26,7 +26,8 @@ _DENSE = 32
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Share of a level's usual bandwidth for the slowest group of a pattern, or of N patterns, and its places."""
+    """Bandwidth available to the slowest group of a communication pattern, as a share of the level's usual
+    bandwidth, with the placement of the group's members."""
 
     ring: Array | float = 1.0
     """Share of the bandwidth of rings and trees."""
@@ -44,14 +45,16 @@ class Share:
     """Whether neighbours share a domain of this level and none of the level inside: 1 no, 2 yes; 0 as before."""
 
     def packing(self, equal: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-        """Fewest members in a domain and most domains of a group, given both for equal domains."""
+        """Fewest group members in a domain and most domains spanned by a group; `equal` are the values for
+        domains of equal size, used as a fallback."""
         members, spanned = (
             np.where(own, own, known) for own, known in zip((self.members, self.spanned), equal, strict=True)
         )
         return members.astype(np.int64), spanned.astype(np.int64)
 
     def neighbours_meet(self, equal: Bools) -> Bools:
-        """Whether neighbours meet on this level, given the same for equal domains."""
+        """Whether neighbouring members of a group meet on this level; `equal` is the value for domains of equal
+        size, used as a fallback."""
         return np.where(self.meets, np.equal(self.meets, 2), equal)
 
 
@@ -59,8 +62,8 @@ FULL_SHARE = Share()
 
 
 def shares(fabric: Fabric, size: int, step: int, piece: int, stages: int, world: int) -> tuple[Share, ...]:
-    """Shares by level of groups of `size` ranks, `step` apart in a stage's own count; of `world` ranks in runs of
-    `piece`, a stage owns one run in every `stages`."""
+    """Bandwidth shares by level for groups of `size` ranks, `step` apart within a pipeline stage; of `world`
+    ranks in runs of `piece`, a stage owns one run in every `stages`."""
     key = size, step, piece, stages, world
     if key not in fabric.cache:
         fabric.cache[key] = _shares(fabric, *key)
@@ -69,7 +72,7 @@ def shares(fabric: Fabric, size: int, step: int, piece: int, stages: int, world:
 
 
 def listed(size: int, step: int, piece: int, stages: int, world: int) -> Ints:
-    """(groups, size): the ranks of every group."""
+    """Ranks of every group, as an array (groups, size)."""
     place = np.arange(world // stages)
     ranks = np.arange(stages)[:, None] * piece + place // piece * (piece * stages) + place % piece
     return np.ascontiguousarray(ranks.reshape(-1, size, step).swapaxes(1, 2).reshape(-1, size))
@@ -95,7 +98,7 @@ def _shares(fabric: Fabric, size: int, step: int, piece: int, stages: int, world
 
 
 class _View(NamedTuple):
-    """A level's bundles, actual or usual."""
+    """Cable bundles of one level, either the actual ones or the typical ones for comparison."""
 
     end: Ints
     """(GPUs,) end of each GPU."""
@@ -112,7 +115,7 @@ class _View(NamedTuple):
 
 
 def _views(fabric: Fabric, at: int) -> tuple[_View, _View]:
-    """A level's actual bundles and its usual ones; cached."""
+    """Actual and typical cable bundles of the level with index `at`; cached on the fabric."""
     if at not in fabric.cache:
         level = fabric.levels[at]
         opening = next(fabric.levels[k] for k in range(at, -1, -1) if fabric.levels[k].opens)
@@ -137,7 +140,7 @@ def _views(fabric: Fabric, at: int) -> tuple[_View, _View]:
 
 
 class _Flows:
-    """Groups of ranks, and their traffic."""
+    """Rank groups that communicate at once, and the rates that their traffic gets on a fabric level."""
 
     def __init__(self, groups: Ints) -> None:
         self._groups = groups
@@ -145,7 +148,8 @@ class _Flows:
         self._group = np.repeat(np.arange(len(groups)), groups.shape[1])
 
     def share(self, level: FabricLevel, views: tuple[_View, _View], slowed: float) -> tuple[Share, float]:
-        """The shares of a level, and bytes/s of a ring; rings get no more than `slowed` on their way there."""
+        """Bandwidth shares of the groups on a level, and bytes/s of a ring; `slowed` is an upper limit for rings
+        from the levels inside."""
         inside, reached = self._members_in_domain(level.inner), self._members_in_domain(level.top)
         passing = reached > inside
         if not passing.any():
@@ -174,7 +178,7 @@ class _Flows:
         return share, rings[0]
 
     def with_places(self, level: FabricLevel, share: Share) -> Share:
-        """Share with the places of members, where domains differ in size."""
+        """Add the placement of group members to a share, for levels whose domains differ in size."""
         domains, inner = level.domain[self._groups], level.inner[self._groups]
         meet = (domains == np.roll(domains, -1, axis=1)) & (inner != np.roll(inner, -1, axis=1))
         changes = np.diff(np.sort(domains, axis=1), axis=1) > 0
@@ -186,12 +190,13 @@ class _Flows:
         )
 
     def _members_in_domain(self, domain: Ints) -> Ints:
-        """For each member how many of its group are in its domain."""
+        """For each rank of each group, the number of members of its group in the same domain."""
         size = int(domain.max()) + 1
         return _equal_keys(self._group * size + domain[self._rank], len(self._groups) * size)
 
     def _ring(self, view: _View, group: Ints, rank: Ints) -> float:
-        """Bytes/s of every ring at once, given the members that send out of their domains."""
+        """Bytes/s of each ring when all run at once; `group` and `rank` are the members that send out of their
+        domains."""
         size = len(view.bundle)
         used = np.sort(group * size + view.end[rank])
         used = used[np.diff(used, prepend=-1) > 0]
@@ -203,7 +208,7 @@ class _Flows:
 
 
 def _equal_keys(keys: Ints, size: int) -> Ints:
-    """For each of some keys below `size` how many are the same."""
+    """For each key (an integer below `size`), the number of equal keys in the array."""
     if size <= _DENSE * len(keys):
         return np.bincount(keys, minlength=1)[keys]
     _, index, count = np.unique(keys, return_inverse=True, return_counts=True)
@@ -211,7 +216,8 @@ def _equal_keys(keys: Ints, size: int) -> Ints:
 
 
 def _most_channels(way: Ints, rate: Array) -> Bools:
-    """Mask of the ends in use on every way out: the k fastest, with the k of the largest sum at one common rate."""
+    """Mask of the endpoints that NCCL uses on every way out of a domain. They are the k fastest, with the k of
+    the largest sum at one common rate."""
     if not len(rate) or (rate == rate[0]).all():
         return np.ones(len(rate), dtype=np.bool_)
     order = np.lexsort((-rate, way))
@@ -227,7 +233,7 @@ def _most_channels(way: Ints, rate: Array) -> Bools:
 
 
 def _fullest(view: _View, end: Ints, load: Array) -> float:
-    """Bytes/s for one unit of load on the fullest bundle, where ends carry so much each."""
+    """Bytes/s per unit of load on the most loaded cable bundle, where endpoint `end[i]` carries `load[i]`."""
     bundle = view.bundle[end]
     carried = bundle >= 0
     total = np.bincount(bundle[carried], load[carried], len(view.capacity))
@@ -237,6 +243,6 @@ def _fullest(view: _View, end: Ints, load: Array) -> float:
 
 
 def _ratio(actual: float, typical: float) -> float:
-    """The share, exactly 1 but for rounding."""
+    """Ratio of actual to typical bandwidth, exactly 1 within rounding or where either is infinite."""
     share = actual / typical if np.isfinite(actual) and np.isfinite(typical) else 1.0
     return 1.0 if abs(share - 1) < CLOSE else float(share)

@@ -29,7 +29,7 @@ _MOST_CUTS = 600
 
 
 class Joint(NamedTuple):
-    """Domains that become one, and their switches."""
+    """Domains to be merged in one step, and the switches that each merged domain absorbs."""
 
     joined: dict[int, int]
     """Domain → the domain it becomes part of."""
@@ -41,7 +41,7 @@ class Joint(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Bundle:
-    """The cables by which some devices of a domain reach the next switches."""
+    """Cables from some devices of a domain to the next switches, with capacity and latency."""
 
     capacity: float
     """Bytes/s of an even share of its cables, at most the bytes/s that arrive from below."""
@@ -54,7 +54,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """One level: domains of units are joined to larger ones."""
+    """One level of a link graph, at which smaller domains merge into larger ones."""
 
     inner: tuple[int, ...]
     """For each unit the domain that is left."""
@@ -71,7 +71,8 @@ class Tier:
 
 
 def tiers_of(graph: Links, units: Sequence[Sequence[str]], arriving: Mapping[str, float]) -> list[Tier]:
-    """The levels by which units (some ends each: GPUs, or adapters of a node) are joined, as far as links join them.
+    """Find the levels of a link graph at which units (GPUs, or the adapters of a node) merge, as far as links
+    join them.
 
     Edges have `capacity` of all cables, `cables`, `rate` of the slowest, `latency`; `arriving` is what comes to each
     end, bytes/s.
@@ -91,7 +92,7 @@ def tiers_of(graph: Links, units: Sequence[Sequence[str]], arriving: Mapping[str
 
 
 class _Climb:
-    """State of the joining."""
+    """State of the bottom-up merging of domains in a link graph."""
 
     def __init__(self, graph: Links, units: Sequence[Sequence[str]], arriving: Mapping[str, float]) -> None:
         self.inner = list(range(len(units)))
@@ -109,7 +110,8 @@ class _Climb:
         self.seconds = dict.fromkeys(self.unit, 0.0)
 
     def under_same_switches(self) -> Joint:
-        """Domains joined by more than half of their switches in common, and the switches of each."""
+        """Find domains to merge because they share more than half of their switches, and the domain that absorbs
+        each switch."""
         from networkx.utils import UnionFind
 
         near: dict[int, set[str]] = {domain: set() for domain in self.inner}
@@ -144,7 +146,8 @@ class _Climb:
         return Joint(joined, absorbed)
 
     def across_greatest_cuts(self) -> Joint:
-        """In each connected part the domains between which the minimum cut is greatest, by its Gomory-Hu tree."""
+        """Find, in each connected part, the domains to merge because the minimum cut between them is greatest, by
+        a Gomory-Hu tree."""
         import networkx
         from networkx.utils import UnionFind
 
@@ -172,8 +175,9 @@ class _Climb:
         )
 
     def cuts(self, joint: Joint) -> dict[int, float]:
-        """Domain → minimum cut between it and the switches that take it in, from a Gomory-Hu tree of the classes of
-        domains that are alike; where domains are linked directly, all that a domain has."""
+        """Map each domain to the minimum cut in bytes/s between it and the switches that absorb it, from a
+        Gomory-Hu tree of the classes of domains that are alike; where domains are linked directly, to the
+        capacity of all its cables."""
         import networkx
 
         into: dict[str, Any] = dict.fromkeys(self.graph, "beyond")
@@ -204,7 +208,8 @@ class _Climb:
         return capacities
 
     def rise(self, joint: Joint) -> dict[str, Bundle | None]:
-        """The bundle of every end on its way to the domain that its own becomes part of; ends move on to switches."""
+        """Move every endpoint up to the switches of the merged domain, and return the cable bundle that it passes
+        on the way."""
         new_domain = {vertex: joint.joined[domain] for vertex, domain in self.domain.items()} | joint.absorbed
         members: dict[int, list[str]] = defaultdict(list)
         for vertex, domain in self.domain.items():
@@ -235,7 +240,7 @@ class _Climb:
     def _bundle(
         self, source: frozenset[str], domain: int, new_domain: Mapping[str, int], *, direct: bool
     ) -> Bundle | None:
-        """The cables from some devices out of their domain; None where there are none."""
+        """Cables from the devices `source` out of their domain; None where there are none."""
         cables, latency, total = [], 0.0, 0.0
         number, rate = Counter[str](), defaultdict[str, float](lambda: inf)
         for vertex in sorted(source):
@@ -254,7 +259,7 @@ class _Climb:
 
 
 def _contracted(graph: Links, into: Mapping[str, Any]) -> networkx.Graph[Any]:
-    """The graph with some vertices drawn together; capacities of edges between the same two are added up."""
+    """Graph with vertices merged as `into` maps them; capacities of edges between the same two are added up."""
     import networkx
 
     capacity: dict[tuple[Any, Any], float] = defaultdict(float)
@@ -268,6 +273,6 @@ def _contracted(graph: Links, into: Mapping[str, Any]) -> networkx.Graph[Any]:
 
 
 def _first_members(union: UnionFind[Any], members: Iterable[int]) -> dict[int, int]:
-    """Member → the first of those in its set."""
+    """Map each member of a union-find structure to the first listed member of its set."""
     first: dict[Any, int] = {}
     return {member: first.setdefault(union[member], member) for member in members}

@@ -27,7 +27,7 @@ _HUBS = {"PIX": "switch", "PXB": "pcie", "PHB": "bridge", "NODE": "numa", "SYS":
 
 @dataclass(slots=True, kw_only=True)
 class LinkFile:
-    """Links and facts of a file."""
+    """Links, cluster facts (`gpu`, `name`), assumptions and notes read from a file."""
 
     links: list[Link] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class LinkFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserStatement:
-    """The user's statements about the cluster beside the file."""
+    """Facts about the cluster that the user states on the command line because the file of links lacks them."""
 
     nodes: int | None = None
     """Nodes alike, where the file shows one; None: one."""
@@ -53,14 +53,15 @@ class UserStatement:
 
 
 def unreadable(source: str, problems: Sequence[Problem], hint: str) -> InputError:
-    """The error of a file of links."""
+    """Error that lists the problems in a file of links."""
     return InputError(
         f"{counted(len(problems), 'problem')} in {source}", problems=first_of(problems), hint=hint
     )
 
 
 def from_topo(text: str, source: str, statement: UserStatement) -> LinkFile:
-    """The matrix of `nvidia-smi topo -m` with a line of bandwidths: one node, of which there are as many as asked for.
+    """Links of one node, repeated as often as asked for, from `nvidia-smi topo -m` output with a line of
+    bandwidths.
 
     NVLinks of all GPUs to all lead to a switch, others to the GPUs themselves. GPUs and adapters under one PCIe bridge
     (PIX, PXB) are on a switch, switches on a hub for each farther way (PHB, NODE, SYS) at its rate. Every adapter has a
@@ -102,7 +103,8 @@ def from_topo(text: str, source: str, statement: UserStatement) -> LinkFile:
 
 
 def _stated_rates(text: str, source: str) -> tuple[dict[str, str], list[Problem]]:
-    """Cell of the matrix → bandwidth."""
+    """Parse the line of bandwidths into a map from matrix cell (`NV18`, `PIX`) to bandwidth text, and a list of
+    problems."""
     rates: dict[str, str] = {}
     problems: list[Problem] = []
     for match in _RATES.finditer(text):
@@ -122,7 +124,7 @@ def _stated_rates(text: str, source: str) -> tuple[dict[str, str], list[Problem]
 
 
 def _wires(topology: Topology, gpus: Sequence[str], nics: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """(device, device, cell of the matrix) for every link of a node."""
+    """Yield (device, device, matrix cell) for every link of a node."""
     cells = {(one, other): topology.path(one, other) for one, other in combinations(gpus, 2)}
     if (
         len(set(cells.values())) == 1
@@ -159,7 +161,8 @@ _LANE_GBITS: Mapping[str, float] = {
 
 
 def from_ibnetdiscover(text: str, source: str, statement: UserStatement) -> LinkFile:
-    """Switches, adapters and the active width and speed of every cable; GPUs as a person says, else one to an adapter.
+    """Links of an InfiniBand network from `ibnetdiscover` output, with the active rate of every cable; GPUs per
+    node are stated by the user or as many as adapters.
 
     The links inside nodes are what a person says, or missing, since the network does not show them. Hosts whose names
     are those of services, or unlike the names of GPU nodes where there are some, are left out.
@@ -234,7 +237,7 @@ def from_ibnetdiscover(text: str, source: str, statement: UserStatement) -> Link
 
 
 def _other_hosts(hosts: Iterable[str], pattern: str | None) -> list[str]:
-    """Hosts that are no GPU nodes, in natural order: by a person's pattern, else by what hosts are usually called."""
+    """Hosts that are not GPU nodes, in natural order, by the user's pattern or else by usual host names."""
     hosts = sorted(hosts, key=natural)
     if pattern is not None:
         return [host for host in hosts if not fnmatchcase(host, pattern)]
@@ -246,7 +249,8 @@ def _other_hosts(hosts: Iterable[str], pattern: str | None) -> list[str]:
 def _ports(
     text: str, source: str
 ) -> tuple[dict[str, str], dict[str, str], dict[tuple[str, str, float], int], list[Problem]]:
-    """GUID → Switch, Ca or Rt; GUID → description; cables between two GUIDs by rate; what cannot be read."""
+    """Parse the devices and cables in `ibnetdiscover` output, with a list of problems. GUID → Switch, Ca or Rt;
+    GUID → description; number of cables by both GUIDs and rate; what cannot be read."""
     kinds: dict[str, str] = {}
     names: dict[str, str] = {}
     ends: dict[tuple[str, int], tuple[str, int, float]] = {}
@@ -277,7 +281,7 @@ def _ports(
 def _known_names(
     kinds: Mapping[str, str], names: Mapping[str, str], hosts: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
-    """GUID → name of a device: `host.nic0` in order of descriptions, switches by theirs."""
+    """Map each GUID to a device name, `host.nic0` in order of descriptions or the description of a switch."""
     name_of_guid: dict[str, str] = {}
     for host, guids in hosts.items():
         for at, guid in enumerate(sorted(guids, key=lambda guid_: (natural(names[guid_]), guid_))):
@@ -294,5 +298,5 @@ def _known_names(
 
 
 def _safe(text: str) -> str:
-    """A description as a name."""
+    """Device name from a free-text description, with special characters replaced by dashes."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")[:60] or "unnamed"

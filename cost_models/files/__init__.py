@@ -10,7 +10,7 @@ from typing import Any
 
 
 def data_files(kind: str, suffix: str = ".yaml") -> list[Traversable]:
-    """The package's data files of one kind, of all its folders, in the order of their names."""
+    """Data files of one kind in the package, such as `gpus`, from all subfolders, sorted by file name."""
     return sorted(_files_below(files("cost_models") / "data" / kind, suffix), key=lambda file: file.name)
 
 
@@ -24,7 +24,7 @@ def _files_below(folder: Traversable, suffix: str) -> Iterator[Traversable]:
 
 @cache
 def read_data(name: str) -> dict[str, Any]:
-    """The content of `data/<name>.yaml`, with the `source` it comes from."""
+    """Parse the package's data file `data/<name>.yaml`, with the stated `source`, into a dictionary; cached."""
     from cost_models.files.yaml_text import parse_yaml
 
     file = files("cost_models") / "data" / f"{name}.yaml"

@@ -36,7 +36,8 @@ _PERIODS = {
 
 
 def read_sequence(value: Any) -> Any:
-    """Tokens of a sequence from `8192`, `8,192` or `8K`; other than text stays as it is. Raises ValueError."""
+    """Parse a sequence length in tokens, such as `8192`, `8,192` or `8K`; a value that is not text is returned
+    unchanged. Raises ValueError."""
     if not isinstance(value, str):
         return value
     match = _matched(_COUNT, value)
@@ -47,7 +48,8 @@ def read_sequence(value: Any) -> Any:
 
 
 def read_samples(value: Any) -> Any:
-    """Samples of a step from `55296`, `55,296` or `64K`; other than text stays as it is. Raises ValueError."""
+    """Parse a number of samples per step, such as `55296`, `55,296` or `64K`; a value that is not text is
+    returned unchanged. Raises ValueError."""
     if not isinstance(value, str):
         return value
     match = _matched(_COUNT, value)
@@ -58,8 +60,8 @@ def read_samples(value: Any) -> Any:
 
 
 def read_batch(value: Any, sequence: Any) -> Any:
-    """Sequences of an optimizer step from `512`, or from `4M tokens` in sequences of `sequence` tokens; other than text
-    stays.
+    """Parse the sequences per optimizer step from `512`, or from `4M tokens` in sequences of `sequence` tokens; a
+    value that is not text is returned unchanged.
 
     `4M tokens` are 4 × 2²⁰ where that fills whole sequences, else 4 × 10⁶.
 
@@ -88,7 +90,7 @@ def read_batch(value: Any, sequence: Any) -> Any:
 
 
 def read_tokens(value: str | float) -> float:
-    """A number of tokens from `15T`, `300 billion` or `1.4e12`. Raises ValueError."""
+    """Parse a number of training tokens, such as `15T`, `300 billion` or `1.4e12`. Raises ValueError."""
     match = _matched(_TOKENS, str(value))
     if match is None:
         return parse_count(_printable(str(value)))
@@ -96,7 +98,7 @@ def read_tokens(value: str | float) -> float:
 
 
 def read_duration(text: str) -> float:
-    """Seconds from `30d`, `30 days` or `2 weeks`. Raises ValueError."""
+    """Parse a duration such as `30d`, `30 days` or `2 weeks` into seconds. Raises ValueError."""
     match = _matched(_DURATION, text)
     unit_of_word = {word: unit for unit, words in _PERIODS.items() for word in words}
     unit = unit_of_word.get(match[2].lower()) if match else None
@@ -107,7 +109,7 @@ def read_duration(text: str) -> float:
 
 
 def read_price(value: str | float) -> float:
-    """Dollars for a GPU-hour from `2.5`, `$2.50` or `2.50 USD/h`. Raises ValueError."""
+    """Parse a price such as `2.5`, `$2.50` or `2.50 USD/h` into dollars per GPU-hour. Raises ValueError."""
     match = _matched(_PRICE, str(value))
     try:
         price = float(value if match is None else _plain(match[1]))
@@ -120,7 +122,8 @@ def read_price(value: str | float) -> float:
 
 
 def _matched(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    """The match of a pattern with the whole text, blanks around it aside."""
+    """Match a pattern against the entire text without surrounding blanks; None without a match, or where the text
+    is too long."""
     return pattern.fullmatch(text.strip()) if len(text) <= _LONGEST else None
 
 
@@ -129,12 +132,12 @@ def _printable(text: str) -> str:
 
 
 def _plain(number: str) -> str:
-    """The number without commas between thousands."""
+    """Remove the commas between thousands from a number's text."""
     return number.replace(",", "")
 
 
 def _whole_number(match: re.Match[str], units: dict[str, int]) -> int | None:
-    """The matched number times its unit; None where the product is not whole."""
+    """Integer product of the matched number and the unit, such as K; None where the product is not an integer."""
     sign, number, unit = match[1], _plain(match[2]), match[3].lower()
     if number.isdecimal():
         return int(sign + number) * units[unit]
@@ -143,7 +146,7 @@ def _whole_number(match: re.Match[str], units: dict[str, int]) -> int | None:
 
 
 def _sequences(match: re.Match[str], sequence: Any) -> int:
-    """Number of sequences that the matched tokens fill."""
+    """Number of sequences that the matched number of tokens fills exactly."""
     if not isinstance(sequence, int) or sequence <= 0:
         raise ValueError(f"`{match[0]}` can be told in sequences only with their length")
     candidates = [

@@ -32,45 +32,48 @@ _ENTRIES = re.compile(r"^entries:", re.MULTILINE)
 
 
 def names(kind: Kind) -> tuple[str, ...]:
-    """Every name of one kind, in the order of the data files."""
+    """Names of all catalogue entries of one kind, in the order of the data files."""
     return tuple(_index(kind))
 
 
 def load_model(name: str) -> TransformerSpec:
-    """A model by name. Raises UnknownNameError."""
+    """Load a transformer from the catalogue by name. Raises UnknownNameError."""
     return _load("models", "model", name, TransformerSpec)
 
 
 def load_recommender(name: str) -> RecommenderSpec:
-    """A recommender by name. Raises UnknownNameError."""
+    """Load a recommender from the catalogue by name. Raises UnknownNameError."""
     return _load("recommenders", "recommender", name, RecommenderSpec)
 
 
 def load_embedding_profile(name: str) -> EmbeddingProfile:
-    """Constants of embedding tables by name, or from the YAML file of that path. Raises InputError."""
+    """Load the constants of embedding tables on a GPU by catalogue name, or from the YAML file of that path.
+    Raises InputError."""
     return _named_or_read("embeddings", "embedding profile", name, EmbeddingProfile)
 
 
 @cache
 def embedding_profile_of(gpu: str) -> EmbeddingProfile:
-    """Constants of embedding tables on a GPU: its own, those of its die, or the documented estimates."""
+    """Constants of embedding tables on a GPU, from the profile of the GPU, else from one marked `also_for` the
+    GPU, else documented estimates."""
     profiles = [load_embedding_profile(name) for name in names("embeddings")]
     matches = [one for one in profiles if one.gpu == gpu] or [one for one in profiles if gpu in one.also_for]
     return matches[0] if matches else EmbeddingProfile()
 
 
 def load_gpu(name: str) -> GpuSpec:
-    """A GPU by name. Raises UnknownNameError."""
+    """Load a GPU from the catalogue by name. Raises UnknownNameError."""
     return _load("gpus", "GPU", name, GpuSpec)
 
 
 def load_cluster(name: str) -> ClusterSpec:
-    """A cluster by name: one node of it, with its GPU written out. Raises UnknownNameError."""
+    """Load one node of a cluster, with the GPU's fields, from the catalogue by name. Raises UnknownNameError."""
     return local_cluster() if name == LOCAL else _load("clusters", "cluster", name, ClusterSpec)
 
 
 def local_cluster(processes: int | None = None) -> ClusterSpec:
-    """This machine: its GPUs where the driver reports one of the catalogue's, else its CPU shared by `processes`.
+    """Describe the computer that runs the program as a cluster of catalogued GPUs, else of shares of the CPU for
+    `processes`.
 
     Default: all GPUs, or a process for each physical core.
     """
@@ -82,28 +85,29 @@ def local_cluster(processes: int | None = None) -> ClusterSpec:
 
 
 def _node_of(gpu: GpuSpec) -> ClusterSpec | None:
-    """The catalogue's node of this GPU, for its links; None where there is none."""
+    """Catalogue cluster with this GPU, used for the links of a node; None where there is none."""
     nodes = (load_cluster(name) for name in names("clusters") if name != LOCAL)
     return next((node for node in nodes if node.gpu.name == gpu.name), None)
 
 
 def load_stack(name: str) -> StackSpec:
-    """A software stack by name, or from the YAML file of that path. Raises InputError."""
+    """Load a software stack by catalogue name, or from the YAML file of that path. Raises InputError."""
     return _named_or_read("stacks", "stack", name, StackSpec)
 
 
 def load_profile(name: str) -> HardwareProfile:
-    """A hardware profile by name, or from the YAML file of that path. Raises InputError."""
+    """Load a hardware profile by catalogue name, or from the YAML file of that path. Raises InputError."""
     return _named_or_read("profiles", "profile", name, HardwareProfile)
 
 
 def load_operations(name: str) -> OperationsSpec:
-    """Operations of a cluster by name, or from the YAML file of that path. Raises InputError."""
+    """Load the operations of a cluster (failures, storage, spares) by catalogue name, or from the YAML file of
+    that path. Raises InputError."""
     return _named_or_read("operations", "operations", name, OperationsSpec)
 
 
 def gpu_fields(value: Any) -> Any:
-    """The fields of a cluster file's `gpu:`: a name is looked up, an inline GPU stays as it is."""
+    """Fields of the GPU that a cluster file names in `gpu`; a value that is not a name is returned unchanged."""
     return load_gpu(value).model_dump(mode="json") if isinstance(value, str) else value
 
 
@@ -131,7 +135,8 @@ def _validated(kind: Kind, noun: str, name: str, spec_type: type[S]) -> S:
 
 @cache
 def _index(kind: Kind) -> dict[str, str]:
-    """Name → data file. A file of a single spec is not parsed for its name."""
+    """Map each catalogue name of one kind to the data file with the entry. A file of a single spec is not parsed
+    for its name."""
     index: dict[str, str] = {}
     for file, text in _texts(kind).items():
         entry_names = (
@@ -155,7 +160,7 @@ def _document(kind: Kind, file: str) -> Document:
 
 
 def _entry(document: Document, name: str) -> Document:
-    """One entry of a data file as a document of its own."""
+    """Extract one named entry of a data file, merged with the file's shared fields, as a separate document."""
     family = document.value
     source = {"source": family["source"]} if "source" in family else {}
     fields = source | family.get("shared", {}) | family["entries"][name] | {"name": name}

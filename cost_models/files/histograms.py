@@ -29,7 +29,8 @@ Steps = tuple[tuple[int, float], ...]
 
 
 def read_histogram(path: str | Path, rows: int) -> Steps:
-    """The steps of a table's access histogram, for a table of `rows` rows.
+    """Read a file of access counts of an embedding table with `rows` rows as histogram steps (rows, share of
+    accesses).
 
     Raises:
         InputError: it cannot be read, holds what is no count, or counts other rows than the table has.
@@ -51,7 +52,8 @@ def read_histogram(path: str | Path, rows: int) -> Steps:
 
 
 def steps_of(counts: Counts) -> Steps:
-    """Counts of all rows of a table as (rows, share), hottest first: some rows alone, then ever more together."""
+    """Convert access counts of all rows of a table into steps (rows, share of accesses), hottest rows first. Some
+    rows alone, then ever more together."""
     ranked = np.sort(np.asarray(counts, np.float64))[::-1]
     edges = np.arange(min(len(ranked), HEAD) + 1)
     if len(ranked) > HEAD:
@@ -65,8 +67,8 @@ def steps_of(counts: Counts) -> Steps:
 
 
 def with_histograms(document: Document, folder: Path) -> Document:
-    """A model's document with the files named by `histogram: FILE` read; a problem at each that cannot be read.
-    Relative paths start at the model's file."""
+    """Replace the file names in `histogram` fields of a recommender's document by the histograms read from the
+    files. A problem is noted at each that cannot be read. Relative paths start at the model's file."""
     problems, fields = dict(document.problems), document.value
     for key, table in tables_of(document):
         name, rows = table.get("histogram"), table.get("rows")
@@ -83,7 +85,7 @@ def with_histograms(document: Document, folder: Path) -> Document:
 
 
 def tables_of(document: Document) -> Iterator[tuple[Key, dict[str, Any]]]:
-    """(place, fields) of every class of tables that a model's document lists."""
+    """Yield (place, fields) for each class of embedding tables listed in a recommender's document."""
     for group in ("tables", "wide"):
         listed = document.value.get(group) if isinstance(document.value, dict) else None
         for at, table in enumerate(listed if isinstance(listed, list) else []):
@@ -92,7 +94,7 @@ def tables_of(document: Document) -> Iterator[tuple[Key, dict[str, Any]]]:
 
 
 def with_table(fields: dict[str, Any], key: Key, table: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a model with another class of tables in its place."""
+    """Copy of a recommender's fields in which the class of tables at `key` is replaced."""
     group, at = str(key[0]), int(key[1])
     listed = fields[group]
     return fields | {group: [*listed[:at], table, *listed[at + 1 :]]}
@@ -112,7 +114,8 @@ def _of_array(path: Path, rows: int) -> Counts:
 
 
 def _of_text(path: Path, rows: int) -> Counts:
-    """A count a line, or `row,count`; a first line of words is a header."""
+    """Read the access counts of a table's rows from a text file with lines of a count, or of `row,count`. A first
+    line of words is a header."""
     counts: list[float] = []
     pairs: dict[int, float] = {}
     with path.open(encoding="utf-8-sig", errors="replace") as file:

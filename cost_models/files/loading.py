@@ -28,8 +28,8 @@ _SIZED = re.compile(r"([^:+]+):([0-9]{1,9})", re.ASCII)
 
 
 def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCluster:
-    """A catalogue name or a YAML file, cut or grown to `gpus` GPUs in all (also `name:GPUs`), or several clusters as
-    `name:GPUs+name:GPUs`.
+    """Load the cluster that a user names, by catalogue name, YAML file or several pools `name:GPUs+name:GPUs`,
+    resized to `gpus` GPUs. Names may also be `name:GPUs`.
 
     Catalogue clusters have any number of nodes (one unless `gpus` says more), `local` any number of
     processes; a file has the nodes it states and no more. `gpus` is whole nodes, or part of one. A cluster of several
@@ -60,7 +60,7 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCl
 
 
 def _cut(cluster: ClusterSpec, text: str, gpus: int | None) -> ClusterSpec:
-    """The cluster of a file, limited to `gpus` GPUs. Raises InputError where it has fewer."""
+    """Limit a file's cluster to `gpus` GPUs. Raises InputError where it has fewer."""
     if gpus is not None and gpus > cluster.num_gpus:
         raise InputError(
             f"{gpus} GPUs are more than cluster `{cluster.name}` has, {cluster.num_gpus}",
@@ -70,7 +70,8 @@ def _cut(cluster: ClusterSpec, text: str, gpus: int | None) -> ClusterSpec:
 
 
 def _of_file(path: str) -> ClusterSpec | MixedCluster:
-    """The cluster of a file. Raises InputError, which says how to get one that loads."""
+    """Load a cluster, or a cluster of several pools, from a YAML file. Raises InputError, which says how to get
+    one that loads."""
     try:
         document = read_document(path)
         if isinstance(document.value, dict) and "pools" in document.value:
@@ -84,7 +85,8 @@ def _of_file(path: str) -> ClusterSpec | MixedCluster:
 
 
 def _agreed(text: str, stated: int, gpus: int | None) -> int:
-    """The number of GPUs in `dgx-h100:128`, unless `--gpus` says another. Raises InputError."""
+    """Number of GPUs stated in a text such as `dgx-h100:128`, if `--gpus` states no other number. Raises
+    InputError."""
     if gpus not in (None, stated):
         raise InputError(
             f"`{printable(text)}` has {counted(stated, 'GPU')}, --gpus says {grouped(gpus or 0)}",
@@ -94,7 +96,8 @@ def _agreed(text: str, stated: int, gpus: int | None) -> int:
 
 
 def _pooled(text: str) -> MixedCluster:
-    """A cluster of pools from `dgx-a100-80gb:512+dgx-h100:512`; every wrong part is reported."""
+    """Build a cluster of several pools from a text such as `dgx-a100-80gb:512+dgx-h100:512`; every wrong part is
+    reported."""
     pools: list[ClusterSpec] = []
     problems: list[Problem] = []
     parts = text.split("+")
@@ -127,7 +130,7 @@ def _pooled(text: str) -> MixedCluster:
 
 
 def _mixed_cluster(document: Document) -> MixedCluster:
-    """The cluster of a file with `pools:`, whose GPUs may be names."""
+    """Validate a cluster file with several `pools`, whose GPUs may be catalogue names."""
     problems = dict(document.problems)
     pools = document.value["pools"]
     if isinstance(pools, list):
@@ -146,7 +149,7 @@ def _mixed_cluster(document: Document) -> MixedCluster:
 
 
 def _as_stated(mixed: MixedCluster, gpus: int | None) -> MixedCluster:
-    """The cluster of pools, unless `--gpus` says another number. Raises InputError."""
+    """Return a cluster of several pools unchanged if `--gpus` states no other number of GPUs. Raises InputError."""
     if gpus not in (None, mixed.num_gpus):
         raise InputError(
             f"--gpus {gpus} leaves open which pools of `{mixed.name}` they come from",
@@ -156,7 +159,7 @@ def _as_stated(mixed: MixedCluster, gpus: int | None) -> MixedCluster:
 
 
 def _with_profile_beside(cluster: ClusterSpec, path: str) -> ClusterSpec:
-    """The cluster with a relative path of its profile resolved beside the file that names it."""
+    """Resolve a cluster's relative path of a hardware profile against the folder of the cluster file."""
     if cluster.profile and (profile := Path(path).parent / cluster.profile).is_file():
         return cluster.model_copy(update={"profile": str(profile)})
     return cluster
@@ -168,7 +171,8 @@ def _require_existing(gpus: int) -> None:
 
 
 def sized(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
-    """The cluster with `gpus` GPUs: whole nodes, or part of one. Raises InputError where it cannot have them."""
+    """Resize a cluster to `gpus` GPUs, in full nodes or part of one node. Raises InputError where it cannot have
+    them."""
     _require_existing(gpus)
     per_node = cluster.gpus_per_node
     if gpus < per_node:
@@ -190,7 +194,8 @@ def sized(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
 
 
 def resolve_training(path: str | None, **overrides: Any) -> TrainingSpec:
-    """The training job from a YAML file (`kind: training`), flags, or both; a flag that is None was not given.
+    """Build a training job from a YAML file, command-line flags, or both. The file has `kind: training`; a flag
+    that is None was not given.
 
     Both may say `8K`, `4M tokens` and `15T` (`cost_models.files.amounts`).
 
@@ -211,7 +216,7 @@ def resolve_training(path: str | None, **overrides: Any) -> TrainingSpec:
 
 
 def _sequence_of(fields: Mapping[str, Any]) -> Any:
-    """Tokens of a sequence; None where they cannot be read."""
+    """Sequence length in tokens from a training job's fields; None where the text cannot be parsed."""
     try:
         return read_sequence(fields.get("sequence_length"))
     except ValueError:

@@ -24,7 +24,8 @@ _PCIE_LATENCY = "5 us"
 
 
 def this_machine(one_core: ClusterSpec, processes: int | None = None) -> ClusterSpec:
-    """This machine's CPU, shared by `processes`, from the catalogue's entry for one core.
+    """Describe the computer's CPU as a cluster whose GPUs are `processes` equal shares of its cores, with rates
+    scaled from the catalogue's entry for one core.
 
     Default: one process on each physical core. Rates of the entry are placeholders for one core, not
     measurements: calibrate before believing a time. Memory is all the machine has, divided evenly.
@@ -55,7 +56,7 @@ def this_machine(one_core: ClusterSpec, processes: int | None = None) -> Cluster
 
 
 def processor_name() -> str:
-    """Name of the CPU as its maker writes it; empty where the system does not say."""
+    """Model name of the computer's CPU, as in /proc/cpuinfo; empty where the system reports none."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
     except OSError:
@@ -66,7 +67,7 @@ def processor_name() -> str:
 
 @cache
 def installed_gpus() -> tuple[str, ...]:
-    """Names of this machine's NVIDIA GPUs as the driver reports them; empty without a driver."""
+    """Names of the computer's NVIDIA GPUs as reported by `nvidia-smi`; empty without a driver."""
     if shutil.which("nvidia-smi") is None:
         return ()
     try:
@@ -83,7 +84,8 @@ def installed_gpus() -> tuple[str, ...]:
 
 
 def gpu_machine(gpu: GpuSpec, node: ClusterSpec | None, count: int) -> ClusterSpec:
-    """One node of `count` GPUs with the links of the catalogue's node of that GPU, else PCIe through the host."""
+    """Describe the computer as one node of `count` GPUs, with the links of the catalogue's `node`, else PCIe
+    through the host."""
     through_host = {"kind": "pcie", "bandwidth": f"{gpu.host_bandwidth or 0!r} B/s", "latency": _PCIE_LATENCY}
     links = node.links if node else Links.model_validate({"intra_node": through_host})
     machine = ClusterSpec(name=LOCAL, gpu=gpu, gpus_per_node=count, links=links, host_cores=os.cpu_count())

@@ -27,7 +27,7 @@ HUGGING_FACE_FILE = "config.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A model, with what was assumed about its shape."""
+    """A transformer specification, with the assumptions made and the dropout found when loading a file."""
 
     spec: TransformerSpec
     assumptions: tuple[str, ...] = ()
@@ -37,8 +37,8 @@ class LoadedModel:
 
 
 def resolve_model(text: str | Document) -> LoadedModel:
-    """The model of a catalogue name, a Hugging Face id, our YAML (`kind: transformer`) or a config.json, or of what
-    one of these holds.
+    """Load the transformer that a user names by catalogue name, Hugging Face id, YAML file or config.json, or
+    that a document describes.
 
     Raises:
         UnknownNameError: neither a known name nor a file.
@@ -67,14 +67,14 @@ def resolve_model(text: str | Document) -> LoadedModel:
 
 
 def read_once(model: M) -> M | Document:
-    """The `Document` in a pipe, which can be read only once; any other model unchanged. Raises InputError where it
-    cannot be read."""
+    """Read the model's file into a `Document` if it is a pipe, which can be read only once; return any other
+    model unchanged. Raises InputError where it cannot be read."""
     return read_document(model) if isinstance(model, str) and is_pipe(model) else model
 
 
 def family_of_model(model: str | Spec | Document) -> Family:
-    """The family of a model given by name, file, document or spec. Of what is no known model it is that of the most
-    similar name, else the transformers': their reader reports the error."""
+    """Model family (transformer or recommender) of a model given by name, file, document or spec. Of what is no
+    known model it is that of the most similar name, else the transformers': their reader reports the error."""
     kind = getattr(model, "kind", None)
     if isinstance(model, str):
         kind = _kind_of(model)
@@ -84,7 +84,7 @@ def family_of_model(model: str | Spec | Document) -> Family:
 
 
 def _kind_of(text: str) -> object:
-    """The kind of model in a file, or of a name; None where unknown."""
+    """Value of `kind` in a model's file, or the kind of a model's name; None where unknown."""
     if is_file(text):
         with suppress(InputError):
             return _kind_in(read_document(text))

@@ -23,22 +23,23 @@ TEMPLATE = "meshwright cluster --template -o my-cluster.yaml"
 
 
 def is_hub_id(text: str) -> bool:
-    """Whether the text is a Hugging Face id, an owner and a name: `meta-llama/Llama-3.1-70B`."""
+    """Whether a text has the form of a Hugging Face id, owner and name, such as `meta-llama/Llama-3.1-70B`."""
     return _HUB_ID.fullmatch(text) is not None and not text.endswith(_FILES)
 
 
 def known_model(text: str) -> str | None:
-    """The catalogue's model of this name in any spelling, or of this Hugging Face id; None where there is none."""
+    """Catalogue name of the transformer that a text names, in any spelling or as a Hugging Face id; None where
+    there is none."""
     return _unique_spelling(text.rpartition("/")[2] if is_hub_id(text) else text, "models")
 
 
 def known_recommender(text: str) -> str | None:
-    """The catalogue's recommender of this name in any spelling; None where there is none."""
+    """Catalogue name of the recommender that a text names, in any spelling; None where there is none."""
     return _unique_spelling(text, "recommenders")
 
 
 def means_recommender(text: str) -> bool:
-    """Whether a name is a recommender's, or, being nobody's, is spelled most like one."""
+    """Whether a text names a catalogue recommender, or is an unknown name most similar to a recommender's."""
     if known_model(text) or names_a_file(text):
         return False
     recommenders = catalog.names("recommenders")
@@ -49,12 +50,13 @@ def means_recommender(text: str) -> bool:
 
 
 def known_cluster(text: str) -> str | None:
-    """The catalogue's cluster of this name in any spelling; None where there is none."""
+    """Catalogue name of the cluster that a text names, in any spelling; None where there is none."""
     return _unique_spelling(text, "clusters")
 
 
 def _unique_spelling(text: str, kind: catalog.Kind) -> str | None:
-    """The only name that differs at most in case, blanks and dashes; None where there is none."""
+    """Only catalogue name equal to the text up to case, blanks, dashes and training suffixes such as `-instruct`;
+    None where there is none, or several."""
     names = catalog.names(kind)
     if text in names:
         return text
@@ -70,7 +72,7 @@ def _spelling(name: str) -> str:
 
 
 def unknown_model(text: str) -> InputError:
-    """The error for a name that is no model."""
+    """Error for a text that names no model, with a hint such as the most similar name."""
     if text == "-":
         return InputError("`-` is no model; standard input is called `/dev/stdin`")
     if known_cluster(text):
@@ -84,7 +86,8 @@ def unknown_model(text: str) -> InputError:
 
 
 def unknown_cluster(text: str, gpus: int | None = None) -> InputError:
-    """The error for a name that is no cluster; `gpus` is the number of GPUs that was given, if any."""
+    """Error for a text that names no cluster, with a hint such as the most similar name; `gpus` is the value of
+    `--gpus`, if given."""
     if "+" in text:
         return _unsized_pools(text, gpus)
     if known_model(text) or known_recommender(text):
@@ -99,7 +102,7 @@ def unknown_cluster(text: str, gpus: int | None = None) -> InputError:
 
 
 def _clusters_of(text: str) -> list[str]:
-    """Clusters whose GPU's name begins with this text, fastest links first, then most memory."""
+    """Names of the catalogue clusters whose GPU's name begins with a text, fastest links first, then most memory."""
     spelling = _spelling(text)
     clusters = [catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL]
     matches = [
@@ -117,7 +120,7 @@ def _clusters_of(text: str) -> list[str]:
 
 
 def _unsized_pools(text: str, gpus: int | None) -> InputError:
-    """The error for pools without numbers of GPUs: `dgx-a100-80gb+dgx-h100`."""
+    """Error for a text such as `dgx-a100-80gb+dgx-h100`, which names pools without numbers of GPUs."""
     names = [part.partition(":")[0].strip() for part in text.split("+")]
     pool_gpus = max(1, (gpus or 64 * len(names)) // len(names))
     sized = "+".join(f"{known_cluster(name) or name}:{pool_gpus}" for name in names)
@@ -128,5 +131,5 @@ def _unsized_pools(text: str, gpus: int | None) -> InputError:
 
 
 def names_a_file(text: str) -> bool:
-    """Whether the text means a file: it exists, or it is written like one."""
+    """Whether a text names an existing file or is written like a file name."""
     return is_file(text) or "/" in text or "\\" in text or text.endswith(_FILES)

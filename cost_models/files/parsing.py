@@ -42,7 +42,7 @@ Replacements = Mapping[str, Callable[[Any], Any]]
 
 
 def load_spec(path: str | Path, spec_type: type[S], *, replace: Replacements | None = None) -> S:
-    """Read one spec from a YAML or JSON file.
+    """Read a YAML or JSON file and validate the content as `spec_type`.
 
     Raises:
         InputError: the file cannot be read, or does not say what `spec_type` needs; all problems at once.
@@ -56,7 +56,8 @@ def load_job(
     overrides: Mapping[str, Any],
     replacements: Callable[[Mapping[str, Any]], Replacements],
 ) -> S:
-    """A training job from a YAML file, flags (`overrides`; None was not given) or both.
+    """Build a training job of `spec_type` from a YAML file, flags, or both. `overrides` are the flags; None was
+    not given.
 
     `replacements` are made from all its fields, as one may depend on another.
 
@@ -85,12 +86,12 @@ def _flags(names: Iterable[str]) -> dict[Key, str]:
 
 
 def parse_spec(text: str, spec_type: type[S], *, source: str, replace: Replacements | None = None) -> S:
-    """Read one spec from YAML text; `source` is the name that problems print."""
+    """Parse YAML text and validate the content as `spec_type`; `source` is the file name in error messages."""
     return validate(parse_yaml(text, source=source), spec_type, replace=replace)
 
 
 def validate(document: Document, spec_type: type[S], *, replace: Replacements | None = None) -> S:
-    """The spec in a parsed document.
+    """Validate a parsed document as `spec_type`, with all problems reported by place in the file.
 
     Raises:
         InputError: with one problem for each thing that is wrong, the first of many.
@@ -117,7 +118,7 @@ def validate(document: Document, spec_type: type[S], *, replace: Replacements | 
 
 
 def check_kind(document: Document, spec_type: type[Spec]) -> None:
-    """Check that a document is a mapping of the spec's kind; raises InputError."""
+    """Raise InputError unless a document is a mapping whose `kind` is that of the spec."""
     kinds = get_args(spec_type.model_fields["kind"].annotation) if "kind" in spec_type.model_fields else ()
     expected = kinds[0] if len(kinds) == 1 else None  # a GPU's kind is one of several, no file kind
     if not isinstance(document.value, dict):
@@ -131,7 +132,7 @@ def check_kind(document: Document, spec_type: type[Spec]) -> None:
 
 
 def _more_of_kind(kind: object, expected: str) -> str:
-    """A hint for a model of an unexpected kind; empty for other files."""
+    """Hint that lists the kinds of models where a model's kind is unknown; otherwise empty."""
     if expected not in FAMILIES:
         return ""
     if not isinstance(kind, str) or kind not in FAMILIES:
@@ -140,7 +141,7 @@ def _more_of_kind(kind: object, expected: str) -> str:
 
 
 def input_error(source: str, problems: list[Problem], more: int = 0) -> InputError:
-    """The error `4 problems in cluster.yaml`; `more` is the number of problems not listed."""
+    """Build the error `4 problems in cluster.yaml`; `more` is the number of problems not listed."""
     return InputError(f"{counted(len(problems) + more, 'problem')} in {source}", problems=problems, more=more)
 
 
@@ -159,13 +160,14 @@ KINDS: dict[str, type[Spec]] = {
 
 
 def save_spec(spec: Spec, path: Path) -> None:
-    """Write a spec as YAML that `load_spec` reads, whole or not at all. Raises OSError, which names `path`."""
+    """Write a spec atomically as YAML that `load_spec` can read. Raises OSError, which names `path`."""
     text = yaml.safe_dump(spec.model_dump(mode="json", exclude_none=True), sort_keys=False, width=_YAML_WIDTH)
     write_whole(path, text)
 
 
 def json_schema(kind: str) -> dict[str, Any]:
-    """The JSON schema of what people write: quantities are text with a unit, a cluster's GPU may be a name.
+    """JSON schema of a kind of file as users write it. Quantities are text with a unit, a cluster's GPU may be a
+    name.
 
     Raises:
         UnknownNameError: no such kind of file.
@@ -193,7 +195,7 @@ def _specs(base: type[Spec]) -> Iterator[type[Spec]]:
 
 
 def _describe(part: dict[str, Any], docstrings: dict[str, str]) -> None:
-    """Add the docstrings of fields to a schema, keys in order as pydantic has them."""
+    """Add field docstrings to a JSON schema as descriptions, with keys in the order of pydantic."""
     for name, field in part.get("properties", {}).items():
         if name in docstrings:
             entries = sorted({"description": docstrings[name], **field}.items())
@@ -202,7 +204,7 @@ def _describe(part: dict[str, Any], docstrings: dict[str, str]) -> None:
 
 
 def field_docstrings(spec: type[Spec]) -> dict[str, str]:
-    """Field → the string below it, of a spec and those it inherits from."""
+    """Map each field of a spec, inherited ones included, to the docstring below the field in the source code."""
     docstrings: dict[str, str] = {}
     for owner in reversed([one for one in spec.__mro__ if issubclass(one, Spec)]):
         written = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]

@@ -27,7 +27,7 @@ _FIRST_BYTES = 1 << 16
 
 
 def is_pipe(path: str | Path) -> bool:
-    """Whether the path is a pipe or a terminal, whose content can be read only once."""
+    """Whether a path is a pipe or a terminal, whose content can be read only once."""
     try:
         place = Path(path)
         return place.exists() and not place.is_file() and not place.is_dir()
@@ -36,7 +36,7 @@ def is_pipe(path: str | Path) -> bool:
 
 
 def read_raw(path: str | Path, most_bytes: int) -> bytes:
-    """The first `most_bytes` bytes of a file or a pipe.
+    """Read the first `most_bytes` bytes of a file or a pipe.
 
     Raises:
         InputError: missing, a folder, unreadable, or a pipe without a writer.
@@ -52,7 +52,7 @@ def read_raw(path: str | Path, most_bytes: int) -> bytes:
 
 
 def opened(path: Path) -> BufferedReader:
-    """A file or a pipe, to be read once from its beginning, however long it is.
+    """Open a file or a pipe of any length for reading in binary mode.
 
     Raises:
         OSError, ValueError: missing, unreadable, no path.
@@ -69,7 +69,7 @@ def opened(path: Path) -> BufferedReader:
 
 
 def _opened_pipe(path: str | Path) -> BufferedReader:
-    """A pipe that somebody writes to. Raises InputError where nobody does."""
+    """Open a pipe that somebody writes to, for reading in binary mode. Raises InputError where nobody does."""
     pipe = FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
     readable, _, _ = select.select([pipe], [], [], WRITER_SECONDS)  # something, or that the writer has ended
     first = pipe.read(_FIRST_BYTES)  # None: nothing so far, and a writer has it open
@@ -84,7 +84,7 @@ def _opened_pipe(path: str | Path) -> BufferedReader:
 
 
 class _Begun(RawIOBase):
-    """A pipe whose first bytes were read already."""
+    """Binary stream that continues a pipe after the bytes `first`, which were read already."""
 
     def __init__(self, first: bytes, pipe: FileIO) -> None:
         self._first, self._pipe = first, pipe
@@ -109,7 +109,7 @@ _INTEGER = re.compile(r"-?\d+")
 
 
 def read_document(path: str | Path, *, most_bytes: int = MAX_BYTES) -> Document:
-    """Read a YAML file, or a JSON file by its suffix `.json`.
+    """Parse a YAML file, or a JSON file if its name ends in `.json`, into a `Document`.
 
     Raises:
         InputError: missing, a folder, unreadable, a pipe without a writer, too large, not text, not valid YAML or
@@ -121,7 +121,7 @@ def read_document(path: str | Path, *, most_bytes: int = MAX_BYTES) -> Document:
 
 
 def read_text(path: str | Path, *, most_bytes: int = MAX_BYTES) -> str:
-    """Read a text file.
+    """Read a UTF-8 text file of limited size.
 
     Raises:
         InputError: missing, a folder, unreadable, a pipe without a writer, too large, not text.
@@ -139,8 +139,8 @@ def read_text(path: str | Path, *, most_bytes: int = MAX_BYTES) -> str:
 
 
 def parse_json(text: str, *, source: str) -> Document:
-    """A JSON text as a `Document` without lines; Infinity, which configs of state spaces hold, stays a word. Raises
-    InputError on NaN, repeated keys, deep nesting and invalid JSON."""
+    """Parse a JSON text into a `Document` without line numbers; Infinity, which configs of state-space models
+    hold, stays text. Raises InputError on NaN, repeated keys, deep nesting and invalid JSON."""
     Nesting(source).take(text.encode("utf-8", "replace"))
 
     def number(written: str) -> float:
@@ -180,8 +180,8 @@ _OPENING = 27
 
 
 class Nesting:
-    """The depth of a JSON text that comes in parts, counted before it is parsed: parsers take memory or stack for each
-    level. Brackets in strings do not count."""
+    """Counter of the nesting depth of a JSON text that arrives in parts, for rejecting deep nesting before
+    parsing. Parsers take memory or stack for each level. Brackets in strings do not count."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -189,7 +189,7 @@ class Nesting:
         self._escaping = b""
 
     def take(self, part: bytes) -> None:
-        """Count the next part. Raises InputError where it is nested too deeply."""
+        """Count the brackets in the next part of the text. Raises InputError where it is nested too deeply."""
         import numpy as np
 
         plain = _ESCAPED.sub(b"", self._escaping + part)
@@ -205,7 +205,7 @@ class Nesting:
 
 
 def is_file(path: str | Path) -> bool:
-    """Whether a file exists; False for text that cannot be a path."""
+    """Whether a path is an existing file; False for text that cannot be a path."""
     try:
         return Path(path).is_file()
     except (OSError, ValueError):  # too long, or a null character

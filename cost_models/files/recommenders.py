@@ -40,7 +40,7 @@ def is_foreign_recommender(document: Document) -> bool:
 
 
 def read_recommender(document: Document) -> RecommenderSpec:
-    """The recommender in a document in TorchRec's or HugeCTR's format.
+    """Convert a document in TorchRec's or HugeCTR's format into a recommender specification.
 
     Raises:
         InputError: it is none, or a table lacks its size; all problems of tables at once.
@@ -105,7 +105,7 @@ def _of_slots(document: Document, value: dict[str, Any]) -> list[dict[str, Any]]
 def _number_per_slot(
     document: Document, value: dict[str, Any], name: str, count: int, default: int
 ) -> list[Any]:
-    """A number for each slot: one number repeated, or a list of the slots' length."""
+    """One number per slot (table) of a HugeCTR file, from a list or from one number for all slots."""
     numbers = value.get(name, default)
     if not isinstance(numbers, list):
         return [numbers] * count
@@ -115,8 +115,8 @@ def _number_per_slot(
 
 
 def resolve_recommender(text: str | Document) -> RecommenderSpec:
-    """The recommender of a catalogue name, our YAML (`kind: recommender`), or TorchRec's or HugeCTR's JSON; or of what
-    such a file holds.
+    """Load the recommender that a user names by catalogue name or by file (YAML, TorchRec's or HugeCTR's JSON),
+    or that a document describes. Our YAML has `kind: recommender`.
 
     Raises:
         UnknownNameError: neither a known name nor a file.
@@ -137,14 +137,14 @@ def resolve_recommender(text: str | Document) -> RecommenderSpec:
 
 
 def _of_document(document: Document, folder: Path) -> RecommenderSpec:
-    """The recommender that a file holds; `folder` is where histograms that it names lie."""
+    """Convert a document into a recommender; `folder` is the base of relative paths of histograms."""
     if is_foreign_recommender(document):
         return read_recommender(document)
     return validate(with_each_named_once(with_histograms(document, folder)), RecommenderSpec)
 
 
 def with_each_named_once(document: Document) -> Document:
-    """The document with a problem at every class of tables that repeats another's name."""
+    """Add a problem to a recommender's document for each class of tables that repeats the name of another class."""
     problems, fields = dict(document.problems), document.value
     first: dict[str, Key] = {}
     for key, table in tables_of(document):
@@ -164,8 +164,8 @@ def with_each_named_once(document: Document) -> Document:
 
 
 def resolve_recommender_training(path: str | None, **said: Any) -> RecommenderTraining:
-    """The training job from a YAML file (`kind: recommender-training`), flags, or both; a flag that is None was not
-    given.
+    """Build a recommender's training job from a YAML file, command-line flags, or both. The file has
+    `kind: recommender-training`; a flag that is None was not given.
 
     Raises:
         InputError: all problems of file and flags at once.

@@ -26,7 +26,8 @@ AGE_SECONDS = 3600.0
 
 @contextmanager
 def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
-    """A new folder that only this user may enter, locked and deleted at the end; leftovers of its kind go first."""
+    """Create a private temporary folder that is locked while in use and deleted at the end; leftover folders with
+    the same prefix are deleted first."""
     place = Path(tempfile.gettempdir()) if parent is None else parent
     sweep(place, re.compile(rf"{re.escape(prefix)}[a-z0-9_]{{8}}"))
     with tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True) as name:
@@ -41,14 +42,15 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
 
 
 def lock(descriptor: int) -> None:
-    """Keep the file or folder from being swept until the descriptor is closed, where the file system has locks."""
+    """Lock a file or folder against deletion by `sweep` until the descriptor is closed, where the file system has
+    locks."""
     if fcntl is not None:
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
 def sweep(folder: Path, names: re.Pattern[str]) -> None:
-    """Delete this user's unlocked files and folders that match the pattern and were not written to for an hour."""
+    """Delete the user's unlocked files and folders that match a name pattern and were not written to for an hour."""
     if fcntl is None:
         return
     with suppress(OSError):
@@ -59,7 +61,8 @@ def sweep(folder: Path, names: re.Pattern[str]) -> None:
 
 
 def _sweep_one(path: Path) -> None:
-    """Delete a file or folder unless it is young. Raises OSError where it is locked, or gone meanwhile."""
+    """Delete a file or folder unless it was written to within the last hour. Raises OSError where it is locked,
+    or gone meanwhile."""
     if time.time() - _last_written(path) < AGE_SECONDS:
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -76,7 +79,7 @@ def _sweep_one(path: Path) -> None:
 
 
 def _last_written(path: Path) -> float:
-    """Time of the last write, seconds since 1970; of a folder the latest of its content."""
+    """Time of the last write to a file, or to anything in a folder, in seconds since 1970."""
     content = [Path(parent, name) for parent, folders, files in os.walk(path) for name in (*folders, *files)]
     return max(one.lstat().st_mtime for one in (path, *content))
 
@@ -90,7 +93,7 @@ _PRINTED = (1, 2)
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A stream whose bytes take the place of `path` in one step, once all are on the disk.
+    """Open a stream whose bytes replace the file `path` atomically, once all are on the disk.
 
     They are first written to a hidden file beside it, which is deleted where the block or the disk fails, and by a
     later writer of `path` where the process is killed. Where `path` is a link, what it points to is replaced. Devices,
@@ -127,13 +130,15 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write text in UTF-8 as `whole_file` does, keeping its line ends. Raises OSError, which names `path`."""
+    """Replace a file's content atomically by UTF-8 text, with line ends unchanged. Raises OSError, which names
+    `path`."""
     with whole_file(path) as stream:
         stream.write(text.encode())
 
 
 def is_replaced(path: Path) -> bool:
-    """Whether a new file would replace this one; False for devices, pipes, folders and names of the system.
+    """Whether writing to a path replaces a regular file, or makes a new one; False for devices, pipes, folders
+    and system paths.
 
     Under /dev and /proc names may lead to files of others: /dev/stdout to where the shell sends what is printed.
     """
@@ -147,7 +152,7 @@ _PROBE_BYTES = 1 << 16
 
 
 def folder_obstacle(folder: Path, *, made: bool = False) -> str:
-    """Reason why a folder cannot be written to, or an empty text; with `made` it need not exist yet."""
+    """Reason why a folder cannot be written to, or an empty text; with `made` the folder need not exist yet."""
     existing = folder
     try:
         while made and not existing.exists() and existing != existing.parent:
@@ -163,7 +168,7 @@ def folder_obstacle(folder: Path, *, made: bool = False) -> str:
 
 
 def file_obstacle(path: Path) -> str:
-    """Why a file cannot be written, or nothing."""
+    """Reason why a file cannot be written, or an empty text."""
     try:
         if path.is_dir():
             return "is a folder"
@@ -178,7 +183,7 @@ def file_obstacle(path: Path) -> str:
 
 
 def lock_alone(descriptor: int) -> bool | None:
-    """Whether no other process has a file locked that this descriptor now locks; None: it cannot be locked there."""
+    """Take an exclusive lock on a file and return whether it was free; None where the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (OSError, AttributeError) as error:  # nor has Windows such locks
@@ -187,7 +192,7 @@ def lock_alone(descriptor: int) -> bool | None:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """The file opened at its end, or at the position of this process's output where that goes to the same file."""
+    """Open a file for appending, or at the position of standard output or error where that goes to the same file."""
     for printed in _PRINTED:
         with suppress(OSError):
             if os.path.samestat(path.stat(), os.fstat(printed)):

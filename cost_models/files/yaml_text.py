@@ -29,7 +29,8 @@ _WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": Fa
 
 
 def parse_yaml(text: str, *, source: str) -> Document:
-    """A YAML text as a `Document`. Raises InputError for text that is not YAML, or is hostile."""
+    """Parse a YAML text safely into a `Document` of plain values with line numbers. Raises InputError for text
+    that is not YAML, or is hostile."""
     if not text.strip():
         raise InputError(f"`{source}` is empty")
     builder = _Builder(source)
@@ -55,7 +56,7 @@ def parse_yaml(text: str, *, source: str) -> Document:
 
 @dataclass(slots=True)
 class _Open:
-    """A mapping or list that has not ended yet."""
+    """A YAML mapping or list whose end was not reached yet during parsing."""
 
     value: Any
     key: Key
@@ -65,7 +66,7 @@ class _Open:
 
 
 class _Builder:
-    """Builds plain values from YAML events on a stack of its own, so that depth is limited before anything recurses."""
+    """Builder of plain values from YAML events, on an explicit stack so that the nesting depth is limited."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -79,7 +80,7 @@ class _Builder:
         self._documents = 0
 
     def take(self, event: yaml.Event) -> None:
-        """Process one event."""
+        """Process one YAML event."""
         line = event.start_mark.line + 1 if event.start_mark else 0
         if isinstance(event, yaml.ScalarEvent):
             self._scalar(event, line)
@@ -134,7 +135,7 @@ class _Builder:
         return (*top.key, len(top.value) if isinstance(top.value, list) else top.pending or "")
 
     def _put(self, value: Any, line: int, size: int) -> Key:
-        """Store a value, or take it as the next key of the open mapping; returns its place."""
+        """Store a value in the open mapping or list, or take it as the mapping's next key, and return its place."""
         self._values += size
         if self._values > MAX_VALUES:
             self._stop(line, f"stands for more than {MAX_VALUES} values")
@@ -175,7 +176,7 @@ class _Builder:
 
 
 def _plain_value(text: str) -> Any:
-    """The value of an unquoted YAML word: None, bool, int, float or str."""
+    """Convert an unquoted YAML word to None, bool, int, float or str."""
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.match(text):
@@ -186,7 +187,7 @@ def _plain_value(text: str) -> Any:
 
 
 def _count(value: Any) -> int:
-    """Number of values in an anchored part."""
+    """Number of values in a nested value, for limiting the expansion of YAML anchors."""
     if isinstance(value, dict):
         return 1 + sum(map(_count, value.values()))
     return 1 + sum(map(_count, value)) if isinstance(value, list) else 1
