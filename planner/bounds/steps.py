@@ -251,7 +251,7 @@ def rank_limits(
     Ranks take `least_NR` to `longest_NR` seconds for one microbatch, all together at least `work_N`. Sums over other
     ranks are what all work leaves, with at most `longest_NR` on every rank that does not matter.
     """
-    (pp, _), c = group.shape, group.delay[:, None]
+    (pp, _), c = group.shape, group.of_first_rank(group.costs.p2p)[:, None]
     M, m, W = pipeline_N[:, None], group.microbatches[:, None], work_N[:, None]
     rank_R = np.arange(pp)
     before_NR = np.cumsum(least_NR, axis=1) - least_NR

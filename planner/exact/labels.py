@@ -164,11 +164,10 @@ class Cuts:
 
 def cuts_of(choices: Choices, paths: Sequence[CriticalPath]) -> Cuts:
     """Cuts of paths, each with the synchronisation of its last rank."""
-    shape = (len(paths), choices.leaf.pp, 1)
-    forward = np.array([path.forward_counts for path in paths], dtype=np.float64).reshape(shape)
-    backward = np.array([path.backward_counts for path in paths], dtype=np.float64).reshape(shape)
+    passes = [(path.forward_counts, path.backward_counts) for path in paths]
+    counts = np.array(passes, dtype=np.float64).reshape(len(paths), 2, choices.leaf.pp, 1)
     ends = np.array([path.rank for path in paths], dtype=np.int64)
-    added = forward * choices.forward + backward * choices.backward
+    added = counts[:, 0] * choices.forward + counts[:, 1] * choices.backward
     added[np.arange(len(paths)), ends] += choices.sync[ends]
     return Cuts(added=added, fixed=np.array([path.p2p_count for path in paths]) * choices.leaf.cost("p2p"))
 

@@ -172,10 +172,6 @@ class Program:
             raise KeyboardInterrupt
         return replace(solved, bound=solved.bound * self.scale)
 
-    def leave_out(self, number: int) -> None:
-        """Exclude a layout."""
-        self.y[number].upBound = 0
-
     def one_size_a_stage_and_all_layers(self, choice: Choice) -> None:
         """Σ_j x[l, j] = y[l] for each stage of layout l, and Σ blocks · x = L y[l]; a pattern is all stages at once."""
         name = choice.y.name

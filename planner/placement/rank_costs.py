@@ -224,15 +224,10 @@ class RankCosts:
         )
 
     @cached_property
-    def delay(self) -> Array:
-        """Seconds of a transfer between neighbours, (N,)."""
-        return self.of_first_rank(self.costs.p2p)
-
-    @cached_property
     def cycle_delay(self) -> Array:
         """Seconds of one microbatch's transfers down the virtual stages and up again, (N,)."""
         pp, vpp = self.shape
-        return 2 * (pp * vpp - 1) * self.delay * (pp > 1)
+        return 2 * (pp * vpp - 1) * self.of_first_rank(self.costs.p2p) * (pp > 1)
 
     @cached_property
     def optimizer_seconds(self) -> Array:

@@ -154,7 +154,6 @@ def _values(
     experts: Rows = [(1, tp)]
     if model.has_experts:
         experts = list(product(range(1, model.num_experts + 1), _divisors(tp * ranks)))
-    states: Rows = [(0, ranks), *product((1, 2, 3), _divisors(ranks))]
     ways: Rows = [(way,) for way in (USUAL_CONTEXT, *(range(len(CONTEXTS)) if cp > 1 else ()))]
     offloads: Rows = [(*Offload(), USUAL_RING)]
     if limits.opens("offload"):
@@ -162,23 +161,22 @@ def _values(
     overlaps: Rows = [(UNSAID,) * len(OVERLAPS)]
     if limits.opens("overlap") and math.prod(mesh) > 1:
         overlaps += product(*([0, 1] if degree > 1 else [0] for degree in (tp, pp, ranks)))
-    switch: Rows = [(0,), (1,)] if tp > 1 else [(0,)]
     shapes: Rows = [
         (vpp, SCHEDULES.index(name))
         for name in schedules
         for vpp in range(1, (model.num_layers + 3) // pp + 1)
         if schedule_named(name).runs_chunks(vpp)
     ]
-    sizes: Rows = [(size,) for size in _divisors(question.training.global_batch)]
     inside: Values = {
         ("ep", "etp"): experts,
-        ("zero", "shard"): states,
-        ("sp",): switch,
+        ("zero", "shard"): [(0, ranks), *product((1, 2, 3), _divisors(ranks))],
+        ("sp",): [(0,), (1,)] if tp > 1 else [(0,)],
         ("order",): _seatings(cp, dp, pp),
         ("context",): ways,
         (*(f"offload_{part}" for part in Offload._fields), "ring"): offloads,
         tuple(f"overlap_{axis}" for axis in OVERLAPS): overlaps,
     }
+    sizes: Rows = [(size,) for size in _divisors(question.training.global_batch)]
     shaped: Values = {("vpp", "schedule"): shapes, ("mbs",): sizes}
     for group in (inside, shaped):
         group.update({names: _permitted(limits, names, values) for names, values in group.items()})

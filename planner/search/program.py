@@ -235,16 +235,11 @@ def balanced(leaf: Leaf, columns: Columns) -> Placement | None:
 def _stages(leaf: Leaf, target: float) -> Columns | None:
     """Columns with the fastest mix of recompute policies that fits, for each stage, block count and class of start; or
     a column for every number of blocks recomputed in full."""
-    nothing = leaf.no_blocks
-    fixed_S = leaf.forward(nothing) + leaf.backward(nothing)
-    allowed = np.tile(leaf.allowed, nothing.shape[1] // len(leaf.allowed))
-    forward = leaf.by_stage("layer_forward")
-    each_SP = (forward if forward.ndim == 2 else forward[:, None]) + leaf.by_stage("layer_backward")
-    block_seconds = np.where(allowed, each_SP, np.inf).min()
+    fixed = (leaf.forward(leaf.no_blocks) + leaf.backward(leaf.no_blocks)).min()
+    block = leaf.by_stage("layer_forward").min() + leaf.by_stage("layer_backward").min()
     tables, number_K = [], np.arange(leaf.sizes.stop)
     for size, start in product(leaf.sizes, range(leaf.kinds.classes)):
-        is_slow = leaf.microbatches * (fixed_S.min() + size * block_seconds) > target
-        if is_slow or start + size > leaf.num_layers:
+        if leaf.microbatches * (fixed + size * block) > target or start + size > leaf.num_layers:
             continue
         all_K = np.full(len(number_K), size)
         mixes = first_in_full(all_K, number_K) if leaf.uses_full_counts else every_mix(size, leaf.allowed)
@@ -381,7 +376,7 @@ class ProgramSearch(Prover):
         """Solve the program once, and add the columns, placements or paths that its solution lacks."""
         may = self._open_layouts()
         for number in np.flatnonzero(~may).tolist():
-            program.leave_out(number)
+            program.y[number].upBound = 0
         if len(self._proofs) >= self.top or not may.any():
             self._ended = True
             return
