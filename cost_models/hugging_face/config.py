@@ -33,14 +33,15 @@ OPT."""
 
 
 class Dropout(NamedTuple):
-    """A dropout probability, and the config's key for it."""
+    """A dropout probability, and the key in the Hugging Face config that states the probability."""
 
     share: float
     key: str
 
 
 def dropout_of(config: Config) -> Dropout | None:
-    """The dropout of hidden activations that the config states, or None. Raises InputError: it is no probability."""
+    """Dropout probability of hidden activations in a Hugging Face config; None where no key states one. Raises
+    InputError: it is no probability."""
     for key in _DROPOUT_KEYS:
         if (share := config.get(key)) is None:
             continue
@@ -76,7 +77,8 @@ _NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._ +/-]")
 
 
 def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
-    """The config as a document of our fields, and its assumptions, one phrase each.
+    """Convert a Hugging Face config into a document of `TransformerSpec` fields, with the assumptions made, one
+    phrase each.
 
     Raises:
         InputError: a `model_type` that cannot be represented, or a config that lacks what cannot be assumed;
@@ -134,7 +136,8 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
 
 
 def _as_named_today(config: Config, family: Family, class_values: Config) -> Noted:
-    """A config with `class_values` added, under the key names that this family has today."""
+    """Copy of a Hugging Face config with `class_values` added and old key names replaced by the current names of
+    the family."""
     later = {key: config[_LATER[key]] for key in family.sizes.values() if _LATER.get(key) in config}
     spelled = {key: config[old] for key, old in family.older.items() if key not in config and old in config}
     gone = [family.older[key] for key in spelled]
@@ -146,7 +149,7 @@ def _as_named_today(config: Config, family: Family, class_values: Config) -> Not
 
 
 def _text_part(config: Config) -> tuple[Config, str]:
-    """The text part of a config for text and images, and its place; any other config as it is."""
+    """Text part of a multimodal config and its place (`text_config.`); any other config unchanged."""
     inside = config.get(_TEXT)
     if not isinstance(inside, dict):
         return config, ""
@@ -203,7 +206,7 @@ _PHRASES: dict[tuple[str, Any], str] = {
 
 
 def _phrase(name: str, value: Any) -> str:
-    """A field and its value, in words."""
+    """Words for a spec field and its value, used in lists of assumptions."""
     if name == "encoder":
         rows = value.get("token_types", 0)
         return f"{rows or 'no'} type{'s' * (rows != 1)} of tokens"
@@ -229,7 +232,8 @@ def _phrases(facts: Mapping[str, Any]) -> str:
 
 
 def _family(name: str, model_type: Any, config: Config) -> Family:
-    """The family of a config; raises InputError where it is no decoder-only transformer that is known."""
+    """Look up the family (reading rules) of a config's `model_type`; raises InputError where the model cannot be
+    represented."""
     if not isinstance(model_type, str):
         raise InputError(
             f"{name} does not say its `model_type`",
@@ -274,8 +278,9 @@ def _activation(name: str, family: Family, config: Config, assumed: list[str]) -
 
 
 def _model_name(document: Document, fields: Mapping[str, Any]) -> str:
-    """The model's name: `_name_or_path` without its owner, or the folder's name where that says a size, as in
-    `Llama-3-8B`; else its type with blocks by width: `llama-32x4096`."""
+    """Name for a model, from `_name_or_path` without the owner, the folder's name, or the model type with number
+    and width of blocks. The folder's name counts where that says a size, as in `Llama-3-8B`; else
+    `llama-32x4096`."""
     written = document.value.get("_name_or_path")
     path = Path(document.source)
     name = Path(written).name if isinstance(written, str) and written else path.absolute().parent.name

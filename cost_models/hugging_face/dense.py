@@ -14,13 +14,13 @@ from cost_models.hugging_face.windows import Config, Derived, whole_number, wind
 
 
 def _gemma_scale(config: Config) -> Derived:
-    """Gemma multiplies embedded tokens by the root of their width."""
+    """Derive the factor on Gemma's embedded tokens, the square root of the hidden size."""
     hidden = whole_number(config, "hidden_size", 0)
     return {"embedding_scale": ("hidden_size", hidden**0.5)} if hidden else {}
 
 
 def _score_scale(config: Config) -> Derived:
-    """Scores divided by the root of a number that the config gives."""
+    """Derive the factor on attention scores from `query_pre_attn_scalar`, as one over its square root."""
     scalar = config.get("query_pre_attn_scalar", 256)
     if scalar == config.get("head_dim", 256) or not isinstance(scalar, int | float) or scalar <= 0:
         return {}
@@ -38,14 +38,16 @@ def _gemma3(config: Config) -> Derived:
 
 
 def _olmo3(config: Config) -> Derived:
-    """OLMo 3: blocks with a window have unscaled rotary positions, whatever the scaling in the others."""
+    """Derive OLMo 3's windows and rotary positions. Blocks with a window have unscaled rotary positions, whatever
+    the scaling in the others."""
     base = config.get("rope_theta", 10_000.0)
     scaled = ("", base) if config.get("rope_scaling") else None
     return windows(config, default=4096, full_every=4) | rotary(config, windowed_base=scaled)
 
 
 def _smollm3(config: Config) -> Derived:
-    """SmolLM3: every fourth block has no rotary positions, and may have a window."""
+    """Derive SmolLM3's windows and rotary positions. Every fourth block has no rotary positions, and may have a
+    window."""
     layers = min(whole_number(config, "num_hidden_layers", 0), MAX_LAYERS)
     interval = max(1, whole_number(config, "no_rope_layer_interval", 4))
     listed = config.get("no_rope_layers") or [(index + 1) % interval != 0 for index in range(layers)]
@@ -57,7 +59,8 @@ def _smollm3(config: Config) -> Derived:
 
 
 def multiplied(config: Config) -> Derived:
-    """Granite: factors on embedded tokens, scores, logits, and on what each half of a block adds."""
+    """Derive Granite's factors on embedded tokens, attention scores, logits, and the output of each half of a
+    block."""
     logits = config.get("logits_scaling", 1.0)
     inverse = 1 / logits if isinstance(logits, int | float) and logits > 0 else logits
     return {
@@ -69,7 +72,8 @@ def multiplied(config: Config) -> Derived:
 
 
 def _exaone4(config: Config) -> Derived:
-    """EXAONE 4: blocks with a window turn, those without do not; where there is no window all turn."""
+    """Derive EXAONE 4's windows and rotary positions. Blocks with a window turn, those without do not; where
+    there is no window all turn."""
     interval = config.get("sliding_window_pattern", 4)
     rounds = interval if isinstance(interval, int) and not isinstance(interval, bool) and interval > 1 else 4
     window = config.get("sliding_window", 4096)
@@ -81,19 +85,21 @@ def _exaone4(config: Config) -> Derived:
 
 
 def _gptj(config: Config) -> Derived:
-    """Rotary positions over `rotary_dim` numbers of a head; null: all."""
+    """Derive GPT-J's rotary positions, which turn `rotary_dim` numbers of a head, or all if the key is null."""
     return rotary(config, dim=config.get("rotary_dim", 64))
 
 
 def _neox_halves(config: Config) -> Derived:
-    """Parallel attention and MLP, each with its norm, unless the config says otherwise."""
+    """Derive whether GPT-NeoX computes attention and MLP in parallel, each with a separate norm, which is the
+    default."""
     key = "use_parallel_residual"
     parallel = config.get(key, True)
     return {"parallel_block": (key, parallel), "parallel_norms": (key, 2 if parallel is True else 1)}
 
 
 def _falcon(config: Config) -> Derived:
-    """Falcon's generations: 7B (one norm, one key head), 40B and 180B (two norms, some key heads), 11B (one norm)."""
+    """Derive key/value heads, parallel blocks and positions of the Falcon generations. 7B has one norm and one
+    key head, 40B and 180B two norms and some key heads, 11B one norm."""
     newer = config.get("new_decoder_architecture", False)
     heads = config.get("num_attention_heads")
     if newer:
@@ -111,22 +117,24 @@ def _falcon(config: Config) -> Derived:
 
 
 def _qk_norms(config: Config, *, key: str) -> Derived:
-    """Norms over queries and keys; they are priced, but the executor has none like them."""
+    """Derive norms over queries and keys of all heads together. They are priced, but the executor has none like
+    them."""
     return {"qk_norm": (key, True), "qk_norm_over": (key, "all")} if config.get(key) else {}
 
 
 def _multi_query(config: Config) -> Derived:
-    """One head of keys and values for all queries, unless the config says otherwise."""
+    """Derive one key/value head for all queries (multi-query attention), unless the config says otherwise."""
     return {"num_kv_heads": ("multi_query", 1)} if config.get("multi_query", True) else {}
 
 
 def _post_norms(config: Config, *, key: str) -> Derived:
-    """Norms behind both halves beside those before, unless the config says otherwise."""
+    """Derive norms both before and after attention and MLP, unless the config says otherwise."""
     return {"norm_placement": (key, "around" if config.get(key, True) else "before")}
 
 
 def _alternating(config: Config) -> Derived:
-    """Command R7B: three blocks with a window and rotary positions, then one with neither."""
+    """Derive Command R7B's windows and rotary positions. Three blocks with a window and rotary positions, then
+    one with neither."""
     fields = windows(config, default=4096, full_every=4)
     _, pattern = fields.get("window_pattern", ("", ("window",)))
     turned = [kind == "window" for kind in pattern] if fields else [False]
@@ -134,15 +142,17 @@ def _alternating(config: Config) -> Derived:
 
 
 def _encoder(config: Config, *, types: int = 2, shifted: bool = False) -> Derived:
-    """BERT's kin: a table of types of tokens, and positions that begin behind that of padding where `shifted`."""
+    """Derive the fields of BERT-like encoders, with the number of token types and the first position index.
+    Positions begin behind that of padding where `shifted`."""
     rows = config.get("type_vocab_size", types) if types else 0  # nonsense is left to the field checks
     first = whole_number(config, "pad_token_id", 1) + 1 if shifted else 0
     return {"encoder": ("type_vocab_size", {"token_types": rows, "first_position": first})}
 
 
 def _stacks(config: Config, *, scales: bool = True) -> Derived:
-    """T5: blocks of both stacks one after the other; logits of a tied head scaled by the root of their width, where the
-    family `scales` them."""
+    """Derive the fields of T5-like models with an encoder and a decoder stack. Blocks of both stacks are counted
+    one after the other; logits of a tied head are scaled by the root of their width, where the family `scales`
+    them."""
     first = whole_number(config, "num_layers", 0)
     decoder = whole_number(config, "num_decoder_layers", first)
     buckets = whole_number(config, "relative_attention_num_buckets", 32)

@@ -22,7 +22,7 @@ from cost_models.hugging_face.windows import Config, Derived, last_blocks, windo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """How configs of one `model_type` are written, and what its code fixes."""
+    """Rules for converting Hugging Face configs of one `model_type`, with facts fixed in the model's code."""
 
     sizes: Mapping[str, str] = field(default_factory=dict)
     """Our field → the config's key, each required."""
@@ -53,7 +53,7 @@ class Family:
     """A simplification that leaves the model the same, in words."""
 
     def derive(self, config: Config) -> Derived:
-        """Fields that the config states in other terms."""
+        """Spec fields that a config states in other terms, computed by the family's derivation functions."""
         fields: Derived = {}
         for derivation in self.derivations:
             name, arguments = (
@@ -63,19 +63,19 @@ class Family:
         return fields
 
     def refuse(self, config: Config) -> str | None:
-        """The reason why a config cannot be represented; None where it can."""
+        """Reason why a config cannot be represented as a `TransformerSpec`; None where it can."""
         if isinstance(self.refusals, str):
             return _REFUSALS[self.refusals](config)
         return next((reason for key, reason in self.refusals.items() if config.get(key)), None)
 
     def left_out(self, config: Config) -> tuple[str, ...]:
-        """Computations of the model that our blocks lack, a few words each: neither priced nor trained."""
+        """Phrases for computations of the model that the spec's blocks lack, which are neither priced nor trained."""
         return tuple(_active_phrases(self.omissions, config))
 
 
 def _active_phrases(conditions: str | Sequence[str | Mapping[str, Any]], config: Config) -> Iterator[str]:
-    """Words of what a config turns on: a key that is absent has its class's value, and 0, false and null turn nothing
-    on."""
+    """Yield the phrases whose condition a config fulfils. A key that is absent has its class's value, and 0,
+    false and null turn nothing on."""
     for condition in conditions:
         if isinstance(condition, str):
             yield from _OMISSIONS[condition](config)
@@ -116,7 +116,7 @@ _RENAMED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The content of `families.yaml`."""
+    """Families of Hugging Face models and lists of unsupported features, as in `families.yaml`."""
 
     dense: Mapping[str, Family]
     mixtures: Mapping[str, Family]
@@ -130,25 +130,25 @@ class Table:
 
     @property
     def families(self) -> Mapping[str, Family]:
-        """`model_type` → family."""
+        """Map each supported `model_type` to the family's rules."""
         return {**self.dense, **self.mixtures}
 
     def without_price(self, model_type: str, config: Config) -> list[str]:
-        """Operations without a price in the blocks of a config of no family, in words."""
+        """Phrases for operations without a price in the blocks of an unsupported model type."""
         always = self.other_blocks.get(model_type, self.features)
         return [always] if isinstance(always, str) else list(_active_phrases(always, config))
 
 
 @cache
 def data_of(name: str) -> Any:
-    """A YAML file of `data/hugging_face`, read once."""
+    """Parse a YAML file of `data/hugging_face`; cached."""
     file = files("cost_models") / "data" / "hugging_face" / name
     return yaml.load(file.read_text(encoding="utf-8"), Loader=_LOADER)
 
 
 @cache
 def table() -> Table:
-    """The table of `families.yaml`."""
+    """Load the families of `families.yaml`; cached."""
     value = data_of("families.yaml")
     entries = value["bases"] | value["dense"] | value["mixtures"]
     return Table(
@@ -162,7 +162,8 @@ def table() -> Table:
 
 
 def _fields(entries: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
-    """The fields of an entry: those of the entry it is `like`, less those it is `without`, updated with its own."""
+    """Constructor arguments of a `Family` from an entry of `families.yaml`, with fields inherited from the entry
+    named in `like`. Fields in `without` are not inherited."""
     entry = dict(entries[name])
     fields = _fields(entries, entry.pop("like")) if "like" in entry else {}
     dropped = entry.pop("without", ())
@@ -179,7 +180,7 @@ def _fields(entries: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, An
 
 
 class Noted(dict[str, Any]):
-    """A config that notes which of its keys were read."""
+    """A Hugging Face config (dictionary) that records which keys were read."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -194,13 +195,14 @@ class Noted(dict[str, Any]):
         return super().__contains__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value, or the default."""
+        """Return the key's value or the default, and record the key as read."""
         self.read.add(key)
         return super().get(key, default)
 
 
 def unread(config: Noted, redundant: Sequence[str] = ()) -> str:
-    """Unread keys of a config with values other than None, False or empty, in words; empty where there are none."""
+    """Text that lists the config keys not read, with values other than None, False or empty; empty where there
+    are none."""
     known_table = table()
     keys = [
         key

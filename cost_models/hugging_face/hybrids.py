@@ -32,7 +32,8 @@ _LISTS = ("layer_types", "layers_block_type", "hybrid_override_pattern")
 
 
 def listed(config: Config) -> tuple[str, list[str]]:
-    """The key that names blocks one by one, and its words; none where there is no such key."""
+    """Key of a hybrid model's config that lists the type of each block, and the listed words; no words where
+    there is no such key."""
     for key in _LISTS:
         value = config.get(key)
         if isinstance(value, str | list) and value:
@@ -41,15 +42,16 @@ def listed(config: Config) -> tuple[str, list[str]]:
 
 
 def hybrid_refusal(config: Config) -> str | None:
-    """The reason why a config's list of blocks cannot be represented; None where it can."""
+    """Reason why a hybrid model's list of blocks cannot be represented; None where it can."""
     key, words = listed(config)
     unknown = next((word for word in words if word not in _MIXERS), None)
     return None if unknown is None else f"it has blocks of `{unknown[:60]}` (`{key}`)"
 
 
 def mixers(config: Config, *, full_every: int = 0, attention_at: str = "") -> Derived:
-    """The field `mixers`: of a list of blocks, else every so many-th block attends (`full_attention_interval`), or
-    those that the key `attention_at` numbers."""
+    """Derive the spec field `mixers`, which says for each block whether attention or a recurrence mixes tokens.
+    Taken from a list of blocks, else every so many-th block attends (`full_attention_interval`), or those that
+    the key `attention_at` numbers."""
     key, words = listed(config)
     kinds = [_MIXERS[word] for word in words]
     if not kinds and attention_at:
@@ -65,7 +67,8 @@ def mixers(config: Config, *, full_every: int = 0, attention_at: str = "") -> De
 
 
 def recurrence(config: Config, *, kind: str, width: str = "", **keys: Sequence[Any]) -> Derived:
-    """The field `recurrence`: each of its fields by the config's key and its value where that is absent.
+    """Derive the spec field `recurrence` (shape of the recurrent mixer) from pairs of config key and default for
+    each of its fields.
 
     A width of heads that is not said is that of all of them, `width` or `mamba_expand` times the model's, shared out.
 
@@ -88,7 +91,7 @@ def recurrence(config: Config, *, kind: str, width: str = "", **keys: Sequence[A
 
 
 def limited_steps(config: Config) -> tuple[str, ...]:
-    """Mamba-2: step sizes between two limits, which no published model has."""
+    """Phrase for Mamba-2's limits on step sizes if a config sets finite ones, which no published model does."""
     limits = config.get("time_step_limit")
     numbers = [one for one in limits if isinstance(one, float)] if isinstance(limits, list) else []
     return ("limits of step sizes",) if any(0 < one < inf for one in numbers) else ()
@@ -99,7 +102,7 @@ def _or(value: Any, default: Any) -> Any:
 
 
 def _nemotron_h(config: Config) -> Derived:
-    """Nemotron-H: every block is one half; experts have no gates."""
+    """Derive blocks and experts of Nemotron-H. Every block is one half; experts have no gates."""
     key, words = listed(config)
     fields: Derived = {"num_layers": (key, len(words)), "mixers": (key, [_MIXERS[word] for word in words])}
     experts = [layer for layer, word in enumerate(words) if word in _EXPERTS]
@@ -131,7 +134,8 @@ def nemotron_refusal(config: Config) -> str | None:
 
 
 def _kimi(config: Config) -> Derived:
-    """Kimi Linear: its checkpoints number attention's blocks from 1 in `linear_attn_config`."""
+    """Derive mixers and recurrence of Kimi Linear. Checkpoints number attention's blocks from 1 in
+    `linear_attn_config`."""
     inside = config.get("linear_attn_config")
     inside = inside if isinstance(inside, dict) else {}
     rank = inside.get("head_dim", config.get("linear_head_dim", 128))
@@ -147,7 +151,7 @@ def _kimi(config: Config) -> Derived:
 
 
 def _granite_hybrid(config: Config) -> Derived:
-    """Granite 4: without routed experts the shared ones are the MLP."""
+    """Derive positions and experts of hybrid Granite 4 models. Without routed experts the shared ones are the MLP."""
     width = "shared_intermediate_size"
     shared, experts = config.get(width, 1024), config.get("num_local_experts", 8)
     turns = config.get("position_embedding_type") == "rope"
@@ -164,12 +168,13 @@ def _granite_hybrid(config: Config) -> Derived:
 
 
 def _mamba(config: Config) -> Derived:
-    """Mamba: no block has heads of attention."""
+    """Derive the fields of Mamba, in which no block has attention heads."""
     return {"num_heads": ("hidden_size", 1)}
 
 
 def _lfm2(config: Config) -> Derived:
-    """LFM2: convolutions where no attention is named, and in dense blocks a width that is rounded."""
+    """Derive mixers and MLP width of LFM2. Convolutions where no attention is named, and in dense blocks a width
+    that is rounded."""
     fields: Derived = {}
     if config.get("layer_types") or config.get("full_attn_idxs"):
         fields = mixers(config, attention_at="full_attn_idxs")

@@ -21,7 +21,8 @@ from cost_models.hugging_face.windows import (
 
 
 def routing(config: Config, *, normalized: bool) -> Derived:
-    """How routers weigh and balance, where `transformers` reads it; `normalized` is what the family's class assumes."""
+    """Derive whether routing weights are normalized and the load-balance coefficient; `normalized` is the default
+    of the family."""
     key = "aux_loss_alpha" if "aux_loss_alpha" in config else "router_aux_loss_coef"
     return {
         "normalized_routing": ("norm_topk_prob", config.get("norm_topk_prob", normalized)),
@@ -30,7 +31,8 @@ def routing(config: Config, *, normalized: bool) -> Derived:
 
 
 def mixtures(key: str, layers: int, expert_layers: Iterable[int]) -> Derived:
-    """Number of blocks with experts, and their indices where they are not the last ones."""
+    """Spec fields for the number of blocks with experts, and for the indices of the blocks where these are not
+    the last ones."""
     numbers = sorted(set(expert_layers))
     last = numbers == list(range(layers - len(numbers), layers))
     return {"num_moe_layers": (key, len(numbers))} | ({} if last else {"moe_layers": (key, numbers)})
@@ -41,7 +43,7 @@ def blocks(config: Config) -> int:
 
 
 def sparse_step(config: Config) -> Derived:
-    """Every `decoder_sparse_step`-th block has experts, except those in `mlp_only_layers`."""
+    """Derive the blocks with experts, every `decoder_sparse_step`-th block except those in `mlp_only_layers`."""
     step, layers = max(1, whole_number(config, "decoder_sparse_step", 1)), blocks(config)
     listed = config.get("mlp_only_layers")
     dense = set(listed) if isinstance(listed, list) and all(isinstance(i, int) for i in listed) else set()
@@ -50,7 +52,8 @@ def sparse_step(config: Config) -> Derived:
 
 
 def after_the_first(config: Config) -> Derived:
-    """The first blocks are dense, then every `moe_layer_freq`-th has experts; shared ones have their width."""
+    """Derive the blocks with experts of DeepSeek-like models, in which the first blocks are dense. Then every
+    `moe_layer_freq`-th has experts; shared ones have their width."""
     layers, first = blocks(config), whole_number(config, "first_k_dense_replace", 0)
     interval = max(1, whole_number(config, "moe_layer_freq", 1))
     width, shared = (
@@ -69,7 +72,7 @@ def after_the_first(config: Config) -> Derived:
 
 
 def groups(config: Config, *, scored_by: str) -> Derived:
-    """Groups that experts are chosen from, where not from all experts at once."""
+    """Derive the groups of experts to which routing of a token is limited, where the config limits it."""
     count, per_token = config.get("n_group"), config.get("topk_group")
     if config.get("topk_method") == "greedy" or count in (None, 1) or count == per_token:
         return {}
@@ -77,12 +80,13 @@ def groups(config: Config, *, scored_by: str) -> Derived:
 
 
 def every_block(config: Config) -> Derived:
-    """A window in every block or in none, whatever `max_window_layers` says."""
+    """Derive a sliding window in all blocks or in none, whatever `max_window_layers` says."""
     return windows(config, default=4096) if config.get("use_sliding_window") is True else {}
 
 
 def _deepseek(config: Config) -> Derived:
-    """DeepSeek attention: a head has two parts, and everything comes out of latents."""
+    """Derive DeepSeek's multi-head latent attention, router scores and expert groups. A head has two parts, and
+    everything comes out of latents."""
     position = whole_number(config, "qk_rope_head_dim", 0)
     third = config.get("model_type") != "deepseek_v2"
     latent: dict[str, Any] = {
@@ -113,7 +117,8 @@ def indexer_refusal(config: Config) -> str | None:
 
 
 def _jamba(config: Config) -> Derived:
-    """Jamba: attention and experts each in every so many-th block, from one on."""
+    """Derive the blocks of Jamba with attention and those with experts, each at a regular period from an offset
+    on."""
     layers = blocks(config)
 
     def chosen(name: str, every: int, first: int) -> range:
@@ -132,7 +137,8 @@ def _jamba(config: Config) -> Derived:
 
 
 def _llama4(config: Config) -> Derived:
-    """Llama 4: dense blocks have a width of their own; blocks without a window have no rotary positions."""
+    """Derive experts, windows and rotary positions of Llama 4. Dense blocks have a width of their own; blocks
+    without a window have no rotary positions."""
     layers, step = blocks(config), max(1, whole_number(config, "interleave_moe_layer_step", 1))
     written, interval = config.get("moe_layers"), max(1, whole_number(config, "no_rope_layer_interval", 4))
     expert_layers = written if isinstance(written, list) else range(step - 1, layers, step)
@@ -151,7 +157,7 @@ def _llama4(config: Config) -> Derived:
 
 
 def _mellum(config: Config) -> Derived:
-    """Mellum: blocks with a window have another base of rotary positions."""
+    """Derive windows and rotary positions of Mellum, with another rotary base in blocks with a window."""
     fields = windows(config, default=1024)
     windowed = ("rope_local_base_freq", 10_000.0) if fields else None
     return fields | rotary(config, base=500_000.0, windowed_base=windowed)
@@ -167,7 +173,8 @@ def _shared_granite(config: Config) -> Derived:
 
 
 def _ernie(config: Config) -> Derived:
-    """ERNIE 4.5: experts from one block to another, in turns; shared ones are as wide as routed ones."""
+    """Derive the blocks with experts of ERNIE 4.5, at a regular interval between two block indices. Shared
+    experts are as wide as routed ones."""
     layers, first = blocks(config), whole_number(config, "moe_layer_start_index", 1)
     last, step = config.get("moe_layer_end_index", -1), max(1, whole_number(config, "moe_layer_interval", 1))
     end = layers - 1 if not isinstance(last, int) or last < 0 else last
@@ -184,7 +191,8 @@ def _ernie(config: Config) -> Derived:
 
 
 def _hunyuan(config: Config) -> Derived:
-    """Hunyuan: one shared expert as wide as the routed ones; counts may be listed block by block."""
+    """Derive the experts of Hunyuan, with one shared expert as wide as the routed ones. Counts may be listed
+    block by block."""
     return {
         "num_experts": ("num_experts", _common_count(config, "num_experts")),
         "experts_per_token": ("moe_topk", _common_count(config, "moe_topk")),
@@ -193,7 +201,8 @@ def _hunyuan(config: Config) -> Derived:
 
 
 def _common_count(config: Config, key: str) -> Any:
-    """A count given once, or as a list with one value for each block."""
+    """Value of a config key that holds one number for all blocks, or the first of a list with one number per
+    block."""
     written = config.get(key)
     return written[0] if isinstance(written, list) and written else written
 
@@ -211,7 +220,7 @@ def hunyuan_refusal(config: Config) -> str | None:
 
 
 def _windows_of_dots(config: Config) -> Derived:
-    """dots.llm1: windows from `max_window_layers` on, without a switch."""
+    """Derive the windows of dots.llm1, from block `max_window_layers` on, without a switch in the config."""
     return last_blocks({**config, "use_sliding_window": True}) if config.get("sliding_window", 4096) else {}
 
 

@@ -38,7 +38,7 @@ def rotary(
     dim: int | None = None,
     pattern: Sequence[bool] = (),
 ) -> Derived:
-    """The field `rotary`; nothing where whole heads turn at the usual base in every block.
+    """Derive the spec field `rotary` (base, rotated part of a head, scaling, blocks); empty where all are usual.
 
     `base`, `windowed_base` and `part` (a share of a head) are values where the config has no such key. `dim` is numbers
     of a head instead; `pattern` says which blocks turn.
@@ -61,7 +61,7 @@ def rotary(
 
 
 def old_rotary_keys(config: Config) -> dict[str, Any]:
-    """Rotary keys in the style before `transformers` 5, filled from `rope_parameters`."""
+    """Config keys for rotary positions as before `transformers` 5, filled from `rope_parameters`."""
     parameters = config.get("rope_parameters")
     if not isinstance(parameters, dict):
         return {}
@@ -77,13 +77,13 @@ def old_rotary_keys(config: Config) -> dict[str, Any]:
 
 
 def unscaled(config: Config) -> tuple[str, ...]:
-    """A kind of scaling of positions that our spec lacks, in words; empty where there is none."""
+    """Phrase for a rotary scaling that the spec cannot express; empty where there is none."""
     kind = _kind(config)
     return () if kind is None or kind in SCALED else (f"{kind} scaling of rotary positions",)
 
 
 def _kind(config: Config) -> str | None:
-    """The kind of scaling of positions; None: they are not scaled."""
+    """Kind of rotary scaling in a config, such as `llama3`; None where positions are not scaled."""
     scaling = config.get("rope_scaling")
     if not isinstance(scaling, dict):
         return None
@@ -92,7 +92,8 @@ def _kind(config: Config) -> str | None:
 
 
 def _part_of_head(config: Config, share: Any) -> Any:
-    """How many numbers of a head turn; None: all. Nonsense is left to the field check."""
+    """Number of a head's elements that rotary positions turn, from their share; None where all turn. Nonsense is
+    left to the field check."""
     if not isinstance(share, int | float) or isinstance(share, bool):
         return share
     heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")

@@ -12,7 +12,8 @@ from cost_models.hugging_face.windows import Config
 def tower_fields(
     config: Config, decoder: Mapping[str, Any], activations: Mapping[str, str]
 ) -> tuple[dict[str, Any], str] | None:
-    """Fields of a model with its tower, given its decoder's, and the assumption; None: the tower is not known.
+    """Spec fields of a model with its vision tower, added to the decoder's fields, and the assumption made; None
+    where the tower is not known.
 
     Blocks behind the one that the decoder reads (`vision_feature_layer`) are left out.
     """

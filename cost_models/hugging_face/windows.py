@@ -30,7 +30,8 @@ def windows(
     pattern: Sequence[str] = ("window",),
     full_every: int = 0,
 ) -> Derived:
-    """The fields of windows; `default` stands for a missing `key`, `pattern` for missing `layer_types`.
+    """Derive the spec fields for sliding-window attention; `default` stands for a missing `key`, `pattern` for
+    missing `layer_types`.
 
     With `full_every` the pattern is that in which every so many-th block has no window.
     """
@@ -50,7 +51,7 @@ def windows(
 
 
 def last_blocks(config: Config) -> Derived:
-    """Qwen2: no window without `use_sliding_window`; with it the first `max_window_layers` blocks have none."""
+    """Derive the windows of Qwen2, which apply from block `max_window_layers` on if `use_sliding_window` is set."""
     layers, first, _ = (
         config.get(key, default)
         for key, default in (("num_hidden_layers", 0), ("max_window_layers", 28), ("sliding_window", None))
@@ -65,13 +66,14 @@ def last_blocks(config: Config) -> Derived:
 
 
 def whole_number(config: Config, key: str, default: int) -> int:
-    """A whole number of the config; the default where it is absent or nonsense, which the field checks report."""
+    """Non-negative integer under a config key; the default where the value is absent or invalid. The field checks
+    report nonsense."""
     value = config.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
 
 
 def refusal(config: Config) -> str | None:
-    """The reason why a config's `layer_types` cannot be represented; None where they can."""
+    """Reason why a config's `layer_types` cannot be represented; None where they can."""
     listed, layers = config.get("layer_types"), config.get("num_hidden_layers")
     if listed is None:
         return None
@@ -86,7 +88,7 @@ def refusal(config: Config) -> str | None:
 
 
 def shortest_round(kinds: Sequence[T]) -> tuple[T, ...]:
-    """The shortest prefix that gives all entries when repeated (Knuth, Morris and Pratt 1977)."""
+    """Shortest prefix of a sequence that gives all entries when repeated (Knuth, Morris and Pratt 1977)."""
     borders = [0] * (len(kinds) + 1)
     border = 0
     for index in range(1, len(kinds)):
@@ -98,5 +100,5 @@ def shortest_round(kinds: Sequence[T]) -> tuple[T, ...]:
 
 
 def in_turns(kinds: Sequence[str]) -> str:
-    """A pattern in words: `("window", "window", "full")` → "2 window, 1 full"."""
+    """Describe runs of equal entries in words, such as "2 window, 1 full" for `("window", "window", "full")`."""
     return ", ".join(f"{len(list(run))} {kind}" for kind, run in groupby(kinds))

@@ -19,7 +19,8 @@ _FREE = frozenset({"name", "source", "vocab_multiple", "load_balance", "changed"
 def config_of(
     model: TransformerSpec, dtype: str, wanted: Callable[[str], bool] = lambda model_type: True
 ) -> dict[str, Any] | None:
-    """A config with all fields of the model, of a `wanted` model_type; None: no family can say all of them."""
+    """Write a Hugging Face config that represents all fields of a model, for a `model_type` accepted by `wanted`;
+    None where no family can."""
     for model_type, family in table().families.items():
         if wanted(model_type):
             config = {"model_type": model_type, "torch_dtype": dtype} | _written(model, family)
@@ -29,7 +30,7 @@ def config_of(
 
 
 def stated(model: TransformerSpec) -> dict[str, Any]:
-    """The fields on which weights depend."""
+    """Fields of a transformer on which its weights depend, as a Hugging Face config can state them."""
     fields = {name: getattr(model, name) for name in TransformerSpec.model_fields if name not in _FREE}
     fields["rotary"] = model.rotary or Rotary()
     if model.encoder is not None:  # no config says what is masked
@@ -50,7 +51,8 @@ def _read_back(config: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _written(model: TransformerSpec, family: Family) -> dict[str, Any]:
-    """The config's keys from the family's table, and the usual keys that its functions derive fields from."""
+    """Config keys for a model from the family's table, and the usual keys from which the family's functions
+    derive fields."""
     keys = dict(family.sizes) | {name: key for name, (key, _) in family.optional.items()}
     config = {key: getattr(model, name) for name, key in keys.items()}
     key, default = family.activation

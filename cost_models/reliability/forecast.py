@@ -26,7 +26,7 @@ LEAST_GOODPUT = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """A job under some operations, with one interval between checkpoints; seconds."""
+    """Expected duration and time breakdown of a training job under failures, for one interval between checkpoints."""
 
     job: Job
     operations: OperationsSpec
@@ -51,23 +51,24 @@ class Forecast:
 
     @property
     def resumes(self) -> Breakdown | None:
-        """Seconds of the executor's restart by part; None: of another trainer."""
+        """Seconds of a restart of our executor by part, reading of the checkpoint included; None for other
+        trainers."""
         restart = self.job.restart
         return None if restart is None else Breakdown.of(**restart.as_dict(), checkpoint=self.read)
 
     @property
     def segments(self) -> float:
-        """Checkpoints of the job."""
+        """Number of checkpoint intervals in the job, a float."""
         return self.job.steps / self.interval
 
     @property
     def failures(self) -> float:
-        """Expected failures of the job."""
+        """Expected number of failures during the job."""
         return self.segments * self.segment.failures
 
     @property
     def replacing(self) -> float:
-        """Expected seconds of the restarts that replace slow hosts."""
+        """Expected seconds of the restarts that replace slow hosts, over the entire job."""
         if not self.evicts:
             return 0.0
         slow = self.operations.slow_hosts
@@ -76,22 +77,23 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """Expected seconds until the job ends."""
+        """Expected seconds from the start of the job until it ends, failures and planned stops included."""
         return self._running / (1 - self.maintained)
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of these seconds."""
+        """Standard deviation of the job's duration in seconds."""
         return math.sqrt(self.segments * self._variance) / (1 - self.maintained)
 
     @property
     def goodput(self) -> float:
-        """Share of the time spent on steps that are kept, at the pace of healthy hosts."""
+        """Share of the job's expected duration spent on steps that are not lost, at the pace of healthy hosts."""
         return self.job.seconds / self.seconds
 
     @property
     def parts(self) -> Breakdown:
-        """Breakdown of the expected seconds: the parts sum to `seconds`."""
+        """Breakdown of the expected duration in seconds by cause (training, saving, lost work, ...). The parts
+        sum to `seconds`."""
         segment, count = self.segment, self.segments
         start = {} if self.job.start is None else {"starting": self.job.start_seconds}
         return Breakdown.of(
@@ -107,14 +109,15 @@ class Forecast:
 
     @property
     def kilowatt_hours(self) -> float | None:
-        """Energy of the GPUs at their power limit, planned stops excluded."""
+        """Energy of the job in kWh with all GPUs at their power limit, planned stops excluded; None if the limit
+        is unknown."""
         if self.job.watts is None:
             return None
         return self._running * self.job.gpus * self.job.watts / 3.6e6
 
     @property
     def gpu_hours(self) -> float:
-        """GPU-hours until the job ends."""
+        """Expected GPU-hours until the job ends."""
         return self.seconds * self.job.gpus / 3600
 
     @property
@@ -124,7 +127,8 @@ class Forecast:
 
     @property
     def _variance(self) -> float:
-        """Variance of a segment and the waits of its failures, independent Bernoulli times exponential variables."""
+        """Variance (s²) of the time of a segment between checkpoints, waits for spare nodes included. Failures
+        are independent Bernoulli times exponential variables."""
         segment, wait = self.segment, self.waiting
         mean_wait, square = wait.mean_seconds, 2 * wait.chance * wait.seconds**2
         p, retries = segment.failure_probability, math.expm1(min(segment.retry_seconds / segment.mtbf, 300.0))
@@ -145,7 +149,7 @@ class Forecast:
 
 
 def forecast(job: Job, operations: OperationsSpec, interval: int | None = None) -> Forecast:
-    """The forecast of a job that saves every `interval` steps; None: at the best interval.
+    """Forecast the duration of a job that saves every `interval` steps, or at the best interval where None.
 
     Slow hosts are kept, or replaced as they turn up: whichever ends the job sooner.
 
@@ -202,18 +206,18 @@ def _forecast(job: Job, operations: OperationsSpec, interval: int | None, *, evi
 
 
 def with_interval(prediction: Forecast, interval: int) -> Forecast:
-    """The forecast with another number of steps between checkpoints."""
+    """Copy of a forecast with a different number of steps between checkpoints."""
     step = prediction.job.step_seconds * prediction.slowdown
     return replace(prediction, interval=interval, segment=replace(prediction.segment, work=interval * step))
 
 
 def least_steps(prediction: Forecast) -> int:
-    """Minimum number of steps between checkpoints that storage keeps up with."""
+    """Minimum number of steps between checkpoints at which storage finishes one checkpoint before the next."""
     return _least_interval(with_interval(prediction, 1).segment)
 
 
 def best_steps(step: Segment) -> int:
-    """Steps between checkpoints with the least expected time; `step` is a segment of one step."""
+    """Number of steps between checkpoints with the least expected time; `step` is a segment of one step."""
     fewest = _least_interval(step)
     work = best_work(step.saving, step.mtbf) / step.work
     near = {max(fewest, math.floor(work)), max(fewest, math.ceil(work)), fewest}
@@ -226,18 +230,18 @@ def best_steps(step: Segment) -> int:
 
 
 def _least_interval(step: Segment) -> int:
-    """Minimum number of steps in which a checkpoint is written."""
+    """Minimum number of steps in which storage finishes writing a checkpoint."""
     return max(1, math.ceil((step.lag - step.saving) / step.work))
 
 
 def _copy(job: Job, operations: OperationsSpec) -> float:
-    """Seconds in which each GPU copies its share of the checkpoint to its host."""
+    """Seconds in which each GPU copies an even share of the checkpoint to its host."""
     link = operations.host_copy or job.host_bandwidth
     return 0.0 if link is None else job.checkpoint_bytes / job.gpus / link
 
 
 def _require_possible(interval: int, job: Job, operations: OperationsSpec, step: Segment) -> None:
-    """Raises InputError where a job cannot save every `interval` steps."""
+    """Raise InputError if a job cannot save a checkpoint every `interval` steps."""
     if not 1 <= interval <= job.steps:
         raise InputError(f"a job of {job.steps:,} steps cannot save every {interval:,} of them")
     fewest = _least_interval(step)

@@ -59,28 +59,30 @@ from cost_models.specs.training import STATE_BYTES
 
 
 def group_sizes(layout: Layout) -> tuple[int, ...]:
-    """Ranks of each group of a rank: all, those of checkpoints, and one along each axis of its parameters."""
+    """Sizes of the process groups that each rank joins at start-up, for a layout. They are all ranks (twice, for
+    checkpoints) and one group along each axis of its parameters."""
     shard = layout.shard_group
     return (layout.num_gpus, layout.num_gpus, layout.pp, layout.data_ranks // shard, shard, layout.tp)
 
 
 def requests(sizes: Sequence[int]) -> int:
-    """Number of a rank's requests to the store; the first group has all ranks."""
+    """Number of a rank's requests to the rendezvous store for process groups of these sizes; the first group has
+    all ranks."""
     return sum(1 + 2 * _peers(size) for size in sizes) + 2 * max(0, _peers(sizes[0]) - 1)
 
 
 def requests_of_all_pairs(sizes: Sequence[int]) -> int:
-    """Number of a rank's requests where it connects to all others of its groups."""
+    """Number of a rank's requests to the rendezvous store if the rank connects to all others of its groups."""
     return sum(1 + 2 * size for size in sizes)
 
 
 def store_seconds(ranks: int, requests_of_rank: int) -> float:
-    """Seconds of the store for the requests of all ranks."""
+    """Seconds in which the rendezvous store serves the requests of all ranks one after another."""
     return ranks * requests_of_rank * float(read_data("errors/start")["request"])
 
 
 def start_up(question: Question, layout: Layout, *, draws: bool = True) -> Breakdown:
-    """Seconds of a start by part; weights that are not `draws` are loaded."""
+    """Start-up seconds of our executor by part; weights are drawn if `draws`, else loaded."""
     seconds = read_data("errors/start")
     blocks, split = question.model.num_layers / layout.pp, layout.zero >= 2 or layout.tp > 1
     weights = blocks * float(seconds["split_block" if split else "block"])
@@ -102,7 +104,7 @@ def _peers(size: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """The reading of a checkpoint by the ranks of a layout."""
+    """Cost of reading a checkpoint by the ranks of a layout after a restart."""
 
     checkpoint_bytes: float
     """Bytes of the checkpoint."""
@@ -113,11 +115,12 @@ class Resume:
     """Seconds in which every rank gets what others of those that hold the same have read."""
 
     def reads_once(self, storage: float) -> bool:
-        """Whether one reader that sends to the other ranks is faster, at `storage` bytes/s for all readers together."""
+        """Whether reading each part once and sending it to the other ranks is faster than every rank reading.
+        `storage` is bytes/s for all readers together."""
         return (self.held_bytes - self.checkpoint_bytes) / storage > self.sending
 
     def seconds(self, storage: float) -> float:
-        """Seconds until every rank has its state."""
+        """Seconds until every rank has read its state from storage of `storage` bytes/s."""
         once = self.reads_once(storage)
         reading = self.checkpoint_bytes / storage + self.sending if once else self.held_bytes / storage
         digest = float(read_data("errors/start")["digest"]) * self.checkpoint_bytes / self.ranks
@@ -125,7 +128,7 @@ class Resume:
 
 
 def resume_of(question: Question, layout: Layout, checkpoint_size: float) -> Resume:
-    """The reading of a checkpoint of `checkpoint_size` bytes."""
+    """Build the cost of reading a checkpoint of `checkpoint_size` bytes in a layout."""
     ranks, sending = layout.num_gpus, 0.0
     for share, holders in _parts(question, layout):
         message = np.array([checkpoint_size * share * float(holders.size[0]) / ranks])
@@ -139,12 +142,13 @@ def resume_of(question: Question, layout: Layout, checkpoint_size: float) -> Res
 
 
 def copies(question: Question, layout: Layout) -> float:
-    """Ranks that hold, and update, the same parameter: the mean over all."""
+    """Mean number of ranks that hold, and update, the same parameter."""
     return sum(share * float(holders.size[0]) for share, holders in _parts(question, layout))
 
 
 def _parts(question: Question, layout: Layout) -> Iterator[tuple[float, Groups]]:
-    """(share of the model's parameters, groups of ranks with equal copies): without, then of routed experts."""
+    """Yield (share of the model's parameters, groups of ranks with equal copies) for all but routed experts, then
+    for routed experts."""
     model, groups = question.model, axis_groups(question.cluster, LayoutColumns.of([layout]))
     routed = model.num_layers * float(parameters(model, np.array([1])).experts[0]) / total_parameters(model)
     for share, holders in ((1 - routed, groups.data), (routed, groups.experts)):
@@ -153,7 +157,7 @@ def _parts(question: Question, layout: Layout) -> Iterator[tuple[float, Groups]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A training job, input of its forecast."""
+    """A training job as input of a reliability forecast, with steps, step time and checkpoint size."""
 
     steps: int
     step_seconds: float
@@ -174,22 +178,22 @@ class Job:
 
     @property
     def start_seconds(self) -> float:
-        """Seconds of a start; 0 where they are unknown."""
+        """Seconds of the job's first start; 0 where they are unknown."""
         return 0.0 if self.start is None else self.start.total
 
     def reading(self, storage: float) -> float:
-        """Seconds of a restart that reads a checkpoint at `storage` bytes/s."""
+        """Seconds in which a restart reads a checkpoint at `storage` bytes/s."""
         return self.checkpoint_bytes / storage if self.resume is None else self.resume.seconds(storage)
 
     @property
     def seconds(self) -> float:
-        """Seconds of all steps, one after another."""
+        """Seconds of all training steps without failures, saving or start."""
         return self.steps * self.step_seconds
 
 
 def job_of(question: Question, step_seconds: float, layout: Layout | None = None) -> Job:
-    """The job of a question, with steps of `step_seconds`; of a `layout` that our own executor runs, with its starts
-    and how it reads checkpoints.
+    """Build the job to forecast from a planning question and the seconds of a step. For a `layout` that our own
+    executor runs, with its starts and how it reads checkpoints.
 
     Every rank saves an even share of the checkpoint, as torch.distributed.checkpoint spreads what several ranks hold.
     """
@@ -214,8 +218,8 @@ def job_of(question: Question, step_seconds: float, layout: Layout | None = None
 
 
 def checkpoint_bytes(question: Question) -> float:
-    """Bytes of weights, master weights and moments: 14 a parameter with Adam in 16 bits over fp32; of adapters alone
-    where all else is frozen."""
+    """Size of a checkpoint in bytes, with weights, master weights and optimizer moments. It is 14 a parameter
+    with Adam in 16 bits over fp32; of adapters alone where all else is frozen."""
     training = question.training
     state = STATE_BYTES[training.state_dtype]
     master = state if training.element_bytes < 4 else 0.0

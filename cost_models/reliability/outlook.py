@@ -28,17 +28,17 @@ _MOST_DRAWS = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Seconds until the end, drawn; sorted."""
+    """Simulated durations of a job in seconds, sorted."""
 
     seconds: Array
 
     def at(self, share: float) -> float:
-        """Seconds within which this share of the draws ends."""
+        """Duration in seconds below which the fraction `share` of the simulated runs end."""
         return float(np.quantile(self.seconds, share))
 
 
 def draw_ends(prediction: Forecast, runs: int = RUNS, seed: int = SEED) -> Ends:
-    """Draws of the job's end, reproducible by `seed`.
+    """Simulate the job's duration `runs` times under random failures, reproducible by `seed`.
 
     A segment fails with a chance, or not; one that failed is tried until a restart and a segment pass without failure.
     """
@@ -58,7 +58,8 @@ def draw_ends(prediction: Forecast, runs: int = RUNS, seed: int = SEED) -> Ends:
 
 
 def draw_ends_of(prediction: Forecast, steps: Array, runs: int = RUNS) -> Ends:
-    """Draws of the job's end where a step takes any of `steps` (K,) seconds, each as likely: `runs` draws in all."""
+    """Simulate the job's duration with an uncertain step time, which is any of `steps` (K,) seconds with equal
+    probability. `runs` draws in all."""
     draws = [
         draw_ends(
             with_interval(
@@ -74,7 +75,7 @@ def draw_ends_of(prediction: Forecast, steps: Array, runs: int = RUNS) -> Ends:
 
 
 def _sum_of(rng: np.random.Generator, counts: Ints, mean: float, threshold: float) -> Array:
-    """(N,) sums of `counts` exponential times each, all conditioned to be shorter than `threshold`."""
+    """Draw (N,) sums of `counts` exponential times each, all conditioned to be shorter than `threshold`."""
     if counts.sum() > _MOST_DRAWS:
         first, square = truncated(mean, threshold)
         total: Array = rng.normal(counts * first, np.sqrt(counts * max(0.0, square - first**2)))
@@ -89,14 +90,15 @@ def _sum_of(rng: np.random.Generator, counts: Ints, mean: float, threshold: floa
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of the operations, and the forecast with it."""
+    """A possible improvement of the cluster's operations, such as one more spare node, and the forecast with the
+    improvement."""
 
     name: str
     forecast: Forecast
 
 
 def changes_of(current: Forecast, interval: int | None = None) -> tuple[Change, ...]:
-    """Changes that end the job at least a thousandth sooner, the best first.
+    """Improvements of the cluster's operations that shorten the job by at least a thousandth, best first.
 
     Each keeps the interval between checkpoints that the user fixed, and the best one is a change of its own;
     where nobody fixed it each has its own best.

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A segment of a job, all in seconds."""
+    """Training from one checkpoint to the next, with seconds of work, saving, restart and time between failures."""
 
     work: float
     """Training from one checkpoint to the next, τ."""
@@ -43,18 +43,18 @@ class Segment:
 
     @property
     def expected(self) -> float:
-        """Expected seconds of a segment."""
+        """Expected seconds from one checkpoint to the next, failures and restarts included."""
         m = self.mtbf
         return m * _exp((self.restart + self.lag) / m) * math.expm1(min(self.length / m, _MAX_EXPONENT))
 
     @property
     def goodput(self) -> float:
-        """Share of the time spent on training that is kept."""
+        """Share of a segment's expected time spent on training steps that are not lost."""
         return self.work / self.expected
 
     @property
     def failures(self) -> float:
-        """Expected failures in a segment: restarts can fail, too."""
+        """Expected number of failures in a segment, those during restarts included."""
         return self.expected / self.mtbf
 
     @property
@@ -64,22 +64,23 @@ class Segment:
 
     @property
     def lost(self) -> float:
-        """Expected seconds of work and saving in a segment that are done again."""
+        """Expected seconds of training and saving in a segment that a failure wastes and that are repeated."""
         return max(0.0, self.expected - self.length - self.restarting)
 
     @property
     def failure_probability(self) -> float:
-        """Probability of a failure before an attempt at the segment is done."""
+        """Probability that an attempt at a segment fails before its checkpoint is saved."""
         return -math.expm1(-self.length / self.mtbf)
 
     @property
     def retry_seconds(self) -> float:
-        """Seconds without a failure needed after one: restart, unreadable checkpoint, segment."""
+        """Seconds that must pass without a failure to complete a segment after a failure. They are restart,
+        unreadable checkpoint, segment."""
         return self.restart + self.lag + self.length
 
     @property
     def variance(self) -> float:
-        """Variance of the seconds of a segment.
+        """Variance (s²) of the time from one checkpoint to the next.
 
         Without a failure it takes L; else the time to the first, T < L, and then trials that need W = R + f + L without
         one: mean m(e^{W/m} − 1), variance m²e^{2W/m} − 2mWe^{W/m} − m².
@@ -103,7 +104,7 @@ def _exp(value: float) -> float:
 
 
 def truncated(mean: float, threshold: float) -> tuple[float, float]:
-    """Mean and mean square of an exponential time, conditioned to be shorter than `threshold`."""
+    """Mean and mean square of an exponential time with mean `mean`, conditioned to be shorter than `threshold`."""
     x = threshold / mean
     if x < 1e-4:  # uniform: what follows loses all its digits
         return threshold / 2, threshold**2 / 3
@@ -115,17 +116,19 @@ def truncated(mean: float, threshold: float) -> tuple[float, float]:
 
 
 def young(saving: float, mtbf: float) -> float:
-    """Seconds of work between checkpoints, first order: √(2δM) (Young 1974)."""
+    """Best seconds of work between checkpoints by Young's first-order formula √(2δM) (Young 1974)."""
     return math.sqrt(2 * saving * mtbf)
 
 
 def daly(saving: float, mtbf: float) -> float:
-    """Seconds of work between checkpoints: √(2δM) − δ, or M where saving takes too long for it (Daly 2006)."""
+    """Best seconds of work between checkpoints by Daly's formula √(2δM) − δ, or M where saving takes too long for
+    it (Daly 2006)."""
     return young(saving, mtbf) - saving if saving < mtbf / 2 else mtbf
 
 
 def best_work(saving: float, mtbf: float) -> float:
-    """Seconds of work between checkpoints that minimise E/τ: the zero of e^{−(τ+δ)/M} − 1 + τ/M."""
+    """Best seconds of work between checkpoints, which minimise the expected time per work E/τ. The zero of
+    e^{−(τ+δ)/M} − 1 + τ/M."""
     low, high = 0.0, mtbf  # at M the slope is e^{−(M+δ)/M} > 0
     for _ in range(200):
         middle = (low + high) / 2
@@ -137,14 +140,15 @@ def best_work(saving: float, mtbf: float) -> float:
 
 
 def first_order_ratio(segment: Segment) -> float:
-    """Share of the time that trains, to first order: (1 − (R + τ/2)/M) / (1 + δ/τ) (Kokolis et al. 2024, ETTR)."""
+    """Share of time spent training (ETTR), to first order in the failure rate. It is (1 − (R + τ/2)/M) / (1 +
+    δ/τ) (Kokolis et al. 2024, ETTR)."""
     wasted = (segment.restart + segment.lag + segment.work / 2) / segment.mtbf
     return max(0.0, 1 - wasted) / (1 + segment.saving / segment.work)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Waits for a spare node."""
+    """Waits for a spare node after failures, with the probability and the mean seconds of a wait."""
 
     chance: float
     """Chance that a failure finds no spare."""
@@ -153,7 +157,7 @@ class Waiting:
 
     @property
     def mean_seconds(self) -> float:
-        """Mean seconds of waiting for each failure."""
+        """Mean seconds of waiting for a spare node per failure, failures without a wait included."""
         return self.chance * self.seconds
 
 
@@ -161,15 +165,15 @@ NO_WAITING = Waiting(chance=0.0, seconds=0.0)
 
 
 def waiting(spares: int | None, repair: float, mtbf: float) -> Waiting:
-    """Waits with `spares` spare nodes where a node fails every `mtbf` seconds of running; None: a spare is always
-    ready."""
+    """Waits for a spare node with `spares` spares, where a node fails every `mtbf` seconds of running; no waits
+    where `spares` is None."""
     if spares is None:
         return NO_WAITING
     return Waiting(chance=blocked(spares, repair / mtbf), seconds=repair / (spares + 1))
 
 
 def blocked(servers: int, load: float) -> float:
-    """Erlang's B: the chance that all servers are busy, at an offered load."""
+    """Probability that all servers are busy at an offered load, by Erlang's B formula."""
     blocking = 1.0
     for busy in range(1, servers + 1):
         blocking = load * blocking / (busy + load * blocking)

@@ -53,7 +53,7 @@ _DEVICES: dict[DeviceKind, re.Pattern[str]] = {
 
 
 class Link(NamedTuple):
-    """Parallel cables between two devices."""
+    """Parallel cables between two devices, with bandwidth of one cable, latency and kind."""
 
     one: str
     other: str
@@ -69,7 +69,8 @@ class Link(NamedTuple):
 
 @lru_cache(maxsize=2**17)
 def device_kind(name: str) -> DeviceKind | None:
-    """Kind of a device by the last part of its name; None if the name does not tell."""
+    """Kind of a device (GPU, network adapter or switch) from the last part of its name; None if the name does not
+    tell."""
     last = name.rpartition(".")[2].lower()
     return next((kind for kind, words in _DEVICES.items() if words.search(last)), None)
 
@@ -80,13 +81,13 @@ def node_of(name: str) -> str:
 
 
 def natural(name: str) -> tuple[tuple[int, int | str], ...]:
-    """Sort key by which `node2` comes before `node10`."""
+    """Sort key of a name by which `node2` comes before `node10`."""
     return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in _DIGITS.split(name) if part)
 
 
 def expand(text: str) -> list[str]:
-    """Names of devices that a text stands for: "n[0-1].gpu[0-3]" → eight names, the first range slowest.
-    Raises ValueError for a text that is no name, or stands for too many."""
+    """Expand a text with number ranges into device names, the first range slowest. "n[0-1].gpu[0-3]" → eight
+    names. Raises ValueError for a text that is no name, or stands for too many."""
     if not _NAME.fullmatch(text):
         raise ValueError(
             f"`{printable(text, 60)}` is not a name; write it like `node0.gpu3` or `node[0-31].gpu[0-7]`"
@@ -109,8 +110,8 @@ def expand(text: str) -> list[str]:
 
 
 def _span(text: str) -> tuple[int, int, int]:
-    """First and last number of `08-31`, and the width to which numbers are padded with zeros (1: no
-    padding)."""
+    """Parse a number range such as `08-31` into first number, last number and zero-padded width. The width is 1
+    without padding."""
     first, _, last = text.partition("-")
     if int(last or first) < int(first):
         raise ValueError(f"`[{text}]` ends before it begins")
@@ -120,7 +121,7 @@ def _span(text: str) -> tuple[int, int, int]:
 def read_link(
     one: str, other: str, bandwidth: str, latency: str = "", count: str = "", kind: str = "", *, place: str
 ) -> tuple[list[Link], list[Problem]]:
-    """Links of one line of a file, and the line's problems."""
+    """Parse one line of a file of links into links, with a list of problems."""
     problems: list[str] = []
 
     def said(parse: Callable[[str], T], text: str) -> T | None:
@@ -160,7 +161,7 @@ def read_link(
 
 
 def _odd_device(name: str) -> Iterator[str]:
-    """Sentences about a device's name that is not understood."""
+    """Yield sentences that say why a device's name is not understood."""
     kind = device_kind(name)
     if kind is None:
         yield (
@@ -172,7 +173,7 @@ def _odd_device(name: str) -> Iterator[str]:
 
 
 def _usual_kind(one: str, other: str) -> LinkKind:
-    """Default kind of a link between two devices."""
+    """Default kind of a link (such as `nvlink`) between two devices, from their names."""
     kinds, (here, _, first), (there, _, second) = (
         {device_kind(one), device_kind(other)},
         one.rpartition("."),
@@ -186,7 +187,7 @@ def _usual_kind(one: str, other: str) -> LinkKind:
 
 
 def read_lines(lines: Sequence[str], where: str = "graph") -> tuple[list[Link], list[Problem]]:
-    """Links of a cluster file's `graph`, and its problems."""
+    """Parse the lines of a cluster file's `graph` into links, with a list of problems."""
     links: list[Link] = []
     problems: list[Problem] = []
     for number, line in enumerate(lines):
@@ -206,7 +207,7 @@ def read_lines(lines: Sequence[str], where: str = "graph") -> tuple[list[Link], 
 
 
 def write_lines(links: Iterable[Link]) -> list[str]:
-    """Fewest lines from which `read_lines` reads these links."""
+    """Write links as the fewest lines that `read_lines` parses back to the same links."""
     alike: dict[tuple[str, str, str], list[tuple[str, str]]] = defaultdict(list)
     for link in links:
         told = [
@@ -224,15 +225,15 @@ _NETWORKS = ("infiniband", "roce", "ethernet")
 
 
 def exact_rate(bandwidth: float, kind: str) -> str:
-    """Text of a bandwidth in bytes/s that parses to exactly the same number; in bits for networks."""
+    """Format a bandwidth in bytes/s as text that parses to exactly the same number; in bits for networks."""
     network = kind in _NETWORKS
     text = f"{bandwidth * 8 / 1e9:.12g} Gb/s" if network else f"{bandwidth / 1e9:.12g} GB/s"
     return text if parse_bandwidth(text) == bandwidth else f"{bandwidth!r} B/s"
 
 
 def _folded_pairs(pairs: list[tuple[str, str]], told: str) -> Iterator[str]:
-    """Lines of pairs with the same shape of names: a single line where the notation allows, else one line for
-    all names with the same neighbours."""
+    """Yield lines for links whose device names have the same shape, as few as the notation allows. A single line
+    where possible, else one line for all names with the same neighbours."""
     pairs = sorted(pairs, key=lambda pair: (natural(pair[1]), natural(pair[0])))
     left, right = fold([one for one, _ in pairs]), fold(dict.fromkeys(other for _, other in pairs))
     if left and right and _pairs(left, right) == pairs:
@@ -251,8 +252,8 @@ def _folded_pairs(pairs: list[tuple[str, str]], told: str) -> Iterator[str]:
 
 
 def _pairs(left: str, right: str) -> list[tuple[str, str]]:
-    """Pairs of devices that a line links; empty where they cannot be shared out evenly. Raises ValueError for
-    invalid names."""
+    """Pairs of devices that a line links; empty where the devices on the two sides cannot be shared out evenly.
+    Raises ValueError for invalid names."""
     ones, others = expand(left), expand(right.removeprefix("*"))
     if right.startswith("*"):
         return list(product(ones, others))
@@ -264,7 +265,7 @@ def _pairs(left: str, right: str) -> list[tuple[str, str]]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Text that `expand` turns into these names; empty if there is none."""
+    """Compress device names into a text with number ranges, the inverse of `expand`; empty if there is none."""
     listed = list(names)
     parts = [_DIGITS.split(name) for name in listed]
     if len({tuple(part[::2]) for part in parts}) != 1:
@@ -276,7 +277,7 @@ def fold(names: Iterable[str]) -> str:
 
 
 def _runs(numbers: list[str]) -> str:
-    """Numbers as ranges: "0", "1", "2", "5" → "0-2,5"."""
+    """Format numbers as ranges, such as "0-2,5" for "0", "1", "2", "5"."""
     runs: list[list[str]] = []
     for number in numbers:
         if runs and int(number) == int(runs[-1][-1]) + 1 and len(number) >= len(runs[-1][0]):

@@ -12,7 +12,7 @@ _Amount = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
 
 class TablePoint(Spec):
-    """One measured efficiency, at a row size and pooling."""
+    """Measured efficiency of an embedding table operation at one row size and pooling."""
 
     row_bytes: _Amount
     pooling: _Amount = 1.0
@@ -22,7 +22,7 @@ class TablePoint(Spec):
 
 
 class ServedPoint(Spec):
-    """Measured seconds of a lookup of one table while serving, at one row size."""
+    """Measured seconds of looking up one table through a cache during serving, at one row size."""
 
     row_bytes: _Amount
     launch_seconds: Overhead
@@ -34,8 +34,8 @@ class ServedPoint(Spec):
 
 
 class TableRates(Spec):
-    """Measured efficiencies of an executor's lookups, sums of gradients and optimizers. Every grid of points
-    is complete."""
+    """Measured efficiencies of an executor's embedding lookups, gradient sums and optimizer updates. Every grid
+    of points is complete."""
 
     lookup: tuple[TablePoint, ...] = Field(min_length=1)
     """Efficiency of lookups: rows, ids and vectors."""
@@ -66,7 +66,7 @@ operations counted for all."""
 
 
 class StageOperations(Spec):
-    """Host operations of a step, by stage."""
+    """Number of host operations (kernel launches) in a step, by stage of the step."""
 
     index_exchange: OfRanks = (0, 0)
     lookup: OfRanks = (0, 0)
@@ -76,7 +76,7 @@ class StageOperations(Spec):
     update: OfRanks = (0, 0)
 
     def of(self, ranks: int) -> tuple[float, ...]:
-        """(K,) operations by stage for `ranks` ranks."""
+        """Number of host operations in each stage (K,) of a step on `ranks` ranks."""
         stages = (
             self.index_exchange,
             self.lookup,
@@ -92,8 +92,8 @@ NONE = StageOperations()
 
 
 class HostOperations(Spec):
-    """Host operations of a rank, each of which takes a kernel's launch seconds. The dense network's products
-    and element-wise passes are priced separately."""
+    """Number of host operations of a rank by cause (table, shard, layer), each of which takes a kernel's launch
+    seconds. The dense network's products and element-wise passes are priced separately."""
 
     step: StageOperations = NONE
     """Operations per step, independent of the sharding."""
@@ -171,8 +171,8 @@ class EmbeddingProfile(Spec):
 
 
 class EagerBuffers(Spec):
-    """Tensors of a step whose stages run one after another; `cost_models.recommender.prices.memory` defines
-    their lifetimes."""
+    """Sizes of the tensors alive in a recommender's training step whose stages run one after another in eager
+    mode. `cost_models.recommender.prices.memory` defines their lifetimes."""
 
     received_bytes: Factor = 8.0
     """Bytes per element of the vectors of a GPU's own samples: vectors and gradients in fp32; casts are
@@ -194,14 +194,14 @@ class EagerBuffers(Spec):
     @model_validator(mode="before")
     @classmethod
     def _of_releases_before(cls, fields: Any) -> Any:
-        """Accept plan files of earlier releases, which list two copies that are no longer made."""
+        """Accept plan files of earlier releases by dropping two fields that no longer exist."""
         if not isinstance(fields, dict):
             return fields
         return {name: value for name, value in fields.items() if name not in ("gathered", "alone")}
 
 
 class RecommenderStack(Spec):
-    """Execution of sharded tables and a dense network by a training stack."""
+    """How a training stack executes the sharded embedding tables and dense network of a recommender."""
 
     exchanges_ids: bool = True
     """Whether ids travel to the GPUs that hold their rows; False: every GPU reads the ids that it needs."""

@@ -22,7 +22,7 @@ MAX_TABLES = 10**5
 
 
 class TableSpec(Spec):
-    """A class of identical embedding tables.
+    """A class of identical embedding tables, with rows, width and accesses.
 
     Raises:
         ValueError: an access histogram of other rows than the table's, or two accounts of its accesses.
@@ -70,12 +70,12 @@ class TableSpec(Spec):
 
     @property
     def outputs(self) -> float:
-        """Vectors per sample: one, or with `concat` one for each id."""
+        """Number of output vectors of a table per sample, which is 1, or with `concat` the number of ids."""
         return self.pooling if self.combiner == "concat" else 1.0
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the class's tables."""
+        """Names of the tables in the class."""
         if self.count == 1:
             return (self.name,)
         return tuple(f"{self.name}.{index}" for index in range(self.count))
@@ -86,7 +86,7 @@ Layers = tuple[PositiveInt, ...]
 
 
 class Interaction(Spec):
-    """Interaction of the tables' outputs with those of the bottom network."""
+    """Operation that combines the tables' output vectors with the bottom network's output."""
 
     kind: Literal["dot", "dcn-v2", "none"] = "dot"
     """`dot`: products of all pairs of vectors (DLRM); `dcn-v2`: cross layers of low rank (Wang et al. 2021); `none`:
@@ -98,7 +98,7 @@ class Interaction(Spec):
 
 
 class RecommenderSpec(Spec):
-    """The shape of one recommender.
+    """The shape of a recommender, with its embedding tables and dense networks.
 
     Raises:
         ValueError: names of two tables alike, too many tables, or vectors of several widths that `dot` cannot multiply.
@@ -144,30 +144,30 @@ class RecommenderSpec(Spec):
 
     @property
     def classes(self) -> tuple[TableSpec, ...]:
-        """All classes of tables, the wide half's last; tables are numbered in this order."""
+        """All classes of embedding tables, the wide half's last; tables are numbered in the same order."""
         return (*self.tables, *self.wide)
 
     @property
     def num_tables(self) -> int:
-        """Number of tables, T."""
+        """Number of embedding tables, T."""
         return sum(one.count for one in self.classes)
 
     @property
     def class_of_table(self) -> tuple[int, ...]:
-        """(T,) class of each table."""
+        """Index of the class of each table, (T,)."""
         return tuple(index for index, one in enumerate(self.classes) for _ in range(one.count))
 
     @property
     def table_names(self) -> tuple[str, ...]:
-        """(T,) name of each table."""
+        """Name of each table, (T,)."""
         return tuple(name for one in self.classes for name in one.names)
 
     @property
     def embedding_parameters(self) -> int:
-        """Parameters of all tables."""
+        """Number of parameters of all embedding tables together."""
         return sum(one.rows * one.width * one.count for one in self.classes)
 
     @property
     def lookups(self) -> float:
-        """Mean ids per sample over all tables."""
+        """Mean number of ids per sample, summed over all tables."""
         return sum(one.pooling * one.count for one in self.classes)

@@ -38,8 +38,8 @@ _SLICED: tuple[Form, ...] = ("column", "row", "node-row")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Option:
-    """Division of a table into shards, without their places. Raises ValueError for options that contradict
-    one another."""
+    """Division of an embedding table into shards, without the GPUs of the shards. Raises ValueError for options
+    that contradict one another."""
 
     form: Form
     shards: int = 1
@@ -68,7 +68,7 @@ class Option:
 
     @property
     def placed(self) -> bool:
-        """Whether shards are placed on single GPUs or nodes."""
+        """Whether each shard is placed on a single GPU or node, instead of all GPUs alike."""
         return self.form in PLACED or self.shards > 1
 
     def __str__(self) -> str:
@@ -79,8 +79,8 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class TablePlacement:
-    """A table's option and the places of its shards: GPUs (for `node-row` nodes); () if the table loads all
-    GPUs alike."""
+    """Division of one embedding table into shards, with the GPU of each shard. Places are GPUs (for `node-row`
+    nodes), () if the table loads all GPUs alike."""
 
     option: Option
     at: tuple[int, ...] = ()
@@ -92,7 +92,7 @@ class TablePlacement:
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """Placement of every table, in the order in which tables are numbered."""
+    """Placement of every embedding table of a recommender, in the order in which tables are numbered."""
 
     tables: tuple[TablePlacement, ...]
 
@@ -118,7 +118,7 @@ _WORD = re.compile(r"table:(\d{1,6})(?:-(\d{1,6}))?=(\S+)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class TableWord:
-    """One word of a sharding: the option of tables `first` to `last`, and the places of their shards."""
+    """One word of a sharding's text, with the option and shard places of tables `first` to `last`."""
 
     first: int
     last: int
@@ -127,7 +127,7 @@ class TableWord:
 
 
 def parse_words(text: str, num_tables: int) -> tuple[TableWord, ...]:
-    """Words of a sharding, or of a part of a sharding.
+    """Parse the words of a sharding's text, or of a part of one.
 
     Raises:
         InputError: invalid words, tables that do not exist, or numbers of places that do not fit; all at once.
@@ -138,7 +138,7 @@ def parse_words(text: str, num_tables: int) -> tuple[TableWord, ...]:
 
 
 def _read_words(text: str, num_tables: int) -> tuple[tuple[TableWord, ...], list[str]]:
-    """Valid words of a sharding, and an error for each invalid word."""
+    """Parse the valid words of a sharding's text, with an error message for each invalid word."""
     words, errors = [], []
     for word in text.split():
         try:
@@ -149,7 +149,7 @@ def _read_words(text: str, num_tables: int) -> tuple[tuple[TableWord, ...], list
 
 
 def _require(errors: Sequence[str]) -> None:
-    """Raise InputError with all errors, if there are any."""
+    """Raise InputError with all error messages, if there are any."""
     if len(errors) == 1:
         raise InputError(errors[0])
     if errors:
@@ -160,7 +160,7 @@ def _require(errors: Sequence[str]) -> None:
 
 
 def parse_sharding(text: str, num_tables: int) -> Sharding:
-    """Sharding of `num_tables` tables from its notation.
+    """Parse a sharding of `num_tables` embedding tables from text such as `table:0-3=whole@0,1,2,3`.
 
     Raises:
         InputError: as `parse_words`; or tables without a word, with two, or without a place; all at once.
@@ -189,7 +189,8 @@ def parse_sharding(text: str, num_tables: int) -> Sharding:
 
 
 def parse_option(text: str) -> Option:
-    """Option without places, as `column4` or `hot(0.02)+row/host`. Raises ValueError."""
+    """Parse a table's division into shards without places, such as `column4` or `hot(0.02)+row/host`. Raises
+    ValueError."""
     option, at = _parse_option(text)
     if at:
         raise ValueError(f"`{printable(text)}` names places; leave out `@...`")

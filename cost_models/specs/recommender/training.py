@@ -16,7 +16,7 @@ ELEMENT_BYTES: dict[str, float] = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0}
 
 
 class RecommenderTraining(Spec):
-    """One training job of a recommender, without its sharding."""
+    """Training job of a recommender with batch, precisions and optimizers, without the sharding."""
 
     kind: Literal["recommender-training"] = "recommender-training"
     global_batch: LargeInt
@@ -36,16 +36,16 @@ class RecommenderTraining(Spec):
 
     @property
     def exchange_bytes(self) -> float:
-        """Bytes per exchanged element."""
+        """Bytes per element of the vectors and gradients exchanged between GPUs."""
         dense = "fp32" if self.precision in FULL else "bf16"
         return ELEMENT_BYTES[self.exchange_dtype or dense]
 
     @property
     def dense_state_bytes(self) -> float:
-        """Optimizer bytes per parameter of the dense network: none, one sum of squares, or two moments."""
+        """Optimizer state bytes per parameter of the dense network. None, one sum of squares, or two moments."""
         return {"sgd": 0.0, "adagrad": 4.0, "adam": 8.0}[self.dense_optimizer]
 
     @property
     def table_bytes(self) -> float:
-        """Bytes of an element of a table."""
+        """Bytes per element of an embedding table in memory."""
         return ELEMENT_BYTES[self.table_dtype]
