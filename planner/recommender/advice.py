@@ -31,7 +31,8 @@ _MORE_MEMORY = 1.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingChange:
-    """A change of how some tables are sharded."""
+    """A proposed change of sharding option for some embedding tables, with predictions alone and after earlier
+    changes."""
 
     tables: tuple[int, ...]
     today: str
@@ -45,7 +46,7 @@ class ShardingChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherSharding:
-    """The best sharding of another question: other types of numbers, other GPUs, other hardware."""
+    """The best sharding of a variant of the question, such as another precision, more GPUs or faster links."""
 
     words: str
     trouble: str
@@ -55,7 +56,8 @@ class OtherSharding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingAdvice:
-    """Today's sharding, the changes that gain most, and the best one."""
+    """Advice on a running sharding, with the changes that gain most, the best sharding found, and variants of
+    the question."""
 
     question: RecommenderQuestion
     sharding: Sharding
@@ -66,24 +68,25 @@ class ShardingAdvice:
 
     @property
     def reached(self) -> RecommenderEstimate:
-        """Today's sharding after the last change."""
+        """Prediction for today's sharding after all proposed changes."""
         return self.changes[-1].with_earlier if self.changes else self.today
 
     @property
     def best_sharding(self) -> Sharding:
-        """The search's sharding, or the changed one where the search found nothing faster."""
+        """The sharding found by the search, or today's with all changes if the search found nothing faster."""
         reached = self.changes[-1].sharding if self.changes else self.sharding
         faster = estimate(self.question, self.answer.sharding).step_seconds < self.reached.step_seconds
         return self.answer.sharding if faster or not self.reached.fits else reached
 
     @property
     def best(self) -> RecommenderEstimate:
-        """Price of the best sharding."""
+        """Prediction for the best sharding."""
         return estimate(self.question, self.best_sharding)
 
     @property
     def at_the_end(self) -> bool:
-        """Whether the changes lead to the best sharding, or next to it."""
+        """Whether the proposed changes lead to a sharding that fits, with a step at most slightly longer than
+        the best."""
         reached = self.reached
         return reached.fits and reached.step_seconds <= self.best.step_seconds * (1 + WORTH)
 
@@ -91,7 +94,8 @@ class ShardingAdvice:
 def advise_sharding(
     question: RecommenderQuestion, today: Sharding, restrictions: ShardingRestrictions, budget: Budget
 ) -> ShardingAdvice:
-    """The path from today's sharding to the best one within the restrictions, and what lies beyond.
+    """Propose changes that lead from today's sharding to the best one within the restrictions, and search
+    variants of the question.
 
     Raises:
         InputError: places that are not there.
@@ -149,14 +153,15 @@ def _path(
 
 
 def _gains(changed: RecommenderEstimate, current: RecommenderEstimate) -> bool:
-    """Whether a change is faster and fits; from a sharding that does not fit, whether it fits or lacks less memory."""
+    """Whether a changed sharding fits and is faster than the current one; if the current one does not fit,
+    whether the change fits or lacks less memory."""
     if not current.fits:
         return changed.fits or _excess_bytes(changed) < _excess_bytes(current)
     return changed.fits and changed.step_seconds < current.step_seconds * (1 - WORTH)
 
 
 def _excess_bytes(priced: RecommenderEstimate) -> float:
-    """Bytes by which GPUs and hosts are overfull."""
+    """Bytes by which a sharding exceeds the memory of GPUs and hosts, summed."""
     devices = (priced.device_bytes - priced.device_memory).clip(min=0).sum()
     return float(devices + (priced.host_bytes - priced.host_memory).clip(min=0).sum())
 
@@ -168,7 +173,8 @@ def _with(sharding: Sharding, placements: Mapping[int, TablePlacement]) -> Shard
 def _other_shardings(
     question: RecommenderQuestion, restrictions: ShardingRestrictions, budget: Budget
 ) -> Iterator[OtherSharding]:
-    """The best sharding of each other question that has one, in the time that is left."""
+    """Search each variant of the question in the remaining time, and yield the best sharding of each that
+    fits."""
     anywhere = replace(restrictions, fixed=tuple(replace(word, at=()) for word in restrictions.fixed))
     for words, trouble, other_question in _other_questions(question):
         budget.tell(f"searching with {words}")
@@ -184,7 +190,8 @@ def _other_shardings(
 
 
 def _other_questions(question: RecommenderQuestion) -> Iterator[tuple[str, str, RecommenderQuestion]]:
-    """(change in words, kind of change, changed question): precision, GPUs, hosts, links, memory."""
+    """Yield variants of the question as (change in words, kind of change, question), with other precision,
+    GPUs, hosts, links or memory."""
     training, cluster, gpu = question.training, question.cluster, question.cluster.gpu
     if training.precision in FULL and "bf16" in gpu.peak:
         yield "--precision bf16", "other numerics", _trained(question, precision="bf16")

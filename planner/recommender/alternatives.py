@@ -27,7 +27,8 @@ MAX_NAMED_TABLES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingTable:
-    """A table on a GPU that determines the length of a stage."""
+    """An embedding table on the busiest GPU of a stage, with the step time without the table and with the best
+    alternative."""
 
     table: int
     placement: TablePlacement
@@ -43,7 +44,7 @@ class BindingTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingStage:
-    """A stage, and the GPU that determines its length."""
+    """A stage of the step, with the GPU that determines the stage's length and the largest tables there."""
 
     stage: str
     seconds: float
@@ -58,7 +59,7 @@ class BindingStage:
 def binding_stages(
     priced: PricedOptions, rows: tuple[int, ...], sharding: Sharding
 ) -> tuple[BindingStage, ...]:
-    """The binding GPU and tables of every stage that tables load, in the order of the step."""
+    """Busiest GPU and largest tables of every stage that tables load, in the order of the step."""
     places = [placed.at for placed in sharding.tables]
     loads = loads_of(priced, rows, places)
     repriced: dict[int, tuple[float, TablePlacement | None, float | None]] = {}
@@ -108,7 +109,7 @@ def _largest(
     gpu: int,
     stage: int,
 ) -> list[tuple[int, float]]:
-    """Tables with the largest loads on a GPU in a stage, and their seconds."""
+    """Tables that load a GPU most in a stage, with seconds, largest first."""
     node = gpu // priced.gpus_per_node
     seconds = []
     for table, (row, at) in enumerate(zip(rows, places, strict=True)):
@@ -126,7 +127,8 @@ def _largest(
 def _repriced(
     priced: PricedOptions, loads: Loads, row: int, at: tuple[int, ...]
 ) -> tuple[float, TablePlacement | None, float | None]:
-    """The step without a table, the best alternative option of the table, and the step with it."""
+    """Step seconds without a table, the table's best alternative placement, and step seconds with the
+    alternative."""
     table_loads = loads_of(priced, [row], [at])
     load_without = loads.load - table_loads.load
     device = loads.device_bytes - table_loads.device_bytes + priced.fixed_bytes
@@ -144,7 +146,8 @@ def _repriced(
 def best_places(
     priced: PricedOptions, row: int, load: Array, device: Array, host: Array
 ) -> tuple[tuple[int, ...], float] | None:
-    """Places of a table in an option, each shard where it lengthens the step least; None where it does not fit."""
+    """Places for the shards of a table held in one option, each where the step grows least, and step seconds;
+    None if they do not fit."""
     per_node = priced.gpus_per_node
     load = load + priced.everywhere_seconds[row]
     device = device + priced.everywhere_bytes[row]
@@ -183,7 +186,7 @@ def _step(priced: PricedOptions, load: Array) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """A sharding with some tables held otherwise, or the rule that refuses it."""
+    """A sharding in which the user changed the options of some tables, or the rule that refuses the change."""
 
     words: tuple[TableWord, ...]
     sharding: Sharding | None
@@ -194,14 +197,15 @@ class Alternative:
 
     @property
     def tables(self) -> tuple[int, ...]:
-        """Tables that the words name."""
+        """Numbers of the tables that the user's change names."""
         return tuple(table for word in self.words for table in range(word.first, word.last + 1))
 
 
 def alternative(
     question: RecommenderQuestion, sharding: Sharding, text: str, restrictions: ShardingRestrictions
 ) -> Alternative:
-    """The sharding with the options and places of `text` for the tables that it names.
+    """The sharding after the change that `text` describes (such as `table:5=row`), or the rule that refuses the
+    change.
 
     Shards without a place are put where they lengthen the step least.
 
@@ -241,7 +245,7 @@ def alternative(
 
 
 def _stated_placement(word: TableWord, nth: int) -> TablePlacement | None:
-    """The nth table of a word with its places; None where these are free."""
+    """Placement of the nth table that a change names; None if the change gives no places for shards."""
     shards = word.option.shards if word.option.placed else 0
     if shards and not word.at:
         return None
@@ -249,7 +253,7 @@ def _stated_placement(word: TableWord, nth: int) -> TablePlacement | None:
 
 
 def refusal(question: RecommenderQuestion, table: int, option: Option) -> str:
-    """The rule that an option of a table breaks; empty where it is legal."""
+    """Reason why a table cannot be sharded with this option; empty if legal."""
     model, cluster = question.model, question.cluster
     width = model.classes[model.class_of_table[table]].width
     name = model.table_names[table]
@@ -279,7 +283,7 @@ def _priced(
     sharding: Sharding,
     words: tuple[TableWord, ...],
 ) -> PricedOptions:
-    """Prices of the sharding's options and of those in `words`, whether or not the plan forbids them."""
+    """Prices of the options in a sharding and in the user's change, including options that the plan forbids."""
     wider = replace(restrictions, fixed=(*restrictions.fixed, *words))
     return limited(covered_options(question, wider, sharding), restrictions)
 
@@ -287,8 +291,9 @@ def _priced(
 def _best_place(
     priced: PricedOptions, placed_tables: dict[int, TablePlacement], row: int, option: Option
 ) -> TablePlacement:
-    """A table, `row` of the prices today, in an option beside those that lie there: its shards where they lengthen the
-    step least; where none has room, as if there were."""
+    """Placement of one table in another option beside tables placed already, each shard where the step grows
+    least; memory limits are ignored if the table fits nowhere. `row` is the table's current row of the
+    prices."""
     class_rows = np.flatnonzero(priced.table_class == priced.table_class[row]).tolist()
     option_row = next(at for at in class_rows if priced.options[at] == option)
     row_of = {

@@ -32,7 +32,7 @@ from planner.space.sizes import on_whole_nodes, require_possible, resized
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loads:
-    """Loads of stages and bytes of memories under one sharding."""
+    """Table seconds of each GPU and stage, and bytes of each memory, under one sharding."""
 
     load: Array
     """(G, K) seconds of each GPU in each stage."""
@@ -47,17 +47,19 @@ class Loads:
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of a step: the longest load of each stage, summed, and the fixed seconds."""
+        """Seconds of a step, as the longest load of each stage, summed, plus the fixed seconds."""
         return float(self.stage_seconds.sum()) + self.fixed
 
     @property
     def torchrec_seconds(self) -> float:
-        """Largest sum over stages of a GPU's table seconds, without dense network and latencies."""
+        """Largest sum over stages of one GPU's table seconds (TorchRec's objective), without dense network and
+        latencies."""
         return float(self.load.sum(axis=1).max())
 
 
 def loads_of(priced: PricedOptions, rows: Sequence[int], places: Sequence[tuple[int, ...]]) -> Loads:
-    """Loads where table t takes row `rows[t]` of the prices and its shards lie at `places[t]`."""
+    """Loads and memory of a sharding in which table t takes option `rows[t]` of the prices, with shards at
+    `places[t]`."""
     per_node = priced.gpus_per_node
     nodes = -(-priced.gpus // per_node)
     load = np.zeros((priced.gpus, len(priced.fixed)))
@@ -83,7 +85,7 @@ def loads_of(priced: PricedOptions, rows: Sequence[int], places: Sequence[tuple[
 
 
 def rows_of(priced: PricedOptions, sharding: Sharding) -> tuple[int, ...]:
-    """Row of the prices that each table of a sharding takes.
+    """Index into the priced options of the option that each table of a sharding takes.
 
     Raises:
         InputError: tables of another number, or an option that has no price.
@@ -111,7 +113,8 @@ Method = Literal["flat", "two levels"]
 
 
 class ShardingCertificate(Spec):
-    """The proof that no other covered sharding is better. Method and solver are no part of a plan file."""
+    """Proven lower bound on the objective over all covered shardings, and the gap of the sharding found. Method
+    and solver are no part of a plan file."""
 
     objective: Objective
     space: str
@@ -139,7 +142,7 @@ class ShardingCertificate(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingAnswer:
-    """The best sharding found, with its loads in the given prices."""
+    """The best sharding found, with its loads, the prices used and the certificate of its quality."""
 
     sharding: Sharding
     rows: tuple[int, ...]
@@ -153,12 +156,12 @@ class ShardingAnswer:
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of a step: stages one after another, each as long as its busiest GPU."""
+        """Seconds of a step, with stages one after another, each as long as its busiest GPU."""
         return self.loads.step_seconds
 
 
 def sharding_of(problem: Problem, placement: Placement) -> tuple[Sharding, tuple[int, ...]]:
-    """The sharding of a placement, and the row of the prices that each table takes."""
+    """Convert a placement of the search into a sharding, and the index of each table's option in the prices."""
     rows = np.full(int(problem.priced.counts.sum()), -1, dtype=np.int64)
     places: dict[int, tuple[int, ...]] = {}
     for table, (row, at) in problem.preplaced.items():
@@ -191,7 +194,7 @@ def plan_sharding(
     keep_on_interrupt: bool = False,
     solver: SolverName | None = None,
 ) -> ShardingAnswer:
-    """The best sharding found for these prices, and the proof of how good it is.
+    """Search for the best sharding at these prices, and prove how far from optimal it can be.
 
     After `time_limit` seconds, or on Ctrl-C with `keep_on_interrupt`, it is the best so far with the gap proved so far.
 
@@ -240,7 +243,7 @@ def plan_sharding(
 
 
 def certificate_fields(search: Search) -> dict[str, Any]:
-    """Fields of a certificate that a search has from its greedy sharding on."""
+    """Certificate fields that are known once a search has a greedy sharding."""
     problem, greedy = search.problem, search.greedy_value
     return {
         "space": space_in_words(problem),
@@ -252,7 +255,7 @@ def certificate_fields(search: Search) -> dict[str, Any]:
 
 
 def space_in_words(problem: Problem) -> str:
-    """The space that a proof over this problem covers, in words."""
+    """Description, in words, of the shardings that a proof over this problem covers."""
     options = problem.priced.options
     forms = sorted({str(options[pick].form) for picks in problem.picks for pick in picks})
     forms += ["copies of hot rows"] * any(options[pick].hot for picks in problem.picks for pick in picks)
@@ -271,7 +274,8 @@ def best_sharding(
     restrictions: ShardingRestrictions | None = None,
     seconds: float = math.inf,
 ) -> ShardingAnswer | None:
-    """The best sharding of a question within the budget's remaining time; None where it is spent.
+    """Search for the best sharding of a question in the budget's remaining time; None if no time is left or
+    none was found in time.
 
     `seconds` limits this search alone.
 
@@ -305,7 +309,8 @@ def sharding_scaling_frame(
     kinds: Sequence[str],
     budget: Budget | None = None,
 ) -> pd.DataFrame:
-    """The best sharding at each number of GPUs, with a fixed batch (strong) and a fixed batch per GPU (weak).
+    """Best sharding at each number of GPUs, with a fixed batch (strong scaling) and a fixed batch per GPU (weak
+    scaling).
 
     Columns: `kind`, `gpus`, `global_batch`, `held` (tables by option), `step_seconds`, `samples_per_second`, `gap`,
     `longest` (the stage that takes most), and seconds of each stage by its name. Left out are numbers of GPUs on which
@@ -343,7 +348,7 @@ def _row(question: RecommenderQuestion, answer: ShardingAnswer) -> Row:
 
 
 def _tables_by_option(answer: ShardingAnswer) -> str:
-    """ "18 whole, 6 copy, 2 row": how many tables are held in each way, most first."""
+    """Number of tables held in each option, most first, such as "18 whole, 6 copy, 2 row"."""
     counts: dict[str, int] = {}
     for placed in answer.sharding.tables:
         option = str(placed.option)

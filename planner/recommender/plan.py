@@ -28,7 +28,7 @@ _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class ShardingLimits(Spec):
-    """Restrictions of the search, in the words of the command line."""
+    """Restrictions of a sharding search, as texts of the command line."""
 
     fix: tuple[str, ...] = ()
     """`--fix`: "table:5=row"."""
@@ -42,7 +42,7 @@ class ShardingLimits(Spec):
     """`--max-memory`: bytes that a plan may fill of one GPU."""
 
     def read(self, model: RecommenderSpec) -> ShardingRestrictions:
-        """The restrictions as the search takes them; raises InputError where a word cannot be read."""
+        """Parse the texts into restrictions of the search; raises InputError where a word cannot be read."""
         return read_restrictions(
             model,
             fix=self.fix,
@@ -54,7 +54,7 @@ class ShardingLimits(Spec):
 
 
 class ShardingPrediction(Spec):
-    """The cost model's prediction for the plan."""
+    """Predicted step time, stages and memory of a recommender plan."""
 
     step_seconds: float = Field(gt=0, allow_inf_nan=False)
     busiest_sum_seconds: _Seconds
@@ -81,7 +81,7 @@ class ShardingPrediction(Spec):
 
     @classmethod
     def of(cls, priced: RecommenderEstimate) -> ShardingPrediction:
-        """An estimate as a plan file holds it."""
+        """Convert an estimate into the prediction that a plan file stores."""
         return cls(
             step_seconds=priced.step_seconds,
             busiest_sum_seconds=priced.busiest_sum_seconds,
@@ -99,7 +99,8 @@ class ShardingPrediction(Spec):
 
 
 class RecommenderPlan(AnyPlan):
-    """A question about a recommender and its answer: where every table lies, its prediction and its certificate."""
+    """A plan file for a recommender, with the question, the sharding of all tables, the prediction and the
+    certificate."""
 
     kind: Literal["recommender-plan"] = "recommender-plan"
     model: RecommenderSpec
@@ -124,12 +125,12 @@ class RecommenderPlan(AnyPlan):
 
     @property
     def sharding(self) -> Sharding:
-        """Option and places of every table."""
+        """Sharding option and places of every table, parsed from `layout`."""
         return parse_sharding(self.layout, self.model.num_tables)
 
     @property
     def question(self) -> RecommenderQuestion:
-        """The question that the plan answers."""
+        """The planning question (model, cluster, training, stack, hardware) that the plan answers."""
         return RecommenderQuestion(**{name: getattr(self, name) for name in _QUESTION})
 
     @property
@@ -153,7 +154,7 @@ def make_recommender_plan(
     limits: ShardingLimits | None = None,
     certificate: ShardingCertificate | None = None,
 ) -> RecommenderPlan:
-    """The plan that trains a sharding; without a certificate it was given, not searched."""
+    """Make the plan that trains with this sharding; a sharding given by the user has no certificate."""
     return RecommenderPlan(
         meshwright_version=package_version(),
         **{name: getattr(question, name) for name in _QUESTION},

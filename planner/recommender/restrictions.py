@@ -21,7 +21,8 @@ ALLOWED_WORDS: tuple[str, ...] = ("hot",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingRestrictions:
-    """Limits of one search; without any, all options of all tables are searched."""
+    """Restrictions on the options and memory of a sharding search; by default all options of all tables are
+    allowed."""
 
     fixed: tuple[TableWord, ...] = ()
     """Options of tables, with or without places."""
@@ -37,7 +38,7 @@ class ShardingRestrictions:
     """Bytes of a node's host memory that may be filled; None: the question's."""
 
     def allows(self, option: Option) -> bool:
-        """Whether no forbidden word applies to an option."""
+        """Whether no forbidden word ("copy", "host", ...) applies to a sharding option."""
         option_words: set[str] = {option.form}
         option_words |= {"hot"} if option.hot else set()
         option_words |= {"host"} if option.tier == "host" else set()
@@ -55,7 +56,7 @@ def read_restrictions(
     max_memory: float | None = None,
     host_memory: float | None = None,
 ) -> ShardingRestrictions:
-    """Restrictions in users' words: `table:5=row`, `user_id,item_id` (or numbers of tables), `copy`.
+    """Parse the user's restrictions, such as `table:5=row`, `user_id,item_id` (or numbers of tables), `copy`.
 
     Raises:
         InputError: a word that is none, or a table that is not there.
@@ -73,7 +74,8 @@ def read_restrictions(
 
 
 def _words(texts: Iterable[str], vocabulary: tuple[str, ...]) -> frozenset[str]:
-    """Words of a flag. Raises UnknownNameError for one that is not known."""
+    """Words of a command-line flag, each checked against the vocabulary. Raises UnknownNameError for one that
+    is not known."""
     words = [word for text in texts for word in text.replace(",", " ").split()]
     for word in words:
         if word not in vocabulary:
@@ -82,7 +84,7 @@ def _words(texts: Iterable[str], vocabulary: tuple[str, ...]) -> frozenset[str]:
 
 
 def _group(model: RecommenderSpec, text: str) -> tuple[int, ...]:
-    """Tables of one group, by name, class or number."""
+    """Table numbers of one group, given names of tables, names of classes or numbers."""
     names = {name: number for number, name in enumerate(model.table_names)}
     starts = dict.fromkeys(one.name for one in model.classes)
     tables: list[int] = []
@@ -107,7 +109,8 @@ def _group(model: RecommenderSpec, text: str) -> tuple[int, ...]:
 def covered_options(
     question: RecommenderQuestion, restrictions: ShardingRestrictions, sharding: Sharding | None = None
 ) -> PricedOptions:
-    """Prices of all options that a search within these restrictions covers, and of a given sharding's options."""
+    """Prices of all sharding options that a search within these restrictions covers, and of the options of a
+    given sharding."""
     class_of_table = question.model.class_of_table
     required = [
         (class_of_table[table], word.option)

@@ -21,7 +21,7 @@ from cost_models.recommender.caching import CachedTables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
-    """Contents of a cache."""
+    """Number of rows of each embedding table in a GPU cache, with bytes and hit rate."""
 
     rows: Array
     """(C,) whole rows of each table of a class."""
@@ -35,7 +35,7 @@ class Filling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillingOrder:
-    """Steps S of rows, in the order in which they enter a growing cache."""
+    """Order in which embedding rows enter a growing GPU cache, as S steps of rows."""
 
     tables: CachedTables
     step_class: Ints
@@ -47,27 +47,27 @@ class FillingOrder:
     """(S + 1,) share of all accesses that they serve."""
 
     def hits(self, capacity: npt.ArrayLike) -> Array:
-        """Upper bound on the hits of a cache of a capacity in bytes, with rows cut into parts."""
+        """Upper bound on the hit rate of a cache of this many bytes, as if rows were divisible."""
         return np.interp(np.asarray(capacity, np.float64), self.bytes_up_to, self.hits_up_to)
 
     def bytes_for(self, share: npt.ArrayLike) -> Array:
-        """Lower bound on the bytes of a cache with a share of hits, with rows cut into parts."""
+        """Lower bound on the bytes of a cache with this hit rate, as if rows were divisible."""
         rising = np.concatenate(([True], np.diff(self.hits_up_to) > 0))
         return np.interp(np.asarray(share, np.float64), self.hits_up_to[rising], self.bytes_up_to[rising])
 
     def fill(self, capacity: float) -> Filling:
-        """Whole rows that a cache of a capacity in bytes holds."""
+        """Rows of each table for a cache of this many bytes."""
         step, part = self._at(capacity)
         return self._filling(step, np.floor(part * (1 + 1e-12)), float(self.hits(capacity)))
 
     def smallest(self, share: float) -> Filling:
-        """The whole rows of the smallest cache with this share of hits."""
+        """Rows of each table for the smallest cache with this hit rate."""
         least_bytes = float(self.bytes_for(share))
         step, part = self._at(least_bytes)
         return self._filling(step, np.ceil(part * (1 - 1e-12)), share)
 
     def _at(self, capacity: float) -> tuple[int, float]:
-        """The first step that does not fit whole, and the number of its rows that fit."""
+        """The first step that does not fit fully, and the number of rows of the step that fit."""
         step = int(np.searchsorted(self.bytes_up_to, capacity, side="right")) - 1
         if step >= len(self.step_class):
             return step, 0.0
@@ -91,7 +91,7 @@ class FillingOrder:
 
 
 def filling_order(tables: CachedTables) -> FillingOrder:
-    """The order of all rows by hits per byte."""
+    """Sort the rows of all tables by hits per byte, best first."""
     classes = range(len(tables.counts))
     lengths = [len(tables.curves[one].rows) for one in classes]
     step_class = np.repeat(np.array(classes, np.int64), lengths)
@@ -112,7 +112,8 @@ def filling_order(tables: CachedTables) -> FillingOrder:
 
 
 def one_share(tables: CachedTables, capacity: float) -> Filling:
-    """The cache that holds the same share of every table's rows, as one load factor does; its bound is its own hits."""
+    """Cache that holds the same share of rows of every table, as with a single load factor; `bound` is its hit
+    rate."""
     share = min(1.0, capacity / tables.cached_whole_bytes)
     rows = np.floor(share * tables.rows)
     hits = tables.hits(rows)

@@ -40,7 +40,7 @@ _DENSE_BYTES = 4.0
 
 
 class ServingQuestion(Spec):
-    """A recommender that is served on a cluster."""
+    """A recommender to serve on a cluster with an embedding cache on each GPU, and batch sizes to price."""
 
     model: RecommenderSpec
     cluster: ClusterSpec
@@ -62,7 +62,7 @@ class ServingQuestion(Spec):
 
     @property
     def server(self) -> Server:
-        """The server that answers."""
+        """Serving hardware and rates of the question, for the latency model."""
         return Server(
             cluster=self.cluster,
             constants=self.embedding,
@@ -73,12 +73,12 @@ class ServingQuestion(Spec):
 
     @property
     def tables(self) -> CachedTables:
-        """The tables as the cache sees them."""
+        """Embedding tables of the model with access curves, bytes and cache policy."""
         return cached_tables(self.model, ELEMENT_BYTES[self.table_dtype], self.policy)
 
     @property
     def most_bytes(self) -> float:
-        """Bytes of a GPU available to the cache."""
+        """Bytes of GPU memory left for the cache, beside the reserve and the dense network."""
         gpu = self.cluster.gpu
         reserve = (
             WORKSPACE if self.cluster.memory_reserve is None else self.cluster.memory_reserve * gpu.memory
@@ -87,7 +87,7 @@ class ServingQuestion(Spec):
 
 
 class ServingPlan(Spec):
-    """Rows of each table that every GPU caches, and the hits they give."""
+    """Number of rows of each table that every GPU caches, with cache size and hit rate."""
 
     kind: Literal["serving-plan"] = "serving-plan"
     schema_version: Literal[1] = 1
@@ -103,14 +103,15 @@ class ServingPlan(Spec):
 
     @property
     def rows(self) -> Array:
-        """(C,) rows of each table."""
+        """Cached rows of each table, by class of tables, (C,)."""
         return np.array(self.cached_rows, np.float64)
 
 
 def with_rates(
     question: ServingQuestion, *, stack: str | None = None, profile: str | HardwareProfile | None = None
 ) -> ServingQuestion:
-    """The question with what the nearest profiles say of its cluster and of a stack's lookups.
+    """Copy of the question with measured rates from the nearest profiles of the cluster and of the stack's
+    lookups.
 
     The stack is our own on CPUs, TorchRec on clusters unless said. Raises UnknownNameError.
     """
@@ -137,7 +138,8 @@ def with_rates(
 def plan_cache(
     question: ServingQuestion, *, cache_bytes: float | None = None, hits: float | None = None
 ) -> ServingPlan:
-    """Fill a cache of a size (default: the GPU's room), or find the smallest cache with a share of hits.
+    """Plan a cache of a given size (by default all free GPU memory), or the smallest cache with a given hit
+    rate.
 
     Raises:
         InfeasibleError: it is larger than a GPU has room for, or the tables larger than host memory.
@@ -167,7 +169,7 @@ def plan_cache(
 
 
 def scaled(plan: ServingPlan, share: float) -> ServingPlan:
-    """The plan of a model whose tables, cache and host memory are all this share of its own.
+    """Plan for a smaller model, with tables, cache and host memory scaled by `share`.
 
     Raises:
         InputError: a table has a recorded histogram, which tells of its own rows alone.
@@ -189,7 +191,7 @@ def scaled(plan: ServingPlan, share: float) -> ServingPlan:
 
 
 def require_host(question: ServingQuestion) -> None:
-    """Raises InfeasibleError where host memory has to hold all tables and is too small."""
+    """Raise InfeasibleError if host memory must hold all tables and is too small."""
     room, needs = usable_host_memory(question.cluster), question.tables.bytes
     if question.drive_rate is None and room and needs > room:
         raise InfeasibleError(
@@ -199,7 +201,8 @@ def require_host(question: ServingQuestion) -> None:
 
 
 def rows_on_host(question: ServingQuestion) -> Array:
-    """(C,) rows of each table in host memory, the hottest; all rows where the host's memory is unknown."""
+    """Hottest rows of each table that host memory holds, (C,); all rows without drives, or if the size of host
+    memory is unknown."""
     tables = cached_tables(question.model, ELEMENT_BYTES[question.table_dtype])
     room = usable_host_memory(question.cluster)
     if question.drive_rate is None or not room or tables.bytes <= room:
@@ -208,7 +211,7 @@ def rows_on_host(question: ServingQuestion) -> Array:
 
 
 def latencies(question: ServingQuestion, filling: Filling | ServingPlan) -> Served:
-    """Latency of every batch of the question with these rows cached."""
+    """Latency of every batch size of the question, with these rows cached."""
     return served(
         question.tables,
         np.asarray(filling.rows),
@@ -219,17 +222,18 @@ def latencies(question: ServingQuestion, filling: Filling | ServingPlan) -> Serv
 
 
 def save_serving_plan(plan: ServingPlan, path: str | Path) -> None:
-    """Write a plan file whole or not at all. Raises InputError."""
+    """Write a serving plan to a file, completely or not at all. Raises InputError."""
     write_plan(path, plan_yaml(_HEADER, plan.model_dump(mode="json")))
 
 
 def load_serving_plan(path: str | Path) -> ServingPlan:
-    """Read a plan file. Raises InputError: missing, no such plan, cut short or inconsistent."""
+    """Read a serving plan from a file. Raises InputError: missing, no such plan, cut short or inconsistent."""
     return serving_plan_in(read_document(path))
 
 
 def serving_plan_in(document: Document) -> ServingPlan:
-    """The plan in a file that was read, and raises as that."""
+    """Validate a document that was read from a file as a serving plan. Raises InputError as `load_serving_plan`
+    does."""
     check_kind(document, ServingPlan)
     require_ended(document)
     plan = validate(document, ServingPlan)

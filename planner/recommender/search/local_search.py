@@ -27,7 +27,7 @@ EVEN = 1e-3
 
 
 class Insertion(NamedTuple):
-    """A way to hold a unit, with the score it would leave."""
+    """Option row and places for a unit (a table, or tables that share a GPU), with the resulting score."""
 
     score: float
     row: int
@@ -35,7 +35,8 @@ class Insertion(NamedTuple):
 
 
 class State:
-    """Rows and places of the units that are placed so far; `row` is −1 for those that are not."""
+    """Current assignment of units (tables or groups) to option rows and places in local search; `row` is −1 for
+    units not placed."""
 
     def __init__(self, problem: Problem, scale: float) -> None:
         self.problem = problem
@@ -61,53 +62,53 @@ class State:
         self.host = problem.base_host.copy()
 
     def load(self, placement: Placement) -> None:
-        """Take over a placement of all units, its sums taken afresh."""
+        """Replace the assignment by a full placement, and recompute all sums."""
         self.row, self.places = placement.row.copy(), list(placement.places)
         use = use_of(self.problem, placement)
         self.use = np.concatenate([use.load / self.scale, use.full], axis=1)
         self.host = use.host
 
     def keep_to(self, rows: Ints) -> None:
-        """Restrict units to these rows from now on; a class without any keeps all its rows."""
+        """Restrict units to these option rows from now on; a class without any of the rows keeps all."""
         kept_rows = [own[np.isin(own, rows)] for own in self.rows]
         self.rows = [few if len(few) else own for few, own in zip(kept_rows, self.rows, strict=True)]
 
     @property
     def placement(self) -> Placement:
-        """The current placement."""
+        """Copy of the current assignment as a placement."""
         return Placement(self.row.copy(), tuple(self.places))
 
     @property
     def score(self) -> float:
-        """Objective plus penalties for overfull memory and unevenness."""
+        """Objective of the current assignment, plus penalties for overfull memory and uneven load."""
         return float(self._scores(self.use[None], self.host[None])[0])
 
     @property
     def stage_seconds(self) -> Array:
-        """(K,) length of each stage, in `scale`."""
+        """(K,) length of each stage, in units of `scale`."""
         lengths: Array = np.maximum(self.use[:, self.loads].max(axis=0), self.stage_floors)
         return lengths
 
     @property
     def full(self) -> Array:
-        """(G,) share of each GPU's memory that is filled at its fullest moment."""
+        """(G,) share of each GPU's memory that is filled, at the fullest moment of the step."""
         filled: Array = self.use[:, self.moments].max(axis=1)
         return filled
 
     def over(self, use: Array) -> Array:
-        """(..., K + M) numbers of GPUs → (...) share by which their fullest moment is too full."""
+        """Share by which GPUs exceed their memory at the fullest moment, (..., K + M) → (...)."""
         excess: Array = np.maximum(use[..., self.moments].max(axis=-1) - 1, 0)
         return excess
 
     def _scores(self, use: Array, host: Array) -> Array:
-        """(n,) scores of n uses (n, G, K + M) and hosts (n, N)."""
+        """(n,) scores of n candidate assignments, given GPU loads (n, G, K + M) and host memory (n, N)."""
         stages = np.maximum(use[..., self.loads].max(axis=-2), self.stage_floors).sum(axis=-1)
         over = self.over(use).sum(axis=-1) + np.maximum(host - 1, 0).sum(axis=-1)
         scores: Array = stages + OVERFULL * over + EVEN * np.square(use).mean(axis=-2).sum(axis=-1)
         return scores
 
     def add(self, unit: int, row: int, places: tuple[int, ...], sign: int = 1) -> None:
-        """Place a unit, or with `sign` −1 take it away."""
+        """Place a unit in an option row at the given places, or with `sign` −1 remove it."""
         self.use += sign * self.everywhere[row]
         self.host += sign * self.problem.everywhere_host[row]
         for place in places:
@@ -118,13 +119,14 @@ class State:
         self.row[unit], self.places[unit] = (row, places) if sign > 0 else (-1, ())
 
     def remove(self, unit: int) -> tuple[int, tuple[int, ...]]:
-        """Take a unit away; returns its row and places."""
+        """Remove a unit from its places; returns the option row and places it had."""
         was = int(self.row[unit]), self.places[unit]
         self.add(unit, *was, sign=-1)
         return was
 
     def insertion(self, unit: int, only_rows: Ints | None = None) -> Insertion:
-        """The best way to hold a unit that is not placed, each shard put where it adds least in turn."""
+        """Best option row and places for a unit not placed yet, with each shard in turn put where the cost
+        grows least."""
         problem = self.problem
         rows = self.rows[problem.unit_class[unit]] if only_rows is None else only_rows
         use = self.use + self.everywhere[rows][:, None]
@@ -145,7 +147,8 @@ class State:
     def _put(
         self, rows: Ints, active: Ints, use: Array, host: Array, places: Ints, nth: int, *, on_nodes: bool
     ) -> None:
-        """Put the nth shard of the active rows where it adds least; `use`, `host` and `places` change."""
+        """Put the nth shard of several candidate option rows where the cost grows least; `use`, `host` and
+        `places` change."""
         problem = self.problem
         shard, shard_host = self.shard[rows], problem.shard_host[rows]
         node = self.node_of_gpu
@@ -174,7 +177,7 @@ class State:
 
 
 def greedy(problem: Problem, scale: float) -> Placement:
-    """Each unit in turn, in the row and the places that add least."""
+    """Greedy placement, in which each unit, largest first, takes the option row and places that cost least."""
     state = State(problem, scale)
     for unit in np.argsort(-_sizes(state)[problem.unit_class], kind="stable").tolist():
         best = state.insertion(unit)
@@ -183,7 +186,8 @@ def greedy(problem: Problem, scale: float) -> Placement:
 
 
 def place_units(problem: Problem, scale: float, row_counts: Ints) -> Placement:
-    """Units in rows as often as `row_counts` (R,) says, largest shards first, each shard where it adds least."""
+    """Place units with a given number per option row, `row_counts` (R,), largest shards first, each shard where
+    the cost grows least."""
     state = State(problem, scale)
     row_of_unit = np.concatenate(
         [np.repeat(state.rows[one], row_counts[state.rows[one]]) for one in range(len(problem.members))]
@@ -196,13 +200,14 @@ def place_units(problem: Problem, scale: float, row_counts: Ints) -> Placement:
 
 
 def _row_sizes(state: State) -> Array:
-    """(R,) what a shard of each row takes of a GPU; rows without shards come first, as they load all GPUs alike."""
+    """(R,) load of one shard of each option row, as a sort key; infinite for rows without shards, which load
+    all GPUs alike."""
     sizes = state.shard.max(axis=1) + 1e-3 * state.shard.sum(axis=1)
     return np.where(state.problem.shards > 0, sizes, np.inf)
 
 
 def _sizes(state: State) -> Array:
-    """(C,) least that a unit of each class takes of all GPUs together."""
+    """(C,) least total load of a unit of each class, summed over GPUs."""
     problem = state.problem
     total = state.everywhere.sum(axis=1) * problem.gpus
     total = total + (state.shard.sum(axis=1) * problem.shards * problem.span)
@@ -228,7 +233,7 @@ def improve(
     target: float,
     stop: Callable[[], bool],
 ) -> Placement:
-    """The best placement found in at most `rounds` rounds, starting from `state`.
+    """Improve a placement by local search for at most `rounds` rounds, and return the best found.
 
     Ends early at `target` (in `scale`), or after as many rounds as `patience` without a better one.
     """
@@ -253,14 +258,15 @@ def improve(
 
 
 def _descend(state: State, random: np.random.Generator, stop: Callable[[], bool]) -> None:
-    """Moves from GPUs that end stages until none helps."""
+    """Relieve the GPUs that determine stage lengths by local moves until no move helps."""
     while not stop():
         if not any(_relieve_gpu(state, gpu, random) for gpu in _busiest(state)):
             return
 
 
 def _busiest(state: State) -> list[int]:
-    """GPUs that determine a stage's length, the longest stage's first, after an overfull GPU."""
+    """GPUs that determine the length of a stage, longest stage first, preceded by the fullest GPU if its memory
+    overflows."""
     longest = state.use[:, state.loads].argmax(axis=0)
     by_length = np.argsort(-state.stage_seconds, kind="stable")
     ends = [int(longest[k]) for k in by_length.tolist() if state.use[longest[k], k] > state.stage_floors[k]]
@@ -270,7 +276,7 @@ def _busiest(state: State) -> list[int]:
 
 
 def _relieve_gpu(state: State, gpu: int, random: np.random.Generator) -> bool:
-    """Take load off a GPU by moving, swapping or repacking one of its units; returns whether that helped."""
+    """Move, swap or repack the units of a GPU until one change lowers the score; returns whether one did."""
     units = _units_on_gpu(state, gpu)
     if not len(units):
         return False
@@ -286,7 +292,7 @@ def _relieve_gpu(state: State, gpu: int, random: np.random.Generator) -> bool:
 
 
 def _units_on_gpu(state: State, gpu: int) -> list[int]:
-    """Units that have a place on a GPU, or load all."""
+    """Units with a shard on a GPU or its node, or without places, which load all GPUs."""
     node, on_nodes = gpu // state.problem.gpus_per_node, state.problem.on_nodes
     units = []
     for unit, (row, places) in enumerate(zip(state.row.tolist(), state.places, strict=True)):
@@ -296,7 +302,8 @@ def _units_on_gpu(state: State, gpu: int) -> list[int]:
 
 
 def _swap(state: State, gpu: int, random: np.random.Generator) -> bool:
-    """Swap a shard of this GPU with one of another, the best of those tried, if it helps."""
+    """Swap a shard of this GPU with a shard of another GPU if that lowers the score, trying the best pairs;
+    returns whether it did."""
     problem = state.problem
     single = [
         unit
@@ -332,7 +339,7 @@ def _swap(state: State, gpu: int, random: np.random.Generator) -> bool:
 
 
 def _swapped(state: State, own_unit: int, gpu: int, candidate: tuple[int, int], score_before: float) -> bool:
-    """Swap two shards; undone unless it helps."""
+    """Swap two shards and keep the swap only if the score falls; returns whether it was kept."""
     other_unit, place = candidate
     if place in state.places[own_unit] or gpu in state.places[other_unit]:
         return False
@@ -353,7 +360,7 @@ def _with_place_changed(places: tuple[int, ...], old: int, new: int) -> tuple[in
 
 
 def _longest_elsewhere(state: State, gpu: int) -> Array:
-    """(G, K) longest load of each stage among GPUs other than `gpu` and the row's GPU."""
+    """(G, K) longest load of each stage, for each GPU g over all GPUs except `gpu` and g."""
     loads = state.use[:, state.loads].copy()
     loads[gpu] = -np.inf
     order = np.argsort(-loads, axis=0, kind="stable")
@@ -366,7 +373,8 @@ def _longest_elsewhere(state: State, gpu: int) -> Array:
 
 
 def _kick(state: State, random: np.random.Generator) -> None:
-    """Take units out, at least one from a GPU that ends a stage, and put them back, largest first."""
+    """Remove some random units, including one from a GPU that determines a stage's length, and reinsert them,
+    largest first."""
     number = min(int(random.integers(2, KICKED + 1)), len(state.row))
     busy = _busiest(state)
     units_on_busy = _units_on_gpu(state, int(random.choice(busy))) if busy else []
@@ -392,7 +400,8 @@ WORTH = 1e-9
 
 
 def repack(state: State, gpu: int, random: np.random.Generator) -> bool:
-    """Redistribute the shards of this GPU and another, where that improves the score."""
+    """Redistribute the shards on this GPU and one partner GPU if that lowers the score; returns whether it
+    did."""
     problem = state.problem
     partners = [other for other in range(problem.gpus) if other != gpu]
     if state.hosts:
@@ -447,13 +456,14 @@ def _repack_pair(
 
 
 def _without_shard_on(units: list[int], excluded: list[int] | None) -> list[int]:
-    """Units that have no shard there: slices of a table lie apart."""
+    """Units outside `excluded`, the units with a shard on the other GPU; slices of a table must lie on
+    different GPUs."""
     return [unit for unit in units if unit not in excluded] if excluded else units
 
 
 def _ways(own_counts: Ints, partner_counts: Ints, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """Rows that may move, and (W, rows) numbers of shards of each that the first GPU gains; the first way moves
-    nothing."""
+    """Option rows whose shards may move between two GPUs, and (W, rows) shards of each row that the first GPU
+    gains; the first way moves nothing."""
     room, spans = WAYS, {}
     for index in random.permutation(len(own_counts)).tolist():
         reach = max((room - 1) // 2, 1)

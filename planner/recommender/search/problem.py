@@ -40,7 +40,8 @@ FULL = 1 + 1e-8
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Problem:
-    """Units to place, the rows of each class, and loads of tables with fixed places."""
+    """Optimization problem of a sharding search, with units to place, their option rows, and loads of tables
+    placed already."""
 
     priced: PricedOptions
     members: tuple[tuple[tuple[int, ...], ...], ...]
@@ -82,57 +83,59 @@ class Problem:
 
     @property
     def gpus(self) -> int:
-        """G"""
+        """Number of GPUs, G."""
         return self.priced.gpus
 
     @property
     def gpus_per_node(self) -> int:
-        """GPUs of a node; the last node may have fewer."""
+        """Number of GPUs in a node; the last node may have fewer."""
         return self.priced.gpus_per_node
 
     @property
     def nodes(self) -> int:
-        """N"""
+        """Number of nodes, N."""
         return -(-self.gpus // self.gpus_per_node)
 
     @property
     def node_of_gpu(self) -> Ints:
-        """(G,)"""
+        """Index of each GPU's node, (G,)."""
         return np.arange(self.gpus) // self.gpus_per_node
 
     @property
     def counts(self) -> Ints:
-        """(C,) units of each class."""
+        """Number of units in each class, (C,)."""
         return np.array([len(units) for units in self.members], dtype=np.int64)
 
     @property
     def units(self) -> list[tuple[int, ...]]:
-        """(U,) tables of each unit."""
+        """Table numbers of each unit, (U,)."""
         return [unit for units in self.members for unit in units]
 
     @property
     def span(self) -> Ints:
-        """(R,) GPUs that a shard of each row loads at least: the last node may be smaller."""
+        """Least number of GPUs that a shard of each option row loads, (R,); rows over nodes count the last
+        node, which may be smaller."""
         return np.where(self.on_nodes, self.gpus - (self.nodes - 1) * self.gpus_per_node, 1)
 
     @property
     def nodes_matter(self) -> bool:
-        """Whether costs depend on which GPUs share a node."""
+        """Whether the cost of a placement depends on which GPUs share a node."""
         hosted = bool(self.shard_host.any())
         return self.nodes > 1 and (bool(self.on_nodes.any()) or hosted)
 
     def rows_of(self, class_index: int) -> Ints:
-        """Rows of a class."""
+        """Indices of the option rows of one class of units."""
         return np.flatnonzero(self.row_class == class_index)
 
     @property
     def mean_load(self) -> Array:
-        """(R, K) what a unit in each row adds to the mean load of a GPU, at least."""
+        """Least seconds that a unit in each option row adds to the mean load of a GPU, (R, K)."""
         return self.everywhere_load + self.shard_load * (self.shards * self.span / self.gpus)[:, None]
 
     @property
     def least_stages(self) -> Array:
-        """(K,) least length of each stage by itself: all units in the rows that load it least."""
+        """Lower bound on the length of each stage, (K,), with all units in the option rows that load the stage
+        least."""
         lengths_so_far, mean = self.base_load.mean(axis=0), self.mean_load
         for class_index, count in enumerate(self.counts.tolist()):
             lengths_so_far = lengths_so_far + count * mean[self.rows_of(class_index)].min(axis=0)
@@ -140,7 +143,7 @@ class Problem:
         return lengths
 
     def with_rows(self, rows: Ints) -> Problem:
-        """The problem with some of its rows; each class must keep one."""
+        """Copy of the problem with a subset of option rows; each class must keep at least one."""
         arrays = (
             "row_class",
             "shards",
@@ -154,13 +157,13 @@ class Problem:
         return replace(self, picks=tuple(self.picks[row] for row in rows.tolist()), **selected)
 
     def value(self, load_GK: Array) -> float:
-        """The objective at these loads."""
+        """Objective in seconds for given loads (G, K)."""
         return float(np.maximum(load_GK.max(axis=0), self.stage_floors).sum() + self.fixed)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Row of every unit and the places of its shards."""
+    """Option row of every unit, and the GPUs or nodes of the unit's shards."""
 
     row: Ints
     """(U,)"""
@@ -170,7 +173,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Seconds and bytes that a placement of tables costs each GPU and host."""
+    """Load of each GPU, and filled share of GPU and host memory, under a placement of tables."""
 
     load: Array
     """(G, K)"""
@@ -181,12 +184,12 @@ class Use:
 
     @property
     def fits(self) -> bool:
-        """Whether no memory is more than full."""
+        """Whether no memory is overfull."""
         return bool(self.full.max() <= FULL and self.host.max(initial=0.0) <= FULL)
 
 
 def use_of(problem: Problem, placement: Placement) -> Use:
-    """Loads and memory of a placement, summed over units."""
+    """Loads and filled memory of a placement, summed over all units."""
     row = placement.row
     load = problem.base_load + problem.everywhere_load[row].sum(axis=0)
     full = problem.base_full + problem.everywhere_full[row].sum(axis=0)
@@ -203,14 +206,15 @@ def use_of(problem: Problem, placement: Placement) -> Use:
 
 
 def gpus_of(problem: Problem, row: int, place: int) -> slice:
-    """GPUs that a shard of a row loads where it lies at `place`."""
+    """Slice of GPUs that a shard loads at `place`, which is a node or a GPU depending on the option row."""
     if not problem.on_nodes[row]:
         return slice(place, place + 1)
     return slice(place * problem.gpus_per_node, (place + 1) * problem.gpus_per_node)
 
 
 def undominated(shards: Ints, on_nodes: Ints, shard: Array, everywhere: Array) -> Ints:
-    """Rows that no other row replaces: one with as many shards that needs no more of any resource.
+    """Indices of option rows that no other row dominates. Another row dominates with as many shards (or none)
+    and no more of any resource.
 
     Of equal rows the first stays. `shard` and `everywhere` are (R, resources).
     """
@@ -223,12 +227,12 @@ def undominated(shards: Ints, on_nodes: Ints, shard: Array, everywhere: Array) -
 
 
 def no_option_left_error(priced: PricedOptions, tables: Sequence[int]) -> InputError:
-    """The error to raise where restrictions leave a table without an option."""
+    """The error for restrictions that leave a table without any sharding option."""
     return InputError(f"restrictions leave no way to hold {priced.name_of(tables[0])}")
 
 
 def does_not_fit_error(priced: PricedOptions, rows: Ints, table: int) -> DoesNotFitError:
-    """The error to raise where none of the rows of `priced` holds a table."""
+    """The error for a table that fits in none of the priced options `rows`."""
     free = _free(priced)
     device = _worst_moment(priced, rows)
     host = _fullest_host(priced, rows)
@@ -248,14 +252,15 @@ def does_not_fit_error(priced: PricedOptions, rows: Ints, table: int) -> DoesNot
 
 
 def _fullest_host(priced: PricedOptions, rows: Ints) -> Array:
-    """Host memory that a table in each row takes of the fullest node, with shards spread evenly."""
+    """(rows,) bytes of host memory that a table takes on the fullest node in each option, with shards spread
+    evenly."""
     nodes = -(-priced.gpus // priced.gpus_per_node)
     shards = -(-priced.shards[rows] // nodes)
     return priced.everywhere_host_bytes[rows] + shards * priced.shard_host_bytes[rows]
 
 
 def no_room_error(problem: Problem) -> DoesNotFitError:
-    """The error to raise where tables fit one by one and not together."""
+    """The error for tables that fit one by one but not together."""
     priced = problem.priced
     needed = (
         problem.everywhere_full * problem.gpus + problem.shard_full * (problem.shards * problem.span)[:, None]
@@ -282,7 +287,8 @@ def no_room_error(problem: Problem) -> DoesNotFitError:
 
 
 def _needed(problem: Problem, least_bytes: float, gpu_bytes: float, moment: int) -> str:
-    """Least memory of all tables and the memory available, in words: of GPUs, or where these suffice, of hosts, too."""
+    """Text that compares the least memory of all tables with the memory of GPUs, and with GPUs and hosts
+    together where GPUs suffice for the part that must lie there."""
     gpu_memory = format_bytes(gpu_bytes)
     if least_bytes > gpu_bytes or not problem.priced.host_memory:
         return f"{format_bytes(least_bytes)} or more; GPUs have {gpu_memory}"
@@ -298,12 +304,12 @@ def _needed(problem: Problem, least_bytes: float, gpu_bytes: float, moment: int)
 
 
 def _free(priced: PricedOptions) -> float:
-    """Device memory left for tables at the fullest moment."""
+    """Bytes of GPU memory left for tables at the fullest moment."""
     return float(priced.device_memory - priced.fixed_bytes.max())
 
 
 def _worst_moment(priced: PricedOptions, rows: Ints) -> Array:
-    """(rows,) bytes that a table needs of a GPU's `_free`, at the moment when least is left."""
+    """Bytes of a GPU's free memory that a table needs in each option, at the tightest moment, (rows,)."""
     shard = np.where(priced.shards[rows][:, None] > 0, priced.shard_bytes[rows], 0.0)
     needed = priced.everywhere_bytes[rows] + shard + priced.fixed_bytes - priced.fixed_bytes.max()
     worst: Array = needed.max(axis=1)
@@ -311,7 +317,7 @@ def _worst_moment(priced: PricedOptions, rows: Ints) -> Array:
 
 
 def _table_bytes(priced: PricedOptions, rows: Ints) -> float:
-    """Bytes of the table that `rows` are options of, held whole where it has such an option."""
+    """Bytes of a table, held whole if the options include that, else in the first of the options `rows`."""
     class_rows = np.flatnonzero(priced.table_class == priced.table_class[rows[0]])
     whole_rows = [at for at in class_rows.tolist() if priced.options[at] == Option("whole")]
     chosen_row = (whole_rows or rows.tolist())[:1]
@@ -319,7 +325,8 @@ def _table_bytes(priced: PricedOptions, rows: Ints) -> float:
 
 
 def _remedies(priced: PricedOptions, rows: Ints, device: Array, host: Array, free: float) -> list[str]:
-    """Remedies that would hold the table: another host, a larger device, more GPUs, slices of its columns."""
+    """Texts of remedies with which a table would fit, such as host memory, a larger GPU, more GPUs or column
+    slices."""
     forms = [priced.options[row] for row in rows.tolist()]
     words: list[str] = []
     hosted = [at for at, option in enumerate(forms) if option.tier == "host" and device[at] <= free]
@@ -349,7 +356,8 @@ Unit = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    """Ways to hold a unit; resources are loads of K stages, and shares of device memory at M moments and of hosts."""
+    """Candidate options for units, with the resources of each (loads of K stages, shares of GPU memory at M
+    moments, host memory)."""
 
     picks: tuple[tuple[int, ...], ...]
     shards: Ints
@@ -365,7 +373,7 @@ class _Rows:
     nodes: int
 
     def select(self, rows: Ints) -> _Rows:
-        """Some of the rows."""
+        """Copy with only the given option rows."""
         return _Rows(
             picks=tuple(self.picks[row] for row in rows.tolist()),
             shards=self.shards[rows],
@@ -379,11 +387,11 @@ class _Rows:
 
     @property
     def best(self) -> _Rows:
-        """Rows that none of the others replaces."""
+        """Option rows that no other row dominates."""
         return self.select(undominated(self.shards, self.on_nodes, self.shard, self.everywhere))
 
     def fitting(self, filled: Array) -> _Rows:
-        """Rows that fit beside `filled`, the (M + 1) shares of memories filled already."""
+        """Option rows that still fit in memory, given `filled`, the (M + 1) shares filled already."""
         memories = slice(self.moments.start, None)
         shards = np.repeat(np.minimum(self.shards, 1)[:, None], len(filled), axis=1)
         shards[:, -1] = -(-self.shards // self.nodes)  # of the node that has most of them, spread evenly
@@ -393,7 +401,7 @@ class _Rows:
 
 
 def pose(priced: PricedOptions, objective: Objective, restrictions: ShardingRestrictions) -> Problem:
-    """The problem of these prices, this objective and these restrictions.
+    """Build the optimization problem of a sharding search from prices, objective and restrictions.
 
     Raises:
         InputError: restrictions that contradict the prices or one another.
@@ -425,7 +433,7 @@ def pose(priced: PricedOptions, objective: Objective, restrictions: ShardingRest
 
 
 def limited(priced: PricedOptions, restrictions: ShardingRestrictions) -> PricedOptions:
-    """Prices with the memories that restrictions leave."""
+    """Copy of the prices with the memory limits of the restrictions."""
     device, host = restrictions.max_memory, restrictions.host_memory
     return replace(
         priced,
@@ -435,7 +443,7 @@ def limited(priced: PricedOptions, restrictions: ShardingRestrictions) -> Priced
 
 
 def _rows(priced: PricedOptions, objective: Objective) -> _Rows:
-    """A row for every priced option."""
+    """Candidate row for every priced option, with resources as the objective counts them."""
     on_nodes = np.array([option.form == "node-row" for option in priced.options])
     nodes = -(-priced.gpus // priced.gpus_per_node)
 
@@ -460,14 +468,14 @@ def _rows(priced: PricedOptions, objective: Objective) -> _Rows:
 
 
 def _share(filled: Array, limit: float) -> Array:
-    """Share of a memory; infinite where something needs a memory that is not there."""
+    """Filled share of a memory; infinite if bytes are needed and the memory does not exist."""
     return filled / limit if limit > 0 else np.where(filled > 0, np.inf, 0.0)
 
 
 def _fixed(
     priced: PricedOptions, table_class: Ints, restrictions: ShardingRestrictions
 ) -> dict[int, tuple[int, tuple[int, ...]]]:
-    """Row of `priced` and places (() where they are free) of every table that restrictions fix."""
+    """Priced option (row) and places of every table that restrictions fix; places are () where free."""
     fixed: dict[int, tuple[int, tuple[int, ...]]] = {}
     for word in restrictions.fixed:
         if not restrictions.allows(word.option):
@@ -505,8 +513,8 @@ def _checked_places(priced: PricedOptions, table: int, row: int, at: tuple[int, 
 
 
 def _base(priced: PricedOptions, rows: _Rows, preplaced: dict[int, tuple[int, tuple[int, ...]]]) -> Array:
-    """(G, K + M + 1) loads and filled shares before any unit is placed; the last column is the host of the GPU's
-    node."""
+    """Loads and filled memory shares before any unit is placed, (G, K + M + 1); the last column is the host
+    memory of the GPU's node."""
     per_node = priced.gpus_per_node
     base = np.zeros((priced.gpus, rows.shard.shape[1]))
     base[:, rows.moments] = _share(priced.fixed_bytes, priced.device_memory)
@@ -526,7 +534,7 @@ def _base(priced: PricedOptions, rows: _Rows, preplaced: dict[int, tuple[int, tu
 def _table_classes(
     table_class: Ints, preplaced: dict[int, tuple[int, tuple[int, ...]]], restrictions: ShardingRestrictions
 ) -> dict[tuple[int, int], list[Unit]]:
-    """Free tables by their class and fixed row (−1: none)."""
+    """Tables without given places, grouped by class and fixed option row (−1 if not fixed)."""
     grouped = {table for group in restrictions.together for table in group}
     tables: dict[tuple[int, int], list[Unit]] = defaultdict(list)
     for table, class_index in enumerate(table_class.tolist()):
@@ -544,7 +552,7 @@ def _whole_table_options(
     group: Unit,
     least_filled: Array,
 ) -> _Rows:
-    """Ways to hold tables whole on one GPU: an option of each, put together table by table."""
+    """Option rows for tables that must lie whole on one GPU, which combine one option of each table."""
     is_whole = np.array([option.form == "whole" for option in priced.options]) & allowed.astype(bool)
     joined: _Rows | None = None
     for table in group:
@@ -581,7 +589,7 @@ def _joined(priced: PricedOptions, first: _Rows, second: _Rows) -> _Rows:
 
 
 def _option(priced: PricedOptions, rows: _Rows, row: int) -> object:
-    """The option that all tables of a row take; no option where they differ."""
+    """The sharding option that all tables of a unit take in this row; None if they differ."""
     options = {priced.options[pick] for pick in rows.picks[row]}
     return options.pop() if len(options) == 1 else None
 

@@ -29,7 +29,7 @@ DUAL_FEASIBLE = (1, 2, 3, 4)
 
 
 def weighted(terms: Iterable[tuple[pulp.LpVariable, float]]) -> pulp.LpAffineExpression:
-    """Σ coefficient · variable."""
+    """Linear expression Σ coefficient · variable."""
     coefficients: dict[pulp.LpVariable, float] = {}
     for variable, value in terms:
         if value:
@@ -38,7 +38,8 @@ def weighted(terms: Iterable[tuple[pulp.LpVariable, float]]) -> pulp.LpAffineExp
 
 
 class OptionsProgram:
-    """The program over options; `integer` makes variables integers, `shards` adds rows for large shards."""
+    """Integer program that counts units per sharding option, without places; `integer=False` relaxes it,
+    `shards` adds constraints for large shards."""
 
     def __init__(self, problem: Problem, scale: float, *, integer: bool = True, shards: bool = True) -> None:
         self.of = problem
@@ -69,39 +70,40 @@ class OptionsProgram:
         self.large_shards_lie_apart()
 
     def sum(self, coefficients: Array) -> pulp.LpAffineExpression:
-        """Σ coefficient · x over rows."""
+        """Linear expression Σ coefficient · x over option rows."""
         return weighted(zip(self.x, coefficients.tolist(), strict=True))
 
     def nothing_slower(self, seconds: float) -> None:
-        """Σ T[k] ≤ `seconds` less the fixed part."""
+        """Constrain the objective, Σ T[k] ≤ `seconds` less the fixed part."""
         limit = (seconds - self.of.fixed) / self.scale
         self.problem += pulp.lpSum(self.T) <= limit, "no_worse_than_known"
 
     def every_unit_is_held(self) -> None:
-        """Σ_r x[r] = units, for the rows of each class."""
+        """Constrain each class so that Σ_r x[r] equals its number of units."""
         for class_index, count in enumerate(self.counts.tolist()):
             rows = self.of.rows_of(class_index).tolist()
             self.problem += pulp.lpSum(self.x[row] for row in rows) == count, f"units_{class_index}"
 
     def everywhere_is_the_sum(self) -> None:
-        """E[k] = Σ_r everywhere[r, k] x[r]."""
+        """Constrain load on all GPUs alike, E[k] = Σ_r everywhere[r, k] x[r]."""
         for k, total in enumerate(self.E):
             self.problem += self.sum(self.everywhere[:, k]) - total == 0, f"everywhere_{k}"
 
     def stage_is_no_shorter_than_the_mean(self) -> None:
-        """T[k] ≥ mean load of a GPU."""
+        """Constrain stage lengths, T[k] ≥ mean load over GPUs."""
         mean = self.of.mean_load / self.scale
         for k, length in enumerate(self.T):
             excess = self.sum(mean[:, k]) - length
             self.problem += excess <= -float(self.base[:, k].mean()), f"mean_{k}"
 
     def stage_is_no_shorter_than_what_lies_there(self) -> None:
-        """T[k] ≥ E[k] + the most that given places load a GPU with."""
+        """Constrain stage lengths, T[k] ≥ E[k] + largest load of a GPU by tables with given places."""
         for k, (length, total) in enumerate(zip(self.T, self.E, strict=True)):
             self.problem += total - length <= -float(self.base[:, k].max()), f"there_{k}"
 
     def stage_is_no_shorter_than_a_shard(self) -> None:
-        """T[k] ≥ E[k] + shard[r, k] z[r], z[r] ≥ shards · x[r] / places: some GPU holds so many shards of a row."""
+        """Constrain stage lengths by large shards, T[k] ≥ E[k] + shard[r, k] z[r] with z[r] ≥ shards · x[r] /
+        places, as some GPU holds at least the mean number of shards of a row."""
         of = self.of
         places = np.where(of.on_nodes, of.nodes, of.gpus)
         large = (of.shards > 0)[:, None] & (self.shard > SMALL * of.least_stages / self.scale)
@@ -135,14 +137,14 @@ class OptionsProgram:
                     self.problem += excess <= -float(base_load[k]), f"shard_{class_index}_{number}_{k}"
 
     def _most_on_a_gpu(self, row: int, places: int, count: int) -> pulp.LpVariable:
-        """z[r]"""
+        """Add the variable z[r], a lower bound on the most shards of a row on one GPU."""
         shards = int(self.of.shards[row])
         z = self.problem.add_variable(f"z_{row}", 0, -(-shards * count // places), self.category)
         self.problem += shards * self.x[row] - places * z <= 0, f"some_gpu_{row}"
         return z
 
     def memory_holds_the_mean(self) -> None:
-        """The mean of GPUs at each moment, and of hosts, is no fuller than their limit."""
+        """Constrain mean memory of GPUs at each moment, and of hosts, to their limit."""
         of = self.of
         on_a_gpu = of.shard_full * (of.shards * of.span / of.gpus)[:, None]
         for m, (base, everywhere) in enumerate(zip(of.base_full.T, of.everywhere_full.T, strict=True)):
@@ -153,7 +155,8 @@ class OptionsProgram:
             self.problem += self.sum(on_a_host + of.everywhere_host) <= 1 - float(of.base_host.mean()), "host"
 
     def large_shards_lie_apart(self) -> None:
-        """Σ_r u(size of a shard of r) x[r] ≤ G, for functions u whose sum over what fits one GPU is at most 1."""
+        """Constrain large shards by dual feasible functions u, Σ_r u(size of a shard of r) x[r] ≤ G, where u
+        sums to at most 1 over the shards that fit one GPU."""
         of = self.of
         least_share = np.zeros(of.base_full.shape[1])
         for class_index, count in enumerate(self.counts.tolist()):
@@ -168,17 +171,19 @@ class OptionsProgram:
                     self.problem += row, f"large_{m}_{k}"
 
     def row_counts(self) -> Ints:
-        """(R,) x in the solver's solution."""
+        """Number of units in each option row in the solver's solution, (R,)."""
         return np.array([round(one.value() or 0.0) for one in self.x], dtype=np.int64)
 
 
 def _dual_feasible(size: Array, k: int) -> Array:
-    """Fekete and Schepers' u_k, floor((k + 1) x) / k; just below its steps, where rounding may decide."""
+    """Fekete and Schepers' dual feasible function u_k(x) = floor((k + 1) x) / k, with a tolerance for rounding
+    at its steps."""
     return np.floor((k + 1) * size - 1e-6).clip(min=0) / k
 
 
 class PlacesProgram(OptionsProgram):
-    """The program over options and places, limited to solutions of at most `scale` seconds."""
+    """Integer program over sharding options and places (the program of record), limited to solutions of at most
+    `scale` seconds."""
 
     def __init__(
         self,
@@ -214,25 +219,27 @@ class PlacesProgram(OptionsProgram):
         ]
 
     def every_shard_has_a_place(self) -> None:
-        """Σ_p y[r, p] = shards · x[r]."""
+        """Constrain places of each option row, Σ_p y[r, p] = shards · x[r]."""
         for row in self.has_places:
             shards = int(self.of.shards[row])
             self.problem += pulp.lpSum(self.y[row]) - shards * self.x[row] == 0, f"shards_{row}"
 
     def slices_lie_apart(self) -> None:
-        """y[r, p] ≤ x[r]: no place holds two slices of a table; of a single table its bounds say so."""
+        """Constrain slices of a table to different places, y[r, p] ≤ x[r]; for a class of one table the bounds
+        of y ensure it."""
         for row in self.has_places:
             if self.of.shards[row] > 1 and self.counts[self.of.row_class[row]] > 1:
                 for place, y in enumerate(self.y[row]):
                     self.problem += y - self.x[row] <= 0, f"apart_{row}_{place}"
 
     def _at(self, gpu: int) -> list[tuple[int, pulp.LpVariable]]:
-        """Rows, and variables that count the shards of each that load a GPU."""
+        """Pairs of option row and variable, for all shards that load a GPU."""
         node = gpu // self.of.gpus_per_node
         return [(row, self.y[row][node if self.of.on_nodes[row] else gpu]) for row in self.has_places]
 
     def stage_is_no_shorter_than_any_gpu(self) -> None:
-        """T[k] ≥ E[k] + Σ_r shard[r, k] y[r, g] + what lies there."""
+        """Constrain stage lengths, T[k] ≥ E[k] + Σ_r shard[r, k] y[r, g] + load of tables with given places on
+        GPU g."""
         for gpu in range(self.of.gpus):
             at = self._at(gpu)
             for k, length in enumerate(self.T):
@@ -240,7 +247,7 @@ class PlacesProgram(OptionsProgram):
                 self.problem += load <= -float(self.base[gpu, k]), f"load_{gpu}_{k}"
 
     def every_gpu_within_its_memory(self) -> None:
-        """base[g, m] + F[m] + Σ_r size[r, m] y[r, g] ≤ 1, at each moment m."""
+        """Constrain GPU memory, base[g, m] + F[m] + Σ_r size[r, m] y[r, g] ≤ 1, at each moment m."""
         of = self.of
         for gpu in range(of.gpus):
             at = self._at(gpu)
@@ -249,7 +256,8 @@ class PlacesProgram(OptionsProgram):
                 self.problem += filled + everywhere <= 1 - float(of.base_full[gpu, m]), f"memory_{gpu}_{m}"
 
     def every_host_within_its_memory(self) -> None:
-        """base[n] + Σ_r everywhere[r] x[r] + Σ_r host[r] y[r, p] ≤ 1, over the places p of each node n."""
+        """Constrain host memory, base[n] + Σ_r everywhere[r] x[r] + Σ_r host[r] y[r, p] ≤ 1, over the places p
+        of each node n."""
         of = self.of
         if not (of.shard_host.any() or of.everywhere_host.any()):
             return
@@ -264,7 +272,7 @@ class PlacesProgram(OptionsProgram):
             self.problem += weighted(host_terms) + everywhere <= 1 - float(of.base_host[node]), f"host_{node}"
 
     def alike_gpus_in_order_of_load(self) -> None:
-        """Among GPUs that nothing tells apart the first has most to do."""
+        """Break symmetry by sorting interchangeable GPUs and nodes, the most loaded first."""
         of = self.of
         every_node = range(of.nodes)
         gpus = [list(np.flatnonzero(of.node_of_gpu == node)) for node in every_node]
@@ -277,7 +285,8 @@ class PlacesProgram(OptionsProgram):
             self._in_order([[int(gpu) for gpu in node_gpus] for node_gpus in gpus], "node", on_nodes=True)
 
     def lies_first(self, class_index: int) -> None:
-        """y[r, p] = x[r] for the first places, of a class of one unit: alike GPUs have no names."""
+        """Break symmetry by fixing the shards of a single-unit class to the first places, y[r, p] = x[r];
+        interchangeable GPUs have no names."""
         of = self.of
         if (
             of.nodes_matter
@@ -291,7 +300,7 @@ class PlacesProgram(OptionsProgram):
                 self.problem += (y - self.x[row] if first else y) == 0, f"first_{row}_{place}"
 
     def _in_order(self, groups: list[list[int]], name: str, *, on_nodes: bool) -> None:
-        """Each group has no less to do than the next, where both start alike."""
+        """Constrain each group of GPUs to have at least the load of the next, where both start alike."""
         of = self.of
         work = self.shard.sum(axis=1)
         initial = np.concatenate([self.base, of.base_full, of.base_host[of.node_of_gpu][:, None]], axis=1)
@@ -315,7 +324,7 @@ class PlacesProgram(OptionsProgram):
         return [(1, self.y[row][gpu]) for gpu in first] + [(-1, self.y[row][gpu]) for gpu in second]
 
     def placement(self) -> Placement:
-        """The placement in the solver's solution: shards of a row dealt out to its units in turn."""
+        """Placement in the solver's solution, with shards of an option row dealt to its units in turn."""
         of, counts = self.of, self.row_counts()
         row_of_unit: list[int] = []
         places: list[tuple[int, ...]] = []

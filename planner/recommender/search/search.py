@@ -32,7 +32,7 @@ FEWER, FEWER_PLACED = 0.98, 0.95
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """Rows of the whole problem that remain open, and a lower bound on any placement in them."""
+    """A subproblem of a sharding search, with open option rows and a lower bound on any placement in them."""
 
     rows: Ints
     bound: float
@@ -44,7 +44,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """Splits a problem into cases, against the value of the best known placement."""
+    """Branching of a sharding search into subproblems, pruned by the value of the best known placement."""
 
     problem: Problem
     solver: SolverName
@@ -53,7 +53,7 @@ class Cases:
     seconds_left: Callable[[], float]
 
     def case(self, rows: Ints, value: float, bound: float = 0.0) -> Case | None:
-        """Open rows by options alone; None where no placement is as good as `value`."""
+        """Open option rows by the program without places; None if no placement can be as good as `value`."""
         while True:
             subproblem = self.problem.with_rows(rows)
             program = OptionsProgram(subproblem, self.scale, integer=False)
@@ -63,7 +63,8 @@ class Cases:
             rows, bound = open_case.rows, open_case.bound
 
     def with_places(self, case: Case, value: float) -> Case | None:
-        """Open rows by the relaxed program of record, with the heaviest class on the first places."""
+        """Open option rows by the relaxed program with places, with the heaviest class fixed to the first
+        places."""
         rows, bound = case.rows, case.bound
         while True:
             subproblem = self.problem.with_rows(rows)
@@ -76,7 +77,8 @@ class Cases:
             rows, bound = open_case.rows, open_case.bound
 
     def split(self, case: Case, value: float) -> list[Case] | None:
-        """A case for each row of the class whose rows, but for the best, raise the bound most; None if none does."""
+        """Branch on the option of one class, the one whose second-best option raises the bound most; None if
+        the gain is too small."""
         subproblem = self.problem.with_rows(case.rows)
         gains = np.zeros(len(subproblem.members))
         for class_index in np.flatnonzero(subproblem.counts == 1).tolist():
@@ -94,7 +96,8 @@ class Cases:
         return [class_index for class_index in cases if class_index is not None]
 
     def _probed(self, program: OptionsProgram, rows: Ints, value: float, bound: float) -> Case | None:
-        """Rows of a relaxed program that may be part of something no worse than `value`."""
+        """Solve a relaxed program and keep the option rows whose lower bound does not exceed `value`; None if
+        no placement can be that good."""
         fixed, limit = self.problem.fixed, value * (1 + ROUNDED)
         solved = solve(program.problem, self.solver, seconds=self.seconds_left(), interrupt=self.interrupt)
         if solved.verdict == "infeasible":
@@ -117,7 +120,7 @@ class Cases:
 
 
 def heaviest_class(problem: Problem) -> int | None:
-    """The class of one unit with the largest minimum load of its shards."""
+    """Class with a single unit whose shards have the largest minimum load; None if there is none."""
     least_loads = [
         float(problem.shard_load[rows].sum(axis=1).min()) if count == 1 else 0.0
         for count, rows in (
@@ -145,7 +148,7 @@ Progress = Callable[[float, float, str], None]
 
 @dataclass(slots=True, kw_only=True)
 class Search:
-    """One search: the best placement so far, the bound proved so far, and what ends it."""
+    """State of one sharding search, with incumbent, lower bound, time limit and interrupt."""
 
     problem: Problem
     solver: SolverName
@@ -166,7 +169,7 @@ class Search:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the search ends at the gap proved so far."""
+        """Remaining seconds of the search; the limit shrinks once the gap is small enough."""
         limit = self.time_limit
         if self.gap <= ENOUGH:
             limit = min(limit, max(ENOUGH_SECONDS, ENOUGH_SHARE * limit))
@@ -174,24 +177,24 @@ class Search:
 
     @property
     def gap(self) -> float:
-        """(value − bound) / value; 1 without a placement that fits."""
+        """Relative gap (value − bound) / value; 1 without a placement that fits."""
         if self.best is None:
             return 1.0
         return max(0.0, 1 - self.bound / self.value) if self.value > 0 else 0.0
 
     def stopped(self) -> bool:
-        """Whether the search has to end now."""
+        """Whether the search has to stop, by time or by the user."""
         if self.interrupt.pressed or self.seconds_left <= 0:
             self.left_open = True
         return self.left_open
 
     def report(self, doing: str) -> None:
-        """Report progress."""
+        """Pass incumbent, bound and current activity to the progress callback."""
         if self.progress is not None:
             self.progress(self.value, self.bound, doing)
 
     def offer(self, placement: Placement) -> bool:
-        """Keep a placement that fits and is the best so far; returns whether it fits."""
+        """Keep a placement as incumbent if it fits and improves the objective; returns whether it fits."""
         use = use_of(self.problem, placement)
         if not use.fits:
             return False
@@ -201,23 +204,23 @@ class Search:
 
     @property
     def scale(self) -> float:
-        """Seconds that the programs count in."""
+        """Unit of time in the integer programs, in seconds."""
         return float(self.problem.least_stages.sum()) or 1.0
 
     def begin(self) -> Placement:
-        """Offer the greedy placement, which is the first."""
+        """Compute the greedy placement and offer it as first incumbent."""
         first = greedy(self.problem, self.scale)
         self.offer(first)
         self.greedy_value = self.value
         return first
 
     def prove(self, bound: float) -> None:
-        """Raise the proven lower bound, at most to the best value."""
+        """Raise the proven lower bound, at most to the incumbent's value."""
         self.bound = max(self.bound, min(bound, self.value))
 
 
 def prove_with_places(search: Search, open_rows: Ints, search_further: Callable[[Ints], None]) -> None:
-    """Solve the program of record over open rows, case by case, the lowest bound first.
+    """Solve the program with places over open option rows, subproblem by subproblem, lowest bound first.
 
     Once cases have raised the bound, `search_further` searches further in their rows, before the solver runs.
     """
@@ -266,7 +269,8 @@ def prove_with_places(search: Search, open_rows: Ints, search_further: Callable[
 
 
 def _solve_case(search: Search, case: Case, scale: float, other_bounds: float) -> tuple[float, bool]:
-    """Solve a case, where no other has a bound below `other_bounds`: its bound, and whether it was solved to its end.
+    """Solve one subproblem with places, and return its bound and whether it was solved to the end. No other
+    subproblem has a bound below `other_bounds`.
 
     It is left to a later turn once others hold the bound back by more than half of what is left to prove.
     """
@@ -301,13 +305,13 @@ def _solve_case(search: Search, case: Case, scale: float, other_bounds: float) -
 
 
 def _places(problem: Problem, rows: Ints) -> int:
-    """Number of placement variables (shards on a GPU or node) that some options need in the program."""
+    """Number of placement variables (shards on a GPU or node) that these option rows need."""
     places = np.where(problem.on_nodes, problem.nodes, problem.gpus)
     return int(places[rows][problem.shards[rows] > 0].sum())
 
 
 def _worst(problem: Problem) -> float:
-    """Seconds that no sharding exceeds."""
+    """Upper bound in seconds on the objective of any sharding."""
     lengths = problem.base_load.max(axis=0) + problem.stage_floors
     full = problem.everywhere_load + problem.shard_load * problem.shards[:, None]
     for class_index, count in enumerate(problem.counts.tolist()):
@@ -332,7 +336,7 @@ SMALL_GAP = 5e-3
 
 
 def run(search: Search) -> None:
-    """Search until proved, or until time or the user ends it.
+    """Run the sharding search until optimality is proved, time is up or the user interrupts.
 
     Raises:
         DoesNotFitError: proven that no placement fits.
@@ -370,7 +374,7 @@ def run(search: Search) -> None:
 
 
 def _improve(search: Search, scale: float, rows: Ints, start: Placement, seed: int, until: float) -> None:
-    """Local search from a placement, in some rows."""
+    """Improve a placement by local search within some option rows, and offer the result as incumbent."""
     problem = search.problem
     units, has_few_classes = len(problem.unit_class), len(problem.members) <= FLAT_CLASSES
     state = State(problem, scale)
@@ -388,7 +392,7 @@ def _improve(search: Search, scale: float, rows: Ints, start: Placement, seed: i
 
 
 def _restart_local_search(search: Search, scale: float, rows: Ints, start: Placement) -> None:
-    """Local search with other seeds while the gap is large."""
+    """Repeat local search with other random seeds while the gap is large."""
     until = time.monotonic() + search.seconds_left / 4
     for seed in range(1, SEEDS):
         if search.gap <= SMALL_GAP or time.monotonic() > until:
@@ -398,14 +402,14 @@ def _restart_local_search(search: Search, scale: float, rows: Ints, start: Place
 
 @dataclass(frozen=True, slots=True)
 class _Reduced:
-    """The relaxed program over options: its bound and what each row would add to it."""
+    """Bound and reduced costs from the linear relaxation of the program over options."""
 
     bound: float
     extra: Array
     """(R,) least seconds that a unit in each row would add to the bound."""
 
     def rows(self, value: float) -> Ints:
-        """Rows that a placement as good as `value` may use."""
+        """Option rows that a placement as good as `value` may use, by reduced cost."""
         return np.flatnonzero(self.bound + self.extra <= value * (1 + ROUNDED))
 
 
@@ -426,7 +430,8 @@ def _bound_over_options(search: Search, scale: float) -> _Reduced:
 
 
 def _best_options(search: Search, scale: float, reduced: _Reduced) -> Ints | None:
-    """How many units take each row in the program over options; None where it found nothing."""
+    """Number of units in each option row that the integer program over options prefers; None if it gave no
+    solution."""
     if search.stopped():
         return None
     open_rows = reduced.rows(search.value)
