@@ -36,7 +36,7 @@ _THOUSANDS = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 
 
 class Printed(Spec):
-    """A number in a line."""
+    """Pattern and unit of a number that a trainer prints in a log line."""
 
     pattern: str
     """Regular expression whose last group is the number."""
@@ -44,7 +44,8 @@ class Printed(Spec):
     """Base units (seconds or bytes) of a printed 1; by the group `unit` where the line has a unit."""
 
     def read(self, text: str) -> float | None:
-        """The number in base units, as `1,234`, `5.6E+00` or `7.8K`; None where the line has none."""
+        """Read the number in a log line, in base units, from forms such as `1,234`, `5.6E+00` or `7.8K`; None
+        where the line has none."""
         match = search(self.pattern, text)
         if match is None:
             return None
@@ -53,7 +54,7 @@ class Printed(Spec):
 
 
 class SizeLine(Spec):
-    """A line with sizes of the job."""
+    """Pattern of a log line that prints sizes of the job, with the plan field for each size."""
 
     pattern: str
     fields: tuple[str, ...]
@@ -61,7 +62,7 @@ class SizeLine(Spec):
 
 
 class LogFormat(Spec):
-    """Format of one trainer's log."""
+    """Format of one trainer's log, with patterns for steps, memory and settings."""
 
     called: str
     """Name of the trainer in words."""
@@ -101,7 +102,7 @@ class _Formats(Spec):
 
 @cache
 def formats() -> Mapping[str, LogFormat]:
-    """Format by name; formats with seconds come before formats with rates, progress bars last."""
+    """Log formats of trainers by name; formats with seconds come before formats with rates, progress bars last."""
     formats_by_name: dict[str, LogFormat] = {}
     for file in data_files("logs"):
         document = parse_yaml(file.read_text(encoding="utf-8"), source=f"logs/{file.name}")
@@ -114,7 +115,7 @@ def formats() -> Mapping[str, LogFormat]:
 
 
 def number(text: str) -> float:
-    """A number as trainers print it; NaN where it is none."""
+    """Parse a number as trainers print it (`1,234`, `7.8K`); NaN for other text."""
     plain = text.replace(",", "")
     scale = _THOUSANDS.get(plain[-1:], 1.0)
     try:
@@ -124,7 +125,7 @@ def number(text: str) -> float:
 
 
 def search(pattern: str, text: str) -> re.Match[str] | None:
-    """Match of a format's pattern in a line."""
+    """Match of a format's regular expression in a log line; None where nothing matches."""
     return re.search(pattern, text, re.ASCII)
 
 
@@ -142,7 +143,8 @@ _SMALL = 1 << 26
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines without colours; what carriage returns part (progress bars) are lines of one number.
+    """Yield (line number, text) of a log, without colours; parts between carriage returns (progress bars) share
+    one number.
 
     A last line that no line end closes is left out: it may be cut off inside a number.
 
@@ -171,7 +173,7 @@ def _parts(number: int, line: bytes) -> Iterator[tuple[int, str]]:
 
 
 def chunks_of(path: Path) -> Iterator[bytes]:
-    """The bytes of a file, unpacked where it is packed by gzip, a piece at a time.
+    """Yield the bytes of a file in chunks, unpacked where the file is packed by gzip.
 
     Raises:
         InputError: as `lines_of`.
@@ -224,7 +226,7 @@ WARM_UP, DISTURBED, SLOW, QUICK = "warm-up", "checkpoint or evaluation", "slow",
 
 @dataclass(slots=True, kw_only=True)
 class StepLine:
-    """One line: a step, or the mean of the steps since the line before it."""
+    """Log line of one step, or of the mean of the steps since the line before it."""
 
     step: int
     seconds: float
@@ -238,7 +240,7 @@ class StepLine:
 
 @dataclass(slots=True)
 class Steps:
-    """Lines so far, at most `MAX_LINES`."""
+    """Step lines read from a log so far, thinned to at most `MAX_LINES`."""
 
     lines: list[StepLine] = field(default_factory=list)
     attempts: int = 0
@@ -248,7 +250,7 @@ class Steps:
     _late: dict[int, StepLine] = field(default_factory=dict)
 
     def add(self, line: StepLine) -> None:
-        """Take a line; where another rank tells of the same step again, the slower one counts."""
+        """Add a step line; where another rank prints the same step again, the slower one counts."""
         if (earlier := self._late.get(line.step)) is not None:
             earlier.seconds = max(earlier.seconds, line.seconds)
             return
@@ -271,7 +273,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypicalSteps:
-    """Typical steps of a log."""
+    """Typical step lines of a log, with the number of lines left out and the share of time lost."""
 
     lines: Sequence[StepLine]
     left_out: Mapping[str, int]
@@ -281,7 +283,7 @@ class TypicalSteps:
 
 
 def typical_steps(lines: Sequence[StepLine]) -> TypicalSteps:
-    """Leave out the first line of every start, and lines far from the median of the rest.
+    """Select the typical step lines, without the first line of every start and lines far from the median of the rest.
 
     Slow lines that follow a start at once are its warm-up, too. A log of a single line is taken as it is.
     """
@@ -338,7 +340,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A size of the job that a log prints."""
+    """Setting of the job that a log prints, with value and place in the file."""
 
     name: str
     """The trainer's name for the size, or the field of a plan that a whole line prints."""
@@ -349,7 +351,7 @@ class Setting:
 
 @dataclass(slots=True, kw_only=True)
 class Log:
-    """Steps, memory and settings in one trainer's lines of a job's logs."""
+    """Steps, memory and settings read from the lines of one trainer in a job's logs."""
 
     format: LogFormat
     steps: Steps = field(default_factory=Steps)
@@ -368,7 +370,7 @@ class Log:
 
 
 def read_logs(paths: Sequence[Path], work: Work) -> Log:
-    """Read the logs of one job, in whatever order they are given: those of earlier steps come first.
+    """Read the logs of one job, given in any order; those of earlier steps are read first.
 
     Raises:
         InputError: a file cannot be read, is of no known trainer, or tells of no step; durations that are none.
@@ -394,7 +396,7 @@ def read_logs(paths: Sequence[Path], work: Work) -> Log:
 
 
 def _first_step(path: Path) -> float:
-    """The first step that a log tells of; without one it comes last."""
+    """Number of the first step in a log; infinity for a log without steps, so that it is sorted last."""
     for _, text in lines_of(path):
         for log_format in formats().values():
             if log_format.mark in text and (step := search(log_format.step, text)):
@@ -498,7 +500,7 @@ def _take_step(log: Log, step: int, text: str, place: str, work: Work) -> None:
 
 
 def _seconds(name: str, value: float, work: Work) -> float:
-    """Seconds of a step from the quantity that a line has; NaN where it is none."""
+    """Seconds of a step from the time or rate `name` that a log line prints; NaN for a rate that is not positive."""
     if name == "seconds" or not value > 0:
         return value if name == "seconds" else math.nan
     work_of_step = dict(zip(TIMES[1:], (work.tokens / work.gpus, work.sequences, 1), strict=True))

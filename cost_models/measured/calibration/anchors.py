@@ -38,7 +38,8 @@ def anchor(
     *,
     on_sweep: Callable[[int, int], None] | None = None,
 ) -> tuple[Prediction, ...]:
-    """Calibrate the predictions of each sweep on `anchors` of its timed rows; the order is kept.
+    """Correct the predicted step times of each sweep of runs by the measured step times of `anchors` of its
+    rows, in order.
 
     Anchors no longer have predictions. A sweep without more timed rows than anchors keeps its predictions. `on_sweep`
     is called with the number of sweeps that are done and of all.
@@ -61,7 +62,7 @@ def anchor(
 
 
 def spread_positions(count: int, number: int) -> Sequence[int]:
-    """`number` of `count` positions, evenly spaced from the first to the last; of one, the middle.
+    """Indices of `number` of `count` items, evenly spaced from the first to the last; for one, the middle index.
 
     Three of seven: 0, 3, 6.
     """
@@ -75,7 +76,8 @@ def _sweep_of(row: Row) -> tuple[str, ...]:
 
 
 def _ratio(prediction: Prediction) -> float | None:
-    """Measured / predicted step time; None where either is missing or the row must be in another unit."""
+    """Measured / predicted step time of one run; None if either is missing or they differ so much that a unit
+    must be wrong."""
     measured, predicted = measured_seconds(prediction.row), prediction.step_seconds
     ratio = measured / predicted if measured and predicted else None
     return ratio if ratio is not None and 1 / _ANOTHER_UNIT < ratio < _ANOTHER_UNIT else None
@@ -86,7 +88,8 @@ def _as_anchor(prediction: Prediction) -> Prediction:
 
 
 def _calibration(anchors: Sequence[Prediction]) -> Callable[[Prediction], Prediction]:
-    """Function that corrects a prediction by anchors: priced again under its moved profile, and scaled."""
+    """Return a function that prices a prediction again with constants moved by the `anchors`, and scales the
+    step time."""
     cases = [one.case for one in anchors if one.case is not None]
     constants = _constants_of([case.question.hardware for case in cases])
     around = [_around(one, constants) for one in anchors]
@@ -113,19 +116,20 @@ def _calibration(anchors: Sequence[Prediction]) -> Callable[[Prediction], Predic
 
 
 def _known_runs(cases: Sequence[Case]) -> int:
-    """Runs of the cases' source that their profiles were fitted to."""
+    """Number of runs of the cases' source that the cases' hardware profiles were already fitted to."""
     sources = {case.row.source for case in cases}
     fitted = {case.question.hardware.name: case.question.hardware.timed for case in cases}
     return sum(one.runs for timed in fitted.values() for one in timed if one.source in sources)
 
 
 def _constants_of(profiles: Sequence[HardwareProfile]) -> tuple[str, ...]:
-    """Constants that all the profiles have; factors do not move a zero."""
+    """Names of the constants that are above zero in all the profiles, since factors do not move a zero."""
     return tuple(name for name in CONSTANTS if profiles and all(getattr(one, name) > 0 for one in profiles))
 
 
 def _around(prediction: Prediction, constants: Sequence[str]) -> tuple[float, Array]:
-    """Log of predicted / measured of an anchor, and its slopes in the constants; zero slopes without a case."""
+    """Log of predicted / measured step time of an anchor, and (C,) slopes in the constants' logarithms; zeros
+    without a case."""
     if prediction.case is None:
         ratio = _ratio(prediction)
         assert ratio is not None
@@ -138,7 +142,7 @@ def _around(prediction: Prediction, constants: Sequence[str]) -> tuple[float, Ar
 def _anchor_summary(
     prediction: Prediction, profiles: dict[str, HardwareProfile], anchors: int, offset: Offset
 ) -> str:
-    """Factors by which the anchors moved constants and the step time, in words."""
+    """Text that lists the factors by which the anchors moved the profile's constants and the step time."""
     changes = []
     if prediction.case is not None:
         old = prediction.case.question.hardware
@@ -155,13 +159,14 @@ def _anchor_summary(
 
 
 def _priced(prediction: Prediction, case: Case, profile: HardwareProfile) -> Prediction:
-    """The prediction priced again under another profile; its memory stays."""
+    """Prediction with the step time computed again under another hardware profile; the memory figures stay."""
     priced = estimate(replace(case.question, hardware=profile), case.layout)
     return replace(prediction, step_seconds=priced.step_seconds, parts=dict(priced.time))
 
 
 def _scaled(prediction: Prediction, factor: float, summary: str) -> Prediction:
-    """The prediction with step and parts multiplied by `factor`."""
+    """Prediction with the step seconds and each part multiplied by `factor`, and `summary` added to the
+    assumptions."""
     assert prediction.step_seconds is not None
     return replace(
         prediction,

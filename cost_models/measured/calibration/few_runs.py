@@ -48,7 +48,8 @@ _MAX_COMBINATIONS = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """Offset of one cluster from its profile, inferred from runs, as logarithms."""
+    """Logarithmic offsets of one cluster's step times and constants from its hardware profile, inferred from
+    timed runs."""
 
     step: float
     """Added to every step time."""
@@ -62,7 +63,7 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class _Combinations:
-    """Hypotheses on the cluster and on each row so far, as weighted Gaussians."""
+    """Hypotheses on the cluster (ordinary or far) and on each row so far (ordinary or odd), as weighted Gaussians."""
 
     means: Array
     """(H, 1 + C) of γ and δ."""
@@ -74,7 +75,7 @@ class _Combinations:
     """(H,) share of rows that are odd."""
 
     def updated(self, term: Array, value: float) -> _Combinations:
-        """The hypotheses after one more row, ordinary or odd, with `term` · (γ, δ) = `value`."""
+        """Hypotheses after one more row, either ordinary or odd, whose measurement says `term` · (γ, δ) = `value`."""
         along = self.covariances @ term
         off = value - self.means @ term
         branches = []
@@ -94,7 +95,7 @@ class _Combinations:
         return _Combinations(means[best], covariances[best], chances[best], odd[best])
 
     def moments(self) -> tuple[Array, Array]:
-        """(1 + C,) mean and (1 + C,) deviation over all hypotheses."""
+        """(1 + C,) mean and (1 + C,) standard deviation of γ and δ over all weighted hypotheses."""
         weights = np.exp(self.chances - self.chances.max())
         weights /= weights.sum()
         mean = weights @ self.means
@@ -103,7 +104,8 @@ class _Combinations:
 
 
 def offset_of(errors: Array, slopes: Array, covariance: Array, *, known_runs: int = 0) -> Offset:
-    """The mean offset, from (K,) logarithms of predicted / measured and their slopes (K, C) in the constants.
+    """Mean offset of a cluster, from (K,) logarithms of predicted / measured step times with slopes (K, C) in
+    the constants.
 
     `covariance` (C, C) is that of the scenarios. `known_runs` of the same cluster are in the constants already, which
     leaves less to say for these. Without errors the offset is zero.
@@ -127,7 +129,8 @@ def offset_of(errors: Array, slopes: Array, covariance: Array, *, known_runs: in
 
 
 def covariance_of(profile: HardwareProfile, constants: Sequence[str]) -> Array:
-    """(C, C) covariance of the constants' logarithms over a profile's scenarios; from the pulls where it has none."""
+    """(C, C) covariance of the logarithms of `constants` over a profile's scenarios; squared pulls for
+    constants without any."""
     scenario_factors = profile.scenarios.by_constant if profile.scenarios is not None else {}
     covariance = np.diag(pulls_of(constants) ** 2)
     places = [place for place, name in enumerate(constants) if name in scenario_factors]
@@ -138,7 +141,8 @@ def covariance_of(profile: HardwareProfile, constants: Sequence[str]) -> Array:
 
 
 def _joint(offset: float, covariance: Array, known_runs: int) -> Array:
-    """(1 + C, 1 + C) prior covariance of γ and δ, reduced by `known_runs` runs that the profile was fitted to."""
+    """(1 + C, 1 + C) prior covariance of step offset γ and constants' offsets δ, reduced by `known_runs` runs
+    already fitted."""
     joint = np.zeros((len(covariance) + 1,) * 2)
     joint[0, 0], joint[1:, 1:] = offset, _VARIANCE * covariance
     remaining = (1.0 + known_runs * np.diag(joint) / _NOISE**2) ** -0.5
@@ -158,7 +162,7 @@ _NEGLIGIBLE_WEIGHT = 1e-6
 def fit_few_runs(
     start: HardwareProfile, cases: Sequence[Case], *, on_round: Callable[[int, float], None] | None = None
 ) -> StepTimeFit:
-    """Move the constants of `start` by the offset that a few runs of one cluster imply."""
+    """Move the constants of profile `start` by the offset that a few timed runs of one cluster imply."""
     timed = TimedCases(start, cases)
     errors, slopes = timed.logarithms
     known_runs = sum(one.runs for one in start.timed if one.source == cases[0].row.source)
@@ -181,7 +185,8 @@ def fit_few_runs(
 def _intervals(
     profile: HardwareProfile, timed: TimedCases, offset: Offset, slopes: np.ndarray
 ) -> dict[str, Interval]:
-    """90 % interval of each constant, with the runs that depend on it most."""
+    """90 % interval of each constant after a fit to few runs, with the three runs that depend on the constant
+    most."""
     intervals = {}
     for place, name in enumerate(timed.constants):
         value, half_factor = getattr(profile, name), float(np.exp(_Z90 * offset.deviations[place]))

@@ -37,8 +37,8 @@ _HUBER = 1.345
 
 
 def relative_least_squares(terms: Array, seconds: Array, lower_bounds: Array | float = 0.0) -> Array:
-    """Coefficients c (T,), none below `lower_bounds`, with `terms` (N, T) · c ≈ `seconds` (N,), rows weighted by 1 /
-    seconds.
+    """Coefficients c (T,), at least `lower_bounds`, that minimise the relative errors of `terms` (N, T) · c
+    against `seconds` (N,).
 
     Iteratively reweighted with Huber's weights, so that a disturbed point does not move the rest. Coefficients that
     come out below `lower_bounds` have no meaning and are fixed at it, the lowest first.
@@ -58,12 +58,13 @@ def relative_least_squares(terms: Array, seconds: Array, lower_bounds: Array | f
 
 
 def relative_errors(terms: Array, coefficients: Array, seconds: Array) -> Array:
-    """(N,) signed relative error of each row of a fit."""
+    """(N,) signed relative error of each fitted row, `terms` · `coefficients` / `seconds` − 1."""
     return np.asarray(terms @ coefficients / seconds - 1.0)
 
 
 def _huber(terms: Array, values: Array) -> Array:
-    """Iteratively reweighted least squares from the plain solution."""
+    """Solve `terms` · x ≈ `values` by iteratively reweighted least squares (Huber), starting from the plain
+    solution."""
     solution = _solve(terms, values)
     for _ in range(_HUBER_ROUNDS):
         residual = np.abs(terms @ solution - values)
@@ -80,7 +81,7 @@ def _solve(terms: Array, values: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion:
-    """The errors around a point, to first order."""
+    """First-order expansion of the R errors of a fit around a point of C coordinates."""
 
     point: Array
     """(C,)"""
@@ -90,13 +91,14 @@ class Expansion:
     """(R, C) derivatives of the errors."""
 
     def of(self, rows: Array | list[int]) -> Expansion:
-        """The expansion of some of the measurements."""
+        """Expansion restricted to the errors with indices `rows`."""
         return Expansion(point=self.point, errors=self.errors[rows], slopes=self.slopes[rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrinkage:
-    """The best point, and the linearised problem around it."""
+    """Result of the nonlinear fit, with the expansion of the errors at the best point and the curvature of
+    the loss."""
 
     around: Expansion
     curvature: Array
@@ -104,12 +106,12 @@ class Shrinkage:
 
     @property
     def point(self) -> Array:
-        """(C,)"""
+        """(C,) coordinates of the best point of the fit."""
         return self.around.point
 
 
 def expand(errors_at: ErrorsAt, point: Array) -> Expansion:
-    """The errors and their slopes at a point, by forward differences."""
+    """Compute the errors at `point` and the errors' slopes there, by forward differences."""
     errors = errors_at(np.concatenate([point[None], point + _PROBE * np.eye(len(point))]))
     return Expansion(point=point, errors=errors[0], slopes=(errors[1:] - errors[0]).T / _PROBE)
 
@@ -122,7 +124,8 @@ the model leaves out."""
 def best_expansion(
     errors_at: ErrorsAt, current: Expansion, candidates: Array, pulls: Array, weights: Array
 ) -> Expansion:
-    """The expansion with the least loss: `current`, at the origin, unless a candidate (K, C) has clearly less.
+    """Expansion at the best of (K, C) `candidates` if its loss is clearly below that at the origin, else
+    `current` there.
 
     What a maximum hides has no slope: a fit to runs that wait for a host would never hear of it from where nothing
     waits.
@@ -154,7 +157,8 @@ def shrink(
     around: Expansion | None = None,
     on_round: Callable[[int, Array], None] | None = None,
 ) -> Shrinkage:
-    """The point (C,) between `floor` and `ceiling` with the least loss.
+    """Minimise the Huber loss of the errors plus the pulls towards `origin` over points (C,) between `floor`
+    and `ceiling`.
 
     `pulls` (C,) are distances from `origin` that cost as much as one measurement of weight 1 with an error of 1.
     The search starts where the errors are known `around`, by default at the origin. `on_round` hears of every step
@@ -169,7 +173,7 @@ def shrink(
         return slopes.T @ (inlier[:, None] * slopes) + np.diag(pulls**-2.0), inlier
 
     def step_from(current: Expansion, damping: float) -> Array:
-        """(C,) the point where the linear problem around `current` is least, damped."""
+        """(C,) point that minimises the linearised and damped problem around `current`."""
         slopes, point = current.slopes, current.point
         for _ in range(_REWEIGHTINGS):
             errors = current.errors + slopes @ (point - current.point)

@@ -17,7 +17,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One thing timed on one process.
+    """Seconds of one operation, timed by a microbenchmark on one process.
 
     `shape` and `size` by kind:
     matrix (m, n, k) and FLOPs, called `repeated` where its operands stay in the cache and `sustained` where it ran
@@ -43,26 +43,27 @@ class Measurement:
 
     @property
     def noise(self) -> float:
-        """Relative distance of the typical repetition from the fastest."""
+        """Relative excess of the typical repetition's seconds over the fastest repetition's."""
         return self.seconds / self.quiet_seconds - 1.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Fields of the measurement as plain values for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Measurement:
-        """A measurement from `as_dict`, also after JSON turned its tuple into a list."""
+        """Build a measurement from the output of `as_dict`, also after JSON turned the tuple `shape` into a list."""
         return cls(**{**row, "shape": tuple(row["shape"])})
 
 
 def select(measurements: Iterable[Measurement], kind: Kind, name: str | None = None) -> list[Measurement]:
-    """Measurements of one kind, and of one name if given."""
+    """Measurements with the given kind and, if given, the given name."""
     return [row for row in measurements if row.kind == kind and name in (None, row.name)]
 
 
 def quietest(rounds: Sequence[Sequence[Measurement]]) -> list[Measurement]:
-    """One row for each thing timed in several rounds: the mean of its fastest quarter of rounds, one at least.
+    """Merge repeated rounds of timings into one measurement an operation, the mean of the fastest quarter of
+    rounds (at least one).
 
     Rounds lie apart in time, so that a passing disturbance of the machine does not hit every timing of one thing.
     """
@@ -82,7 +83,8 @@ def quietest(rounds: Sequence[Sequence[Measurement]]) -> list[Measurement]:
 
 
 def merge(measurements: Iterable[Measurement]) -> list[Measurement]:
-    """One row for each thing that several processes timed side by side: the mean of their seconds."""
+    """Merge the timings of processes that ran side by side into one measurement an operation, with the mean
+    seconds."""
     groups: dict[tuple[str, str, tuple[int, ...], float], list[Measurement]] = defaultdict(list)
     for row in measurements:
         groups[row.kind, row.name, row.shape, row.size].append(row)

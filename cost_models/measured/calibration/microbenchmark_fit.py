@@ -91,7 +91,8 @@ def fit_microbenchmarks(
     precision: Precision,
     source: str,
 ) -> HardwareProfile:
-    """The profile of one device of `cluster`, measured in `precision`; what was not measured is as in `base`.
+    """Fit the profile of one device of `cluster` to microbenchmarks in `precision`; unmeasured constants are
+    those of `base`.
 
     Peak and bandwidth of a CPU are the best that was measured, those of a GPU its datasheet's: no share of them is
     above 1. `source` opens the provenance; the number of points, the residuals and the noise are added to it.
@@ -146,7 +147,8 @@ def fit_microbenchmarks(
 def _with_host(
     profile: HardwareProfile, base: HardwareProfile, rows: Sequence[Measurement], peak: float, *, is_cpu: bool
 ) -> HardwareProfile:
-    """The profile with host times, which on a CPU depend on its curves; what was not measured is as in `base`."""
+    """Profile with the measured host seconds filled in; unmeasured constants are those of `base`. On a CPU,
+    host seconds depend on the profile's curves."""
     layer = host_layer_seconds(rows, profile, peak, launches_ahead=not is_cpu)
     return profile.model_copy(
         update={
@@ -166,7 +168,7 @@ def _split(rows: Sequence[Measurement], base: HardwareProfile, constant: str) ->
 def _matrices(
     rows: Sequence[Measurement], gpu: GpuSpec, base: HardwareProfile, precision: Precision
 ) -> tuple[dict[str, float | None], float]:
-    """Constants of matrix products, and the median error of their fit.
+    """Constants of matrix products, fitted to microbenchmarks, and the median relative error of the fit.
 
     `ideal` is the cost model's own formula at efficiency 1, so tile waves and the memory roof are taken out
     alike.
@@ -212,7 +214,8 @@ def _matrices(
 def _sustained(
     rows: Sequence[Measurement], bursts: Sequence[Measurement], priced: Array, precision: Precision
 ) -> float | None:
-    """Rate of the product that ran for seconds relative to its burst's; None where none did.
+    """Rate of a matrix product that ran for seconds, relative to its rate in a short burst; None where none ran
+    that long.
 
     To its fitted price's where that is longer: a fit that stops at the datasheet's rate has part of it already. The
     fastest window counts, because what neighbours took is not a matter of clocks.
@@ -228,13 +231,14 @@ def _sustained(
 
 
 def _attention_kernel(rows: Sequence[Measurement]) -> AttentionKernel | None:
-    """The commonest kernel over the measured lengths and widths; None where nobody looked."""
+    """Most common attention kernel over the measured lengths and head widths; None where no kernel was recorded."""
     ran = [row.kernel for row in select(rows, "attention", "forward") if row.kernel is not None]
     return mode(ran) if ran else None
 
 
 def _optimizer(rows: Sequence[Measurement], bandwidth: float) -> tuple[float, float]:
-    """(bytes/s, at most `bandwidth`; median error) of the optimizer step, without start-up of each tensor."""
+    """Bytes/s of the optimizer step (at most `bandwidth`, without start-up of each tensor), and median error
+    of the fit."""
     updates = select(rows, "optimizer")
     seconds = np.array([row.seconds for row in updates])
     bytes_moved = np.array([OPTIMIZER_BYTES * row.size for row in updates])
@@ -245,14 +249,14 @@ def _optimizer(rows: Sequence[Measurement], bandwidth: float) -> tuple[float, fl
 
 
 def _attention_efficiency(rows: Sequence[Measurement], direction: str, rate: float) -> float:
-    """Median share of `rate` reached over the measured sequences and head widths."""
+    """Median share of `rate` (FLOPs/s) that attention reached over the measured sequence lengths and head widths."""
     return _efficiency(
         float(np.median([row.size / row.seconds / rate for row in select(rows, "attention", direction)]))
     )
 
 
 def _memory_rate(rows: Sequence[Measurement], precision: Precision) -> float:
-    """Median bytes/s of plain operators, each at its largest size."""
+    """Median bytes/s of add, multiply, copy and relu, each at its largest measured size."""
     element_bytes = _ELEMENT_BYTES[precision]
     largest = {
         name: max(measured, key=lambda row: row.size)
@@ -273,7 +277,7 @@ def _provenance(source: str, measurements: Sequence[Measurement], residuals: Bre
 
 
 def measured_gpu(rows: Sequence[Measurement], gpu: GpuSpec) -> GpuSpec:
-    """A CPU with the best measured matrix and copy rates; a GPU with the datasheet's.
+    """Specification with the best measured matrix and copy rates for a CPU; that of the datasheet for a GPU.
 
     The best of all repetitions counts, with operands in caches too; every efficiency is a share of it.
     """
@@ -302,7 +306,7 @@ def rounded(value: float) -> float:
 
 
 def operator_curves(rows: Sequence[Measurement]) -> tuple[OperatorCurve, ...]:
-    """A curve for each element-wise operator that was measured at two sizes or more."""
+    """Curve of seconds over elements for each element-wise operator that was measured at two sizes or more."""
     curves = []
     for operator in get_args(ElementwiseOperator):
         forward = _points(select(rows, "operator", operator))
@@ -313,7 +317,7 @@ def operator_curves(rows: Sequence[Measurement]) -> tuple[OperatorCurve, ...]:
 
 
 def attention_curves(rows: Sequence[Measurement]) -> tuple[AttentionCurve, ...]:
-    """A curve for each head width: seconds of one head over the sequence length."""
+    """Curves of seconds of one attention head over the sequence length, for each head width."""
     forward, backward = select(rows, "attention", "forward"), select(rows, "attention", "backward")
     return tuple(
         AttentionCurve(
@@ -326,7 +330,7 @@ def attention_curves(rows: Sequence[Measurement]) -> tuple[AttentionCurve, ...]:
 
 
 def collective_curves(rows: Sequence[Measurement], *, behind_compute: bool) -> tuple[CollectiveCurve, ...]:
-    """A curve for each collective and group size."""
+    """Curve of seconds over message bytes for each measured collective and group size."""
     groups: dict[tuple[str, int], list[Measurement]] = defaultdict(list)
     for row in select(rows, "collective"):
         groups[row.name, row.shape[0]].append(row)
@@ -352,7 +356,8 @@ def _points_over_sequence(rows: Iterable[Measurement], head_dim: int) -> tuple[C
 
 
 def _curve(measured: Iterable[tuple[float, float]]) -> tuple[CurvePoint, ...]:
-    """Points by size. Noise only adds time, so no size takes longer than any larger one."""
+    """Curve points in order of size, from measured (size, seconds). Noise only adds time, so no size takes
+    longer than any larger one."""
     quickest = math.inf
     points = []
     for size, seconds in sorted(measured, reverse=True):
@@ -374,14 +379,16 @@ _BLOCK_PRODUCTS = 12.0
 def host_layer_seconds(
     rows: Sequence[Measurement], profile: HardwareProfile, peak: float, *, launches_ahead: bool
 ) -> float:
-    """Host seconds of a block per pass: those of a tiny block, less its operators' where the host runs them itself."""
+    """Host seconds of one block per pass, from a tiny block, less its operators' seconds where the host runs
+    them itself."""
     shape = select(rows, "host", "block")[0].shape
     explained = 0.0 if launches_ahead else _operator_seconds(shape, profile, peak)
     return max(0.0, _pass_seconds(rows, "block") - explained / 2)
 
 
 def _operator_seconds(shape: Sequence[int], profile: HardwareProfile, peak: float) -> float:
-    """Seconds of the tiny block's operators, forward and backward; `shape` is its tokens, hidden size and heads."""
+    """Seconds of the tiny block's operators, forward plus backward; `shape` is the block's (tokens, hidden
+    size, heads)."""
     tokens, hidden, heads = shape
     products = 2.0 * tokens * hidden**2 * _BLOCK_PRODUCTS / (peak * profile.gemm_efficiency)
     explained = 3.0 * products
@@ -400,7 +407,8 @@ def _operator_seconds(shape: Sequence[int], profile: HardwareProfile, peak: floa
 
 
 def split_host_seconds(rows: Sequence[Measurement], name: str, baseline: str, *, otherwise: float) -> float:
-    """Seconds of one pass that block `name` takes more than block `baseline`; `otherwise` where not measured.
+    """Host seconds by which a pass of block `name` exceeds a pass of block `baseline`; `otherwise` where not
+    measured.
 
     `block.tensor-parallel` and `block.sharded` are compared with `block`, `block.sequence-parallel` with
     `block.tensor-parallel`.
@@ -411,7 +419,7 @@ def split_host_seconds(rows: Sequence[Measurement], name: str, baseline: str, *,
 
 
 def action_host_seconds(rows: Sequence[Measurement], *, otherwise: float) -> float:
-    """Host seconds of an action of a two-stage pipeline beyond its blocks; `otherwise` where not measured.
+    """Host seconds of one pipeline action beyond its blocks', from two stages; `otherwise` where not measured.
 
     Each stage has half of the blocks and one end of the model, which is driven like half a block.
     """
@@ -423,12 +431,12 @@ def action_host_seconds(rows: Sequence[Measurement], *, otherwise: float) -> flo
 
 
 def update_host_seconds(rows: Sequence[Measurement]) -> float:
-    """Seconds of the update of a model with next to no parameters."""
+    """Host seconds of the optimizer update, measured on a model with next to no parameters."""
     return select(rows, "host", "update")[0].seconds
 
 
 def _pass_seconds(rows: Sequence[Measurement], name: str) -> float:
-    """Seconds of one more block in a pass, the mean of forward and backward.
+    """Host seconds that one more block adds to a pass, the mean of forward and backward.
 
     The slope over models of more and more blocks by repeated medians (Siegel 1982): of each model's slopes towards the
     others, then of those, so that nearly half of the models may have been disturbed.
@@ -444,7 +452,8 @@ def _pass_seconds(rows: Sequence[Measurement], name: str) -> float:
 
 
 def host_constants(rows: Sequence[Measurement], *, ranks: int, is_cpu: bool) -> dict[str, Any]:
-    """Constants of a profile for offload, by name; empty where nothing of the host was measured.
+    """Profile constants for offload by name (host updates, calls, overlap, copies); empty where offload was not
+    measured.
 
     Args:
         rows: merged over the ranks.
@@ -479,7 +488,7 @@ def _overlap(rows: Sequence[Measurement]) -> float:
 
 
 def _copies(rows: Sequence[Measurement]) -> tuple[HostCopies, ...]:
-    """Copy rates by number of ranks that copy at once."""
+    """Rates of copies to and from host memory, by number of ranks that copy at once."""
     rates: dict[int, dict[str, str]] = {}
     for way in ("down", "up", "both"):
         for row in select(rows, "offload", way):
@@ -496,7 +505,8 @@ _ROW_STATES = {"rowwise-adagrad": 4.0}
 
 
 def moved_bytes(name: str, shape: tuple[int, ...]) -> float:
-    """Bytes that the price's formula has for a measurement: (row bytes, ids, bags, rows met), in fp32."""
+    """Bytes moved by a table measurement, by the formula of the cost model; `shape` is (row bytes, ids, bags,
+    distinct rows), in fp32."""
     row_bytes, ids, bags, distinct = map(float, shape)
     if name == LOOKUP:
         return float(lookup_bytes(ids, row_bytes, bags * row_bytes))
@@ -507,7 +517,8 @@ def moved_bytes(name: str, shape: tuple[int, ...]) -> float:
 
 
 def table_rates(rows: Sequence[Measurement], bandwidth: float, source: str) -> TableRates | None:
-    """The rates of merged measurements, as shares of `bandwidth`; None where no table was measured."""
+    """Rates of embedding-table operations as shares of `bandwidth`, from merged measurements; None where no
+    table was measured."""
     table_rows = select(rows, "table")
     if not table_rows:
         return None
@@ -533,7 +544,7 @@ def table_rates(rows: Sequence[Measurement], bandwidth: float, source: str) -> T
 
 
 def _served_points(table_rows: Sequence[Measurement], policy: str) -> tuple[ServedPoint, ...]:
-    """Lookups through a cache: seconds of a few ids, and what each of many takes beyond them."""
+    """Launch seconds, and seconds of each further hit and miss, of lookups through a cache, by row bytes."""
     launches, hit, miss = (
         select(table_rows, "table", f"{SERVED_PREFIX}{policy}.{name}") for name in ("few", "hit", "miss")
     )

@@ -47,9 +47,10 @@ _UNEXPLAINED = 0.1
 
 
 def is_fitted(case: Case) -> bool:
-    """Whether a row moves constants: not where its transcriber flagged it, as a few runs on a strained machine would
-    set its host's times alone; nor of recurrences, whose kernels on Blackwell take longer than their bytes for a reason
-    that is not known (Nemotron 3 Nano: within 5 % on H100, 15 to 22 % fast there)."""
+    """Whether a published run takes part in fits of constants. Runs that their transcriber flagged do not, as
+    a few runs on a strained machine would set its host's times alone; nor do recurrences, whose kernels on
+    Blackwell take longer than their bytes for a reason that is not known (Nemotron 3 Nano: within 5 % on
+    H100, 15 to 22 % fast there)."""
     return not is_suspect(case.row) and case.question.model.recurrence is None
 
 
@@ -60,7 +61,8 @@ def fit_families(
     fewest: int = _FEWEST,
     around: Mapping[str, StepTimeFit] | None = None,
 ) -> dict[str, StepTimeFit]:
-    """Name → fit, for every (die, stack) and every die with `fewest` timed `cases` or more, as far as `needed`.
+    """Fit a profile for every (die, stack) and every die with `fewest` timed `cases` or more; name → fit, of
+    `needed` pairs.
 
     A fit starts `around` that of the same name to more cases, where there is one. Not every row takes part
     (`is_fitted`).
@@ -91,12 +93,12 @@ def fit_families(
 
 
 def timed_by_default(cases: Sequence[Case]) -> TimedCases:
-    """Cases prepared for fits that start at the documented defaults."""
+    """Cases prepared for fits that start at the documented default constants."""
     return TimedCases(catalog.load_profile("datasheet-gpu"), cases)
 
 
 def blank_profile(gpu: str, stack: str) -> HardwareProfile:
-    """The documented defaults, under the name and identity of a profile that is to be fitted."""
+    """Profile with the documented default constants, under the name and identity for `gpu` and `stack`."""
     die = die_of(gpu)
     short = die.split("-")[0]
     identity = {
@@ -110,12 +112,12 @@ def blank_profile(gpu: str, stack: str) -> HardwareProfile:
 
 
 def predict_with(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) -> Array:
-    """(N,) relative error of each case under the nearest of `profiles`."""
+    """(N,) relative error of each case's predicted step time under the nearest of `profiles`."""
     return errors_of(under_nearest(profiles, cases))
 
 
 def under_nearest(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) -> tuple[Case, ...]:
-    """The cases, each under the nearest of `profiles`."""
+    """Copies of the cases, each with whichever of `profiles` is nearest to its GPU and stack."""
     candidates = tuple(profiles)
     moved_cases = []
     for case in cases:
@@ -126,13 +128,13 @@ def under_nearest(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) ->
 
 
 def errors_of(cases: Sequence[Case]) -> Array:
-    """(N,) relative error of each case under its own profile."""
+    """(N,) relative error of each case's predicted step time under the profile in its question."""
     errors: Array = seconds_of(cases) / np.array([measured_seconds(case) for case in cases]) - 1
     return errors
 
 
 def seconds_of(cases: Sequence[Case]) -> Array:
-    """(N,) predicted seconds of each case under its own profile."""
+    """(N,) predicted step seconds of each case under the profile in its question."""
     case_profiles = [case.question.hardware for case in cases]
     seconds = np.empty(len(cases))
     for identity in dict.fromkeys(map(id, case_profiles)):  # profiles of one name may be fitted to other runs
@@ -144,7 +146,7 @@ def seconds_of(cases: Sequence[Case]) -> Array:
 def leave_sources_out(
     cases: Sequence[Case], *, fewest: int = _FEWEST, on_source: Callable[[str], None] | None = None
 ) -> dict[str, Array]:
-    """Source → (n,) errors of its cases under profiles fitted to all other sources."""
+    """Source → (n,) relative step-time errors of its cases under profiles fitted to all other sources."""
     return {
         source: errors_of(source_cases)
         for source, source_cases in under_other_sources(cases, fewest=fewest, on_source=on_source)
@@ -154,7 +156,8 @@ def leave_sources_out(
 def under_other_sources(
     cases: Sequence[Case], *, fewest: int = _FEWEST, on_source: Callable[[str], None] | None = None
 ) -> Iterator[tuple[str, tuple[Case, ...]]]:
-    """Yield every source and its cases, each under the nearest profile that was fitted without that source."""
+    """Yield each source with its cases, each under the nearest of the profiles that were fitted without that
+    source."""
     timed = timed_by_default(cases)
     of_all = fit_families(timed, fewest=fewest)
     for source, profiles in profiles_without(timed, of_all, fewest=fewest, on_source=on_source):
@@ -168,7 +171,7 @@ def profiles_without(
     fewest: int = _FEWEST,
     on_source: Callable[[str], None] | None = None,
 ) -> Iterator[tuple[str, tuple[HardwareProfile, ...]]]:
-    """Yield every source and the profiles that its rows need, fitted to all other sources."""
+    """Yield each source with the profiles that predict its runs, fitted to all other sources."""
     cases = timed.cases
     for source in dict.fromkeys(case.row.source for case in cases):
         if on_source is not None:
@@ -186,14 +189,15 @@ def profiles_without(
 
 
 def pair_of(case: Case) -> Pair:
-    """The die and family of stacks that a case ran on."""
+    """(die, stack family) that a case ran on, the key of a fitted profile."""
     stack = case.question.stack
     return die_of(case.question.cluster.gpu.name), stack.family or stack.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnseenSource:
-    """Median absolute relative errors of one source's step times under three kinds of profiles."""
+    """Median absolute relative errors of one source's step times under default, left-out and fully fitted
+    profiles."""
 
     source: str
     runs: int
@@ -211,7 +215,8 @@ def cross_validate(
     *,
     on_source: Callable[[str], None] | None = None,
 ) -> tuple[UnseenSource, ...]:
-    """Errors of every source of `cases`, left out in turn; `fitted_errors` are the errors of the full fits, by run.
+    """Step-time errors of every source of `cases`, left out of the fits in turn. `fitted_errors` are the errors
+    of the full fits, by run.
 
     The fits start from the documented defaults, not from the catalogue's profiles, which may have seen the same
     runs. A source whose GPU and stack no other source has is predicted with the nearest of the others' profiles.
@@ -246,7 +251,8 @@ _NAMED_SOURCES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Rows that a fit can use, as cases, and the other rows with the reason why not."""
+    """Rows of run tables that a fit can use, as cases, and the remaining rows with the reasons for leaving
+    them out."""
 
     cases: tuple[Case, ...]
     left_out: tuple[tuple[Row, str], ...]
@@ -254,7 +260,7 @@ class Selection:
     """True where no row names the wanted stack: all rows are then read as if they had run on it."""
 
     def pairs(self) -> dict[Pair, tuple[Case, ...]]:
-        """Cases by the (die, stack) that they ran on, the largest group first."""
+        """Cases grouped by the (die, stack) that they ran on, the largest group first."""
         groups: dict[Pair, list[Case]] = {}
         for case in self.cases:
             groups.setdefault(_pair(case), []).append(case)
@@ -269,7 +275,7 @@ def select_runs(
     gpu: str | None = None,
     on_row: Callable[[int], None] | None = None,
 ) -> Selection:
-    """Rows that were timed and can be predicted, of one `stack` and the die of one `gpu` where given.
+    """Select the timed rows that the cost model can predict, of one `stack` and the die of one `gpu` where given.
 
     Rows that name no framework are read as run on `stack`; rows that name another are left out, except where `stack`
     is a file or no row names it: then all are read as run on it. Rows with one id are numbered; a row that occurs
@@ -309,7 +315,7 @@ def select_runs(
 def _predictions(
     rows: Sequence[Row], stack: str | None, forced: bool, on_row: Callable[[int], None] | None
 ) -> Iterator[Prediction]:
-    """One prediction a row, under `stack` where the row names no framework or where it is `forced`."""
+    """Yield the prediction of each row, under `stack` if the row names no framework or the stack is `forced`."""
     for rows_done, row in enumerate(rows, start=1):
         yield from predict((row,), stack=stack if forced or not row.text("framework") else None)
         if on_row is not None:
@@ -321,7 +327,7 @@ def _ran_under(prediction: Prediction, stack: str) -> bool:
 
 
 def _exclusion_reason(prediction: Prediction, case: Case, stack: str | None, die: str | None) -> str:
-    """Reason that keeps a predicted row out of a fit; empty where it takes part."""
+    """Reason for leaving a predicted row out of a fit; empty where the row takes part."""
     if prediction.step_seconds is None:
         return "neither `num_gpus` nor `dp` is given"
     if not (math.isfinite(prediction.step_seconds) and prediction.step_seconds > 0):
@@ -336,12 +342,13 @@ def _exclusion_reason(prediction: Prediction, case: Case, stack: str | None, die
 
 
 def _pair(case: Case) -> Pair:
-    """The die and the stack, not the family of stacks, that a case ran on."""
+    """(die, stack) that a case ran on, with the stack itself in place of its family."""
     return die_of(case.question.cluster.gpu.name), case.question.stack.name
 
 
 def _distinct_rows(rows: Iterable[Row]) -> tuple[list[Row], list[tuple[Row, str]]]:
-    """Rows, with unique ids, and rows left out since they repeat another in every cell."""
+    """Rows with unique ids, and duplicates (equal to another row in every cell) with the reason for leaving
+    them out."""
     seen: set[frozenset[tuple[str, str]]] = set()
     used_names: set[str] = set()
     times: Counter[str] = Counter()
@@ -364,7 +371,7 @@ def _distinct_rows(rows: Iterable[Row]) -> tuple[list[Row], list[tuple[Row, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refit:
-    """A profile before and after it was fitted to runs."""
+    """Hardware profile before and after a fit to timed runs, with the errors of both."""
 
     pair: Pair
     start: HardwareProfile
@@ -377,14 +384,15 @@ class Refit:
 
     @property
     def median_before(self) -> float:
-        """Median absolute relative error of step time under `start`."""
+        """Median absolute relative error of step time under the profile that the fit started from."""
         return float(np.median(np.abs(list(self.start_errors.values()))))
 
 
 def refit(
     pair: Pair, cases: Sequence[Case], *, on_round: Callable[[int, float], None] | None = None
 ) -> Refit:
-    """Fit the profile of `pair` to its `cases`, from the catalogue's nearest; `on_round` is called after every step.
+    """Fit the profile of `pair` (die, stack) to timed `cases`, starting from the catalogue's nearest profile.
+    `on_round` is called after every step.
 
     Runs of one source are taken to be of one cluster, which its profile follows closely, but for a few runs, of which
     no more is believed than they agree on (`few_runs`); of several sources each of n runs counts 1/√n, and none is
@@ -420,7 +428,7 @@ def refit(
 
 
 def named_sources(fit: StepTimeFit) -> str:
-    """ "3 of mine, 2 of lab": how many runs of which source were fitted, the largest sources by name."""
+    """Text that counts the fitted runs by source ("3 of mine, 2 of lab"), with the largest sources by name."""
     by_size = sorted(fit.by_source().items(), key=lambda item: -len(item[1]))
     words = [f"{len(errors)} of {printable(source, 40)}" for source, errors in by_size[:_NAMED_SOURCES]]
     if further_runs := sum(len(errors) for _, errors in by_size[_NAMED_SOURCES:]):
@@ -429,7 +437,8 @@ def named_sources(fit: StepTimeFit) -> str:
 
 
 def _provenance(fit: StepTimeFit, start: HardwareProfile) -> str:
-    """The `source` of a fitted profile: the runs it was fitted to, and the profile the fit started from."""
+    """Text for the `source` of a fitted profile, with the runs fitted to and the profile that the fit started
+    from."""
     return (
         f"Fitted to timed runs: {named_sources(fit)}; started from {start.name}. The median error is that of the"
         " fit itself."

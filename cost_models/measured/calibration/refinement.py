@@ -75,7 +75,7 @@ _MAX_NAMED_RUNS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredQuantity:
-    """One quantity as one run measured it."""
+    """Seconds and noise of one quantity (such as `step` or `tp_comm`) as one run measured it."""
 
     seconds: float
     """Seconds in the median step."""
@@ -87,7 +87,7 @@ class MeasuredQuantity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedRun:
-    """One run: its question and layout, and what it measured."""
+    """Timed run on the machine of the profile, with its question, layout and measured quantities."""
 
     name: str
     question: Question
@@ -99,7 +99,7 @@ class ObservedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefinedFactor:
-    """A factor on the seconds of one kind, and how well the runs determine it."""
+    """Fitted factor on the seconds of one kind (such as compute or host), and how well the runs determine it."""
 
     factor: float
     low: float
@@ -111,7 +111,7 @@ class RefinedFactor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refinement:
-    """A profile before and after runs refined it."""
+    """Measured hardware profile before and after runs refined it, with the fitted factors and estimates."""
 
     start: HardwareProfile
     """The measured profile, before runs moved it."""
@@ -127,7 +127,7 @@ class Refinement:
 def refine(
     profile: HardwareProfile, runs: Sequence[ObservedRun], *, on_round: Callable[[int], None] | None = None
 ) -> Refinement:
-    """Fit `profile` to `runs`, all of one machine; an earlier refinement is undone first.
+    """Refine the measured `profile` by timed `runs` of one machine, after undoing any earlier refinement.
 
     Raises:
         InputError: the profile is of another GPU.
@@ -176,7 +176,7 @@ def refine(
 
 
 def priced(run: ObservedRun, profile: HardwareProfile) -> Estimate:
-    """The estimate of a run under a profile."""
+    """Estimate the step of a run under another hardware profile."""
     question = complete_question(
         run.question.model,
         run.question.cluster,
@@ -188,14 +188,14 @@ def priced(run: ObservedRun, profile: HardwareProfile) -> Estimate:
 
 
 def quantities(result: Estimate) -> dict[str, float]:
-    """An estimate's seconds in the quantities that runs measure."""
+    """Seconds of an estimate by quantity that runs measure (`step` and `QUANTITIES`)."""
     parts = result.time.as_dict()
     sums = {name: sum(parts[part] for part in part_names) for name, part_names in QUANTITIES.items()}
     return {STEP: result.step_seconds} | sums
 
 
 def _renamed_profile(question: Question, profile: HardwareProfile) -> HardwareProfile:
-    """The profile renamed for the question's GPU and stack. Raises InputError where it is of another GPU."""
+    """Copy of the profile, renamed for the question's GPU and stack. Raises InputError where it is of another GPU."""
     complete_question(
         question.model, question.cluster, question.training, stack=question.stack, profile=profile
     )
@@ -207,7 +207,7 @@ def _renamed_profile(question: Question, profile: HardwareProfile) -> HardwarePr
 def _explained_quantities(
     start: HardwareProfile, runs: Sequence[ObservedRun]
 ) -> list[tuple[int, str, MeasuredQuantity]]:
-    """(run, quantity, what was measured) for quantities that both the run and the cost model have."""
+    """(run index, quantity, measurement) for quantities that both the run and the cost model have."""
     predicted = [quantities(priced(run, start)) for run in runs]
     return [
         (index, quantity, measured)
@@ -218,7 +218,7 @@ def _explained_quantities(
 
 
 def _totals() -> Array:
-    """(C, C): how each coordinate adds to the logarithm of each kind's factor."""
+    """(C, C) matrix from coordinates of the fit to the logarithms of all kinds' factors."""
     kinds = list(_PULLS)
     matrix = np.eye(len(kinds))
     for kind in _FOLLOW_HOST:
@@ -227,7 +227,7 @@ def _totals() -> Array:
 
 
 def _scaled_profile(start: HardwareProfile, logarithms: Array) -> HardwareProfile:
-    """The profile moved by factors with these logarithms, in the order of `_PULLS`."""
+    """Profile with seconds scaled by the factors that have (C,) `logarithms`, in the order of `_PULLS`."""
     factors = {kind: float(f"{factor:.4g}") for kind, factor in zip(_PULLS, np.exp(logarithms), strict=True)}
     contention = round(factors.pop("contention") - 1.0, 4)
     by = Moved(**factors)
@@ -237,7 +237,7 @@ def _scaled_profile(start: HardwareProfile, logarithms: Array) -> HardwareProfil
 def _factor_intervals(
     totals: Array, point: Array, covariance: Array, pulls: Array
 ) -> dict[str, RefinedFactor]:
-    """The factor of each kind with the 90 % interval of the linearised problem."""
+    """Factor on each kind of seconds with its 90 % interval, from the linearised fit."""
     posterior = np.sqrt(np.diag(totals @ covariance @ totals.T))
     prior = np.sqrt(np.diag(totals @ np.diag(pulls**2) @ totals.T))
     factors = {}
@@ -251,7 +251,8 @@ def _factor_intervals(
 def _claims(
     start: HardwareProfile, runs: Sequence[ObservedRun], estimates: Sequence[Estimate]
 ) -> dict[str, object]:
-    """Error, number of runs and provenance of the refined profile; its error is no smaller than the runs' noise."""
+    """Profile fields for the error, number of runs and source of a refinement; the error is no smaller than
+    the runs' noise."""
     errors = [
         abs(e.step_seconds / run.seen[STEP].seconds - 1) for run, e in zip(runs, estimates, strict=True)
     ]

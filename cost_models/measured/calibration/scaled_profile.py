@@ -37,7 +37,7 @@ _SECONDS = {
 
 
 def scale_seconds(profile: HardwareProfile, factors: Moved) -> HardwareProfile:
-    """`profile` with the seconds of each kind multiplied by its factor."""
+    """Copy of `profile` with the seconds of each kind (compute, host, ...) multiplied by the factor of that kind."""
     rise, bandwidth_rise = _rises(profile, factors)
     operands = profile.gemm_operand_bandwidth
     shares = {
@@ -70,7 +70,7 @@ def scale_seconds(profile: HardwareProfile, factors: Moved) -> HardwareProfile:
 
 
 def before_runs(profile: HardwareProfile) -> HardwareProfile:
-    """The profile as measured, with the effect of runs undone; a peak that a run raised stays."""
+    """Profile as microbenchmarks measured it, with the effect of runs undone; a peak that a run raised stays."""
     if profile.moved is None:
         return profile
     back = Moved(**{kind: 1.0 / factor for kind, factor in profile.moved})
@@ -81,7 +81,8 @@ def before_runs(profile: HardwareProfile) -> HardwareProfile:
 
 
 def scale_constants(profile: HardwareProfile, factors: Mapping[str, float]) -> HardwareProfile:
-    """The profile with some constants multiplied, each at most at the fit's ceiling or its former value."""
+    """Copy of the profile with constants multiplied by `factors`, each at most at the fit's ceiling or its
+    former value."""
     values = {}
     for name, factor in factors.items():
         value = getattr(profile, name)
@@ -90,14 +91,14 @@ def scale_constants(profile: HardwareProfile, factors: Mapping[str, float]) -> H
 
 
 def ceiling_of(name: str) -> float:
-    """Largest value that a fit may give a constant, within the limits of the profile's file."""
+    """Largest value that a fit may give the constant `name`, within the limits of the profile's file."""
     limit = next(mark.le for mark in HardwareProfile.model_fields[name].metadata if hasattr(mark, "le"))
     ceiling = 1.0 if name in _OF_A_BENCHMARK else _CEILING
     return min(float(limit), ceiling) if name.endswith("efficiency") else float(limit)
 
 
 def _rises(profile: HardwareProfile, factors: Moved) -> tuple[float, float]:
-    """Factors by which the measured peak and bandwidth rise; 1 where no rate exceeds them."""
+    """Factors by which the measured peak FLOPs/s and bandwidth rise; 1 where no rate exceeds them."""
     rise = bandwidth_rise = 1.0
     if profile.measured_peak is not None:
         rise = max(rise, profile.gemm_efficiency / factors.compute)

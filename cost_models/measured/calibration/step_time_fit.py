@@ -67,15 +67,15 @@ def scenarios_of(
     sources: Sequence[str],
     pulls: Array,
 ) -> Scenarios:
-    """Scenarios of fitted constants (C,) from their covariance (C, C), and the errors (R,) of the runs of `sources`
-    (R,) with their slopes (R, C), all in logarithms."""
+    """Scenarios of the fitted constants (C,), from the fit's covariance (C, C) and the runs' errors (R,) with
+    slopes (R, C). All are of logarithms; `sources` (R,) are the runs' sources."""
     spread, unexplained = _source_variances(slopes, errors, sources, pulls)
     factors = with_covariance(constants, covariance + np.diag(spread))
     return Scenarios(factors=factors, unexplained=round(unexplained, 4))
 
 
 def with_covariance(constants: Sequence[str], covariance: Array) -> dict[str, str]:
-    """Constant → factors by scenario, with mean zero and covariance (C, C) in logarithms."""
+    """Constant → factors by scenario, as text, whose logarithms have mean zero and the given covariance (C, C)."""
     assert len(constants) < COUNT
     rotation = np.linalg.qr(np.random.default_rng(_SEED).normal(size=(len(constants),) * 2))[0]
     factors = np.exp(np.linalg.cholesky(covariance) @ rotation @ _design(len(constants)))
@@ -86,7 +86,8 @@ def with_covariance(constants: Sequence[str], covariance: Array) -> dict[str, st
 def _source_variances(
     slopes: Array, errors: Array, sources: Sequence[str], pulls: Array
 ) -> tuple[Array, float]:
-    """(C,) variances of the constants between sources, and the standard deviation of the remaining error."""
+    """(C,) variances of the constants' logarithms between sources, and the standard deviation of the
+    remaining error."""
     rows: dict[str, list[int]] = defaultdict(list)
     for row, source in enumerate(sources):
         rows[source].append(row)
@@ -112,7 +113,7 @@ def _source_variances(
 
 
 def _design(rows: int) -> Array:
-    """(rows, COUNT) of ±1: rows of a Hadamard matrix, orthogonal to one another and of mean zero."""
+    """(rows, COUNT) matrix of ±1, made of rows of a Hadamard matrix, orthogonal to one another and of mean zero."""
     matrix = np.ones((1, 1))
     while len(matrix) < COUNT:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
@@ -124,7 +125,8 @@ FEWEST_PAIRS = 10
 
 
 def pair_error(cases: Sequence[Case], errors: Mapping[str, float]) -> float | None:
-    """Median |error of the ratio| / √n over the pairs of layouts in the sweeps of `cases`; None where they are few.
+    """Median |log error of the ratio of two step times| / √n, with n axes that differ, in the sweeps of
+    `cases`; None for few pairs.
 
     `errors` are predicted / measured − 1 by run. Every sweep weighs as much as it has runs, not pairs.
     """
@@ -149,7 +151,7 @@ _PLAINEST = Layout()
 
 
 def timed_runs(cases: Sequence[Case], errors: Mapping[str, float]) -> tuple[TimedRuns, ...]:
-    """The runs of each (source, GPU, stack), in order of first appearance; `errors` are by run."""
+    """Summary of the runs of each (source, GPU, stack), in order of first appearance; `errors` are by run."""
     groups: dict[tuple[str, str, str], list[Case]] = defaultdict(list)
     for case in cases:
         question = case.question
@@ -209,7 +211,7 @@ publishers' do."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A fitted constant and the 90 % interval the runs leave it."""
+    """Fitted value of one constant with its 90 % interval, and the runs that pull it most."""
 
     value: float
     low: float
@@ -222,7 +224,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimeFit:
-    """A fitted profile with residuals, and intervals of constants."""
+    """Profile fitted to step times, with residuals of the runs and intervals of the constants."""
 
     profile: HardwareProfile
     residuals: dict[str, float]
@@ -241,16 +243,16 @@ class StepTimeFit:
 
     @property
     def median_error(self) -> float:
-        """Median absolute relative error of step time."""
+        """Median absolute relative error of step time over the fitted runs."""
         return float(np.median(np.abs(list(self.residuals.values()))))
 
     def around_runs(self, cases: Sequence[Case]) -> Expansion:
-        """The errors of some of the runs around the fitted constants."""
+        """Expansion of the errors of `cases`, some of the fitted runs, around the fitted constants."""
         place_of = {run: place for place, run in enumerate(self.residuals)}
         return self.around.of([place_of[case.row.row_id] for case in cases])
 
     def by_source(self) -> dict[str, Array]:
-        """Source → errors of runs."""
+        """Source → (n,) relative step-time errors of its runs."""
         errors: dict[str, list[float]] = {}
         for run, error in self.residuals.items():
             errors.setdefault(self.sources[run], []).append(error)
@@ -258,7 +260,7 @@ class StepTimeFit:
 
 
 class TimedCases:
-    """Cases with their measured times, prepared for one fit after another of some constants of `start`."""
+    """Cases with measured step times, prepared for one fit after another of `constants` of profile `start`."""
 
     def __init__(
         self, start: HardwareProfile, cases: Sequence[Case], constants: Sequence[str] = CONSTANTS
@@ -271,26 +273,27 @@ class TimedCases:
 
     @cached_property
     def origin(self) -> Array:
-        """(C,) logarithms of the constants of `start`."""
+        """(C,) logarithms of the constants of the profile `start`."""
         return np.log([getattr(self.start, name) for name in self.constants])
 
     @cached_property
     def at_start(self) -> Expansion:
-        """The errors around the constants of `start`."""
+        """Expansion of the step-time errors around the constants of the profile `start`."""
         return expand(self.errors_at, self.origin)
 
     def beginning(self, pulls: Array, weight: Array) -> Expansion:
-        """The errors around the constants of `start`, or a slower host where that explains more."""
+        """Expansion that a fit starts from, at the constants of `start` or at a slower host where that
+        explains more."""
         slower = np.outer(np.log(_SLOWER_HOSTS), [name == "host_layer_seconds" for name in self.constants])
         return best_expansion(self.errors_at, self.at_start, self.origin + slower, pulls, weight)
 
     @property
     def logarithms(self) -> tuple[Array, Array]:
-        """(N,) log of predicted / measured under the constants of `start`, and its slopes (N, C)."""
+        """(N,) log of predicted / measured step time under the constants of `start`, with slopes (N, C)."""
         return _HUBER * self.at_start.errors, _HUBER * self.at_start.slopes
 
     def of(self, rows: Sequence[int]) -> TimedCases:
-        """Some of the cases, with the errors at `start` where they are known already."""
+        """Timed cases with indices `rows`, with the errors at `start` copied if already computed."""
         subset = copy(self)
         subset.cases = tuple(self.cases[row] for row in rows)
         subset._times, subset._measured = self._times.of(rows), self._measured[list(rows)]
@@ -299,17 +302,18 @@ class TimedCases:
         return subset
 
     def values_at(self, points: Array) -> dict[str, Array]:
-        """Constants by name at (..., C) points, with the digits that a profile's file has."""
+        """Constants by name at (..., C) points, which are logarithms, rounded to the digits that a profile's
+        file has."""
         rounded = np.vectorize(lambda value: float(f"{value:.4g}"))(np.exp(points))
         return dict(zip(self.constants, np.moveaxis(rounded, -1, 0), strict=True))
 
     def profile_at(self, point: Array) -> HardwareProfile:
-        """`start` with other constants."""
+        """Copy of the profile `start` with the constants at `point`, their (C,) logarithms."""
         values = {name: float(value) for name, value in self.values_at(point).items()}
         return self.start.model_copy(update=values)
 
     def errors_at(self, points: Array) -> Array:
-        """(K, N) errors at (K, C) points, in units of `_HUBER`."""
+        """(K, N) log errors of predicted step times at (K, C) points, in units of `_HUBER`."""
         seconds = self._times.under(self.start, self.values_at(points), len(points))
         return np.asarray(np.log(seconds / self._measured) / _HUBER)
 
@@ -323,7 +327,8 @@ def fit_step_times(
     around: Expansion | None = None,
     on_round: Callable[[int, float], None] | None = None,
 ) -> StepTimeFit:
-    """Move `constants` of `start` so that timed `cases` come out right; `on_round` is called after every step.
+    """Fit `constants` of profile `start` to the measured step times of `cases`. `on_round` is called after
+    every step.
 
     Each run weighs `weight_of_a_run`, by default 1/√n where its source has n. The fit starts where the errors are known
     `around`, by default at the constants of `start`.
@@ -374,7 +379,7 @@ def fit_step_times(
 def fitted_profile(
     fit: StepTimeFit, *, unseen_error: float | None = None, reach: Reach | None = None
 ) -> HardwareProfile:
-    """The fitted profile with claims: runs, remaining error, error on unseen sources and reach of intervals there."""
+    """Profile of a fit with its claims filled in (runs, error, error on unseen sources, reach of intervals there)."""
     runs = ", ".join(f"{len(errors)} of {source}" for source, errors in fit.by_source().items())
     return fit.profile.model_copy(
         update={
@@ -390,20 +395,20 @@ def fitted_profile(
 
 
 def measured_seconds(case: Case) -> float:
-    """Step seconds that the case's row was published with."""
+    """Published step seconds of a case's run."""
     seconds = timed_seconds(case.row)
     assert seconds is not None, f"{case.row.row_id} has no step time"
     return seconds
 
 
 def _weights(cases: Sequence[Case]) -> Array:
-    """(N,): 1/√n for each of n rows of a source."""
+    """(N,) weight of each case in a fit, 1/√n for each of n rows of a source."""
     rows: Mapping[str, int] = Counter(case.row.source for case in cases)
     return np.array([rows[case.row.source] ** -0.5 for case in cases])
 
 
 def pulls_of(constants: Sequence[str]) -> Array:
-    """(C,) how far each constant may be from where it starts, as a logarithm."""
+    """(C,) log-distance from its start at which each constant costs as much as one run being 5 % off."""
     return np.array([_PULL.get(name, _HOST_PULL if "host" in name else _SHARE_PULL) for name in constants])
 
 
@@ -414,7 +419,8 @@ def _intervals(
     pulls: Array,
     names: Sequence[str],
 ) -> dict[str, Interval]:
-    """90 % interval of each constant from the curvature, and the runs with the largest influence on it."""
+    """90 % interval of each constant from the loss's curvature, with the three runs of largest influence on
+    the constant."""
     covariance = np.linalg.inv(shrunk.curvature)
     spread = _Z90 * np.sqrt(np.diag(covariance))
     influence = np.abs(covariance @ (shrunk.around.slopes * weight[:, None]).T)

@@ -80,7 +80,7 @@ _NO_VALUE = re.compile(
 
 
 def check_counts(row: Row) -> None:
-    """Check that every column of whole numbers holds one, or nothing.
+    """Raise unless every column of whole numbers holds a plausible whole number or nothing.
 
     Raises:
         UnpredictableError: the first cell that is something else, with what it says.
@@ -100,7 +100,8 @@ def check_counts(row: Row) -> None:
 
 
 def _is_fraction_of_a_batch(row: Row, column: str) -> bool:
-    """Whether a batch is given in tokens, which need not be a whole number of sequences."""
+    """Whether the cell is a `global_batch` of 1 or more, which need not be whole (a batch in tokens over the
+    sequence length)."""
     value = row.number(column)
     return column == "global_batch" and value is not None and value >= 1
 
@@ -113,7 +114,7 @@ _USUAL_BUBBLE = 0.05
 
 @dataclass(slots=True)
 class Degrees:
-    """Number of ranks of each axis."""
+    """Parallel degrees of a published run (tp, pp, cp, ep and dp ranks, vp chunks a rank, ZeRO stage)."""
 
     tp: int
     pp: int
@@ -129,7 +130,7 @@ class Degrees:
 
 
 def degrees_of(row: Row, notes: Notes) -> Degrees:
-    """Degrees of a row: axes left blank are 1; data parallelism is what remains of the GPUs."""
+    """Parallel degrees of a row, with 1 for axes left blank and data parallelism over the remaining GPUs."""
     tp, pp, vp, cp, ep = (row.count(axis) or 1 for axis in ("tp", "pp", "vp", "cp", "ep"))
     gpus, dp = row.count("num_gpus"), row.count("dp")
     model_gpus = tp * pp * cp
@@ -149,7 +150,8 @@ def degrees_of(row: Row, notes: Notes) -> Degrees:
 
 
 def _usual_replicas(row: Row, model_gpus: int) -> int:
-    """Replicas, of `model_gpus` GPUs, that fill a usual number of GPUs, as far as the batch divides."""
+    """Largest data-parallel degree that divides the batch and fills at most a usual 128 GPUs, with
+    `model_gpus` a replica."""
     batch, micro = row.count("global_batch"), row.count("micro_batch") or 1
     if batch is None:
         raise UnpredictableError("neither `num_gpus` nor `dp` nor `global_batch` is given")
@@ -158,7 +160,8 @@ def _usual_replicas(row: Row, model_gpus: int) -> int:
 
 
 def chunks_of(row: Row, model: TransformerSpec, stack: StackSpec, degrees: Degrees, notes: Notes) -> int:
-    """Chunks a rank, as the row says; where blank, as few as keep the pipeline busy, if the stack interleaves."""
+    """Model chunks a pipeline rank as the row says; where blank, as few as keep the pipeline busy, if the
+    stack interleaves."""
     if degrees.pp == 1 or row.count("vp"):
         return degrees.vp
     chunks = 1
@@ -172,14 +175,16 @@ def chunks_of(row: Row, model: TransformerSpec, stack: StackSpec, degrees: Degre
 
 
 def _possible_chunks(blocks: int, pp: int, *, ends: bool) -> tuple[int, ...]:
-    """Numbers of chunks a rank that divide the blocks, or with `ends` the blocks, the embedding and the head."""
+    """Numbers of chunks a pipeline rank that divide its blocks evenly, or with `ends` its blocks, embedding
+    and head."""
     slots = next((count for count in (blocks, blocks + 2 * ends) if count % pp == 0), pp)
     blocks_per_rank = slots // pp
     return tuple(count for count in range(1, blocks_per_rank + 1) if blocks_per_rank % count == 0)
 
 
 def _microbatches(row: Row, degrees: Degrees) -> int:
-    """Microbatches of a step by the row; the number of stages where it is blank."""
+    """Microbatches of a step by the row's accumulation or batch; the number of pipeline stages where both are
+    blank."""
     batch = row.count("global_batch")
     if accumulated := row.count("grad_accum"):
         return accumulated
@@ -196,7 +201,7 @@ _HARDLY_SLOWER = 1.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A row that can be predicted: its question and layout, with what was assumed."""
+    """Published run that can be predicted, with its row, question, layout and assumptions."""
 
     row: Row
     question: Question
@@ -207,7 +212,8 @@ class Case:
 
 
 def read_case(row: Row, *, stack: str | None = None, profile: str | HardwareProfile | None = None) -> Case:
-    """The question and layout of a row. Raises UnpredictableError: with the reason why not."""
+    """Read a row of a run table as a question and a layout, with the assumptions made. Raises
+    UnpredictableError: with the reason why not."""
     notes = Notes()
     try:
         return _read(row, stack, profile, notes)
@@ -245,7 +251,7 @@ def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | N
 
 
 def _training(row: Row, cluster: ClusterSpec, degrees: Degrees, notes: Notes) -> TrainingSpec:
-    """The training job of a row: batch, sequence, precision and dropout."""
+    """Training specification of a row (batch, sequence length, precision, dropout, optimizer)."""
     sequence = row.count("seq_len")
     if sequence is None:
         raise UnpredictableError("no `seq_len`")
@@ -263,13 +269,13 @@ def _training(row: Row, cluster: ClusterSpec, degrees: Degrees, notes: Notes) ->
 
 
 def _dropout(row: Row) -> float | None:
-    """Dropout of the row; None where the cell is no probability."""
+    """Dropout probability of the row; None where the cell is no probability."""
     share = row.number("dropout")
     return share if share is not None and 0 <= share < 1 else None
 
 
 def _global_batch(row: Row, degrees: Degrees, notes: Notes) -> int:
-    """Sequences a step: as printed, or from microbatch and accumulation."""
+    """Sequences a step, as printed in the row or from microbatch, accumulation and data parallelism."""
     batch, micro, accumulated = row.count("global_batch"), row.count("micro_batch"), row.count("grad_accum")
     printed = row.number("global_batch")
     if batch is None and printed is not None and printed >= 1:
@@ -286,7 +292,7 @@ def _global_batch(row: Row, degrees: Degrees, notes: Notes) -> int:
 
 
 def _layout(row: Row, question: Question, degrees: Degrees, notes: Notes) -> Layout:
-    """Layout of the row, with blocks placed as the stack does; a blank microbatch is tuned."""
+    """Layout of the row, with blocks placed as the stack does and a blank microbatch tuned."""
     micro = _micro_batch(row, question, degrees, notes)
     stated = micro is not None
     micro = micro or 1
@@ -322,7 +328,7 @@ def _layout(row: Row, question: Question, degrees: Degrees, notes: Notes) -> Lay
 
 
 def _blocks_on_stages(question: Question, stages: int, notes: Notes) -> tuple[int, ...]:
-    """Blocks on stages as the stack places them."""
+    """Number of transformer blocks of each pipeline stage, as the software stack places them."""
     model = question.model
     if question.stack.places_blocks == "by-compute" and stages > 1:
         block = sum(one.flops for one in block_operators(model))
@@ -338,8 +344,8 @@ def _blocks_on_stages(question: Question, stages: int, notes: Notes) -> tuple[in
 
 
 def _with_tuned_microbatch(question: Question, layout: Layout) -> Layout:
-    """The layout with the smallest microbatch that fits and is hardly slower than the fastest, as an author would tune
-    it; with one sequence where none fits."""
+    """Layout with the smallest microbatch that fits and is at most 5 % slower than the fastest, as an author
+    would tune it; with one sequence where none fits."""
     samples = question.training.global_batch // layout.dp
     possible = [
         layout.model_copy(update={"mbs": size})
@@ -354,7 +360,8 @@ def _with_tuned_microbatch(question: Question, layout: Layout) -> Layout:
 
 
 def _splits_sequence(row: Row, stack: StackSpec, notes: Notes) -> bool:
-    """Whether a row with several tensor-parallel ranks splits its sequence; where blank, as the stack's users do."""
+    """Whether a row with several tensor-parallel ranks uses sequence parallelism; where blank, as the stack's
+    users do."""
     stated = row.flag("sequence_parallel")
     if stated is None and stack.usually_splits_sequence:
         notes.assume("sequence parallelism (blank)")
@@ -362,7 +369,8 @@ def _splits_sequence(row: Row, stack: StackSpec, notes: Notes) -> bool:
 
 
 def _expert_tensor(row: Row, degrees: Degrees) -> int | None:
-    """Expert tensor parallelism: as the row notes, else as its recipes or the rest of the model, if ranks are left."""
+    """Expert tensor-parallel degree by the row's notes or recipes, else 1 where ep needs the tensor ranks;
+    None follows tp."""
     stated = expert_tensor_parallel(row)
     if stated is None and degrees.ep > 1 and degrees.tp > 1 and keeps_experts_whole(row):
         stated = 1
@@ -376,7 +384,7 @@ def _expert_tensor(row: Row, degrees: Degrees) -> int | None:
 
 
 def _shard_group(row: Row, degrees: Degrees, per_node: int, notes: Notes) -> int | None:
-    """Ranks that share one copy of what ZeRO shards; None: all replicas."""
+    """Ranks that share one copy of the states that ZeRO shards; None for all replicas."""
     size, replicas = row.count("hybrid_shard"), degrees.dp * degrees.cp
     if degrees.zero and shards_within_node(row):
         size = max(1, per_node // (degrees.tp * degrees.pp))
@@ -390,7 +398,7 @@ def _shard_group(row: Row, degrees: Degrees, per_node: int, notes: Notes) -> int
 
 
 def _usual_microbatches(row: Row, question: Question, degrees: Degrees) -> int | None:
-    """Number of stages where releases at the row's date had a microbatch for each; else None."""
+    """Microbatches a step, one for each pipeline stage, if releases at the row's date did so; else None."""
     until = question.stack.microbatches_per_stage_until
     month = month_of(row)
     return (
@@ -399,7 +407,7 @@ def _usual_microbatches(row: Row, question: Question, degrees: Degrees) -> int |
 
 
 def _micro_batch(row: Row, question: Question, degrees: Degrees, notes: Notes) -> int | None:
-    """Microbatch of the row, or by its accumulation; None where both are blank."""
+    """Sequences a microbatch by the row, or by its accumulation; None where both are blank."""
     micro, batch = row.count("micro_batch"), question.training.global_batch
     if micro is None:
         accumulated = row.count("grad_accum") or _usual_microbatches(row, question, degrees)

@@ -27,7 +27,7 @@ _BOARDS = (0.5, 1.6)
 
 
 def board_of_cell(gpu: GpuSpec, words: str, notes: Notes) -> GpuSpec:
-    """The catalogue's GPU with what the cell's words say of memory, power limit and bandwidth."""
+    """GPU specification with the memory, power limit and bandwidth that the words of a row's GPU cell state."""
     printed: dict[str, Any] = {}
     if label := _MEMORY.search(words):
         memory = int(label[1]) * _REPORTED * GIB
@@ -76,7 +76,7 @@ _ADAPTER_BITS = 401e9
 
 
 def network_bits(words: str, per_node: int) -> float | None:
-    """Bits/s of one GPU's share of its node's network; None where the words do not say.
+    """Network bandwidth of one GPU's share of its node, in bits/s; None where the words state none.
 
     A rate that one adapter can have is a GPU's, unless the words say node or it is the instance's (EFA) or the only
     one of its box (Ethernet up to 100 Gb/s).
@@ -100,13 +100,14 @@ def network_bits(words: str, per_node: int) -> float | None:
 
 
 def adapters(words: str) -> int | None:
-    """Network adapters of a node, where the words count them: `4x100Gb RoCE per node`."""
+    """Number of network adapters of a node, where words such as `4x100Gb RoCE per node` count them; else None."""
     match = _RAILS.search(_BUS.sub("", words))
     return int(match["rails"]) if match else None
 
 
 def _computing(words: str) -> str:
-    """The words without those for networks that carry no collectives: management, storage, the host's own bus."""
+    """Words of an interconnect cell without networks that carry no collectives (management, storage, the
+    host's bus)."""
     parts = re.split(r"([,;+()])", words)
     return "".join(part for part in parts if not _OTHER_NETWORK.search(part) and not _is_bus(part))
 
@@ -116,7 +117,8 @@ def _is_bus(words: str) -> bool:
 
 
 def _bits(match: re.Match[str]) -> float:
-    """A rate in bits/s: `GB` and `Gbyte` are bytes; `Gb`, `Gbit`, `GbE` and a bare `G` are bits."""
+    """Bits/s of a matched rate, with `GB` and `Gbyte` read as bytes and `Gb`, `Gbit`, `GbE` and a bare `G` as
+    bits."""
     unit = match["unit"] or "b"
     in_bytes = unit == "B" or unit.lower().startswith("byte")
     return float(match["rate"]) * (1e12 if match["scale"] in "tT" else 1e9) * (8 if in_bytes else 1)
@@ -133,14 +135,14 @@ _LARGEST_BOX = 16
 
 
 def gpu_of(row: Row) -> str | None:
-    """Catalogue name of the row's GPU; None where it names none that is known."""
+    """Catalogue name of the GPU that the row names; None for an unknown GPU."""
     words = row.text("gpu").lower()
     gpu: str | None = meaning("gpus", words)
     return gpu
 
 
 def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
-    """The catalogue's cluster of that GPU, with the row's node size and network where given."""
+    """Catalogue cluster of the GPU, with the row's node size and network where given."""
     words = row.text("interconnect")
     cluster = _catalogue_cluster(gpu, words)
     per_node = row.count("gpus_per_node")
@@ -177,13 +179,14 @@ def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
 
 
 def _rails(words: str, per_node: int) -> int | None:
-    """Adapters that the GPUs of a node share evenly, where the row counts them."""
+    """Network adapters of a node, if the row counts them and the node's GPUs share them evenly; else None."""
     count = adapters(words)
     return count if count and per_node % count == 0 else None
 
 
 def _allocated(num_gpus: int, rack: int, notes: Notes) -> int:
-    """GPUs that a job of several racks has in each: all of them, or sixteen of eighteen trays where those divide it.
+    """GPUs that a job of several racks uses in each, all of them, or a power of two (64 of 72) where only that
+    divides the job.
 
     Megatron Bridge's recipes give HybridEP 64 ranks of an NVLink domain of 72 (perf_recipes, `NVLINK_DOMAIN_SIZE`).
     """
@@ -195,7 +198,8 @@ def _allocated(num_gpus: int, rack: int, notes: Notes) -> int:
 
 
 def _catalogue_cluster(gpu: str, words: str) -> ClusterSpec:
-    """The catalogue's cluster of that GPU with the named network; where none is named, InfiniBand if there is one."""
+    """Catalogue cluster of the GPU with the network named in `words`; where none is named, InfiniBand if
+    there is one."""
     specs = map(catalog.load_cluster, (name for name in catalog.names("clusters") if name != LOCAL))
     # a row names a node and a network, no levels
     candidates = [spec for spec in specs if spec.gpu.name == gpu and isinstance(spec.links, Links)]
@@ -208,7 +212,7 @@ def _catalogue_cluster(gpu: str, words: str) -> ClusterSpec:
 
 
 def _through_host(gpu: GpuSpec) -> LinkSpec:
-    """The cluster with PCIe switches between its cards, where they have nothing faster."""
+    """PCIe link between the GPUs of a node, for cards that have nothing faster."""
     assert gpu.host_bandwidth is not None, f"{gpu.name} of the catalogue has a link to its host"
     bandwidth = f"{gpu.host_bandwidth!r} B/s"
     return LinkSpec.model_validate({"kind": "pcie", "bandwidth": bandwidth, "latency": _PCIE_LATENCY})

@@ -17,7 +17,8 @@ _LONGEST_NAME = 80
 
 
 def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
-    """The model of the row. Raises UnpredictableError: the row has neither a shape nor a name the catalogue knows."""
+    """Model that a row trained, from the shape in the row or the catalogue's model of that name. Raises
+    UnpredictableError: the row has neither a shape nor a name the catalogue knows."""
     layers, hidden = row.count("layers"), row.count("hidden")
     catalogued = _by_name(row.text("model_name"))
     if layers is None or hidden is None:
@@ -93,7 +94,7 @@ _UNTABLED = (
 
 
 def _with_missing_cells(row: Row, catalogued: TransformerSpec, notes: Notes) -> Row:
-    """The row with blank cells of the model's shape filled from the catalogue's model of that name and size."""
+    """Copy of the row with blank shape cells filled from the catalogue's model of that name and size."""
     shape = {
         "ffn_hidden": str(catalogued.ffn_hidden_size),
         "ffn_kind": "swiglu" if catalogued.gated_mlp else catalogued.activation,
@@ -116,14 +117,14 @@ def _with_missing_cells(row: Row, catalogued: TransformerSpec, notes: Notes) -> 
 
 
 def _looks_gated(row: Row, hidden: int) -> bool:
-    """Whether the MLP has three matrices where the row does not say: by name, or as it is narrower than 3h."""
+    """Whether the MLP has three matrices (guessed where the row does not say), by model name or a width below 3h."""
     inner = row.count("ffn_hidden")
     narrow = inner is not None and not row.count("moe_experts") and inner < 3 * hidden
     return narrow or re.search(r"llama|mi[sx]tral|qwen|gemma|deepseek|olmo|internlm", _name(row)) is not None
 
 
 def _mixture(row: Row, experts: int, notes: Notes) -> dict[str, Any]:
-    """Fields of an MoE model; experts are as wide as the MLP and in every block unless the row says otherwise."""
+    """Model fields of an MoE row; experts are as wide as the MLP and in every block unless the row says otherwise."""
     per_token = row.count("moe_top_k")
     if per_token is None:
         per_token = min(2, experts)
@@ -137,7 +138,7 @@ def _mixture(row: Row, experts: int, notes: Notes) -> dict[str, Any]:
 
 
 def _usual_ffn(hidden: int, *, gated: bool, notes: Notes) -> int:
-    """Usual width of the MLP: 4h, or 8h/3 rounded up to 256 for three matrices."""
+    """Usual inner width of the MLP, 4h, or 8h/3 rounded up to a multiple of 256 for three matrices."""
     inner = -(-8 * hidden // 3 // 256) * 256 if gated else 4 * hidden
     notes.assume(f"MLP of {inner}")
     return inner
@@ -153,7 +154,7 @@ def _name(row: Row) -> str:
 
 
 def _by_name(name: str) -> TransformerSpec | None:
-    """The catalogue's model of that name in any spelling; None where there is none."""
+    """Catalogue model called `name` in any spelling; None where the catalogue has none."""
     for spelling, replacement in spellings()["model_names"]:
         name = re.sub(spelling, replacement, name.lower())
     letters = _letters(name)
@@ -165,5 +166,5 @@ def _by_name(name: str) -> TransformerSpec | None:
 
 
 def _letters(name: str) -> str:
-    """Key of a model's name in which `Llama 3.1 8B` and `llama-3.1-8b` agree; versions of one shape do too."""
+    """Lower-case letters and digits of a model's name, a key in which `Llama 3.1 8B` and `llama-3.1-8b` agree."""
     return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -30,7 +30,7 @@ FOLDER = files("cost_models") / "data" / "published_recommenders"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecommenderRun:
-    """One published run."""
+    """Published training run of a recommender model, with its question, sharding and measurements."""
 
     row: str
     framework: str
@@ -47,7 +47,8 @@ class RecommenderRun:
 
 
 def read_runs(path: Path | None = None) -> tuple[RecommenderRun, ...]:
-    """The runs of a table in the shipped one's columns; default: the shipped one. Raises InputError."""
+    """Read recommender runs from a CSV table in the columns of the shipped table, which is the default.
+    Raises InputError."""
     text = read_table(path) if path else (FOLDER / "recommender_runs.csv").read_text("utf-8")
     place = str(path or "recommender_runs.csv")
     rows = parse_table(text, place=place, needed=_COLUMNS, hint="the shipped table shows them all")
@@ -78,7 +79,7 @@ def _run(row: Mapping[str, str], place: str) -> RecommenderRun:
 
 
 def _case(row: Mapping[str, str]) -> tuple[str, RecommenderQuestion, str] | None:
-    """Framework, question and sharding of a row."""
+    """(framework, question, sharding text) of a row; None where nobody says how the framework shards the model."""
     if "DCNv2" in row["model"]:
         return ("MLPerf HugeCTR", *_mlperf(row))
     if "SparseOperationKit" in row["framework"]:
@@ -161,7 +162,7 @@ _GPUS = {
 
 
 def _one_adapter(cluster: ClusterSpec) -> ClusterSpec:
-    """DLPerf's nodes: one adapter of 100 Gb/s, which all GPUs share."""
+    """Cluster with DLPerf's network, one 100 Gb/s adapter a node that all its GPUs share."""
     links = cluster.links
     assert isinstance(links, Links)
     assert links.inter_node is not None

@@ -28,14 +28,14 @@ _DELIMITERS = (",", ";", "\t")
 
 
 class TableRow(NamedTuple):
-    """One row: the line of the file where it ends, counted from 1, and its non-empty cells."""
+    """Row of a CSV table, with the line where it ends (counted from 1) and the non-empty cells by column."""
 
     line: int
     cells: dict[str, str]
 
 
 def read_table(path: Path) -> str:
-    """The text of a CSV file: UTF-8 with or without a byte-order mark, UTF-16 with one, else Latin-1.
+    """Read the text of a CSV file in UTF-8 with or without a byte-order mark, UTF-16 with one, else Latin-1.
 
     Raises:
         InputError: the file cannot be read, or is no text.
@@ -47,7 +47,8 @@ def read_table(path: Path) -> str:
 
 
 def parse_table(text: str, *, place: str, needed: Sequence[str], hint: str) -> list[TableRow]:
-    """Rows of cells by column in small letters, between commas, semicolons or tabs; `place` is the file in messages.
+    """Parse a table with commas, semicolons or tabs into rows of cells by column in small letters. `place` is
+    the file in messages.
 
     Raises:
         InputError: it is no table, or a needed column is missing.
@@ -75,7 +76,7 @@ def parse_table(text: str, *, place: str, needed: Sequence[str], hint: str) -> l
 
 
 def _decoded(raw: bytes, path: Path) -> str:
-    """The text of a file's bytes."""
+    """Decode the bytes of a text file; raise InputError where they are no text."""
     try:
         if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             return raw.decode("utf-16")
@@ -93,17 +94,17 @@ def _decoded(raw: bytes, path: Path) -> str:
 
 
 class UnpredictableError(Exception):
-    """A row cannot be predicted; the message is the reason shown to users."""
+    """Raised for a row of a run table that cannot be predicted; the message is the reason shown to users."""
 
 
 @dataclass(slots=True)
 class Notes:
-    """Assumptions about one row, in the order they were made."""
+    """Assumptions made while reading one row of a run table, in order."""
 
     assumed: list[str] = field(default_factory=list)
 
     def assume(self, assumption: str) -> None:
-        """Note one assumption."""
+        """Add an assumption to the notes."""
         self.assumed.append(assumption)
 
 
@@ -116,7 +117,7 @@ _NO = frozenset({"0", "false", "no", "n", "off"})
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run: its cells by column name."""
+    """Published run as a row of a table, with its cells by column name."""
 
     cells: Mapping[str, str]
 
@@ -131,11 +132,11 @@ class Row:
         return self.text("source_id")
 
     def text(self, column: str) -> str:
-        """The cell without surrounding blanks; empty where there is none."""
+        """Text of the cell in `column` without surrounding blanks; empty where the cell is missing."""
         return (self.cells.get(column) or "").strip()
 
     def number(self, column: str) -> float | None:
-        """The cell as a finite number; None where it is none."""
+        """Finite number in the cell of `column`; None where the cell holds none."""
         try:
             value = float(self.text(column).replace(",", ""))
         except ValueError:
@@ -143,24 +144,25 @@ class Row:
         return value if math.isfinite(value) else None
 
     def count(self, column: str) -> int | None:
-        """The cell as a positive whole number (`8.0` counts as 8); None where it is none."""
+        """Positive whole number in the cell of `column` (`8.0` counts as 8); None where the cell holds none."""
         value = self.number(column)
         return int(value) if value is not None and value >= 1 and value == int(value) else None
 
     def flag(self, column: str) -> bool | None:
-        """The cell as yes or no; None where it says neither."""
+        """True or False for a cell of `column` that says yes or no; None where it says neither."""
         word = self.text(column).lower().removesuffix(".0")
         return True if word in _YES else False if word in _NO else None
 
 
 @cache
 def spellings() -> dict[str, Any]:
-    """Meanings of words in cells, by kind, from `data/published/spellings.yaml`."""
+    """Patterns of words in cells with their meanings, by kind (`gpus`, `precisions`, ...), from
+    `data/published/spellings.yaml`."""
     return read_data("published/spellings")
 
 
 def meaning(kind: str, words: str) -> Any:
-    """The meaning of the first pattern of a kind that is found in `words`, or None."""
+    """Meaning of the first pattern of a kind (`gpus`, `precisions`, ...) that is found in `words`, or None."""
     return next(
         (
             meaning_of_pattern
@@ -172,7 +174,7 @@ def meaning(kind: str, words: str) -> Any:
 
 
 def read_rows(path: Path) -> tuple[Row, ...]:
-    """The runs of a CSV file; rows without an id are numbered.
+    """Read the published runs of a CSV file; rows without an id are numbered.
 
     Raises:
         InputError: the file cannot be read, or is no table of runs.
@@ -181,7 +183,8 @@ def read_rows(path: Path) -> tuple[Row, ...]:
 
 
 def parse_rows(text: str, name: str, *, place: str) -> tuple[Row, ...]:
-    """The runs of a CSV text; `name` stands in for a missing source, `place` is the file in error messages.
+    """Parse the published runs of a CSV text; `name` replaces a missing source, `place` is the file in error
+    messages.
 
     Raises:
         InputError: it is no table of runs.

@@ -17,7 +17,7 @@ from cost_models.measured.runs.rows import Row, UnpredictableError, parse_rows
 
 @cache
 def shipped_rows() -> tuple[Row, ...]:
-    """Every shipped run: the tables in the order of their names, each in file order."""
+    """Rows of all shipped tables of published runs, in the order of table names and of lines."""
     return tuple(
         row
         for table in data_files("published", ".csv")
@@ -29,7 +29,7 @@ def shipped_rows() -> tuple[Row, ...]:
 
 @cache
 def timed_cases() -> tuple[Case, ...]:
-    """The shipped runs that were timed and can be predicted, as cases."""
+    """Shipped runs that have a step time and can be predicted, as cases."""
     timed = (row for row in shipped_rows() if row.number("step_time_best_s") is not None)
     return tuple(case for row in timed if (case := _case(row)) is not None)
 
@@ -42,7 +42,7 @@ def _case(row: Row) -> Case | None:
 
 
 class SourceNote(Spec):
-    """The note on one source, in three lines."""
+    """Note on one source of published runs, with title, measurement and unknown facts."""
 
     title: str
     """Name of the source in plots."""
@@ -54,11 +54,11 @@ class SourceNote(Spec):
 
 @cache
 def source_notes() -> Mapping[str, SourceNote]:
-    """Source → note, for the shipped tables."""
+    """Note on each source of the shipped run tables, by source id."""
     return {name: SourceNote(**note) for name, note in read_data("published/sources").items()}
 
 
 def source_title(source: str) -> str:
-    """Name of a shipped source in words; of any other source its name in the table."""
+    """Title of a shipped source; for any other source, its name in the table."""
     note = source_notes().get(source)
     return printable(source, 32) if note is None else note.title

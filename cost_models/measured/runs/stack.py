@@ -58,7 +58,7 @@ _REPLICATES = re.compile(r"\bddp\b|distributed ?data ?parallel|nanogpt")
 
 
 def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
-    """The row's precision of matrix products, where its GPU has it."""
+    """Precision of matrix products in a row; bf16 where blank or unknown, a replacement where the GPU lacks it."""
     words = row.text("precision").lower()
     stated: Precision | None = meaning("precisions", words)
     if stated is None and not _MIXED.fullmatch(words):
@@ -77,7 +77,8 @@ def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
 
 
 def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
-    """The row's recompute policy; where blank, what the stack's users did."""
+    """Recompute policy (`none`, `selective` or `full`) of a row; where blank, that of its recipe or of the
+    stack's users."""
     words = row.text("recompute").lower()
     if modules := _recipe_modules(row):
         notes.assume(f"recompute {modules}, as its recipe does (blank)")
@@ -97,7 +98,8 @@ def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
 
 
 def modules_of(row: Row) -> tuple[SelectiveDrops, ...]:
-    """Modules of a block that a Megatron recomputed (`--recompute-modules`), where the row names known ones."""
+    """Modules of a block that Megatron recomputed (`--recompute-modules`), where the row names only known
+    ones; else empty."""
     match = _MODULES.search(f"{row.text('recompute')}; {row.text('notes')}".lower())
     names = re.findall(r"[a-z_]+", match["names"] if match else _recipe_modules(row))
     drops = [_MODULE_DROPS[name] for name in names if name in _MODULE_DROPS]
@@ -105,7 +107,8 @@ def modules_of(row: Row) -> tuple[SelectiveDrops, ...]:
 
 
 def _recipe_modules(row: Row) -> str:
-    """Modules that the trainer's recipe recomputes, where the table leaves recomputation blank; else empty."""
+    """Names of modules that the trainer's recipe recomputes, where the table leaves recomputation blank; else
+    empty."""
     if row.text("recompute"):
         return ""
     ran = " ".join(row.text(cell) for cell in ("framework", "model_name", "gpu", "precision"))
@@ -114,7 +117,7 @@ def _recipe_modules(row: Row) -> str:
 
 
 def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:
-    """The row's ZeRO stage over its replicas; where it is blank, the stack's usual one."""
+    """ZeRO stage of a row over its `replicas`; where blank, the usual stage of the stack."""
     words = row.text("zero_stage").lower()
     stage = row.number("zero_stage")
     stated = int(stage) if stage is not None and 0 <= stage <= 3 else _stage_of_words(words)
@@ -143,7 +146,8 @@ def _stage_of_words(words: str) -> int | None:
 
 
 def shards_within_node(row: Row) -> bool:
-    """Whether ZeRO shards in groups that replicate one another, and the row does not say how large a group is."""
+    """Whether the row uses hybrid sharding (ZeRO in groups that replicate one another) without stating the
+    group size."""
     if row.count("hybrid_shard") not in (None, 1):
         return False
     stated = row.flag("hybrid_shard") or names_hybrid(row.text("hybrid_shard"))
@@ -151,12 +155,12 @@ def shards_within_node(row: Row) -> bool:
 
 
 def names_hybrid(words: str) -> bool:
-    """Whether the words mean sharding in groups that replicate one another."""
+    """Whether the words mean hybrid sharding, in groups that replicate one another."""
     return re.search(r"hybrid|hsdp|intra[-_ ]?node|per[-_ ]?node", words.lower()) is not None
 
 
 def offload_of(row: Row, stack: StackSpec, blocks: int, notes: Notes) -> tuple[Offload, int]:
-    """Residency of the `blocks` of a row's model, and buffers of the ring."""
+    """Offload to host memory in a row's model of `blocks` blocks, and buffers of the ring for streamed blocks."""
     words = row.text("offload").lower()
     if not words or NOTHING.fullmatch(words):
         return NOWHERE, USUAL_RING
@@ -183,7 +187,7 @@ def offload_of(row: Row, stack: StackSpec, blocks: int, notes: Notes) -> tuple[O
 
 
 def with_host_update(row: Row, question: Question, layout: Layout, notes: Notes) -> Question:
-    """The question with the host's update time from the row's log; unchanged where the row has none."""
+    """Question with the host's seconds per parameter update from the row's log; unchanged where the row has none."""
     stated = row.number("cpu_update_s")
     if stated is None or stated <= 0:
         return question
@@ -195,7 +199,7 @@ def with_host_update(row: Row, question: Question, layout: Layout, notes: Notes)
 
 
 def with_seconds(question: Question, seconds: float) -> Question:
-    """The question on a host that takes `seconds` to update a parameter."""
+    """Copy of the question on a host that takes `seconds` to update one parameter."""
     return replace(question, hardware=question.hardware.model_copy(update={"host_update_seconds": seconds}))
 
 
@@ -208,24 +212,25 @@ _OPTIMIZERS = {"sgd": "sgd", "adam": "adamw", "adamw": "adamw"}
 
 
 def is_suspect(row: Row) -> bool:
-    """Whether the transcriber flagged the row's time: noisy, suspect, or bound by what the row does not say."""
+    """Whether the transcriber flagged the row's time as noisy, suspect, or bound by something the row does
+    not say."""
     return _SUSPECT.search(row.text("flags").lower()) is not None
 
 
 def _switches(row: Row) -> tuple[str, ...]:
-    """Words that stand alone in a row's notes and in its assumed fields."""
+    """Words that stand alone between separators in a row's notes and assumed fields, without leading dashes."""
     words = re.split(r"[;,()]", f"{row.text('notes')};{row.text('assumed_fields')}")
     return tuple(one.strip().lstrip("-") for one in words)
 
 
 def expert_tensor_parallel(row: Row) -> int | None:
-    """Expert tensor parallelism where the row's notes say it; else None."""
+    """Expert tensor-parallel degree that the row's notes state; None where they state none."""
     sizes = _EXPERT_TENSOR.findall(row.text("notes"))
     return int(sizes[0]) if sizes else None
 
 
 def stack_changes(row: Row) -> dict[str, Any]:
-    """Field of `StackSpec` → value that the row's switches set."""
+    """Fields of `StackSpec` → values that switches in the row's notes set."""
     changes: dict[str, Any] = {}
     if _LAUNCH_BLOCKING in row.text("notes"):
         changes["launches_block"] = True
@@ -235,7 +240,7 @@ def stack_changes(row: Row) -> dict[str, Any]:
 
 
 def training_changes(row: Row) -> dict[str, Any]:
-    """Field of `TrainingSpec` → value that the row's notes set: dropout, optimizer."""
+    """Fields of `TrainingSpec` → values that the row's notes set (dropout, optimizer)."""
     changes: dict[str, Any] = {}
     for switch in _switches(row):
         if dropout := _DROPOUT.match(switch):
@@ -251,12 +256,12 @@ _WHERE_SPLIT = re.compile(r"when tp\*pp ?> ?1")
 
 
 def state_changes(row: Row) -> dict[str, Any]:
-    """Field of `TrainingSpec` → value."""
+    """Fields of `TrainingSpec` → values, for optimizer moments in bf16 where the row says so; else empty."""
     return {"moment_dtype": "bf16"} if has_narrow_moments(row) else {}
 
 
 def has_narrow_moments(row: Row) -> bool:
-    """Whether moments are in 16 bits."""
+    """Whether the row's notes or assumed fields say that the optimizer's moments are in 16 bits."""
     words = f"{row.text('notes')}; {row.text('assumed_fields')}".lower()
     split = (row.count("tp") or 1) * (row.count("pp") or 1) > 1
     return _MOMENTS.search(words) is not None and (split or _WHERE_SPLIT.search(words) is None)
@@ -294,13 +299,14 @@ _MICROSCALED = re.compile(r"mx-?fp8|nvfp4")
 
 
 def keeps_experts_whole(row: Row) -> bool:
-    """Whether the row's recipes do not split experts over tensor ranks: all of Megatron Bridge's set
-    `expert_tensor_parallel_size` to 1, and so does Megatron Core's guide for experts that DeepEP exchanges."""
+    """Whether the recipes for the row's trainer do not split experts over tensor ranks. All of Megatron
+    Bridge's set `expert_tensor_parallel_size` to 1, and so does Megatron Core's guide for experts that DeepEP
+    exchanges."""
     return "bridge" in row.text("framework").lower() or expert_changes(row).get("expert_dispatch") == "tokens"
 
 
 def expert_changes(row: Row) -> dict[str, Any]:
-    """Field of `StackSpec` → value, of a row whose model has experts."""
+    """Fields of `StackSpec` → values that follow from the framework and notes of a row with experts; else empty."""
     if (row.count("moe_experts") or 1) == 1:
         return {}
     words = f"{row.text('other_kernels')}; {row.text('notes')}".lower()
@@ -324,7 +330,7 @@ def expert_changes(row: Row) -> dict[str, Any]:
 
 
 def further_tokens(row: Row) -> int:
-    """Further tokens that the row's model learns to predict: by its name, else by its recipes."""
+    """Number of further tokens (0 or 1) that the row's model learns to predict, by its name, else by its recipes."""
     name = row.text("model_name").lower()
     if match := re.search(r"\b(w/|with|w/o|without) ?mtp", name):
         return int(match[1] in ("w/", "with"))
@@ -332,7 +338,7 @@ def further_tokens(row: Row) -> int:
 
 
 def _latents_and_stages(row: Row) -> dict[str, Any]:
-    """How Megatron Bridge's recipes place and recompute models with latent attention."""
+    """Fields of `StackSpec` → values for latent-attention models in Megatron Bridge's recipes; else empty."""
     if not _FILLED_IN_TURN.search(row.text("model_name").lower()):
         return {}
     latents = _RECOMPUTES_LATENTS.search(row.text("gpu").lower()) is not None
@@ -340,7 +346,7 @@ def _latents_and_stages(row: Row) -> dict[str, Any]:
 
 
 def _kept_all_to_all(row: Row) -> dict[str, Any]:
-    """Recipes of Megatron Bridge that exchange copies."""
+    """Fields of `StackSpec` → values for Megatron Bridge's recipes that exchange copies by all-to-all; else empty."""
     model, gpu = _ALL_TO_ALL.search(row.text("model_name").lower().replace(" ", "-")), row.text("gpu").lower()
     if model is None or not _IN_BOXES.search(gpu):
         return {}
@@ -369,7 +375,8 @@ _MONTH = re.compile(r"20\d\d-(?:0[1-9]|1[0-2])")
 
 
 def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
-    """The stack given, or the catalogue's for the row's framework and date, with the attention kernel it names."""
+    """Stack named by `forced`, or the catalogue's for the row's framework and date, with the kernels that the
+    row names."""
     stack = catalog.load_stack(forced) if forced else _of_release(_stack_name(row, notes), row)
     changes: dict[str, object] = {"attention": _kernel(row, stack, notes)}
     if row.flag("compile") or re.search(r"compile|inductor|\bjit\b", row.text("other_kernels").lower()):
@@ -386,13 +393,13 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
 
 
 def _left_loss(row: Row, stack: StackSpec) -> bool:
-    """Whether the row's release compiled blocks but not the loss."""
+    """Whether the trainer's release at the row's date compiled blocks but not the loss."""
     month, months = month_of(row), stack.loss_not_compiled
     return month is not None and months is not None and months[0] <= month <= months[1]
 
 
 def _of_release(name: str, row: Row) -> StackSpec:
-    """The stack of that name, or the earliest of its family whose last release is no earlier than the row's date."""
+    """Load the stack `name`, or the earliest of its family whose last release is no earlier than the row's date."""
     month = month_of(row) or (f"{_year(row)}-12" if _year(row) else None)
     earlier = [last for last in _last_months(name) if month is not None and month <= last]
     return catalog.load_stack(_last_months(name)[min(earlier)] if earlier else name)
@@ -400,13 +407,13 @@ def _of_release(name: str, row: Row) -> StackSpec:
 
 @cache
 def _last_months(family: str) -> dict[str, str]:
-    """Last month → the family's stack of releases until then."""
+    """Last month → name of the stack for releases until then, for the dated stacks of a family."""
     members = map(catalog.load_stack, catalog.names("stacks"))
     return {one.last_month: one.name for one in members if one.family == family and one.last_month}
 
 
 def _stack_name(row: Row, notes: Notes) -> str:
-    """Catalogue name of the row's framework, or of the stack of its family."""
+    """Catalogue name of the stack for the row's framework, or of that framework's family."""
     words = row.text("framework").lower()
     family: str | None = meaning("frameworks", words)
     if family is None:
@@ -431,12 +438,12 @@ def _shape(row: Row) -> str:
 
 
 def kernel_is_assumed(row: Row) -> bool:
-    """Whether the table's author filled in the row's attention kernel."""
+    """Whether the table's author filled in the row's attention kernel as an assumption."""
     return _ASSUMED.search(row.text("assumed_fields").lower()) is not None
 
 
 def _kernel(row: Row, stack: StackSpec, notes: Notes) -> AttentionKernel:
-    """The attention kernel that the row names; where it names none that is known, its stack's default."""
+    """Attention kernel that the row names; where it names no known one, the stack's default."""
     if _had_no_deterministic_kernel(row):
         notes.assume("attention stores its scores: its container had no deterministic kernel")
         return "unfused"
@@ -471,24 +478,24 @@ def _is_native(row: Row) -> bool:
 
 
 def _before_flash(row: Row) -> bool:
-    """Whether flash kernels did not run: before Ampere, or before 2022."""
+    """Whether the run predates flash attention kernels, by its GPU (before Ampere) or year (before 2022)."""
     year = _year(row)
     return _WITHOUT_FLASH.search(_machine(row)) is not None or (year is not None and year < _FLASH_YEAR)
 
 
 def _attention(row: Row) -> AttentionKernel | None:
-    """The attention kernel that the row names, where it is known."""
+    """Attention kernel that the row names; None where the cell is blank or unknown."""
     words = row.text("attention_kernel").lower()
     return meaning("attention", words) if words else None
 
 
 def month_of(row: Row) -> str | None:
-    """The month (2024-07) of the row's framework or date, where one has it."""
+    """Month (as `2024-07`) in the row's framework or date; None where neither has one."""
     dated = _MONTH.search(f"{row.text('framework')} {row.text('run_date')}")
     return dated[0] if dated else None
 
 
 def _year(row: Row) -> int | None:
-    """The latest year in the row's date or framework."""
+    """Latest year in the row's date or framework; None where neither has one."""
     years = re.findall(r"\b(20[12]\d)\b", f"{row.text('run_date')} {row.text('framework')}")
     return max(map(int, years)) if years else None
