@@ -38,7 +38,7 @@ _STEP = "ProfilerStep#"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One span of a trace."""
+    """Span of a trace, such as a kernel, an operator or an annotation, with its start and seconds."""
 
     name: str
     category: str
@@ -52,16 +52,16 @@ class Event:
 
 
 def rank_in_name(path: Path) -> int | None:
-    """The rank that a file is named after, as `trace_rank3.json`."""
+    """Rank in the name of a trace file, as in `trace_rank3.json`; None where the name has none."""
     match = _RANK_IN_NAME.search(path.name)
     return int(match[1]) if match else None
 
 
 class TraceFile:
-    """A trace that is read once: its rank, then its spans."""
+    """Reader of a trace file, which is read once from start to end, the rank before the spans."""
 
     def __init__(self, path: Path) -> None:
-        """Raises InputError: the file cannot be read, or is no JSON."""
+        """Open a trace and read its head; raise InputError where the file cannot be read or is no JSON."""
         self.path = path
         self._since, self._nesting = 0, Nesting(self._name)
         self._chunks = chunks_of(path)
@@ -86,7 +86,7 @@ class TraceFile:
         return printable(str(self.path))
 
     def read(self, size: int = -1) -> bytes:
-        """Next bytes for the parser; it first asks for none."""
+        """Return the next bytes of the file to the JSON parser, or none where it asks for none."""
         if size == 0:
             return b""
         chunk = next(self._chunks, b"")
@@ -97,7 +97,7 @@ class TraceFile:
         return chunk
 
     def events(self) -> Iterator[Event]:
-        """Every complete span.
+        """Yield every complete span of the trace.
 
         Raises:
             InputError: broken JSON, no list of events, times that are none; with the number of the event.
@@ -168,7 +168,7 @@ _TABLES = {
 
 
 class NsightFile(TraceFile):
-    """An export, read as a trace is."""
+    """Reader of an SQLite export of Nsight Systems, with the interface of a trace file."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.rank, self.world_size = path, rank_in_name(path), None

@@ -42,7 +42,7 @@ _LATE_SHARE = 0.6
 
 
 class Exchange(NamedTuple):
-    """Kind of a collective."""
+    """Kind of a collective in a trace (axis, operation, group, ranks and message bytes)."""
 
     axis: str
     operation: str
@@ -57,7 +57,7 @@ class Exchange(NamedTuple):
 
 @dataclass(slots=True)
 class Exchanges:
-    """The kernels of a trace that communicate."""
+    """Communication kernels of one rank's trace, with the kind of each."""
 
     start: array[float] = field(default_factory=lambda: array("d"))
     seconds: array[float] = field(default_factory=lambda: array("d"))
@@ -65,7 +65,7 @@ class Exchanges:
     kinds: dict[Exchange, int] = field(default_factory=dict)
 
     def add(self, event: Event, axis: str) -> None:
-        """Keep a kernel."""
+        """Add a communication kernel of the given axis."""
         exchange = _exchange(event, axis)
         if exchange in self.kinds or len(self.kinds) < _MOST_KINDS:
             self.start.append(event.start)
@@ -73,7 +73,7 @@ class Exchanges:
             self.kind.append(self.kinds.setdefault(exchange, len(self.kinds)))
 
     def of_step(self, step: Step) -> dict[Exchange, list[tuple[float, float]]]:
-        """Begin and seconds of each exchange of a step, by kind, in order of time."""
+        """(begin, seconds) of the communication kernels of a step in order of time, by kind of collective."""
         start, seconds, kind = np.array(self.start), np.array(self.seconds), np.array(self.kind)
         inside = np.flatnonzero((start >= step.begin) & (start < step.begin + step.seconds))
         exchange_kinds, times = list(self.kinds), defaultdict(list)
@@ -107,7 +107,7 @@ def _count(value: object) -> int:
 
 
 class Late(NamedTuple):
-    """A rank that others wait for."""
+    """Rank that others wait for in collectives, with the seconds it costs a step."""
 
     rank: int
     seconds: float
@@ -117,7 +117,7 @@ class Late(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """A rank at a collective."""
+    """Time at which one rank began a collective, and the seconds for which the first to come waited for it."""
 
     rank: int
     at: float
@@ -129,7 +129,7 @@ class Arrival(NamedTuple):
 def arrivals(
     exchanges_by_rank: Mapping[int, Mapping[Exchange, list[tuple[float, float]]]], layout: Layout
 ) -> list[list[Arrival]]:
-    """Arrivals at each matched collective."""
+    """Arrivals of all ranks at each collective that could be matched over the traces."""
     groups: dict[tuple[object, ...], dict[int, list[tuple[float, float]]]] = defaultdict(dict)
     for rank, exchanges in exchanges_by_rank.items():
         for kind, times in exchanges.items():
@@ -148,7 +148,8 @@ def arrivals(
 
 
 def _members(kind: Exchange, layout: Layout, rank: int) -> object:
-    """Key of a group within its axis; None where the trace has none, or the group does not meet as a whole."""
+    """Key of a collective's group within its axis; None where the trace has none, or the group does not meet
+    as a whole."""
     if kind.axis not in AXES or kind.operation in ("", "send", "recv", "p2p"):
         return None
     if kind.group.startswith("["):  # of one stage: others end later as planned
@@ -160,7 +161,8 @@ def _members(kind: Exchange, layout: Layout, rank: int) -> object:
 
 
 def late_ranks(matched: Sequence[Sequence[Arrival]], step_seconds: float) -> tuple[Late, ...]:
-    """Ranks that come last to most of their collectives and cost their groups a share of the step, worst first."""
+    """Ranks that come last to most of their collectives and cost their groups 2 % or more of the step, worst
+    first."""
     lost: dict[int, float] = defaultdict(float)
     last: dict[int, list[bool]] = defaultdict(list)
     for members in matched:

@@ -39,7 +39,7 @@ _OWN_WORK_SHARE = 0.25
 
 
 class SlowStage(NamedTuple):
-    """A stage that computes longer than planned, beside the others."""
+    """Pipeline stage that computes longer than planned, relative to the other stages."""
 
     place: int
     seconds: float
@@ -50,7 +50,7 @@ class SlowStage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Traces of some ranks of a job, matched."""
+    """Matched traces of some ranks of a job, with pipeline passes, late ranks and a slow stage if there is one."""
 
     traced: tuple[RankTrace, ...]
     passes: Mapping[int, tuple[Pass, ...]]
@@ -64,8 +64,8 @@ class Job:
 
 
 def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> Job:
-    """Match the collectives of a job's ranks, find the passes of its pipelines, and separate sends from waits for
-    stages and late ranks."""
+    """Analyse the traces of a job. Collectives are matched over ranks, the passes of pipelines found, and
+    sends separated from waits for stages and late ranks."""
     ranks, longest = list(traced), max(rank_trace.seconds for rank_trace in traced)
     matched = arrivals({rank_trace.rank: rank_trace.exchanges for rank_trace in ranks}, layout)
     late = _first_late(late_ranks(matched, longest), ranks, layout)
@@ -125,7 +125,7 @@ def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> J
 
 
 def _waits(matched: Sequence[Sequence[Arrival]]) -> dict[int, list[tuple[float, float]]]:
-    """Rank → when each of its collectives began, and how long it waited there for the last to come."""
+    """Rank → (begin, seconds that the rank waited for the last to come) of each matched collective."""
     waits: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for members in matched:
         longest = max(arrival.waited for arrival in members)
@@ -135,8 +135,8 @@ def _waits(matched: Sequence[Sequence[Arrival]]) -> dict[int, list[tuple[float, 
 
 
 def _first_late(late: Sequence[Late], ranks: Sequence[RankTrace], layout: Layout) -> tuple[Late, ...]:
-    """Ranks that are late by their own work, compared with their stage: the rest of their pipelines waits for them.
-    All late ranks, where no work explains any."""
+    """Late ranks whose compute and host time exceeds that of other ranks of their stage; all late ranks where
+    none does. All late ranks, where no work explains any."""
     work = {late_rank.rank: late_rank.parts["compute"] + late_rank.parts["host"] for late_rank in ranks}
     own_work = []
     for late_rank in late:
@@ -150,7 +150,7 @@ def _first_late(late: Sequence[Late], ranks: Sequence[RankTrace], layout: Layout
 
 
 def _replicas(ranks: Sequence[RankTrace], layout: Layout) -> list[dict[int, RankTrace]]:
-    """Place in the pipeline → rank, of each replica."""
+    """Place in the pipeline → trace of the rank there, for each replica of the pipeline."""
     replicas: dict[int, dict[int, RankTrace]] = defaultdict(dict)
     for rank_trace in ranks:
         place = layout.place_along("pp", rank_trace.rank)
@@ -161,7 +161,7 @@ def _replicas(ranks: Sequence[RankTrace], layout: Layout) -> list[dict[int, Rank
 def _in_slices(
     ranks: Sequence[RankTrace], matched: Sequence[Sequence[Arrival]]
 ) -> dict[int, tuple[float, ...]]:
-    """Rank → seconds that others waited for it, slice by slice."""
+    """Rank → seconds that others waited for the rank in collectives, for each of `SLICES` slices of the step."""
     steps = {arrival.rank: arrival.step for arrival in ranks}
     seconds_by_rank: dict[int, list[float]] = {}
     for arrival in (arrival for members in matched for arrival in members):
@@ -172,8 +172,8 @@ def _in_slices(
 
 
 def _slow_stage(ranks: Sequence[RankTrace], pipeline: Pipeline, layout: Layout) -> SlowStage | None:
-    """The place of a pipeline that computes longest beside what was planned; None where they are even, or some were not
-    traced."""
+    """Pipeline stage whose compute most exceeds the plan, relative to the others; None where even or some
+    were not traced."""
     measured: dict[int, list[float]] = defaultdict(list)
     for rank_trace in ranks:
         measured[layout.place_along("pp", rank_trace.rank)].append(
@@ -198,7 +198,7 @@ def _slow_stage(ranks: Sequence[RankTrace], pipeline: Pipeline, layout: Layout) 
 
 
 def pipeline_of(question: Question, layout: Layout) -> Pipeline:
-    """The plan's schedule, and the median length of each kind of its passes."""
+    """Schedule of the plan with the median predicted seconds of each kind of pass on each stage."""
     spans = pass_spans(question, layout)
     table, lengths = spans.table, spans.end - spans.start
     seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
@@ -211,7 +211,7 @@ def pipeline_of(question: Question, layout: Layout) -> Pipeline:
 def _refined(
     trace: RankTrace, passes: Sequence[Pass], all_passes: Sequence[Pass], begin: float, all_there: float
 ) -> RankTrace:
-    """The trace with waits for unfinished stages as bubble, and the rest as sends."""
+    """Trace whose waits for unfinished stages count as bubble, and whose other send time counts as `pp_comm`."""
     bubble, end_wait = (
         bubble_of(trace.step, passes, all_passes, begin, all_there),
         trace.seconds - trace.step.seconds,
@@ -230,7 +230,7 @@ _PRICES: dict[str, Callable[..., Array]] = {
 
 
 class Achieved(NamedTuple):
-    """Kernels of one shape or size."""
+    """Measured and predicted seconds of matrix products of one shape, or of collectives of one size."""
 
     axis: str
     """Axis of a collective; empty for a product."""
@@ -251,12 +251,13 @@ class Achieved(NamedTuple):
 
     @property
     def excess(self) -> float:
-        """Seconds of all kernels beyond the profile's."""
+        """Seconds by which all the kernels exceed the profile's prediction; 0 where there is none."""
         return self.kernels * (self.seconds - self.predicted) if self.predicted else 0.0
 
 
 def products(job: Job, question: Question) -> list[Achieved]:
-    """Products by shape, those first that lose most."""
+    """Measured and predicted seconds of matrix products by shape, sorted by excess over the prediction,
+    largest first."""
     device = device_of(question)
     times: dict[Product, array[float]] = {}
     for rank in job.traced:
@@ -286,7 +287,7 @@ def _product(product: Product, seconds: Sequence[float], ranks: int, predicted: 
 
 
 def collectives_of(job: Job, question: Question, layout: Layout) -> list[Achieved]:
-    """Collectives of a step by axis, operation and size, those first that lose most."""
+    """Measured and predicted seconds of a step's collectives by axis, operation and size, largest excess first."""
     times_by_kind: dict[tuple[str, str, int, float], list[list[float]]] = defaultdict(list)
     for rank in job.traced:
         for kind, times in rank.exchanges.items():
@@ -310,7 +311,8 @@ def _size(kind: Exchange, layout: Layout) -> int:
 
 
 def _groups(axis: str, size: int, question: Question, layout: Layout) -> Groups | None:
-    """Links of an axis's groups, or of neighbours where the size differs; None where the cluster has fewer GPUs."""
+    """Links of the groups of an axis, or of `size` neighbouring GPUs if the size differs; None where the
+    cluster has fewer."""
     axis_group: Groups = getattr(axis_groups(question.cluster, LayoutColumns.of([layout])), axis)
     if int(axis_group.size[0]) == size:
         return axis_group

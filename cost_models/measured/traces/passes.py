@@ -33,7 +33,7 @@ _OPERATOR = "aten::"
 
 
 class Pass(NamedTuple):
-    """One pass of one microbatch, in seconds."""
+    """Begin and end in seconds of one pass (forward or backward) of one microbatch on one stage."""
 
     kind: str
     """The letter of the action table: F, B, I, W."""
@@ -45,7 +45,7 @@ class Pass(NamedTuple):
 
 @dataclass(slots=True)
 class _Frame:
-    """An operator that runs: its own time so far, and whether it only dispatches."""
+    """Running operator on the stack of a host thread, with its time so far outside inner operators."""
 
     name: int
     end: float
@@ -56,7 +56,8 @@ class _Frame:
 
 @dataclass(slots=True)
 class HostSpans:
-    """Operators of all threads, and what the training thread annotates."""
+    """Operators of all host threads in a CPU trace, and the waits, passes and updates that the training
+    thread annotates."""
 
     start: array[float] = field(default_factory=lambda: array("d"))
     seconds: array[float] = field(default_factory=lambda: array("d"))
@@ -72,7 +73,7 @@ class HostSpans:
     _threads: dict[str, int] = field(default_factory=dict)
 
     def add(self, event: Event) -> None:
-        """Keep an operator or an annotation."""
+        """Add an operator or an annotation of the host."""
         kineto, begin, end = patterns(), event.start, event.start + event.seconds
         if match := search(kineto.wait, event.name):
             self.waits.append((match[1], begin, event.seconds))
@@ -88,14 +89,14 @@ class HostSpans:
         self.thread.append(self._threads.setdefault(event.thread, len(self._threads)))
 
     def passes_of(self, begin: float, seconds: float) -> tuple[Pass, ...]:
-        """Passes of a step, in seconds since its begin."""
+        """Annotated passes of the step that starts at `begin` and lasts `seconds`, in seconds since `begin`."""
         passes = [span._replace(start=span.start - begin, end=span.end - begin) for span in self.passes]
         return tuple(
             sorted((span for span in passes if 0 <= span.start <= seconds), key=lambda span: span.start)
         )
 
     def fill(self, spans: Spans) -> None:
-        """Add what the training thread did to the spans of its rank."""
+        """Add the training thread's waits, updates and operators to the spans of its rank."""
         for axis, begin, seconds in self.waits:
             spans.add(begin, seconds, axis)
         spans.updates += self.updates
@@ -105,7 +106,8 @@ class HostSpans:
             spans.add(begin, end - begin, "compute")
 
     def _computed(self) -> Iterator[Interval]:
-        """The own time of every operator of the training thread, from the innermost out."""
+        """Yield the intervals in which each operator of the training thread runs outside inner operators,
+        innermost first."""
         thread = np.array(self.thread)
         training_spans = np.flatnonzero(
             thread == self._threads.get(self.training, np.bincount(thread).argmax())
@@ -144,27 +146,28 @@ TimesByExchange = Mapping[Exchange, list[tuple[float, float]]]
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The table of a plan, and expected seconds of each kind of pass on each stage."""
+    """Action table of a plan's pipeline, with the expected seconds of each kind of pass on each stage."""
 
     table: ActionTable
     expected: Mapping[tuple[str, int], float]
 
     def sends(self, action: Action) -> bool:
-        """Whether the output of a pass goes to another rank."""
+        """Whether the output of a pass goes to a stage on another rank."""
         return self._leaves(action.stage, forward=action.kind == "F") and action.kind != "W"
 
     def receives(self, action: Action) -> bool:
-        """Whether the input of a pass comes from another rank."""
+        """Whether the input of a pass comes from a stage on another rank."""
         return self._leaves(action.stage, forward=action.kind != "F") and action.kind != "W"
 
     def _leaves(self, stage: int, *, forward: bool) -> bool:
-        """Whether the next stage, or the previous, is on another rank."""
+        """Whether the next stage (with `forward`), or the previous one, is on another rank."""
         neighbour, ranks = stage + (1 if forward else -1), self.table.rank_of_stage
         return 0 <= neighbour < len(ranks) and bool(ranks[neighbour] != ranks[stage])
 
 
 def passes_of(step: Step, exchanges: TimesByExchange, pipeline: Pipeline, place: int) -> tuple[Pass, ...]:
-    """Every pass of one rank at that place of the pipeline; none where its sends do not follow the table."""
+    """Passes of the rank at `place` in the pipeline, in order; empty where its sends do not follow the action
+    table."""
     cuts = _cuts(exchanges)
     computes = step.kind == COMPUTE
     low, high = step.low[computes], step.high[computes]
@@ -189,7 +192,7 @@ def passes_of(step: Step, exchanges: TimesByExchange, pipeline: Pipeline, place:
 
 
 def _cuts(exchanges: TimesByExchange) -> Array:
-    """Moments at which a pass may end (a send) or begin (an arrival)."""
+    """Sorted moments, in seconds, at which a pass may end (a send) or begin (an arrival)."""
     cuts = [
         moment
         for kind, times in exchanges.items()
@@ -202,7 +205,7 @@ def _cuts(exchanges: TimesByExchange) -> Array:
 
 
 def _runs(pipeline: Pipeline, place: int) -> list[list[Action]]:
-    """The actions of a rank, those together between which nothing is sent or received."""
+    """Actions of a pipeline rank in order, grouped into runs between which the rank sends or receives something."""
     number, runs = 0, []
     actions = pipeline.table.actions(place)
     for index, action in enumerate(actions):
@@ -215,7 +218,8 @@ def _runs(pipeline: Pipeline, place: int) -> list[list[Action]]:
 
 
 def aligned(passes: Mapping[int, Sequence[Pass]], pipeline: Pipeline) -> dict[int, tuple[Pass, ...]]:
-    """Passes by place in the pipeline, of one replica, on the clock of the first place, from the first pass on."""
+    """Passes of one replica by place in the pipeline, on the clock of the first place, in seconds since the
+    first pass."""
     passes_by_key = {
         (span.kind == "F", span.stage, span.microbatch): span for each in passes.values() for span in each
     }
@@ -267,5 +271,6 @@ def bubble_of(
 
 
 def updating_of(step: Step, passes: Sequence[Pass], begin: float) -> float:
-    """Begin of a rank's update, in seconds since `begin`: as annotated, else after its last pass."""
+    """Start of a rank's optimizer update, in seconds since `begin`, by the annotation or else the end of its
+    last pass."""
     return max(one.end for one in passes) if step.updating is None else step.updating - begin

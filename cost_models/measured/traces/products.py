@@ -21,7 +21,7 @@ _MAX_EVENTS = 2_000_000
 
 
 class Product(NamedTuple):
-    """`batch` times (rows, inner) x (inner, columns)."""
+    """Shape of a matrix product, `batch` times (rows, inner) x (inner, columns)."""
 
     batch: int
     rows: int
@@ -30,7 +30,7 @@ class Product(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """FLOPs of one product."""
+        """FLOPs of the product over all of `batch`."""
         return 2.0 * self.batch * self.rows * self.inner * self.columns
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Product(NamedTuple):
 
 @dataclass(slots=True)
 class Products:
-    """Kernels that multiply, launches and operators, as they come: 12 to 16 bytes each."""
+    """Kernels that multiply matrices, with the launches and operators that tell their shapes, as a trace is read."""
 
     _shapes: dict[Product, int] = field(default_factory=dict)
     _operator: array[int] = field(default_factory=lambda: array("q"))
@@ -56,7 +56,7 @@ class Products:
     """Name of a kernel → whether it multiplies."""
 
     def add_kernel(self, event: Event) -> None:
-        """Keep a kernel that multiplies."""
+        """Add a kernel if it multiplies matrices."""
         if event.category != "kernel" or len(self._kernel) >= _MAX_EVENTS:
             return
         if event.name not in self._multiplies and len(self._multiplies) < _MAX_EVENTS:
@@ -68,7 +68,7 @@ class Products:
                 self._seconds.append(event.seconds)
 
     def add_operator(self, event: Event) -> None:
-        """Keep an operator that multiplies, or a launch."""
+        """Add an operator that multiplies matrices, or a kernel launch."""
         operator = _id(event.details.get("External id"))
         if event.category == "cpu_op" and event.name in _OPERATORS and len(self._operator) < _MAX_EVENTS:
             if operator and (shape := _shape(event.details.get("Input Dims"), _OPERATORS[event.name])):
@@ -79,7 +79,7 @@ class Products:
             self._launcher.append(operator)
 
     def seconds_by_shape(self) -> dict[Product, array[float]]:
-        """Each shape with the seconds of its kernels."""
+        """Shape of a matrix product → seconds of each of its kernels in the trace."""
         kernel, seconds = np.array(self._kernel), np.array(self._seconds)
         launched = _values_of(-kernel, np.array(self._launch), np.array(self._launcher), none=0)
         operator = np.where(kernel < 0, launched, kernel)
@@ -93,7 +93,8 @@ class Products:
 
 
 def _values_of(keys: Ints, known_keys: Ints, values: Ints, *, none: int) -> Ints:
-    """The value that is known of each key, the last where there are several; `none` where none is."""
+    """Look up each of `keys` in `known_keys` and return its value, the last where there are several; `none`
+    for unknown keys."""
     if not len(known_keys):
         return np.full(len(keys), none)
     order = np.argsort(known_keys, kind="stable")
@@ -107,7 +108,8 @@ def _id(value: object) -> int:
 
 
 def _shape(dims: Any, first: int) -> Product | None:
-    """The product of two factors with these dimensions; None where they are none."""
+    """Shape of the matrix product of two inputs with dimensions `dims`, from the input `first` on; None where
+    they do not fit."""
     if not isinstance(dims, list) or len(dims) < first + 2:
         return None
     left, right = dims[first : first + 2]

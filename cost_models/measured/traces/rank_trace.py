@@ -37,7 +37,7 @@ _CPU_OPERATOR, _CPU_STEP, _GPU_STEP = "cpu_op", "user_annotation", "gpu_user_ann
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTrace:
-    """One rank's trace."""
+    """Trace of one rank, with one step split into parts and its collectives, passes and matrix products."""
 
     rank: int
     step: Step
@@ -57,18 +57,18 @@ class RankTrace:
 
     @property
     def seconds(self) -> float:
-        """Seconds of the step."""
+        """Seconds of the traced step, the sum of its parts."""
         return sum(self.parts.values())
 
     @property
     def steps(self) -> int:
-        """Steps of the trace."""
+        """Number of steps in the trace."""
         return self.step.count
 
 
 def read_traces(paths: Sequence[Path], layout: Layout, *, on_cpu: bool = False) -> tuple[RankTrace, ...]:
-    """Read the same step of traces, of one rank each, in the order of their ranks; where all ran `on_cpu` no kernels
-    are needed.
+    """Read traces of one rank each and split the same step of all into parts, in order of rank; where all ran
+    `on_cpu` no kernels are needed.
 
     Raises:
         InputError: a file cannot be read, is no trace of a GPU, or is of another job than the layout's.
@@ -87,7 +87,8 @@ def read_traces(paths: Sequence[Path], layout: Layout, *, on_cpu: bool = False) 
 
 
 def _read(path: Path, layout: Layout, default_rank: int, number: int | None, *, on_cpu: bool) -> RankTrace:
-    """The trace of one rank: `default_rank` where the file names none; `number` is the step to split."""
+    """Read the trace of one rank, `default_rank` where the file names none; `number` is the step to split
+    into parts."""
     file = NsightFile(path) if path.suffix == ".sqlite" else TraceFile(path)
     name = printable(str(path))
     rank = default_rank if file.rank is None else file.rank
@@ -141,7 +142,7 @@ def _read(path: Path, layout: Layout, default_rank: int, number: int | None, *, 
 def _require_complete(
     name: str, layout: Layout, spans: Spans, seconds: Mapping[str, float], categories: Sequence[str]
 ) -> None:
-    """Raises InputError where nothing ran, or ranks of a job of several never communicated."""
+    """Raise InputError where no kernel ran, or where ranks of a job of several never communicated."""
     if not len(spans.start):
         host = all(one.startswith(_HOST) or one == _CPU_STEP for one in categories)
         raise InputError(
@@ -158,8 +159,8 @@ def _require_complete(
 
 
 def _annotate(spans: Spans, event: Event) -> None:
-    """Keep where steps begin, the GPU's own annotation before the host's, where the GPU updates, and when the host
-    waits for a batch."""
+    """Add an annotation (step, optimizer update or wait for a batch) to the spans. For steps the GPU's
+    annotation counts before the host's."""
     begin, end = event.start, event.start + event.seconds
     if match := search(patterns().step, event.name):
         if event.category == _GPU_STEP or int(match[1]) not in spans.steps:

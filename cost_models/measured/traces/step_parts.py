@@ -43,7 +43,7 @@ _MOST_NAMES = 1_000
 
 
 class Patterns(Spec):
-    """The content of the data file."""
+    """Patterns for names of kernels and annotations in traces, from `data/traces/kineto.yaml`."""
 
     source: str
     step: str
@@ -69,13 +69,14 @@ class Patterns(Spec):
 
 @cache
 def patterns() -> Patterns:
-    """The patterns of the data file."""
+    """Load the patterns for names of kernels and annotations from `data/traces/kineto.yaml`."""
     return Patterns.model_validate(read_data("traces/kineto"), strict=False)
 
 
 @dataclass(slots=True)
 class Parts:
-    """Kernels → parts of a step of one layout."""
+    """Classifier of a trace's kernels into parts of a step (compute, optimizer, communication by axis, ...)
+    under one layout."""
 
     layout: Layout
     unknown: dict[str, float] = field(default_factory=dict)
@@ -84,7 +85,8 @@ class Parts:
     _groups: dict[tuple[str, str, str], str] = field(default_factory=dict)
 
     def part_of(self, event: Event) -> str:
-        """`compute`, `optimizer`, `offload`, an axis of `AXES`, `other`, or `unnamed`."""
+        """Part of a step that a kernel belongs to, `compute`, `optimizer`, `offload`, an axis of `AXES`,
+        `other`, or `unnamed`."""
         part = self._parts_by_name.get(event.name)
         if part is None:
             part = self._by_name(event)
@@ -117,7 +119,8 @@ class Parts:
         return self._groups[key]
 
     def _axis_of(self, description: str, ranks: str, details: Mapping[str, Any], kind: str) -> str:
-        """By the group's description, else by its ranks, else by the kind of the collective."""
+        """Parallel axis of a collective, by the description of its group, else by its ranks, else by its
+        kind; empty if unclear."""
         layout = self.layout
         used_axes = [axis for axis in AXES if getattr(layout, axis) > 1]
         for pattern, axis in patterns().groups:
@@ -153,7 +156,7 @@ Interval = tuple[float, float]
 
 @dataclass(slots=True)
 class Spans:
-    """Activity of one rank, and annotations of steps and updates."""
+    """Activity of one rank in a trace (start, seconds and kind of each kernel), with annotated steps and updates."""
 
     start: array[float] = field(default_factory=lambda: array("d"))
     seconds: array[float] = field(default_factory=lambda: array("d"))
@@ -163,7 +166,8 @@ class Spans:
     updates: list[Interval] = field(default_factory=list)
 
     def add(self, start: float, seconds: float, part: str) -> None:
-        """Keep a kernel. Raises InputError: there are too many."""
+        """Add a kernel of the given part; raise InputError where there are too many. Raises InputError: there
+        are too many."""
         if len(self.start) >= MOST_SPANS:
             raise InputError(
                 f"a trace has more than {grouped(MOST_SPANS)} kernels", hint="profile two or three steps"
@@ -175,7 +179,7 @@ class Spans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step of a rank."""
+    """Traced step of one rank, with its seconds by part and its kernels."""
 
     number: int
     begin: float
@@ -196,7 +200,8 @@ class Step:
 
 
 def step_of(spans: Spans, *, number: int | None = None, order: Sequence[str] = KINDS) -> Step:
-    """The step of that number, or of median length; a trace without annotations of steps counts as one step."""
+    """Step with the given number, or else of median length, split into parts; without annotations the trace
+    is one step."""
     start, seconds = np.array(spans.start), np.array(spans.seconds)
     kind = np.array(spans.kind, dtype=np.int64)
     for began, ended in spans.updates:  # kernels that compute within an update belong to it
@@ -232,7 +237,8 @@ def step_of(spans: Spans, *, number: int | None = None, order: Sequence[str] = K
 
 
 def without_waits(step: Step, waits: Sequence[Interval]) -> dict[str, float]:
-    """Parts of a step without waits for late ranks: (begin, seconds waited) of its collectives."""
+    """Seconds of a step by part after waits for late ranks, (begin, seconds) of collectives, are moved to
+    `jitter`."""
     low, kind, late = step.low.copy(), step.kind, np.array(waits).reshape(-1, 2)
     late = late[np.argsort(late[:, 0])]
     sends = np.isin(kind, [KINDS.index(axis) for axis in AXES if axis != "pp"])
@@ -246,7 +252,7 @@ def without_waits(step: Step, waits: Sequence[Interval]) -> dict[str, float]:
 
 
 def _windows(spans: Spans, start: Array, end: Array) -> dict[int, Interval]:
-    """Begin and end of each step: each lasts until the next begins."""
+    """Step number → (begin, end) in seconds; each step lasts until the next begins."""
     if not spans.steps:
         return {0: (float(start.min()), float(end.max()))}
     ordered = sorted(spans.steps.items(), key=lambda step_span: step_span[1])
@@ -257,7 +263,8 @@ def _windows(spans: Spans, start: Array, end: Array) -> dict[int, Interval]:
 def _parts(
     low: Array, high: Array, kind: Ints, step_seconds: float, order: Sequence[str]
 ) -> tuple[dict[str, float], tuple[Interval, ...]]:
-    """Seconds by part of one step, and when `pp` counts: each moment belongs to the first kind of `order` in it."""
+    """Seconds of a step by part, and the intervals that count as `pp`; each moment belongs to the first
+    active kind of `order`."""
     edges = np.unique(np.concatenate([low, high]))
     lengths = np.diff(edges)
     free = np.ones(len(lengths), dtype=bool)

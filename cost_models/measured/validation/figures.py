@@ -27,7 +27,7 @@ _DAY = 86400.0
 
 
 class PointSpec(Spec):
-    """One figure of a paper."""
+    """Figure that a paper states (MFU or days), with the changes to a run table's row that it stands for."""
 
     name: str
     published: float
@@ -45,7 +45,7 @@ class PointSpec(Spec):
 
 
 class FiguresSpec(Spec):
-    """Figures of one kind from one place."""
+    """Group of figures of one quantity that one source states, as in the data file."""
 
     title: str
     source: str
@@ -63,7 +63,7 @@ class FiguresSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A published figure, predicted."""
+    """Published figure with its prediction and the difference."""
 
     name: str
     published: float
@@ -76,7 +76,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """A group of published figures with their predictions."""
+    """Group of published figures with their predictions."""
 
     name: str
     title: str
@@ -88,13 +88,13 @@ class Figures:
 
     @property
     def within_tolerance(self) -> int:
-        """Number of figures within the group's tolerance."""
+        """Number of figures in the group whose prediction is within the tolerance."""
         return sum(abs(point.off) <= self.within for point in self.points)
 
 
 @cache
 def published_figures() -> tuple[Figures, ...]:
-    """Every group of published figures in the shipped data, with our predictions."""
+    """Groups of published figures in the shipped data, with predictions by the cost model."""
     groups = {
         name: FiguresSpec.model_validate(group) for name, group in read_data("published/figures").items()
     }
@@ -141,7 +141,7 @@ def _predicted(group: FiguresSpec) -> Iterator[Figure]:
 
 
 def _changed(question: Question, point: PointSpec) -> Question:
-    """The question with the changes of a point applied."""
+    """Copy of the question with a point's changes to model, training and stack applied."""
     stack = catalog.load_stack(point.stack) if point.stack else question.stack
     fields = {name: getattr(stack, name) for name in point.fields}
     return replace(

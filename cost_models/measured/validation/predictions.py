@@ -29,7 +29,8 @@ _RESERVED = re.compile(r"reserved|cached")
 
 
 def peak_bytes(case: Case, priced: Estimate) -> float:
-    """Bytes on the rank the row names, else on the fullest; allocated, reserved or in use as `memory_kind` says."""
+    """Predicted peak bytes on the rank that the row names, else on the fullest; allocated, reserved or in use
+    as `memory_kind` says."""
     words = case.row.text("memory_kind").lower()
     rank = -1 if _LAST_RANK.search(words) else 0 if _FIRST_RANK.search(words) else priced.fullest_rank
     memory = priced.rank_memory[rank]
@@ -42,7 +43,7 @@ def peak_bytes(case: Case, priced: Estimate) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """The prediction of one row; where `skipped` gives a reason, everything else is empty."""
+    """Prediction of one published run; all fields but the row are empty where `skipped` gives a reason."""
 
     row: Row
     case: Case | None = None
@@ -67,7 +68,8 @@ class Prediction:
 def predict(
     rows: Iterable[Row], *, stack: str | None = None, profile: str | HardwareProfile | None = None
 ) -> Iterator[Prediction]:
-    """Predict rows in order; a row that cannot be predicted is skipped with its reason, never an error.
+    """Yield the prediction of each row in order; a row that cannot be predicted is skipped with the reason,
+    never an error.
 
     Rows that follow one another and ask the same question are priced together.
     """
@@ -84,7 +86,7 @@ def predict(
 
 
 def _case(row: Row, stack: str | None, profile: str | HardwareProfile | None) -> Case | str:
-    """The case of a row, or the reason why it cannot be read."""
+    """Read a row as a case, or return the reason why the row cannot be read."""
     try:
         return read_case(row, stack=stack, profile=profile)
     except (UnpredictableError, InputError) as reason:
@@ -92,7 +94,7 @@ def _case(row: Row, stack: str | None, profile: str | HardwareProfile | None) ->
 
 
 def _batch_estimates(cases: Sequence[Case | str]) -> list[Estimate | str]:
-    """The estimate of each case, or the reason why there is none."""
+    """Estimate of each case, or the reason why there is none; cases with the same question are estimated together."""
     estimates: list[Estimate | str] = [""] * len(cases)
     groups: list[tuple[Question, list[tuple[int, Layout]]]] = []
     for number, case in enumerate(cases):
@@ -110,7 +112,8 @@ def _batch_estimates(cases: Sequence[Case | str]) -> list[Estimate | str]:
 
 
 def _estimates(question: Question, layouts: Sequence[Layout]) -> Sequence[Estimate | str]:
-    """Estimates of layouts, together; separately where any fails."""
+    """Estimate layouts of one question together, or one by one where any fails; reasons take the place of
+    failed estimates."""
     try:
         return estimate_each(question, layouts)
     except InputError as reason:
@@ -126,7 +129,8 @@ def _reason_words(reason: Exception) -> str:
 
 
 def _cannot_be_undivided(case: Case, priced: Estimate) -> bool:
-    """Whether the row leaves all degrees blank although weights, gradients and states would fill an undivided GPU."""
+    """Whether a row leaves all degrees blank although the model's weights, gradients and states exceed one
+    GPU's memory."""
     if any(case.row.text(axis) for axis in ("tp", "pp", "cp", "ep")):
         return False
     memory = dict(priced.rank_memory[priced.fullest_rank])

@@ -21,7 +21,7 @@ EVALUATED = 89_137_319 / (4_195_197_692 / 20)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecommenderPrediction:
-    """One run, predicted."""
+    """Published recommender run with the predicted estimate and step seconds."""
 
     run: RecommenderRun
     estimate: RecommenderEstimate
@@ -30,31 +30,31 @@ class RecommenderPrediction:
 
     @property
     def error(self) -> float | None:
-        """Relative error of the step time."""
+        """Relative error of the predicted step time with evaluations; None where it was not measured."""
         return self.seconds / self.run.seconds - 1 if self.run.seconds else None
 
     @property
     def training_error(self) -> float | None:
-        """Relative error of the step time without evaluations."""
+        """Relative error of the predicted step time without evaluations; None where it was not measured."""
         measured = self.run.training_seconds
         return self.estimate.step_seconds / measured - 1 if measured else None
 
     @property
     def memory_error(self) -> float | None:
-        """Relative error of the first GPU's memory."""
+        """Relative error of the predicted memory of the first GPU; None where it was not measured."""
         measured = self.run.memory_bytes
         return float(self.estimate.device_bytes[0]) / measured - 1 if measured else None
 
     @property
     def exchange_share(self) -> float:
-        """Share of the step spent on exchanging table vectors and gradients between GPUs."""
+        """Share of the predicted step spent on exchanging table vectors and gradients between GPUs."""
         parts = self.estimate.stages
         return (parts[STAGES.forward_exchange] + parts[STAGES.backward_exchange]) / parts.total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecommenderScore:
-    """Errors of the runs of one framework on one GPU."""
+    """Errors of step time and memory over the recommender runs of one framework on one GPU."""
 
     framework: str
     gpu: str
@@ -67,7 +67,7 @@ class RecommenderScore:
 
 
 def predict(run: RecommenderRun) -> RecommenderPrediction:
-    """The prediction of one run."""
+    """Predict the step time and memory of one recommender run, with evaluations where they were part of the run."""
     priced = estimate(run.question, run.sharding)
     seconds = priced.step_seconds
     if run.training_seconds is not None:
@@ -77,7 +77,7 @@ def predict(run: RecommenderRun) -> RecommenderPrediction:
 
 
 def scores(predictions: Iterable[RecommenderPrediction]) -> tuple[RecommenderScore, ...]:
-    """Medians by framework and GPU."""
+    """Errors of recommender predictions, grouped by framework and GPU."""
     groups: dict[tuple[str, str], list[RecommenderPrediction]] = {}
     for prediction in predictions:
         groups.setdefault((prediction.run.framework, prediction.run.gpu), []).append(prediction)

@@ -49,7 +49,7 @@ _GIGABYTE = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorScore:
-    """Statistics of absolute relative errors."""
+    """Statistics of absolute relative errors (median, mean, 90th percentile, bias)."""
 
     median: float
     mean: float
@@ -75,18 +75,18 @@ class MemoryVerdicts:
 
     @property
     def recall(self) -> float | None:
-        """Share of the runs out of memory that were caught; None where there are none."""
+        """Share of the runs out of memory that were predicted not to fit; None where no run was."""
         return _share(self.caught, self.caught + self.missed)
 
     @property
     def precision(self) -> float | None:
-        """Share of the runs predicted not to fit that did not; None where there are none."""
+        """Share of the runs predicted not to fit that ran out of memory; None where none was predicted."""
         return _share(self.caught, self.caught + self.false_alarms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepScore:
-    """Figures of one sweep of at least three timed rows."""
+    """Regret and rank correlation of predictions within one sweep of at least three timed rows."""
 
     key: tuple[str, ...]
     """The sweep's cells of `SWEEP_COLUMNS`."""
@@ -99,7 +99,7 @@ class SweepScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceScore:
-    """Every accuracy figure of one source; None where its rows do not say."""
+    """Accuracy figures of one source of published runs; None for figures that its rows do not allow."""
 
     source: str
     rows: int
@@ -116,28 +116,28 @@ class SourceScore:
 
     @property
     def predicted(self) -> int:
-        """Timed rows with a predicted step time."""
+        """Number of timed rows with a predicted step time."""
         return self.step.count if self.step is not None else 0
 
     @property
     def mean_regret(self) -> float | None:
-        """Mean regret of the sweeps; None where there is none."""
+        """Mean regret over the source's sweeps; None where it has no sweep."""
         return statistics.mean(sweep.regret for sweep in self.sweeps) if self.sweeps else None
 
     @property
     def worst_regret(self) -> float | None:
-        """Largest regret of the sweeps; None where there is none."""
+        """Largest regret over the source's sweeps; None where it has no sweep."""
         return max((sweep.regret for sweep in self.sweeps), default=None)
 
     @property
     def mean_tau(self) -> float | None:
-        """Mean Kendall's τ of the sweeps that have one; None where none has."""
+        """Mean of Kendall's τ over the source's sweeps that have one; None where none has."""
         taus = [sweep.tau for sweep in self.sweeps if sweep.tau is not None]
         return statistics.mean(taus) if taus else None
 
 
 def score(predictions: Iterable[Prediction]) -> tuple[SourceScore, ...]:
-    """The figures of every source, in order of first appearance."""
+    """Accuracy figures of every source of published runs, in order of first appearance."""
     sources: dict[str, list[Prediction]] = defaultdict(list)
     for prediction in predictions:
         sources[prediction.row.source].append(prediction)
@@ -145,34 +145,35 @@ def score(predictions: Iterable[Prediction]) -> tuple[SourceScore, ...]:
 
 
 def sweep_of(row: Row) -> tuple[str, ...]:
-    """The cells that name a row's sweep within its source."""
+    """Cells of a row that identify its sweep within its source (model, sequence length, GPUs, batch, GPU,
+    precision)."""
     return tuple(row.text(column) for column in SWEEP_COLUMNS)
 
 
 def measured_seconds(row: Row) -> float | None:
-    """The step time a row was published with, or None."""
+    """Published step seconds of a row; None where it has none."""
     seconds = row.number("step_time_best_s")
     return seconds if seconds is not None and seconds > 0 else None
 
 
 def measured_bytes(row: Row) -> float | None:
-    """The peak memory a row was published with, or None."""
+    """Published peak memory of a row in bytes; None where it has none."""
     gigabytes = row.number("peak_memory_gb")
     return gigabytes * _GIGABYTE if gigabytes is not None and gigabytes > 0 else None
 
 
 def step_error(prediction: Prediction) -> float | None:
-    """Predicted / measured − 1 of the step time; None where either is missing."""
+    """Relative error of the step time, predicted / measured − 1; None where either is missing."""
     return _error(prediction.step_seconds, measured_seconds(prediction.row))
 
 
 def memory_error(prediction: Prediction) -> float | None:
-    """Predicted / measured − 1 of the peak memory; None where either is missing."""
+    """Relative error of the peak memory, predicted / measured − 1; None where either is missing."""
     return _error(prediction.peak_bytes, measured_bytes(prediction.row))
 
 
 def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """(concordant − discordant) / (concordant + discordant) pairs; None where every pair ties."""
+    """Kendall's τ, (concordant − discordant) / (concordant + discordant) pairs; None where every pair ties."""
     concordant = discordant = 0
     for late in range(len(first)):
         for early in range(late):
@@ -184,7 +185,7 @@ def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None
 
 
 def error_score(errors: Sequence[float]) -> ErrorScore | None:
-    """Statistics of signed relative errors; None where there are none."""
+    """Statistics of signed relative errors; None for an empty list."""
     if not errors:
         return None
     sizes = sorted(abs(error) for error in errors)
@@ -199,7 +200,7 @@ def error_score(errors: Sequence[float]) -> ErrorScore | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TimedRow:
-    """A row with a measured and a predicted step time."""
+    """Row id, measured and predicted step seconds of one published run, and whether it is predicted to fit."""
 
     row_id: str
     measured: float
@@ -245,7 +246,8 @@ def _score_sweep(key: tuple[str, ...], rows: Sequence[_TimedRow]) -> SweepScore:
 
 
 def _anchored(rows: Sequence[_TimedRow]) -> list[float]:
-    """Errors of the other rows after the median ratio of three is divided out; empty for fewer than five rows."""
+    """Errors of a sweep's remaining rows after division by the median ratio of three; empty for fewer than
+    five rows."""
     if len(rows) < MIN_ORDERED:
         return []
     ordered = sorted(rows, key=lambda row: row.row_id)
@@ -257,7 +259,7 @@ def _anchored(rows: Sequence[_TimedRow]) -> list[float]:
 
 
 def _verdicts(predictions: Sequence[Prediction]) -> MemoryVerdicts:
-    """Counts of verdicts over rows that ran out of memory or have a step time."""
+    """Counts of memory verdicts over rows that ran out of memory or have a step time."""
     caught = missed = false_alarms = agreed = 0
     for prediction in (known for known in predictions if known.fits is not None):
         alarm = prediction.fits is False
@@ -282,7 +284,8 @@ STATED = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceScore:
-    """Choices in one source's sweeps of at least three rows, and its pairs of rows that differ."""
+    """Regrets of chosen rows in one source's sweeps of three rows or more, and coverage of its pairs of rows
+    that differ."""
 
     source: str
     point: tuple[float, ...]
@@ -305,7 +308,7 @@ class _Row:
 
 
 def choice_scores(predictions: Iterable[Prediction]) -> tuple[ChoiceScore, ...]:
-    """The choices in every source with pairs, in order of first appearance."""
+    """Choice score of every source with pairs or ranked sweeps, in order of first appearance."""
     sweeps: dict[str, dict[tuple[str, ...], list[_Row]]] = defaultdict(lambda: defaultdict(list))
     for prediction in predictions:
         if (row := _row(prediction)) is not None:
@@ -346,7 +349,7 @@ def _score(source: str, sweeps: Sequence[Sequence[_Row]]) -> ChoiceScore:
 
 
 def _choices(rows: Sequence[_Row]) -> list[_Row]:
-    """The rows, with rows of one layout and one prediction merged into one."""
+    """Rows of a sweep, with rows of the same layout and prediction merged, at their median measured time."""
     groups: dict[tuple[str, float], list[_Row]] = defaultdict(list)
     for row in rows:
         groups[str(row.layout), row.predicted].append(row)
@@ -357,7 +360,7 @@ def _choices(rows: Sequence[_Row]) -> list[_Row]:
 
 
 def _covers(first: _Row, second: _Row) -> bool:
-    """Whether the measured ratio of two rows lies in the interval stated around the predicted one."""
+    """Whether the measured ratio of two rows' step times lies in the 90 % interval around the predicted ratio."""
     error = math.log(first.predicted / second.predicted) - math.log(first.measured / second.measured)
     return abs(error) <= half_width(STATED) * deviation(first.layout, second.layout, first.pair_error)
 
@@ -367,7 +370,7 @@ def _fastest(rows: Sequence[_Row]) -> _Row:
 
 
 def _recommended(rows: Sequence[_Row]) -> _Row:
-    """The simplest row whose prediction is within uncertainty of the fastest."""
+    """Simplest row of a sweep that the model cannot tell from the one predicted fastest."""
     fastest = _fastest(rows)
     close = [row for row in rows if (row.fits or not fastest.fits) and not _is_slower(row, fastest)]
     return min(close, key=lambda row: (_step(row), row.predicted))
@@ -379,7 +382,7 @@ def _is_slower(row: _Row, fastest: _Row) -> bool:
 
 
 def _step(row: _Row) -> tuple[bool, bool, bool]:
-    """Distance from the simplest layout: context parallelism, a full device, recompute."""
+    """Sort key of distance from the simplest layout (context parallelism, little spare memory, recomputation)."""
     recomputes = any(policy != "none" for policy in row.layout.recompute)
     return row.layout.cp > 1, not row.roomy, recomputes
 
@@ -394,7 +397,7 @@ EDGES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.98, 1.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChanceRange:
-    """The runs whose chance of fitting lay in one range."""
+    """Runs whose predicted chance of fitting lies in one range, with the share that ran."""
 
     least: float
     most: float
@@ -406,7 +409,7 @@ class ChanceRange:
 
 
 def chance_ranges(predictions: Iterable[Prediction]) -> tuple[ChanceRange, ...]:
-    """Ranges of P(fits) that have runs, the least likely first; runs with unknown outcome do not count."""
+    """Ranges of P(fits) with the runs in each, the least likely first; runs with unknown outcome do not count."""
     outcomes = _outcomes(predictions)
     ranges = []
     for low, high in pairwise(EDGES):
@@ -426,8 +429,9 @@ def chance_ranges(predictions: Iterable[Prediction]) -> tuple[ChanceRange, ...]:
 
 
 def brier_scores(predictions: Iterable[Prediction]) -> tuple[float, float] | None:
-    """Mean squared difference of P(fits) from what happened, 1 or 0, and the same of one chance for all: the share that
-    ran (Brier 1950). None: no outcome is known."""
+    """Brier score of P(fits) and, for comparison, that of the constant share of runs that ran; None without
+    known outcomes. Both are mean squared differences from 1 for runs that ran and 0 for others (Brier 1950).
+    None: no outcome is known."""
     outcomes = _outcomes(predictions)
     if not outcomes:
         return None
@@ -436,7 +440,7 @@ def brier_scores(predictions: Iterable[Prediction]) -> tuple[float, float] | Non
 
 
 def _outcomes(predictions: Iterable[Prediction]) -> list[tuple[float, bool]]:
-    """P(fits) of the runs whose outcome is known, and whether they ran."""
+    """(P(fits), whether the run ran) for all runs whose outcome is known."""
     return [
         (one.fits_probability, not one.row.flag("oom"))
         for one in predictions
@@ -447,7 +451,7 @@ def _outcomes(predictions: Iterable[Prediction]) -> list[tuple[float, bool]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOutRun:
-    """A timed run, predicted by constants fitted to all sources but its own."""
+    """Timed run, predicted by constants that were fitted to all other sources."""
 
     source: str
     error: float
@@ -457,32 +461,32 @@ class LeftOutRun:
 
     @property
     def needed(self) -> float:
-        """Distance of the measured from the predicted step in deviations; negative where it was faster."""
+        """Log of measured / predicted step time in predicted deviations; negative where the run was faster."""
         assert self.deviation is not None
         return -float(np.log1p(self.error)) / self.deviation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """Stretch of an interval to each side, relative to a normal error's."""
+    """Factors by which an interval is stretched to the faster and the slower side, relative to a normal error's."""
 
     faster: float
     slower: float
 
     def covers(self, run: LeftOutRun) -> bool:
-        """Whether the interval of a run holds what was measured."""
+        """Whether the stretched 90 % interval of a run holds the measured step time."""
         normal_width = half_width(STATED)
         return -self.faster * normal_width <= run.needed <= self.slower * normal_width
 
 
 def reach_in(profile: HardwareProfile) -> Reach | None:
-    """The reach that a profile states; None without scenarios."""
+    """Interval stretch that a profile states in its scenarios; None without scenarios."""
     scenarios = profile.scenarios
     return None if scenarios is None else Reach(faster=scenarios.faster, slower=scenarios.slower)
 
 
 def reach_of(runs: Sequence[LeftOutRun]) -> Reach:
-    """The reach that holds nine in ten of the runs; each of n runs of a source weighs 1/√n, as in fits."""
+    """Interval stretch that holds nine in ten of the runs; each of n runs of a source weighs 1/√n, as in fits."""
     usable = [run for run in runs if run.deviation is not None]
     counts = Counter(run.source for run in usable)
     needed = np.array([run.needed for run in usable])
@@ -495,7 +499,7 @@ def reach_of(runs: Sequence[LeftOutRun]) -> Reach:
 
 
 def coverage_by_source(runs: Sequence[LeftOutRun]) -> Mapping[str, tuple[bool, ...]]:
-    """Source → for each of its runs, whether the interval with the reach of all other sources holds it."""
+    """Source → whether each of its runs lies in its interval, stretched as all other sources need."""
     covered = {}
     for source in dict.fromkeys(run.source for run in runs if run.deviation is not None):
         reach = reach_of([run for run in runs if run.source != source])
@@ -505,7 +509,7 @@ def coverage_by_source(runs: Sequence[LeftOutRun]) -> Mapping[str, tuple[bool, .
 
 
 def _quantile(values: Array, weights: Array, share: float) -> float:
-    """The weighted quantile of the values."""
+    """Weighted quantile of `values` at `share` of the total weight."""
     order = np.argsort(values)
     cumulative = np.cumsum(weights[order])
     return float(

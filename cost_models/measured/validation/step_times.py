@@ -31,11 +31,11 @@ class _Group:
     rows: tuple[int, ...]
 
     def part(self, rows: slice) -> _Group:
-        """A slice of the group's cases."""
+        """Group of the cases at positions `rows` of this group."""
         return _Group(self.question, self.columns.rows(rows), self.placements[rows], self.rows[rows])
 
     def select(self, place_of: Mapping[int, int]) -> _Group:
-        """The cases that `place_of` keeps, renumbered by it."""
+        """Group of the cases whose numbers are keys of `place_of`, renumbered to its values."""
         indices = [index for index, row in enumerate(self.rows) if row in place_of]
         return _Group(
             self.question,
@@ -46,7 +46,7 @@ class _Group:
 
 
 class StepTimes:
-    """Cases prepared for repeated evaluation."""
+    """Cases prepared for repeated prediction of their step times under different profiles."""
 
     def __init__(self, cases: Sequence[Case]) -> None:
         groups: dict[tuple[str, ...], list[int]] = {}
@@ -58,7 +58,7 @@ class StepTimes:
         self._count = len(cases)
 
     def of(self, rows: Sequence[int]) -> StepTimes:
-        """Some of the cases, in the order of `rows`."""
+        """Restrict to the cases with indices `rows`, in that order."""
         place_of = {row: place for place, row in enumerate(rows)}
         subset = copy(self)
         groups = (group.select(place_of) for group in self._groups)
@@ -67,12 +67,13 @@ class StepTimes:
         return subset
 
     def seconds(self, profile: HardwareProfile) -> Array:
-        """(N,) predicted step seconds of the cases, all under `profile`."""
+        """(N,) predicted step seconds of all cases under `profile`."""
         seconds: Array = self.under(profile, {}, 1)[0]
         return seconds
 
     def under(self, profile: HardwareProfile, constants: dict[str, Array], count: int) -> Array:
-        """(K, N) predicted step seconds under `count` profiles K that differ in `constants`, by name (K,)."""
+        """(K, N) predicted step seconds under K = `count` variants of `profile`, whose `constants` (K,) by
+        name replace its values."""
         seconds = np.empty((count, self._count))
         rows_at_once = max(1, (MIN_ROWS_TO_DEDUPLICATE - 1) // count)
         for group in self._groups:
@@ -83,7 +84,7 @@ class StepTimes:
 
 
 def _seconds(group: _Group, profile: HardwareProfile, constants: dict[str, Array], count: int) -> Array:
-    """(K, n) step seconds of the cases of a group."""
+    """(K, n) predicted step seconds of a group's n cases under K variants of `profile`."""
     rows = len(group.rows)
     columns = {name: np.repeat(values, rows) for name, values in constants.items()}
     question = replace(group.question, hardware=profile.model_copy(update=columns))
