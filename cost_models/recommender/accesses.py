@@ -29,7 +29,8 @@ STEPS_PER_E_FOLD = 64
 
 @dataclass(frozen=True, slots=True)
 class Accesses:
-    """Accesses of one table as K steps, hottest first."""
+    """Distribution of the accesses to an embedding table's rows, as K steps of equally used rows, the hottest
+    first."""
 
     rows: Array
     """(K,) rows of each step."""
@@ -42,7 +43,8 @@ class Accesses:
 
     @classmethod
     def of_steps(cls, rows: npt.ArrayLike, shares: npt.ArrayLike) -> Accesses:
-        """Accesses from steps of rows, the hottest first; shares are scaled to add up to 1."""
+        """Build a distribution from (K,) row counts and shares of accesses, the hottest step first; shares
+        are scaled to sum to 1."""
         row_counts: Array = np.asarray(rows, np.float64)
         used: Array = np.asarray(shares, np.float64)
         used = used / used.sum()
@@ -52,26 +54,27 @@ class Accesses:
 
     @property
     def share_of_row(self) -> Array:
-        """(K,) share of the accesses that go to each row of a step, p_r: never rises."""
+        """(K,) share of the accesses that go to each single row of a step, p_r, which never rises with the rank r."""
         return self.shares / self.rows
 
     @property
     def log_others(self) -> Array:
-        """(K,) ln(1 − p_r): that an access names another row."""
+        """(K,) logarithm ln(1 − p_r) of the probability that an access names any row but r."""
         return np.log1p(-np.minimum(self.share_of_row, 1 - 2.0**-53))
 
     def hits(self, hottest: npt.ArrayLike) -> Array:
-        """h(f): share of the accesses that go to so many rows, those used most."""
+        """Share h(f) of the accesses that go to the f = `hottest` most used rows."""
         return np.interp(np.asarray(hottest, np.float64), self.rows_up_to, self.share_up_to)
 
     def rows_for(self, share: npt.ArrayLike) -> Array:
-        """Fewest of the most used rows that receive this share of the accesses, not rounded to whole rows."""
+        """Smallest number of the most used rows that receive this `share` of the accesses, not rounded to
+        whole rows."""
         used = np.concatenate(([True], self.shares > 0))  # rows that nothing uses help no share
         share_up_to, rows_up_to = self.share_up_to[used], self.rows_up_to[used]
         return np.interp(np.asarray(share, np.float64), share_up_to, rows_up_to)
 
     def distinct(self, accesses: npt.ArrayLike, hottest: npt.ArrayLike | None = None) -> Array:
-        """U(n): expected number of distinct rows among n accesses, of all rows or of the `hottest` ones.
+        """Expected number U(n) of distinct rows among n accesses, counting all rows or only the `hottest` ones.
 
         Accesses are independent draws. Shapes of both arguments broadcast.
         """
@@ -90,7 +93,7 @@ class Accesses:
 
 @lru_cache(maxsize=1024)
 def accesses_of(table: TableSpec) -> Accesses:
-    """Accesses of one table of the class; uniform where the class states none."""
+    """Distribution of the accesses to one table of the class; uniform where the class states none."""
     if table.histogram:
         rows, shares = zip(*table.histogram, strict=True)
         return Accesses.of_steps(rows, shares)
@@ -98,7 +101,7 @@ def accesses_of(table: TableSpec) -> Accesses:
 
 
 def zipf_accesses(rows: int, exponent: float) -> Accesses:
-    """Accesses of a table whose row of rank r is used in proportion to r^−exponent."""
+    """Zipf distribution of accesses, in which the row of rank r is used in proportion to r^−exponent."""
     if not exponent:
         return Accesses.of_steps([rows], [1.0])
     head = np.arange(1.0, min(rows, HEAD) + 1)
@@ -122,8 +125,8 @@ def rank_edges(rows: int) -> Ints:
 
 
 def power_sums(lower: Array, up_to: Array, exponent: float) -> Array:
-    """Σ r^−s over `lower` < r ≤ `up_to`, s the `exponent`, by Euler and Maclaurin: integral,
-    half the ends, a twelfth of their slopes."""
+    """Σ r^−s over `lower` < r ≤ `up_to` with s = `exponent`, by the Euler-Maclaurin formula. The terms are
+    the integral, half the ends and a twelfth of the slopes there."""
     folds = np.log(up_to / lower)
     power = (1.0 - exponent) * folds
     tiny = np.abs(power) < 1e-12

@@ -44,7 +44,8 @@ _WINDOWS_PER_E_FOLD = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedTables:
-    """Tables that share a cache, by class: bytes of their rows and hits by cached rows."""
+    """Embedding tables that share a cache, in C classes, with bytes of rows and hit rates by number of cached
+    rows."""
 
     names: tuple[str, ...]
     counts: Array
@@ -62,36 +63,37 @@ class CachedTables:
 
     @property
     def row_bytes(self) -> Array:
-        """(C,) bytes of a row in the cache."""
+        """(C,) bytes of one row in the cache, with its tag."""
         return self.vector_bytes + TAG_BYTES
 
     @property
     def weights(self) -> Array:
-        """(C,) share of all accesses that go to all tables of a class."""
+        """(C,) share of all accesses that go to the tables of each class."""
         class_lookups = self.counts * self.lookups
         return np.asarray(class_lookups / class_lookups.sum())
 
     @property
     def cached_whole_bytes(self) -> float:
-        """Bytes of a cache that holds all rows."""
+        """Bytes of a cache that holds all rows of all tables."""
         return float(self.counts @ (self.rows * self.row_bytes))
 
     @property
     def bytes(self) -> float:
-        """Bytes of all tables."""
+        """Bytes of all rows of all tables, outside of the cache."""
         return float(self.counts @ (self.rows * self.vector_bytes))
 
     def table_hits(self, rows: npt.ArrayLike) -> Array:
-        """(C,) hit rate of each table, with `rows` rows of each cached."""
+        """(C,) hit rate of each table with `rows` of its rows cached."""
         cached_rows = np.broadcast_to(np.asarray(rows, np.float64), len(self.curves))
         return np.array([curve.hits(held) for curve, held in zip(self.curves, cached_rows, strict=True)])
 
     def hits(self, rows: npt.ArrayLike) -> float:
-        """Share of all accesses that find their row."""
+        """Share of the accesses to all tables that hit the cache, with `rows` rows of each table cached."""
         return float(self.weights @ self.table_hits(rows))
 
     def distinct_cold_rows(self, ids: Array, cached: Array) -> Array:
-        """(N, C) distinct rows of each table, beyond its `cached` hottest rows, that (N, C) ids name."""
+        """(N, C) distinct rows that N batches of `ids` (N, C) look up in each table outside its `cached`
+        hottest rows."""
         return np.stack(
             [
                 np.maximum(0.0, accesses.distinct(of) - accesses.distinct(of, rows))
@@ -102,7 +104,7 @@ class CachedTables:
 
 
 def cached_tables(model: RecommenderSpec, element_bytes: float, policy: Policy = "hottest") -> CachedTables:
-    """The tables of a model, as a cache sees them."""
+    """Sizes and access distributions of a model's embedding tables, for a cache with eviction by `policy`."""
     classes = model.classes
     accesses = tuple(map(accesses_of, classes))
     return CachedTables(
@@ -118,7 +120,7 @@ def cached_tables(model: RecommenderSpec, element_bytes: float, policy: Policy =
 
 
 def rows_brought(tables: CachedTables, ids: Array, cached: Array) -> Array:
-    """(N, C) rows of each table fetched into a cache of `cached` rows by batches of `ids`, (N, C)."""
+    """(N, C) rows of each table that N batches of `ids` (N, C) fetch into a cache of `cached` rows (C,)."""
     if tables.policy == "hottest":
         return tables.distinct_cold_rows(ids, cached)
     triples = zip(tables.accesses, ids.T, cached, strict=True)
@@ -126,7 +128,8 @@ def rows_brought(tables: CachedTables, ids: Array, cached: Array) -> Array:
 
 
 def _lru_brings(accesses: Accesses, batch: Array, capacity: float) -> Array:
-    """(N,) the same of one table and the rows used last."""
+    """(N,) rows of one table that batches of `batch` ids fetch into a least-recently-used cache of `capacity`
+    rows."""
     distinct_ids = accesses.distinct(batch)
     window = _window(accesses, capacity)
     fetched = (
@@ -144,7 +147,8 @@ def _lru_brings(accesses: Accesses, batch: Array, capacity: float) -> Array:
 
 
 def _window(accesses: Accesses, capacity: float) -> float:
-    """U⁻¹: accesses that name `capacity` rows, infinite for all. By Newton's method from below, as U is concave."""
+    """Number of accesses whose expected distinct rows fill `capacity`, U⁻¹; infinite if all rows fit. By
+    Newton's method from below, as U is concave. By Newton's method from below, as U is concave."""
     if capacity >= (1 - 1e-9) * accesses.rows[accesses.shares > 0].sum():
         return float("inf")
     logs = accesses.log_others
@@ -159,7 +163,7 @@ def _window(accesses: Accesses, capacity: float) -> float:
 
 
 def lru_curve(accesses: Accesses) -> Accesses:
-    """Hit curve of a cache with least-recently-used eviction, as steps of decreasing hits per row."""
+    """Hit rate of a least-recently-used cache over the number of cached rows, as steps of decreasing hits per row."""
     used = accesses.share_of_row[accesses.shares > 0]
     if len(accesses.rows) == 1 or used[0] >= 1:
         return accesses
@@ -174,8 +178,8 @@ def lru_curve(accesses: Accesses) -> Accesses:
 
 
 def _rises(present: Array, absent: Array) -> Array:
-    """Increments of a curve from 0 over `present` to the total, from `present` or its complement `absent`, whichever
-    loses fewer digits."""
+    """Increments between points of a curve that starts at 0, from its values `present` or their complements
+    `absent`, whichever loses fewer digits."""
     curve, gone = np.concatenate(([0.0], present, present[-1:] + absent[-1])), np.append(absent, 0.0)
     late = -np.diff(np.concatenate(([curve[-1]], gone)))
     return np.where(curve[1:] < 0.5 * curve[-1], np.diff(curve), late)

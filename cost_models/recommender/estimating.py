@@ -25,7 +25,8 @@ from cost_models.specs.recommender.sharding import Sharding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecommenderEstimate:
-    """Seconds and memory of a step: W GPUs, K stages, N nodes."""
+    """Predicted seconds by stage and memory of one training step of a recommender, on W GPUs, K stages and N
+    nodes."""
 
     stages: Breakdown
     """Seconds of each stage, on its busiest GPU; their sum is the step."""
@@ -61,28 +62,28 @@ class RecommenderEstimate:
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of a step."""
+        """Predicted seconds of a step, the sum over stages."""
         return self.stages.total
 
     @property
     def busiest_sum_seconds(self) -> float:
-        """max_g Σ_k load_gk plus the fixed seconds: the step without barriers between stages."""
+        """Seconds of a step without barriers between stages, max_g Σ_k load_gk plus the fixed seconds."""
         return float(self.loads.sum(axis=1).max() + self.fixed.sum())
 
     @property
     def fullest(self) -> int:
-        """GPU that has most in its memory."""
+        """Index of the GPU with the largest peak memory."""
         return int(self.device_bytes.argmax())
 
     @property
     def fits(self) -> bool:
-        """Whether GPUs and hosts hold it all."""
+        """Whether the peak memory of all GPUs and hosts is within their limits."""
         device = bool((self.device_bytes <= self.device_memory).all())
         return device and (not self.host_memory or bool((self.host_bytes <= self.host_memory).all()))
 
 
 def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEstimate:
-    """The estimate of a sharding: seconds by stage, and memory of GPUs and hosts.
+    """Predict the seconds by stage and the memory of GPUs and hosts for one step under a sharding.
 
     Raises:
         InputError: it names other tables, GPUs or nodes than there are; or the GPU has no rate in that precision.
@@ -139,7 +140,8 @@ def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEs
 
 
 def _shards(sharding: Sharding, table_rows: Ints, per_node: int) -> tuple[Ints, Ints]:
-    """GPU and option row of every shard that lies on GPUs of its own; of `node-row` one for each GPU of its node."""
+    """GPU and option row of every shard that lies on GPUs of its own; a `node-row` shard has one entry for
+    each GPU of its node."""
     gpus: list[int] = []
     rows: list[int] = []
     for placement, row in zip(sharding.tables, table_rows, strict=True):
@@ -152,7 +154,7 @@ def _shards(sharding: Sharding, table_rows: Ints, per_node: int) -> tuple[Ints, 
 
 
 def _holders(sharding: Sharding, table_rows: Ints, per_node: int) -> Array:
-    """For every shard of `_shards`: the number of entries that stand for the same shard."""
+    """Number of entries of `_shards` that stand for the same shard, for each entry."""
     holders: list[float] = []
     for placement, _ in zip(sharding.tables, table_rows, strict=True):
         times = per_node if placement.option.form == "node-row" else 1

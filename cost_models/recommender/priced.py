@@ -21,7 +21,7 @@ from cost_models.specs.recommender.sharding import Option
 
 
 class Stages(NamedTuple):
-    """Names of the stages of a step, in their order: K of them."""
+    """Names of the K stages of a recommender's training step, in order."""
 
     index_exchange: str = "index exchange"
     lookup: str = "lookup"
@@ -36,7 +36,8 @@ STAGES = Stages()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedOptions:
-    """Every option of every class of tables, a row each: O rows, K stages, M moments of memory.
+    """Seconds and bytes of all sharding options of all table classes, for O options, K stages and M moments of
+    memory.
 
     A shard of a placed option loads the GPU (of `node-row` every GPU of the node) that it lies on; the rest of an
     option, as the copied rows of `hot`, loads every GPU alike.
@@ -79,5 +80,5 @@ class PricedOptions:
     """(T,) names of the tables; (): unknown."""
 
     def name_of(self, table: int) -> str:
-        """A table in error messages: "table 5 (`c5`)"."""
+        """Name of a table in error messages, as in "table 5 (`c5`)"."""
         return f"table {table} (`{self.table_names[table]}`)" if self.table_names else f"table {table}"

@@ -19,7 +19,8 @@ DATASHEET = EmbeddingProfile()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecommenderQuestion:
-    """Everything that a price depends on except the sharding."""
+    """Inputs of a recommender's price except the sharding (model, cluster, training, stack and constants of
+    the hardware)."""
 
     model: RecommenderSpec
     cluster: ClusterSpec
@@ -35,13 +36,13 @@ class RecommenderQuestion:
 
     @property
     def kernel_seconds(self) -> float:
-        """Shortest time of a kernel."""
+        """Shortest time of a GPU kernel in seconds, by the embedding profile or else the hardware profile."""
         own_seconds = self.embedding.kernel_seconds
         return self.hardware.kernel_seconds if own_seconds is None else own_seconds
 
     @property
     def facts(self) -> RecommenderStack:
-        """The facts of the stack about recommenders."""
+        """Facts of the software stack that concern recommenders."""
         return self.stack.recommender or RecommenderStack()
 
 
@@ -57,7 +58,8 @@ def complete_recommender(
     stack: str | None = None,
     profile: str | HardwareProfile | None = None,
 ) -> RecommenderQuestion:
-    """The question with its stack (default: Meshwright's here and on CPUs, TorchRec on clusters) and nearest profiles.
+    """Complete a recommender question with a stack and the nearest profiles. By default the stack is
+    Meshwright's here and on CPUs, TorchRec on clusters.
 
     Raises:
         UnknownNameError: no such stack or profile.

@@ -26,7 +26,8 @@ Pair = tuple[int, Option]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionColumns:
-    """O options of classes of tables, a row each. Counts are of one table and one step of all GPUs."""
+    """Counts of ids, rows and vectors for O sharding options of table classes, as columns (O,). Counts are of
+    one table and one step of all GPUs. Counts are of one table and one step of all GPUs."""
 
     pairs: tuple[Pair, ...]
     form: npt.NDArray[np.str_]
@@ -76,7 +77,7 @@ class OptionColumns:
 
 
 def option_columns(question: RecommenderQuestion, pairs: Sequence[Pair]) -> OptionColumns:
-    """The options as columns."""
+    """Columns of counts for the given (table class, sharding option) pairs."""
     classes = question.model.classes
     accesses = {
         class_index: accesses_of(classes[class_index])
@@ -112,7 +113,7 @@ def option_columns(question: RecommenderQuestion, pairs: Sequence[Pair]) -> Opti
 
 
 def _sharers(option: Option, spread: dict[str, int]) -> int:
-    """GPUs that a table's rows are spread over."""
+    """Number of GPUs that the rows of one table, or of its column shard, are spread over."""
     if option.form == "row" and option.shards > 1:
         return option.shards
     return spread.get(option.form, 1) * (option.shards if option.form == "node-row" else 1)
@@ -121,7 +122,7 @@ def _sharers(option: Option, spread: dict[str, int]) -> int:
 def _access_counts(
     table: TableSpec, accesses: Accesses, option: Option, question: RecommenderQuestion
 ) -> dict[str, float]:
-    """Columns of one option that follow from how often its rows are used."""
+    """Counts of ids, vectors and rows of one sharding option, by name, that follow from how often rows are used."""
     batch, gpus = question.training.global_batch, question.cluster.num_gpus
     ids, outputs = batch * table.pooling, batch * table.outputs
     hot_rows = float(table.rows) if option.form == "copy" else float(round(option.hot * table.rows))
@@ -154,7 +155,7 @@ def _access_counts(
 
 
 def _lengths(table: TableSpec, question: RecommenderQuestion, *, hot: bool) -> float:
-    """Number of lengths sent beside the ids."""
+    """Number of bag lengths of one table that are sent beside the ids in a step."""
     batch = question.training.global_batch
     if question.facts.sends_all_lengths:
         return batch * table.outputs
@@ -162,12 +163,13 @@ def _lengths(table: TableSpec, question: RecommenderQuestion, *, hot: bool) -> f
 
 
 def _any(share: float, pooling: float) -> float:
-    """Share of samples with at least one id of a kind that makes up `share` of their ids."""
+    """Share of samples that have at least one id of a kind that makes up `share` of the ids, with `pooling`
+    ids a sample."""
     return float(1.0 - (1.0 - share) ** max(pooling, 1.0))
 
 
 def _hit(accesses: Accesses, option: Option, hot_rows: float, cached_rows: float) -> float:
-    """Share of the ids of uncopied rows whose row is in device memory."""
+    """Share of the ids of uncopied rows that find the row in device memory."""
     if option.tier == "device":
         return 1.0
     hot, with_cached = accesses.hits([hot_rows, hot_rows + cached_rows])
@@ -183,8 +185,9 @@ _LEAST_SKEW = 2.0
 
 
 def default_options(question: RecommenderQuestion, *, hot: bool = False) -> tuple[Pair, ...]:
-    """Options of every class that a search tries by default: those that the stack runs, with `hot` also copies of hot
-    rows where it runs none. Those of a class follow one another."""
+    """Sharding options of every table class that a search tries by default. These are the options that the
+    stack runs, with `hot` also copies of hot rows where it runs none; those of a class follow one another.
+    Those of a class follow one another."""
     return tuple(
         (index, option)
         for index, table in enumerate(question.model.classes)
@@ -216,7 +219,8 @@ def _options(question: RecommenderQuestion, table: TableSpec, *, hot: bool) -> I
 
 
 def _columns(table: TableSpec, gpus: int) -> Iterator[Option]:
-    """Options with `column` slices: each number that divides the width, with slices of at least `_LEAST_WIDTH`."""
+    """Yield the column-sharding options of a table, for each number that divides the width into slices of at
+    least `_LEAST_WIDTH`."""
     yield from (
         Option("column", shards)
         for shards in range(2, min(gpus, table.width // _LEAST_WIDTH) + 1)
@@ -225,7 +229,8 @@ def _columns(table: TableSpec, gpus: int) -> Iterator[Option]:
 
 
 def _shares(table: TableSpec, shares: tuple[float, ...]) -> Iterator[float]:
-    """Shares of rows that are used often enough for a copy or a cache, at least one row each."""
+    """Yield those of `shares` of a table's rows that are used often enough for a copy or a cache, at least
+    one row each."""
     if not table.zipf and not table.histogram:
         return
     accesses = accesses_of(table)

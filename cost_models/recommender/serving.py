@@ -40,7 +40,7 @@ _KERNELS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """The serving machine, its rates, and the launches of its lookups."""
+    """Serving machine with embedding constants, launch seconds, measured lookups and drive rate."""
 
     cluster: ClusterSpec
     constants: EmbeddingProfile
@@ -54,7 +54,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """Seconds of N batches that one GPU answers, each of C classes of tables."""
+    """Seconds in which one GPU serves the embeddings of N batches from C classes of tables, by part."""
 
     batch: Array
     """(N,) samples."""
@@ -74,19 +74,20 @@ class Served:
 
     @property
     def seconds(self) -> Array:
-        """(N,) latency from ids to vectors."""
+        """(N,) latency in seconds of each batch, from ids to vectors."""
         return self.launch_seconds + self.cache_seconds + self.host_seconds + self.drive_seconds
 
     @property
     def samples_per_second(self) -> Array:
-        """(N,) of all GPUs, one batch after another on each."""
+        """(N,) samples per second of all GPUs together, with one batch after another on each."""
         return self.gpus * self.batch / self.seconds
 
 
 def served(
     tables: CachedTables, cached: Array, on_host: Array, batches: npt.ArrayLike, server: Server
 ) -> Served:
-    """Latencies with (C,) `cached` rows of each table on the GPU and `on_host` rows in host memory."""
+    """Latencies of `batches` samples with (C,) `cached` rows of each table on the GPU and `on_host` rows in
+    host memory."""
     batch, cluster = np.asarray(batches, np.float64), server.cluster
     ids = batch[:, None] * tables.lookups
     brought = rows_brought(tables, ids, cached)
@@ -111,15 +112,15 @@ def served(
 
 
 def host_rate(cluster: ClusterSpec, constants: EmbeddingProfile) -> float:
-    """Bytes/s of rows that a GPU has from host memory, while all GPUs of its node read theirs."""
+    """Bytes/s at which one GPU reads rows from host memory while all GPUs of its node do."""
     link = (cluster.gpu.host_bandwidth or np.inf) / min(cluster.gpus_per_host_link, cluster.gpus_per_node)
     memory = (cluster.host_memory_bandwidth or np.inf) / cluster.gpus_per_node
     return float(min(link, memory)) * constants.host_efficiency
 
 
 def _priced(tables: CachedTables, ids: Array, brought: Array, server: Server) -> tuple[Array, Array, Array]:
-    """(N,) of launches, of probing keys and reading a row for each id, and of rows from the host; a row that came from
-    there is read like any other."""
+    """(N,) seconds of launches, of cache reads, and of rows from the host, by the embedding constants. A row
+    that came from the host is read from the cache like any other."""
     cluster, constants = server.cluster, server.constants
     kernel = constants.kernel_seconds or 0.0
     rate = cluster.gpu.memory_bandwidth * constants.lookup_efficiency
@@ -133,7 +134,8 @@ def _priced(tables: CachedTables, ids: Array, brought: Array, server: Server) ->
 
 
 def _measured(tables: CachedTables, ids: Array, brought: Array, server: Server) -> tuple[Array, Array, Array]:
-    """Seconds from measured lookups; a cache of rows used last looks up each distinct row of a batch once."""
+    """(N,) seconds of launches, of cache reads, and of rows from the host, by measured lookups. A cache of
+    rows used last looks up each distinct row of a batch once."""
     looked_up = ids if tables.policy == "hottest" else tables.distinct_cold_rows(ids, np.zeros(ids.shape[1]))
     points = sorted(server.measured, key=lambda point: point.row_bytes)
     lengths = [point.row_bytes for point in points]

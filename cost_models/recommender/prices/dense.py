@@ -29,13 +29,14 @@ _PADDED = 8
 
 @dataclass(frozen=True)
 class DenseNetwork:
-    """Layers of products (inputs, outputs) of one sample, and element-wise numbers beside them."""
+    """Dense network of a recommender, as layers (inputs, outputs), with FLOPs, parameters and activations of
+    one sample."""
 
     model: RecommenderSpec
 
     @cached_property
     def bottom(self) -> tuple[tuple[int, int], ...]:
-        """Layers of the bottom network."""
+        """(inputs, outputs) of each layer of the bottom MLP."""
         return (
             tuple(pairwise((self.model.dense_features, *self.model.bottom_mlp)))
             if self.model.dense_features
@@ -44,7 +45,7 @@ class DenseNetwork:
 
     @cached_property
     def vectors(self) -> float:
-        """F: number of vectors that `dot` multiplies pairwise."""
+        """Number F of vectors that the `dot` interaction multiplies pairwise."""
         deep = sum(one.outputs * one.count for one in self.model.tables)
         return deep + (1.0 if self.model.bottom_mlp else 0.0)
 
@@ -56,7 +57,7 @@ class DenseNetwork:
 
     @cached_property
     def cross(self) -> tuple[tuple[int, int], ...]:
-        """Products of the interaction that have weights."""
+        """(inputs, outputs) of each weighted matrix product of the `dcn-v2` interaction; empty for other kinds."""
         at = self.model.interaction
         if at.kind != "dcn-v2":
             return ()
@@ -64,7 +65,7 @@ class DenseNetwork:
 
     @cached_property
     def top_input(self) -> int:
-        """Width of the top network's input."""
+        """Number of inputs of the top MLP."""
         if self.model.interaction.kind != "dot":
             return self.joined
         pairs = self.vectors * (self.vectors - 1) / 2
@@ -74,36 +75,38 @@ class DenseNetwork:
 
     @cached_property
     def top(self) -> tuple[tuple[int, int], ...]:
-        """Layers of the top network."""
+        """(inputs, outputs) of each layer of the top MLP."""
         return tuple(pairwise((self.top_input, *self.model.top_mlp)))
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
-        """All products with weights."""
+        """(inputs, outputs) of all weighted matrix products of bottom MLP, interaction and top MLP."""
         return (*self.bottom, *self.cross, *self.top)
 
     @property
     def parameters(self) -> int:
-        """Weights and biases."""
+        """Number of weights and biases of the dense network."""
         biases = sum(out for _, out in (*self.bottom, *self.top)) + sum(out for _, out in self.cross[1::2])
         return sum(inputs * out for inputs, out in self.layers) + biases
 
     @property
     def flops(self) -> float:
-        """FLOPs of a sample, forward and backward: three products of a layer, without the gradient of the features."""
+        """FLOPs of one sample, forward and backward, with three products a layer, less the gradient of the
+        input features."""
         first = 2.0 * self.bottom[0][0] * self.bottom[0][1] if self.bottom else 0.0
         return 3 * (sum(2.0 * i * o for i, o in self.layers) + self._dot_flops) - first
 
     @property
     def activations(self) -> float:
-        """Elements of a sample's activations: outputs of layers, inputs of the interaction and the top network."""
+        """Activation elements of one sample, summed over layer outputs and the inputs of interaction and top MLP."""
         crossed = sum(out for _, out in self.cross)
         return self.joined + crossed + self.top_input + sum(out for _, out in (*self.bottom, *self.top))
 
     @property
     def alive(self) -> float:
-        """Most live elements of a sample where autograd frees used ones: all that forward kept, or in the backward pass
-        of `dot` its vectors' gradient from either side, and that of the products.
+        """Peak number of live activation elements of one sample where autograd frees used ones; 0 without
+        interaction. These are all that forward kept, or in the backward pass of `dot` its vectors' gradient
+        from either side, and that of the products.
 
         A cross layer keeps what its products give, and what it adds up; its backward pass has the gradients of its
         output, of what is multiplied, and of the first input. 0: no interaction.
@@ -127,7 +130,7 @@ class DenseNetwork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseSeconds:
-    """Seconds of the dense network on a GPU's samples."""
+    """Seconds of a step that one GPU spends on the dense network for its samples, by part."""
 
     bottom_forward: float
     bottom_backward: float
@@ -143,7 +146,7 @@ class DenseSeconds:
 
 
 def dense_seconds(question: RecommenderQuestion) -> DenseSeconds:
-    """Seconds of the dense network on each GPU."""
+    """Seconds of a step that each GPU spends on the dense network, by part."""
     network, device = DenseNetwork(question.model), dense_device(question)
     samples = question.training.global_batch / question.cluster.num_gpus
     facts = question.facts
@@ -167,7 +170,7 @@ def dense_seconds(question: RecommenderQuestion) -> DenseSeconds:
 
 @dataclass(frozen=True, slots=True)
 class _Passes:
-    """Seconds of layers: forward, gradients of their inputs, gradients of their weights."""
+    """Seconds of a chain of layers for the forward pass, the gradients of inputs and the gradients of weights."""
 
     forward: float
     inputs: float
@@ -182,7 +185,7 @@ def _layers_seconds(
     *,
     first: bool = False,
 ) -> _Passes:
-    """A chain of layers; the `first` needs no gradient of its input."""
+    """Seconds of a chain of layers on `samples` samples; the chain called `first` needs no gradient of its input."""
     forward = backward = weights = 0.0
     for index, (inputs, out) in enumerate(layers):
         forward += _product(samples, out, inputs, device)
@@ -195,14 +198,14 @@ def _layers_seconds(
 
 
 def _dot_seconds(network: DenseNetwork, samples: float, device: Device) -> float:
-    """Seconds of the products of all pairs of vectors, both passes: they are bound by memory."""
+    """Seconds of the `dot` interaction's pairwise products, forward and backward, which are bound by memory."""
     if network.model.interaction.kind != "dot":
         return 0.0
     return 3 * _stream(samples * network.joined, device) + 4 * _stream(samples * network.top_input, device)
 
 
 def _product(m: float, n: float, k: float, device: Device, *, over_rows: bool = False) -> float:
-    """Seconds of one product (m, k) × (k, n), its sizes padded as libraries pad them for tensor cores."""
+    """Seconds of one matrix product (m, k) × (k, n), with sizes padded as libraries pad them for tensor cores."""
     rows, columns, inner = (np.ceil(np.array(float(size)) / _PADDED) * _PADDED for size in (m, n, k))
     return float(gemm_seconds(rows, columns, inner, device, over_rows=over_rows))
 
@@ -212,13 +215,13 @@ def _stream(elements: float, device: Device) -> float:
 
 
 def dense_state_bytes(question: RecommenderQuestion) -> float:
-    """Weights and gradients of the dense network, as the stack keeps them, and the states of its optimizer."""
+    """Bytes of the dense network's weights, gradients and optimizer states, as the stack keeps them."""
     bytes_per_parameter = question.facts.dense_state_bytes + question.training.dense_state_bytes
     return DenseNetwork(question.model).parameters * bytes_per_parameter
 
 
 def dense_device(question: RecommenderQuestion) -> Device:
-    """The GPU with the rates of the dense network's products.
+    """GPU with the rates of the dense network's matrix products.
 
     Raises:
         InputError: it has no matrix rate in the training precision.

@@ -36,7 +36,7 @@ from cost_models.specs.hardware import HardwareProfile
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Seconds of a collective: start-up, and seconds a byte of one rank, fitted near a usual message."""
+    """Linear cost of a collective, start-up seconds plus seconds a byte of one rank, fitted near a usual message."""
 
     start: float
     each_byte: float
@@ -44,7 +44,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """Collectives of a cluster."""
+    """Linear costs of the collectives between the GPUs of a cluster."""
 
     all_to_all: Rate
     """A byte: what one rank sends to all, itself counted among them."""
@@ -60,7 +60,7 @@ class Links:
 
 
 def link_profile(question: RecommenderQuestion) -> HardwareProfile:
-    """The hardware profile with the link efficiencies of this stack's exchanges."""
+    """Hardware profile with the link efficiencies of embedding exchanges in place of its own."""
     embedding, start = question.embedding, question.embedding.collective_seconds
     return question.hardware.model_copy(
         update={
@@ -72,7 +72,7 @@ def link_profile(question: RecommenderQuestion) -> HardwareProfile:
 
 
 def links_of(question: RecommenderQuestion) -> Links:
-    """Rates of the collectives between the question's GPUs."""
+    """Linear costs of the collectives between the question's GPUs, fitted near the usual message size."""
     cluster, profile = question.cluster, link_profile(question)
     everyone = group_of(cluster, cluster.num_gpus)
     node = group_of(cluster, cluster.gpus_per_node)
@@ -95,8 +95,9 @@ def links_of(question: RecommenderQuestion) -> Links:
 
 
 def _typical_message_bytes(question: RecommenderQuestion) -> float:
-    """Mean bytes of vectors per GPU and step: the message size at which the rate of a collective is looked up. Formulas
-    are straight lines; measured curves have a start-up that large messages do not show."""
+    """Mean bytes of embedding vectors per GPU and step, the message size near which collectives are priced.
+    Formulas are straight lines; measured curves have a start-up that large messages do not show. Formulas are
+    straight lines; measured curves have a start-up that large messages do not show."""
     samples = question.training.global_batch / question.cluster.num_gpus
     vectors = sum(one.count * one.outputs * one.width for one in question.model.classes)
     return samples * vectors * question.training.exchange_bytes
@@ -109,7 +110,8 @@ def _rate(
     ranks: float,
     message_bytes: float,
 ) -> Rate:
-    """The straight line through the seconds of two messages, each of `ranks` parts."""
+    """Linear cost of `collective`, the straight line through its seconds at two message sizes, each of
+    `ranks` parts."""
     near, far = (
         float(collective(size * ranks, group, profile)[0]) for size in (message_bytes, 2 * message_bytes)
     )
@@ -118,7 +120,7 @@ def _rate(
 
 
 def index_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
-    """(O,) seconds to receive ids and lengths, of a GPU that holds (part of) a shard."""
+    """(O,) seconds a step in which a GPU that holds (part of) a shard receives ids and lengths."""
     facts = question.facts
     if not facts.exchanges_ids or facts.hides_ids:
         return np.zeros(len(x))
@@ -127,17 +129,17 @@ def index_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links)
 
 
 def forward_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
-    """(O,) seconds to send vectors, of a GPU that holds (part of) a shard."""
+    """(O,) seconds a step in which a GPU that holds (part of) a shard sends embedding vectors."""
     return _vectors_seconds(question, x, links, links.reduce_scatter, links.node_scatter)
 
 
 def backward_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
-    """(O,) seconds to receive gradients, of a GPU that holds (part of) a shard."""
+    """(O,) seconds a step in which a GPU that holds (part of) a shard receives gradients of embedding vectors."""
     return _vectors_seconds(question, x, links, links.all_gather, links.node_gather)
 
 
 def copy_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
-    """(O,) seconds on every GPU to all-reduce gradients of copied rows; all tables share one start-up."""
+    """(O,) seconds a step on every GPU to reduce the gradients of copied rows; all tables share one start-up."""
     element = question.training.exchange_bytes
     all_rows = x.hot_rows * x.whole_width * element * links.all_reduce.each_byte
     gpus = question.cluster.num_gpus

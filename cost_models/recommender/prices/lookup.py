@@ -30,25 +30,28 @@ ID_BYTES = 8.0
 
 
 def lookup_bytes(ids: npt.ArrayLike, row_bytes: npt.ArrayLike, written: npt.ArrayLike) -> Array:
-    """Bytes of reading a row for each id, reading the ids, and writing vectors."""
+    """Bytes of memory traffic of a lookup, which reads `ids` ids and a row for each, and writes vectors of
+    `written` bytes."""
     return np.asarray(np.asarray(ids) * (np.asarray(row_bytes) + ID_BYTES) + np.asarray(written))
 
 
 def sum_bytes(
     ids: npt.ArrayLike, gradient_bytes: npt.ArrayLike, distinct: npt.ArrayLike, width: npt.ArrayLike
 ) -> Array:
-    """Bytes of reading a gradient for each id and the ids, and writing the sum of each distinct row."""
+    """Bytes of memory traffic of summing gradients, one read for each id with the id, one sum written for
+    each distinct row."""
     read = np.asarray(ids) * (np.asarray(gradient_bytes) + ID_BYTES)
     return np.asarray(read + np.asarray(distinct) * np.asarray(width) * FP32_BYTES)
 
 
 def change_bytes(distinct: npt.ArrayLike, kept_bytes: npt.ArrayLike) -> Array:
-    """Bytes of reading and writing distinct rows with their states."""
+    """Bytes of memory traffic of updating distinct rows, each read and written with its optimizer states."""
     return np.asarray(2 * np.asarray(distinct) * np.asarray(kept_bytes))
 
 
 def efficiency(points: Sequence[TablePoint], row_bytes: Array, pooling: npt.ArrayLike = 1.0) -> Array:
-    """Share of bandwidth at rows of `row_bytes`, interpolated; outside the measured sizes the nearest one's."""
+    """Share of memory bandwidth at rows of `row_bytes`, interpolated between measured `points`; beyond them
+    the nearest one's."""
     rows = np.array(sorted({one.row_bytes for one in points}))
     poolings = np.array(sorted({one.pooling for one in points}))
     measured = {(one.row_bytes, one.pooling): one.efficiency for one in points}
@@ -61,7 +64,7 @@ def efficiency(points: Sequence[TablePoint], row_bytes: Array, pooling: npt.Arra
 
 
 def _bracket(logs: Array, values: npt.ArrayLike) -> tuple[Ints, Ints, Array]:
-    """(upper point, lower point, share of the way) of each value on a measured axis."""
+    """(index of the upper point, of the lower point, share of the way) of each value on a measured axis."""
     clipped = np.clip(np.log(np.maximum(np.asarray(values, dtype=np.float64), 1e-12)), logs[0], logs[-1])
     upper = np.clip(np.searchsorted(logs, clipped), 0, len(logs) - 1)
     lower = np.maximum(upper - 1, 0)
@@ -70,7 +73,8 @@ def _bracket(logs: Array, values: npt.ArrayLike) -> tuple[Ints, Ints, Array]:
 
 
 def state_bytes(question: RecommenderQuestion, width: npt.ArrayLike) -> Array:
-    """Bytes of optimizer states of a row of `width` elements: 0, one number, or one or two numbers an element, fp32."""
+    """Bytes of fp32 optimizer states of a row of `width` elements. There are none, one number, or one or two
+    numbers an element."""
     elements = np.asarray(width, dtype=np.float64)
     of: dict[str, Array] = {
         "sgd": 0 * elements,
@@ -82,7 +86,7 @@ def state_bytes(question: RecommenderQuestion, width: npt.ArrayLike) -> Array:
 
 
 def lookup_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
-    """(O,) lookup seconds of a GPU that holds (part of) a shard, and of every GPU for copied rows."""
+    """(O,) lookup seconds a step on a GPU that holds (part of) a shard, and (O,) on every GPU for copied rows."""
     gpus = question.cluster.num_gpus
     ids, bags = x.ids / x.sharers, np.where(x.form == "row", x.outputs, x.bags)
     shard = _read_seconds(
@@ -95,8 +99,8 @@ def lookup_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Arr
 
 
 def update_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
-    """(O,) update seconds of a GPU that holds (part of) a shard, and of every GPU for copied rows, whose gradients are
-    already summed."""
+    """(O,) update seconds a step on a GPU that holds (part of) a shard, and (O,) on every GPU for copied
+    rows, whose gradients are already summed."""
     copied = _change(question, x.hot_distinct, x.hot_rows, x.whole_width)
     ids, distinct, rows = (each / x.sharers for each in (x.ids, x.distinct, x.cold_rows))
     shard = _update(question, ids, distinct, x.width) + x.hit * _change(question, distinct, rows, x.width)
@@ -106,8 +110,9 @@ def update_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Arr
 
 
 def copy_sum_seconds(question: RecommenderQuestion, x: OptionColumns) -> Array:
-    """(O,) of every GPU: gradients of copied rows are added up before they travel, those of its samples; and where rows
-    that were touched are gathered, those of all GPUs once more."""
+    """(O,) seconds a step on every GPU to sum the gradients of copied rows before and after the exchange.
+    Before it those of its samples are summed; and where rows that were touched are gathered, those of all
+    GPUs once more."""
     gpus = question.cluster.num_gpus
     seconds = _update(question, x.hot_ids / gpus, x.local_hot_distinct, x.whole_width)
     if question.facts.copies_reduce == "touched" and gpus > 1:
@@ -116,7 +121,7 @@ def copy_sum_seconds(question: RecommenderQuestion, x: OptionColumns) -> Array:
 
 
 def host_rate(question: RecommenderQuestion) -> float:
-    """Bytes/s of a GPU's share of the link to host memory, while all GPUs of its node use theirs."""
+    """Bytes/s of one GPU's share of the link to host memory, while all GPUs of its node use theirs."""
     cluster = question.cluster
     link = (cluster.gpu.host_bandwidth or np.inf) / cluster.gpus_per_host_link
     memory = (cluster.host_memory_bandwidth or np.inf) / cluster.gpus_per_node
@@ -126,7 +131,7 @@ def host_rate(question: RecommenderQuestion) -> float:
 def _read_seconds(
     question: RecommenderQuestion, width: Array, ids: Array, bags: Array, distinct: Array, hit: Array
 ) -> Array:
-    """Seconds to read a row for each id, read the ids, and write vectors of samples."""
+    """(O,) seconds to read a row for each id and the ids, and to write vectors of samples."""
     gpu, constants, measured = question.cluster.gpu, question.embedding, question.hardware.tables
     row_bytes, written = width * question.training.table_bytes, bags * width * _exchange(question)
     distinct_met = np.minimum(distinct, ids)
@@ -146,14 +151,15 @@ def _read_seconds(
 
 
 def _sent_share(question: RecommenderQuestion, x: OptionColumns) -> Array:
-    """Share of the samples' vectors that a GPU computes: all, or where vectors of ids are sent those of its ids."""
+    """(O,) share of the samples' vectors that a GPU computes; all, or where vectors of ids are sent those of
+    its ids."""
     if question.facts.rows_send == "sums":
         return np.ones(len(x))
     return np.where(x.sharers > 1, np.minimum(1.0, x.ids / x.sharers / np.maximum(x.outputs, 1.0)), 1.0)
 
 
 def _update(question: RecommenderQuestion, ids: Array, distinct: Array, width: Array) -> Array:
-    """Seconds to sort ids and sum the gradients of each row."""
+    """(O,) seconds to sort ids and sum the gradients of each row."""
     measured, gradient = question.hardware.tables, width * _exchange(question)
     if measured is not None:
         rate = question.cluster.gpu.memory_bandwidth * efficiency(measured.sums, width * FP32_BYTES)
@@ -163,7 +169,8 @@ def _update(question: RecommenderQuestion, ids: Array, distinct: Array, width: A
 
 
 def _change(question: RecommenderQuestion, distinct: Array, rows: Array, width: Array) -> Array:
-    """Seconds to read and write the rows of a batch with their states; or all rows in order, where all change."""
+    """(O,) seconds to read and write the rows of a batch with optimizer states, or all rows in order where
+    all change."""
     state_row_bytes, measured = _kept_bytes(question, width), question.hardware.tables
     if question.facts.updates_whole_tables:
         return rows * 2 * state_row_bytes / _update_rate(question)
@@ -185,12 +192,12 @@ def _update_rate(question: RecommenderQuestion) -> float:
 
 
 def _streamed_seconds(question: RecommenderQuestion, amount: Array) -> Array:
-    """Seconds to read or write bytes in order."""
+    """Seconds to read or write `amount` bytes in order, at the memory bandwidth that lookups reach."""
     return amount / (question.cluster.gpu.memory_bandwidth * question.embedding.lookup_efficiency)
 
 
 def _share(question: RecommenderQuestion, row_bytes: Array) -> Array:
-    """Share of the bandwidth of long rows that rows of `row_bytes` reach."""
+    """(O,) bandwidth that rows of `row_bytes` reach, as a share of that of long rows."""
     return row_bytes / (row_bytes + question.embedding.half_row_bytes)
 
 

@@ -50,7 +50,7 @@ COPIES, UPDATE, SUMS = "gradients of copies", "update", "sums of gradients"
 
 
 def moments_of(question: RecommenderQuestion) -> tuple[str, ...]:
-    """The moments at which memory may be fullest: M of them."""
+    """Names of the M moments of a step at which memory may be fullest."""
     if question.facts.eager_buffers is None:
         return ("step",)
     on_gpus = (DENSE, BACKWARD, COPIES, UPDATE, SUMS)
@@ -58,7 +58,7 @@ def moments_of(question: RecommenderQuestion) -> tuple[str, ...]:
 
 
 class Filled(NamedTuple):
-    """Bytes that options fill, (O,) each."""
+    """Bytes (O,) that sharding options fill with ids, vectors and rows in update at one moment of a step."""
 
     ids: Array
     vectors: Array
@@ -68,7 +68,8 @@ class Filled(NamedTuple):
 def filled(
     question: RecommenderQuestion, x: OptionColumns, buffers: EagerBuffers
 ) -> dict[str, tuple[Filled, Filled]]:
-    """Bytes by moment: on each GPU that holds (part of) a shard, and on every GPU."""
+    """Bytes of ids, vectors and update at each moment of a step, on GPUs that hold (part of) a shard and on
+    every GPU."""
     gpus, element_bytes, zero = question.cluster.num_gpus, question.training.exchange_bytes, np.zeros(len(x))
     has_ids, row_bytes = x.ids > 0, FP32_BYTES * x.width + buffers.touched_row_bytes
     received_ids, own_ids = _ids(question, x)
@@ -110,14 +111,15 @@ def filled(
 
 
 def _ids(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
-    """Bytes of the ids received by a GPU that holds (part of) a shard, and of the ids of a GPU's own samples."""
+    """(O,) bytes of the ids that a GPU with (part of) a shard receives, and (O,) of the ids of a GPU's own
+    samples."""
     lengths = question.facts.length_bytes * x.lengths
     received_ids = np.where(x.ids > 0, x.ids / x.sharers * ID_BYTES + lengths, 0.0)
     return received_ids, ((x.ids + x.hot_ids) * ID_BYTES + lengths) / question.cluster.num_gpus
 
 
 def _copied(question: RecommenderQuestion, x: OptionColumns, buffers: EagerBuffers) -> tuple[Array, Array]:
-    """(O,) peak bytes while gradients of copied rows are summed, and bytes once they are.
+    """(O,) peak bytes while the gradients of copied rows are summed, and (O,) bytes of the sums.
 
     A GPU's own, the rows of all, and piece by piece their gradients: a message, what comes, then sums in its place.
     """
@@ -134,7 +136,7 @@ def _copied(question: RecommenderQuestion, x: OptionColumns, buffers: EagerBuffe
 
 
 def dense_bytes(question: RecommenderQuestion) -> dict[str, tuple[float, float]]:
-    """Bytes by moment: states of the dense network, and activations of its samples."""
+    """Moment → bytes of the dense network's states and of the activations of a GPU's samples."""
     facts, network = question.facts, DenseNetwork(question.model)
     assert facts.eager_buffers is not None
     gpus = question.cluster.num_gpus
@@ -161,7 +163,7 @@ PARTS = ("weights", "optimizer", "hash tables", "ids", "vectors", "update")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionBytes:
-    """Bytes of O options by part, as `PARTS` names them: on devices (M, O, P), at each moment, on hosts (O, P)."""
+    """Bytes of O sharding options by P `PARTS`, on devices (M, O, P) at M moments of a step and on hosts (O, P)."""
 
     shard: Array
     """(M, O, P) on each GPU that holds (part of) a shard."""
@@ -173,7 +175,8 @@ class OptionBytes:
 
 
 def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> OptionBytes:
-    """Bytes of every option of a table. Options that no GPU of their own holds have all in `everywhere`."""
+    """Device and host bytes of every sharding option of a table, by part and moment. Options that no GPU of
+    their own holds have all in `everywhere`. Options that no GPU of their own holds have all in `everywhere`."""
     facts, training = question.facts, question.training
     zero, element_bytes = np.zeros(len(x)), training.table_bytes + facts.table_element_bytes
     entry = np.where(x.hashed, facts.hash_entry_bytes / facts.hash_load, 0.0)
@@ -208,7 +211,7 @@ def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> OptionBytes
 
 
 def _all_at_once(question: RecommenderQuestion, x: OptionColumns) -> tuple[Filled, Filled]:
-    """All bytes that a step holds of a batch: on GPUs that hold shards, and on every GPU."""
+    """Bytes of ids, vectors and update if all are held at once, on GPUs that hold shards and on every GPU."""
     facts, gpus = question.facts, question.cluster.num_gpus
     vectors = 2 * facts.output_buffers * question.training.exchange_bytes
     holders = 1.0 if facts.ids_everywhere else x.sharers
@@ -226,12 +229,12 @@ def _all_at_once(question: RecommenderQuestion, x: OptionColumns) -> tuple[Fille
 
 
 def _slices(x: OptionColumns) -> Array:
-    """Number of row slices, each on a GPU or node of its own."""
+    """(O,) number of row slices of a table, each on a GPU or node of its own."""
     return np.where(x.form == "column", 1.0, np.maximum(x.shards, 1.0))
 
 
 def _by_placement(x: OptionColumns, shard_bytes: Array, copied: Array, host: Array) -> OptionBytes:
-    """Bytes of shards with a place of their own, apart from bytes that are equal on all GPUs."""
+    """Separate the bytes of shards that lie on GPUs of their own from bytes that are equal on all GPUs."""
     has_places = (x.shards > 0)[:, None]
     spread = ((x.shards == 0) & (x.ids > 0))[:, None]
     return OptionBytes(
@@ -243,8 +246,8 @@ def _by_placement(x: OptionColumns, shard_bytes: Array, copied: Array, host: Arr
 
 
 def fixed_bytes(question: RecommenderQuestion) -> dict[str, Array]:
-    """(M,) device memory of every GPU that does not depend on the sharding; a CPU has no context and no communicator
-    buffers."""
+    """Part → (M,) device memory bytes of every GPU that do not depend on the sharding. A CPU has no context
+    and no communicator buffers."""
     facts, is_gpu = question.facts, not is_own_host(question.cluster)
     if facts.eager_buffers is not None:
         states, activations = np.array(list(dense_bytes(question).values())).T

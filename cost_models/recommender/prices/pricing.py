@@ -32,7 +32,7 @@ from cost_models.specs.cluster import FULL
 
 
 def launch_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
-    """(O, K) seconds of a shard on each GPU that holds it, and of a table on every GPU.
+    """(O, K) launch seconds of a shard on each GPU that holds it, and (O, K) of a table on every GPU.
 
     What all copies need together is shared out to the tables: the whole of it where all have copied rows.
     """
@@ -61,7 +61,7 @@ def launch_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Arr
 
 
 def fixed_launch_seconds(question: RecommenderQuestion) -> Array:
-    """(K,) launch seconds that do not depend on the sharding."""
+    """(K,) launch seconds of each stage that do not depend on the sharding."""
     operations, network = question.facts.operations, DenseNetwork(question.model)
     if operations is None:
         return np.zeros(len(STAGES))
@@ -74,7 +74,7 @@ def fixed_launch_seconds(question: RecommenderQuestion) -> Array:
 
 
 class _Counter:
-    """Counts of host operations by stage, (K,), and the seconds of one."""
+    """Counts (K,) of the operations that the host launches in each stage, by name, and the seconds of one launch."""
 
     def __init__(self, question: RecommenderQuestion) -> None:
         facts = question.facts
@@ -92,7 +92,8 @@ def _select_rows(mask: Bools, values: Array) -> Array:
 
 
 def priced_options(question: RecommenderQuestion, options: Sequence[Pair] | None = None) -> PricedOptions:
-    """Prices of (class, option) pairs, grouped by class; default: `default_options`.
+    """Seconds and bytes of sharding options, (table class, option) pairs grouped by class, by default
+    `default_options`.
 
     Raises:
         InputError: the GPU has no matrix rate in the training precision.
@@ -126,7 +127,7 @@ def priced_options(question: RecommenderQuestion, options: Sequence[Pair] | None
 
 
 def stage_loads(question: RecommenderQuestion, x: OptionColumns, links: Links) -> tuple[Array, Array]:
-    """(O, K) seconds of a shard on each GPU that holds it, and of a table on every GPU."""
+    """(O, K) seconds of a shard on each GPU that holds it, and (O, K) of a table on every GPU, by stage."""
     zero = np.zeros(len(x))
     lookup, lookup_copied = lookup_seconds(question, x)
     update, update_copied = update_seconds(question, x)
@@ -152,7 +153,8 @@ def stage_loads(question: RecommenderQuestion, x: OptionColumns, links: Links) -
 
 
 def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, Array]:
-    """(K,) seconds of each stage that do not depend on the sharding, and (K,) of what runs behind it.
+    """(K,) seconds of each stage that do not depend on the sharding, and (K,) seconds that are hidden behind
+    the stage.
 
     A CPU's cores move the bytes of a reduction themselves, so there it hides behind nothing.
     """
@@ -178,19 +180,20 @@ def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, A
 
 
 def host_seconds(question: RecommenderQuestion) -> float:
-    """Seconds in which each host hands over its samples of a batch."""
+    """Seconds a step in which each host hands the samples of a batch over to its GPUs."""
     samples = question.training.global_batch / question.cluster.nodes
     return question.facts.step_seconds + samples * question.facts.sample_seconds
 
 
 def _bottom(target: dict[str, float], dense: DenseSeconds, *, exchanges: bool) -> None:
-    """Add the bottom network: its forward pass before the interaction, its backward pass after it."""
+    """Add the bottom MLP's seconds to stages, those of forward before the interaction and those of backward
+    after it."""
     target[STAGES.forward_exchange if exchanges else STAGES.dense] += dense.bottom_forward
     target[STAGES.backward_exchange if exchanges else STAGES.dense] += dense.bottom_backward
 
 
 def reduction_seconds(question: RecommenderQuestion, links: Links) -> float:
-    """Seconds of the all-reduce of the dense network's gradients."""
+    """Seconds a step of the all-reduce of the dense network's gradients; 0 for one GPU."""
     if question.cluster.num_gpus == 1:
         return 0.0
     element = 4.0 if question.training.precision in FULL else 2.0
