@@ -331,7 +331,7 @@ _RANK = r"\[(?:Rank |rank|default)(\d+)\]|^ *(\d+): "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Work of one step of a job, which turns rates of a log into seconds."""
+    """Tokens, sequences and GPUs of one training step, which turn the rates in a log into seconds."""
 
     tokens: int
     sequences: int

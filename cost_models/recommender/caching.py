@@ -148,7 +148,7 @@ def _lru_brings(accesses: Accesses, batch: Array, capacity: float) -> Array:
 
 def _window(accesses: Accesses, capacity: float) -> float:
     """Number of accesses whose expected distinct rows fill `capacity`, U⁻¹; infinite if all rows fit. By
-    Newton's method from below, as U is concave. By Newton's method from below, as U is concave."""
+    Newton's method from below, as U is concave."""
     if capacity >= (1 - 1e-9) * accesses.rows[accesses.shares > 0].sum():
         return float("inf")
     logs = accesses.log_others

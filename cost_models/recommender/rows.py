@@ -27,7 +27,7 @@ Pair = tuple[int, Option]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionColumns:
     """Counts of ids, rows and vectors for O sharding options of table classes, as columns (O,). Counts are of
-    one table and one step of all GPUs. Counts are of one table and one step of all GPUs."""
+    one table and one step of all GPUs."""
 
     pairs: tuple[Pair, ...]
     form: npt.NDArray[np.str_]
@@ -186,8 +186,7 @@ _LEAST_SKEW = 2.0
 
 def default_options(question: RecommenderQuestion, *, hot: bool = False) -> tuple[Pair, ...]:
     """Sharding options of every table class that a search tries by default. These are the options that the
-    stack runs, with `hot` also copies of hot rows where it runs none; those of a class follow one another.
-    Those of a class follow one another."""
+    stack runs, with `hot` also copies of hot rows where it runs none; those of a class follow one another."""
     return tuple(
         (index, option)
         for index, table in enumerate(question.model.classes)

@@ -301,7 +301,7 @@ _DIGITS = 4
 
 
 def rounded(value: float) -> float:
-    """A measured value rounded to `_DIGITS` significant digits."""
+    """Round a measured value to `_DIGITS` significant digits."""
     return float(f"{value:.{_DIGITS}g}")
 
 

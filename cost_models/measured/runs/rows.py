@@ -123,12 +123,12 @@ class Row:
 
     @property
     def row_id(self) -> str:
-        """Name of the run in its table."""
+        """Name of the run in its table, from the column `row_id`."""
         return self.text("row_id")
 
     @property
     def source(self) -> str:
-        """Short name of the run's publisher."""
+        """Short name of the run's publisher, from the column `source_id`."""
         return self.text("source_id")
 
     def text(self, column: str) -> str:

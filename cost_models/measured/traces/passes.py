@@ -252,7 +252,7 @@ def aligned(passes: Mapping[int, Sequence[Pass]], pipeline: Pipeline) -> dict[in
 def bubble_of(
     step: Step, passes: Sequence[Pass], all_passes: Sequence[Pass], begin: float, all_there: float
 ) -> float:
-    """Seconds of a step in which a rank waits for another stage that is not done yet.
+    """Seconds of a step that a pipeline rank spends waiting for another stage that is not done yet.
 
     `passes` are the rank's and `all_passes` the replica's, in seconds since `begin` of this rank's clock; `all_there`
     is when the last stage begins its update.

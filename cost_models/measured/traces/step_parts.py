@@ -166,8 +166,7 @@ class Spans:
     updates: list[Interval] = field(default_factory=list)
 
     def add(self, start: float, seconds: float, part: str) -> None:
-        """Add a kernel of the given part; raise InputError where there are too many. Raises InputError: there
-        are too many."""
+        """Add a kernel of the given part; raise InputError where there are too many."""
         if len(self.start) >= MOST_SPANS:
             raise InputError(
                 f"a trace has more than {grouped(MOST_SPANS)} kernels", hint="profile two or three steps"

@@ -62,7 +62,7 @@ class ErrorScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryVerdicts:
-    """Counts of runs by whether they ran out of memory and whether they were predicted to."""
+    """Numbers of runs by whether they ran out of memory and whether they were predicted to (a confusion matrix)."""
 
     caught: int
     """Runs out of memory, predicted not to fit."""

@@ -51,7 +51,7 @@ class DenseNetwork:
 
     @cached_property
     def joined(self) -> int:
-        """Elements of the tables' vectors and the bottom network's output, concatenated."""
+        """Number of elements of the tables' vectors and the bottom MLP's output, concatenated, for one sample."""
         deep = sum(one.outputs * one.width * one.count for one in self.model.tables)
         return int(deep) + (self.model.bottom_mlp or (self.model.dense_features,))[-1]
 

@@ -60,7 +60,8 @@ class Links:
 
 
 def link_profile(question: RecommenderQuestion) -> HardwareProfile:
-    """Hardware profile with the link efficiencies of embedding exchanges in place of its own."""
+    """Hardware profile whose link efficiencies are those of embedding exchanges where the embedding profile
+    has them."""
     embedding, start = question.embedding, question.embedding.collective_seconds
     return question.hardware.model_copy(
         update={
@@ -96,8 +97,7 @@ def links_of(question: RecommenderQuestion) -> Links:
 
 def _typical_message_bytes(question: RecommenderQuestion) -> float:
     """Mean bytes of embedding vectors per GPU and step, the message size near which collectives are priced.
-    Formulas are straight lines; measured curves have a start-up that large messages do not show. Formulas are
-    straight lines; measured curves have a start-up that large messages do not show."""
+    Formulas are straight lines; measured curves have a start-up that large messages do not show."""
     samples = question.training.global_batch / question.cluster.num_gpus
     vectors = sum(one.count * one.outputs * one.width for one in question.model.classes)
     return samples * vectors * question.training.exchange_bytes

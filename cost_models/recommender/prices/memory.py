@@ -176,7 +176,7 @@ class OptionBytes:
 
 def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> OptionBytes:
     """Device and host bytes of every sharding option of a table, by part and moment. Options that no GPU of
-    their own holds have all in `everywhere`. Options that no GPU of their own holds have all in `everywhere`."""
+    their own holds have all in `everywhere`."""
     facts, training = question.facts, question.training
     zero, element_bytes = np.zeros(len(x)), training.table_bytes + facts.table_element_bytes
     entry = np.where(x.hashed, facts.hash_entry_bytes / facts.hash_load, 0.0)
