@@ -22,5 +22,5 @@ def least_allowed(values: Array, allowed: Bools) -> Array:
 
 
 def multiplied(*columns: Ints) -> Array:
-    """(N,) products in floating point, so that absurd degrees grow large instead of overflowing."""
+    """Product of integer arrays as floats, (N,), so that absurdly large degrees do not overflow."""
     return np.asarray(np.prod(np.stack(columns).astype(np.float64), axis=0))

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 else:
 
     class _ReadableErrors(type(BaseModel)):
-        """Metaclass of specs: reports wrong keyword arguments with the sentences used for wrong files."""
+        """Metaclass of specs that reports wrong keyword arguments with the same sentences as wrong files."""
 
         def __call__(cls, *args: Any, **fields: Any) -> Any:
             try:
@@ -54,11 +54,12 @@ else:
                 raise spec_error(error, cls) from None
 
     class _Model(BaseModel, metaclass=_ReadableErrors):
-        """Base of specs; type checkers see pydantic's."""
+        """Base class of all specs; type checkers see pydantic's `BaseModel`."""
 
 
 class _LateSignature:
-    """Signature of a spec, built on first use: until then its pydantic model is incomplete and has none."""
+    """Descriptor that builds the signature of a spec class on first use. Until then the pydantic model of the
+    class is incomplete and has none."""
 
     def __get__(self, value: Any, spec: type[Any]) -> Any:
         if value is not None:
@@ -68,7 +69,8 @@ class _LateSignature:
 
 
 class Spec(_Model):
-    """A value that users write: immutable, strict (no silent conversion), without unknown fields.
+    """Base class of pydantic models that users write in files or Python, immutable, strict (no silent
+    conversion), and without unknown fields.
 
     Raises:
         InputError: made of values that a field does not take; all problems at once.
@@ -87,10 +89,11 @@ class Spec(_Model):
 
 
 class CheckedSpec(Spec):
-    """A spec whose fields may contradict one another."""
+    """Base class of specs whose fields may contradict one another; subclasses list the checks."""
 
     def contradictions(self) -> Mapping[str, object]:
-        """Sentences about contradictions, and whether the fields have them; the first one is the error."""
+        """Mapping from an error sentence to whether the fields contradict each other in this way; the first true
+        one is raised."""
         raise NotImplementedError
 
     @model_validator(mode="after")

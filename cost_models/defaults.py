@@ -33,7 +33,7 @@ DIES: dict[str, tuple[str, ...]] = {
 
 
 def die_of(gpu: str) -> str:
-    """GPU that stands for the die of `gpu`."""
+    """Name of the GPU model that represents all GPUs with the same silicon die as `gpu`."""
     return next((die for die, others in DIES.items() if gpu in others), gpu)
 
 
@@ -45,8 +45,8 @@ def complete_question(
     stack: str | StackSpec | None = None,
     profile: str | HardwareProfile | None = None,
 ) -> Question:
-    """The question with its stack (default: the project's executor on CPUs and the local machine, Megatron
-    Core on clusters) and its profile.
+    """Question with the stack and hardware profile filled in where the user gives none. The default stack is
+    the project's executor on CPUs and the local machine, and Megatron Core on clusters.
 
     The profile is the given one, the cluster's own, or the catalogue's nearest (`nearest_profile`). If it
     measured peak, bandwidth or links of a machine without a datasheet, these replace the cluster's, since its
@@ -94,8 +94,8 @@ def complete_question(
 
 
 def chosen_stack(cluster: ClusterSpec, stack: str | StackSpec | None, *, usual: str) -> StackSpec:
-    """The given stack; else the project's executor on CPUs and the local machine, and the `usual` one on
-    clusters. Raises UnknownNameError."""
+    """The user's stack if given; else this project's executor on CPUs and the local machine, and the `usual`
+    stack on clusters. Raises UnknownNameError."""
     if isinstance(stack, StackSpec):
         return stack
     on_this_machine = cluster.gpu.kind == "cpu" or cluster.name == LOCAL
@@ -105,7 +105,8 @@ def chosen_stack(cluster: ClusterSpec, stack: str | StackSpec | None, *, usual: 
 def chosen_profile(
     cluster: ClusterSpec, stack: StackSpec, profile: str | HardwareProfile | None
 ) -> HardwareProfile:
-    """The given profile, the cluster's own, or the catalogue's nearest. Raises UnknownNameError."""
+    """The user's hardware profile if given, else the cluster's, else the nearest one in the catalogue. Raises
+    UnknownNameError."""
     stated = profile or cluster.profile
     if stated is None:
         return nearest_profile(cluster.gpu, stack.name, family=stack.family)
@@ -134,7 +135,8 @@ def assumed_padding(model: TransformerSpec, question: Question) -> tuple[str, ..
 
 
 def questions_by_precision(question: Question, precisions: Sequence[Precision]) -> tuple[Question, ...]:
-    """The question in each precision, in order. Raises InputError: the GPU has no matrix rate in one of them."""
+    """One copy of the question for each training precision, in the given order. Raises InputError: the GPU has
+    no matrix rate in one of them."""
     for pool, precision in product(question.pools, precisions):
         require_rate(pool.cluster.gpu, precision)
     return tuple(question.updated("training", precision=precision) for precision in precisions)
@@ -145,7 +147,8 @@ def _made_for(profile: HardwareProfile, gpu: GpuSpec) -> bool:
 
 
 def _distance(profile: HardwareProfile, gpu: GpuSpec) -> float:
-    """|log| of the ratio of peaks of the profile's GPU and `gpu`; 0 if the catalogue lacks the former."""
+    """|log| of the ratio of peak FLOP/s of the profile's GPU and of `gpu`; 0 if the catalogue lacks the
+    profile's GPU."""
     if profile.gpu not in catalog.names("gpus"):
         return 0.0
     peaks = (max(catalog.load_gpu(profile.gpu).peak.values()), max(gpu.peak.values()))
@@ -155,7 +158,7 @@ def _distance(profile: HardwareProfile, gpu: GpuSpec) -> float:
 def nearest_profile(
     gpu: GpuSpec, stack: str, known: Iterable[HardwareProfile] | None = None, *, family: str | None = None
 ) -> HardwareProfile:
-    """Most informative profile (from `known`, or the catalogue) for a GPU under a stack.
+    """Hardware profile that says most about a GPU under a stack, chosen from `known` or the catalogue.
 
     In this order: this GPU and stack, its die and this stack, both with the stack's family, this GPU with any
     stack, its die with any stack, this stack on another GPU (shares are shares of what a GPU sustains) or its
@@ -179,7 +182,7 @@ def nearest_profile(
 
 
 def measured_cluster(profile: HardwareProfile, base: ClusterSpec) -> ClusterSpec:
-    """`base` with the peak, bandwidth and links of the profile, as far as they were measured.
+    """Cluster `base` with the peak FLOP/s, bandwidth and links that the profile measured.
 
     A link has the rate of the largest message between two devices, and the latency of the smallest. The peak
     of a CPU is then the best fp32 product measured with all processes running, so MFU is relative to it; the

@@ -20,7 +20,7 @@ Key = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A parsed file: its plain values, and the place of each in the file."""
+    """A parsed input file, with plain Python values and the line number of each."""
 
     source: str
     """Name to print in messages: the path as the user gave it."""
@@ -37,7 +37,8 @@ class Document:
     `...`."""
 
     def where(self, key: Key) -> str:
-        """Place of a value, `file:line field.path`, with the line of its nearest parent that has one."""
+        """Location of a value for error messages, `file:line field.path`, with the line of its nearest parent
+        that has one."""
         if key in self.flags:
             return self.flags[key]
         line = self.line(key)
@@ -45,13 +46,13 @@ class Document:
         return f"{place}  {printable(show_key(key))}" if key else place
 
     def line(self, key: Key) -> int:
-        """Line of a value or of its nearest parent that has one, from 1; 0 if none has."""
+        """Line number (from 1) of a value, or of its nearest parent that has one; 0 if none has."""
         parents = (self.lines.get(key[:length], 0) for length in range(len(key), 0, -1))
         return next(filter(None, parents), 0)
 
 
 def show_key(key: Key) -> str:
-    """Text of a place: ("links", "tiers", 2, "latency") → `links.tiers[2].latency`."""
+    """Dotted text of a field path, such as `links.tiers[2].latency` for ("links", "tiers", 2, "latency")."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).removeprefix(".")
 
 
@@ -65,8 +66,8 @@ def printable(text: str, limit: int | None = 300) -> str:
 
 
 def spec_error(error: ValidationError, spec_type: type[BaseModel] = BaseModel) -> InputError:
-    """InputError with every problem of a spec made in Python; with its type, misspelt names get
-    suggestions."""
+    """Convert pydantic's validation errors for a spec made in Python to one InputError; given the spec's type,
+    misspelt names get suggestions."""
     sentences, _ = spec_problems(error, spec_type, most=None)
     problems = [Problem(show_key(key), what) for key, what in sentences.items()]
     return InputError(f"{counted(len(problems), 'problem')} in {error.title}", problems=problems)
@@ -80,7 +81,8 @@ def spec_problems(
     order: Callable[[Key], int] = lambda key: 0,
     most: int | None = MOST_PROBLEMS,
 ) -> tuple[dict[Key, str], int]:
-    """Problems of a spec as (place → sentence, number of further places), for the first places in `order`.
+    """Validation errors of a spec as (field path → sentence, number of further errors), for the first paths in
+    `order`.
 
     Places that are `known` to be wrong, or lie within such a place, are left out.
     """
@@ -97,7 +99,7 @@ def spec_problems(
 
 
 def _sentence(spec_type: type[BaseModel], key: Key, details: ErrorDetails) -> str:
-    """One error as a sentence without full stop."""
+    """One pydantic validation error as a readable sentence without a full stop."""
     name, value = show_key(key[-1:]), details["input"]
     context = details.get("ctx", {})
     match details["type"]:
@@ -148,7 +150,7 @@ _NOUNS = {
 
 
 def _show(value: Any) -> str:
-    """A value as the user wrote it, between backticks and cut to a readable length."""
+    """A wrong value as the user wrote it, in backticks and truncated, for an error message."""
     if isinstance(value, dict | list):
         return "this group" if isinstance(value, dict) else "this list"
     if value is None:
@@ -157,7 +159,7 @@ def _show(value: Any) -> str:
 
 
 def _field_names(spec_type: type[BaseModel], key: Key) -> list[str]:
-    """Names of the fields that may stand at `key`; empty if the place is not a spec."""
+    """Names of the fields allowed at the path `key` of a spec; empty if there is no spec at that path."""
     if not key:
         return list(spec_type.model_fields)
     if key[0] not in spec_type.model_fields:
@@ -171,7 +173,7 @@ def _field_names(spec_type: type[BaseModel], key: Key) -> list[str]:
 
 
 def _inner_specs(annotation: Any) -> list[type[BaseModel]]:
-    """Specs inside `X`, `X | None`, `tuple[X, ...]`, including named lists of specs."""
+    """Spec classes inside a type annotation `X`, `X | None`, `tuple[X, ...]`, including named lists of specs."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [spec for inner in get_args(annotation) for spec in _inner_specs(inner)]

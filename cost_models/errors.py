@@ -27,7 +27,8 @@ WARNING = "warning: "
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem: `where` is `file:line  field.path` (or a flag), `what` a sentence without full stop."""
+    """One problem in the user's input, with `where` it is, `file:line field.path` (or a flag), and `what` is
+    wrong, a sentence without a full stop."""
 
     where: str
     what: str
@@ -41,7 +42,7 @@ MOST_PROBLEMS = 20
 
 
 class MeshwrightError(ValueError):
-    """Base of every error that users meet; `str(error)` begins with the headline in their words and
+    """Base class of all errors shown to users; `str(error)` begins with a headline in the user's terms and
     numbers."""
 
     exit_code = 2
@@ -63,11 +64,11 @@ class MeshwrightError(ValueError):
 
 
 class InputError(MeshwrightError):
-    """Invalid user input: a file, a field, a flag, a name."""
+    """Invalid user input in a file, a field, a flag or a name."""
 
 
 class UnknownNameError(InputError):
-    """A name is in no catalogue; `like` is the part of it to compare with known names."""
+    """A name is in no catalogue; `like` is the part of that name to compare with known names."""
 
     def __init__(
         self, kind: str, name: str, known: Iterable[str], *, like: str | None = None, hint: str = ""
@@ -87,7 +88,7 @@ class InfeasibleError(MeshwrightError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """A changed question that has a solution, with the plan that fits."""
+    """A variant of an infeasible question that does have a solution, with the plan that fits."""
 
     change: str
     """The change as typed on the command line or written in a file: `--gpus 16`."""
@@ -139,32 +140,32 @@ class DoesNotFitError(InfeasibleError):
 
 
 class HostError(MeshwrightError):
-    """This machine cannot do the requested work."""
+    """The machine running the command cannot do the requested work."""
 
 
 class RunError(MeshwrightError):
-    """A run failed."""
+    """A training or measuring run failed."""
 
     exit_code = 1
 
 
 class NothingPlacedError(RunError):
-    """A search ended before any layout was placed, though some may fit."""
+    """A search ended before placing the blocks of any layout, though some layout may fit."""
 
     def __init__(self, headline: str, *, hint: str = "", space: str = "") -> None:
-        """Create the error; `space` is the space that was to be searched, in words."""
+        """Create the error; `space` describes in words the layouts that were to be searched."""
         super().__init__(headline, hint=hint)
         self.space = space
 
 
 class StoppedError(RunError):
-    """A run stopped on request, after a whole step."""
+    """A training run was stopped on request, after completing a step."""
 
     exit_code = 130
 
 
 def first_of(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """The first `MOST_PROBLEMS` problems, and one that counts the others."""
+    """The first `MOST_PROBLEMS` problems, followed by one that says how many more there are."""
     if len(problems) <= MOST_PROBLEMS + 1:
         return tuple(problems)
     return (*problems[:MOST_PROBLEMS], *_and_more(len(problems) - MOST_PROBLEMS))
@@ -182,7 +183,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 def alike(name: str, known: Iterable[str]) -> list[str]:
-    """Known names for which a name may be a typing error, rather than another model, GPU, cluster or stack.
+    """Known names of which `name` may be a misspelling, and not simply another model, GPU, cluster or stack.
 
     Their numbers (sizes, releases) are equal and their letters almost; if the first word is a known family,
     only that family's names count. If there are none, all names that begin with the given one.
@@ -199,7 +200,8 @@ def alike(name: str, known: Iterable[str]) -> list[str]:
 
 
 def _spelt(name: str) -> tuple[str, str, list[str], str]:
-    """First word of a name, its letters, its numbers, and its letters and digits without separators."""
+    """Parts of a name for spelling comparison, as (first word, letters, numbers, letters and digits without
+    separators)."""
     low = name.strip().lower()
     numbers, plain = re.findall(r"[\d.]*\d", low), re.sub(r"[^a-z\d]", "", low)
     return re.split(r"[^a-z]", low, maxsplit=1)[0], re.sub(r"\d", "", plain), numbers, plain
@@ -212,12 +214,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def either(words: list[str]) -> str:
-    """Words joined by "or": "a", "a or b", "a, b or c"."""
+    """Words joined by commas and "or", such as "a", "a or b", "a, b or c"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def require_installed(what: str, **requirements: str) -> None:
-    """Raise HostError if a package that `what` needs is missing: `require_installed("`run`",
+    """Raise HostError if a package that the feature `what` needs is missing, as in `require_installed("`run`",
     torch="torch>=2")`.
 
     The hint has all of them, as packages of one extra come together.

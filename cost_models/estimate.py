@@ -28,7 +28,8 @@ Verdict = Literal["fits", "tight", "does not fit", "does not fit: host", "does n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """Reliability of a prediction: the origin of its constants, and the errors they have shown."""
+    """Reliability of a prediction, from the origin of the hardware constants and the errors shown in
+    comparison with measured runs."""
 
     tier: str
     """Origin of the constants: `datasheet`, `profile` or `measured`."""
@@ -72,7 +73,7 @@ class Trust:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolReplicas:
-    """Replicas of the model that lie within one pool. Seconds and bytes, per step."""
+    """Data-parallel replicas of the model that lie within one pool of equal GPUs. Seconds and bytes, per step."""
 
     pool: str
     microbatches: tuple[int, ...]
@@ -86,23 +87,24 @@ class PoolReplicas:
 
     @property
     def peak_bytes(self) -> float:
-        """Peak bytes of the fullest rank."""
+        """Peak memory of the fullest pipeline rank of the replicas, bytes."""
         return max(rank.total for rank in self.rank_memory)
 
 
 def fullness(peak: float, limit: float) -> tuple[float, float]:
-    """Sort key of peaks: the used share of the limit; a limit of zero or less sorts above every share."""
+    """Sort key of memory peaks, the used share of the limit. A limit of zero or less sorts above every share."""
     return (peak / limit, peak) if limit > 0 else (math.inf, peak)
 
 
 def fullest_pool(pools: Sequence[PoolReplicas]) -> PoolReplicas:
-    """Pool with the fullest devices."""
+    """Pool of GPUs whose devices use the largest share of their memory limit."""
     return max(pools, key=lambda pool: fullness(pool.peak_bytes, pool.memory_limit))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Price of one placed layout. Times in seconds and memory in bytes, per step."""
+    """Predicted step time, memory and utilisation of one layout with its blocks placed on pipeline stages.
+    Times in seconds and memory in bytes, per step."""
 
     layout: Layout
     microbatches: int
@@ -152,12 +154,12 @@ class Estimate:
 
     @property
     def compared_seconds(self) -> float:
-        """Seconds by which layouts are compared."""
+        """Step seconds by which layouts are compared."""
         return self.step_seconds if self.weighed_seconds is None else self.weighed_seconds
 
     @property
     def peak_bytes(self) -> float:
-        """Peak bytes of the fullest rank."""
+        """Peak memory of the fullest pipeline rank, bytes."""
         return self.rank_memory[self.fullest_rank].total
 
     @property
@@ -169,11 +171,12 @@ class Estimate:
 
     @property
     def memory_limit(self) -> float:
-        """Bytes that a device of the fullest rank may fill."""
+        """Bytes of device memory that the fullest pipeline rank may use."""
         return self.rank_limits[self.fullest_rank]
 
     def within(self, limit: float | None) -> Estimate:
-        """The estimate with a memory limit of at most `limit` bytes on every device; None: unchanged."""
+        """The estimate with a memory limit of at most `limit` bytes on every device, unchanged for
+        `limit=None`."""
         if limit is None:
             return self
         limits = tuple(min(own, limit) for own in self.rank_limits)
@@ -186,7 +189,7 @@ class Estimate:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sentences on why the estimate cannot be right; usually empty."""
+        """Sentences on why the estimate cannot be trusted, such as an impossible utilisation; usually empty."""
         name, share = ("MFU", self.mfu) if self.mfu > 1 else ("HFU", self.hfu)
         warning = (
             f"{name} {100 * share:.1f} % is more than the hardware can do: profile `{self.trust.profile}` has products"
@@ -196,18 +199,20 @@ class Estimate:
 
     @property
     def fits_probability(self) -> float:
-        """Probability that the step fits, from the errors of predicted peaks under its stack."""
+        """Probability that the step fits in device memory, from the errors of predicted peaks under the
+        question's stack."""
         return fits_probability(self.peak_bytes, self.allocatable_bytes, self.trust.memory_error)
 
     @property
     def allocatable_bytes(self) -> float:
-        """Bytes that can be allocated; `memory_limit` is the part that the requested confidence leaves."""
+        """Bytes of device memory that can be allocated; `memory_limit` is the part left by the requested
+        confidence of fitting."""
         return self.memory_limit / confident_share(self.confidence, self.trust.memory_error)
 
     @property
     def limit_words(self) -> str:
-        """Text of the limit: "77.5 GiB"; with a confidence that leaves less "77.5 GiB (73.1 GiB to fit with
-        95 %)"."""
+        """Text of the device memory limit, such as "77.5 GiB". If a confidence of fitting leaves less, "77.5
+        GiB (73.1 GiB to fit with 95 %)"."""
         part = format_bytes(self.memory_limit)
         if self.memory_limit == self.allocatable_bytes:
             return part
@@ -215,8 +220,8 @@ class Estimate:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict on memory; "tight" if it fits, but within the error of predicted peaks or of host
-        memory."""
+        """Word for whether the layout fits in memory; "tight" if it does, but within the error of predicted
+        peaks or of host memory."""
         if not self.device_holds:
             return "does not fit"
         if not self.fits:
@@ -225,33 +230,34 @@ class Estimate:
 
     @property
     def device_is_tight(self) -> bool:
-        """Whether the devices' limit is within the error of the predicted peak: a factor of 1 + the stack's
-        memory error."""
+        """Whether the predicted peak is so close to the device memory limit that the prediction error could
+        exceed the limit. The error is a factor of 1 + the stack's memory error."""
         factor = 1 + self.trust.memory_error
         return self.allocatable_bytes / factor < self.peak_bytes < self.allocatable_bytes * factor
 
     @property
     def host_is_tight(self) -> bool:
-        """Whether hosts hold the offloaded data, with less spare memory than the error of predicted peaks."""
+        """Whether host memory holds the offloaded data, but with less room to spare than the error of
+        predicted peaks."""
         limit = self.host_limit or 0.0
         return limit / (1 + self.trust.memory_error) < self.host_bytes <= limit
 
     @property
     def fits(self) -> bool:
-        """Whether every rank stays within its limit, and hosts and drives hold the offloaded data, as far as their
-        capacity is known."""
+        """Whether every rank stays within device memory, and hosts and drives can hold the offloaded data, as
+        far as their capacity is known."""
         drives_hold = self.drive_limit is None or self.drive_bytes <= self.drive_limit
         return self.device_holds and self.host_holds and drives_hold
 
     @property
     def device_holds(self) -> bool:
-        """Whether every rank stays within its limit, so that it fits with at least `least_chance` of the
-        confidence."""
+        """Whether every rank stays within its device's memory limit, with at least `least_chance` of the
+        requested confidence."""
         return self.peak_bytes <= self.memory_limit
 
     @property
     def host_holds(self) -> bool:
-        """Whether hosts hold the data offloaded to them, as far as their memory is known."""
+        """Whether host memory can hold the offloaded data, as far as its size is known."""
         return self.host_limit is None or self.host_bytes <= self.host_limit
 
 
@@ -263,7 +269,7 @@ class Breakdown:
 
     @classmethod
     def of(cls, **parts: float) -> Breakdown:
-        """A breakdown from keywords: `Breakdown.of(compute=1.0, bubble=0.2)`."""
+        """Create a breakdown from keywords, as in `Breakdown.of(compute=1.0, bubble=0.2)`."""
         return cls(tuple((name, float(value)) for name, value in parts.items()))
 
     @property
@@ -278,7 +284,7 @@ class Breakdown:
         return iter(self.parts)
 
     def as_dict(self) -> dict[str, float]:
-        """Part → value, in order."""
+        """Dictionary from part name to value, in order of importance."""
         return dict(self.parts)
 
 
@@ -292,33 +298,36 @@ _MEDIAN = _NORMAL.inv_cdf(0.75)
 
 
 def pair_error_of(question: Question) -> float:
-    """Median error of the ratio of two step times, per axis on which the layouts differ."""
+    """Median relative error of the predicted ratio of two step times, per axis on which the two layouts differ."""
     return question.hardware.pair_error or USUAL_PAIR_ERROR
 
 
 def deviation(one: Layout, other: Layout, pair_error: float) -> float:
-    """Standard deviation of the logarithm of the ratio of two layouts' times."""
+    """Standard deviation of the logarithm of the predicted ratio of two layouts' step times."""
     return deviation_on(max(1, len(axes_that_differ(one, other))), pair_error)
 
 
 def deviation_on(axes: int, pair_error: float) -> float:
-    """Standard deviation of the logarithm of the ratio of two times of layouts that differ on `axes` axes."""
+    """Standard deviation of the logarithm of the predicted ratio of two step times, for layouts that differ on
+    `axes` axes."""
     return pair_error / _MEDIAN * math.sqrt(axes)
 
 
 def error_between(one: Layout, other: Layout, question: Question) -> float:
-    """Median error of the ratio of two layouts' times; a smaller predicted difference decides nothing."""
+    """Median relative error of the predicted ratio of two layouts' step times; a smaller predicted difference
+    is not significant."""
     return pair_error_of(question) * math.sqrt(max(1, len(axes_that_differ(one, other))))
 
 
 def chance_of_gain(log_ratio: float, one: Layout, other: Layout, pair_error: float) -> float:
-    """Probability that the ratio of two layouts' times, predicted as exp(`log_ratio`), is above one."""
+    """Probability that the true ratio of two layouts' step times is above one, if exp(`log_ratio`) is
+    predicted."""
     return _NORMAL.cdf(log_ratio / deviation(one, other, pair_error))
 
 
 def half_width(share: float) -> float:
-    """Half width, in deviations, of the central interval with a `share` of a normal distribution: 1.645 for
-    0.9."""
+    """Half width, in standard deviations, of the central interval that holds a `share` of a normal
+    distribution, such as 1.645 for 0.9."""
     return _NORMAL.inv_cdf((1 + share) / 2)
 
 
@@ -326,14 +335,15 @@ _PLAINEST = Layout()
 
 
 def timed_under(question: Question) -> tuple[TimedRuns, ...]:
-    """Timed runs of the profile with the question's stack; all its timed runs if there are none."""
+    """Timed runs of the hardware profile made with the question's stack; all of the profile's timed runs if
+    there are none."""
     timed = question.hardware.timed
     return tuple(runs for runs in timed if runs.stack == question.stack.name) or timed
 
 
 def uncovered_facts(question: Question, layout: Layout) -> int:
-    """Number of properties of a step that no timed run of its profile covers: values of axes, GPU, stack; 0
-    if the profile lists no runs."""
+    """Number of properties of a question and layout (axis values, GPU, stack) that no timed run of the
+    hardware profile has; 0 if the profile lists no runs."""
     timed = question.hardware.timed
     other_gpu = question.cluster.gpu.name not in {runs.gpu for runs in timed}
     other_stack = question.stack.name not in {runs.stack for runs in timed}
@@ -341,8 +351,8 @@ def uncovered_facts(question: Question, layout: Layout) -> int:
 
 
 def words_beyond_runs(question: Question, layout: Layout) -> tuple[str, ...]:
-    """Words of a layout that no run of the profile covers, degrees above all runs' and names that no run has: "cp8",
-    "12,288 GPUs"; empty if the profile lists no runs."""
+    """Words of a layout that no timed run of the hardware profile covers, such as "cp8" or "12,288 GPUs".
+    These are degrees above those of all runs and names that no run has; empty if the profile lists no runs."""
     words, timed = list[str](), question.hardware.timed
     if not timed:
         return ()

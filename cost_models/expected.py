@@ -57,7 +57,8 @@ _PARTIAL_RECOMPUTE = 0.5
 
 
 def features_of(question: Question, layout: Layout) -> dict[str, float]:
-    """Feature → value; sizes and degrees as binary logarithms, sharding and recomputation as shares."""
+    """Features of a question and layout for comparing runs, as name → number; sizes and degrees as binary
+    logarithms, sharding and recomputation as shares."""
     model, training = question.model, question.training
     policies = [mix.partition(":")[0] for mix in layout.stage_recompute]
     counts = {
@@ -77,7 +78,8 @@ def features_of(question: Question, layout: Layout) -> dict[str, float]:
 
 
 def names_of(question: Question) -> dict[str, str]:
-    """GPU, die, stack, family of stacks, and whether the model has experts."""
+    """Categorical features of a question (GPU, die, stack, family of stacks, and whether the model has
+    experts), as name → text."""
     gpu, stack = question.cluster.gpu.name, question.stack
     return {
         "gpu": gpu,
@@ -90,7 +92,7 @@ def names_of(question: Question) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """N runs or questions: their features and names, and for runs the published values."""
+    """Features of N timed runs or questions, and for runs also the published values."""
 
     features: Array
     """(N, F), in the order of `FEATURES`."""
@@ -106,29 +108,30 @@ class Rows:
         return len(self.features)
 
     def column(self, feature: str) -> Array:
-        """(N,) values of one feature."""
+        """Values of one feature in all rows, (N,)."""
         return np.asarray(self.features[:, FEATURES.index(feature)])
 
     def select(self, which: Any) -> Rows:
-        """Selected rows, by index or mask."""
+        """Subset of the rows, by index or mask."""
         places = np.arange(len(self))[which]
         names = {name: values[places] for name, values in self.names.items()}
         runs = tuple(self.runs[place] for place in places)
         return Rows(self.features[places], names, self.spread[places], runs)
 
     def equal_names(self, other: Rows, name: str) -> Bools:
-        """(N, M) whether a name is equal."""
+        """Whether each row here and each row of `other` have an equal value for categorical feature `name`,
+        (N, M)."""
         return np.asarray(self.names[name][:, None] == other.names[name][None])
 
 
 def row_of(question: Question, layout: Layout, spread: float) -> Rows:
-    """Row of one question with its layout; it has no source."""
+    """Single row with the features of one question and layout, without a source."""
     facts = features_of(question, layout) | names_of(question)
     return rows_of([{**facts, "source": "", "spread": spread}])
 
 
 def rows_of(table: Sequence[Mapping[str, Any]]) -> Rows:
-    """Rows from the features, names and spread of each."""
+    """Table of rows from one mapping of features, names and spread per run or question."""
     return Rows(
         features=np.array([[float(row[name]) for name in FEATURES] for row in table]),
         names={name: np.array([row[name] for row in table]) for name in (*NAMES, "source")},
@@ -139,7 +142,8 @@ def rows_of(table: Sequence[Mapping[str, Any]]) -> Rows:
 
 @cache
 def timed_rows() -> tuple[Rows, Array]:
-    """Every shipped timed run, and (N,) ln(measured / predicted) of each."""
+    """Features of every timed run shipped with the package, and the prediction error ln(measured / predicted)
+    of each, (N,)."""
     text = (files("cost_models") / "data" / "errors" / "steps.csv").read_text(encoding="utf-8")
     table = list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
     return rows_of(table), np.array([float(row["log_ratio"]) for row in table])
@@ -160,7 +164,7 @@ _HALF_SHAPE = ("gpus", "microbatches")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """Constants of the Gaussian process."""
+    """Constants of the Gaussian process that models errors of predicted step times."""
 
     amplitude: float
     """Amplitude of a row with the usual spread, relative to that spread."""
@@ -197,7 +201,7 @@ class Kernel:
     """Factor on a covariance between dense models and mixtures of experts."""
 
     def amplitudes(self, rows: Rows) -> Array:
-        """(N,) amplitudes a."""
+        """Prior deviations `a` of the prediction error of each row, (N,)."""
         spread = np.clip(rows.spread, _LEAST_SPREAD, _MOST_SPREAD) / _USUAL_SPREAD
         logarithm = (
             self.experts * (rows.names["experts"] == "yes")
@@ -207,8 +211,8 @@ class Kernel:
         return np.asarray(self.amplitude * _USUAL_SPREAD * spread**self.power * np.exp(logarithm))
 
     def likeness(self, one: Rows, other: Rows) -> Array:
-        """(N, M) likeness s · e^{−d}: 1 for the same question, less with distance and with another GPU, stack
-        or kind of model."""
+        """Similarity s · e^{−d} of the rows of two tables, (N, M), with 1 for the same question, and less with
+        distance and with another GPU, stack or kind of model."""
 
         def factor(name: str, of_others: float) -> Array:
             return np.where(one.equal_names(other, name), 1.0, of_others)
@@ -219,7 +223,8 @@ class Kernel:
         return np.asarray(shares * np.exp(-self.distance(one, other)))
 
     def covariance(self, one: Rows, other: Rows) -> Array:
-        """(N, M) covariances of two sets of rows, without the noise of single runs."""
+        """Prior covariances of the prediction errors of two tables of rows, (N, M), without the noise of
+        single runs."""
         source = one.equal_names(other, "source") & (one.names["source"] != "")[:, None]
         x, y = self.amplitudes(one)[:, None], self.amplitudes(other)[None]
         g2_x, g2_y = (np.minimum(1.0, self.same**2 / amplitudes**2) for amplitudes in (x, y))
@@ -229,7 +234,7 @@ class Kernel:
         return np.asarray(x * y * self.likeness(one, other) * deviations + self.publisher**2 * source)
 
     def distance(self, one: Rows, other: Rows) -> Array:
-        """(N, M) distances over features."""
+        """Distances between the features of two tables of rows, (N, M)."""
         lengths = [self.shape] * len(SHAPE) + [self.split] * len(SPLIT) + [self.switches] * len(SWITCHES)
         scales = np.where(np.isin(FEATURES, _HALF_SHAPE), 0.5**0.5, 1.0) / np.array(lengths)
         x, y = one.features * scales, other.features * scales
@@ -237,11 +242,12 @@ class Kernel:
         return np.sqrt(np.maximum(total, 0.0))
 
     def prior(self, rows: Rows) -> Array:
-        """(N,) prior variances of rows of a new source."""
+        """Prior variances of the prediction errors of rows from a source without timed runs, (N,)."""
         return self.amplitudes(rows) ** 2 + self.publisher**2 + self.noise**2
 
     def posterior(self, row: Rows, timed: Rows, errors: Array) -> tuple[float, float]:
-        """Mean and deviation of the logarithm of one row, given the errors (N,) of `known` rows.
+        """Mean and standard deviation of the log prediction error of one row, given the errors (N,) of the
+        timed rows.
 
         Rows of the same question count once more, as a measurement with the deviation r between publishers:
         the process attributes part of their error to the publishers' clusters, of which nothing else is
@@ -261,8 +267,8 @@ class Kernel:
         return mean, variance**0.5
 
     def same_question(self, row: Rows, timed: Rows) -> Bools:
-        """(N,) mask of known rows of the same question: same GPU, family of stacks and kind of model, and
-        almost no distance."""
+        """Mask of the timed rows that ask nearly the same question as `row`, (N,), with the same GPU, family
+        of stacks and kind of model, and almost no distance."""
         same_names = [row.equal_names(timed, name)[0] for name in ("gpu", "family", "experts")]
         near = self.distance(row, timed)[0] < SAME_QUESTION_DISTANCE
         return np.asarray(np.all([*same_names, near], axis=0))
@@ -270,7 +276,8 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """Ends of a 90 % interval in deviations from the mean, from runs of left-out sources."""
+    """Ends of a 90 % interval of step times, in standard deviations from the mean, from the errors on left-out
+    sources."""
 
     faster: float
     slower: float
@@ -278,8 +285,8 @@ class Reach:
 
 @cache
 def shipped_constants() -> tuple[Kernel, dict[str, Reach], dict[str, Any]]:
-    """Shipped constants: the kernel, the reach by stratum (timed, untimed, borrowed), and the file's other
-    values."""
+    """Shipped constants of the error model, as the kernel, the reach by stratum (timed, untimed, borrowed),
+    and all values of the file."""
     constants = read_data("errors/steps")
     kernel = Kernel(**{field.name: constants[field.name] for field in fields(Kernel)})
     return kernel, {name: Reach(**ends) for name, ends in constants["reach"].items()}, constants
@@ -298,7 +305,7 @@ differ by this."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearRuns:
-    """The nearest timed runs, all of one question."""
+    """The timed runs nearest to a question, which all have one and the same question among themselves."""
 
     source: str
     model: str
@@ -317,7 +324,7 @@ class NearRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedStep:
-    """Expected step seconds with their interval."""
+    """Expected step seconds with a 90 % interval."""
 
     on_paper: float
     """Predicted seconds, which search and proof compare."""
@@ -334,19 +341,19 @@ class ExpectedStep:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Ends of the interval."""
+        """Lower and upper end of the 90 % interval of step seconds."""
         return self.low, self.high
 
     def sample_steps(self, normal: Array) -> Array:
-        """Steps from standard normal draws: the median at 0, the interval's ends at the limits of 90 % of
-        draws."""
+        """Step seconds for standard normal draws, with the median at 0 and the interval's ends at the limits
+        of 90 % of draws."""
         side = half_width(INTERVAL_PROBABILITY)
         slower, faster = math.log(self.high / self.seconds) / side, math.log(self.seconds / self.low) / side
         return np.asarray(self.seconds * np.exp(np.where(normal < 0, faster, slower) * normal))
 
 
 def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None:
-    """Expected step of an estimate under its question; None without scenarios, or over several pools."""
+    """Expected step seconds with an interval for an estimate; None without scenarios, or over several pools."""
     layout, paper = estimate.layout, estimate.step_seconds
     scenario_seconds = seconds_under_scenarios(question, layout)
     if scenario_seconds is None:
@@ -375,12 +382,12 @@ def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None
 
 
 def spread_of(under_scenarios: Array, seconds: float) -> float:
-    """Robust deviation of the logarithm of a step over the scenarios."""
+    """Robust standard deviation of the logarithm of the step time over the scenarios."""
     return float(MAD_TO_DEVIATION * np.median(np.abs(np.log(under_scenarios / seconds))))
 
 
 def nearest_first(kernel: Kernel, row: Rows, timed: Rows) -> Ints:
-    """(N,) indices of known rows, the most similar first.
+    """Indices of the timed rows, the most similar to `row` first, (N,).
 
     Rows with equal covariance are ordered by likeness: if the row's amplitude is below the deviation between
     publishers, all covariances are zero.
@@ -390,8 +397,8 @@ def nearest_first(kernel: Kernel, row: Rows, timed: Rows) -> Ints:
 
 
 def stratum_of(row: Rows, timed: Rows) -> str:
-    """Stratum of a row: "timed" if this GPU, family of stacks and kind of model were timed together,
-    "untimed" if another GPU of its die was, else "borrowed"."""
+    """How well timed runs cover a row, as a word. It is "timed" if this GPU, family of stacks and kind of
+    model were timed together, "untimed" if another GPU of its die was, else "borrowed"."""
     gpu, family, kind, die = (row.equal_names(timed, name)[0] for name in ("gpu", "family", "experts", "die"))
     if (gpu & family & kind).any():
         return "timed"
@@ -415,7 +422,7 @@ def _near_runs(row: Rows, timed: Rows, errors: Array, near: Ints) -> NearRuns:
 
 
 def _fastest(estimate: Estimate) -> float:
-    """Seconds at the highest MFU that an interval reaches."""
+    """Step seconds at the highest plausible MFU, the least that an interval may reach."""
     return estimate.step_seconds * min(1.0, estimate.mfu / MOST_MFU)
 
 
@@ -425,7 +432,7 @@ _WORDS |= {"sharded": "zero", "recomputed": "recompute", "bits": "precision"}
 
 
 def _differences(one: Rows, other: Rows) -> tuple[str, ...]:
-    """Words for the features in which two rows differ; empty for the same question."""
+    """Words for the features in which two rows differ; empty if both ask the same question."""
     names = {"gpu": "GPU", "family": "stack"}
     words = [word for name, word in names.items() if not one.equal_names(other, name)[0, 0]]
     far = np.abs(one.features[0] - other.features[0])

@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Classes of one family of models."""
+    """Import names of the classes that implement one family of models."""
 
     plan_kind: str
     """Value of `kind` in the family's plan files."""
@@ -51,13 +51,13 @@ FAMILIES = {
 
 
 def part(name: str | None) -> Any:
-    """Object for the `module:name` of a family's part, which the family must have."""
+    """Import and return the object named by `module:name`, an implementation that the model family must have."""
     assert name is not None, "verbs refuse what a family does not do"
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 
 
 def family_of_plan_kind(kind: object) -> Family:
-    """Family with plan files of this kind; the transformers' if there is none, so that their reader reports
-    the error."""
+    """Model family whose plan files have this kind; for an unknown kind the transformers', whose reader then
+    reports the error."""
     return next((one for one in FAMILIES.values() if one.plan_kind == kind), FAMILIES[TRANSFORMER])

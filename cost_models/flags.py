@@ -32,7 +32,7 @@ _FLAG = "flag"
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """Command-line form of one field."""
+    """Command-line form of one field of an options class."""
 
     metavar: str
     help: str
@@ -64,33 +64,35 @@ class Flag:
 def flag(
     metavar: str, help: str, *, default: Any = None, kind: Any = str, kw_only: bool | None = None, **rest: Any
 ) -> Any:
-    """A dataclass field with this default that is also a flag; `rest` are fields of `Flag`."""
+    """Declare a dataclass field with this default that is also a command-line flag; `rest` are fields of
+    `Flag`."""
     metadata = {_FLAG: Flag(metavar=metavar, help=help, kind=kind, **rest)}
     return field(default=default, metadata=metadata, kw_only=MISSING if kw_only is None else kw_only)
 
 
 def switch(help: str, **rest: Any) -> Any:
-    """A boolean field that is true if its flag is given."""
+    """Declare a boolean field that is true if its command-line flag is given."""
     return flag("", help, default=False, kind=bool, **rest)
 
 
 def output_flag(help: str, metavar: str = "FILE") -> Any:
-    """The flag `-o` for an output file; without it nothing is written, unless the help says otherwise."""
+    """Declare the flag `-o` for an output file; nothing is written without it, unless the help says otherwise."""
     return flag(metavar, help, kind=Path, names=("-o", "--out"), panel="output")
 
 
 def argument(metavar: str, help: str, *, kind: Any = str, **rest: Any) -> Mapping[str, Flag]:
-    """Metadata of a positional argument; the field's default makes it optional."""
+    """Field metadata for a positional command-line argument; a default of the field makes the argument
+    optional."""
     return {_FLAG: Flag(metavar=metavar, help=help, kind=kind, panel="argument", **rest)}
 
 
 def plan_file(help: str = "Plan file written by `meshwright plan -o`.") -> Mapping[str, Flag]:
-    """Metadata of a field that holds a plan: on the command line the path of its file."""
+    """Field metadata for a plan, which the command line takes as the path of a plan file."""
     return argument("PLAN", help, kind=Path, completion="plans")
 
 
 def flags_of(options: type[Any]) -> dict[str, Flag]:
-    """Flags of an options class, a dataclass or a pydantic model, by field: panel by panel."""
+    """Command-line flags of an options class (dataclass or pydantic model) by field name, panel by panel."""
     if hasattr(options, "model_fields"):
         marks = {name: one.metadata for name, one in options.model_fields.items()}
         flags = {name: mark for name, own in marks.items() for mark in own if isinstance(mark, Flag)}
@@ -100,7 +102,7 @@ def flags_of(options: type[Any]) -> dict[str, Flag]:
 
 
 def in_order(flags: Mapping[str, Flag]) -> dict[str, Flag]:
-    """Flags panel by panel; a flag with `listed_after` is moved behind that one."""
+    """Flags sorted by help panel; a flag with `listed_after` comes directly behind the flag that it names."""
     names = sorted(flags, key=lambda name: PANELS.index(flags[name].panel))
     for name in [name for name in names if flags[name].listed_after in names]:
         names.remove(name)
@@ -109,7 +111,7 @@ def in_order(flags: Mapping[str, Flag]) -> dict[str, Flag]:
 
 
 def defaults_of(options: type[Any]) -> dict[str, Any]:
-    """Defaults of an options class by field; MISSING for required fields."""
+    """Default values of an options class by field name; MISSING for required fields."""
     if not hasattr(options, "model_fields"):
         return {one.name: one.default for one in fields(options)}
     stated = options.model_fields.items()
@@ -117,8 +119,7 @@ def defaults_of(options: type[Any]) -> dict[str, Any]:
 
 
 def given_flags(options: Any) -> tuple[str, ...]:
-    """Names of the given flags, those that differ from their defaults, without the verb's own and output
-    flags."""
+    """Names of the flags whose values differ from their defaults, without output flags and those of the verb."""
     defaults, excluded = defaults_of(type(options)), ("argument", "subject", "verb", "output")
     empty: tuple[Any, ...] = (None, "", (), [])
     return tuple(
@@ -130,14 +131,15 @@ def given_flags(options: Any) -> tuple[str, ...]:
 
 
 def part_of(options: Any, kind: type[O], **more: Any) -> O:
-    """Options of another class, from the fields that both have, and more."""
+    """Options of class `kind`, from the fields that both classes have and the values in `more`."""
     names = {one.name for one in fields(options)}
     shared = {one.name: getattr(options, one.name) for one in fields(kind) if one.name in names}  # type: ignore[arg-type]
     return kind(**(shared | more))
 
 
 def as_keywords(options: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R]]:
-    """Turn a function of options into a function of their fields: `plan(PlanOptions(...))` → `plan(...)`.
+    """Wrap a function of an options object so that it takes the fields as keywords, `plan(...)` for
+    `plan(PlanOptions(...))`.
 
     Type checkers and editors see the fields as parameters; the help of the function has them too.
     """
