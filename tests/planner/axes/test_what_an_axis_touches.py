@@ -116,7 +116,7 @@ PLACES = {
         ),
         ('    "replicas": _opens', '    "lent": toys.lends_nothing,\n    "replicas": _opens'),
     ),
-    "cost_models/pipeline/seconds.py": (('    "offload",\n', '    "offload",\n    "toy",\n'),),
+    "cost_models/pipeline/seconds.py": (('("offload", "host"', '("offload", "toy", "host"'),),
     **_with_import(
         "cost_models/pipeline/stage_costs.py",
         "from toys import toy_bytes, toy_seconds",
