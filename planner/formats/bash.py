@@ -60,7 +60,8 @@ class Word:
 
     @property
     def start(self) -> str:
-        """Unquoted text of the word before the first quote or expansion; empty if it starts with either."""
+        """Unquoted text of a word before the first quote or expansion; empty if the word starts with a quote or
+        expansion."""
         first = self.pieces[0] if self.pieces else Piece("", False)
         return "" if first.expands or first.quoted else first.text
 

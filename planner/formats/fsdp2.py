@@ -149,8 +149,8 @@ def offload(job: Job, paths: Paths) -> FieldExport:
 
 
 def recompute(job: Job, setting: str) -> FieldExport:
-    """Setting that recomputes every block in full, or no setting if none is recomputed; other policies are
-    lacking."""
+    """Setting that recomputes every block in full, or no setting if none is recomputed; any other policy is
+    reported as lacking."""
     policies = {*job.layout.policies}
     if policies == {"none"}:
         return NO_SETTING

@@ -46,7 +46,8 @@ def contradictions(log: Log, plan: Plan) -> Iterator[Problem]:
 
 
 def _agrees(printed: str, expected: Any) -> bool:
-    """Whether a value printed in a log equals the plan's; also true if it is empty or of an unexpected kind."""
+    """Whether a value printed in a log equals the plan's; true for an empty value or one of an unexpected
+    kind."""
     text = printed.strip().strip("'\"")
     if text.lower() in _NOTHING:
         return True

@@ -77,8 +77,8 @@ def refusals(name: str, question: Question, layout: Layout) -> list[Words]:
 
 
 def _recompute_refusal(trainer: Trainer, layout: Layout) -> Words | None:
-    """Reason why a trainer cannot express the layout's recompute policies; None if it can. No `Rule`, since
-    those do not see single stages."""
+    """Reason why a trainer cannot express the layout's recompute policies; None if the trainer can. No `Rule`,
+    since those do not see single stages."""
     if (
         trainer.counts_full
         and layout.layers

@@ -156,7 +156,7 @@ class ShardingAnswer:
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of a step, with stages one after another, each as long as its busiest GPU."""
+        """Seconds of a step, in which stages follow one another, each as long as on the busiest GPU."""
         return self.loads.step_seconds
 
 
@@ -194,7 +194,7 @@ def plan_sharding(
     keep_on_interrupt: bool = False,
     solver: SolverName | None = None,
 ) -> ShardingAnswer:
-    """Search for the best sharding at these prices, and prove how far from optimal it can be.
+    """Search for the best sharding at these prices, and prove how far from optimal the result can be.
 
     After `time_limit` seconds, or on Ctrl-C with `keep_on_interrupt`, it is the best so far with the gap proved so far.
 

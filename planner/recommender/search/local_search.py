@@ -265,8 +265,8 @@ def _descend(state: State, random: np.random.Generator, stop: Callable[[], bool]
 
 
 def _busiest(state: State) -> list[int]:
-    """GPUs that determine the length of a stage, longest stage first, preceded by the fullest GPU if its memory
-    overflows."""
+    """GPUs that determine the length of a stage, longest stage first; an overfull GPU comes before all of
+    these."""
     longest = state.use[:, state.loads].argmax(axis=0)
     by_length = np.argsort(-state.stage_seconds, kind="stable")
     ends = [int(longest[k]) for k in by_length.tolist() if state.use[longest[k], k] > state.stage_floors[k]]
@@ -292,7 +292,7 @@ def _relieve_gpu(state: State, gpu: int, random: np.random.Generator) -> bool:
 
 
 def _units_on_gpu(state: State, gpu: int) -> list[int]:
-    """Units with a shard on a GPU or its node, or without places, which load all GPUs."""
+    """Units with a shard on a GPU or the GPU's node, and units without places, which load all GPUs."""
     node, on_nodes = gpu // state.problem.gpus_per_node, state.problem.on_nodes
     units = []
     for unit, (row, places) in enumerate(zip(state.row.tolist(), state.places, strict=True)):
@@ -462,8 +462,8 @@ def _without_shard_on(units: list[int], excluded: list[int] | None) -> list[int]
 
 
 def _ways(own_counts: Ints, partner_counts: Ints, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """Option rows whose shards may move between two GPUs, and (W, rows) shards of each row that the first GPU
-    gains; the first way moves nothing."""
+    """Option rows whose shards may move between two GPUs, and all moves considered as (W, rows) shards that the
+    first GPU gains. The first of the W moves changes nothing."""
     room, spans = WAYS, {}
     for index in random.permutation(len(own_counts)).tolist():
         reach = max((room - 1) // 2, 1)

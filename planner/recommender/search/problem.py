@@ -287,8 +287,8 @@ def no_room_error(problem: Problem) -> DoesNotFitError:
 
 
 def _needed(problem: Problem, least_bytes: float, gpu_bytes: float, moment: int) -> str:
-    """Text that compares the least memory of all tables with the memory of GPUs, and with GPUs and hosts
-    together where GPUs suffice for the part that must lie there."""
+    """Text with the least memory that the tables need and the memory of all GPUs; if the GPUs have enough, host
+    memory is counted too."""
     gpu_memory = format_bytes(gpu_bytes)
     if least_bytes > gpu_bytes or not problem.priced.host_memory:
         return f"{format_bytes(least_bytes)} or more; GPUs have {gpu_memory}"
@@ -391,7 +391,7 @@ class _Rows:
         return self.select(undominated(self.shards, self.on_nodes, self.shard, self.everywhere))
 
     def fitting(self, filled: Array) -> _Rows:
-        """Option rows that still fit in memory, given `filled`, the (M + 1) shares filled already."""
+        """Option rows that still fit in memory, given the (M + 1) memory shares `filled` already."""
         memories = slice(self.moments.start, None)
         shards = np.repeat(np.minimum(self.shards, 1)[:, None], len(filled), axis=1)
         shards[:, -1] = -(-self.shards // self.nodes)  # of the node that has most of them, spread evenly

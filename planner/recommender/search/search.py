@@ -194,7 +194,8 @@ class Search:
             self.progress(self.value, self.bound, doing)
 
     def offer(self, placement: Placement) -> bool:
-        """Keep a placement as incumbent if it fits and improves the objective; returns whether it fits."""
+        """Keep a placement as incumbent if all memories suffice and the objective improves; returns whether
+        memories suffice."""
         use = use_of(self.problem, placement)
         if not use.fits:
             return False
@@ -430,8 +431,8 @@ def _bound_over_options(search: Search, scale: float) -> _Reduced:
 
 
 def _best_options(search: Search, scale: float, reduced: _Reduced) -> Ints | None:
-    """Number of units in each option row that the integer program over options prefers; None if it gave no
-    solution."""
+    """Number of units in each option row in the best solution of the integer program over options; None without
+    a solution."""
     if search.stopped():
         return None
     open_rows = reduced.rows(search.value)
