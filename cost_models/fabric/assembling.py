@@ -213,7 +213,8 @@ class _Assembly:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Medium:
-    """Links of one medium, and the endpoint (GPU or adapter) through which each GPU uses the medium."""
+    """Links of one medium (such as PCIe), and the endpoint (GPU or adapter) through which each GPU uses the
+    medium."""
 
     links: Sequence[Link]
     ends: Sequence[str]
@@ -223,8 +224,8 @@ class _Medium:
     def levels(
         self, tiers: Sequence[Tier], names: Sequence[str], inner: Ints, unit: Ints
     ) -> list[FabricLevel]:
-        """Build the levels of a medium above the domains `inner` of another medium; `unit` is (GPUs,), the unit
-        of each GPU."""
+        """Build the link levels of a medium above the GPU groups `inner` that another medium joins; `unit` is
+        (GPUs,), the unit of each GPU."""
         levels: list[FabricLevel] = []
         for tier, name in zip(tiers, names, strict=True):
             domain_of_gpu = np.array(tier.domain)[unit]

@@ -61,12 +61,12 @@ class FabricLevel:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Distinct numbers of GPUs in a domain of this level, largest first."""
+        """Distinct GPU counts of the domains (groups of GPUs) that one link level joins, largest first."""
         return tuple(sorted(set(np.unique(self.domain, return_counts=True)[1].tolist()), reverse=True))
 
     @cached_property
     def even(self) -> bool:
-        """Whether the level's domains are runs of consecutive ranks of equal length."""
+        """Whether the domains (groups of GPUs) of a link level are runs of consecutive ranks of equal length."""
         size = int(np.argmax(self.domain != self.domain[0])) or len(self.domain)
         return self.sizes == (size,) and bool(
             (self.domain == self.domain[np.arange(len(self.domain)) // size * size]).all()
@@ -105,7 +105,8 @@ class Fabric:
 
 
 def odd_links(links: Sequence[Link], levels: Sequence[FabricLevel], nodes: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence (no full stop) per cable, switch, node or level that differs from its siblings."""
+    """Yield a sentence (no full stop) per cable, switch, node or level that differs from comparable ones in the
+    cluster."""
     links_of_pair: dict[frozenset[str], list[Link]] = defaultdict(list)
     for link in links:
         links_of_pair[frozenset(link[:2])].append(link)
@@ -135,7 +136,8 @@ def odd_links(links: Sequence[Link], levels: Sequence[FabricLevel], nodes: Seque
 def _odd_cables(
     level: FabricLevel, bundles: Sequence[Sequence[tuple[tuple[str, str], Link]]]
 ) -> Iterator[str]:
-    """Yield a sentence per cable whose rate, or bundle whose number of cables, differs from most of the level."""
+    """Yield a sentence per cable with an unusual rate, and per bundle with an unusual number of cables, compared
+    with most of the level."""
     all_links = [link for bundle in bundles for _, link in bundle]
     if not all_links:
         return

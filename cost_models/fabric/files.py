@@ -230,7 +230,8 @@ def _links(fabric: Fabric) -> dict[str, Any]:
 
 
 def _nesting(level: FabricLevel, inner: int) -> int:
-    """Most common number of GPUs in a level's domains, rounded to a multiple of the inner level's size."""
+    """Most common number of GPUs in a link level's domains, rounded to a multiple of `inner`, the size on the
+    level inside."""
     size = most_common(Counter(level.domain.tolist()).values())
     return max(2, round(size / inner)) * inner
 
@@ -241,6 +242,7 @@ def _link(level: FabricLevel) -> dict[str, str]:
 
 
 def network_levels(levels: Sequence[FabricLevel]) -> list[tuple[FabricLevel, float]]:
-    """Levels between nodes, each with the ratio of the innermost network level's bandwidth to that of the level."""
+    """Levels between nodes, each with the oversubscription ratio, which is the innermost network level's
+    bandwidth over that of the level."""
     network = [level for level in levels if level.network]
     return [(level, network[0].bandwidth / level.bandwidth) for level in network]

@@ -45,16 +45,16 @@ class Share:
     """Whether neighbours share a domain of this level and none of the level inside: 1 no, 2 yes; 0 as before."""
 
     def packing(self, equal: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-        """Fewest group members in a domain and most domains spanned by a group; `equal` are the values for
-        domains of equal size, used as a fallback."""
+        """Fewest members of a rank group in one domain, and most domains that a group spans; `equal` are the
+        values for domains of equal size, used as a fallback."""
         members, spanned = (
             np.where(own, own, known) for own, known in zip((self.members, self.spanned), equal, strict=True)
         )
         return members.astype(np.int64), spanned.astype(np.int64)
 
     def neighbours_meet(self, equal: Bools) -> Bools:
-        """Whether neighbouring members of a group meet on this level; `equal` is the value for domains of equal
-        size, used as a fallback."""
+        """Whether consecutive ranks of a group communicate over a link level; `equal` is the value for domains of
+        equal size, used as a fallback."""
         return np.where(self.meets, np.equal(self.meets, 2), equal)
 
 
@@ -62,8 +62,9 @@ FULL_SHARE = Share()
 
 
 def shares(fabric: Fabric, size: int, step: int, piece: int, stages: int, world: int) -> tuple[Share, ...]:
-    """Bandwidth shares by level for groups of `size` ranks, `step` apart within a pipeline stage; of `world`
-    ranks in runs of `piece`, a stage owns one run in every `stages`."""
+    """Bandwidth of rank groups on each link level, as shares of the level's usual bandwidth. Groups have `size`
+    ranks, `step` apart in a stage's own count; of `world` ranks in runs of `piece`, a stage owns one run in every
+    `stages`."""
     key = size, step, piece, stages, world
     if key not in fabric.cache:
         fabric.cache[key] = _shares(fabric, *key)
@@ -72,7 +73,7 @@ def shares(fabric: Fabric, size: int, step: int, piece: int, stages: int, world:
 
 
 def listed(size: int, step: int, piece: int, stages: int, world: int) -> Ints:
-    """Ranks of every group, as an array (groups, size)."""
+    """Ranks of every communication group, as an array (groups, size)."""
     place = np.arange(world // stages)
     ranks = np.arange(stages)[:, None] * piece + place // piece * (piece * stages) + place % piece
     return np.ascontiguousarray(ranks.reshape(-1, size, step).swapaxes(1, 2).reshape(-1, size))

@@ -29,7 +29,7 @@ _MOST_CUTS = 600
 
 
 class Joint(NamedTuple):
-    """Domains to be merged in one step, and the switches that each merged domain absorbs."""
+    """One merge step of domains (sets of linked devices), with the switches that each merged domain absorbs."""
 
     joined: dict[int, int]
     """Domain → the domain it becomes part of."""
@@ -41,7 +41,7 @@ class Joint(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Bundle:
-    """Cables from some devices of a domain to the next switches, with capacity and latency."""
+    """Cables from some devices of a domain to the next switches, with capacity in bytes/s and latency in seconds."""
 
     capacity: float
     """Bytes/s of an even share of its cables, at most the bytes/s that arrive from below."""
@@ -208,8 +208,8 @@ class _Climb:
         return capacities
 
     def rise(self, joint: Joint) -> dict[str, Bundle | None]:
-        """Move every endpoint up to the switches of the merged domain, and return the cable bundle that it passes
-        on the way."""
+        """Move every endpoint up to the switches of the merged domain, and return the cable bundle that each
+        endpoint passes on the way."""
         new_domain = {vertex: joint.joined[domain] for vertex, domain in self.domain.items()} | joint.absorbed
         members: dict[int, list[str]] = defaultdict(list)
         for vertex, domain in self.domain.items():

@@ -60,8 +60,8 @@ def unreadable(source: str, problems: Sequence[Problem], hint: str) -> InputErro
 
 
 def from_topo(text: str, source: str, statement: UserStatement) -> LinkFile:
-    """Links of one node, repeated as often as asked for, from `nvidia-smi topo -m` output with a line of
-    bandwidths.
+    """Parse the links of a node from `nvidia-smi topo -m` output with a line of bandwidths, for as many equal
+    nodes as the user states.
 
     NVLinks of all GPUs to all lead to a switch, others to the GPUs themselves. GPUs and adapters under one PCIe bridge
     (PIX, PXB) are on a switch, switches on a hub for each farther way (PHB, NODE, SYS) at its rate. Every adapter has a
@@ -161,8 +161,8 @@ _LANE_GBITS: Mapping[str, float] = {
 
 
 def from_ibnetdiscover(text: str, source: str, statement: UserStatement) -> LinkFile:
-    """Links of an InfiniBand network from `ibnetdiscover` output, with the active rate of every cable; GPUs per
-    node are stated by the user or as many as adapters.
+    """Parse the links of an InfiniBand network from `ibnetdiscover` output, with the active rate of every cable.
+    GPUs per node are stated by the user or as many as adapters.
 
     The links inside nodes are what a person says, or missing, since the network does not show them. Hosts whose names
     are those of services, or unlike the names of GPU nodes where there are some, are left out.

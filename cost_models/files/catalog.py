@@ -85,7 +85,7 @@ def local_cluster(processes: int | None = None) -> ClusterSpec:
 
 
 def _node_of(gpu: GpuSpec) -> ClusterSpec | None:
-    """Catalogue cluster with this GPU, used for the links of a node; None where there is none."""
+    """Catalogue cluster with a given GPU, used for the links of a node; None where there is none."""
     nodes = (load_cluster(name) for name in names("clusters") if name != LOCAL)
     return next((node for node in nodes if node.gpu.name == gpu.name), None)
 

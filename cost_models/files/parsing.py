@@ -141,7 +141,8 @@ def _more_of_kind(kind: object, expected: str) -> str:
 
 
 def input_error(source: str, problems: list[Problem], more: int = 0) -> InputError:
-    """Build the error `4 problems in cluster.yaml`; `more` is the number of problems not listed."""
+    """Build the error that lists the problems of a file, such as `4 problems in cluster.yaml`; `more` is the
+    number of problems not listed."""
     return InputError(f"{counted(len(problems) + more, 'problem')} in {source}", problems=problems, more=more)
 
 
@@ -166,8 +167,8 @@ def save_spec(spec: Spec, path: Path) -> None:
 
 
 def json_schema(kind: str) -> dict[str, Any]:
-    """JSON schema of a kind of file as users write it. Quantities are text with a unit, a cluster's GPU may be a
-    name.
+    """JSON schema of a kind of input file (such as `cluster`), for files as users write them. Quantities are text
+    with a unit, a cluster's GPU may be a name.
 
     Raises:
         UnknownNameError: no such kind of file.

@@ -30,7 +30,7 @@ def config_of(
 
 
 def stated(model: TransformerSpec) -> dict[str, Any]:
-    """Fields of a transformer on which its weights depend, as a Hugging Face config can state them."""
+    """Fields of a transformer on which the weights depend, as a Hugging Face config can state them."""
     fields = {name: getattr(model, name) for name in TransformerSpec.model_fields if name not in _FREE}
     fields["rotary"] = model.rotary or Rotary()
     if model.encoder is not None:  # no config says what is masked

@@ -66,8 +66,8 @@ def group_sizes(layout: Layout) -> tuple[int, ...]:
 
 
 def requests(sizes: Sequence[int]) -> int:
-    """Number of a rank's requests to the rendezvous store for process groups of these sizes; the first group has
-    all ranks."""
+    """Number of a rank's requests to the rendezvous store for process groups of `sizes` ranks; the first group
+    has all ranks."""
     return sum(1 + 2 * _peers(size) for size in sizes) + 2 * max(0, _peers(sizes[0]) - 1)
 
 
@@ -104,7 +104,7 @@ def _peers(size: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """Cost of reading a checkpoint by the ranks of a layout after a restart."""
+    """Bytes and seconds with which the ranks of a layout read a checkpoint after a restart."""
 
     checkpoint_bytes: float
     """Bytes of the checkpoint."""
@@ -128,7 +128,8 @@ class Resume:
 
 
 def resume_of(question: Question, layout: Layout, checkpoint_size: float) -> Resume:
-    """Build the cost of reading a checkpoint of `checkpoint_size` bytes in a layout."""
+    """Compute the bytes read and the seconds of sending with which the ranks of a layout load a checkpoint of
+    `checkpoint_size` bytes."""
     ranks, sending = layout.num_gpus, 0.0
     for share, holders in _parts(question, layout):
         message = np.array([checkpoint_size * share * float(holders.size[0]) / ranks])

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Training from one checkpoint to the next, with seconds of work, saving, restart and time between failures."""
+    """Training from one checkpoint to the next, in seconds of work, saving, restart and mean time between
+    failures."""
 
     work: float
     """Training from one checkpoint to the next, τ."""
@@ -38,7 +39,7 @@ class Segment:
 
     @property
     def length(self) -> float:
-        """Seconds of a segment without failures, L = τ + δ."""
+        """Seconds from one checkpoint to the next without failures, L = τ + δ."""
         return self.work + self.saving
 
     @property
@@ -49,27 +50,27 @@ class Segment:
 
     @property
     def goodput(self) -> float:
-        """Share of a segment's expected time spent on training steps that are not lost."""
+        """Share of the expected time between checkpoints spent on training steps that are not lost."""
         return self.work / self.expected
 
     @property
     def failures(self) -> float:
-        """Expected number of failures in a segment, those during restarts included."""
+        """Expected number of failures between one checkpoint and the next, those during restarts included."""
         return self.expected / self.mtbf
 
     @property
     def restarting(self) -> float:
-        """Expected seconds of restarts in a segment."""
+        """Expected seconds of restarts between one checkpoint and the next."""
         return self.failures * self.mtbf * -math.expm1(-self.restart / self.mtbf)
 
     @property
     def lost(self) -> float:
-        """Expected seconds of training and saving in a segment that a failure wastes and that are repeated."""
+        """Expected seconds of training and saving between checkpoints that failures waste and that are repeated."""
         return max(0.0, self.expected - self.length - self.restarting)
 
     @property
     def failure_probability(self) -> float:
-        """Probability that an attempt at a segment fails before its checkpoint is saved."""
+        """Probability that a failure occurs before the work and the saving of one checkpoint interval are done."""
         return -math.expm1(-self.length / self.mtbf)
 
     @property
@@ -148,7 +149,7 @@ def first_order_ratio(segment: Segment) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Waits for a spare node after failures, with the probability and the mean seconds of a wait."""
+    """Probability and mean seconds of waiting for a spare node after a failure."""
 
     chance: float
     """Chance that a failure finds no spare."""
@@ -165,8 +166,8 @@ NO_WAITING = Waiting(chance=0.0, seconds=0.0)
 
 
 def waiting(spares: int | None, repair: float, mtbf: float) -> Waiting:
-    """Waits for a spare node with `spares` spares, where a node fails every `mtbf` seconds of running; no waits
-    where `spares` is None."""
+    """Compute probability and mean seconds of waiting for one of `spares` spare nodes after a failure; no waits
+    if `spares` is None. A node fails every `mtbf` seconds of running."""
     if spares is None:
         return NO_WAITING
     return Waiting(chance=blocked(spares, repair / mtbf), seconds=repair / (spares + 1))
