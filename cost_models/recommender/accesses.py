@@ -59,7 +59,7 @@ class Accesses:
 
     @property
     def log_others(self) -> Array:
-        """(K,) logarithm ln(1 − p_r) of the probability that an access names any row but r."""
+        """(K,) logarithm ln(1 − p_r) of the probability that an access goes to a row other than r."""
         return np.log1p(-np.minimum(self.share_of_row, 1 - 2.0**-53))
 
     def hits(self, hottest: npt.ArrayLike) -> Array:
@@ -93,7 +93,8 @@ class Accesses:
 
 @lru_cache(maxsize=1024)
 def accesses_of(table: TableSpec) -> Accesses:
-    """Distribution of the accesses to one table of the class; uniform where the class states none."""
+    """Distribution of the accesses to one table, by its histogram or Zipf exponent; uniform where it states
+    neither."""
     if table.histogram:
         rows, shares = zip(*table.histogram, strict=True)
         return Accesses.of_steps(rows, shares)

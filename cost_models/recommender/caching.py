@@ -147,8 +147,8 @@ def _lru_brings(accesses: Accesses, batch: Array, capacity: float) -> Array:
 
 
 def _window(accesses: Accesses, capacity: float) -> float:
-    """Number of accesses whose expected distinct rows fill `capacity`, U⁻¹; infinite if all rows fit. By
-    Newton's method from below, as U is concave."""
+    """Number of accesses whose expected number of distinct rows is `capacity`, U⁻¹; infinite if all rows fit.
+    By Newton's method from below, as U is concave."""
     if capacity >= (1 - 1e-9) * accesses.rows[accesses.shares > 0].sum():
         return float("inf")
     logs = accesses.log_others
@@ -178,8 +178,8 @@ def lru_curve(accesses: Accesses) -> Accesses:
 
 
 def _rises(present: Array, absent: Array) -> Array:
-    """Increments between points of a curve that starts at 0, from its values `present` or their complements
-    `absent`, whichever loses fewer digits."""
+    """Increments of a cumulative curve from 0 to the total, from `present` or the complement `absent`,
+    whichever loses fewer digits."""
     curve, gone = np.concatenate(([0.0], present, present[-1:] + absent[-1])), np.append(absent, 0.0)
     late = -np.diff(np.concatenate(([curve[-1]], gone)))
     return np.where(curve[1:] < 0.5 * curve[-1], np.diff(curve), late)

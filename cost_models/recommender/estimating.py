@@ -140,8 +140,8 @@ def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEs
 
 
 def _shards(sharding: Sharding, table_rows: Ints, per_node: int) -> tuple[Ints, Ints]:
-    """GPU and option row of every shard that lies on GPUs of its own; a `node-row` shard has one entry for
-    each GPU of its node."""
+    """GPU index and option index of every shard with a GPU of its own, (S,) each; `node-row` has one entry
+    for each GPU of the node."""
     gpus: list[int] = []
     rows: list[int] = []
     for placement, row in zip(sharding.tables, table_rows, strict=True):
@@ -154,7 +154,7 @@ def _shards(sharding: Sharding, table_rows: Ints, per_node: int) -> tuple[Ints, 
 
 
 def _holders(sharding: Sharding, table_rows: Ints, per_node: int) -> Array:
-    """Number of entries of `_shards` that stand for the same shard, for each entry."""
+    """(S,) number of GPUs that hold the same shard together, for every entry of `_shards`."""
     holders: list[float] = []
     for placement, _ in zip(sharding.tables, table_rows, strict=True):
         times = per_node if placement.option.form == "node-row" else 1

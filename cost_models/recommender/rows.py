@@ -163,8 +163,7 @@ def _lengths(table: TableSpec, question: RecommenderQuestion, *, hot: bool) -> f
 
 
 def _any(share: float, pooling: float) -> float:
-    """Share of samples that have at least one id of a kind that makes up `share` of the ids, with `pooling`
-    ids a sample."""
+    """Share of samples with at least one id of a kind that makes up `share` of all ids, at `pooling` ids a sample."""
     return float(1.0 - (1.0 - share) ** max(pooling, 1.0))
 
 

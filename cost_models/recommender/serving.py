@@ -86,8 +86,8 @@ class Served:
 def served(
     tables: CachedTables, cached: Array, on_host: Array, batches: npt.ArrayLike, server: Server
 ) -> Served:
-    """Latencies of `batches` samples with (C,) `cached` rows of each table on the GPU and `on_host` rows in
-    host memory."""
+    """Predict latencies of `batches` (N,) samples, with (C,) `cached` rows of each table on the GPU and
+    `on_host` in host memory."""
     batch, cluster = np.asarray(batches, np.float64), server.cluster
     ids = batch[:, None] * tables.lookups
     brought = rows_brought(tables, ids, cached)

@@ -38,8 +38,8 @@ def anchor(
     *,
     on_sweep: Callable[[int, int], None] | None = None,
 ) -> tuple[Prediction, ...]:
-    """Correct the predicted step times of each sweep of runs by the measured step times of `anchors` of its
-    rows, in order.
+    """Calibrate the predicted step times of each sweep of runs on the measured times of `anchors` of its runs;
+    keep the order.
 
     Anchors no longer have predictions. A sweep without more timed rows than anchors keeps its predictions. `on_sweep`
     is called with the number of sweeps that are done and of all.
@@ -88,8 +88,8 @@ def _as_anchor(prediction: Prediction) -> Prediction:
 
 
 def _calibration(anchors: Sequence[Prediction]) -> Callable[[Prediction], Prediction]:
-    """Return a function that prices a prediction again with constants moved by the `anchors`, and scales the
-    step time."""
+    """Return a function that predicts a step time again with constants moved by the `anchors`, and scales it
+    as they imply."""
     cases = [one.case for one in anchors if one.case is not None]
     constants = _constants_of([case.question.hardware for case in cases])
     around = [_around(one, constants) for one in anchors]
@@ -116,20 +116,20 @@ def _calibration(anchors: Sequence[Prediction]) -> Callable[[Prediction], Predic
 
 
 def _known_runs(cases: Sequence[Case]) -> int:
-    """Number of runs of the cases' source that the cases' hardware profiles were already fitted to."""
+    """Number of runs of the cases' source among the runs that their hardware profiles were fitted to."""
     sources = {case.row.source for case in cases}
     fitted = {case.question.hardware.name: case.question.hardware.timed for case in cases}
     return sum(one.runs for timed in fitted.values() for one in timed if one.source in sources)
 
 
 def _constants_of(profiles: Sequence[HardwareProfile]) -> tuple[str, ...]:
-    """Names of the constants that are above zero in all the profiles, since factors do not move a zero."""
+    """Names of the fitted constants that are above zero in all the profiles; a factor cannot move a zero."""
     return tuple(name for name in CONSTANTS if profiles and all(getattr(one, name) > 0 for one in profiles))
 
 
 def _around(prediction: Prediction, constants: Sequence[str]) -> tuple[float, Array]:
-    """Log of predicted / measured step time of an anchor, and (C,) slopes in the constants' logarithms; zeros
-    without a case."""
+    """Log of predicted / measured step time of an anchor, and (C,) derivatives by the constants' logarithms;
+    zeros without a case."""
     if prediction.case is None:
         ratio = _ratio(prediction)
         assert ratio is not None

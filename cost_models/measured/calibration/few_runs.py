@@ -75,7 +75,8 @@ class _Combinations:
     """(H,) share of rows that are odd."""
 
     def updated(self, term: Array, value: float) -> _Combinations:
-        """Hypotheses after one more row, either ordinary or odd, whose measurement says `term` · (γ, δ) = `value`."""
+        """Condition the hypotheses on one more row, ordinary or odd, that measured `term` · (step offset γ,
+        constants' offsets δ) = `value`."""
         along = self.covariances @ term
         off = value - self.means @ term
         branches = []
@@ -95,7 +96,8 @@ class _Combinations:
         return _Combinations(means[best], covariances[best], chances[best], odd[best])
 
     def moments(self) -> tuple[Array, Array]:
-        """(1 + C,) mean and (1 + C,) standard deviation of γ and δ over all weighted hypotheses."""
+        """Posterior mean and standard deviation, (1 + C,) each, of step offset γ and constants' offsets δ
+        over all hypotheses."""
         weights = np.exp(self.chances - self.chances.max())
         weights /= weights.sum()
         mean = weights @ self.means
@@ -104,7 +106,7 @@ class _Combinations:
 
 
 def offset_of(errors: Array, slopes: Array, covariance: Array, *, known_runs: int = 0) -> Offset:
-    """Mean offset of a cluster, from (K,) logarithms of predicted / measured step times with slopes (K, C) in
+    """Infer the mean offset of a cluster from (K,) logs of predicted / measured step times and (K, C) slopes in
     the constants.
 
     `covariance` (C, C) is that of the scenarios. `known_runs` of the same cluster are in the constants already, which
@@ -129,8 +131,8 @@ def offset_of(errors: Array, slopes: Array, covariance: Array, *, known_runs: in
 
 
 def covariance_of(profile: HardwareProfile, constants: Sequence[str]) -> Array:
-    """(C, C) covariance of the logarithms of `constants` over a profile's scenarios; squared pulls for
-    constants without any."""
+    """(C, C) covariance of the logarithms of `constants` over a profile's scenarios; squared prior widths for
+    constants without."""
     scenario_factors = profile.scenarios.by_constant if profile.scenarios is not None else {}
     covariance = np.diag(pulls_of(constants) ** 2)
     places = [place for place, name in enumerate(constants) if name in scenario_factors]
@@ -141,8 +143,8 @@ def covariance_of(profile: HardwareProfile, constants: Sequence[str]) -> Array:
 
 
 def _joint(offset: float, covariance: Array, known_runs: int) -> Array:
-    """(1 + C, 1 + C) prior covariance of step offset γ and constants' offsets δ, reduced by `known_runs` runs
-    already fitted."""
+    """(1 + C, 1 + C) prior covariance of step offset γ and constants' offsets δ, smaller if `known_runs` runs
+    were fitted before."""
     joint = np.zeros((len(covariance) + 1,) * 2)
     joint[0, 0], joint[1:, 1:] = offset, _VARIANCE * covariance
     remaining = (1.0 + known_runs * np.diag(joint) / _NOISE**2) ** -0.5
@@ -162,7 +164,7 @@ _NEGLIGIBLE_WEIGHT = 1e-6
 def fit_few_runs(
     start: HardwareProfile, cases: Sequence[Case], *, on_round: Callable[[int, float], None] | None = None
 ) -> StepTimeFit:
-    """Move the constants of profile `start` by the offset that a few timed runs of one cluster imply."""
+    """Fit the constants of profile `start` to a few timed runs of one cluster, by the offset that the runs imply."""
     timed = TimedCases(start, cases)
     errors, slopes = timed.logarithms
     known_runs = sum(one.runs for one in start.timed if one.source == cases[0].row.source)

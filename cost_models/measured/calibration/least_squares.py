@@ -81,7 +81,7 @@ def _solve(terms: Array, values: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion:
-    """First-order expansion of the R errors of a fit around a point of C coordinates."""
+    """Errors (R,) of a fit at a point (C,) with the errors' derivatives (R, C) there."""
 
     point: Array
     """(C,)"""
@@ -91,14 +91,13 @@ class Expansion:
     """(R, C) derivatives of the errors."""
 
     def of(self, rows: Array | list[int]) -> Expansion:
-        """Expansion restricted to the errors with indices `rows`."""
+        """Select the errors with indices `rows`, with their derivatives."""
         return Expansion(point=self.point, errors=self.errors[rows], slopes=self.slopes[rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrinkage:
-    """Result of the nonlinear fit, with the expansion of the errors at the best point and the curvature of
-    the loss."""
+    """Result of the regularised nonlinear fit, with best point, errors, derivatives and curvature of the loss."""
 
     around: Expansion
     curvature: Array
@@ -111,7 +110,7 @@ class Shrinkage:
 
 
 def expand(errors_at: ErrorsAt, point: Array) -> Expansion:
-    """Compute the errors at `point` and the errors' slopes there, by forward differences."""
+    """Compute the errors at `point` and the errors' derivatives there, by forward differences."""
     errors = errors_at(np.concatenate([point[None], point + _PROBE * np.eye(len(point))]))
     return Expansion(point=point, errors=errors[0], slopes=(errors[1:] - errors[0]).T / _PROBE)
 
@@ -124,8 +123,8 @@ the model leaves out."""
 def best_expansion(
     errors_at: ErrorsAt, current: Expansion, candidates: Array, pulls: Array, weights: Array
 ) -> Expansion:
-    """Expansion at the best of (K, C) `candidates` if its loss is clearly below that at the origin, else
-    `current` there.
+    """Errors and derivatives at the best of (K, C) `candidates` if clearly better than the origin, else those
+    at the origin (`current`).
 
     What a maximum hides has no slope: a fit to runs that wait for a host would never hear of it from where nothing
     waits.
@@ -173,7 +172,7 @@ def shrink(
         return slopes.T @ (inlier[:, None] * slopes) + np.diag(pulls**-2.0), inlier
 
     def step_from(current: Expansion, damping: float) -> Array:
-        """(C,) point that minimises the linearised and damped problem around `current`."""
+        """Next iterate (C,) of the fit, which minimises the linearised and damped problem around `current`."""
         slopes, point = current.slopes, current.point
         for _ in range(_REWEIGHTINGS):
             errors = current.errors + slopes @ (point - current.point)

@@ -61,8 +61,8 @@ def fit_families(
     fewest: int = _FEWEST,
     around: Mapping[str, StepTimeFit] | None = None,
 ) -> dict[str, StepTimeFit]:
-    """Fit a profile for every (die, stack) and every die with `fewest` timed `cases` or more; name → fit, of
-    `needed` pairs.
+    """Fit a profile for every (GPU die, stack) with `fewest` timed cases or more, and for every die over all
+    stacks; name → fit. Only `needed` pairs are fitted where given.
 
     A fit starts `around` that of the same name to more cases, where there is one. Not every row takes part
     (`is_fitted`).
@@ -171,7 +171,7 @@ def profiles_without(
     fewest: int = _FEWEST,
     on_source: Callable[[str], None] | None = None,
 ) -> Iterator[tuple[str, tuple[HardwareProfile, ...]]]:
-    """Yield each source with the profiles that predict its runs, fitted to all other sources."""
+    """Yield each source with the profiles needed to predict its runs, fitted to all other sources."""
     cases = timed.cases
     for source in dict.fromkeys(case.row.source for case in cases):
         if on_source is not None:
@@ -189,7 +189,7 @@ def profiles_without(
 
 
 def pair_of(case: Case) -> Pair:
-    """(die, stack family) that a case ran on, the key of a fitted profile."""
+    """(GPU die, stack family) that a case ran on, the key of a fitted profile."""
     stack = case.question.stack
     return die_of(case.question.cluster.gpu.name), stack.family or stack.name
 
@@ -215,8 +215,8 @@ def cross_validate(
     *,
     on_source: Callable[[str], None] | None = None,
 ) -> tuple[UnseenSource, ...]:
-    """Step-time errors of every source of `cases`, left out of the fits in turn. `fitted_errors` are the errors
-    of the full fits, by run.
+    """Step-time errors of each source of `cases` under profiles fitted without it, beside default and full
+    fits. `fitted_errors` are the errors of the full fits, by run.
 
     The fits start from the documented defaults, not from the catalogue's profiles, which may have seen the same
     runs. A source whose GPU and stack no other source has is predicted with the nearest of the others' profiles.
@@ -260,7 +260,7 @@ class Selection:
     """True where no row names the wanted stack: all rows are then read as if they had run on it."""
 
     def pairs(self) -> dict[Pair, tuple[Case, ...]]:
-        """Cases grouped by the (die, stack) that they ran on, the largest group first."""
+        """Cases grouped by the (GPU die, stack) that they ran on, the largest group first."""
         groups: dict[Pair, list[Case]] = {}
         for case in self.cases:
             groups.setdefault(_pair(case), []).append(case)
@@ -342,7 +342,7 @@ def _exclusion_reason(prediction: Prediction, case: Case, stack: str | None, die
 
 
 def _pair(case: Case) -> Pair:
-    """(die, stack) that a case ran on, with the stack itself in place of its family."""
+    """(GPU die, stack) that a case ran on, with the stack itself in place of its family."""
     return die_of(case.question.cluster.gpu.name), case.question.stack.name
 
 
@@ -391,8 +391,8 @@ class Refit:
 def refit(
     pair: Pair, cases: Sequence[Case], *, on_round: Callable[[int, float], None] | None = None
 ) -> Refit:
-    """Fit the profile of `pair` (die, stack) to timed `cases`, starting from the catalogue's nearest profile.
-    `on_round` is called after every step.
+    """Fit the hardware profile of `pair` (GPU die, stack) to timed `cases`, starting from the catalogue's
+    nearest profile. `on_round` is called after every step.
 
     Runs of one source are taken to be of one cluster, which its profile follows closely, but for a few runs, of which
     no more is believed than they agree on (`few_runs`); of several sources each of n runs counts 1/√n, and none is

@@ -188,7 +188,7 @@ def priced(run: ObservedRun, profile: HardwareProfile) -> Estimate:
 
 
 def quantities(result: Estimate) -> dict[str, float]:
-    """Seconds of an estimate by quantity that runs measure (`step` and `QUANTITIES`)."""
+    """Seconds of an estimate by measurable quantity, the `step` and the sums of parts in `QUANTITIES`."""
     parts = result.time.as_dict()
     sums = {name: sum(parts[part] for part in part_names) for name, part_names in QUANTITIES.items()}
     return {STEP: result.step_seconds} | sums
@@ -207,7 +207,8 @@ def _renamed_profile(question: Question, profile: HardwareProfile) -> HardwarePr
 def _explained_quantities(
     start: HardwareProfile, runs: Sequence[ObservedRun]
 ) -> list[tuple[int, str, MeasuredQuantity]]:
-    """(run index, quantity, measurement) for quantities that both the run and the cost model have."""
+    """(run index, quantity, measurement) of each quantity that a run measured and the cost model predicts
+    above zero."""
     predicted = [quantities(priced(run, start)) for run in runs]
     return [
         (index, quantity, measured)
@@ -218,7 +219,7 @@ def _explained_quantities(
 
 
 def _totals() -> Array:
-    """(C, C) matrix from coordinates of the fit to the logarithms of all kinds' factors."""
+    """(C, C) matrix that turns fit coordinates into log factors of all kinds, in which host kinds share a part."""
     kinds = list(_PULLS)
     matrix = np.eye(len(kinds))
     for kind in _FOLLOW_HOST:

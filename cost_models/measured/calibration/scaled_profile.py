@@ -98,7 +98,7 @@ def ceiling_of(name: str) -> float:
 
 
 def _rises(profile: HardwareProfile, factors: Moved) -> tuple[float, float]:
-    """Factors by which the measured peak FLOPs/s and bandwidth rise; 1 where no rate exceeds them."""
+    """Factors (at least 1) by which measured peak FLOPs/s and bandwidth rise so that no fitted rate exceeds them."""
     rise = bandwidth_rise = 1.0
     if profile.measured_peak is not None:
         rise = max(rise, profile.gemm_efficiency / factors.compute)

@@ -67,15 +67,17 @@ def scenarios_of(
     sources: Sequence[str],
     pulls: Array,
 ) -> Scenarios:
-    """Scenarios of the fitted constants (C,), from the fit's covariance (C, C) and the runs' errors (R,) with
-    slopes (R, C). All are of logarithms; `sources` (R,) are the runs' sources."""
+    """Plausible sets of the fitted constants (scenarios), from the fit's covariance (C, C) and the variation
+    between sources. That follows from the runs' errors (R,) with slopes (R, C). All are of logarithms;
+    `sources` (R,) are the runs' sources."""
     spread, unexplained = _source_variances(slopes, errors, sources, pulls)
     factors = with_covariance(constants, covariance + np.diag(spread))
     return Scenarios(factors=factors, unexplained=round(unexplained, 4))
 
 
 def with_covariance(constants: Sequence[str], covariance: Array) -> dict[str, str]:
-    """Constant → factors by scenario, as text, whose logarithms have mean zero and the given covariance (C, C)."""
+    """Constant → factors in all scenarios, as text, whose logarithms have mean zero and the given covariance
+    (C, C)."""
     assert len(constants) < COUNT
     rotation = np.linalg.qr(np.random.default_rng(_SEED).normal(size=(len(constants),) * 2))[0]
     factors = np.exp(np.linalg.cholesky(covariance) @ rotation @ _design(len(constants)))
@@ -125,8 +127,8 @@ FEWEST_PAIRS = 10
 
 
 def pair_error(cases: Sequence[Case], errors: Mapping[str, float]) -> float | None:
-    """Median |log error of the ratio of two step times| / √n, with n axes that differ, in the sweeps of
-    `cases`; None for few pairs.
+    """Median error of the predicted ratio of two step times in a sweep, divided by √n for n differing axes;
+    None for few pairs. It is |log error of the ratio| / √n.
 
     `errors` are predicted / measured − 1 by run. Every sweep weighs as much as it has runs, not pairs.
     """
@@ -247,7 +249,7 @@ class StepTimeFit:
         return float(np.median(np.abs(list(self.residuals.values()))))
 
     def around_runs(self, cases: Sequence[Case]) -> Expansion:
-        """Expansion of the errors of `cases`, some of the fitted runs, around the fitted constants."""
+        """Step-time errors of `cases`, a subset of the fitted runs, with derivatives at the fitted constants."""
         place_of = {run: place for place, run in enumerate(self.residuals)}
         return self.around.of([place_of[case.row.row_id] for case in cases])
 
@@ -278,18 +280,19 @@ class TimedCases:
 
     @cached_property
     def at_start(self) -> Expansion:
-        """Expansion of the step-time errors around the constants of the profile `start`."""
+        """Step-time errors of all cases at the constants of the profile `start`, with derivatives."""
         return expand(self.errors_at, self.origin)
 
     def beginning(self, pulls: Array, weight: Array) -> Expansion:
-        """Expansion that a fit starts from, at the constants of `start` or at a slower host where that
-        explains more."""
+        """Errors and derivatives at a fit's starting point, the constants of `start` or a slower host where
+        that explains more."""
         slower = np.outer(np.log(_SLOWER_HOSTS), [name == "host_layer_seconds" for name in self.constants])
         return best_expansion(self.errors_at, self.at_start, self.origin + slower, pulls, weight)
 
     @property
     def logarithms(self) -> tuple[Array, Array]:
-        """(N,) log of predicted / measured step time under the constants of `start`, with slopes (N, C)."""
+        """(N,) log of predicted / measured step time under `start`, with derivatives (N, C) by the constants'
+        logarithms."""
         return _HUBER * self.at_start.errors, _HUBER * self.at_start.slopes
 
     def of(self, rows: Sequence[int]) -> TimedCases:
@@ -379,7 +382,8 @@ def fit_step_times(
 def fitted_profile(
     fit: StepTimeFit, *, unseen_error: float | None = None, reach: Reach | None = None
 ) -> HardwareProfile:
-    """Profile of a fit with its claims filled in (runs, error, error on unseen sources, reach of intervals there)."""
+    """Profile of a fit with its accuracy claims filled in (runs, median error, error on unseen sources,
+    interval reach)."""
     runs = ", ".join(f"{len(errors)} of {source}" for source, errors in fit.by_source().items())
     return fit.profile.model_copy(
         update={
@@ -408,7 +412,8 @@ def _weights(cases: Sequence[Case]) -> Array:
 
 
 def pulls_of(constants: Sequence[str]) -> Array:
-    """(C,) log-distance from its start at which each constant costs as much as one run being 5 % off."""
+    """(C,) prior width of each constant's logarithm, the distance that costs a fit as much as one run being 5
+    % off."""
     return np.array([_PULL.get(name, _HOST_PULL if "host" in name else _SHARE_PULL) for name in constants])
 
 

@@ -80,7 +80,7 @@ _NO_VALUE = re.compile(
 
 
 def check_counts(row: Row) -> None:
-    """Raise unless every column of whole numbers holds a plausible whole number or nothing.
+    """Raise UnpredictableError unless each column of whole numbers holds a plausible one or is blank.
 
     Raises:
         UnpredictableError: the first cell that is something else, with what it says.
@@ -100,8 +100,8 @@ def check_counts(row: Row) -> None:
 
 
 def _is_fraction_of_a_batch(row: Row, column: str) -> bool:
-    """Whether the cell is a `global_batch` of 1 or more, which need not be whole (a batch in tokens over the
-    sequence length)."""
+    """Whether the cell is a `global_batch` of 1 or more, where a fraction is allowed (tokens over sequence
+    length)."""
     value = row.number(column)
     return column == "global_batch" and value is not None and value >= 1
 
@@ -150,7 +150,7 @@ def degrees_of(row: Row, notes: Notes) -> Degrees:
 
 
 def _usual_replicas(row: Row, model_gpus: int) -> int:
-    """Largest data-parallel degree that divides the batch and fills at most a usual 128 GPUs, with
+    """Largest data-parallel degree that divides the batch and needs at most 128 GPUs (a usual number),
     `model_gpus` a replica."""
     batch, micro = row.count("global_batch"), row.count("micro_batch") or 1
     if batch is None:
@@ -369,8 +369,8 @@ def _splits_sequence(row: Row, stack: StackSpec, notes: Notes) -> bool:
 
 
 def _expert_tensor(row: Row, degrees: Degrees) -> int | None:
-    """Expert tensor-parallel degree by the row's notes or recipes, else 1 where ep needs the tensor ranks;
-    None follows tp."""
+    """Expert tensor-parallel degree by the row's notes or recipes, or 1 where ep does not divide dp · cp;
+    None means as tp."""
     stated = expert_tensor_parallel(row)
     if stated is None and degrees.ep > 1 and degrees.tp > 1 and keeps_experts_whole(row):
         stated = 1
@@ -398,7 +398,7 @@ def _shard_group(row: Row, degrees: Degrees, per_node: int, notes: Notes) -> int
 
 
 def _usual_microbatches(row: Row, question: Question, degrees: Degrees) -> int | None:
-    """Microbatches a step, one for each pipeline stage, if releases at the row's date did so; else None."""
+    """Number of pipeline stages, if releases at the row's date ran one microbatch a stage in each step; else None."""
     until = question.stack.microbatches_per_stage_until
     month = month_of(row)
     return (

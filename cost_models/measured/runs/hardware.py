@@ -76,7 +76,7 @@ _ADAPTER_BITS = 401e9
 
 
 def network_bits(words: str, per_node: int) -> float | None:
-    """Network bandwidth of one GPU's share of its node, in bits/s; None where the words state none.
+    """Network bandwidth of a node divided by its GPUs, in bits/s; None where the words state none.
 
     A rate that one adapter can have is a GPU's, unless the words say node or it is the instance's (EFA) or the only
     one of its box (Ethernet up to 100 Gb/s).
@@ -106,7 +106,7 @@ def adapters(words: str) -> int | None:
 
 
 def _computing(words: str) -> str:
-    """Words of an interconnect cell without networks that carry no collectives (management, storage, the
+    """Words of an interconnect cell, less those on networks without collectives (management, storage, the
     host's bus)."""
     parts = re.split(r"([,;+()])", words)
     return "".join(part for part in parts if not _OTHER_NETWORK.search(part) and not _is_bus(part))

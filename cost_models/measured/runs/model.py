@@ -117,7 +117,7 @@ def _with_missing_cells(row: Row, catalogued: TransformerSpec, notes: Notes) -> 
 
 
 def _looks_gated(row: Row, hidden: int) -> bool:
-    """Whether the MLP has three matrices (guessed where the row does not say), by model name or a width below 3h."""
+    """Whether the MLP seems to have three matrices, guessed from the model's name or an inner width below 3h."""
     inner = row.count("ffn_hidden")
     narrow = inner is not None and not row.count("moe_experts") and inner < 3 * hidden
     return narrow or re.search(r"llama|mi[sx]tral|qwen|gemma|deepseek|olmo|internlm", _name(row)) is not None

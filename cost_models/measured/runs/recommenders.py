@@ -79,7 +79,7 @@ def _run(row: Mapping[str, str], place: str) -> RecommenderRun:
 
 
 def _case(row: Mapping[str, str]) -> tuple[str, RecommenderQuestion, str] | None:
-    """(framework, question, sharding text) of a row; None where nobody says how the framework shards the model."""
+    """(framework, question, sharding text) of a row; None where the framework's sharding of the model is unknown."""
     if "DCNv2" in row["model"]:
         return ("MLPerf HugeCTR", *_mlperf(row))
     if "SparseOperationKit" in row["framework"]:

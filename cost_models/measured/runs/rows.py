@@ -47,8 +47,8 @@ def read_table(path: Path) -> str:
 
 
 def parse_table(text: str, *, place: str, needed: Sequence[str], hint: str) -> list[TableRow]:
-    """Parse a table with commas, semicolons or tabs into rows of cells by column in small letters. `place` is
-    the file in messages.
+    """Parse a table separated by commas, semicolons or tabs into rows of cells by lower-case column name.
+    `place` is the file in messages.
 
     Raises:
         InputError: it is no table, or a needed column is missing.

@@ -117,7 +117,7 @@ def _recipe_modules(row: Row) -> str:
 
 
 def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:
-    """ZeRO stage of a row over its `replicas`; where blank, the usual stage of the stack."""
+    """ZeRO stage of a row with `replicas` data-parallel ranks; where blank, the usual stage of the stack."""
     words = row.text("zero_stage").lower()
     stage = row.number("zero_stage")
     stated = int(stage) if stage is not None and 0 <= stage <= 3 else _stage_of_words(words)
@@ -306,7 +306,7 @@ def keeps_experts_whole(row: Row) -> bool:
 
 
 def expert_changes(row: Row) -> dict[str, Any]:
-    """Fields of `StackSpec` → values that follow from the framework and notes of a row with experts; else empty."""
+    """Fields of `StackSpec` → values that an MoE row's framework, kernels and notes imply; empty for dense models."""
     if (row.count("moe_experts") or 1) == 1:
         return {}
     words = f"{row.text('other_kernels')}; {row.text('notes')}".lower()
@@ -330,7 +330,8 @@ def expert_changes(row: Row) -> dict[str, Any]:
 
 
 def further_tokens(row: Row) -> int:
-    """Number of further tokens (0 or 1) that the row's model learns to predict, by its name, else by its recipes."""
+    """Number of further tokens (0 or 1, MTP) that the row's model learns to predict, by its name, else by its
+    recipes."""
     name = row.text("model_name").lower()
     if match := re.search(r"\b(w/|with|w/o|without) ?mtp", name):
         return int(match[1] in ("w/", "with"))
@@ -338,7 +339,8 @@ def further_tokens(row: Row) -> int:
 
 
 def _latents_and_stages(row: Row) -> dict[str, Any]:
-    """Fields of `StackSpec` → values for latent-attention models in Megatron Bridge's recipes; else empty."""
+    """Fields of `StackSpec` → values for block placement and recomputation of latent-attention models in
+    Megatron Bridge's recipes; else empty."""
     if not _FILLED_IN_TURN.search(row.text("model_name").lower()):
         return {}
     latents = _RECOMPUTES_LATENTS.search(row.text("gpu").lower()) is not None
@@ -346,7 +348,8 @@ def _latents_and_stages(row: Row) -> dict[str, Any]:
 
 
 def _kept_all_to_all(row: Row) -> dict[str, Any]:
-    """Fields of `StackSpec` → values for Megatron Bridge's recipes that exchange copies by all-to-all; else empty."""
+    """Fields of `StackSpec` → values for models whose Megatron Bridge recipes dispatch to experts by
+    all-to-all; else empty."""
     model, gpu = _ALL_TO_ALL.search(row.text("model_name").lower().replace(" ", "-")), row.text("gpu").lower()
     if model is None or not _IN_BOXES.search(gpu):
         return {}
@@ -413,7 +416,8 @@ def _last_months(family: str) -> dict[str, str]:
 
 
 def _stack_name(row: Row, notes: Notes) -> str:
-    """Catalogue name of the stack for the row's framework, or of that framework's family."""
+    """Catalogue name of the stack for the row's framework; for an unknown one, `fsdp`, or a Megatron if the
+    model is split."""
     words = row.text("framework").lower()
     family: str | None = meaning("frameworks", words)
     if family is None:

@@ -58,7 +58,7 @@ def rank_in_name(path: Path) -> int | None:
 
 
 class TraceFile:
-    """Reader of a trace file, which is read once from start to end, the rank before the spans."""
+    """Reader of one trace file, with the rank and world size in its head and the spans (events) in one pass."""
 
     def __init__(self, path: Path) -> None:
         """Open a trace and read its head; raise InputError where the file cannot be read or is no JSON."""

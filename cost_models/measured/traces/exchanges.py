@@ -107,7 +107,7 @@ def _count(value: object) -> int:
 
 
 class Late(NamedTuple):
-    """Rank that others wait for in collectives, with the seconds it costs a step."""
+    """Rank for which others wait in collectives, and the seconds of a step that are lost so."""
 
     rank: int
     seconds: float
@@ -117,7 +117,7 @@ class Late(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """Time at which one rank began a collective, and the seconds for which the first to come waited for it."""
+    """Time at which one rank began a collective, and the seconds for which the first rank there waited for it."""
 
     rank: int
     at: float
@@ -129,7 +129,7 @@ class Arrival(NamedTuple):
 def arrivals(
     exchanges_by_rank: Mapping[int, Mapping[Exchange, list[tuple[float, float]]]], layout: Layout
 ) -> list[list[Arrival]]:
-    """Arrivals of all ranks at each collective that could be matched over the traces."""
+    """Arrival times of all ranks at each collective that could be matched over the ranks' traces."""
     groups: dict[tuple[object, ...], dict[int, list[tuple[float, float]]]] = defaultdict(dict)
     for rank, exchanges in exchanges_by_rank.items():
         for kind, times in exchanges.items():
@@ -148,8 +148,8 @@ def arrivals(
 
 
 def _members(kind: Exchange, layout: Layout, rank: int) -> object:
-    """Key of a collective's group within its axis; None where the trace has none, or the group does not meet
-    as a whole."""
+    """Key of the group that runs a collective, to match ranks; None where unknown or where not all members
+    meet at once."""
     if kind.axis not in AXES or kind.operation in ("", "send", "recv", "p2p"):
         return None
     if kind.group.startswith("["):  # of one stage: others end later as planned

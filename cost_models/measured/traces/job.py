@@ -64,8 +64,8 @@ class Job:
 
 
 def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> Job:
-    """Analyse the traces of a job. Collectives are matched over ranks, the passes of pipelines found, and
-    sends separated from waits for stages and late ranks."""
+    """Analyse the traces of a job for late ranks, pipeline passes and a slow stage. Collectives are matched
+    over ranks, the passes of pipelines found, and sends separated from waits for stages and late ranks."""
     ranks, longest = list(traced), max(rank_trace.seconds for rank_trace in traced)
     matched = arrivals({rank_trace.rank: rank_trace.exchanges for rank_trace in ranks}, layout)
     late = _first_late(late_ranks(matched, longest), ranks, layout)
@@ -125,7 +125,7 @@ def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> J
 
 
 def _waits(matched: Sequence[Sequence[Arrival]]) -> dict[int, list[tuple[float, float]]]:
-    """Rank → (begin, seconds that the rank waited for the last to come) of each matched collective."""
+    """Rank → (begin, seconds that the rank waited for the last rank) of each matched collective."""
     waits: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for members in matched:
         longest = max(arrival.waited for arrival in members)
@@ -211,7 +211,7 @@ def pipeline_of(question: Question, layout: Layout) -> Pipeline:
 def _refined(
     trace: RankTrace, passes: Sequence[Pass], all_passes: Sequence[Pass], begin: float, all_there: float
 ) -> RankTrace:
-    """Trace whose waits for unfinished stages count as bubble, and whose other send time counts as `pp_comm`."""
+    """Copy of the trace in which waits for unfinished stages are `bubble`, and the rest of send time is `pp_comm`."""
     bubble, end_wait = (
         bubble_of(trace.step, passes, all_passes, begin, all_there),
         trace.seconds - trace.step.seconds,

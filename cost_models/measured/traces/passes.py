@@ -45,7 +45,7 @@ class Pass(NamedTuple):
 
 @dataclass(slots=True)
 class _Frame:
-    """Running operator on the stack of a host thread, with its time so far outside inner operators."""
+    """Host operator that is running, with the intervals so far in which no inner operator ran."""
 
     name: int
     end: float
@@ -192,7 +192,7 @@ def passes_of(step: Step, exchanges: TimesByExchange, pipeline: Pipeline, place:
 
 
 def _cuts(exchanges: TimesByExchange) -> Array:
-    """Sorted moments, in seconds, at which a pass may end (a send) or begin (an arrival)."""
+    """Sorted times in seconds at which a pipeline pass may end (a send begins) or begin (a receive ends)."""
     cuts = [
         moment
         for kind, times in exchanges.items()
@@ -205,7 +205,7 @@ def _cuts(exchanges: TimesByExchange) -> Array:
 
 
 def _runs(pipeline: Pipeline, place: int) -> list[list[Action]]:
-    """Actions of a pipeline rank in order, grouped into runs between which the rank sends or receives something."""
+    """Pipeline actions of a rank in order, grouped wherever none sends or receives in between."""
     number, runs = 0, []
     actions = pipeline.table.actions(place)
     for index, action in enumerate(actions):
@@ -218,8 +218,7 @@ def _runs(pipeline: Pipeline, place: int) -> list[list[Action]]:
 
 
 def aligned(passes: Mapping[int, Sequence[Pass]], pipeline: Pipeline) -> dict[int, tuple[Pass, ...]]:
-    """Passes of one replica by place in the pipeline, on the clock of the first place, in seconds since the
-    first pass."""
+    """Passes of one pipeline replica by place, shifted to one common clock, in seconds since the first pass."""
     passes_by_key = {
         (span.kind == "F", span.stage, span.microbatch): span for each in passes.values() for span in each
     }

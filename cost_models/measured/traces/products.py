@@ -30,7 +30,7 @@ class Product(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """FLOPs of the product over all of `batch`."""
+        """FLOPs of the product, summed over the batch."""
         return 2.0 * self.batch * self.rows * self.inner * self.columns
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Product(NamedTuple):
 
 @dataclass(slots=True)
 class Products:
-    """Kernels that multiply matrices, with the launches and operators that tell their shapes, as a trace is read."""
+    """Matrix-product kernels of a trace, collected with the launches and operators that tell their shapes."""
 
     _shapes: dict[Product, int] = field(default_factory=dict)
     _operator: array[int] = field(default_factory=lambda: array("q"))

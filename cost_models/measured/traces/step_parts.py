@@ -75,8 +75,8 @@ def patterns() -> Patterns:
 
 @dataclass(slots=True)
 class Parts:
-    """Classifier of a trace's kernels into parts of a step (compute, optimizer, communication by axis, ...)
-    under one layout."""
+    """Classifier of kernels into parts of a step (compute, optimizer, communication by axis, ...) under one
+    layout."""
 
     layout: Layout
     unknown: dict[str, float] = field(default_factory=dict)
@@ -236,8 +236,8 @@ def step_of(spans: Spans, *, number: int | None = None, order: Sequence[str] = K
 
 
 def without_waits(step: Step, waits: Sequence[Interval]) -> dict[str, float]:
-    """Seconds of a step by part after waits for late ranks, (begin, seconds) of collectives, are moved to
-    `jitter`."""
+    """Seconds of a step by part, with the waits for late ranks in collectives moved to `jitter`; `waits` are
+    (begin, seconds)."""
     low, kind, late = step.low.copy(), step.kind, np.array(waits).reshape(-1, 2)
     late = late[np.argsort(late[:, 0])]
     sends = np.isin(kind, [KINDS.index(axis) for axis in AXES if axis != "pp"])

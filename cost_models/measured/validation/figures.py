@@ -27,7 +27,7 @@ _DAY = 86400.0
 
 
 class PointSpec(Spec):
-    """Figure that a paper states (MFU or days), with the changes to a run table's row that it stands for."""
+    """Figure that a paper states (MFU or days), with the published run that it refers to and changes to that run."""
 
     name: str
     published: float

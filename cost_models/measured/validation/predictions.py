@@ -129,8 +129,7 @@ def _reason_words(reason: Exception) -> str:
 
 
 def _cannot_be_undivided(case: Case, priced: Estimate) -> bool:
-    """Whether a row leaves all degrees blank although the model's weights, gradients and states exceed one
-    GPU's memory."""
+    """Whether a row states no degrees (tp, pp, cp, ep) though its undivided model's states exceed a GPU's memory."""
     if any(case.row.text(axis) for axis in ("tp", "pp", "cp", "ep")):
         return False
     memory = dict(priced.rank_memory[priced.fullest_rank])

@@ -86,7 +86,8 @@ class MemoryVerdicts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepScore:
-    """Regret and rank correlation of predictions within one sweep of at least three timed rows."""
+    """Regret (slowdown by picking the row predicted fastest) and rank correlation within one sweep of three
+    or more timed rows."""
 
     key: tuple[str, ...]
     """The sweep's cells of `SWEEP_COLUMNS`."""
@@ -137,7 +138,7 @@ class SourceScore:
 
 
 def score(predictions: Iterable[Prediction]) -> tuple[SourceScore, ...]:
-    """Accuracy figures of every source of published runs, in order of first appearance."""
+    """Score the predictions of every source of published runs, in order of first appearance."""
     sources: dict[str, list[Prediction]] = defaultdict(list)
     for prediction in predictions:
         sources[prediction.row.source].append(prediction)
@@ -246,8 +247,8 @@ def _score_sweep(key: tuple[str, ...], rows: Sequence[_TimedRow]) -> SweepScore:
 
 
 def _anchored(rows: Sequence[_TimedRow]) -> list[float]:
-    """Errors of a sweep's remaining rows after division by the median ratio of three; empty for fewer than
-    five rows."""
+    """Step-time errors in a sweep after division by the median ratio of three rows, which are left out; empty
+    for fewer than five."""
     if len(rows) < MIN_ORDERED:
         return []
     ordered = sorted(rows, key=lambda row: row.row_id)
@@ -284,8 +285,7 @@ STATED = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceScore:
-    """Regrets of chosen rows in one source's sweeps of three rows or more, and coverage of its pairs of rows
-    that differ."""
+    """Regrets of the rows chosen in one source's sweeps, and coverage of intervals for ratios of step times."""
 
     source: str
     point: tuple[float, ...]
@@ -308,7 +308,7 @@ class _Row:
 
 
 def choice_scores(predictions: Iterable[Prediction]) -> tuple[ChoiceScore, ...]:
-    """Choice score of every source with pairs or ranked sweeps, in order of first appearance."""
+    """Score the choice of the fastest row in the sweeps of every source, in order of first appearance."""
     sweeps: dict[str, dict[tuple[str, ...], list[_Row]]] = defaultdict(lambda: defaultdict(list))
     for prediction in predictions:
         if (row := _row(prediction)) is not None:
@@ -461,14 +461,15 @@ class LeftOutRun:
 
     @property
     def needed(self) -> float:
-        """Log of measured / predicted step time in predicted deviations; negative where the run was faster."""
+        """Log of measured / predicted step time in predicted standard deviations; negative where the run was
+        faster."""
         assert self.deviation is not None
         return -float(np.log1p(self.error)) / self.deviation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """Factors by which an interval is stretched to the faster and the slower side, relative to a normal error's."""
+    """Factors by which the 90 % interval of a step time is stretched to the faster and the slower side."""
 
     faster: float
     slower: float
@@ -480,13 +481,14 @@ class Reach:
 
 
 def reach_in(profile: HardwareProfile) -> Reach | None:
-    """Interval stretch that a profile states in its scenarios; None without scenarios."""
+    """Stretch factors of step-time intervals that a profile states; None without scenarios."""
     scenarios = profile.scenarios
     return None if scenarios is None else Reach(faster=scenarios.faster, slower=scenarios.slower)
 
 
 def reach_of(runs: Sequence[LeftOutRun]) -> Reach:
-    """Interval stretch that holds nine in ten of the runs; each of n runs of a source weighs 1/√n, as in fits."""
+    """Stretch factors with which step-time intervals hold nine in ten of the runs; each of n runs of a source
+    weighs 1/√n."""
     usable = [run for run in runs if run.deviation is not None]
     counts = Counter(run.source for run in usable)
     needed = np.array([run.needed for run in usable])
@@ -499,7 +501,7 @@ def reach_of(runs: Sequence[LeftOutRun]) -> Reach:
 
 
 def coverage_by_source(runs: Sequence[LeftOutRun]) -> Mapping[str, tuple[bool, ...]]:
-    """Source → whether each of its runs lies in its interval, stretched as all other sources need."""
+    """Source → whether each run lies in its step-time interval, stretched by the factors of all other sources."""
     covered = {}
     for source in dict.fromkeys(run.source for run in runs if run.deviation is not None):
         reach = reach_of([run for run in runs if run.source != source])

@@ -23,7 +23,7 @@ from cost_models.specs.hardware import HardwareProfile
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Cases that share everything but the layout, priced as columns of one evaluation."""
+    """Cases that differ only in the layout, whose step times are computed together as columns."""
 
     question: Question
     columns: LayoutColumns
@@ -31,7 +31,7 @@ class _Group:
     rows: tuple[int, ...]
 
     def part(self, rows: slice) -> _Group:
-        """Group of the cases at positions `rows` of this group."""
+        """Group restricted to the cases at positions `rows`."""
         return _Group(self.question, self.columns.rows(rows), self.placements[rows], self.rows[rows])
 
     def select(self, place_of: Mapping[int, int]) -> _Group:
@@ -58,7 +58,7 @@ class StepTimes:
         self._count = len(cases)
 
     def of(self, rows: Sequence[int]) -> StepTimes:
-        """Restrict to the cases with indices `rows`, in that order."""
+        """Copy restricted to the cases with indices `rows`, in that order."""
         place_of = {row: place for place, row in enumerate(rows)}
         subset = copy(self)
         groups = (group.select(place_of) for group in self._groups)

@@ -30,7 +30,7 @@ ID_BYTES = 8.0
 
 
 def lookup_bytes(ids: npt.ArrayLike, row_bytes: npt.ArrayLike, written: npt.ArrayLike) -> Array:
-    """Bytes of memory traffic of a lookup, which reads `ids` ids and a row for each, and writes vectors of
+    """Memory traffic in bytes of a lookup that reads `ids` and a row for each id, and writes vectors of
     `written` bytes."""
     return np.asarray(np.asarray(ids) * (np.asarray(row_bytes) + ID_BYTES) + np.asarray(written))
 
@@ -38,14 +38,14 @@ def lookup_bytes(ids: npt.ArrayLike, row_bytes: npt.ArrayLike, written: npt.Arra
 def sum_bytes(
     ids: npt.ArrayLike, gradient_bytes: npt.ArrayLike, distinct: npt.ArrayLike, width: npt.ArrayLike
 ) -> Array:
-    """Bytes of memory traffic of summing gradients, one read for each id with the id, one sum written for
-    each distinct row."""
+    """Memory traffic in bytes of summing gradients, which reads each id with its gradient and writes a sum
+    for each distinct row."""
     read = np.asarray(ids) * (np.asarray(gradient_bytes) + ID_BYTES)
     return np.asarray(read + np.asarray(distinct) * np.asarray(width) * FP32_BYTES)
 
 
 def change_bytes(distinct: npt.ArrayLike, kept_bytes: npt.ArrayLike) -> Array:
-    """Bytes of memory traffic of updating distinct rows, each read and written with its optimizer states."""
+    """Memory traffic in bytes of reading and writing distinct rows with their optimizer states."""
     return np.asarray(2 * np.asarray(distinct) * np.asarray(kept_bytes))
 
 
@@ -151,8 +151,8 @@ def _read_seconds(
 
 
 def _sent_share(question: RecommenderQuestion, x: OptionColumns) -> Array:
-    """(O,) share of the samples' vectors that a GPU computes; all, or where vectors of ids are sent those of
-    its ids."""
+    """(O,) share of the samples' vectors that a GPU computes, 1, or that of its ids where unsummed vectors
+    are sent."""
     if question.facts.rows_send == "sums":
         return np.ones(len(x))
     return np.where(x.sharers > 1, np.minimum(1.0, x.ids / x.sharers / np.maximum(x.outputs, 1.0)), 1.0)
@@ -197,7 +197,7 @@ def _streamed_seconds(question: RecommenderQuestion, amount: Array) -> Array:
 
 
 def _share(question: RecommenderQuestion, row_bytes: Array) -> Array:
-    """(O,) bandwidth that rows of `row_bytes` reach, as a share of that of long rows."""
+    """(O,) bandwidth reached by rows of `row_bytes`, relative to that of very long rows."""
     return row_bytes / (row_bytes + question.embedding.half_row_bytes)
 
 

@@ -68,8 +68,7 @@ class Filled(NamedTuple):
 def filled(
     question: RecommenderQuestion, x: OptionColumns, buffers: EagerBuffers
 ) -> dict[str, tuple[Filled, Filled]]:
-    """Bytes of ids, vectors and update at each moment of a step, on GPUs that hold (part of) a shard and on
-    every GPU."""
+    """Moment of a step → bytes of ids, vectors and update, on GPUs that hold (part of) a shard and on every GPU."""
     gpus, element_bytes, zero = question.cluster.num_gpus, question.training.exchange_bytes, np.zeros(len(x))
     has_ids, row_bytes = x.ids > 0, FP32_BYTES * x.width + buffers.touched_row_bytes
     received_ids, own_ids = _ids(question, x)

@@ -32,7 +32,7 @@ from cost_models.specs.cluster import FULL
 
 
 def launch_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
-    """(O, K) launch seconds of a shard on each GPU that holds it, and (O, K) of a table on every GPU.
+    """(O, K) launch seconds by stage, first of a shard on each GPU that holds it, then of a table on every GPU.
 
     What all copies need together is shared out to the tables: the whole of it where all have copied rows.
     """
@@ -92,7 +92,7 @@ def _select_rows(mask: Bools, values: Array) -> Array:
 
 
 def priced_options(question: RecommenderQuestion, options: Sequence[Pair] | None = None) -> PricedOptions:
-    """Seconds and bytes of sharding options, (table class, option) pairs grouped by class, by default
+    """Compute seconds and bytes of sharding options, (table class, option) pairs grouped by class; default is
     `default_options`.
 
     Raises:
@@ -127,7 +127,7 @@ def priced_options(question: RecommenderQuestion, options: Sequence[Pair] | None
 
 
 def stage_loads(question: RecommenderQuestion, x: OptionColumns, links: Links) -> tuple[Array, Array]:
-    """(O, K) seconds of a shard on each GPU that holds it, and (O, K) of a table on every GPU, by stage."""
+    """(O, K) seconds of work by stage, first of a shard on each GPU that holds it, then of a table on every GPU."""
     zero = np.zeros(len(x))
     lookup, lookup_copied = lookup_seconds(question, x)
     update, update_copied = update_seconds(question, x)
@@ -186,8 +186,7 @@ def host_seconds(question: RecommenderQuestion) -> float:
 
 
 def _bottom(target: dict[str, float], dense: DenseSeconds, *, exchanges: bool) -> None:
-    """Add the bottom MLP's seconds to stages, those of forward before the interaction and those of backward
-    after it."""
+    """Add the bottom MLP's forward seconds before the interaction and its backward seconds after it, in place."""
     target[STAGES.forward_exchange if exchanges else STAGES.dense] += dense.bottom_forward
     target[STAGES.backward_exchange if exchanges else STAGES.dense] += dense.bottom_backward
 
