@@ -19,7 +19,7 @@ from cost_models.specs.transformer import TransformerSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """All inputs of a price except the layout."""
+    """Everything that determines the price of a layout, except the layout."""
 
     model: TransformerSpec
     cluster: ClusterSpec
@@ -49,8 +49,8 @@ class Question:
 
     @property
     def by_kind(self) -> tuple[Question, ...]:
-        """Questions with all blocks of one kind, one for each kind of block; with a single kind, this
-        question."""
+        """Copies of the question with all blocks of one kind, for each kind of block; with a single kind, only
+        this question."""
         if self.kinds.number == 1 and not self.training.freeze:
             return (self,)
         each = of_each_kind(self.model, self.training)
@@ -58,12 +58,12 @@ class Question:
 
     @property
     def kinds(self) -> Kinds:
-        """Kind of each block; in several pools of GPUs all are priced as their mean."""
+        """Kind of each block of the model; over several pools all blocks are priced as their mean."""
         return Kinds((0,) * self.model.num_layers) if self.has_pools else kinds_in(self.model, self.training)
 
     @property
     def pools(self) -> tuple[Question, ...]:
-        """Question of each pool; with one kind of GPU, this question."""
+        """Question of each pool of GPUs; with one kind of GPU, only this question."""
         return self.members or (self,)
 
     @property
@@ -92,14 +92,14 @@ class Question:
 
     @property
     def memory_error(self) -> float:
-        """Relative error that nine in ten predicted peaks of the stack do not exceed, for this kind of
-        model."""
+        """Relative error of predicted peak memory that nine in ten runs of the stack do not exceed, for this
+        kind of model."""
         of_mixtures = self.stack.mixture_memory_error if self.model.has_experts else None
         return self.stack.memory_error if of_mixtures is None else of_mixtures
 
     @property
     def scored_share(self) -> float:
-        """Share of a sequence's tokens whose logits are computed: without padding and prompts if the stack
+        """Share of a sequence's tokens whose logits are computed, without padding and prompts if the stack
         skips tokens outside the loss."""
         job = self.training
         if not self.stack.skips_ignored_tokens or job.reference is not None:
@@ -109,7 +109,7 @@ class Question:
 
     @property
     def dropout(self) -> float:
-        """Probability of dropping a hidden activation: the training job's, else the stack's default."""
+        """Probability of dropping a hidden activation, from the training job, else the stack's default."""
         if self.training.dropout is not None:
             return self.training.dropout
         return _USUAL_DROPOUT if self.stack.usual_dropout and not self.model.gated_mlp else 0.0
@@ -120,7 +120,7 @@ _USUAL_DROPOUT = 0.1
 
 
 def mixed_question(mixed: MixedCluster, pools: tuple[Question, ...]) -> Question:
-    """Question about several pools, from the questions of the pools."""
+    """Question about a cluster of several pools, from the questions of the pools."""
     known = mixed.model_copy(update={"pools": tuple(pool.cluster for pool in pools)})
     weakest = max((pool.hardware for pool in pools), key=by_uncertainty)
     return replace(
@@ -132,13 +132,14 @@ _TIERS = ("measured", "profile", "datasheet")
 
 
 def by_uncertainty(profile: HardwareProfile) -> tuple[int, float]:
-    """Sort key of profiles by trust, least last: the tier, then the error that the profile has shown."""
+    """Sort key of hardware profiles, the most trusted first, by tier and then by the error that the profile
+    has shown."""
     error = profile.median_error
     return _TIERS.index(profile.tier), float("inf") if error is None else error
 
 
 def require_tiles(profile: HardwareProfile, gpu: GpuSpec) -> None:
-    """Check that a profile can price matrix products on a GPU.
+    """Raise InputError unless a profile can price matrix products on a GPU.
 
     Raises:
         InputError: the GPU computes them in tiles, and the profile, as one of a CPU, knows none.
@@ -154,7 +155,7 @@ def require_tiles(profile: HardwareProfile, gpu: GpuSpec) -> None:
 def parts_of(
     question: Question,
 ) -> tuple[ClusterSpec | MixedCluster, HardwareProfile | tuple[HardwareProfile, ...]]:
-    """Cluster and profile (of several pools one each), as a plan file holds them."""
+    """Cluster and hardware profile (with several pools one profile each), as a plan file holds them."""
     if question.mixed is None:
         return question.cluster, question.hardware
     return question.mixed, tuple(pool.hardware for pool in question.pools)
@@ -169,7 +170,7 @@ def question_of_parts(
     hardware: HardwareProfile | tuple[HardwareProfile, ...],
     **shared: Any,
 ) -> Question:
-    """A question from the parts of a plan file, of which some are `SHARED_PARTS`; the inverse of `parts_of`.
+    """Question from the parts in a plan file, of which some are `SHARED_PARTS`; the inverse of `parts_of`.
 
     Raises:
         InputError: a profile of another kind of device.
@@ -184,7 +185,7 @@ def question_of_parts(
 
 
 def each_pool(question: Question, change: Callable[[Question], Question | None]) -> Question | None:
-    """The question with `change` applied to each pool where it has an effect; None if it has none in any."""
+    """The question with `change` applied to every pool; None if `change` has no effect on any pool."""
     changed = [change(pool) for pool in question.pools]
     if not any(changed):
         return None

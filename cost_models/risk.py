@@ -47,8 +47,8 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakErrors:
-    """Mixture of errors of peaks: shares of outliers below and above their predictions, and their
-    deviations."""
+    """Distribution of errors of predicted memory peaks, with shares and deviations of outliers below and above
+    their predictions."""
 
     core: float
     """Deviation of all other errors, relative to the one from a stack's `memory_error`."""
@@ -60,7 +60,7 @@ class PeakErrors:
     source: str = ""
 
     def below(self, room: float, error: float) -> float:
-        """Probability that a measured peak stays below its prediction times exp(`room`)."""
+        """Probability that a measured peak stays below the predicted peak times exp(`room`)."""
         deviation = max(log1p(error), 1e-9) / _NORMAL.inv_cdf(WITHIN)  # of ln(measured / predicted)
         core = _NORMAL.cdf(room / (self.core * deviation))
         low = min(1.0, 2 * _NORMAL.cdf(room / self.below_reach))
@@ -71,25 +71,26 @@ class PeakErrors:
 
 @cache
 def peak_errors() -> PeakErrors:
-    """The shipped mixture."""
+    """Distribution of errors of predicted memory peaks shipped with the package."""
     return PeakErrors(**read_data("errors/peaks"))
 
 
 def fits_probability(peak: float, limit: float, error: float) -> float:
-    """P(fits) of a predicted peak in bytes if `limit` bytes can be allocated."""
+    """Probability that a run fits in memory, given its predicted `peak` and allocatable `limit`, both bytes."""
     if peak <= 0:
         return 1.0
     return peak_errors().below(log(limit / peak), error) if limit > 0 else 0.0
 
 
 def least_chance(confidence: float) -> float:
-    """Probability from which a layout counts as fitting, for a requested `confidence`."""
+    """Minimum probability of fitting at which a layout counts as fitting, for a requested `confidence`."""
     return max(confidence, peak_errors().below(0.0, 1.0))  # where no room is left, the error does not matter
 
 
 @lru_cache(maxsize=1024)
 def confident_share(confidence: float, error: float) -> float:
-    """Share of the limit that a predicted peak may reach to fit with probability `least_chance(confidence)`."""
+    """Share of the memory limit that a predicted peak may reach to fit with probability
+    `least_chance(confidence)`."""
     low, high = 0.0, _MOST_ROOM
     if confidence <= least_chance(EVEN):
         return 1.0
@@ -109,13 +110,13 @@ SLOWEST = 4
 
 
 def weighed_of(scenarios: int, risk: Risk) -> int:
-    """Number of scenarios in the mean by which steps are compared, out of `scenarios`."""
+    """Number of scenarios, out of `scenarios`, whose mean step time compares layouts under a `risk`."""
     return 0 if risk == "none" else scenarios if risk == "neutral" else -(-scenarios // SLOWEST)
 
 
 def slowest(seconds_K: Array, risk: Risk) -> Bools:
-    """(K, ...) mask of the scenarios in that mean, from their seconds (K, ...); among equal ones the
-    first."""
+    """Mask of the scenarios that `risk` counts, the slowest first, from their seconds, both (K, ...); among
+    equal ones the first."""
     order = np.argsort(-seconds_K, axis=0, kind="stable")
     chosen = np.zeros(seconds_K.shape, dtype=np.bool_)
     np.put_along_axis(chosen, order[: weighed_of(len(seconds_K), risk)], True, axis=0)
@@ -123,14 +124,14 @@ def slowest(seconds_K: Array, risk: Risk) -> Bools:
 
 
 def weigh(seconds_K: Array, risk: Risk) -> Array:
-    """Mean over scenarios, or over the slowest of them: (K, ...) seconds → (...)."""
+    """Mean seconds over all scenarios, or over the slowest of them, (K, ...) → (...)."""
     if risk == "averse":
         seconds_K = np.sort(seconds_K, axis=0)[-weighed_of(len(seconds_K), risk) :]
     return np.asarray(seconds_K.mean(axis=0))
 
 
 def middle(seconds_K: Array) -> float:
-    """Mean of the middle half of the scenarios (interquartile mean), from (K,) seconds; outliers do not move
+    """Mean of the middle half of the scenarios' seconds (interquartile mean), from (K,); outliers do not move
     it."""
     cut = len(seconds_K) // 4
     return float(np.sort(seconds_K)[cut : len(seconds_K) - cut].mean())

@@ -48,27 +48,27 @@ def _parse(text: object, units: dict[str, float], noun: str, example: str) -> fl
 
 
 def parse_bytes(text: object) -> float:
-    """Bytes from a text: "80 GiB" (binary) or "80 GB" (decimal)."""
+    """Bytes from a text such as "80 GiB" (binary) or "80 GB" (decimal)."""
     return _parse(text, _BYTES, "a size", "`80 GiB` or `80 GB`")
 
 
 def parse_bandwidth(text: object) -> float:
-    """Bytes/s, one direction, from a text: "400 Gb/s" (bits) or "50 GB/s" (bytes)."""
+    """Bytes/s in one direction from a text such as "400 Gb/s" (bits) or "50 GB/s" (bytes)."""
     return _parse(text, _BANDWIDTH, "a bandwidth", "`400 Gb/s` (bits) or `50 GB/s` (bytes)")
 
 
 def parse_seconds(text: object) -> float:
-    """Seconds from a text: "5 us"."""
+    """Seconds from a text such as "5 us"."""
     return _parse(text, _SECONDS, "a duration", "`5 us`")
 
 
 def parse_flop_rate(text: object) -> float:
-    """FLOP/s from a text: "312 TFLOP/s"."""
+    """FLOP/s from a text such as "312 TFLOP/s"."""
     return _parse(text, _FLOP_RATE, "a compute rate", "`312 TFLOP/s`")
 
 
 def parse_count(text: object) -> float:
-    """Number from a text: "1.4T", "300 B", "2.5M" or "1.4e12"."""
+    """Number from a text such as "1.4T", "300 B", "2.5M" or "1.4e12"."""
     try:
         value = float(str(text))
     except ValueError:
@@ -81,7 +81,7 @@ def parse_count(text: object) -> float:
 
 
 def _exact(value: float, units: dict[str, float], preferred: tuple[str, ...], base: str) -> str:
-    """Shortest friendly text that parses to exactly `value`, so that files reproduce it bit for bit."""
+    """Shortest readable text that parses to exactly `value`, so that files reproduce the value bit for bit."""
     for unit in preferred:
         scaled = value / units[unit]
         text = f"{scaled:.6g}"
@@ -113,7 +113,8 @@ FlopRate = Annotated[
 
 
 def within(parse: Callable[[object], float], least: str, most: str) -> AfterValidator:
-    """Validator for a field that `parse` reads: `Annotated[Bytes, within(parse_bytes, "1 MiB", "1 PB")]`."""
+    """Pydantic validator for a field whose text `parse` reads and whose value has limits, as in
+    `Annotated[Bytes, within(parse_bytes, "1 MiB", "1 PB")]`."""
     smallest, largest = parse(least), parse(most)
 
     def check(value: float) -> float:
@@ -125,7 +126,7 @@ def within(parse: Callable[[object], float], least: str, most: str) -> AfterVali
 
 
 def format_bytes(value: float) -> str:
-    """Text of bytes: "61.3 GiB" (binary, as memory is sold and reported)."""
+    """Text of a number of bytes, such as "61.3 GiB" (binary, as memory is sold and reported)."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if abs(value) >= _BYTES[unit]:
             return f"{value / _BYTES[unit]:.1f} {unit}"
@@ -133,7 +134,7 @@ def format_bytes(value: float) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """Text of seconds: "132.1 s", "12.3 ms", "45 us"."""
+    """Text of a duration, such as "132.1 s", "12.3 ms", "45 us"."""
     if abs(value) >= 1:
         return f"{value:.2f} s" if abs(value) < 100 else f"{value:.1f} s"
     if abs(value) >= 1e-3:
@@ -142,7 +143,7 @@ def format_seconds(value: float) -> str:
 
 
 def format_bandwidth(value: float) -> str:
-    """Text of bytes/s: "300 GB/s" (decimal, as links are sold)."""
+    """Text of a bandwidth in bytes/s, such as "300 GB/s" (decimal, as links are sold)."""
     for unit in ("TB", "GB", "MB"):
         if value >= _BYTES[unit]:
             return f"{value / _BYTES[unit]:.4g} {unit}/s"
@@ -150,7 +151,7 @@ def format_bandwidth(value: float) -> str:
 
 
 def format_count(value: float) -> str:
-    """Text of a large count: "174.6 B", "8.4 M", "512"."""
+    """Text of a large count, such as "174.6 B", "8.4 M", "512"."""
     for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
         if abs(value) >= factor:
             return f"{value / factor:.4g} {unit}"
@@ -158,19 +159,20 @@ def format_count(value: float) -> str:
 
 
 def grouped(number: int) -> str:
-    """A number with commas, so that no line breaks inside it: 3911 → "3,911"."""
+    """Text of a number with thousands commas, such as "3,911" for 3911, so that no line breaks inside it."""
     return f"{number:,}"
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 → "1 layout", 3911 → "3,911 layouts", 2 → "2 microbatches"."""
+    """Text of a number with its noun, such as "1 layout" for 1, "3,911 layouts" for 3911, "2 microbatches" for
+    2."""
     plural = "es" if noun.endswith(("ch", "ss")) else "s"
     return f"{grouped(number)} {noun}{plural * (number != 1)}"
 
 
 def format_days(seconds: float) -> str:
-    """Text of a long duration in seconds: "1 day", "20.7 days", "2,287.7 days"; below a day "18.2 hours" or
-    "3.4 minutes"."""
+    """Text of a long duration in seconds, such as "1 day", "20.7 days", "2,287.7 days"; below a day "18.2
+    hours" or "3.4 minutes"."""
     if seconds < _SECONDS["d"]:
         noun, unit = ("hours", "h") if seconds >= _SECONDS["h"] else ("minutes", "min")
         return f"{seconds / _SECONDS[unit]:.1f} {noun}"

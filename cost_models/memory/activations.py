@@ -51,8 +51,8 @@ input."""
 
 
 def norm_bytes(question: Question, norm: Norm) -> float:
-    """Bytes per element that a norm keeps: its input; an eager RMS norm also keeps the normalised input if
-    its gain is trained, on a CPU in fp32."""
+    """Bytes per input element that a norm keeps for the backward pass, the input itself. An eager RMS norm
+    also keeps the normalised input if its gain is trained, on a CPU in fp32."""
     element, stack = question.training.element_bytes, question.stack
     trains = question.training.tuning is None
     if norm != "rmsnorm":
@@ -63,7 +63,8 @@ def norm_bytes(question: Question, norm: Norm) -> float:
 
 
 def is_eager(question: Question) -> bool:
-    """Whether there is neither a fused RMS norm nor an attention kernel that reads grouped heads in place."""
+    """Whether the stack runs plain PyTorch operators on a CPU, with neither a fused RMS norm nor an attention
+    kernel that reads grouped heads in place."""
     return question.stack.eager_attention_and_norms and question.cluster.gpu.kind == "cpu"
 
 
@@ -79,7 +80,8 @@ within 5 %."""
 
 
 def plain_scan_bytes(question: Question) -> float:
-    """Bytes per token that the backward pass of a scan holds, if scans are plain products; else 0."""
+    """Bytes per token that the backward pass of a recurrent scan holds at its peak, if the stack computes
+    scans by plain matrix products; else 0."""
     model, mixer = question.model, question.model.recurrence
     if mixer is None or not (
         question.stack.eager_attention_and_norms and model.mixer_share("recurrence", "both")
@@ -93,7 +95,8 @@ def plain_scan_bytes(question: Question) -> float:
 
 
 def _scan_bytes(question: Question, scan: Operator) -> Amount:
-    """Bytes of a scan's outputs, its heads' elements in fp32 and its inputs; states of chunks are recomputed.
+    """Bytes that a recurrent scan keeps for its backward pass, its outputs, its heads' elements in fp32 and
+    its inputs; states of chunks are recomputed.
 
     Plain products also recompute the convolution, from its input. Mamba-2's kernel recomputes its convolution
     instead of keeping its output (mamba-ssm 2.2, ops/triton/ssd_combined.py,
@@ -120,8 +123,9 @@ _MASK_BYTES = 1.0  # dropout keeps one byte per element
 
 
 def _patch_bytes(question: Question) -> float:
-    """Bytes per token that the embedding of a vision tower keeps: patches, and the input of a norm after
-    them; 0 if it is frozen. In diffusion patches, and the inputs of the time step's matrices."""
+    """Bytes per token that the patch embedding of a vision tower or diffusion model keeps for the backward
+    pass. In a tower these are patches, and the input of a norm after them; 0 if it is frozen. In diffusion
+    patches, and the inputs of the time step's matrices."""
     tower, training, drawn = question.model.tower, question.training, question.model.diffusion
     if drawn is not None:
         kept = drawn.pixels + (drawn.frequencies + 2 * question.model.hidden_size) / drawn.tokens
@@ -134,7 +138,7 @@ def _patch_bytes(question: Question) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivationBytes:
-    """Bytes per live microbatch on one rank; (N,) each, `block` (N, P)."""
+    """Activation bytes kept per live microbatch on one pipeline rank; (N,) each, `block` (N, P)."""
 
     block: Array
     """(N, P) bytes of a block by recompute policy."""
@@ -153,7 +157,8 @@ class ActivationBytes:
 
 
 def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBytes:
-    """Bytes that one microbatch keeps in a block under each policy, in the embedding and in the head."""
+    """Activation bytes that one microbatch keeps in a block under each recompute policy, in the embedding and
+    in the head."""
     model, training, stack = question.model, question.training, question.stack
     element = training.element_bytes
     tokens = columns.tokens(training.sequence_length)
@@ -200,8 +205,8 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
 
 
 def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> tuple[Array, Array]:
-    """(N, P) bytes that one block keeps under each recompute policy, and (N,) those of its MLP; `entered` is
-    the block's input."""
+    """Bytes that one block keeps under each recompute policy, (N, P), and bytes of its MLP, (N,); `entered`
+    are the bytes of the block's input."""
     stack = question.stack
     operators = job_operators(question.model, question.training.tuning)
     kept = [(one, one.share, _kept_bytes(question, one)) for one in operators]
@@ -213,7 +218,7 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
     twice = _second_output_bytes(question, columns)
 
     def without_outputs(held: Array, drops: Container[str | None]) -> Array:
-        """Bytes held if no operator keeps an input that is a dropped output."""
+        """Bytes `held`, less the kept inputs that are outputs of the operators in `drops`."""
         read = [
             (one.share, _kept_input_bytes(question, one)) for one in operators if one.reads_output_of in drops
         ]
@@ -245,7 +250,7 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
 
 
 def _kept_bytes(question: Question, operator: Operator) -> Amount:
-    """Bytes that an operator keeps for its backward pass."""
+    """Bytes of activations that one operator keeps for its backward pass."""
     element, stack, reads = question.training.element_bytes, question.stack, operator.reads
     place = reads.place
     match operator.kind:
@@ -274,7 +279,7 @@ def _kept_bytes(question: Question, operator: Operator) -> Amount:
 
 
 def _kept_input_bytes(question: Question, operator: Operator) -> Amount:
-    """Bytes of its input that an operator keeps."""
+    """Bytes of an operator's input that the operator keeps for its backward pass."""
     kept = _kept_bytes(question, operator)
     if operator.kind != "core":
         return kept
@@ -301,7 +306,8 @@ def _input_bytes(question: Question, operator: Operator) -> float:
 
 
 def _core_bytes(question: Question, core: Operator) -> Amount:
-    """Queries, keys, values and the core's output; an eager core has keys and values repeated to all query heads.
+    """Bytes that the attention core keeps, queries, keys, values and output; an eager core has keys and values
+    repeated to all query heads.
 
     Heads that are recomputed from latents are not kept, their latents are.
     """
@@ -317,7 +323,8 @@ def _core_bytes(question: Question, core: Operator) -> Amount:
 
 
 def _alternate_products(question: Question, operators: Sequence[Operator]) -> Iterator[tuple[float, Amount]]:
-    """Outputs of the first, third, … product, and of the attention core.
+    """Yield the bytes of the outputs of the first, third, … matrix product of a block, and of the attention
+    core.
 
     Of q, k, v, output, gate, up, down those are q, v, gate and down; with one up matrix the fifth product is
     that one.
@@ -330,7 +337,8 @@ def _alternate_products(question: Question, operators: Sequence[Operator]) -> It
 
 
 def _second_output_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes of the core's output where it is kept as the kernel made it and also as the next GEMM reads it.
+    """Bytes of a second copy of the attention core's output, (N,), if the next matrix product keeps the output
+    in another order than the kernel.
 
     cuDNN's kernel reads and writes either order, but Transformer Engine prefers FlashAttention on most GPUs.
     If heads are traded back for tokens (Ulysses), the two copies cover different parts on each rank.
@@ -347,8 +355,8 @@ def _second_output_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def _score_bytes(question: Question) -> Amount:
-    """Bytes inside the core: softmax output, dropout mask and its output (s × s per head), or a flash
-    kernel's log-sum-exp row, and picked tokens."""
+    """Bytes kept inside the attention core for its backward pass. These are the softmax output, dropout mask
+    and its output (s × s per head), or a flash kernel's log-sum-exp row, and picked tokens."""
     heads, training = question.model.num_heads, question.training
     crosses = question.model.stacks is not None
     if question.stack.attention not in STORES_SCORES:
@@ -362,9 +370,10 @@ def _score_bytes(question: Question) -> Amount:
 
 
 def boundary_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array, Array]:
-    """Bytes of stage boundaries, (N,) each: of every rank, additional ones (negative: fewer) of the rank with the first
-    stage, which sends no gradients back, and of the rank with the last stage, which sends no activations on and
-    receives no gradients.
+    """Bytes of tensors that pass between pipeline stages, as three arrays (N,). The first is for every rank,
+    the second what the rank with the first stage has in addition (negative: fewer), as it sends no gradients
+    back, the third the same for the rank with the last stage, which sends no activations on and receives no
+    gradients.
 
     Bytes of one buffer each way, or of the tensors that a stack retains over the step's microbatches.
 
@@ -399,8 +408,8 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, A
 
 
 def pending_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:
-    """(N,) bytes per microbatch of gradients that wait for weight products, in a block and in the head: the
-    outputs of all operators with parameters.
+    """Bytes per microbatch of output gradients that wait for weight-gradient products, in a block and in the
+    head, (N,) each. These are the gradients of the outputs of all operators with parameters.
 
     For a GPT block that is 3 + 4 widths of h inside the tensor-parallel region and 1 + 1 + 2 outside. If fp8
     keeps cast inputs of products, gradients wait as cast too (Transformer Engine's `WeightGradStore`).

@@ -31,7 +31,7 @@ processes, checkpoints and data."""
 
 
 def memory_limit(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes that the predicted peak of the allocator may reach under each layout.
+    """Bytes that the predicted peak of the allocator may reach on a device, for each layout, (N,).
 
     A cluster's own `memory_reserve`, a share of the device, replaces the part of drivers and allocator.
     """
@@ -44,7 +44,8 @@ def memory_limit(question: Question, columns: LayoutColumns) -> Array:
 
 
 def in_use(question: Question, columns: LayoutColumns, reserved: Array | float) -> Array:
-    """(N,) bytes that the driver reports when the allocator has reserved `reserved`."""
+    """Bytes of device memory that the driver reports as used when the allocator has reserved `reserved` bytes,
+    (N,)."""
     used: Array = reserved + context_bytes(question, columns)
     return used.clip(max=question.cluster.gpu.memory)
 
@@ -58,7 +59,8 @@ def fragmentation(question: Question) -> float:
 
 
 def context_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes outside the allocator: the driver's context with its kernels, and the buffers of each communicator."""
+    """Bytes of device memory outside the allocator, (N,), for the driver's context with its kernels and for
+    the buffers of each communicator."""
     if question.cluster.gpu.kind == "cpu":
         return np.zeros(len(columns))
     stack = question.stack
@@ -68,16 +70,16 @@ def context_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def communicators(columns: LayoutColumns) -> Ints:
-    """(N,) communicators of a rank along the mesh: one for each axis, two for a pipeline (one per
-    direction)."""
+    """Number of communicators that a rank creates along the mesh axes, (N,), one for each axis and two for a
+    pipeline (one per direction)."""
     degrees = (columns.tp, columns.cp, columns.replicas, columns.ep, columns.pp, columns.pp)
     count: Ints = np.sum([degree > 1 for degree in degrees], axis=0)
     return count
 
 
 def workspace_bytes(question: Question) -> float:
-    """Bytes of the matrix library's workspaces inside the allocator: one for the forward thread, one for the
-    backward thread, and a third if Transformer Engine calls the library itself."""
+    """Bytes of the matrix library's workspaces inside the allocator. There is one for the forward thread, one
+    for the backward thread, and a third if Transformer Engine calls the library itself."""
     gpu, stack = question.cluster.gpu, question.stack
     if gpu.kind == "cpu":
         return 0.0
@@ -86,7 +88,8 @@ def workspace_bytes(question: Question) -> float:
 
 
 def is_own_host(cluster: ClusterSpec) -> bool:
-    """Whether devices are CPUs: each copies within memory itself, and one of its threads updates."""
+    """Whether the devices are CPUs, so that host and device memory are the same. Each copies within memory
+    itself, and one of its threads updates."""
     return cluster.gpu.kind == "cpu"
 
 
@@ -96,5 +99,5 @@ def usable_host_memory(cluster: ClusterSpec) -> float:
 
 
 def usable_drive(cluster: ClusterSpec) -> float:
-    """Bytes of one host's drives available to states; 0 if it is not known to have any."""
+    """Bytes of one host's drives available to offloaded optimizer states; 0 if no drive is known."""
     return 0.0 if cluster.drive is None else USABLE * cluster.drive.capacity

@@ -43,7 +43,8 @@ _BLOCKWISE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBytes:
-    """Bytes per parameter of the rank's share of the model, each (N,)."""
+    """Bytes of weights, gradients and optimizer states on a rank per parameter of the rank's share of the
+    model, each (N,)."""
 
     weights: Array
     gradients: Array
@@ -71,13 +72,13 @@ class StateBytes:
 
     @property
     def total(self) -> Array:
-        """Bytes kept between steps, including gradients."""
+        """Bytes per parameter kept between steps, weights, gradients and optimizer states."""
         return self.weights + self.gradients + self.optimizer
 
 
 class DeviceShare(NamedTuple):
-    """Share of a parameter's states on the device: 1, or 0 for states that offload moves; (N,) or one
-    number."""
+    """Share of each kind of a parameter's states that stays on the device, 1, or 0 for states that offload
+    moves; (N,) or one number."""
 
     optimizer: Array | float = 1.0
     weights: Array | float = 1.0
@@ -97,8 +98,8 @@ def state_bytes(
     end: Part | None = None,
     on_device: DeviceShare = ALL_ON_DEVICE,
 ) -> StateBytes:
-    """Bytes of weights, gradients and optimizer states on the device, per parameter of one part of the model: routed
-    experts, an `end`, or all others.
+    """Bytes per parameter of weights, gradients and optimizer states on the device, for one part of the model
+    (routed experts, an `end`, or all others).
 
     They follow from the ZeRO stage of each layout; in fine-tuning they are per parameter of the model.
 
@@ -178,15 +179,15 @@ def moment_bytes(question: Question, part: Part = "block") -> float:
 
 
 def ends_apart(question: Question) -> bool:
-    """Whether a parameter of embedding and head has other states than one of a block."""
+    """Whether embedding and head have other optimizer states per parameter than the blocks."""
     training = question.training
     apart = training.tuning is not None or training.reference == "host"
     return apart or training.optimizer in ("adafactor", "muon")
 
 
 def _factored_bytes(question: Question, part: Part) -> float:
-    """Bytes of adafactor's mean squares per parameter: of the rows and columns of each matrix (in, out), in
-    fp32; other parameters are left out."""
+    """Bytes per parameter of adafactor's mean squares, in fp32, for the rows and columns of each matrix (in,
+    out); other parameters are left out."""
     model = question.model
     matrices = [(float(model.vocab_size), float(model.hidden_size))]
     if part not in ENDS:
@@ -198,14 +199,15 @@ def _factored_bytes(question: Question, part: Part) -> float:
 
 
 def updates_parameters(question: Question, columns: LayoutColumns, *, experts: bool) -> Bools:
-    """(N,) whether the update works on the parameters themselves, without a separate 16-bit copy."""
+    """Whether the optimizer updates the model's parameters themselves, without a separate 16-bit copy, (N,)."""
     ranks = columns.shards(experts=experts)
     sharded = _is_sharded(question, columns, ranks, experts)
     return (sharded & question.stack.fully_shard) | (not question.stack.master_weights)
 
 
 def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -> Array:
-    """(N,) temporary bytes of the update per parameter of the optimizer's shard; 0 with an fp32 accumulator.
+    """Temporary bytes of the optimizer update per parameter of the optimizer's shard, (N,); 0 with an fp32
+    accumulator.
 
     DeepSpeed's ZeRO-3 updates groups of `update_group` parameters of the shard.
     """
@@ -221,7 +223,7 @@ def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -
 
 
 def _is_sharded(question: Question, columns: LayoutColumns, ranks: Array | Ints, experts: bool) -> Bools:
-    """(N,) whether weights or gradients are sharded. `fully_shard` treats experts that only this rank holds
-    like other parameters, as a shard of all."""
+    """Whether weights or gradients are sharded over data-parallel ranks, (N,). `fully_shard` treats experts
+    that only this rank holds like other parameters, as a shard of all."""
     alone = (columns.replicas > 1) & experts & question.stack.fully_shard
     return (columns.zero >= 2) & ((ranks > 1) | alone)

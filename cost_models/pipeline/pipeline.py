@@ -37,7 +37,8 @@ from cost_models.specs.choices import Schedule
 
 
 def stacked_parts(term: Term, parts: Iterable[str], axis: int) -> Array:
-    """Parts of a term side by side along a new `axis`, by policy if one of them is; zero for those it lacks."""
+    """Values of the named parts of a term, stacked along a new `axis`; zero for absent parts, and by policy if
+    any part is."""
     policies = max(value.ndim for value in term.values()) > 1
     values = {part: value[:, None] if policies and value.ndim == 1 else value for part, value in term.items()}
     shape = np.broadcast_shapes(*(value.shape for value in values.values()))
@@ -46,10 +47,11 @@ def stacked_parts(term: Term, parts: Iterable[str], axis: int) -> Array:
 
 
 class RankMemory:
-    """Peaks of the ranks of a pipeline under any placement."""
+    """Computes the peak memory of each pipeline rank for any placement of the blocks."""
 
     def __init__(self, columns: Mapping[str, Array], table: ActionTable) -> None:
-        """`columns` are the memory coefficients, (·, Q) or (·, P, Q): one row, or one for each rank."""
+        """Store the memory coefficients `columns`, (·, Q) or (·, P, Q), with one row for all ranks or one for
+        each rank."""
         self._x = {
             name: np.broadcast_to(column, (table.pp, *column.shape[1:])) for name, column in columns.items()
         }
@@ -60,12 +62,12 @@ class RankMemory:
         self._pending_RKC = _stacked_moments(pending) if table.splits_backward else None
 
     def peaks(self, blocks_SP: Ints) -> Array:
-        """(..., R) bytes of each rank at its fullest moment."""
+        """Peak bytes of each pipeline rank over the step, (..., R)."""
         peak_R: Array = self.moments(blocks_SP).sum(axis=-1).max(axis=-1)
         return peak_R
 
     def breakdowns(self, blocks_SP: Ints) -> tuple[Breakdown, ...]:
-        """Parts of each rank's peak under one placement."""
+        """Peak memory of each pipeline rank by part, for one placement of the blocks."""
         moments_RKQ = self.moments(blocks_SP)
         fullest_R = moments_RKQ.sum(axis=-1).argmax(axis=-1)
         return tuple(
@@ -74,8 +76,8 @@ class RankMemory:
         )
 
     def moments(self, blocks_SP: Ints) -> Array:
-        """(..., R, K + 1, Q) bytes of each rank at the moments that can be its peak, the optimizer step
-        last."""
+        """Bytes of each pipeline rank at the moments of a step that can be the rank's peak, the optimizer step
+        last, (..., R, K + 1, Q)."""
         x = self._x
         blocks_RCP = blocks_SP[..., self._stages_RC, :].astype(np.float64)
         blocks_R1P = blocks_RCP.sum(axis=-2, keepdims=True)
@@ -95,8 +97,8 @@ class RankMemory:
         return np.concatenate([training_RKQ, update_R1Q], axis=-2)
 
     def _bytes_of_blocks(self, name: str, blocks_RKP: Array) -> Array:
-        """(..., R, K, Q) bytes of some blocks of each rank, from a coefficient that is equal for all blocks, or
-        by sort."""
+        """Bytes of each rank's blocks for coefficient `name`, which is equal for all blocks or given by sort,
+        (..., R, K, Q)."""
         each: Array = self._x[name]
         alike = each.ndim == 2
         size_RKQ: Array = (
@@ -105,27 +107,27 @@ class RankMemory:
         return size_RKQ
 
     def _static_bytes(self, blocks_R1P: Array) -> Array:
-        """(..., R, 1, Q) bytes that are always present."""
+        """Bytes that each rank holds throughout the step, (..., R, 1, Q)."""
         held_R1Q: Array = self._x["static"][:, None] + self._bytes_of_blocks("layer_static", blocks_R1P)
         held_R1Q[..., 0, :, :] += self._x["embedding_static"][0]
         held_R1Q[..., self._last, :, :] += self._x["head_static"][self._last]
         return held_R1Q
 
     def _add_end_activations(self, training_RKQ: Array) -> None:
-        """Add the bytes that embedding and head keep for live microbatches."""
+        """Add to `training_RKQ` the activation bytes that embedding and head keep for live microbatches."""
         x, last, live_RKC = self._x, self._last, self._live_RKC
         training_RKQ[..., 0, :, :] += live_RKC[0, :, :1] * x["embedding_activation"][0]
         training_RKQ[..., last, :, :] += live_RKC[last, :, -1:] * x["head_activation"][last]
 
     @property
     def most_live(self) -> Array:
-        """(R,) maximum live microbatches of a rank; one chunk a rank."""
+        """Maximum number of live microbatches of each rank, (R,), for schedules with one chunk a rank."""
         most_R: Array = self._live_RKC.max(axis=(1, 2))
         return most_R
 
     def besides_blocks(self, layers_R: Ints, policies: Sequence[int]) -> Array:
-        """(..., R) training bytes other than kept activations of blocks, if `policies` are in use; one chunk
-        a rank."""
+        """Bytes of each rank during training other than kept activations of blocks, if `policies` are in use,
+        (..., R); one chunk a rank."""
         used_RCP = np.zeros((len(self._live_RKC), 1, self._x["working"].shape[1]))
         used_RCP[..., policies] = 1.0
         held_R1Q = self._static_bytes(layers_R[..., None, None].astype(np.float64))
@@ -136,7 +138,7 @@ class RankMemory:
         return most_R
 
     def _working_bytes(self, blocks_RCP: Array) -> Array:
-        """(..., R, Q) bytes of the largest temporary set."""
+        """Bytes of the largest set of temporary tensors of each rank, (..., R, Q)."""
         used_RP: Bools = np.asarray(blocks_RCP.any(axis=-2))
         working_RQ = _largest_set(np.where(used_RP[..., None], self._x["working"], 0.0))
         last_Q, head_Q = working_RQ[..., self._last, :], self._x["head_moment"][self._last]
@@ -145,13 +147,14 @@ class RankMemory:
 
 
 def _largest_set(sets: Array) -> Array:
-    """(..., Q) the set with the largest total among (..., S, Q) sets."""
+    """Set with the largest total among S sets (..., S, Q), as (..., Q)."""
     most = sets.sum(axis=-1).argmax(axis=-1)[..., None, None]
     return np.take_along_axis(sets, most, axis=-2)[..., 0, :]
 
 
 def _stacked_moments(profiles: Sequence[Ints]) -> Array:
-    """(R, K, C) moments of all ranks; a rank with fewer repeats its last one."""
+    """Live microbatches at the peak candidates of all ranks in one array, (R, K, C); ranks with fewer moments
+    repeat the last one."""
     most = max(map(len, profiles))
     return np.stack(
         [np.concatenate([one, np.repeat(one[-1:], most - len(one), axis=0)]) for one in profiles]
@@ -165,7 +168,7 @@ Column = Callable[[str], Array]
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """A pipeline before placement; seconds and bytes."""
+    """Costs and schedule of a pipeline, from which the step time and memory of any placement of blocks follow."""
 
     costs: StageCosts
     """One row, or one for each pipeline rank."""
@@ -178,7 +181,7 @@ class Pipeline:
 
     @property
     def num_stages(self) -> int:
-        """Virtual stages."""
+        """Number of virtual stages."""
         return self.pp * self.vpp
 
     @property
@@ -188,14 +191,14 @@ class Pipeline:
 
     @cached_property
     def table(self) -> ActionTable:
-        """Actions of every rank, in order; shortened if microbatches are many."""
+        """Schedule table with the actions of every rank in order; shortened if microbatches are many."""
         return shortened_table(
             self.schedule, self.pp, self.vpp, self.microbatches, any_engine=self.any_engine
         )
 
     @cached_property
     def timeline(self) -> Timeline:
-        """The compiled action table."""
+        """Schedule table compiled for computing when each action ends."""
         return compile_timeline(self.table)
 
     @cached_property
@@ -209,25 +212,25 @@ class Pipeline:
         return stages_of_rank(self.schedule, self.pp, self.vpp).T
 
     def cost(self, name: str) -> float:
-        """Value of a column that is equal for the entire pipeline."""
+        """Value of a cost column that is equal on all ranks of the pipeline."""
         return float(getattr(self.costs, name)[0])
 
     def by_rank(self, name: str) -> Array:
-        """(R,) or (R, P) values of a column on each rank."""
+        """Values of a cost column on each rank, (R,) or (R, P)."""
         if name not in self._by_rank:
             column: Array = getattr(self.costs, name)
             self._by_rank[name] = np.broadcast_to(column, (self.pp, *column.shape[1:]))
         return self._by_rank[name]
 
     def by_stage(self, name: str) -> Array:
-        """(S,) or (S, P) values of a column on each virtual stage."""
+        """Values of a cost column on each virtual stage, (S,) or (S, P)."""
         if name not in self._by_stage:
             self._by_stage[name] = self.by_rank(name)[self.rank_of_stage]
         return self._by_stage[name]
 
     @cached_property
     def _by_rank(self) -> dict[str, Array]:
-        """Cache of columns by rank, as every placement reads the same ones."""
+        """Cache for `by_rank`, as every placement reads the same columns."""
         return {}
 
     @cached_property
@@ -235,21 +238,22 @@ class Pipeline:
         return {}
 
     def sum_by_rank(self, value_S: Array) -> Array:
-        """Sum over the chunks of each rank, in their order: (..., S) → (..., R)."""
+        """Sum of values of virtual stages over the chunks of each rank, in their order, (..., S) → (..., R)."""
         if value_S.ndim == 1:
             return np.bincount(self.rank_of_stage, weights=value_S, minlength=self.pp).astype(np.float64)
         return sum((value_S[..., chunk_R] for chunk_R in self.stage_of), start=np.zeros(self.pp))
 
     def forward(self, blocks_SP: Ints) -> Array:
-        """(..., S) seconds of one forward pass."""
+        """Seconds of one forward pass of one microbatch on each virtual stage, (..., S)."""
         return on_stages(self.by_stage, "forward", blocks_SP, "stage_forward")
 
     def backward(self, blocks_SP: Ints) -> Array:
-        """(..., S) seconds of one complete backward pass, with recomputation."""
+        """Seconds of one complete backward pass with recomputation on each virtual stage, (..., S)."""
         return on_stages(self.by_stage, "backward", blocks_SP, "stage_backward")
 
     def halves(self, blocks_SP: Ints) -> tuple[Array, Array]:
-        """(..., S) seconds of a backward pass and zero, or of its two halves if the schedule splits it."""
+        """Seconds of the input half and of the weight half of a backward pass on each virtual stage, (..., S);
+        if the schedule splits none, of the entire pass, and zero."""
         return self._halves(self.by_stage, self.backward(blocks_SP), blocks_SP)
 
     def _halves(self, column: Column, backward_S: Array, blocks_SP: Ints) -> tuple[Array, Array]:
@@ -259,29 +263,29 @@ class Pipeline:
         return backward_halves(backward_S, weight_S, column("stage_backward"), column("stage_weight"))
 
     def once_a_step(self, kind: Literal["sync", "optimizer"], blocks_SP: Ints) -> Array:
-        """(..., R) seconds of every rank's work once a step."""
+        """Seconds of gradient synchronisation or of the optimizer on each rank, once a step, (..., R)."""
         rank_R: Array = self.sum_by_rank(on_stages(self.by_stage, kind, blocks_SP))
         return rank_R + self.by_rank(f"rank_{kind}")
 
     def step_seconds(self, blocks_SP: Ints) -> Array:
-        """(...,) seconds of a step."""
+        """Seconds of a step for each placement, (...,)."""
         return self._step_seconds(self._seconds_of(blocks_SP), self.cost("p2p"), self.overhead)
 
     def step_of(self, blocks_SP: Ints) -> tuple[float, float, Array]:
-        """Seconds of a step for one placement, seconds if transfers between ranks took no time, and (R,) busy
-        seconds of each rank."""
+        """Step seconds of one placement, step seconds if transfers between ranks took no time, and busy
+        seconds of each rank, (R,)."""
         seconds, delays = self._seconds_of(blocks_SP), np.array([self.cost("p2p"), 0.0])
         both = np.broadcast_to(self._step_seconds(seconds, delays, self.overhead), delays.shape)
         return float(both[0]), float(both[1]), self._busy_seconds(seconds)
 
     def _seconds_of(self, blocks_SP: Ints) -> tuple[Array, ...]:
-        """(..., S) seconds of forward passes and of halves of backward passes, and (..., R) of the work once
-        a step."""
+        """Seconds of forward passes and both backward halves of each stage, (..., S), then of gradient
+        synchronisation and optimizer of each rank, (..., R)."""
         once_R = (self.once_a_step("sync", blocks_SP), self.once_a_step("optimizer", blocks_SP))
         return (self.forward(blocks_SP), *self.halves(blocks_SP), *once_R)
 
     def _step_seconds(self, seconds: Sequence[Array], delay: Delay, overhead: Delay) -> Array:
-        """(...,) seconds of a step from those of `_seconds_of`, for each placement."""
+        """Seconds of a step for each placement, (...,), from the seconds that `_seconds_of` returns."""
         forward_S, first_S, second_S, sync_R, optimizer_R = seconds
         if self.pp == 1:  # no rank to wait for
             ends_R = self.microbatches * (forward_S + first_S + second_S).sum(axis=-1, keepdims=True)
@@ -295,8 +299,8 @@ class Pipeline:
         batch, count = blocks_SP.ndim - 2, len(costs)
 
         def each(name: str) -> Array:
-            """(K, ..., 1) or (K, ..., 1, P) values of one column, to broadcast with stages or ranks of any
-            batch of placements."""
+            """Values of one cost column, (K, ..., 1) or (K, ..., 1, P), to broadcast with stages or ranks of
+            any batch of placements."""
             column: Array = getattr(costs, name)
             return column.reshape(count, *[1] * (batch + 1), *column.shape[1:])
 
@@ -311,7 +315,7 @@ class Pipeline:
         return self._step_seconds(seconds, each("p2p")[..., 0], each("step_overhead")[..., 0])
 
     def rank_seconds(self, blocks_SP: Ints) -> Array:
-        """(..., R) busy seconds of each rank in a step."""
+        """Seconds in a step during which each rank is busy, (..., R)."""
         return self._busy_seconds(self._seconds_of(blocks_SP))
 
     def _busy_seconds(self, seconds: Sequence[Array]) -> Array:
@@ -321,22 +325,22 @@ class Pipeline:
 
     @cached_property
     def overhead(self) -> float:
-        """Fixed seconds of a step: the slowest rank's."""
+        """Fixed seconds of a step, those of the slowest rank."""
         return float(self.costs.step_overhead.max())
 
     @cached_property
     def memory(self) -> RankMemory:
-        """Memory model of the ranks."""
+        """Memory model of the pipeline's ranks, for peaks of any placement."""
         columns = {name: getattr(self.costs, name)[..., None] for name in BYTES}
         return RankMemory(columns, self.table)
 
     def rank_bytes(self, blocks_SP: Ints) -> Array:
-        """(..., R) peak bytes of each rank, in training or in the optimizer step."""
+        """Peak bytes of each rank, in training or in the optimizer step, (..., R)."""
         return self.memory.peaks(blocks_SP)
 
 
 def on_stages(column: Column, kind: str, blocks_SP: Ints, stage: str | None = None) -> Array:
-    """(..., S) an affine coefficient of every stage with its blocks."""
+    """Values of an affine cost coefficient on every virtual stage, given the blocks of each stage, (..., S)."""
     layer, last = column(f"layer_{kind}"), column(f"head_{kind}")
     each_SP = layer if layer.ndim > last.ndim else layer[..., None]
     values: Array = (0.0 if stage is None else column(stage)) + (blocks_SP * each_SP).sum(axis=-1)

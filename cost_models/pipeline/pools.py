@@ -81,7 +81,7 @@ its ranks, with blocks by sort, or on several pools one for each rank, of mean b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolTerms:
-    """Coefficients of N layouts in each of K pools, and the transfers between ranks."""
+    """Cost coefficients of N layouts in each of K pools of GPUs, and the seconds of transfers between ranks."""
 
     priced: tuple[RankTerms, ...]
     """Coefficients in each pool, without transfers; all have the fixed step time of the slowest pool."""
@@ -98,7 +98,7 @@ class PoolTerms:
 
 
 def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
-    """Costs of N layouts, whose `pp` counts the ranks of all pools, in every pool.
+    """Cost coefficients in every pool for N layouts whose pipeline ranks (`pp`) lie in several pools.
 
     Raises:
         InputError: a GPU has no rate for the training precision.
@@ -128,7 +128,7 @@ def parts_in(question: Question, size: Size) -> tuple[Size, ...]:
 
 
 def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTerms]:
-    """Coefficients of each of several layouts, computed together."""
+    """Cost coefficients of the ranks of each of several layouts, computed together."""
     if not layouts:
         return []
     columns, rows = LayoutColumns.of(layouts), range(len(layouts))
@@ -143,7 +143,7 @@ def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTer
 
 
 def costs_of_ranks(question: Question, layout: Layout) -> StageCosts:
-    """Costs of one layout: one row, or in several pools one for each of its ranks."""
+    """Stage costs of one layout, as one row, or in several pools one row for each rank."""
     if not question.has_pools:
         return stage_costs(question, LayoutColumns.of([layout]))
     (terms,) = terms_of_each(question, [layout])
@@ -151,12 +151,13 @@ def costs_of_ranks(question: Question, layout: Layout) -> StageCosts:
 
 
 def pools_of(question: Question, layout: Layout) -> Ints:
-    """(R,) pool of each rank of a layout that names them."""
+    """Index of the pool of each pipeline rank, (R,), for a layout that names the pools."""
     return np.array([question.names.index(name) for name in layout.pools])
 
 
 def with_pools(question: Question, layout: Layout) -> Layout:
-    """The layout with the pool of each rank; by default the ranks fill the pools in the cluster's order.
+    """The layout with the pool of each pipeline rank added; by default the ranks fill the pools in the
+    cluster's order.
 
     Raises:
         InputError: the ranks do not fill the pools.
@@ -171,13 +172,13 @@ def with_pools(question: Question, layout: Layout) -> Layout:
 
 
 def _named(question: Question, counts: Iterable[int]) -> tuple[str, ...]:
-    """Name of each pool, repeated by its count."""
+    """Names of the pools, each repeated by its count."""
     return tuple(name for name, count in zip(question.names, counts, strict=True) for _ in range(count))
 
 
 def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> RankTerms:
-    """Coefficients of layouts with R ranks, rank r in pool `pool_R[r]`: n · R rows, a layout's ranks
-    together.
+    """Cost coefficients of the ranks of n layouts with R ranks each, as n · R rows, where rank r lies in pool
+    `pool_R[r]` and a layout's ranks are together.
 
     The second value is the maximum peak of each rank's device.
     """
@@ -195,7 +196,8 @@ def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> RankTerms:
 
 
 def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
-    """Costs of the ranks: `rank_terms` summed over parts."""
+    """Stage costs of the ranks of layouts over several pools, the coefficients of `rank_terms` summed over
+    parts."""
     columns = {name: _on_ranks([getattr(one, name)[rows] for one in terms.costs], pool_R) for name in COLUMNS}
     for name, (seconds_Rn, slowdown_Rn) in _transfer_terms(terms, rows, pool_R).items():
         columns[name] = columns[name] + (seconds_Rn * (1 + slowdown_Rn)).T.reshape(-1)
@@ -203,7 +205,8 @@ def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
 
 
 def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tuple[Array, Array]]:
-    """Coefficient → (R, n) seconds of its transfers, and (R, n) their relative slowdown by stragglers."""
+    """Transfers of each rank by coefficient name, as their seconds, (R, n), and their relative slowdown by
+    stragglers, (R, n)."""
     ranks, waits_n = len(pool_R), terms.blocking[rows]
 
     def between(seconds: Array, here: Ints, there: Ints) -> tuple[Array, Array]:
@@ -227,7 +230,8 @@ def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tup
 
 
 def _as_large_as_all(pool: Question, question: Question) -> Question:
-    """Question of a pool with as many nodes as all pools together, so that the degrees of a layout fit.
+    """Question of one pool enlarged to as many nodes as all pools together, so that the degrees of a layout
+    fit.
 
     Groups of one rank stay as they are: each lies inside the pool, under its own leaf switches.
     """
@@ -247,7 +251,7 @@ def _as_large_as_all(pool: Question, question: Question) -> Question:
 
 
 def _without_transfers(terms: Terms, pool: Question, columns: LayoutColumns) -> Terms:
-    """Terms without transfers to neighbours."""
+    """Cost terms with the seconds of transfers to neighbouring pipeline ranks set to zero."""
     slowdown = jitter_share(pool, columns)
 
     def without_pp(term: Term) -> Term:
@@ -259,7 +263,8 @@ def _without_transfers(terms: Terms, pool: Question, columns: LayoutColumns) -> 
 
 
 def _transfers(question: Question, enlarged: list[Question], columns: LayoutColumns) -> tuple[Array, Array]:
-    """(K, K, N) seconds of a stage boundary, and (K, K, N) seconds of a tied matrix."""
+    """Seconds to send a stage boundary between two pools, and to add the gradients of a tied matrix, both (K,
+    K, N)."""
     count = len(enlarged)
     boundary, tied = np.zeros((2, count, count, len(columns)))
     ranks = parts_in(question, columns.tp * columns.replicas)
@@ -276,7 +281,7 @@ def _transfers(question: Question, enlarged: list[Question], columns: LayoutColu
 
 
 def _end_of_link(pool: Question, link: LinkSpec, columns: LayoutColumns) -> tuple[Question, AxisGroups]:
-    """A pool's question and groups, with pipeline neighbours at the other end of a link to another pool.
+    """Question and groups of a pool whose pipeline neighbours are at the other end of a link to another pool.
 
     Measured transfers are of the pool's own network, so they are not used for that link.
     """
@@ -288,7 +293,8 @@ def _end_of_link(pool: Question, link: LinkSpec, columns: LayoutColumns) -> tupl
 
 
 def _on_ranks(values: list[Array], pool_R: Ints) -> Array:
-    """Values on n · R rows from each pool's (n,) or (n, P)."""
+    """Values of one coefficient for the ranks of n layouts, n · R rows, from the values of each pool, (n,) or
+    (n, P)."""
     value_nR = np.stack(values, axis=1)[:, pool_R]
     return value_nR.reshape(-1, *value_nR.shape[2:])
 
@@ -304,8 +310,8 @@ ONCE_A_STEP = (
 
 
 def replica_terms(question: Question, columns: LayoutColumns) -> list[RankTerms]:
-    """Costs of N layouts with replicas in every pool. Work once a step takes as long in every pool as in the
-    slowest.
+    """Cost coefficients and memory limits in each pool for N layouts whose replicas lie within one pool each.
+    Work once a step takes as long in every pool as in the slowest.
 
     Raises:
         InputError: a GPU has no rate for the training precision.
@@ -317,18 +323,18 @@ def replica_terms(question: Question, columns: LayoutColumns) -> list[RankTerms]
 
 
 def in_pools(question: Question, layout: Layout) -> Layout:
-    """Layout whose replicas fill the pools, in the cluster's order."""
+    """The layout with as many replicas in each pool as fit, in the cluster's order."""
     pools = _named(question, parts_in(question, layout.tp * layout.cp * layout.pp))
     return layout.model_copy(update={"replicas": pools, "dp": len(pools)})
 
 
 def fewest_microbatches(layout: Layout) -> int:
-    """Minimum microbatches of a replica with which its plain schedule can run."""
+    """Minimum microbatches that a replica needs to run the layout's plain schedule."""
     return 1 if layout.schedule in QUEUES else layout.pp
 
 
 def require_full_pools(question: Question, layout: Layout) -> None:
-    """Check that replicas fill the pools and each has enough microbatches.
+    """Raise InputError unless the replicas fill the pools and each gets enough microbatches.
 
     Raises:
         InputError: they do not, or there are too few microbatches for all.
@@ -349,12 +355,12 @@ def require_full_pools(question: Question, layout: Layout) -> None:
 
 
 def counted_replicas(question: Question, layout: Layout) -> tuple[int, ...]:
-    """Replicas that the layout puts in each pool."""
+    """Number of replicas that the layout puts in each pool."""
     return tuple(layout.replicas.count(name) for name in question.names)
 
 
 def among_replicas(pool: Question, question: Question) -> Question:
-    """A pool's question in which the other pools' GPUs are behind the link between pools.
+    """Question of one pool in which the GPUs of other pools lie behind the link between pools.
 
     Collectives measured between its nodes are not used for that link.
     """
@@ -384,25 +390,25 @@ def among_replicas(pool: Question, question: Question) -> Question:
 
 
 def with_microbatches(question: Question, layout: Layout, microbatches: int) -> Question:
-    """Question whose global batch gives every replica of a layout `microbatches`."""
+    """The question with the global batch that gives every replica of a layout `microbatches`."""
     batch = microbatches * layout.mbs * layout.dp
     return question.updated("training", global_batch=batch)
 
 
 def replica_memory(question: Question, pool: int, layout: Layout, microbatches: int) -> Terms:
-    """Memory terms of a replica in one pool that takes this number of microbatches."""
+    """Memory terms of a replica in pool number `pool` that runs `microbatches` a step."""
     inside = among_replicas(question.pools[pool], question)
     return memory_terms(with_microbatches(inside, layout, microbatches), LayoutColumns.of([layout]))
 
 
 def _slower(between: LinkSpec, inside: LinkSpec) -> LinkSpec:
-    """Link between pools, limited by the bandwidth of a pool's own network."""
+    """Link between pools with the bandwidth capped by that of a pool's inner network."""
     least = min(between.bandwidth, inside.bandwidth)
     return between.model_copy(update={"bandwidth": least})
 
 
 def _longest(terms: Sequence[Term]) -> Term:
-    """Longest of K terms, layout by layout."""
+    """For each layout, the term with the largest total among K terms."""
     which_N = np.stack([sum_of_parts(term) for term in terms]).argmax(axis=0)
     return join_terms(terms, lambda values: np.choose(which_N, values))
 
@@ -410,7 +416,7 @@ def _longest(terms: Sequence[Term]) -> Term:
 def shares(
     question: Question, layout: Layout, pipelines: Sequence[Pipeline], blocks_SP: Ints
 ) -> tuple[tuple[int, ...], ...]:
-    """Microbatches of each replica, for each pool, so that the slowest ends as early as possible."""
+    """Microbatches of each replica in each pool, divided so that the slowest replica ends as early as possible."""
 
     def finish(pipeline: Pipeline, microbatches: int) -> float:
         return float(replace(pipeline, microbatches=microbatches).step_seconds(blocks_SP))
@@ -456,7 +462,8 @@ def shared(
 
 
 def _guess(ends: Sequence[Finish], replicas: Sequence[int], microbatches: int, least: int) -> list[int]:
-    """Initial microbatches of each pool: as if every microbatch took as long as the last of the mean number."""
+    """Initial microbatches of a replica in each pool, as if every microbatch took as long as the last of the
+    mean number."""
     mean = max(least, microbatches // sum(replicas))
     rates = [1 / max(1e-12, end(mean + 1) - end(mean)) for end in ends]
     starts = [end(mean) - mean / rate for end, rate in zip(ends, rates, strict=True)]

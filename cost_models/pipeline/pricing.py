@@ -92,7 +92,7 @@ _PARTS = (*TIME_PARTS, *HIDDEN_PARTS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedLayout:
-    """A layout with all blocks placed, and its schedule's table."""
+    """A layout with the number of blocks on each stage, and the table of its schedule's actions."""
 
     layout: Layout
     blocks: Ints
@@ -102,7 +102,7 @@ class PlacedLayout:
     any_engine: bool
 
     def pipeline(self, costs: StageCosts) -> Pipeline:
-        """Pipeline with the costs of its ranks: one row, or one for each rank."""
+        """Pipeline of this layout with given stage costs, one row for all ranks or one for each rank."""
         return Pipeline(
             costs=costs,
             pp=self.layout.pp,
@@ -114,7 +114,8 @@ class PlacedLayout:
 
 
 def place_layout(layout: Layout, question: Question) -> PlacedLayout:
-    """Placed layout with its action table; blocks are spread evenly where the layout does not place them.
+    """The layout with blocks on every stage and the schedule's action table; blocks are spread evenly where
+    the layout does not place them.
 
     On a cluster of several pools the ranks fill these in the cluster's order unless the layout names them.
 
@@ -147,7 +148,7 @@ def place_layout(layout: Layout, question: Question) -> PlacedLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class PricedRanks:
-    """A placed layout with the coefficients of its ranks."""
+    """A placed layout with the cost coefficients of its pipeline ranks."""
 
     placed: PlacedLayout
     pipeline: Pipeline
@@ -159,7 +160,7 @@ class PricedRanks:
 
     @cached_property
     def seconds(self) -> dict[str, Array]:
-        """Part → (R,) seconds that each rank spends on it in a step.
+        """Seconds in a step that each rank spends on each part, as part name → (R,).
 
         Transfers between stages that block nobody, and waiting for them, belong to no rank and are left out.
         """
@@ -167,15 +168,16 @@ class PricedRanks:
         row_of_stage = pipeline.rank_of_stage % len(pipeline.costs)
 
         def on_rows(name: str) -> Array:
-            """(Q, ·) parts of a coefficient; (Q, ·, P) if it differs by policy."""
+            """Parts of a coefficient by row of costs, (Q, ·), or (Q, ·, P) if the coefficient differs by
+            policy."""
             return stacked_parts(self.terms[name], _PARTS, axis=0)
 
         def column(name: str) -> Array:
-            """(Q, S) or (Q, S, P) parts of a coefficient on every stage."""
+            """Parts of a coefficient on every virtual stage, (Q, S) or (Q, S, P)."""
             return on_rows(name)[:, row_of_stage]
 
         def on_ranks(kind: str, stage: str | None = None) -> Array:
-            """(Q, R) an affine coefficient summed over each rank's blocks."""
+            """Parts of an affine coefficient summed over the blocks of each rank, (Q, R)."""
             return pipeline.sum_by_rank(on_stages(column, kind, blocks_SP, stage))
 
         compute = on_ranks("forward", "stage_forward") + on_ranks("backward", "stage_backward")
@@ -186,13 +188,13 @@ class PricedRanks:
         return dict(zip(_PARTS, seconds_QR, strict=True))
 
     def memory(self) -> tuple[Breakdown, ...]:
-        """Parts of each rank's peak, at the fullest moment of the step."""
+        """Peak memory of each rank by part, at the rank's fullest moment of the step."""
         columns = {name: stacked_parts(self.terms[name], MEMORY_PARTS, axis=-1) for name in BYTES}
         return RankMemory(columns, self.pipeline.table).breakdowns(self.placed.blocks)
 
 
 def price_ranks(question: Question, layout: Layout) -> PricedRanks:
-    """A placed layout with the costs of its ranks.
+    """The layout with its blocks placed and the cost coefficients of its ranks.
 
     Raises:
         InputError: the layout cannot be placed or scheduled, or its replicas do not fill the pools.
@@ -202,7 +204,8 @@ def price_ranks(question: Question, layout: Layout) -> PricedRanks:
 
 
 def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[PricedRanks]:
-    """Placed and priced ranks of several layouts, whose coefficients are computed together; of equal ones once.
+    """Several layouts with placed blocks and cost coefficients of their ranks, computed together; once for
+    equal layouts.
 
     Raises:
         InputError: as for `price_ranks`, of any of the layouts.
@@ -216,7 +219,7 @@ def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[P
 
 
 def _price_replicas(question: Question, layout: Layout) -> PricedRanks:
-    """Priced ranks of the slowest pool, with the replicas of every pool.
+    """Cost coefficients of the ranks of the slowest pool, with the replicas of every pool.
 
     Raises:
         InputError: the replicas do not fill the pools, or there are too few microbatches for all.
@@ -262,7 +265,7 @@ class PredictedSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassSpans:
-    """(R, A) start and end of every action of a table, in seconds."""
+    """Start and end seconds of every action of a schedule table, (R, A) each."""
 
     table: ActionTable
     start: Array
@@ -270,7 +273,7 @@ class PassSpans:
 
 
 def pass_spans(question: Question, layout: Layout) -> PassSpans:
-    """Start and end of every pass of a placed layout.
+    """Start and end seconds of every forward and backward pass of a layout.
 
     Raises:
         InputError: the layout cannot be placed or scheduled.
@@ -290,7 +293,8 @@ def _pass_spans(ranks: PricedRanks) -> PassSpans:
 
 
 def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, ...]:
-    """Spans of the entire step, rank by rank in order of time, without spans of zero length.
+    """All actions of a step with start and end seconds, rank by rank in order of time, without those of zero
+    length.
 
     Raises:
         InputError: the layout cannot be placed or scheduled.
@@ -329,7 +333,7 @@ _WORTH_NAMING = 0.05
 
 
 def estimate(question: Question, layout: Layout) -> Estimate:
-    """Step time, MFU (over the peaks of all pools) and memory of one layout for one question.
+    """Predicted step time, MFU (over the peaks of all pools) and memory of one layout for one question.
 
     Raises:
         InputError: the layout cannot be placed or scheduled, or its ranks are not those of the pools.
@@ -338,7 +342,7 @@ def estimate(question: Question, layout: Layout) -> Estimate:
 
 
 def estimate_each(question: Question, layouts: Sequence[Layout]) -> list[Estimate]:
-    """Estimates of several layouts, priced together; equal layouts are priced once.
+    """Predicted step time and memory of several layouts, priced together; equal layouts are priced once.
 
     Raises:
         InputError: as for `estimate`, of any of the layouts.
@@ -390,7 +394,7 @@ def _estimate_of(question: Question, ranks: PricedRanks) -> Estimate:
 
 
 def trust_of(question: Question) -> Trust:
-    """Trust in a prediction, from the error that the hardware profile has shown."""
+    """Reliability of a prediction, from the error that the hardware profile has shown."""
     hardware = question.hardware
     stack = question.stack
     pairs = ((hardware.gpu, {question.cluster.gpu.name}), (hardware.stack, {stack.name, stack.family}))
@@ -420,14 +424,14 @@ def trust_of(question: Question) -> Trust:
 
 
 def bound_by(parts: Breakdown) -> str:
-    """Largest part other than compute, if it is large enough; else `compute`."""
+    """Name of the largest part of the step other than compute, if it is large enough; else `compute`."""
     others = [(seconds, name) for name, seconds in parts if name != "compute"]
     seconds, name = max(others)
     return name if seconds >= _WORTH_NAMING * parts.total else "compute"
 
 
 def scenarios_of(question: Question) -> tuple[Question, ...]:
-    """Questions with each scenario's constants, for a question with a risk; empty without risk or
+    """One question with each scenario's hardware constants, for a question with a risk; empty without risk or
     scenarios."""
     scenarios = question.hardware.scenarios
     if scenarios is None or question.risk == "none" or question.has_pools:
@@ -442,7 +446,8 @@ def scenarios_of(question: Question) -> tuple[Question, ...]:
 
 
 def costs_under_scenarios(question: Question, columns: LayoutColumns) -> StageCosts | None:
-    """Seconds of one layout, a row for each scenario; None if its profile has none, or over several pools."""
+    """Stage seconds of one layout with a row for each scenario of hardware constants; None if the profile has
+    none, or over several pools."""
     hardware, scenarios = question.hardware, question.hardware.scenarios
     if scenarios is None or question.has_pools:
         return None
@@ -452,8 +457,8 @@ def costs_under_scenarios(question: Question, columns: LayoutColumns) -> StageCo
 
 
 def seconds_under_scenarios(question: Question, layout: Layout) -> Array | None:
-    """(K,) step seconds under the scenarios of the question's profile; None if it has none, or over several
-    pools."""
+    """Step seconds under each scenario of the question's hardware profile, (K,); None if the profile has none,
+    or over several pools."""
     costs = costs_under_scenarios(question, LayoutColumns.of([layout]))
     if costs is None:
         return None
@@ -462,13 +467,14 @@ def seconds_under_scenarios(question: Question, layout: Layout) -> Array | None:
 
 
 def weighed_seconds(question: Question, layout: Layout) -> float | None:
-    """Mean step over scenarios by the question's risk, seconds; None without risk or scenarios."""
+    """Mean step seconds over the scenarios that the question's risk counts; None without risk or scenarios."""
     steps_K = None if question.risk == "none" else seconds_under_scenarios(question, layout)
     return None if steps_K is None else float(weigh(steps_K, question.risk))
 
 
 def step_deviation(question: Question, layout: Layout, seconds: float) -> float | None:
-    """Standard deviation of the logarithm of a step time around the predicted one; None without scenarios.
+    """Standard deviation of the logarithm of the true step time around the predicted one; None without
+    scenarios.
 
     Scenarios of the constants, what no constant explains, and for every axis, GPU or stack of the question that no run
     of the profile had, an error as large as one axis brings to the ratio of two times (`cost_models.estimate`).
@@ -488,7 +494,8 @@ _FARTHEST = 50.0
 def step_interval(
     question: Question, layout: Layout, seconds: float, share: float
 ) -> tuple[float, float] | None:
-    """Interval of step seconds that holds a share of all cases, around the prediction; None without scenarios."""
+    """Lower and upper step seconds between which a `share` of all cases lies, around the prediction; None
+    without scenarios."""
     deviation = step_deviation(question, layout, seconds)
     scenarios = question.hardware.scenarios
     if deviation is None or scenarios is None:
@@ -499,7 +506,8 @@ def step_interval(
 
 
 def weighed_costs(question: Question, columns: LayoutColumns) -> StageCosts:
-    """Costs of N layouts, at the mean over scenarios if the question has a risk; bytes are the same in all.
+    """Stage costs of N layouts, with seconds averaged over scenarios if the question has a risk; bytes are the
+    same in all.
 
     Raises:
         InputError: the GPU has no rate for the training precision.
@@ -520,7 +528,7 @@ def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: Layout
     count = max(1, int(counted_KN[:, :1].sum()))
 
     def mean(of_each: Sequence[Array]) -> Array:
-        """Mean over the scenarios that count."""
+        """Mean over the scenarios that the question's risk counts."""
         total = np.zeros_like(of_each[0])
         for value, counted in zip(of_each, counted_KN, strict=True):
             total += value * (counted if value.ndim == 1 else counted[:, None])
@@ -536,7 +544,7 @@ def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: Layout
 
 
 def _work_seconds(costs: StageCosts, m: Ints, layers: int, pp: Ints) -> Array:
-    """(N,) seconds of a rank's share of the work, without waiting, by which scenarios are ordered."""
+    """Seconds of a rank's average share of the work, without waiting, by which scenarios are ordered, (N,)."""
     block = costs.layer_forward + costs.layer_backward[:, 0]
     ends = costs.embedding_forward + costs.embedding_backward + costs.head_forward + costs.head_backward
     stage = costs.stage_forward + costs.stage_backward
@@ -547,7 +555,7 @@ def _work_seconds(costs: StageCosts, m: Ints, layers: int, pp: Ints) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossPart:
-    """Loss of a model on one rank."""
+    """Time and memory of the loss computation on the rank with the last stage."""
 
     seconds: float
     """Seconds of a microbatch, forward and backward."""
@@ -558,7 +566,7 @@ class LossPart:
 
 
 def loss_part(question: Question, layout: Layout) -> LossPart | None:
-    """Seconds and bytes of the loss on the last stage; None over several pools of GPUs."""
+    """Seconds and bytes of the loss computation on the last stage; None over several pools of GPUs."""
     if question.has_pools:
         return None
     columns = LayoutColumns.of([layout])
@@ -573,7 +581,8 @@ def loss_part(question: Question, layout: Layout) -> LossPart | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkUse:
-    """Traffic of an axis over the links of one level in a step, on the pipeline rank that sends most."""
+    """Traffic of one parallel axis over the links of one network level in a step, on the pipeline rank that
+    sends most."""
 
     level: Level
     axis: str
@@ -585,7 +594,8 @@ class LinkUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """Axes of a layout that cross the farthest links of a network of several levels, and axes that do not."""
+    """Parallel axes of a layout whose traffic crosses the farthest links of a network of several levels, and
+    axes that stay inside."""
 
     level: Level
     inside: str
@@ -597,15 +607,16 @@ class Crossing:
 
 
 def link_use(question: Question, estimate: Estimate) -> tuple[LinkUse, ...]:
-    """Traffic of every axis on every level, from the inside out; `question` is of one kind of GPU."""
+    """Traffic of every parallel axis on every network level, innermost level first; `question` is of one kind
+    of GPU."""
     return tuple(
         one for at in range(len(levels_of(question.cluster))) for one in _level_use(question, estimate, at)
     )
 
 
 def crossing(question: Question, estimate: Estimate) -> Crossing | None:
-    """Traffic over the farthest links; None if one network joins all nodes, or the GPUs are of several
-    kinds."""
+    """Traffic of the parallel axes over the farthest links; None if one network joins all nodes, or the GPUs
+    are of several kinds."""
     if question.has_pools:
         return None
     levels = used_levels(question.cluster)
@@ -624,7 +635,7 @@ def crossing(question: Question, estimate: Estimate) -> Crossing | None:
 
 
 def _level_use(question: Question, estimate: Estimate, at: int) -> tuple[LinkUse, ...]:
-    """Traffic of the axes that use the links of one level."""
+    """Traffic of the parallel axes that use the links of network level `at`."""
     level, layout = levels_of(question.cluster)[at], estimate.layout
     # question in which only this level's links take time, and only for their bytes
     update = {"link_efficiency": 1.0, "network_efficiency": 1.0, "collective_seconds": 0.0, "collectives": ()}

@@ -108,7 +108,7 @@ _ADDED = (*_OF_PASSES, *MEMORY_PARTS, *_OF_A_STEP)
 
 
 def sum_of_parts(term: Term) -> Array:
-    """Sum of the parts of a term, seconds or bytes, without hidden parts."""
+    """Sum of the parts of a term, seconds or bytes, leaving out hidden (overlapped) parts."""
     return sum((term[part] for part in _ADDED if part in term), start=np.zeros(1))
 
 
@@ -122,7 +122,8 @@ def sum_terms(own: Term, *others: Term, times: int = 1) -> Term:
 
 
 def jitter_share(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) what stragglers and noise add, as a share: so much for each doubling of the nodes that a layout occupies.
+    """Relative slowdown by stragglers and noise, `jitter_per_doubling * log2(nodes)` for the nodes that a
+    layout occupies, (N,).
 
     On a CPU also by other work on its cores, and by the turns that more processes than cores take. Rates are
     measured in a process's own time, which does not pass while another has its core.
@@ -140,14 +141,14 @@ def jitter_share(question: Question, columns: LayoutColumns) -> Array:
 
 
 def with_jitter(term: Term, slowdown: Array) -> Term:
-    """The term with the seconds of stragglers and noise, in proportion to its total."""
+    """The term with a part `jitter` for stragglers and noise, `slowdown` times the term's total."""
     seconds = sum_of_parts(term)
     return {**term, "jitter": term.get("jitter", 0.0) + (seconds.T * slowdown).T}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """Parallel groups, and data-parallel seconds of each module."""
+    """Process groups of each axis, and seconds of data-parallel communication of each module."""
 
     groups: MeshGroups
     block: DataSeconds
@@ -160,7 +161,7 @@ class Links:
 
 @dataclass(frozen=True)
 class Pieces:
-    """Parts of the time coefficients of N layouts, each computed on first use."""
+    """Building blocks of the time coefficients of N layouts, each computed on first use."""
 
     question: Question
     columns: LayoutColumns
@@ -169,7 +170,7 @@ class Pieces:
 
     @cached_property
     def launches(self) -> Array:
-        """(N,) seconds to launch a block once."""
+        """Host seconds to launch the kernels of a block once, (N,)."""
         columns, profile = self.columns, self.question.hardware
         model, stack = self.question.model, self.question.stack
         split = np.where(columns.tp > 1, profile.tensor_parallel_host_seconds, 0.0)
@@ -187,23 +188,23 @@ class Pieces:
 
     @cached_property
     def device(self) -> Device:
-        """Device in the training precision."""
+        """Rates of the GPU in the training precision."""
         return device_of(self.question)
 
     @cached_property
     def links(self) -> Links:
-        """Groups and data-parallel seconds, which do not depend on the microbatch."""
+        """Process groups and seconds of data-parallel communication, which do not depend on the microbatch."""
         names = ("tp", "cp", "pp", "dp", "ep", "etp", "shard", "zero", "order")
         return over_distinct(self.columns, names, lambda rows: _links_of(replace(self, columns=rows)))
 
     @cached_property
     def block(self) -> BlockSeconds:
-        """Compute of a block."""
+        """Compute seconds of a block."""
         return block_seconds(self.question, self.columns, self.device, data_parallel=self.data_parallel)
 
     def straggler_wait(self, core: Array) -> Term:
-        """Wait for the rank with most attention, (N,) or (N, P) seconds, behind `core` seconds of a block; no term
-        where sequences are alike."""
+        """Seconds of waiting for the rank with most attention work, (N,) or (N, P), if attention takes `core`
+        seconds; an empty term if all sequences are alike."""
         return {} if self.question.training.lengths is None else {"jitter": (core.T * self._waiting).T}
 
     @cached_property
@@ -212,44 +213,44 @@ class Pieces:
 
     @cached_property
     def ends(self) -> EndSeconds:
-        """Compute of embedding and head."""
+        """Compute seconds of embedding and head."""
         return end_seconds(self.question, self.columns, device_of(self.question, wide=True))
 
     @cached_property
     def tensor(self) -> TensorSeconds:
-        """Communication of tensor ranks."""
+        """Seconds of tensor-parallel communication."""
         return tensor_seconds(self.question, self.columns, self.links.groups.tp)
 
     @cached_property
     def context(self) -> ContextSeconds:
-        """Communication of context ranks."""
+        """Seconds of context-parallel communication."""
         kernels = self.block.core_forward, self.block.core_backward
         return context_seconds(self.question, self.columns, self.links.groups.cp, *kernels)
 
     @cached_property
     def experts(self) -> Array:
-        """(N,) seconds to exchange tokens with experts, in one pass of one block."""
+        """Seconds to exchange tokens with experts in one pass of one block, (N,)."""
         return expert_seconds(self.question, self.columns, self.links.groups)
 
     @cached_property
     def counts(self) -> Parameters:
-        """Parameters of a rank."""
+        """Numbers of parameters that a rank holds of each module."""
         x = self.columns
         return parameters(self.question.model, x.tp, ep=x.ep, etp=x.etp)
 
     @cached_property
     def head_parameters(self) -> Array:
-        """(N,) parameters of the head on a rank that holds it."""
+        """Number of parameters of the head on a rank that holds the head, (N,)."""
         return head_parameters(self.question, self.columns, self.counts)
 
     @property
     def none(self) -> Array:
-        """(N,) zeros."""
+        """Zeros for N layouts, (N,)."""
         return np.zeros(len(self.columns))
 
     @cached_property
     def exposed_experts(self) -> Array:
-        """(N,) seconds by which the exchange with experts lengthens one pass of a block.
+        """Seconds by which the exchange with experts lengthens one pass of a block, (N,).
 
         It overlaps the compute of another microbatch, forward with backward and vice versa, so both exchanges
         of a block are hidden by both its passes. Overlap slows compute down as usual.
@@ -260,30 +261,30 @@ class Pieces:
 
     @property
     def hidden_experts(self) -> Array:
-        """(N,) hidden seconds of the exchange with experts."""
+        """Seconds of the exchange with experts that overlap compute, (N,)."""
         return np.maximum(0.0, self.experts - self.exposed_experts)
 
     @cached_property
     def exposed_regather(self) -> Array:
-        """(N,) exposed seconds of a block's backward pass for gathering inputs again, hidden by products for
-        input gradients."""
+        """Exposed seconds of a block's backward pass for gathering inputs again, behind products for input
+        gradients, (N,)."""
         half = self.block.matrices_backward / 2
         return exposed_seconds(self.tensor.block_regather, half, self.question.hardware)
 
     @cached_property
     def exposed_sums(self) -> Array:
-        """(N,) exposed seconds for summing input gradients, hidden by products for the same matrices' weight
-        gradients."""
+        """Exposed seconds for summing input gradients, behind products for the same matrices' weight
+        gradients, (N,)."""
         return exposed_seconds(self.tensor.block_summed, self.block.column_weight, self.question.hardware)
 
     @cached_property
     def forward_window(self) -> Array:
-        """(N,) seconds of a block's forward pass that can hide data-parallel communication."""
+        """Seconds of a block's forward pass that can hide data-parallel communication, (N,)."""
         return self.block.forward + self.context.forward
 
     @cached_property
     def backward_window(self) -> Array:
-        """(N,) seconds of a block's backward pass that can hide data-parallel communication.
+        """Seconds of a block's backward pass that can hide data-parallel communication, (N,).
 
         Communication that is already hidden takes nothing from others, but they continue while the pass waits
         for it, so no device is slower for computing faster.
@@ -322,8 +323,8 @@ def _links_of(pieces: Pieces) -> Links:
 
 
 def head_parameters(question: Question, columns: LayoutColumns, counts: Parameters) -> Array:
-    """(N,) parameters of final norm and output matrix on the last stage; a tied matrix on the embedding's
-    rank is not held twice."""
+    """Number of parameters of final norm and output matrix on the last stage, (N,); a tied matrix on the
+    embedding's rank is not counted twice."""
     shared = question.model.tied_embeddings & (columns.pp == 1)
     return counts.head_vectors + np.where(shared, 0.0, counts.head_matrix)
 
@@ -351,8 +352,8 @@ MOST_PASSES = 2.0
 
 
 def _exposed_tensor_seconds(pieces: Pieces, sent: Array, window: Array) -> Array:
-    """Exposed part of tensor-parallel communication `sent` during `window` seconds of products, in the shape
-    of `sent`.
+    """Exposed seconds of tensor-parallel communication that takes `sent` seconds and can hide behind `window`
+    seconds of products, in the shape of `sent`.
 
     Kernels send while they multiply only within one node, as user buffers and symmetric memory reach no further.
     Without `overlap=` it is the stack's share. A layout with `overlap=tp` hides it behind products in as many
@@ -378,8 +379,8 @@ def _exposed_tensor_seconds(pieces: Pieces, sent: Array, window: Array) -> Array
 
 
 def layer_forward(pieces: Pieces) -> Term:
-    """Seconds of one block forward: compute, exposed tensor-parallel and gather time, and launches that
-    outlast the device."""
+    """Seconds of one block's forward pass by part. Parts are compute, exposed tensor-parallel and gather time,
+    and launches that outlast the device."""
     block, tensor, context = pieces.block, pieces.tensor, pieces.context
     experts_shown = pieces.exposed_experts
     gather, gather_hidden = exposed_gathers_forward(pieces)
@@ -405,7 +406,8 @@ def layer_forward(pieces: Pieces) -> Term:
 
 
 def layer_backward(pieces: Pieces) -> Term:
-    """Seconds of one block backward under each policy; recomputation repeats its communication."""
+    """Seconds of one block's backward pass by part, under each recompute policy, communication repeated for
+    recomputation included."""
     question, block, tensor, context = pieces.question, pieces.block, pieces.tensor, pieces.context
     recompute = block.recomputed
     repeated = tensor.block_recomputed
@@ -447,7 +449,8 @@ def layer_backward(pieces: Pieces) -> Term:
 
 
 def split_backward(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
-    """One block backward as its schedule runs it, and the part of that which a split runs apart, towards the weights.
+    """Seconds of one block's backward pass as the schedule runs it, and of the part for weight gradients that
+    a split schedule runs separately.
 
     Communication stays with the other half. If every pass is split each half has separate launches; if few
     are, launches are divided like the device's work, so that the halves add up to the complete pass.
@@ -464,7 +467,8 @@ def split_backward(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
 
 
 def _expert_count_wait(pieces: Pieces) -> Array:
-    """(N,) seconds in which the device waits for its experts' first product, as their host waited for counts.
+    """Seconds that the device waits for its experts' first product because the host must first read token
+    counts, (N,).
 
     If no token is dropped the host reads the counts before it can launch the experts' kernels, by when the
     device has finished all earlier ones. It loops over the experts of the first of their two products (half
@@ -480,19 +484,20 @@ def _expert_count_wait(pieces: Pieces) -> Array:
 
 
 def _expert_host_seconds(question: Question) -> float:
-    """Host seconds of an expert in one pass."""
+    """Host seconds to launch the work of one expert in one pass."""
     narrow = question.training.operand_bytes < question.training.element_bytes
     return _EXPERT_HOST_SECONDS + _EXPERT_CAST_HOST_SECONDS * narrow
 
 
 def _host_outlasting_device(pieces: Pieces, launches: Array, device_seconds: Array) -> Array:
-    """Exposed host seconds to launch a block: all on a CPU; on a GPU only those that outlast the device's
+    """Exposed host seconds to launch a block. On a CPU all are; on a GPU only those that outlast the device's
     work."""
     return np.maximum(0.0, launches - device_seconds) if pieces.device.launches_ahead else launches
 
 
 def at_least_launches(pieces: Pieces, window: Array, *, passes: float) -> Array:
-    """(N,) seconds of a pass behind which communication runs, those included in which the device waits for its host.
+    """Seconds of a pass behind which communication can hide, (N,), including those in which the device waits
+    for its host.
 
     Stages differ in what they recompute, so of backward passes the one with most launches counts: with a
     shorter window a device that outpaces its host would expose more the faster it is.
@@ -509,8 +514,8 @@ _MASK_KERNELS = 3
 
 
 def action_terms(pieces: Pieces) -> dict[str, Term]:
-    """Seconds that each action takes besides its blocks (sends, host, batch), by its pass, and those of a
-    send that does not block."""
+    """Seconds that each pipeline action takes besides its blocks (sends, host, batch), by pass, and seconds of
+    a send that does not block."""
     question, columns = pieces.question, pieces.columns
     each, ahead = question.hardware.action_host_seconds, pieces.device.launches_ahead
     hands_on = boundary_seconds(question, columns, pieces.links.groups)
@@ -540,15 +545,15 @@ _Exposed = tuple[Array, Array]
 
 
 def exposed_gathers_forward(pieces: Pieces) -> _Exposed:
-    """(N,) exposed and hidden seconds of the gathers of a forward pass."""
+    """Exposed and hidden seconds of gathering a block's weights in a forward pass, (N,) each."""
     if pieces.question.stack.zero3_waits_for_device:
         return _MatrixGathers(pieces).forward()
     return _exposed_behind(pieces, pieces.links.block.gather, pieces.forward_window)
 
 
 def exposed_gathers_backward(pieces: Pieces) -> _Exposed:
-    """(N, P) exposed and hidden seconds of the gathers of a backward pass and of gradients reduced during
-    it."""
+    """Exposed and hidden seconds of gathering a block's weights and reducing its gradients in a backward pass,
+    (N, P) each."""
     data, policies = pieces.links.block, range(len(RECOMPUTE_POLICIES))
     if pieces.question.stack.zero3_reuse_elements is None:
         same = _exposed_behind(pieces, data.gather + data.backward_reduce, pieces.backward_window)
@@ -561,7 +566,7 @@ def exposed_gathers_backward(pieces: Pieces) -> _Exposed:
 
 
 class _MatrixGathers:
-    """Gathers of a block's weights by hooks of each matrix, run by run."""
+    """Seconds of gathering a block's weights matrix by matrix, as hooks of each matrix do."""
 
     def __init__(self, pieces: Pieces) -> None:
         columns, self._pieces = pieces.columns, pieces
@@ -573,13 +578,14 @@ class _MatrixGathers:
         self._slice_N = np.where(pieces.links.block.gather > 0, SLICE_SECONDS * columns.shard, 0.0)
 
     def forward(self) -> _Exposed:
-        """(N,) each, of a forward pass, where a run waits for the gather of the next."""
+        """Exposed and hidden gather seconds of a forward pass, (N,) each, where a matrix waits for the gather
+        of the next."""
         gather_UN = self._pieces.links.block.gather * np.roll(self._share_UN, -1, axis=0)
         return self._run_by_run(list(zip(gather_UN, gather_UN, self._seconds(backward=False), strict=True)))
 
     def backward(self, policy: int) -> _Exposed:
-        """(N,) each, of a backward pass, from the last matrix to the first. Recomputed ones run forward before the
-        first that needs them."""
+        """Exposed and hidden gather seconds of a backward pass, (N,) each, from the last matrix to the first.
+        Recomputed ones run forward before the first that needs them."""
         pieces, name, stack = self._pieces, RECOMPUTE_POLICIES[policy], self._pieces.question.stack
         data, again = pieces.links.block, pieces.block.recomputed[:, policy]
         redone = [
@@ -618,8 +624,8 @@ class _MatrixGathers:
         return self._run_by_run(behind)
 
     def _run_by_run(self, runs: Sequence[tuple[Array, Array, Array]]) -> _Exposed:
-        """(N,) exposed and hidden seconds of runs (gather, all communication, compute). Under ZeRO-3 alone each
-        run waits for its own communication."""
+        """Exposed and hidden seconds of runs given as (gather, all communication, compute), (N,) each. Under
+        ZeRO-3 alone each run waits for its own communication."""
         gathers, moved, seconds = (np.stack(some) for some in zip(*runs, strict=True))
         late = self._slice_N * (gathers > 0).sum(axis=0)
         waited = [_exposed_behind(self._pieces, *run) for run in zip(moved, seconds, strict=True)]
@@ -629,8 +635,9 @@ class _MatrixGathers:
         return np.where(zero3, late + shown, shown_once), np.where(zero3, hidden, hidden_once)
 
     def _seconds(self, *, backward: bool) -> Array:
-        """(U, N) seconds of each run of a pass. The core runs before what reads it, and backward behind that; what a
-        block without one has besides products is shared out."""
+        """Compute seconds of each matrix's run in a forward or backward pass, (U, N). The core runs before
+        what reads it, and backward behind that; what a block without one has besides products is shared
+        out."""
         pieces, block = self._pieces, self._pieces.block
         products = [
             one.share * forward_seconds(local_gemm(pieces.question, pieces.columns, one.gemm), pieces.device)
@@ -650,20 +657,20 @@ class _MatrixGathers:
 
 
 def _ordered_sum(arrays: Iterable[Array]) -> Array:
-    """Sum of arrays in order, so that a layout's costs have the same bits alone and among others."""
+    """Sum of arrays in a fixed order, so that a layout's costs have the same bits alone and among others."""
     total: Array = reduce(np.add, arrays, np.zeros(1))
     return total
 
 
 def _exposed_behind(pieces: Pieces, communication: Array, window: Array) -> _Exposed:
-    """(N,) exposed and hidden seconds of communication during `window` seconds of compute."""
+    """Exposed and hidden seconds of communication that can hide behind `window` seconds of compute, (N,) each."""
     streams = pieces.question.cluster.gpu.kind != "cpu"  # there `fully_shard` waits for every gather
     shown = exposed_seconds(communication, window, pieces.question.hardware, overlapped=streams)
     return shown, communication - shown
 
 
 def sync_terms(pieces: Pieces) -> dict[str, Term]:
-    """Terms of gradients still to be reduced after the last backward of a rank."""
+    """Seconds of gradient reduction still exposed after a rank's last backward pass, by module."""
     links, layer, question = pieces.links, pieces.links.block.step_reduce, pieces.question
     window = at_least_launches(pieces, pieces.backward_window, passes=MOST_PASSES)
     layer_shown = _exposed_reduce(pieces, layer, window)
@@ -686,7 +693,8 @@ def sync_terms(pieces: Pieces) -> dict[str, Term]:
 
 
 def _unhideable_seconds(pieces: Pieces, reduce_shown: Array) -> Array:
-    """(N,) seconds of a block beyond those in sight that `overlap=dp` cannot hide; 0 in layouts without it.
+    """Further seconds per block of data-parallel communication that `overlap=dp` cannot hide, (N,); 0 in
+    layouts without `overlap=dp`.
 
     No compute remains that could hide the last block's reduction, and none has begun that could hide the
     first gather.
@@ -702,8 +710,8 @@ def _unhideable_seconds(pieces: Pieces, reduce_shown: Array) -> Array:
 
 
 def _exposed_reduce(pieces: Pieces, reduce: Array, window: Array) -> Array:
-    """(N,) exposed seconds at a rank's step end of `reduce`, a module's gradients, mean over its chunks;
-    `window` is the backward pass of the module."""
+    """Exposed seconds at the end of a rank's step for reducing a module's gradients, which takes `reduce`,
+    mean over the rank's chunks, (N,); `window` is the backward pass of the module."""
     question, columns, stack = pieces.question, pieces.columns, pieces.question.stack
     at_once = np.isin(columns.zero, stack.overlaps_gradient_reduce_at)
     overlapped = at_once & is_overlapped(columns, "dp", default=stack.overlap_gradient_reduce)
@@ -717,18 +725,19 @@ def _exposed_reduce(pieces: Pieces, reduce: Array, window: Array) -> Array:
 
 
 def exposed_update_gather(pieces: Pieces, gather: Array, window: Array) -> Array:
-    """(N,) exposed seconds of a gather of updated weights during `window`."""
+    """Exposed seconds of a gather of updated weights that can hide behind `window` seconds, (N,)."""
     hides = is_overlapped(pieces.columns, "dp", default=pieces.question.stack.overlap_parameter_gather)
     return exposed_seconds(gather, window, pieces.question.hardware, overlapped=hides)
 
 
 def forward_window(pieces: Pieces) -> Array:
-    """(N,) seconds of a block's forward pass that can hide gathered weights."""
+    """Seconds of a block's forward pass that can hide the gather of weights, launches included, (N,)."""
     return at_least_launches(pieces, pieces.forward_window, passes=1.0)
 
 
 def optimizer_terms(pieces: Pieces) -> dict[str, Term]:
-    """Update of the rank's share of the states, then the gather of updated weights (ZeRO-1/2).
+    """Seconds of updating the rank's share of the states, then of gathering updated weights (ZeRO-1/2), by
+    module.
 
     On the device it is bound by memory: per parameter it reads gradient, moments and (master) weight and
     writes all but the gradient. The gradient norm reads the gradients once more, averaging over replicas
@@ -754,8 +763,8 @@ def optimizer_terms(pieces: Pieces) -> dict[str, Term]:
 
 
 def block_update(pieces: Pieces, each: Array | None = None) -> Array:
-    """(N,) seconds to update the parameters of a block on the device, without jitter; `each` are the known
-    seconds per non-expert parameter."""
+    """Seconds to update the parameters of a block on the device, without jitter, (N,); `each` are the seconds
+    per non-expert parameter, if known."""
     block = pieces.counts.block * (_update_seconds(pieces, "block") if each is None else each)
     if pieces.question.model.has_experts:
         block = block + pieces.counts.experts * _update_seconds(pieces, "experts")
@@ -763,12 +772,13 @@ def block_update(pieces: Pieces, each: Array | None = None) -> Array:
 
 
 def block_update_seconds(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) seconds to update the parameters of a block, jitter included."""
+    """Seconds to update the parameters of a block on the device, jitter included, (N,)."""
     return block_update(Pieces(question, columns)) * (1 + jitter_share(question, columns))
 
 
 def _update_seconds(pieces: Pieces, part: Part) -> Array:
-    """(N,) seconds to update one parameter on the device: the bytes that a step reads and writes for it."""
+    """Seconds to update one parameter on the device, (N,), from the bytes that an optimizer step reads and
+    writes per parameter."""
     question, columns = pieces.question, pieces.columns
     experts, share = part == "experts", trained_share(question, columns, part).share
     states = state_bytes(question, columns, experts=experts, end=part if part in ENDS else None)
@@ -788,8 +798,8 @@ def _update_seconds(pieces: Pieces, part: Part) -> Array:
 
 
 def tied_reduce_seconds(question: Question, columns: LayoutColumns, boundary: Groups) -> Array:
-    """(N,) seconds to add the gradients of a tied matrix on first and last stage: one transfer over the stage
-    boundary's links.
+    """Seconds to add the gradients of a tied matrix on first and last stage, (N,), by one transfer over the
+    stage boundary's links.
 
     In a V both are on one rank.
     """

@@ -42,7 +42,8 @@ from cost_models.specs.choices import OUTPUTS, RECOMPUTE_POLICIES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Parts of the memory coefficients of N layouts."""
+    """Building blocks of the memory coefficients of N layouts, such as bytes per parameter and parameters per
+    module."""
 
     question: Question
     columns: LayoutColumns
@@ -60,24 +61,24 @@ class Sizes:
     """(N,) bytes of cast copies per parameter of a block."""
 
     def persistent_block(self, states: StateBytes, experts: StateBytes) -> Term:
-        """Persistent bytes of a block with these states."""
+        """Bytes that a block holds throughout the step, given bytes of states per parameter."""
         own, routed = self.counts.block, self.counts.experts
         dense = _persistent_bytes(states, own, self.fp8_copies)
         return sum_terms(dense, _persistent_bytes(experts, routed, self.fp8_copies))
 
     def update_bytes_of_block(self, states: StateBytes, experts: StateBytes) -> Term:
-        """Temporary bytes of the optimizer step of a block with these states."""
+        """Temporary bytes of the optimizer step of a block, given bytes of states per parameter."""
         return sum_terms(
             self.update_of(states, self.counts.block), self.update_of(experts, self.counts.experts)
         )
 
     def persistent_end(self, states: StateBytes, module_parameters: Array) -> Term:
-        """Persistent bytes of embedding or head; `fully_shard` keeps them gathered."""
+        """Bytes that embedding or head hold throughout the step; `fully_shard` keeps their weights gathered."""
         gathered = self.ends[0].gathered if self.question.stack.fully_shard else 0.0
         return _persistent_bytes(states, module_parameters, gathered)
 
     def update_of(self, states: StateBytes, module_parameters: Array) -> Term:
-        """Temporary bytes of the optimizer step of a module."""
+        """Temporary bytes of the optimizer step of a module, by part."""
         return {
             "gradients": states.late_gradients * module_parameters,
             "working": states.update * module_parameters,
@@ -85,7 +86,7 @@ class Sizes:
 
 
 def sizes_of(question: Question, columns: LayoutColumns) -> Sizes:
-    """Parts of the memory coefficients of N layouts."""
+    """Compute the building blocks of the memory coefficients of N layouts."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     states = state_bytes(question, columns)
     ends = (states, states)
@@ -111,9 +112,9 @@ it."""
 
 
 def narrow_copies(question: Question) -> float:
-    """Bytes per parameter of a block of the copies that Transformer Engine casts once a step, one for each
-    way that a product reads a matrix. A frozen matrix is also read both ways, as its input needs a gradient
-    (module/linear.py, 2.5).
+    """Bytes per parameter of a block for the fp8 or fp4 copies that Transformer Engine casts once a step, one
+    for each way that a product reads a matrix. A frozen matrix is also read both ways, as its input needs a
+    gradient (module/linear.py, 2.5).
 
     Quantised matrices have none: they are widened to 16 bits where they are used, and multiplied in 16 bits.
     """
@@ -125,7 +126,8 @@ def narrow_copies(question: Question) -> float:
 
 
 def _persistent_bytes(states: StateBytes, module_parameters: Array, gathered: Array | float) -> Term:
-    """Persistent bytes of a module's parameters; `gathered` are the bytes per parameter that stay gathered."""
+    """Bytes that a module holds throughout the step, by part; `gathered` are the bytes per parameter that stay
+    gathered."""
     return {
         "weights": (states.weights + gathered) * module_parameters,
         "gradients": states.gradients * module_parameters,
@@ -144,7 +146,8 @@ _REDUCED = 2.0
 
 
 def held_back_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes that a rank's allocator may not yet reuse; 0 on a CPU or without tensor parallelism."""
+    """Bytes freed by a rank that its allocator cannot reuse yet, as collectives on another stream may still
+    read them, (N,); 0 on a CPU or without tensor parallelism."""
     if not question.stack.records_streams or question.cluster.gpu.kind == "cpu":
         return np.zeros(len(columns))
     model, training = question.model, question.training
@@ -160,8 +163,8 @@ def held_back_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def working_bytes(sizes: Sizes) -> Array:
-    """(N, P) bytes of the largest temporary set of one block: recomputed activations, gradients before
-    reduction, gathered weights.
+    """Bytes of the largest set of temporary tensors of one block, (N, P), that is recomputed activations,
+    gradients before reduction, and gathered weights.
 
     The peak of the backward pass holds the gradient of the residual stream, that of the MLP's inner
     activation and, unless products add into the gradient buffer themselves, that of the matrix between (in a
@@ -222,8 +225,8 @@ def working_bytes(sizes: Sizes) -> Array:
 
 
 def _largest_widened_matrix(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) elements of the largest matrix that is widened for a product, all local experts in one kernel
-    together; 0 if frozen matrices are stored at full width. Gradients of adapters are negligible."""
+    """Elements of the largest quantised matrix that is widened for a product, (N,), all local experts in one
+    kernel together; 0 if frozen matrices are stored at full width. Gradients of adapters are negligible."""
     largest = np.zeros(len(columns))
     for one in job_operators(question.model, question.training.tuning):
         gemm = one.gemm
@@ -242,8 +245,8 @@ input, and of a masked copy. Equally many exist when the scores are made."""
 
 
 def _mixing_bytes(sizes: Sizes) -> Array:
-    """(N, 1) bytes held by the backward pass of an attention core that stores scores, or of a scan of plain
-    products, less the bytes that the MLP has freed."""
+    """Bytes held by the backward pass of an attention core that stores scores, or of a scan of plain products,
+    less the bytes that the MLP has freed, (N, 1)."""
     question, columns = sizes.question, sizes.columns
     model, training = question.model, question.training
     tokens, stream = tokens_on_rank(question, columns, "split"), columns.tokens(training.sequence_length)
@@ -260,8 +263,8 @@ def _mixing_bytes(sizes: Sizes) -> Array:
 
 
 def _tied_gradient(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes of the output matrix's gradient from a loss in chunks, which waits to be added to the
-    embedding's."""
+    """Bytes of the output matrix's gradient from a loss in chunks, which waits to be added to the gradient of
+    the tied embedding, (N,)."""
     model = question.model
     matrix = question.training.element_bytes * model.hidden_size * float(padded_vocabulary(model, 1))
     trains = question.training.trains("head matrix")

@@ -119,7 +119,7 @@ _FORWARD_PASSES, _BACKWARD_PASSES = 8.0, 10.0
 
 
 def _further_seconds(pieces: Pieces, terms: Terms) -> Terms:
-    """Coefficients of time that further predicted tokens change."""
+    """Time coefficients that further predicted tokens (multi-token prediction) change, with new values."""
     question, columns, device = pieces.question, pieces.columns, pieces.device
     rows, h = columns.tokens(question.training.sequence_length), question.model.hidden_size
     width, joined = h / columns.tp, np.asarray(2.0 * h)
@@ -135,7 +135,7 @@ def _further_seconds(pieces: Pieces, terms: Terms) -> Terms:
 
 
 def _further_bytes(question: Question, columns: LayoutColumns, terms: Terms) -> Terms:
-    """Coefficients of memory that further predicted tokens change."""
+    """Memory coefficients that further predicted tokens (multi-token prediction) change, with new values."""
     own: dict[str, tuple[Term, ...]] = {"moment": (terms["head_moment"],)}
     own |= {k: (terms[f"head_{k}"], _unrecomputed(terms[f"layer_{k}"])) for k in ("activation", "pending")}
     return _with_further(question, columns, terms, own, ("static", "update"))
@@ -148,8 +148,8 @@ def _with_further(
     own: Mapping[str, Sequence[Term]],
     of_rank: Sequence[str],
 ) -> Terms:
-    """Terms of the head with `own` for each further token, and of its rank with a block and the embedding,
-    which a pipeline's last rank otherwise would not hold."""
+    """Terms of the head with the terms `own` added for each further token, and of the head's rank with a block
+    and the embedding, which a pipeline's last rank otherwise would not hold."""
     times = question.model.further_tokens
     changed = {
         f"head_{kind}": sum_terms(terms[f"head_{kind}"], *each, times=times) for kind, each in own.items()
@@ -163,7 +163,7 @@ def _with_further(
 
 
 def _unrecomputed(block: Term) -> Term:
-    """A block's term without recomputation, if it has one for each policy."""
+    """A block's term under the policy without recomputation."""
     return {part: value[:, 0] if value.ndim > 1 else value for part, value in block.items()}
 
 
@@ -172,7 +172,8 @@ _END_OF_A_BLOCK = 0.5
 
 
 def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: bool = True) -> Terms:
-    """All time coefficients for N layouts at once, or as if no other ranks held the same parameters."""
+    """All time coefficients for N layouts, by part; without `data_parallel` as if no other ranks held the same
+    parameters."""
     question = with_bucket_lengths(question)
     pieces = Pieces(question, columns, data_parallel)
     terms: Terms = {
@@ -199,7 +200,8 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
 
 
 def _pass_terms(pieces: Pieces) -> Terms:
-    """Terms of passes through embedding and head, and the fixed terms of a pipeline action and of a step."""
+    """Time coefficients of passes through embedding and head, and the fixed ones of a pipeline action and of a
+    step."""
     ends, tensor, question, summed = pieces.ends, pieces.tensor, pieces.question, pieces.tensor.head_backward
     host = {"host": _END_OF_A_BLOCK * pieces.launches} if question.cluster.gpu.kind == "cpu" else {}
     if question.stack.reduces_behind_weight_products:
@@ -226,7 +228,7 @@ optimizer's step reuses the memory of activations."""
 
 
 def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
-    """All memory coefficients for N layouts at once."""
+    """All memory coefficients for N layouts, by part."""
     sizes = sizes_of(question, columns)
     states, (first, last), counts = sizes.states, sizes.ends, sizes.counts
     kept, head = sizes.kept, sizes.head
@@ -269,9 +271,9 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
 
 
 def _with_freed_ends(sizes: Sizes, moment: Term) -> Term:
-    """Terms of the loss's peak (`moment`) if embedding and head are freed until their backward pass, which
-    gathers them again, through a buffer (counted once if it is a stream's own), in addition to the gradients
-    of logits in the weights' type."""
+    """The memory term of the loss's peak (`moment`), if embedding and head are freed until their backward
+    pass, which gathers them again, through a buffer (counted once if it is a stream's own), in addition to the
+    gradients of logits in the weights' type."""
     question, columns = sizes.question, sizes.columns
     frees = question.stack.loss_frees_ends and not question.training.optimizer_in_backward
     here = frees & (columns.pp == 1) & ~chunks_loss(question, columns)
@@ -282,7 +284,8 @@ def _with_freed_ends(sizes: Sizes, moment: Term) -> Term:
 
 
 def _stream_pools(sizes: Sizes, terms: Terms) -> dict[str, Array]:
-    """Memory of `fully_shard` that only its own streams may reuse, as the allocator keeps pools by stream.
+    """Bytes of `fully_shard` that only one CUDA stream may reuse, as the allocator keeps pools by stream, by
+    coefficient.
 
     Collectives gather into a buffer of the copy-in stream, for two blocks or for embedding and head, from
     which weights are copied out. The reduction's stream makes the shards of gradients: from the second step
@@ -311,7 +314,7 @@ def _stream_pools(sizes: Sizes, terms: Terms) -> dict[str, Array]:
 
 
 def _head_bytes(columns: LayoutColumns, kept: ActivationBytes) -> tuple[Array, Array]:
-    """(N,) bytes of the last stage kept per live microbatch, and (N,) bytes held at once while the loss runs.
+    """Bytes of the last stage kept per live microbatch, and bytes held at once while the loss runs, (N,) each.
 
     Schedules that run backward at once have one microbatch in the head, which belongs to that moment. GPipe
     keeps them all, and DualPipeV runs another microbatch between; if backward is always split, the output
@@ -333,12 +336,13 @@ OF_BLOCKS = (
 
 
 def stage_terms(question: Question, columns: LayoutColumns) -> Terms:
-    """All coefficients of N layouts at once, of time and of memory."""
+    """All time and memory coefficients of N layouts, by part."""
     return time_terms(question, columns) | memory_terms(question, columns)
 
 
 def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = stage_terms) -> list[Terms]:
-    """Terms by `price` if all blocks were of one kind, for each kind; only terms of blocks differ."""
+    """Cost terms for each kind of block, priced by `price` as if all blocks were of that kind; only terms of
+    blocks differ."""
     if question.kinds.number == 1:
         return [_zero_frozen_terms(own, price(own, columns)) for own in question.by_kind]
     # a block without experts does not depend on their degrees, but for updates by shares of the whole model
@@ -374,15 +378,17 @@ def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = sta
 
 
 def _tower_batch_columns(question: Question, own: Question, columns: LayoutColumns) -> LayoutColumns:
-    """Layouts for blocks of one kind: for a vision tower every image is a sequence, which no rank splits."""
+    """Layout columns for blocks of one kind. For a vision tower every image is a sequence, which no rank
+    splits."""
     if own.model.tower is None or own.model.tower.part != "tower":
         return columns
     return replace(columns, mbs=columns.mbs * (question.training.images or 1), sp=np.zeros_like(columns.sp))
 
 
 def _zero_frozen_terms(own: Question, terms: Terms) -> Terms:
-    """Terms of blocks of one kind in a job: forward only if nothing before them is trained; a decoder's first
-    block behind a tower includes the token embedding, which is on its rank."""
+    """Terms of blocks of one kind without the backward passes that a training job skips. Blocks run forward
+    only if nothing before them is trained; a decoder's first block behind a tower includes the token
+    embedding, which is on its rank."""
     terms = dict(terms)
     if own.training.runs_forward_only:
         for name in terms.keys() & {"layer_backward", "layer_weight", "layer_activation", "layer_pending"}:
@@ -401,29 +407,30 @@ def _zero_frozen_terms(own: Question, terms: Terms) -> Terms:
 
 
 def terms_by_sort(each: Sequence[Terms]) -> Terms:
-    """Terms of blocks by sort, with an axis T in place of P if there are several kinds."""
+    """Cost terms with blocks by sort (kind and recompute policy), an axis T in place of P if there are several
+    kinds."""
     if len(each) == 1:
         return each[0]
     return each[0] | {name: join_terms([terms[name] for terms in each], by_sort) for name in OF_BLOCKS}
 
 
 def by_sort(values: Sequence[Array]) -> Array:
-    """Values by sort (a kind of blocks under a recompute policy), (N, T), from those of each kind, (N, P) or, where no
-    policy matters, (N,)."""
+    """Values by sort (a kind of blocks under a recompute policy), (N, T), from the values of each kind, (N, P)
+    or, where no policy matters, (N,)."""
     policies = len(RECOMPUTE_POLICIES)
     each = [np.repeat(value[:, None], policies, axis=1) if value.ndim == 1 else value for value in values]
     return np.concatenate(each, axis=-1)
 
 
 def join_terms(terms: Sequence[Term], join: Callable[[list[Array]], Array]) -> Term:
-    """Terms joined into one, part by part; a missing part counts as zero."""
+    """Several terms joined into one by `join`, part by part; a missing part counts as zero."""
     known = {part: value for term in terms for part, value in term.items()}
     return {part: join([term.get(part, np.zeros_like(own)) for term in terms]) for part, own in known.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageCosts:
-    """All columns, first those of seconds, then those of bytes; each is (N,) unless marked (N, P)."""
+    """Cost columns of N layouts, first seconds, then bytes; each is (N,) unless marked (N, P)."""
 
     layer_forward: Array
     layer_backward: Array
@@ -482,7 +489,8 @@ class StageCosts:
         return len(self.layer_forward)
 
     def of_kinds(self, each: Iterable[Mapping[str, Array]], kinds: Kinds) -> StageCosts:
-        """Costs with block columns for each kind; columns that `each` lacks are the same for all kinds."""
+        """Costs with block columns for each kind of block; columns that `each` lacks are the same for all
+        kinds."""
         if kinds.number == 1:
             return self
         own = tuple({name: one.get(name, getattr(self, name)) for name in OF_BLOCKS} for one in each)
@@ -495,22 +503,23 @@ class StageCosts:
         return StageCosts(**{name: getattr(self, name)[index] for name in COLUMNS}, kinds=kinds)
 
     def within(self, limit: float | None) -> StageCosts:
-        """Costs with a memory limit of at most `limit` bytes on each device; None: unchanged."""
+        """Costs with a memory limit of at most `limit` bytes on each device, unchanged for `limit=None`."""
         return self if limit is None else replace(self, memory_limit=np.minimum(self.memory_limit, limit))
 
     @property
     def each_kind(self) -> tuple[StageCosts, ...]:
-        """Costs if all blocks were of one kind, for each kind."""
+        """Costs as if all blocks were of one kind, for each kind."""
         return tuple(replace(self, kinds=(), **own) for own in self.kinds) or (self,)
 
     @property
     def in_sorts(self) -> StageCosts:
-        """Costs with columns of blocks by sort (N, K·P), which price placements; unchanged for one kind."""
+        """Costs with columns of blocks by sort (N, K·P), which price placements; unchanged if there is only
+        one kind of block."""
         return self._join_kinds(by_sort)
 
     @property
     def lightest(self) -> StageCosts:
-        """Costs whose block columns are the minimum over the kinds: a lower bound for every block."""
+        """Costs whose block columns are the minimum over the kinds of blocks, so a lower bound for every block."""
         return self._join_kinds(lambda values: np.min(values, axis=0))
 
     def _join_kinds(self, join: Callable[[list[Array]], Array]) -> StageCosts:
@@ -527,7 +536,7 @@ BYTES = COLUMNS[len(SECONDS) : COLUMNS.index("memory_limit")]
 
 
 def stage_costs(question: Question, columns: LayoutColumns, price: Price = stage_terms) -> StageCosts:
-    """Costs of N layouts, of equal ones computed once; columns that `price` does not give are zero.
+    """Stage costs of N layouts, computed once for equal ones; columns that `price` does not give are zero.
 
     Raises:
         InputError: the GPU has no rate for the training precision.
@@ -537,7 +546,8 @@ def stage_costs(question: Question, columns: LayoutColumns, price: Price = stage
 
 
 def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
-    """Seconds of N layouts, under constants of the hardware that may differ between rows; all bytes are zero.
+    """Stage costs of N layouts in seconds, under hardware constants that may differ between rows; all bytes
+    are zero.
 
     Raises:
         InputError: the GPU has no rate for the training precision.
@@ -554,23 +564,24 @@ def _costs(question: Question, price: Price, columns: LayoutColumns) -> StageCos
 def costs_by_kind(
     question: Question, columns: LayoutColumns, by_kind: Sequence[dict[str, Array]]
 ) -> StageCosts:
-    """Costs of N layouts from the columns of each kind of block; missing columns are zero."""
+    """Stage costs of N layouts from the columns of each kind of block; missing columns are zero."""
     zeros = dict.fromkeys(COLUMNS, np.zeros(len(columns)))
     return StageCosts(**zeros | by_kind[-1], kinds=()).of_kinds(by_kind, question.kinds)
 
 
 def add_up(terms: Terms) -> dict[str, Array]:
-    """Sum of the parts of each coefficient."""
+    """Sum over the parts of each coefficient, as coefficient name → array."""
     return {name: sum_of_parts(term) for name, term in terms.items()}
 
 
 def costs_of(terms: Terms, limit: Array) -> StageCosts:
-    """Costs from terms, each coefficient summed over its parts; `limit` (N,) is a device's maximum peak."""
+    """Stage costs from terms, each coefficient summed over its parts; `limit` (N,) is the maximum peak of a
+    device, bytes."""
     return StageCosts(**add_up(terms), memory_limit=limit, kinds=())
 
 
 def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
-    """Layouts with columns reduced to those on which stage prices depend, so that few rows differ.
+    """Layout columns with values merged where stage costs do not depend on them, so that few rows differ.
 
     Chunks and schedules shape the pipeline, but few coefficients of one stage depend on them: a chunk is the
     part that data parallelism cannot hide.

@@ -29,13 +29,13 @@ from cost_models.arrays import Bools, Ints
 
 
 def ranks_of_stages(pp: int, vpp: int, *, v_shaped: bool) -> Ints:
-    """(S,) pipeline rank that holds each virtual stage."""
+    """Pipeline rank that holds each virtual stage, (S,)."""
     chunk_S, place_S = np.divmod(np.arange(pp * vpp), pp)
     return np.where(chunk_S % 2 == 1, pp - 1 - place_S, place_S) if v_shaped else place_S
 
 
 def stages_of_ranks(pp: int, vpp: int, *, v_shaped: bool) -> Ints:
-    """(R, V) virtual stages of each pipeline rank, in model order."""
+    """Virtual stages that each pipeline rank holds, in model order, (R, V)."""
     return np.argsort(ranks_of_stages(pp, vpp, v_shaped=v_shaped), kind="stable").reshape(pp, vpp)
 
 
@@ -43,7 +43,8 @@ Count = Ints | int
 
 
 def round_sizes(pp: Count, microbatches: Count) -> Ints:
-    """Microbatches per round, about pp of which pass through the chunks together, elementwise."""
+    """Number of microbatches, about pp, that pass through all chunks of a rank together as one round,
+    elementwise."""
     sizes: Ints = microbatches // np.maximum(1, microbatches // pp)
     return sizes
 
@@ -61,7 +62,7 @@ IDLE = len(KINDS)
 
 
 class Action(NamedTuple):
-    """One pass of one microbatch through one virtual stage."""
+    """One pass (forward, backward or half of it) of one microbatch through one virtual stage."""
 
     kind: Kind
     stage: int
@@ -70,8 +71,8 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActionTable:
-    """Every rank's actions in execution order; equal only to itself, which suffices because `build`
-    caches."""
+    """Actions of every pipeline rank in execution order; a table equals only itself, which suffices because
+    `build` caches."""
 
     schedule: str
     pp: int
@@ -96,17 +97,17 @@ class ActionTable:
 
     @property
     def num_stages(self) -> int:
-        """Virtual stages."""
+        """Number of virtual stages."""
         return self.pp * self.vpp
 
     @property
     def step_microbatches(self) -> int:
-        """Microbatches of the step: those of the table and the omitted ones."""
+        """Number of microbatches of the step, both those in the table and the omitted ones."""
         return self.microbatches + self.left_out
 
     @property
     def round_size(self) -> int:
-        """Microbatches after which the steady state of the schedule repeats."""
+        """Number of microbatches after which the steady state of the schedule repeats."""
         if self.vpp == 1 or self.v_shaped:
             return 1
         return int(round_sizes(self.pp, self.step_microbatches))
@@ -118,16 +119,16 @@ class ActionTable:
 
     @property
     def chunk(self) -> Ints:
-        """(R, A) chunk of the rank on which the action runs."""
+        """Index of the rank's chunk that runs each action, (R, A)."""
         return self.stage // self.pp
 
     @property
     def rank_of_stage(self) -> Ints:
-        """(S,) rank that holds each virtual stage."""
+        """Pipeline rank that holds each virtual stage, (S,)."""
         return ranks_of_stages(self.pp, self.vpp, v_shaped=self.v_shaped)
 
     def actions(self, rank: int) -> tuple[Action, ...]:
-        """Actions of one rank, in order."""
+        """Actions of one pipeline rank, in order."""
         columns = (self.kind[rank], self.stage[rank], self.microbatch[rank])
         return tuple(
             Action(KINDS[kind], stage, microbatch)
@@ -139,8 +140,8 @@ class ActionTable:
 def actions_in_rounds(
     pp: int, vpp: int, microbatches: int, *, warm_up_R: Ints, round_size: int, splits_backward: bool
 ) -> Ints:
-    """(4, R, A) columns of actions whose microbatches pass chunk after chunk in rounds, backward on the chunks in
-    reverse.
+    """Kind, stage, microbatch and overlap of the actions, (4, R, A), if microbatches pass chunk after chunk in
+    rounds, backward on the chunks in reverse.
 
     Each rank runs `warm_up` forwards, at most all of its U, then one forward and one backward in turn, then
     the remaining backwards: backward j follows min(warm_up + j + 1, U) forwards. If backward is split, rank r
@@ -154,7 +155,8 @@ def actions_in_rounds(
     warm_up_R1 = np.minimum(warm_up_R, units)[:, None]
 
     def with_weight_halves(backward_RU: Ints) -> Ints:
-        """Number of actions of that many backward passes."""
+        """Number of actions that `backward_RU` backward passes take, with their weight halves if backward is
+        split."""
         return backward_RU + np.maximum(0, backward_RU - rank_R1) if splits_backward else backward_RU
 
     def place_of_backward(unit_RU: Ints) -> Ints:
@@ -181,8 +183,8 @@ KIND, CHUNK, MICROBATCH, OVERLAPPED = range(4)
 
 
 def repeat(rounds: int, *entries: Entry) -> Ints:
-    """(rounds · entries, 4) rows: the entries repeated, each time with the next microbatch; none
-    overlapped."""
+    """Rows of a phase, (rounds · entries, 4), that repeat the entries, each time with the next microbatch,
+    none overlapped."""
     once_E4 = np.array([(*entry, 0) for entry in entries])
     rows = np.tile(once_E4, (rounds, 1))
     rows[:, MICROBATCH] += np.arange(rounds).repeat(len(entries))
@@ -190,13 +192,14 @@ def repeat(rounds: int, *entries: Entry) -> Ints:
 
 
 def overlap(rows_A4: Ints, places: Sequence[int], period: int) -> Ints:
-    """Rows of which those at these places in every `period` are marked as overlapped."""
+    """The rows, in which the rows at `places` of every `period` are marked as overlapped."""
     rows_A4[np.isin(np.arange(len(rows_A4)) % period, places), OVERLAPPED] = 1
     return rows_A4
 
 
 def actions_of_phases(pp: int, microbatches: int, ranks: Sequence[Sequence[Ints]]) -> Ints:
-    """(4, R, A) columns of actions on stages that form a V, from the phases of every rank.
+    """Kind, stage, microbatch and overlap of the actions, (4, R, A), on stages that form a V, from the phases
+    of every rank.
 
     Entries of microbatches beyond the last are dropped; shorter rows are filled with idle entries.
     """
@@ -218,8 +221,8 @@ the last by an idle entry."""
 
 @lru_cache(maxsize=CACHED_TABLES)
 def peak_moments(table: ActionTable) -> tuple[tuple[Ints, ...], tuple[Ints, ...]]:
-    """Microbatches that each chunk keeps at the moments that can be a rank's peak: live ones, and those of them between
-    the two halves of their backward pass.
+    """Numbers of microbatches that each chunk holds at the moments that can be a rank's memory peak. The first
+    are live ones, the second those of them between the two halves of their backward pass.
 
     Returns for each rank an array (K, V) of live microbatches: the distinct Pareto-maximal vectors of forwarded
     microbatches per chunk whose backward pass has not ended, over the rank's own order. Memory rises with every
@@ -243,7 +246,7 @@ def peak_moments(table: ActionTable) -> tuple[tuple[Ints, ...], tuple[Ints, ...]
 
 
 def _pareto_maximal(vectors_AV: Ints) -> Ints:
-    """Distinct rows, sorted, that no other row exceeds or equals in every component."""
+    """Distinct vectors, sorted, that no other vector exceeds or equals in every component."""
     vectors_KV = np.array(
         sorted(set(map(tuple, vectors_AV.tolist())))
     )  # much faster than `np.unique` over rows

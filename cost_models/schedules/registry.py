@@ -48,8 +48,8 @@ there, or None."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSchedule:
-    """One schedule, either with `warm_up`, whose stages go round the ranks, or with `phases`, whose stages
-    form a V."""
+    """One pipeline schedule, either with `warm_up`, whose stages go round the ranks, or with `phases`, whose
+    stages form a V."""
 
     name: str
     """Name in the notation of layouts."""
@@ -82,21 +82,21 @@ class PipelineSchedule:
 
     @property
     def v_shaped(self) -> bool:
-        """Whether stages go down the ranks and up again, two chunks a rank; else they go round them."""
+        """Whether stages go down the ranks and up again, two chunks a rank; otherwise they go round the ranks."""
         return self.phases is not None
 
     @property
     def goes_round(self) -> bool:
-        """Whether several chunks a rank go round the ranks, and backward passes are never split."""
+        """Whether each rank has several chunks that go round the ranks, and backward passes are never split."""
         return self.chunks[1] != 1 and not self.v_shaped and self.splits == "never"
 
     def runs_chunks(self, vpp: int) -> bool:
-        """Whether the schedule runs `vpp` chunks a rank."""
+        """Whether the schedule can run `vpp` chunks a rank."""
         fewest, most = self.chunks
         return fewest <= vpp and (most is None or vpp <= most)
 
     def refused(self, pp: int, vpp: int, microbatches: int) -> str | None:
-        """Sentence on why no engine can run the schedule; None if one can."""
+        """Sentence that says why no engine can run the schedule for these sizes; None if one can."""
         if min(pp, vpp, microbatches) < 1:
             return f"pp, vpp and microbatches start at one: pp{pp} vpp{vpp}, {microbatches} microbatches"
         if not self.runs_chunks(vpp):
@@ -108,7 +108,7 @@ class PipelineSchedule:
         return self.objection and self.objection(self.name, pp, vpp, microbatches)
 
     def table(self, pp: int, vpp: int, microbatches: int) -> ActionTable:
-        """Actions of every rank, in order."""
+        """Table of the actions of every rank, in execution order."""
         if self.phases is not None:
             phases = [self.phases(pp, rank, microbatches) for rank in range(pp)]
             columns = actions_of_phases(pp, microbatches, phases)
@@ -138,8 +138,8 @@ class PipelineSchedule:
         )
 
     def live_of_chunk(self, pp: Count, vpp: Count, microbatches: Count, rank: Count, chunk: Count) -> Ints:
-        """Microbatches of a chunk that are live at one moment of its rank's step, the same moment for all its
-        chunks.
+        """Number of a chunk's microbatches that are live at the memory peak that bounds assume, one moment for
+        all chunks of the rank.
 
         A rank's peak is at least its memory at that moment, and equal to it with one chunk a rank, so bounds
         need no table. Any shapes that broadcast. In rounds it is when the rank has run `live_of_rank`
@@ -156,7 +156,8 @@ class PipelineSchedule:
         return np.asarray(rounds * size + np.clip(rest - chunk * size, 0, size))
 
     def live_of_rank(self, pp: Count, vpp: Count, microbatches: Count, rank: Count) -> Ints:
-        """Live microbatches of a rank, summed over its chunks.
+        """Number of live microbatches of a rank at the moment of `live_of_chunk`, summed over the rank's
+        chunks.
 
         In rounds the warm-up and one more; if backward is split rank r runs r more until its first weight
         half.
@@ -169,7 +170,8 @@ class PipelineSchedule:
 
 
 def _equal_rounds(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
-    """Rule that microbatches pass through the chunks in equal rounds of about pp.
+    """Sentence on why microbatches do not pass through the chunks in equal rounds of about pp; None if they
+    do.
 
     This is the rule of `torch.distributed.pipelining` 2.13; Megatron-LM is stricter and requires a multiple
     of pp.
@@ -181,7 +183,8 @@ def _equal_rounds(schedule: str, pp: int, vpp: int, microbatches: int) -> str | 
 
 
 def _microbatch_for_each_stage(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
-    """Rule that there are at least as many microbatches as stages."""
+    """Sentence on why the microbatches are too few, if they are fewer than the stages; None if there are
+    enough."""
     if microbatches < pp * vpp:
         stages, least = ("pipeline ranks", f"pp{pp}") if vpp == 1 else ("stages", f"{pp * vpp}")
         return f"{schedule} needs at least as many microbatches as {stages}: {microbatches} < {least}"
@@ -189,8 +192,8 @@ def _microbatch_for_each_stage(schedule: str, pp: int, vpp: int, microbatches: i
 
 
 def _zbv_phases(pp: int, r: int, m: int) -> list[Ints]:
-    """Phases of ZB-V: two warm-ups, the first backward passes of the second chunk, the steady rounds, and the
-    cool-down.
+    """Actions of one rank under the ZB-V schedule, phase by phase. The phases are two warm-ups, the first
+    backward passes of the second chunk, the steady rounds, and the cool-down.
 
     Laid out for at least 2 · pp − 1 microbatches; with fewer the others are left out of the table.
     """
@@ -217,8 +220,8 @@ def _zbv_phases(pp: int, r: int, m: int) -> list[Ints]:
 
 
 def _dualpipev_phases(pp: int, r: int, m: int) -> list[Ints]:
-    """Phases of DualPipeV on rank r, with `after` ranks below it in the V: warm-up, pairs, then the remaining
-    backward passes.
+    """Actions of rank r under the DualPipeV schedule, phase by phase, with `after` ranks below it in the V.
+    The phases are warm-up, pairs, then the remaining backward passes.
 
     PyTorch's engine runs the two actions of a pair one after the other, so nothing of them overlaps on the
     device; it sends both results when both are done. The second half of the remaining backward passes is
@@ -304,14 +307,14 @@ register one."""
 
 
 def schedule_named(name: str) -> PipelineSchedule:
-    """Schedule of this name. Raises UnknownNameError: no such schedule."""
+    """Pipeline schedule of this name. Raises UnknownNameError: no such schedule."""
     if name not in REGISTRY:
         raise UnknownNameError("schedule", name, REGISTRY)
     return REGISTRY[name]
 
 
 def legal(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
-    """Sentence on why PyTorch's engine cannot run the schedule; None if it can.
+    """Sentence that says why PyTorch's engine cannot run the schedule for these sizes; None if it can.
 
     Raises:
         UnknownNameError: no such schedule.
@@ -324,7 +327,7 @@ def legal(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
 
 @lru_cache(maxsize=CACHED_TABLES)
 def build(schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bool = False) -> ActionTable:
-    """Actions of every pipeline rank, in the order that `torch.distributed.pipelining` executes.
+    """Table of the actions of every pipeline rank, in the order that `torch.distributed.pipelining` executes.
 
     `any_engine` also makes tables that this engine refuses and others run: 1F1B with fewer microbatches than
     ranks.
@@ -348,8 +351,8 @@ that its middle half is steady."""
 def shortened_table(
     schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bool = False, least: int = 0
 ) -> ActionTable:
-    """Table of a step with this number of microbatches; if there are many, a table of fewer, `least` or more,
-    that omits complete rounds of the steady state (`ActionTable.left_out`). Raises as `build` does."""
+    """Action table of a step with this number of microbatches; if there are many, a table of fewer, `least` or
+    more, that omits complete rounds of the steady state (`ActionTable.left_out`). Raises as `build` does."""
     few = max(least, LEAST_STEADY, LEAST_STEADY_ROUNDS * pp)
     if microbatches < 4 * few:
         return build(schedule, pp, vpp, microbatches, any_engine=any_engine)
@@ -361,21 +364,21 @@ def shortened_table(
 
 
 def rank_of_stage(schedule: str, pp: int, vpp: int) -> Ints:
-    """(S,) pipeline rank that holds each virtual stage."""
+    """Pipeline rank that holds each virtual stage, (S,)."""
     return ranks_of_stages(pp, vpp, v_shaped=schedule_named(schedule).v_shaped)
 
 
 def stages_of_rank(schedule: str, pp: int, vpp: int) -> Ints:
-    """(R, V) virtual stages of each pipeline rank, in model order."""
+    """Virtual stages that each pipeline rank holds, in model order, (R, V)."""
     return stages_of_ranks(pp, vpp, v_shaped=schedule_named(schedule).v_shaped)
 
 
 class Scheduled(Protocol):
-    """Columns of layouts with their schedule."""
+    """Protocol of layout columns that name the schedule of each layout."""
 
     @property
     def schedule(self) -> Ints:
-        """(N,) number of the schedule in the registry."""
+        """Number of each layout's schedule in the registry, (N,)."""
 
 
 def _names_with(trait: Callable[[PipelineSchedule], bool]) -> frozenset[str]:
@@ -403,6 +406,6 @@ KEEPS_ALL_LOGITS = _names_with(lambda own: own.keeps_all_logits)
 
 
 def is_scheduled(columns: Scheduled, some: Container[str]) -> Bools:
-    """(N,) whether the schedules of layouts are among `some`."""
+    """Whether the schedule of each layout is among the names in `some`, (N,)."""
     wanted: Bools = np.array([name in some for name in REGISTRY])[columns.schedule]
     return wanted

@@ -50,7 +50,8 @@ _BATCH_ROWS = 4_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticalPath:
-    """A chain of actions and transfers, each waiting for the one before, that ends with a rank's last action.
+    """A longest chain of actions and transfers, each waiting for the one before, that ends with a rank's last
+    action.
 
     Its length, forward_counts · forward + backward_counts · backward + weight_counts · weight + p2p_count ·
     p2p, is a lower bound on that rank's end for any durations, and equals it for the durations of its search.
@@ -68,7 +69,8 @@ class CriticalPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timeline:
-    """A table compiled for evaluation: its actions in levels, each dependent on earlier levels only."""
+    """A schedule table compiled for computing end times. Its actions are in levels, each dependent on earlier
+    levels only."""
 
     table: ActionTable
     levels: tuple[slice, ...]
@@ -89,7 +91,8 @@ class Timeline:
     def rank_ends(
         self, forward_S: Seconds, backward_S: Seconds, p2p: Seconds = 0.0, weight_S: Seconds = 0.0
     ) -> Array:
-        """(..., R) end of each rank, from durations (..., S) and transfer delay (...), all in seconds.
+        """Seconds at which each rank ends its last action, (..., R), from durations (..., S) and transfer
+        delay (...) in seconds.
 
         Omitted rounds take as long as the rounds before them, once these, singly or in groups, take equally
         long: an action waits for the one before it and for one of another rank, so equally long rounds are
@@ -99,7 +102,7 @@ class Timeline:
         return self._rank_ends(duration_BS, delay_B).reshape((*batch, self.table.pp))
 
     def _rank_ends(self, duration_BS: Array, delay_B: Array) -> Array:
-        """(B, R) end of each rank, seconds."""
+        """Seconds at which each rank ends its last action, (B, R), for a flat batch of durations."""
         ends_BR = np.empty((len(delay_B), self.table.pp))
         missing_B = np.zeros(len(delay_B), dtype=np.int64)
         step = max(1, _BATCH_ROWS // len(self.duration_of))
@@ -117,8 +120,8 @@ class Timeline:
         return ends_BR
 
     def _pace(self, duration_BS: Array, end_EB: Array) -> tuple[Array, Ints]:
-        """(B, R or 1) seconds by which each rank ends later per further microbatch, and (B,) microbatches
-        that the table lacks for this to be exact.
+        """Seconds by which each rank ends later per further microbatch, (B, R or 1), and microbatches that the
+        table lacks for this to be exact, (B,).
 
         It is exact for a group of rounds that repeatedly takes equally long, if the omitted microbatches are
         a multiple of the group's; otherwise the longest round bounds it.
@@ -145,7 +148,8 @@ class Timeline:
         return pace_B[:, None], missing_B
 
     def _longer_timeline(self, missing: int) -> Timeline | None:
-        """Timeline of a table with `missing` more of the same step's microbatches; None if it is too long."""
+        """Timeline of a table with `missing` more microbatches of the same step; None if such a table is too
+        long."""
         table, least = self.table, self.table.microbatches + missing
         if least * table.kind.size > _MOST_ACTIONS * table.microbatches:
             return None
@@ -155,7 +159,7 @@ class Timeline:
     def spans(
         self, forward_S: Seconds, backward_S: Seconds, p2p: Seconds = 0.0, weight_S: Seconds = 0.0
     ) -> tuple[Array, Array]:
-        """(..., R, A) start and (..., R, A) end of every action of the table, in seconds."""
+        """Start and end seconds of every action of the table, (..., R, A) each."""
         duration_BS, delay_B, batch = self._flat_durations(forward_S, backward_S, p2p, weight_S)
         shape = (*batch, *self.row_of.shape)
         end_RAB = self._ends(duration_BS, delay_B)[self.row_of].reshape((*self.row_of.shape, -1))
@@ -208,8 +212,8 @@ class Timeline:
         )
 
     def _repeated_stretches(self, path: Ints, end_E: Array, pace: float) -> list[tuple[int, int, int]]:
-        """Stretches of a path (its last action first) that repeat in the steady state, as (microbatches,
-        begin, end): for each phase of the schedule the shortest one that keeps the pace."""
+        """Stretches of a critical path (its last action first) that repeat in the steady state, as
+        (microbatches, begin, end), for each phase of the schedule the shortest one that keeps the pace."""
         table, actions = self.table, self.row_of.shape[1]
         at = np.argsort(self.row_of, axis=None)[path]
         place, microbatch = at % actions, table.microbatch.ravel()[at]
@@ -234,7 +238,8 @@ class Timeline:
     def _flat_durations(
         self, forward_S: Seconds, backward_S: Seconds, p2p: Seconds, weight_S: Seconds
     ) -> tuple[Array, Array, tuple[int, ...]]:
-        """Durations of each kind and stage (batch, ·), delay (batch,), and the original shape of the batch.
+        """Durations of each kind and stage (batch, ·), transfer delay (batch,), and the original shape of the
+        batch.
 
         The kinds are in the order of `KINDS`, followed by a zero for idle entries; a table without split
         backward passes has only the first two.
@@ -252,7 +257,7 @@ class Timeline:
         return flat, np.broadcast_to(delay, batch).reshape(-1), batch
 
     def _ends(self, duration_BS: Array, delay_B: Array) -> Array:
-        """(2 + E, batch) end of each row, or (2 + E,) for a batch of one."""
+        """End seconds of each row of the evaluation, (2 + E, batch), or (2 + E,) for a batch of one."""
         if len(delay_B) * len(self.duration_of) < _NARROW * len(self.levels):
             ends = [self._ends_one_by_one(*one) for one in zip(duration_BS, delay_B.tolist(), strict=True)]
             return np.array(ends[0] if len(ends) == 1 else ends).T
@@ -271,7 +276,8 @@ class Timeline:
         return end
 
     def _ends_one_by_one(self, duration_S: Array, delay: float) -> list[float]:
-        """2 + E ends of one placement, without numpy: faster if levels have few actions."""
+        """End seconds of all 2 + E rows for one placement, without numpy, which is faster if levels have few
+        actions."""
         end, duration = [0.0, -math.inf], duration_S[self.duration_of].tolist()
         for own, follows, receives in zip(
             duration, self.follows.tolist(), self.receives.tolist(), strict=True
@@ -283,7 +289,7 @@ class Timeline:
 
 @lru_cache(maxsize=CACHED_TABLES)
 def compile_timeline(table: ActionTable) -> Timeline:
-    """Sort a table's actions into levels; one compilation serves every set of durations."""
+    """Sort a schedule table's actions into levels of dependence; one compilation serves every set of durations."""
     sender_RA, actions = _senders(table), table.kind.shape[1]
     middle = actions // 2
     kind_A, stage_A, microbatch_A = table.kind[0], table.stage[0], table.microbatch[0]
@@ -313,7 +319,8 @@ def compile_timeline(table: ActionTable) -> Timeline:
 
 
 def _senders(table: ActionTable) -> Ints:
-    """(R, A): the action, numbered along the flattened table, on another rank that each waits for, or -1."""
+    """Number, along the flattened table, of the action on another rank for which each action waits, or -1, (R,
+    A)."""
     stages, rank_S = table.num_stages, table.rank_of_stage
     forward_RA = table.kind == FORWARD
     sends_RA = forward_RA | (table.kind == BACKWARD) | (table.kind == INPUT)
@@ -331,7 +338,7 @@ def _senders(table: ActionTable) -> Ints:
 
 
 def _earliest_levels(sender_RA: Ints) -> Ints:
-    """(R, A) earliest round in which each action can run, if every action takes one."""
+    """Earliest round in which each action can run if every action takes one round, (R, A)."""
     ranks, actions = sender_RA.shape
     sender, unknown = sender_RA.ravel().tolist(), ranks * actions
     # the last for the sender -1 (none)
@@ -356,7 +363,8 @@ def _earliest_levels(sender_RA: Ints) -> Ints:
 def backward_halves(
     backward_S: Array, weight_S: Array, stage_backward_S: Array, stage_weight_S: Array
 ) -> tuple[Array, Array]:
-    """(..., S) seconds of the input half and of the weight half, as a timeline needs them.
+    """Seconds of the input half and of the weight half of a backward pass on each stage, (..., S), as a
+    timeline needs them.
 
     `backward_S` is the complete pass and `weight_S` its weight gradients; a stage without blocks takes
     `stage_backward_S`, and in two actions `stage_weight_S` longer. The first stage's input, token numbers,
