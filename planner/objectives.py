@@ -39,7 +39,8 @@ to the first plan that fits."""
 
 
 class Settled(Spec):
-    """Optimum of the integer program over the layouts whose bounds are below the best step time."""
+    """Optimum of the integer program over the layouts whose bounds are below the best step time, which closes
+    a proof."""
 
     solver: str
     layouts: int
@@ -51,7 +52,7 @@ class Settled(Spec):
 
 
 class Certificate(Spec):
-    """Proof that no other covered layout is better.
+    """Proof that no other layout covered by the search is better, with counts of layouts and the proven bound.
 
     Its derivation (k, the reason for excluding each layout, the prover) is not part of a plan file: it
     depends on the search's state, so nobody could check it.
@@ -114,15 +115,16 @@ class Objective:
         return MEASURES[self.name]
 
     def value(self, question: Question, estimate: Estimate) -> float:
-        """Value of a plan, in the unit of the measure."""
+        """Value of a plan under the objective, in the unit of the measure."""
         return self.measure.of(question, estimate, self)
 
     def loss(self, question: Question, estimate: Estimate) -> float:
-        """Value of a plan, negated if higher is better, so that less is better."""
+        """Value of a plan under the objective, negated if higher is better, so that the least is best."""
         return self.measure.loss(self.value(question, estimate))
 
     def meets_deadline(self, question: Question, step_seconds: float) -> bool:
-        """Whether steps of `step_seconds` meet the deadline, if any; an empty bound of 0 always may."""
+        """Whether training with steps of `step_seconds` meets the deadline, if any; True for an empty bound of
+        0."""
         if self.deadline is None or step_seconds <= 0:
             return True
         return self.training_seconds(question, step_seconds) <= self.deadline
@@ -130,7 +132,8 @@ class Objective:
     def training_seconds(
         self, question: Question, step_seconds: float, layout: Layout | None = None
     ) -> float:
-        """Seconds of training on all tokens; with operations and a `layout`, including its start-ups.
+        """Seconds of training on all tokens; with operations also failures and, given a `layout`, its
+        start-ups.
 
         Raises InfeasibleError if failures leave no time for training.
         """
@@ -144,8 +147,8 @@ class Objective:
         return self.training_seconds(question, step_seconds) * question.cluster.num_gpus / _HOUR
 
     def require_complete(self, question: Question, *, alone: bool = True) -> None:
-        """Check that the objective has all it needs; as one of two of a frontier (`alone=False`) it needs no
-        deadline.
+        """Raise InputError unless tokens, price and deadline that the objective needs are given; as one of two
+        of a frontier (`alone=False`) it needs no deadline.
 
         Raises:
             InputError: tokens, a price or a deadline is missing, or a given one has no effect.
@@ -175,7 +178,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Measure of plans under one objective."""
+    """Quantity by which plans are compared under one objective."""
 
     label: str
     unit: Unit
@@ -184,27 +187,27 @@ class Measure:
     """Whether a higher value is better."""
 
     def loss(self, value: float) -> float:
-        """The value, negated if higher is better, so that less is better."""
+        """The value, negated if higher is better, so that the least is best."""
         return -value if self.highest else value
 
     def best(self, values: Iterable[float]) -> float:
-        """Best of some values."""
+        """Best of the values, the highest or the lowest."""
         return max(values) if self.highest else min(values)
 
     @property
     def open(self) -> float:
-        """Trivial bound, before anything is proved."""
+        """Bound that holds before anything is proved, infinity or 0."""
         return math.inf if self.highest else 0.0
 
     def gap(self, value: float, bound: float) -> float:
-        """Relative gain that is still possible; 0 is proof."""
+        """Largest relative gain over `value` that `bound` leaves possible; 0 proves that none is."""
         if self.highest:
             return max(0.0, bound / value - 1) if math.isfinite(bound) else 1.0
         return max(0.0, 1 - bound / value)
 
 
 def training_steps(question: Question) -> int:
-    """Optimizer steps to train on all tokens."""
+    """Number of optimizer steps to train on all tokens."""
     assert question.training.tokens is not None
     return math.ceil(question.training.tokens / question.training.tokens_per_step)
 

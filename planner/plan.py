@@ -85,7 +85,8 @@ def package_version() -> str:
 
 
 class AnyPlan(Spec):
-    """A question and its answer, complete for training; each family adds its own fields."""
+    """Base class of plan files, a question with its answer, complete for training; each model family adds
+    fields."""
 
     kind: str
     """Kind of plan file."""
@@ -95,7 +96,7 @@ class AnyPlan(Spec):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on the plan's file, a sentence each, without a full stop."""
+        """Remarks on how the plan file was read, a sentence each, without a full stop."""
         if not (names := self._ignored_facts):
             return ()
         listed = ", ".join(names[:_LISTED_FACTS]) + ", ..." * (len(names) > _LISTED_FACTS)
@@ -134,11 +135,12 @@ class AnyPlan(Spec):
         return self.certificate is not None
 
     def require_readable(self) -> None:
-        """Check that the plan's restrictions can be parsed. Raises InputError."""
+        """Raise InputError unless the plan's restrictions can be parsed. Raises InputError."""
         raise NotImplementedError
 
     def problems(self) -> list[Problem]:
-        """Rules that the plan breaks on its own cluster, and parts without a place."""
+        """Rules that the plan's layout breaks on the plan's cluster, and model parts that the layout does not
+        place."""
         raise NotImplementedError
 
 
@@ -149,7 +151,7 @@ def _rename_parts(parts: Any) -> Any:
 
 
 class Prediction(Spec):
-    """Prediction of the cost model for the plan; see `cost_models.estimate.Estimate` for the fields."""
+    """Predicted step time and memory of the plan; see `cost_models.estimate.Estimate` for the fields."""
 
     step_seconds: float = Field(gt=0, allow_inf_nan=False)
     weighed_seconds: float | None = None
@@ -176,7 +178,7 @@ class Prediction(Spec):
 
     @classmethod
     def of(cls, estimate: Estimate) -> Prediction:
-        """An estimate as a plan file holds it."""
+        """Convert an estimate to the form stored in a plan file."""
         fields = {name: getattr(estimate, name) for name in cls.model_fields}
         for tier in ("host", "drive"):
             if not fields[f"{tier}_bytes"]:
@@ -187,7 +189,7 @@ class Prediction(Spec):
 
 
 class PlanOffer(Spec):
-    """One of several clusters among which the plan was chosen."""
+    """One of several clusters among which the plan was chosen, as stored in a plan file."""
 
     cluster: ClusterSpec
     """The cluster, of whole nodes."""
@@ -199,7 +201,8 @@ class PlanOffer(Spec):
 
 
 class PlanObjective(Spec):
-    """An objective other than the fastest step on the cluster's GPUs, with the plan's value."""
+    """Objective of the search, if not the fastest step on the cluster's GPUs, with the value that the plan
+    reaches."""
 
     name: ObjectiveName
     price: float | None = None
@@ -223,12 +226,12 @@ class PlanObjective(Spec):
 
     @property
     def terms(self) -> Objective:
-        """The objective in the form used by the search."""
+        """Convert the stored objective to the form used by the search."""
         return Objective(name=self.name, price=self.price, deadline=self.deadline, operations=self.operations)
 
 
 class PlanRestrictions(Spec):
-    """Restrictions of the search, as words of the command line."""
+    """Restrictions of the search, as words of the command line, as stored in a plan file."""
 
     fix: tuple[str, ...] = ()
     """`--fix`: "tp=8"."""
@@ -245,7 +248,7 @@ class PlanRestrictions(Spec):
 
     @classmethod
     def of(cls, restrictions: Restrictions) -> PlanRestrictions:
-        """The restrictions as a plan file holds them."""
+        """Convert restrictions to the form stored in a plan file."""
         size = restrictions.max_memory
         return cls(
             fix=restrictions.fix_words,
@@ -258,8 +261,8 @@ class PlanRestrictions(Spec):
 
     @property
     def read(self) -> Restrictions:
-        """The restrictions in the form used by the search; raises InputError for words that cannot be
-        parsed."""
+        """Parse the stored words to the restrictions used by the search; raises InputError for words that
+        cannot be parsed."""
         read = parse_restrictions(
             self.fix, self.forbid, max_memory=self.max_memory, trainer=self.trainer, allow=self.allow
         )
@@ -267,8 +270,8 @@ class PlanRestrictions(Spec):
 
 
 class PlanChoice(Spec):
-    """Choice of a layout other than the fastest of its kind, from layouts whose predicted steps the model
-    cannot distinguish."""
+    """Record that a plan's layout is not the fastest of its kind, but was chosen among layouts whose predicted
+    steps the model cannot distinguish."""
 
     first: LayoutText
     """Layout of its kind with the fastest predicted step."""
@@ -286,8 +289,8 @@ class PlanChoice(Spec):
 
 
 class PlanRecommendation(Spec):
-    """Alternatives to a recommended layout when the plan was made. The plan's `restrictions` are those within
-    which the layout is proved the fastest."""
+    """Alternatives with which a recommended layout was compared when the plan was made. The plan's
+    `restrictions` are those within which the layout is proved the fastest."""
 
     why: str
     """Common feature of layouts of its kind; empty where it is the fastest of all."""
@@ -313,7 +316,8 @@ class PlanRecommendation(Spec):
 
 
 class Plan(AnyPlan):
-    """A question and its answer: the layout with its prediction and its certificate."""
+    """Plan file of a transformer, with the question, the layout, its predicted step and memory, and its
+    certificate."""
 
     kind: Literal["plan"] = "plan"
     model: TransformerSpec
@@ -357,20 +361,21 @@ class Plan(AnyPlan):
 
     @property
     def user_restrictions(self) -> Restrictions:
-        """Restrictions that the user asked for: a recommended layout keeps to more (`restrictions`)."""
+        """Restrictions of the search that the user asked for. A recommended layout keeps to more
+        (`restrictions`)."""
         return (self.recommendation.asked if self.recommendation else self.restrictions).read
 
     @property
     def proved_seconds(self) -> float:
-        """Step covered by the certificate, seconds: the plan's own, or that of the fastest layout of its
-        kind."""
+        """Step seconds that the certificate proves to be the least, those of the plan, or of the fastest
+        layout of its kind."""
         if self.recommendation is not None and self.recommendation.choice is not None:
             return self.recommendation.choice.first_seconds
         return self.prediction.weighed_seconds or self.prediction.step_seconds
 
     @property
     def objective_name(self) -> ObjectiveName:
-        """Name of the objective."""
+        """Name of the search objective; "time" without a stored objective."""
         return "time" if self.objective is None else self.objective.name
 
     @property
@@ -396,7 +401,8 @@ def make_plan(
     objective: PlanObjective | None = None,
     recommendation: PlanRecommendation | None = None,
 ) -> Plan:
-    """Plan for an estimated layout; without a certificate the layout was given, not searched."""
+    """Create a plan for an estimated layout; without a certificate the layout was given by the user, not
+    searched."""
     cluster, hardware = parts_of(question)
     return Plan(
         meshwright_version=package_version(),
@@ -428,7 +434,7 @@ _HEADER = """\
 
 
 def plan_text(plan: AnyPlan) -> str:
-    """YAML text of a plan file."""
+    """YAML text of the file of a plan."""
     predicted = getattr(plan, "prediction", None)
     empty = [tier for tier in ("host", "drive") if getattr(predicted, f"{tier}_bytes", None) is None]
     unused = {f"{tier}_{what}" for tier in empty for what in ("bytes", "limit")}  # nothing is kept there
@@ -442,7 +448,7 @@ def save_plan(plan: AnyPlan, path: str | Path) -> None:
 
 
 def plan_yaml(header: str, fields: Mapping[str, Any]) -> str:
-    """Text of a plan file: comments, then the fields, ended by YAML's end-of-document mark."""
+    """YAML text of a plan file, comments, then the fields, ended by YAML's end-of-document mark."""
     return header + yaml.safe_dump(
         dict(fields), sort_keys=False, explicit_end=True, allow_unicode=True, width=120
     )
@@ -464,7 +470,8 @@ def require_ended(document: Document) -> None:
 
 
 def load_any_plan(path: str | Path) -> AnyPlan:
-    """Read a plan file of any family; its layout is checked against its own model, cluster and training.
+    """Read a plan file of any model family, and check the layout against the model, cluster and training in
+    the file.
 
     Raises:
         InputError: missing, no plan, of another schema version, cut short, or inconsistent; all problems at once.
@@ -474,7 +481,7 @@ def load_any_plan(path: str | Path) -> AnyPlan:
 
 
 def load_plan(path: str | Path) -> Plan:
-    """Read a plan file of a transformer; errors are those of `load_any_plan`."""
+    """Read a plan file of a transformer; raises the errors of `load_any_plan`."""
     return _load(read_document(path), Plan)
 
 
@@ -487,7 +494,7 @@ def _load(document: Document, plan_type: type[P]) -> P:
 
 
 def read_plan_in(document: Document) -> AnyPlan:
-    """Plan of any family in a parsed file; its layout is not checked.
+    """Plan of any model family from a parsed file, without a check of the layout.
 
     Raises:
         InputError: no plan, of another schema version or cut short; all problems at once.
@@ -496,15 +503,16 @@ def read_plan_in(document: Document) -> AnyPlan:
 
 
 def _plan_type(document: Document) -> type[AnyPlan]:
-    """Class of a plan file by its kind; for an unknown kind the transformers', which reports the error."""
+    """Class that reads a plan file of this kind; for an unknown kind that of transformers, which then reports
+    the error."""
     kind = document.value.get("kind") if isinstance(document.value, dict) else None
     plan_type: type[AnyPlan] = part(family_of_plan_kind(kind).plan)
     return plan_type
 
 
 def without_dropped_facts(fields: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Fields of a plan file without stack fields that only earlier versions have, and the names of the
-    latter."""
+    """Fields of a plan file without stack fields that only earlier versions have, and the names of the dropped
+    fields."""
     facts = fields.get("stack")
     if not isinstance(facts, dict):
         return fields, ()
@@ -538,13 +546,14 @@ def _read_plan(document: Document, plan_type: type[P]) -> P:
 
 
 def priced_again(plan: Plan, layout: Layout | None = None) -> Estimate:
-    """Estimate of the plan's layout, or of another, for its question, under the user's memory limit."""
+    """New estimate of the plan's layout, or of `layout`, for the plan's question, under the user's memory
+    limit."""
     return estimate(plan.question, layout or plan.layout).within(plan.user_restrictions.max_memory)
 
 
 def priced_within_restrictions(plan: Plan) -> Estimate:
-    """The estimate under the limit of the layouts it was chosen from: a recommended layout must fit with a higher
-    confidence."""
+    """New estimate of the plan's layout under the memory limit of the search that chose it. A recommended
+    layout must fit with a higher confidence."""
     limits = plan.restrictions.read
     return estimate(limits.apply_confidence(plan.question), plan.layout).within(limits.max_memory)
 
@@ -560,7 +569,8 @@ Searched = tuple[Sequence[Layout], bool]
 
 
 class PlanCache:
-    """Stored layouts of one plan, by the name of their search."""
+    """Files in the user's cache folder with the layouts that follow-up searches of one plan found, by name of
+    the search."""
 
     def __init__(self, plan: Plan) -> None:
         folder, self._layouts = cache_folder(), dict[str, tuple[Layout, ...]]()
@@ -576,8 +586,8 @@ class PlanCache:
                     self._layouts = read
 
     def layouts(self, name: str, search: Callable[[], Searched]) -> tuple[Layout, ...]:
-        """Layouts stored under a name; if there are none, those that `search` finds, which are stored if it
-        completes."""
+        """Layouts stored under a search's name; if there are none, those that `search` finds, which are stored
+        if the search completes."""
         if name not in self._layouts:
             layouts, proved = search()
             if not proved:
@@ -586,7 +596,8 @@ class PlanCache:
         return self._layouts[name]
 
     def store(self, name: str, layouts: Iterable[Layout]) -> None:
-        """Store layouts, if files can be written, and remove the oldest files beyond `MAX_FILES`."""
+        """Store the layouts of a search, if files can be written, and remove the oldest files beyond
+        `MAX_FILES`."""
         self._layouts[name] = tuple(layouts)
         if self._path is not None:
             texts = {key: [*map(str, each)] for key, each in self._layouts.items()}
@@ -599,7 +610,7 @@ class PlanCache:
 
 
 def cache_folder() -> Path | None:
-    """Folder of the cache; None if the user has no home."""
+    """Folder of Meshwright's cache files; None if the user has no home."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "meshwright"
     except RuntimeError:
@@ -608,8 +619,8 @@ def cache_folder() -> Path | None:
 
 @cache
 def _version() -> str:
-    """Text that identifies this version: the package version, with size and modification time of its
-    files."""
+    """Text that identifies the installed code, from the package version, and the size and modification time of
+    all files."""
     lines = [package_version()]
     for place in (*cost_models.__path__, *planner.__path__):
         for folder, folders, files in os.walk(place):

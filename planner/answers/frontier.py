@@ -74,7 +74,7 @@ value."""
 
 
 def _row(estimate: Estimate, *names: str) -> Row:
-    """Row of a layout and some quantities of its price."""
+    """Data frame row with a layout in short notation and the named quantities of its estimate."""
     return {"layout": estimate.layout.brief, **{name: getattr(estimate, name) for name in names}}
 
 
@@ -85,7 +85,7 @@ def scaling_frame(
     kinds: Sequence[str] = KINDS,
     budget: Budget | None = None,
 ) -> pd.DataFrame:
-    """The best layout at each number of GPUs, for strong and for weak scaling.
+    """Data frame of the best layout at each number of GPUs, for strong and for weak scaling.
 
     Columns: `kind`, `gpus`, `global_batch`, `layout`, `step_seconds`, `tokens_per_second`, `mfu`, `gap`, and
     seconds of the step by part. Numbers of GPUs on which no layout is legal or fits are left out, and those the
@@ -118,8 +118,8 @@ def heatmap_frame(
     restrictions: Restrictions | None = None,
     budget: Budget | None = None,
 ) -> pd.DataFrame:
-    """A row for each pair of `tp` and `pp`: `layout`, `mfu`, `step_seconds`, `peak_bytes` and `gap` of the
-    best layout with them, NaN if there is none.
+    """Data frame with a row for each pair of `tp` and `pp`, with `layout`, `mfu`, `step_seconds`, `peak_bytes`
+    and `gap` of the best layout with them, NaN if there is none.
 
     `reason` says why there is none: `memory` (then `peak_bytes` is that of the closest layout), `rule`,
     `limit` for degrees that are not searched by default (`planner.space.limits`), or `time` if the budget was
@@ -151,7 +151,7 @@ def heatmap_frame(
 
 
 def _degrees(degrees: Sequence[int], most: int, plan: int | None) -> Sequence[int]:
-    """The degrees up to a number, the plan's own, and the first beyond."""
+    """Parallel degrees to show, those up to a number, the plan's own, and the first beyond."""
     first_beyond = [degree for degree in degrees if degree > most][:1]
     small = [degree for degree in degrees if degree <= most]
     if len(small) > MAX_DEGREES:
@@ -162,8 +162,8 @@ def _degrees(degrees: Sequence[int], most: int, plan: int | None) -> Sequence[in
 def _cell(
     question: Question, tp: int, pp: int, limits: Restrictions, untried: Sequence[str], budget: Budget
 ) -> Row:
-    """Quantities of the best layout with both degrees, or the reason why there is none; `untried` says why
-    plans are not searched there by default."""
+    """Quantities of the best layout with this `tp` and `pp`, or the reason why there is none; `untried` says
+    why plans are not searched there by default."""
     limited = replace(limits, only={**limits.only, "tp": frozenset({tp}), "pp": frozenset({pp})})
     names = ("mfu", "step_seconds", "peak_bytes")
     cell: Row = {"layout": "", **dict.fromkeys((*names, "gap"), float("nan"))}
@@ -185,8 +185,8 @@ def _cell(
 def far_links_frame(
     question: Question, restrictions: Restrictions | None = None, budget: Budget | None = None
 ) -> pd.DataFrame:
-    """The best layout for each bandwidth of the farthest links: a row per bandwidth and number of domains
-    that they join (buildings, or 0 for a list of levels).
+    """Data frame of the best layout for each bandwidth of the farthest links, with a row per bandwidth and
+    number of domains that they join (buildings, or 0 for a list of levels).
 
     Columns: `domains`, `bandwidth` (bytes/s of a GPU), `layout`, `step_seconds`, `mfu`, `crossing` (axes that
     cross these links, the busiest first), `share` (share of the step in which the busiest axis uses them),
@@ -222,7 +222,8 @@ def far_links_frame(
 
 
 def _far_links(cluster: ClusterSpec) -> Iterator[tuple[int, float, ClusterSpec]]:
-    """(domains, bandwidth, cluster): from one building to several, from narrow links to wide ones."""
+    """Variants of the cluster with other farthest links, as (domains, bandwidth, cluster), from one building
+    to several, from narrow links to wide ones."""
     if cluster.buildings is None:
         yield from ((0, rate, _with_farthest(cluster, rate)) for rate in _bandwidths(cluster))
         return
@@ -238,7 +239,8 @@ def _far_links(cluster: ClusterSpec) -> Iterator[tuple[int, float, ClusterSpec]]
 
 
 def _bandwidths(cluster: ClusterSpec) -> list[float]:
-    """Bandwidths of the farthest links, bytes/s: doublings through the cluster's own, up to the next level's."""
+    """Bandwidths to try for the farthest links, bytes/s, doublings through the cluster's own, up to the next
+    level's."""
     inside, farthest = used_levels(cluster)[-2:]
     doubled = [farthest.bandwidth * 2.0**doublings for doublings in range(NARROWEST, WIDEST + 1)]
     rates = [rate for rate in doubled if rate < inside.bandwidth]
@@ -246,7 +248,8 @@ def _bandwidths(cluster: ClusterSpec) -> list[float]:
 
 
 def _with_farthest(cluster: ClusterSpec, bandwidth: float) -> ClusterSpec:
-    """The cluster with another bandwidth between its buildings, or at the last level that its nodes use."""
+    """The cluster with another bandwidth of its farthest links, between its buildings or at the last level
+    that its nodes use."""
     update = {"bandwidth": bandwidth}
     if cluster.buildings is not None:
         link = cluster.buildings.link.model_copy(update=update)
@@ -276,8 +279,8 @@ class Technique:
 
 
 def ladder_frame(question: Question, chosen: Estimate, allow: Sequence[str] = ()) -> pd.DataFrame:
-    """Gain of each technique in a plan, whose layout stays as it is: a row per rung from the bare trainer up, the one
-    that saves most first.
+    """Data frame of the time that each technique saves in a plan whose layout stays as it is, with a row per
+    rung from the bare trainer up, the one that saves most first.
 
     Columns: `name`, `kind` (base, trainer or mathematics), `has` (whether the plan has it as it is), `step_seconds`
     (for the tokens of the plan's own batch), `mfu`, `adds` (MFU), `fits`.
@@ -315,11 +318,12 @@ def ladder_frame(question: Question, chosen: Estimate, allow: Sequence[str] = ()
 
 
 def _trainer_techniques(question: Question, layout: Layout) -> Iterator[Technique]:
-    """Techniques of trainers that keep the mathematics; overlaps only along axes of several ranks."""
+    """Techniques of trainers that apply to a plan and keep the mathematics; overlaps only along axes of
+    several ranks."""
     stack, overlaps = question.stack, layout.overlap or ()
 
     def technique(name: str, is_used: bool, **values: tuple[Any, Any]) -> Technique:
-        """A technique from (off, on) values of each field."""
+        """Create a technique from (off, on) values of each field."""
         off, on = ({fact: pair[at] for fact, pair in values.items()} for at in (0, 1))
         return Technique(name=name, kind="trainer", part="stack", on=on, off=off, is_used=is_used)
 
@@ -343,7 +347,7 @@ def _trainer_techniques(question: Question, layout: Layout) -> Iterator[Techniqu
 
 
 def _mathematics(question: Question, allow: Sequence[str]) -> list[Technique]:
-    """Techniques that change the mathematics: those that `allow` names, unless the model already has them."""
+    """Techniques that change the mathematics, those that `allow` names, unless the model already has them."""
     model, training, techniques, problems = question.model, question.training, list[Technique](), list[str]()
 
     def add(name: str, part: Literal["model", "training"], problem: str, **on: Any) -> None:
@@ -383,7 +387,7 @@ _PRICES = ("peak_bytes", "step_seconds", "tokens_per_second", "mfu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One plan on the frontier."""
+    """One plan on a Pareto frontier of two objectives."""
 
     question: Question
     estimate: Estimate
@@ -393,7 +397,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """Pareto frontier of two objectives, from the best plan in the first to the best in the second."""
+    """Pareto frontier of two objectives, a list of plans from the best in the first to the best in the second."""
 
     objectives: tuple[Objective, Objective]
     points: tuple[Point, ...]
@@ -410,7 +414,8 @@ def exact_frontier(
     restrictions: Restrictions | None = None,
     budget: Budget | None = None,
 ) -> Frontier:
-    """Frontier over all layouts, placements and numbers of GPUs in `sizes` (default: the question's own).
+    """Pareto frontier of two objectives over all layouts, placements and numbers of GPUs in `sizes`, by
+    default the question's own number.
 
     If memory is one of the objectives, at most `points` points of each size are searched; None: all. On
     Ctrl-C and at the budget's limit the points found so far are returned.
@@ -461,15 +466,16 @@ def exact_frontier(
 
 @dataclass(frozen=True, slots=True)
 class _Walk(MemoryDescent):
-    """Walk on one number of GPUs along plans with ever less memory."""
+    """Walk along the Pareto frontier on one number of GPUs, from the fastest plan to plans with ever less
+    memory."""
 
     def point(self, result: SearchResult) -> Point:
-        """Point of the best plan of a search."""
+        """Frontier point for the best plan of a search."""
         return Point(question=self.question, estimate=result.best, gap=result.certificate.gap)
 
     def walk_down(self, fastest: SearchResult, points: int | None, candidates: list[Point]) -> bool:
-        """Walk from the fastest plan to the one with least memory, add their points to `candidates`, and
-        return whether no plan between was skipped.
+        """Walk from the fastest plan to the one with least memory, add a point for each plan to `candidates`,
+        and return whether no plan between was skipped.
 
         Each point is followed by its successor, the fastest plan with less memory; an equally fast successor
         replaces the point. Once a plan was skipped, successors are only searched for at given levels: memory
@@ -512,7 +518,7 @@ class _Walk(MemoryDescent):
         return complete and not self.budget.ended
 
     def _fastest_within(self, limit: float, as_fast_as: Point | None = None) -> Point | None:
-        """Fastest plan within a memory limit, or one as fast as a given point; None if there is none, or time
+        """Fastest plan within a memory limit, or one as fast as a given point; None if no plan exists, or time
         ran out."""
         limited = replace(self.limits, max_memory=limit)
         try:
@@ -527,7 +533,8 @@ class _Walk(MemoryDescent):
 
 
 def pareto_frame(frontier: Frontier) -> pd.DataFrame:
-    """A row per point of an exact frontier, from the best in its first objective to the best in its second.
+    """Data frame with a row per plan of an exact frontier, from the best in its first objective to the best in
+    its second.
 
     Columns: `gpus`, `layout`, `step_seconds`, `tokens_per_second`, `mfu`, `peak_bytes`, `gap`, `proven`, and the two
     objectives under their names.
@@ -557,8 +564,8 @@ def frontier_frame(
     restrictions: Restrictions | None = None,
     budget: Budget | None = None,
 ) -> pd.DataFrame:
-    """A cloud of legal layouts with every recompute policy, cheaply priced, and the Pareto frontier of memory
-    and time.
+    """Data frame of legal layouts with every recompute policy, cheaply priced, and of the Pareto frontier of
+    memory and time.
 
     A row per layout and policy: `layout`, `peak_bytes` of the fullest device, `step_seconds`,
     `tokens_per_second`, `mfu`, `fits`, `pareto` (no known plan that fits is both smaller and faster),
@@ -607,8 +614,8 @@ def _price_near_line(
     line: Sequence[Estimate],
     budget: Budget,
 ) -> tuple[Bools, list[Estimate]]:
-    """Mask of flattened prices that beat no known plan, and the plans found by pricing in full those that
-    seemed better.
+    """Mask of flattened cheap prices that would not improve the frontier of known plans, and the plans found
+    by pricing in full those that seemed better.
 
     A cheap price may be too low; the best-looking layouts are priced in full until none looks better any
     more. Beyond `MAX_PRICED` layouts the remaining ones are left out, as their real prices are unknown.
@@ -632,7 +639,7 @@ def _price_near_line(
 
 
 def evenly_spread(question: Question, columns: LayoutColumns, flat: int) -> Layout:
-    """Layout with recompute policy for one entry of flattened (layout, policy) prices, with its blocks spread
+    """Layout for entry `flat` of flattened (layout, policy) prices, with the policy and its blocks spread
     evenly."""
     row, policy = divmod(flat, len(RECOMPUTE_POLICIES))
     layout = columns.layout(row)
@@ -647,7 +654,7 @@ def _cheap_rows(
     is_shown: Bools,
     most_named: int | None,
 ) -> dict[str, object]:
-    """Columns of the data frame for the shown entries of the flattened prices."""
+    """Columns of the data frame for cheaply priced layouts, the open entries of the flattened prices."""
     row, policy = np.nonzero(is_shown.reshape(prices.step_seconds.shape))
     seconds = prices.step_seconds[row, policy]
     named_rows = np.unique(row) if most_named is None or len(row) <= most_named else row[:0]

@@ -52,7 +52,7 @@ CLOSE = 5e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimum:
-    """The best plans for an objective, best first, with a proven bound."""
+    """Best plans of a question for an objective, best first, with a proven bound on the objective."""
 
     question: Question
     """Question with the best plan's number of GPUs and precision."""
@@ -75,21 +75,22 @@ class Optimum:
 
     @property
     def gap(self) -> float:
-        """Relative gain that is still possible; 0 is proof."""
+        """Largest relative gain in the objective that the proven bound leaves possible; 0 is proof of
+        optimality."""
         return self.objective.measure.gap(self.value, self.bound)
 
     def value_of(self, estimate: Estimate) -> float:
-        """Objective value of one of the ranked plans, on its own number of GPUs."""
+        """Objective value of one of the ranked plans, for the number of GPUs in its layout."""
         return self.objective.value(resized(self.question, estimate.layout.num_gpus), estimate)
 
     @property
     def plain(self) -> bool:
-        """Whether the objective is the fastest step on the question's own GPUs."""
+        """Whether the objective is the fastest step and the number of GPUs is fixed."""
         return self.objective == Objective() and not self.sizes
 
     def written(self, gpus_per_node: int) -> PlanObjective | None:
-        """The objective as a plan file holds it, for nodes of `gpus_per_node` GPUs; None for the fastest step on the
-        question's own GPUs and precision."""
+        """The objective in the form stored in a plan file, for nodes of `gpus_per_node` GPUs; None for the
+        fastest step on the question's own GPUs and precision."""
         objective = self.objective
         if self.plain and not self.precisions:
             return None
@@ -107,7 +108,7 @@ class Optimum:
 
 
 def answered_question(plan: Plan) -> Question:
-    """Question that a plan answers, with complete nodes if the number of GPUs was part of the answer."""
+    """Question that a plan file answers, with complete nodes if the number of GPUs was part of the answer."""
     question, objective = plan.question, plan.objective
     if objective is None or not objective.gpus:
         return question
@@ -124,7 +125,7 @@ def optimise(
     restrictions: Restrictions | None = None,
     budget: Budget | None = None,
 ) -> Optimum:
-    """The `top` best plans of a question for an objective.
+    """Find the `top` best plans of a question for an objective.
 
     `sizes` are numbers of GPUs and `precisions` precisions of GEMMs to choose from, instead of the question's
     own. When the budget's time runs out, or on Ctrl-C if it keeps interrupts, the best so far is returned
@@ -187,7 +188,8 @@ def optimise(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt:
-    """Result of searching one number of GPUs in one precision: plans, an error, or neither before time ran out."""
+    """Result of searching one number of GPUs in one precision, with plans, with an error, or with neither
+    before time ran out."""
 
     question: Question
     estimates: Sequence[Estimate] = ()
@@ -219,7 +221,7 @@ class _Attempt:
 def _attempt(
     question: Question, objective: Objective, limits: Restrictions, top: int, budget: Budget
 ) -> _Attempt:
-    """Best plans of one question that meet the deadline, from one or several searches."""
+    """Search one question for the best plans that meet the deadline, by one or several searches."""
     searched, errors, least_peak = list[SearchResult | None](), list[InfeasibleError](), 0.0
     for group in paddings(question, limits) if objective.name == "mfu" else [limits]:
         try:
@@ -267,7 +269,8 @@ def _attempt(
 
 
 def _value_at_bound(question: Question, objective: Objective, result: SearchResult) -> float:
-    """Objective value of a search's best plan if its step took only the proven bound: no plan is better."""
+    """Objective value that a search's best plan would have if its step took only the proven bound. No plan is
+    better."""
     best, bound = result.best, result.certificate.bound
     if bound <= 0:
         return objective.measure.open
@@ -279,7 +282,7 @@ _COUNTS = ("layouts", "infeasible", "pruned", "solved", "undecided", "seconds")
 
 
 def _merged(certificates: Sequence[Certificate]) -> Certificate:
-    """Certificate with the counts of all; its bound and gap are those of the first."""
+    """Certificate with the counts of several added up; its bound and gap are those of the first."""
     sums = {name: sum(getattr(one, name) for one in certificates) for name in _COUNTS}
     return certificates[0].model_copy(update=sums)
 
@@ -292,7 +295,7 @@ def _certificate(
     gap: float,
     budget: Budget,
 ) -> Certificate:
-    """The chosen answer's certificate, with the layouts of all searches counted and the gap over all of them."""
+    """Certificate of the chosen answer, with the layouts of all searches counted and the gap over all of them."""
     certificate = chosen.certificate
     assert certificate is not None
     if objective.name == "memory" and gap > PROVEN:
@@ -321,8 +324,8 @@ def _certificate(
 def _no_answer(
     question: Question, objective: Objective, attempts: Sequence[_Attempt], budget: Budget
 ) -> InfeasibleError | RunError:
-    """Error for no plan on any number of GPUs, for faster plans not ruled out, or for searches that ended
-    without a plan."""
+    """Error that says why an objective has no answer, as no plan fits, faster plans are not ruled out, or
+    searches ended without a plan."""
     deadline, errors = objective.deadline, [(one.gpus, one.error) for one in attempts if one.error]
     late = [seconds for one in attempts for seconds in one.late_seconds]
     if late and deadline is not None and not budget.interrupted:
@@ -347,7 +350,7 @@ def _no_answer(
 
 
 def no_plan_words(question: Question, deadline: float | None) -> str:
-    """Headline of the error that no plan fits, or that none meets a deadline (seconds)."""
+    """Headline of the error that no plan fits, or that none meets a deadline, given in seconds."""
     if deadline is None:
         return f"no plan of {question.model.name} fits"
     tokens = format_count(question.training.tokens or 0.0)
@@ -355,8 +358,8 @@ def no_plan_words(question: Question, deadline: float | None) -> str:
 
 
 def paddings(question: Question, limits: Restrictions) -> list[Restrictions]:
-    """Restrictions split by groups of tensor-parallel degrees with equal model FLOPs (padded vocabulary),
-    most FLOPs first."""
+    """Restrictions split by tensor-parallel degrees with equal model FLOPs (padded vocabulary), most FLOPs
+    first."""
     groups: dict[float, set[int]] = {}
     for tp in tried_tensor_degrees(question, limits):
         groups.setdefault(model_flops(question.model, question.training, tp), set()).add(tp)
@@ -367,13 +370,13 @@ def paddings(question: Question, limits: Restrictions) -> list[Restrictions]:
 
 
 def just_below(size: float) -> float:
-    """The largest memory limit that excludes a peak of `size` bytes."""
+    """Largest memory limit, bytes, that excludes a peak of `size` bytes."""
     return size * (1 - TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryDescent:
-    """Searches of one question under falling memory limits."""
+    """Search for the plan with least memory, by searches of one question under falling memory limits."""
 
     question: Question
     limits: Restrictions
@@ -382,9 +385,9 @@ class MemoryDescent:
     def least_memory(
         self, objective: Objective, *, top: int = 1, known: SearchResult | None = None
     ) -> tuple[SearchResult, float] | None:
-        """Fastest plans among those with the least peak that meet the objective's deadline, and the proven lower
-        bound of every peak, bytes; the bound is within a billionth of the least peak if that is proven. None if
-        no plan was found in time.
+        """Fastest plans among those with the least peak that meet the objective's deadline, and the proven
+        lower bound of every peak, bytes; the bound is within a billionth of the least peak if that is proven.
+        None if no plan was found in time.
 
         `known` is the result of the search for the fastest.
 
@@ -417,8 +420,8 @@ class MemoryDescent:
         return best, floor
 
     def _under(self, limit: float, objective: Objective) -> SearchResult | None:
-        """A plan within a memory limit that meets the deadline: the first found, else the fastest; None if time
-        ran out.
+        """A plan within a memory limit that meets the deadline, the first found, else the fastest; None if
+        time ran out.
 
         Raises:
             InfeasibleError: there is none.
@@ -438,7 +441,7 @@ class MemoryDescent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A cluster that the user may choose."""
+    """A cluster that the user offers to choose from, with its numbers of GPUs and price."""
 
     question: Question
     """Question on complete nodes of the cluster."""
@@ -449,18 +452,18 @@ class Offer:
 
     @property
     def name(self) -> str:
-        """Name of the cluster."""
+        """Name of the offered cluster."""
         return self.question.cluster.name
 
     @property
     def written(self) -> PlanOffer:
-        """The offer as a plan file holds it."""
+        """The offer in the form stored in a plan file."""
         cluster, hardware = self.question.cluster, self.question.hardware
         return PlanOffer(cluster=cluster, hardware=hardware, gpus=self.sizes, price=self.price)
 
 
 def offers_of(plan: Plan) -> tuple[Offer, ...]:
-    """Clusters among which a plan was chosen; empty if there was no choice."""
+    """Offers of clusters among which a plan was chosen; empty if there was no choice."""
     written, question = plan.objective.offers if plan.objective is not None else (), plan.question
     return tuple(
         Offer(
@@ -474,14 +477,14 @@ def offers_of(plan: Plan) -> tuple[Offer, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferAnswer:
-    """Best plans of one cluster on one number of GPUs."""
+    """Best plans on one offered cluster with one number of GPUs."""
 
     offer: Offer
     optimum: Optimum
 
     @property
     def days(self) -> float | None:
-        """Days of the full training run; None if its number of tokens is unknown."""
+        """Days that the full training run takes; None if its number of tokens is unknown."""
         question, step = self.optimum.question, self.optimum.result.best.step_seconds
         if question.training.tokens is None:
             return None
@@ -489,7 +492,7 @@ class OfferAnswer:
 
     @property
     def cost(self) -> float | None:
-        """Dollars for the full training run; None if its number of tokens or the price is unknown."""
+        """Dollars that the full training run costs; None if its number of tokens or the price is unknown."""
         question, price = self.optimum.question, self.offer.price
         if question.training.tokens is None or price is None:
             return None
@@ -498,7 +501,7 @@ class OfferAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A cluster and a number of GPUs without an answer, with the reason."""
+    """An offered cluster and number of GPUs without an answer, with the reason."""
 
     cluster: str
     gpus: int
@@ -507,7 +510,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """Best plans of all clusters and numbers of GPUs, best first, with a proven bound."""
+    """Best plans of all offered clusters and numbers of GPUs, best first, with a proven bound."""
 
     objective: Objective
     """Objective that plans are ranked by; without a price, since each cluster has its own."""
@@ -521,31 +524,33 @@ class Ranking:
 
     @property
     def best(self) -> OfferAnswer:
-        """Best answer of all clusters."""
+        """Best answer over all offered clusters."""
         return self.answers[0]
 
     @property
     def measure(self) -> Measure:
-        """Measure by which plans are compared."""
+        """Measure by which the ranked plans are compared."""
         return self.objective.measure
 
     @property
     def bound(self) -> float:
-        """Proven bound: no covered plan on any of the clusters has a better value."""
+        """Proven bound on the objective of all clusters. No covered plan on any of the clusters has a better
+        value."""
         bounds = [one.optimum.bound for one in self.answers]
         return self.measure.open if self.unanswered else self.measure.best(bounds)
 
     @property
     def gap(self) -> float:
-        """Relative gain over the best value that is still possible; 0 is proof."""
+        """Largest relative gain over the best value that the proven bound leaves possible; 0 is proof."""
         return self.measure.gap(self.best.optimum.value, self.bound)
 
     def places(self, answer: OfferAnswer) -> tuple[int, int]:
-        """First and last place that an answer may have, as each optimum lies between its bound and its value;
-        both are equal if these intervals do not overlap."""
+        """First and last place in the ranking that an answer may have, as each optimum lies between its bound
+        and its value; both are equal if these intervals do not overlap."""
 
         def surely_ahead(first: OfferAnswer, second: OfferAnswer) -> bool:
-            """Whether a value is at least as good as any plan that the other answer's search can have."""
+            """Whether the first answer's value is at least as good as any plan that the second answer's search
+            can still find."""
             value, bound = first.optimum.value, second.optimum.bound
             return second.optimum.gap <= PROVEN or self.measure.loss(value) <= self.measure.loss(bound)
 
@@ -556,7 +561,7 @@ class Ranking:
 
     @property
     def frontier(self) -> tuple[OfferAnswer, ...]:
-        """Answers that no other beats in both days and cost, the soonest first; empty if either is
+        """Answers that no other answer beats in both days and cost, the soonest first; empty if either is
         unknown."""
         days = np.array([one.days for one in self.answers], float)  # NaN where unknown
         costs = np.array([one.cost for one in self.answers], float)
@@ -564,7 +569,8 @@ class Ranking:
 
 
 def pareto_rows(size: Array, seconds: Array, limit: float) -> Ints:
-    """Indices, by rising size, of the rows within `limit` that are faster than every smaller or equal one."""
+    """Indices of the Pareto-optimal rows, those within `limit` that are faster than every smaller or equal
+    one, by rising size."""
     order = np.lexsort((seconds, size))
     order = order[(size[order] <= limit) & np.isfinite(seconds[order])]
     best_before = np.minimum.accumulate(np.concatenate([[np.inf], seconds[order][:-1]]))
@@ -579,7 +585,8 @@ def rank_offers(
     restrictions: Restrictions | None = None,
     budget: Budget | None = None,
 ) -> Ranking:
-    """Best plans of each cluster on each of its numbers of GPUs, ranked by the objective.
+    """Search the best plans of each offered cluster on each of its numbers of GPUs, and rank them by the
+    objective.
 
     The remaining time of the budget is shared evenly among the remaining searches.
 

@@ -69,7 +69,7 @@ _MAX_TRIED = 60
 
 @dataclass(frozen=True, slots=True)
 class LayoutKind:
-    """A kind of layouts, one of several from the simplest to all of them."""
+    """A kind of layouts with the restrictions that define it, from the simplest layouts to all of them."""
 
     words: str
     """Common properties of its layouts."""
@@ -77,7 +77,8 @@ class LayoutKind:
 
 
 def layout_kinds(question: Question, user: Restrictions) -> Iterator[LayoutKind]:
-    """Kinds of layouts by rising width of their restrictions, none wider than those of the `user`.
+    """Yield kinds of layouts from simple to general, each with wider restrictions, none wider than those of
+    the `user`.
 
     If the stack has a trainer whose rules are known, their layouts obey them, so that its exporter can write
     them.
@@ -103,7 +104,7 @@ def layout_kinds(question: Question, user: Restrictions) -> Iterator[LayoutKind]
 
 
 def _ordinary(question: Question, user: Restrictions, also: Sequence[str] = ()) -> Restrictions:
-    """The user's restrictions, reduced to ordinary layouts.
+    """The user's restrictions, narrowed to layouts that are ordinary for the stack.
 
     Excluded are axes that are not usual for the stack and that no timed run used, and context parallelism
     above the largest timed. Unless the user chooses, the order of axes and the kind of context parallelism
@@ -134,8 +135,8 @@ def _ordinary(question: Question, user: Restrictions, also: Sequence[str] = ()) 
 
 
 def classical_layout(question: Question, limits: Restrictions) -> Estimate | None:
-    """Classical layout of the stack within some restrictions, which fits with their confidence; None if none
-    of the first few does."""
+    """Layout that an expert would write down for the stack, within some restrictions, and that fits with their
+    confidence; None if none of the first few does."""
     question, stack = limits.apply_confidence(question), question.stack
 
     def priced(layout: Layout) -> Estimate | None:
@@ -157,7 +158,7 @@ def classical_layout(question: Question, limits: Restrictions) -> Estimate | Non
 
 
 def is_allowed(layout: Layout | None, question: Question, limits: Restrictions) -> TypeGuard[Layout]:
-    """Whether a layout is legal, within the restrictions, and supported by their trainer."""
+    """Whether a layout is legal, within the restrictions, and supported by the trainer in the restrictions."""
     return (
         layout is not None
         and satisfies(question, limits, layout)
@@ -166,7 +167,7 @@ def is_allowed(layout: Layout | None, question: Question, limits: Restrictions) 
 
 
 def _by_size(question: Question, limits: Restrictions, policy: str, zero: int) -> Iterator[Layout]:
-    """Legal layouts with one sequence a microbatch, by rising tp × pp, and then by falling tp."""
+    """Yield legal layouts with one sequence a microbatch, by rising tp × pp, and then by falling tp."""
     cluster, model, usual = question.cluster, question.model, question.stack.usual_degrees
     degrees = [
         (tp * pp, -tp, tp, pp)
@@ -187,7 +188,7 @@ def _by_size(question: Question, limits: Restrictions, policy: str, zero: int) -
 
 
 def _changed(layout: Layout, **values: Any) -> Layout | None:
-    """The layout with other values; None if these are not a valid layout."""
+    """Copy of the layout with some values replaced; None if these do not make a valid layout."""
     try:
         return Layout.model_validate(layout.model_dump(exclude={"schedule"}) | values)
     except (ValidationError, InputError):
@@ -204,7 +205,7 @@ _MAX_COUNTED = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Another layout, compared with the recommended one."""
+    """A layout compared with the recommended one."""
 
     estimate: Estimate
     axes: tuple[str, ...]
@@ -215,7 +216,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class WithinError:
-    """Layouts whose steps the model cannot distinguish from the best."""
+    """Number of layouts whose steps the model cannot distinguish from the best."""
 
     share: float
     """Largest relative slowdown: the profile's error of the ratio of two times."""
@@ -225,7 +226,7 @@ class WithinError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """The recommended layout, with the fastest and the classical one for comparison."""
+    """The recommended layout of a question, with the fastest and the classical one for comparison."""
 
     estimate: Estimate
     """Price of the layout, under the memory limit of the question."""
@@ -253,28 +254,30 @@ class Recommendation:
 
     @property
     def is_fastest(self) -> bool:
-        """Whether the recommended layout is the fastest of all."""
+        """Whether the recommended layout is also the fastest of all."""
         return not self.why
 
     @property
     def fills_devices(self) -> bool:
-        """Whether the fastest layout was rejected for memory: it fits with a lower probability than
+        """Whether the fastest layout was rejected because it fits in memory with a lower probability than
         required."""
         confidence = self.within.confidence
         return confidence is not None and self.fastest.estimate.fits_probability < confidence
 
     @property
     def is_risky(self) -> bool:
-        """Whether it fits with a lower probability than `FITTING`, because no layout reaches that."""
+        """Whether the recommended layout fits with a lower probability than `FITTING`, because no layout
+        reaches that."""
         return self.within.confidence is None and self.estimate.fits_probability < FITTING
 
     @property
     def gain(self) -> float:
-        """Predicted gain of the fastest over the recommended step, as a share of the latter."""
+        """Predicted gain in step time of the fastest over the recommended layout, as a share of the
+        recommended step."""
         return 1 - self.fastest.estimate.compared_seconds / self.estimate.compared_seconds
 
     def written(self, user_restrictions: Restrictions, top: int) -> PlanRecommendation:
-        """The recommendation as a plan file holds it."""
+        """The recommendation in the form stored in a plan file."""
         fastest = self.fastest.estimate
         classical = None if self.classical is None else self.classical.estimate
         return PlanRecommendation(
@@ -296,7 +299,7 @@ class Recommendation:
 def recommend(
     question: Question, result: SearchResult, restrictions: Restrictions, budget: Budget
 ) -> Recommendation | None:
-    """Recommended layout for a finished search; None if its optimum is not proved.
+    """Choose the layout to recommend after a finished search; None if the search's optimum is not proved.
 
     It fits with probability `FITTING`, if any layout does. If the question has a risk, steps are compared by
     its mean over scenarios.
@@ -341,8 +344,8 @@ def recommend(
 def simplest_competitive(
     question: Question, result: SearchResult, sure: Restrictions, budget: Budget
 ) -> tuple[SearchResult, LayoutKind] | None:
-    """Best layout of the first kind that the model cannot distinguish from the fastest within `sure`; without
-    such a kind, that fastest. None if nothing fits, or time ends.
+    """Best layout of the simplest kind whose step the model cannot distinguish from the fastest within
+    restrictions `sure`; if no kind comes so close, that fastest layout. None if nothing fits, or time ends.
 
     If the trainer cannot run the fastest, a simpler kind need only come close to the fastest that it can run.
     Layouts that are too slow, or slower than the best of an earlier kind (which contains no others), are not
@@ -388,8 +391,8 @@ def simplest_competitive(
 def fastest_feasible(
     question: Question, limits: Restrictions, result: SearchResult, budget: Budget
 ) -> Estimate | None:
-    """Fastest of the ranked layouts within some restrictions, with more recomputation if they need it; None
-    if none fits."""
+    """Fastest of the ranked layouts within some restrictions, with more recomputation where a layout needs
+    more to fit; None if none fits."""
     if _fits(question, limits, result.best.layout):
         return result.best
     fastest: Estimate | None = None
@@ -405,8 +408,8 @@ def fastest_feasible(
 def _search(
     question: Question, limits: Restrictions, budget: Budget, below: float = math.inf, *, settles: bool = True
 ) -> SearchResult | None:
-    """Proved fastest layout within some restrictions; without an estimate if none takes less than `below`
-    seconds, and None if nothing fits."""
+    """Search for the proved fastest layout within some restrictions; without an estimate if none takes less
+    than `below` seconds, and None if nothing fits."""
     try:
         return budget.search(question, limits, top=1, must_beat_seconds=below, closes_with_ilp=settles)
     except InfeasibleError:
@@ -414,28 +417,28 @@ def _search(
 
 
 def _no_slower_than(estimate: Estimate) -> float:
-    """Limit in seconds that still admits the layout and those that tie with it."""
+    """Limit in seconds that still admits a layout and all that tie with it."""
     return estimate.compared_seconds * (1 + TIE_TOLERANCE)
 
 
 def _fits(question: Question, limits: Restrictions, layout: Layout) -> bool:
-    """Whether a layout fits with the confidence and limit of some restrictions."""
+    """Whether a layout fits with the confidence and the memory limit of some restrictions."""
     return price(limits.apply_confidence(question), layout).within(limits.max_memory).fits
 
 
 def _is_refused(question: Question, limits: Restrictions, estimate: Estimate) -> bool:
-    """Whether the trainer of some restrictions cannot run a layout."""
+    """Whether the trainer that the restrictions name cannot run a layout."""
     return limits.trainer is not None and bool(refusals(limits.trainer, question, estimate.layout))
 
 
 def chance_faster(question: Question, one: Estimate, other: Estimate) -> float:
-    """Probability that `other` is the faster of the two."""
+    """Probability that `other` is truly faster than `one`."""
     gain = math.log(one.compared_seconds / other.compared_seconds)
     return chance_of_gain(gain, one.layout, other.layout, pair_error_of(question))
 
 
 def _slowest_competitive(question: Question, reference: Estimate) -> float:
-    """Seconds above which the reference is clearly faster than any layout, however many axes differ."""
+    """Step seconds above which the reference is clearly faster than any layout, however many axes differ."""
     clear = NormalDist().inv_cdf(CLEAR) * deviation_on(len(COMPARED), pair_error_of(question))
     return reference.compared_seconds * math.exp(clear) * (1 + TIE_TOLERANCE)
 
@@ -449,8 +452,8 @@ def _compare_with(question: Question, recommended: Estimate, other: Estimate) ->
 
 
 def share_compared(question: Question) -> float | None:
-    """Largest relative slowdown at which another layout may be preferred to the fastest; None if there is no
-    such choice: the profile has no scenarios, or the question gives its own risk."""
+    """Largest relative slowdown at which another layout may be preferred to the fastest; None if the profile
+    has no scenarios, or the question gives its own risk."""
     scenarios = question.hardware.scenarios
     if scenarios is None or question.risk != "none" or question.has_pools:
         return None
@@ -460,8 +463,8 @@ def share_compared(question: Question) -> float | None:
 def choose_by_scenarios(
     question: Question, limits: Restrictions, result: SearchResult, budget: Budget
 ) -> tuple[Layout, PlanChoice] | None:
-    """Layout with the least mean over scenarios among the fastest of a finished search, with the comparison;
-    None if that is the search's best."""
+    """Layout with the least mean step over scenarios among the fastest of a finished search, with the
+    comparison; None if that is the search's best layout."""
     share, first = share_compared(question), result.best
     if share is None:
         return None
@@ -484,7 +487,7 @@ def choose_by_scenarios(
 
 
 def middle_seconds(question: Question, layout: Layout) -> float:
-    """Mean step of a layout over the middle half of the scenarios, which the profile must have, seconds."""
+    """Mean step seconds of a layout over the middle half of the scenarios, which the profile must have."""
     seconds = seconds_under_scenarios(question, layout)
     assert seconds is not None
     return middle(seconds)
@@ -493,8 +496,8 @@ def middle_seconds(question: Question, layout: Layout) -> float:
 def within_error(
     question: Question, limits: Restrictions, result: SearchResult, budget: Budget
 ) -> WithinError | None:
-    """Number of layouts within the model's error of the best, from the state of the finished search; None if
-    there are too many to count, or time has run out."""
+    """Number of layouts within the model's error of the best, counted from the final state of the search; None
+    if there are too many to count, or time has run out."""
     share = pair_error_of(question)
     below, total, names = result.best.compared_seconds * (1 + share), 0, set[str]()
     searches = result.searches or _unsearched(question, limits)
@@ -509,7 +512,7 @@ def within_error(
 
 
 def _unsearched(question: Question, limits: Restrictions) -> tuple[BranchAndBound, ...]:
-    """Searches, not yet started, of a question that was proved in another way."""
+    """Searches that have not run yet, to count the layouts of a question that was proved in another way."""
     searches = []
     for part in limits.by_recompute(question) or (limits,):
         with suppress(InfeasibleError):  # none is legal

@@ -23,7 +23,7 @@ _WHICH = ("one", "another", "a third", "a fourth", "a fifth", "a sixth", "yet an
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One field in which questions differ."""
+    """One field in which compared questions differ, with its values."""
 
     what: str
     """Name of the field: `model`, `GPUs`, `global batch`, ..."""
@@ -32,7 +32,7 @@ class Difference:
 
 
 def differences(questions: Sequence[Question]) -> tuple[Difference, ...]:
-    """All differences by name; specs of one name are compared field by field."""
+    """All fields in which the questions differ; specs with equal names are compared field by field."""
     clusters = [parts_of(question)[0] for question in questions]
     values_by_name = [
         *_named("model", [question.model for question in questions]),
@@ -48,32 +48,32 @@ def differences(questions: Sequence[Question]) -> tuple[Difference, ...]:
 
 
 def same_work(questions: Sequence[Question]) -> bool:
-    """Whether all questions train one model on equally many tokens a step, so that step times can be
+    """Whether all questions train the same model on equally many tokens a step, so that step times can be
     compared."""
     return same_model(questions) and len({question.training.tokens_per_step for question in questions}) == 1
 
 
 def same_model(questions: Sequence[Question]) -> bool:
-    """Whether the models compute equally many FLOPs for the same tokens, whatever else their files say."""
+    """Whether all models compute equally many FLOPs for the same tokens, whatever else their files say."""
     training = questions[0].training
     return len({model_flops(question.model, training) for question in questions}) == 1
 
 
 def _named(what: str, specs: Sequence[Spec]) -> list[tuple[str, list[str]]]:
-    """Names of the specs; of specs with one name every field."""
+    """Label and names of the specs of one part; if all names are equal, label and values of every field."""
     names = [str(getattr(spec, "name", "")) for spec in specs]
     return [(what, names)] if len({*names}) > 1 else _fields(f"{what} ", specs)
 
 
 def _fields(prefix: str, specs: Sequence[Spec]) -> list[tuple[str, list[str]]]:
-    """Label of each field with its values in words."""
+    """Label of each field of the specs, with its values in words."""
     names = dict.fromkeys(name for spec in specs for name in type(spec).model_fields if name not in _UNPRICED)
     labels = {name: prefix + _LABELS.get(name, name.replace("_", " ")) for name in names}
     return [(labels[name], _texts([getattr(spec, name, None) for spec in specs])) for name in names]
 
 
 def _texts(values: Sequence[object]) -> list[str]:
-    """Values in words: numbers and names as they are; longer values only as "one", "another", ..."""
+    """Values in words, numbers and names as they are, longer values only as "one", "another", ..."""
     if all(isinstance(value, (int, float, str, type(None))) for value in values):
         return [grouped(value) if type(value) is int else str(value) for value in values]
     distinct: list[object] = []
@@ -91,7 +91,7 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One quantity with its value for each compared estimate."""
+    """One quantity of a comparison, with its value for each compared estimate."""
 
     group: Group
     name: str
@@ -102,8 +102,8 @@ class Line:
 
 
 def compare(estimates: Sequence[Estimate], questions: Sequence[Question]) -> list[Line]:
-    """Lines of a comparison: headline quantities, the parts of the step, then the memory of each estimate's
-    fullest rank.
+    """Quantities of several estimates side by side, first headline quantities, then the parts of the step,
+    then the memory of each estimate's fullest rank.
 
     A part that is zero everywhere is left out; the others of a group still sum to its total. If the
     `questions` differ in their work, the parts of each step are shares of it, and rates are also given per
@@ -138,7 +138,8 @@ def _shares(parts: Breakdown) -> Breakdown:
 
 
 def _parts(group: Group, unit: Unit, breakdowns: Sequence[Breakdown]) -> list[Line]:
-    """Line of each part that is not zero everywhere; remainders of rounding count as zero."""
+    """One line of the comparison for each part that is not zero everywhere; remainders of rounding count as
+    zero."""
     dicts = [
         {part: value for part, value in one if abs(value) > _ROUNDING * abs(one.total)} for one in breakdowns
     ]
@@ -148,18 +149,19 @@ def _parts(group: Group, unit: Unit, breakdowns: Sequence[Breakdown]) -> list[Li
 
 
 def difference(before: Breakdown, after: Breakdown) -> Breakdown:
-    """after − before by part, over the parts of either, largest change first; its total is the change of the totals."""
+    """Change from `before` to `after` of each part that either has, largest change first; its total is the
+    change of the totals."""
     first, second = before.as_dict(), after.as_dict()
     changes = {part: second.get(part, 0.0) - first.get(part, 0.0) for part in first | second}
     return Breakdown(tuple(sorted(changes.items(), key=lambda change: -abs(change[1]))))
 
 
 def gain(estimate: Estimate, other: Estimate) -> float:
-    """Relative gain in step time of `other` over `estimate`; negative if it is slower."""
+    """Relative saving in step time of `other` over `estimate`; negative if `other` is slower."""
     return 1 - other.step_seconds / estimate.step_seconds
 
 
 def same_degrees(one: Layout, other: Layout) -> bool:
-    """Whether two layouts differ only in the placement of blocks and in recompute."""
+    """Whether two layouts are equal except for the placement of blocks and recompute."""
     unplaced = {"layers": (), "recompute": ("none",)}
     return one.model_copy(update=unplaced) == other.model_copy(update=unplaced)

@@ -61,7 +61,7 @@ TORNADO_FACTORS = (0.75, 1.25)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """Effect of one change of the question on a plan."""
+    """Effect on a plan of changing one quantity of its question."""
 
     change: str
     """The change in words: "half inter-node bandwidth"."""
@@ -72,7 +72,8 @@ class Sensitivity:
 
     @property
     def best(self) -> Estimate:
-        """The unchanged plan, unless the new plan is faster, or fits where the old one does not."""
+        """Estimate of the unchanged plan, or of the new plan if that is faster, or fits where the old one does
+        not."""
         other = self.replanned
         worth = NEGLIGIBLE_GAIN * self.repriced.step_seconds
         slower = other is None or self.repriced.step_seconds - other.step_seconds <= worth
@@ -87,8 +88,8 @@ def sensitivities(
     *,
     replan: bool = True,
 ) -> tuple[Sensitivity, ...]:
-    """Effect of every change in `CHANGES` that applies: the unchanged plan's price and, with `replan`, the
-    best plan, from the cache or by a search."""
+    """Effect on a plan of every change in `CHANGES` that applies to its question. Each has the unchanged
+    plan's price and, with `replan`, the best plan, from the cache or by a search."""
     effects = []
     for words, change in CHANGES.items():
         if (changed := change.of(question)) is None:
@@ -121,8 +122,8 @@ def tornado_frame(
     restrictions: Restrictions | None = None,
     budget: Budget | None = None,
 ) -> pd.DataFrame:
-    """Effect of a quarter more and a quarter less of each quantity on a plan's step: a row for each quantity
-    and factor, the largest effects first.
+    """Data frame of the effect on a plan's step of a quarter more and a quarter less of each quantity, with a
+    row for each quantity and factor, the largest effects first.
 
     Columns: `quantity`, `factor`, `held_seconds` of the unchanged plan, `held_fits`, `step_seconds` and
     `layout` of the best plan then (NaN and empty if nothing fits, or time ran out), `plan_seconds`.
@@ -170,8 +171,8 @@ def faster_under(
     space: Space | None,
     budget: Budget | None = None,
 ) -> Estimate | None:
-    """Fastest plan after a change that takes less than `below` seconds; None if there is none, or none was
-    found in time.
+    """Fastest plan of a changed question that takes less than `below` seconds; None if there is none, or none
+    was found in time.
 
     `questions` are those before and after the change; `space` has the layouts of the first. Cores that the
     change cannot make fast enough, by their known bounds, are left out; those of tensor degrees that are
@@ -196,19 +197,19 @@ def faster_under(
 
 
 def seconds_to_beat(repriced: Estimate) -> float:
-    """Step of the unchanged plan, seconds; infinite if it does not fit."""
+    """Step seconds of the unchanged plan; infinite if it does not fit."""
     return repriced.compared_seconds if repriced.fits else math.inf
 
 
 def searched_space(question: Question, restrictions: Restrictions) -> Space | None:
-    """Layouts that a search within some restrictions covers; None if there is no single space."""
+    """Space of the layouts that a search within some restrictions covers; None if there is no single space."""
     if question.has_pools:
         return None
     return legal_space(restrictions.apply_confidence(question), restrictions)
 
 
 def scaled(restrictions: Restrictions, before: Question, after: Question) -> Restrictions:
-    """Restrictions with a memory limit scaled like device memory."""
+    """The restrictions, with their memory limit scaled by the change in device memory between two questions."""
     if restrictions.max_memory is None:
         return restrictions
     factor = after.cluster.gpu.memory / before.cluster.gpu.memory
@@ -216,7 +217,8 @@ def scaled(restrictions: Restrictions, before: Question, after: Question) -> Res
 
 
 def _compute(question: Question, factor: float) -> Question:
-    """Faster matrix products and attention, whether given by efficiency or by measured curve."""
+    """The question with matrix products and attention faster by `factor`, whether given by efficiency or by
+    measured curve."""
 
     def faster(points: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
         return tuple(point.model_copy(update={"seconds": point.seconds / factor}) for point in points)
@@ -276,14 +278,14 @@ _BETWEEN_POOLS = "bandwidth between pools"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Scaling of one quantity."""
+    """Multiplication of one quantity of a question, such as a bandwidth, by a factor."""
 
     quantity: str
     """A key of `QUANTITIES`, or the link between pools."""
     factor: float
 
     def of(self, question: Question) -> Question | None:
-        """Question with the quantity scaled; None if it has none."""
+        """The question with the quantity scaled; None if the question lacks the quantity."""
         if self.quantity != _BETWEEN_POOLS:
             return each_pool(question, lambda pool: QUANTITIES[self.quantity](pool, self.factor))
         if question.mixed is None:
@@ -292,7 +294,8 @@ class Change:
         return mixed_question(question.mixed.model_copy(update={"between": link}), question.pools)
 
     def least_seconds(self, space: Space, restrictions: Restrictions) -> Array:
-        """(N,) lower bounds of cores after the change, from the bounds known before it.
+        """Lower bounds on step seconds of cores after the change, (N,), derived from the bounds known before
+        it.
 
         Bounds of cores are sums of seconds and maxima of such sums, without memory. If nothing gets faster no
         bound falls. A quantity that gets faster by a factor reduces a sum by at most that factor, and sums
@@ -338,7 +341,7 @@ _COMPLETION_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedLayout:
-    """Priced layout that a partial text stands for."""
+    """Fully specified and priced layout for a text that may omit some words."""
 
     estimate: Estimate
     filled: tuple[str, ...] = ()
@@ -348,7 +351,7 @@ class CompletedLayout:
 
 
 def complete_layout(question: Question, text: str, within: Restrictions | None = None) -> CompletedLayout:
-    """Layout for `text`, within restrictions (which the text overrides).
+    """Best layout that agrees with `text`, within restrictions (which the text overrides).
 
     Omitted words are searched among layouts that fit with `FITTING`, or if none does among all that fit. If
     nothing fits at all it is the closest layout.
@@ -395,7 +398,7 @@ def _is_complete(question: Question, layout: Layout, axes: set[str]) -> bool:
 
 
 def _restricted(layout: Layout, axes: set[str], limits: Restrictions) -> Restrictions:
-    """Restrictions to the axes of the text, and those of `limits` on other axes."""
+    """Restrictions to the layout's values on the named `axes`, with those of `limits` on all other axes."""
     columns = LayoutColumns.of([layout])
     names = [name for axis in axes - {"recompute"} for name in AXES[axis].columns(axis)]
     free, values = limits.without(names), {name: int(getattr(columns, name)[0]) for name in names}
@@ -405,7 +408,7 @@ def _restricted(layout: Layout, axes: set[str], limits: Restrictions) -> Restric
 
 
 def _axes(text: str) -> set[str]:
-    """Axes that the words of a layout name."""
+    """Names of the axes that the words of a layout text set."""
     return {match[0] for word in text.split() if (match := _AXIS.match(word))}
 
 
@@ -419,7 +422,7 @@ RIVALS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingConstraint:
-    """The constraint that keeps the step from being faster."""
+    """The constraint that prevents a plan's step from being faster."""
 
     resource: str
     """`memory`, or the largest part of the step (`compute`, `bubble`, `tp_comm`, ...)."""
@@ -432,7 +435,7 @@ class BindingConstraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Explanation of a plan: price, binding constraint, rivals and sensitivities."""
+    """Reasons for a plan, with its price, binding constraint, rivals and sensitivities."""
 
     plan: Plan
     """The plan; its search decides why another layout may be faster."""
@@ -447,7 +450,7 @@ class Explanation:
 
 
 def explain(plan: Plan, estimate: Estimate) -> Explanation:
-    """Explain a plan with its current price: find its rivals, and price changes of its question.
+    """Explain a plan with its current price, by finding its rivals and pricing changes of its question.
 
     Layouts in the plan's cache are not searched for again. The best plan under each change is searched only
     if the plan was searched for the fastest step, so that planning again answers the same question.
@@ -472,7 +475,7 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
 
 
 def search_rivals(plan: Plan, cache: PlanCache) -> tuple[Estimate, ...]:
-    """Fastest layouts within the plan's restrictions, including the plan itself if it is among them."""
+    """Search the fastest layouts within the plan's restrictions, including the plan itself if it is among them."""
     restrictions = plan.restrictions.read
     question = restrictions.apply_confidence(plan.question)
 
@@ -491,7 +494,7 @@ def search_rivals(plan: Plan, cache: PlanCache) -> tuple[Estimate, ...]:
 def binding_constraint(
     question: Question, estimate: Estimate, restrictions: Restrictions
 ) -> BindingConstraint:
-    """Binding constraint of a plan that was searched within `restrictions`.
+    """Constraint that prevents a plan, searched within `restrictions`, from being faster.
 
     Memory binds if a neighbour within the restrictions (the plan with less recomputation, another microbatch
     size, one degree moved to data parallelism, a lower ZeRO stage) would be faster but does not fit, or if
@@ -518,13 +521,13 @@ def binding_constraint(
 
 
 def ties(estimate: Estimate, rivals: Sequence[Estimate]) -> tuple[Estimate, ...]:
-    """Rivals with other degrees whose step takes as long as the plan's."""
+    """Rivals with other degrees whose step takes as long as that of the plan."""
     others = (rival for rival in rivals if not same_degrees(rival.layout, estimate.layout))
     return tuple(rival for rival in others if abs(gain(estimate, rival)) <= NEGLIGIBLE_GAIN)
 
 
 def closest_rival(estimate: Estimate, rivals: Sequence[Estimate]) -> Estimate | None:
-    """Fastest rival with other degrees that does not tie; None if there is none."""
+    """Fastest rival with other degrees whose step differs from the plan's; None if there is none."""
     tied = ties(estimate, rivals)
     slower_or_faster = (
         one for one in rivals if not (one in tied or same_degrees(one.layout, estimate.layout))
@@ -544,8 +547,8 @@ def overflows(estimate: Estimate, other: Estimate) -> bool:
 
 
 def _neighbours(question: Question, layout: Layout) -> list[Layout]:
-    """Layouts one degree or switch away that trade memory for speed, and the layout itself, all unplaced and
-    without settings that only a pipeline or a tensor group can have."""
+    """Layouts that differ by one degree or switch and trade memory for speed, and the layout itself, all
+    unplaced and without settings that only a pipeline or a tensor group can have."""
     start = {"recompute": ("none",), "pools": layout.pools, "replicas": ()}
     moves: list[Move] = [{}, {"mbs": 2 * layout.mbs}]
     moves += [{"zero": layout.zero - 1}] if layout.zero else []
@@ -563,7 +566,7 @@ def _neighbours(question: Question, layout: Layout) -> list[Layout]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyNot:
-    """Reason why a layout is not the plan, with the difference of their prices."""
+    """Reason why the layout that a user asks about is not the plan, with the difference of their prices."""
 
     layout: str
     """The layout as the user wrote it."""
@@ -581,14 +584,14 @@ class WhyNot:
 
     @property
     def estimate(self) -> Estimate | None:
-        """Price of the layout; if nothing fits, of the closest one."""
+        """Estimate of the completed layout; if nothing fits, of the closest one."""
         return None if self.completed is None else self.completed.estimate
 
 
 def why_not(
     question: Question, estimate: Estimate, text: str, restrictions: Restrictions | None = None
 ) -> WhyNot:
-    """Reason why the layout in `text` is not the plan; `restrictions` are those of the plan's search.
+    """Find the reason why the layout in `text` is not the plan; `restrictions` are those of the plan's search.
 
     Words that the text omits are free.
 

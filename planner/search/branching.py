@@ -39,7 +39,8 @@ from planner.space.space import Space
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """The k best layouts, best first, each with its best placement, and the certificate that nothing else is better."""
+    """The k best layouts of a search, best first, each with its best placement, and the certificate that
+    nothing else is better."""
 
     estimates: tuple[Estimate, ...]
     certificate: Certificate
@@ -50,19 +51,19 @@ class SearchResult:
 
     @property
     def best(self) -> Estimate:
-        """The fastest plan."""
+        """Estimate of the fastest layout."""
         return self.estimates[0]
 
 
 def out_of_time(space: str = "") -> NothingPlacedError:
-    """Error: the user's time limit is over."""
+    """Error to raise if the user's time limit is over before any layout was placed."""
     return NothingPlacedError(
         "time ran out before any layout was placed", hint="allow more with --time-limit", space=space
     )
 
 
 def out_of_own_time(seconds: float) -> NothingPlacedError:
-    """Error: the time of one search of several is over."""
+    """Error to raise if the time of one search of several is over before any layout was placed."""
     return NothingPlacedError(
         f"no layout was placed in {format_seconds(seconds)}, which is what each search of this answer gets",
         hint="--fix and --forbid leave it fewer layouts",
@@ -70,7 +71,7 @@ def out_of_own_time(seconds: float) -> NothingPlacedError:
 
 
 def placement_abandoned(layouts: int, *, weighed: bool, space: str) -> NothingPlacedError:
-    """Error: exact placement was abandoned for every layout left, with time to spare."""
+    """Error to raise if exact placement was abandoned for every layout left, with time to spare."""
     return NothingPlacedError(
         f"{counted(layouts, 'layout')} could neither be placed nor be shown not to fit, though there was time",
         hint="--risk none places them on paper" if weighed else "please report the question",
@@ -79,7 +80,7 @@ def placement_abandoned(layouts: int, *, weighed: bool, space: str) -> NothingPl
 
 
 def by_speed(estimate: Estimate) -> tuple[float, float, int, str]:
-    """Sort key: fastest first, then least peak memory, then the shortest name."""
+    """Sort key of estimates, fastest first, then least peak memory, then the shortest name."""
     name = str(estimate.layout)
     return estimate.compared_seconds, estimate.peak_bytes, len(name), name
 
@@ -111,7 +112,7 @@ Progress = Callable[[int, int, float, float], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSettings:
-    """Settings of one search."""
+    """Settings of one search, such as the number of layouts to return and the time limit."""
 
     top: int = 1
     """Number of layouts to return, fastest first."""
@@ -133,7 +134,7 @@ class SearchSettings:
 
 
 class Rows:
-    """The rows of one search; every column has shape (N,)."""
+    """Opened layouts of one search with bound and decision; every column has shape (N,)."""
 
     def __init__(self) -> None:
         self.bound: Array = np.empty(0)
@@ -156,7 +157,7 @@ class Rows:
         return len(self.bound)
 
     def add(self, bound: Array) -> None:
-        """Append newly opened rows with their quick bounds."""
+        """Append rows for newly opened layouts with their quick bounds."""
         self.bound = np.concatenate([self.bound, bound])
         self.first_bound = np.concatenate([self.first_bound, bound])
         for name in ("refined", "has_placement", "decided", "solved", "abandoned"):
@@ -164,27 +165,28 @@ class Rows:
             setattr(self, name, np.concatenate([getattr(self, name), closed]))
 
     def refine(self, rows: Ints, bound: Array) -> None:
-        """Give some rows their capacity bounds."""
+        """Replace the bounds of some rows by their capacity bounds, where these are higher."""
         self.bound[rows] = self.first_bound[rows] = np.maximum(self.bound[rows], bound)
         self.refined[rows] = True
 
     def open_below(self, seconds: float) -> Bools:
-        """Undecided rows that may take less than `seconds`, (N,)."""
+        """Mask of undecided rows that may take less than `seconds`, (N,)."""
         rows: Bools = ~self.decided & np.isfinite(self.bound) & (self.bound < seconds)
         return rows
 
     def decide(self, row: int, seconds: float) -> None:
-        """Close a row: none of its placements is faster than `seconds`, or is of interest any more."""
+        """Mark a row as decided, as none of its placements is faster than `seconds`, or is of interest any
+        more."""
         self.bound[row], self.decided[row] = max(self.bound[row], seconds), True
 
     def swap(self, first: int, second: int) -> None:
-        """Swap two rows with equal costs."""
+        """Exchange bounds and decisions of two rows with equal costs."""
         for column in (self.bound, self.decided, self.solved):
             column[[first, second]] = column[[second, first]]
 
 
 class Prover:
-    """State of one proof: candidates, incumbents and time."""
+    """Base class of searches that prove optimality, with candidates, incumbents and time."""
 
     @property
     def abandoned(self) -> int:
@@ -200,12 +202,12 @@ class Prover:
 
     @property
     def kth_seconds(self) -> float:
-        """Step seconds to beat: the k-th best known, or the cut-off of the search."""
+        """Step seconds that a layout must beat, those of the k-th best known, or the cut-off of the search."""
         times = sorted(seconds for _, seconds in self.best.values())
         return min(times[self.top - 1], self._cut_off) if len(times) >= self.top else self._cut_off
 
     def leaders(self) -> list[tuple[int, Placement]]:
-        """Rows and placements of the k best, and of every row that ties with the k-th."""
+        """Rows and placements of the k best layouts, and of every row that ties with the k-th."""
         worst = self.kth_seconds * (1 + TOLERANCE)
         return [(row, placement) for row, (placement, seconds) in self.best.items() if seconds <= worst]
 
@@ -219,7 +221,7 @@ class Prover:
         return min((seconds for _, seconds in self.best.values()), default=math.inf)
 
     def _certificate(self, bound: float, **parts: Any) -> Certificate:
-        """Certificate with a proven bound, in seconds, and numbers of layouts by decision."""
+        """Certificate with the given bound, in seconds, and numbers of layouts by decision."""
         best = self._best_seconds()
         return Certificate(
             top=self.top,
@@ -233,7 +235,7 @@ class Prover:
 
 
 class BranchAndBound(Prover):
-    """State of one search: bound, incumbent and decision of every row."""
+    """Branch and bound over layouts, with bound, incumbent and decision of every row."""
 
     def __init__(self, candidates: Candidates, settings: SearchSettings) -> None:
         super().__init__(candidates, settings)
@@ -249,12 +251,12 @@ class BranchAndBound(Prover):
         """Undecided layouts at the last count, and its time in seconds."""
 
     def names(self, rows: Bools) -> set[str]:
-        """Layouts of the selected rows, (N,), in layout notation."""
+        """Layouts of the rows in a mask, (N,), in layout notation."""
         return {str(self.candidates.layout(row)) for row in np.flatnonzero(rows).tolist()}
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether some layout may still be better than the k best."""
+        """Whether some undecided layout may still be better than the k best."""
         return bool(self._open_rows().any()) or self.candidates.least_closed() < self._threshold()
 
     @property
@@ -266,12 +268,12 @@ class BranchAndBound(Prover):
         return int(rows.sum())
 
     def _open_rows(self) -> Bools:
-        """Undecided rows that may still belong to the k best, (N,)."""
+        """Mask of undecided rows that may still belong to the k best, (N,)."""
         return self.rows.open_below(self._threshold())
 
     def run(self, effort: Effort = "search") -> None:
-        """Place every row whose bound is below the time to beat, first well and then exactly; with effort `any` until
-        one plan fits."""
+        """Run the search, placing every row whose bound is below the time to beat, first well and then
+        exactly; with effort `any` until one plan fits."""
         if effort != "search":
             self._rounds = min(self._rounds, SHARED_SEARCH_ROUNDS)
         while self._seconds_left() > 0 and not (effort == "any" and self.best):
@@ -326,14 +328,15 @@ class BranchAndBound(Prover):
         )
 
     def _beaten(self, worst: float) -> Bools:
-        """Rows whose proven best placement takes longer than `worst` seconds, (N,)."""
+        """Mask of rows whose proven best placement takes longer than `worst` seconds, (N,)."""
         beaten = self.rows.solved.copy()
         for row, (_, seconds) in self.best.items():
             beaten[row] &= seconds > worst
         return beaten
 
     def _next(self, eligible: Bools) -> int | None:
-        """Eligible open row with the least bound, once that bound is refined; None without such a row or without time.
+        """Eligible undecided row with the least bound, once that bound is refined; None without such a row or
+        without time.
 
         While refining discards little, the best refined row is taken after every batch: an early incumbent saves more
         than the right order does.
@@ -362,7 +365,7 @@ class BranchAndBound(Prover):
         self.rows.refine(rows, finer)
 
     def _place(self, row: int) -> None:
-        """Give a row a good placement; where patterns are few the best placement, which decides the row."""
+        """Find a good placement of a row's layout; where patterns are few the best one, which decides the row."""
         leaf, cut_off = self.candidates.leaf(row), self.kth_seconds
         if (twin := self._representative_row.setdefault(leaf.key, row)) != row:
             self._merge_twins(twin, row, leaf.key)
@@ -379,7 +382,7 @@ class BranchAndBound(Prover):
             self.rows.decide(row, seconds)
 
     def _solve(self, row: int, effort: Effort) -> None:
-        """Place one layout exactly, if it can still be among the k best."""
+        """Find the best placement of a row's layout exactly, if it can still be among the k best."""
         leaf, is_unlimited = self.candidates.leaf(row), math.isinf(self._deadline)
         known_paths = self._paths.setdefault((leaf.schedule, leaf.pp, leaf.microbatches), [])
         solution = best_placement(
@@ -404,7 +407,7 @@ class BranchAndBound(Prover):
             self.rows.decide(row, solution.bound)
 
     def _merge_twins(self, row: int, twin: int, key: bytes) -> None:
-        """Let the row whose layout has the shorter name represent two rows with equal costs."""
+        """Merge two rows with equal costs into the one whose layout has the shorter name."""
         lengths = [len(str(self.candidates.layout(layout_row))) for layout_row in (row, twin)]
         if lengths[1] < lengths[0]:
             self.rows.swap(row, twin)
@@ -421,12 +424,12 @@ class BranchAndBound(Prover):
             self._on_progress(total - self._undecided, total, self._best_seconds(), self._proven_bound())
 
     def _proven_bound(self) -> float:
-        """Lower bound on the step of every covered layout, seconds, no higher than the cut-off."""
+        """Proven lower bound on the step of every covered layout, seconds, no higher than the cut-off."""
         rows = float(self.rows.bound[self._open_rows()].min(initial=math.inf))
         return min(rows, self.candidates.least_closed(), self._best_seconds(), self._cut_off)
 
     def _counts(self) -> dict[str, int]:
-        """Numbers of layouts by decision, of rows and of closed entries."""
+        """Numbers of layouts that are infeasible, pruned, solved and undecided, over rows and closed entries."""
         bound, layouts = self.candidates.closed_bounds()
         never, late = np.isinf(bound), bound >= self._threshold()
         infeasible, open_rows = np.isinf(self.rows.bound), self._open_rows()
@@ -439,7 +442,7 @@ class BranchAndBound(Prover):
         }
 
     def certificate(self) -> Certificate:
-        """Certificate: numbers of layouts by decision, proven bound and gap."""
+        """Certificate of the search with numbers of layouts by decision, proven bound and gap."""
         question = self.candidates.question
         scenarios = weighed_of(len(scenarios_of(question)), question.risk)
         minimised = question.risk if scenarios else "none"
@@ -450,7 +453,8 @@ class BranchAndBound(Prover):
 def count_below(
     search: BranchAndBound, seconds: float, max_count: int, has_time: Callable[[], bool]
 ) -> int | None:
-    """Number of layouts whose bound is below `seconds`; None if there are more than `max_count`, or time is over.
+    """Number of layouts whose lower bound is below `seconds`; None if there are more than `max_count`, or time
+    is over.
 
     Entries that the search left closed for its smaller time to beat are opened, and bounds cut off there are refined.
     """
@@ -473,8 +477,9 @@ def nearest_below(
     first: Layout,
     has_time: Callable[[], bool],
 ) -> list[Layout]:
-    """At most `max_layouts` layouts faster than `seconds`, lowest bounds first, each with a good placement; they differ
-    from `first` and one another in degrees or microbatch. The result does not depend on search order."""
+    """At most `max_layouts` layouts faster than `seconds`, lowest bounds first, each with a good placement;
+    they differ from `first` and one another in degrees or microbatch. The result does not depend on search
+    order."""
     for search in searches:
         count_below(search, seconds, MOST_NEAR, has_time)
     near = sorted(

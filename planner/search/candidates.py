@@ -42,7 +42,7 @@ Columns = TypeVar("Columns", LayoutColumns, StageCosts)
 
 @dataclass(frozen=True, kw_only=True)
 class Pricing:
-    """Costs and quick bounds of rows of a space."""
+    """Computes costs and lower bounds of layouts of a space, within the search's policies and memory limit."""
 
     space: Space
     policies: tuple[Recompute, ...]
@@ -53,17 +53,20 @@ class Pricing:
     """See `Leaf.uses_full_counts`."""
 
     def allowed(self, schedule: int | None = None) -> Bools:
-        """(P,) policies that a stage may use under a schedule; None: under some schedule."""
+        """Mask of the recompute policies that a stage may use under a schedule, (P,), or with None under any
+        schedule."""
         runs = RECOMPUTE_POLICIES if schedule is None else allowed_recompute(SCHEDULES[schedule])
         return policy_mask({*self.policies}.intersection(runs))
 
     def costs(self, columns: LayoutColumns, counts: Boxes) -> StageCosts:
-        """Minimum costs of layouts that stand for boxes of counts, within the memory limit."""
+        """Stage costs of layouts, or minimum costs of boxes of layouts that differ in counts of blocks, within
+        the memory limit."""
         return least_costs(self.space.question, columns, counts).within(self.max_memory)
 
     def bounds(self, columns: LayoutColumns, costs: StageCosts) -> Array:
-        """(N,) quick bounds of layouts: those of one pipeline shape together, those in chunks of one schedule; infinite
-        where the schedule runs under none of the policies, as in a space that was made for more of them."""
+        """Quick lower bounds of layouts, seconds (N,). Those of one pipeline shape are computed together,
+        those in chunks by schedule; infinite where the schedule runs under none of the policies, as in a space
+        that was made for more of them."""
         bound = np.full(len(columns), np.inf)
         plain = is_scheduled(columns, PLAIN)
         for rows in groups_of(columns, np.flatnonzero(plain)):
@@ -78,7 +81,8 @@ class Pricing:
     def group(
         self, columns: LayoutColumns, costs: StageCosts, rows: Ints, *, one_shape: bool = True
     ) -> RankCosts:
-        """Rows of one schedule, for the bounds; of several pipeline shapes for their quick bound in chunks."""
+        """Costs of the selected rows, all of one schedule, in the form from which bounds are computed; several
+        pipeline shapes at once only for quick bounds in chunks."""
         columns = columns.rows(rows)
         return RankCosts.of_rows(
             self.space.question,
@@ -90,7 +94,7 @@ class Pricing:
         )
 
     def leaf(self, columns: LayoutColumns, costs: StageCosts, row: int) -> Leaf:
-        """The placement problem of one layout: a leaf of the search."""
+        """Placement problem of one layout, a leaf of the search tree."""
         leaf, columns = self.group(columns, costs, np.array([row])).leaf, columns.rows(np.array([row]))
         leaf = replace(leaf, least_blocks=int(named_blocks(columns)[0]))
         if not self.space.in_scenarios:
@@ -101,7 +105,7 @@ class Pricing:
 
 
 def groups_of(columns: LayoutColumns, rows: Ints | None = None) -> list[Ints]:
-    """Rows that share pp, vpp and schedule, of some or all."""
+    """Indices of rows grouped by equal pp, vpp and schedule, for some rows or all."""
     rows = np.arange(len(columns)) if rows is None else rows
     if not len(rows):
         return []
@@ -126,7 +130,8 @@ PRICED_TOGETHER = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Closed layouts of open cores, or boxes of layouts that differ in counts of blocks."""
+    """Table of layouts, or boxes of layouts that differ in counts of blocks, that are priced but not yet
+    opened."""
 
     core: Ints
     """(N,)"""
@@ -137,12 +142,12 @@ class Closed:
     """(N,) seconds"""
 
     def rows(self, index: Ints) -> Closed:
-        """Selected entries."""
+        """The selected entries of the table."""
         return Closed(self.core[index], self.choice[index], self.counts.rows(index), self.bound[index])
 
     @classmethod
     def joined(cls, parts: Sequence[Closed]) -> Closed:
-        """Concatenation of several tables."""
+        """One table with the entries of several."""
         core, choice, bound = (
             np.concatenate([getattr(part, name) for part in parts]) for name in ("core", "choice", "bound")
         )
@@ -150,10 +155,10 @@ class Closed:
 
 
 class UniformCandidates:
-    """The candidates of a question on one kind of GPU."""
+    """Candidate layouts of a search on one kind of GPU, opened in order of their lower bounds."""
 
     def __init__(self, question: Question, limits: Restrictions, space: Space | None = None) -> None:
-        """Candidates of `space`; by default of all legal layouts."""
+        """Prepare the candidates of `space`, by default of all legal layouts."""
         space = space or legal_space(question, limits)
         if not len(space):
             raise nothing_legal(question, limits)
@@ -180,17 +185,18 @@ class UniformCandidates:
         return len(self._pricing.space)
 
     def least_closed(self) -> float:
-        """Lowest bound of the closed cores and layouts, seconds; infinite where none is left."""
+        """Lowest bound of all cores and layouts not yet opened, seconds; infinite where none is left."""
         return float(min(self._core_bound.min(initial=np.inf), self.closed.bound.min(initial=np.inf)))
 
     def closed_bounds(self) -> tuple[Array, Ints]:
-        """Bound, in seconds, and number of layouts of every closed entry."""
+        """Bound, in seconds, and number of layouts of every core or entry not yet opened."""
         bound = np.concatenate([self._core_bound, self.closed.bound])
         return bound, np.concatenate([self._core_sizes, self.closed.counts.layouts])
 
     def open(self, threshold: float) -> Array:
-        """Open the closed entries with the lowest bounds below `threshold` seconds, or sharpen their bounds; returns
-        the quick bounds of the new rows, (N,), maybe none. The first call opens seeds, for an early incumbent."""
+        """Open the closed entries with the lowest bounds below `threshold` seconds, or sharpen their bounds;
+        returns the quick bounds of the new rows, (N,), which may be none. The first call opens seeds, for an
+        early incumbent."""
         if not self._seeded:
             self._seeded = True
             return self.open_cores(self._seeds(), threshold)
@@ -202,8 +208,8 @@ class UniformCandidates:
         return self.halve(lowest(bound, np.flatnonzero(bound < threshold), self._batch), threshold)
 
     def _seeds(self) -> Ints:
-        """Cores likely to hold a good layout: the lowest relaxed bounds among those with the best ideal bound, overall
-        or of their (tp, pp, cp)."""
+        """Indices of cores likely to hold a good layout, with the lowest relaxed bounds among those with the
+        best ideal bound, overall or of their (tp, pp, cp)."""
         cores, order = self._pricing.space.cores, np.argsort(self._core_bound, kind="stable")
         mesh = (cores.tp * (1 << 40) + cores.pp * (1 << 20) + cores.cp)[order]
         _, first = np.unique(mesh, return_index=True)
@@ -213,7 +219,7 @@ class UniformCandidates:
         return best[np.isfinite(self._core_bound[best])]
 
     def _relax(self, cores: Ints) -> None:
-        """Replace ideal bounds of cores by relaxed bounds."""
+        """Replace the ideal bounds of some cores by their sharper relaxed bounds."""
         for start in range(0, len(cores), PRICED_TOGETHER):
             batch = cores[start : start + PRICED_TOGETHER]
             sharper = relaxed_bounds(
@@ -223,7 +229,7 @@ class UniformCandidates:
         self._is_relaxed[cores] = True
 
     def _lowest_cores(self, threshold: float) -> Ints:
-        """Closed cores with the lowest bounds below `threshold` seconds, relaxed first if necessary."""
+        """Unopened cores with the lowest bounds below `threshold` seconds, relaxed first if necessary."""
         while True:
             closed = np.flatnonzero(self._core_bound < threshold)
             rows = lowest(self._core_bound, closed, self._batch)
@@ -235,14 +241,15 @@ class UniformCandidates:
             self._relaxed_together = min(2 * self._relaxed_together, MOST_RELAXED)
 
     def open_cores(self, cores: Ints, threshold: float) -> Array:
-        """Price every layout of some cores; returns the quick bounds of layouts that may take less than `threshold`."""
+        """Price every layout of some cores; returns the quick bounds of layouts that may take less than
+        `threshold` seconds."""
         self._core_bound[cores], self._core_sizes[cores] = np.inf, 0
         core, choice = self._pricing.space.choices_of(cores)
         return self._price(core, choice, self._pricing.space.counts.rows(core), threshold)
 
     def halve(self, rows: Ints, threshold: float) -> Array:
-        """Replace closed boxes of counts by their halves, or smaller parts where there are few; single layouts that may
-        take less than `threshold` seconds are opened, and their quick bounds returned."""
+        """Split closed boxes of counts in halves, or smaller parts where there are few; single layouts that
+        may take less than `threshold` seconds are opened, and their quick bounds returned."""
         parents = self.closed.rows(rows)
         self.closed = self.closed.rows(np.setdiff1d(np.arange(len(self.closed.core)), rows))
         core, choice, counts = parents.core, parents.choice, parents.counts
@@ -253,8 +260,9 @@ class UniformCandidates:
                 return self._price(core, choice, counts, threshold)
 
     def _price(self, core: Ints, choice: Ints, counts: Boxes, threshold: float) -> Array:
-        """Price (N,) layouts or boxes. Single layouts that may take less than `threshold` seconds, or tie, become rows,
-        whose quick bounds are returned; the others stay closed."""
+        """Price N layouts or boxes of layouts and add them to the rows or closed entries. Single layouts that
+        may take less than `threshold` seconds, or tie, become rows, whose quick bounds are returned; the
+        others stay closed."""
         bounds, columns_of, costs_of, closed = [np.empty(0)], [self._columns], [self._costs], [self.closed]
         for start in range(0, len(core), PRICED_TOGETHER):
             batch = np.arange(start, min(start + PRICED_TOGETHER, len(core)))
@@ -273,12 +281,13 @@ class UniformCandidates:
         return np.concatenate(bounds)
 
     def open_all(self) -> None:
-        """Write out every layout, even those that hosts cannot hold."""
+        """Open every layout of the space, even those that hosts cannot hold."""
         self._columns = self._pricing.space.all_rows()
         self._costs = self._pricing.costs(self._columns, Boxes.of(self._columns))
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
-        """Finer lower bounds of rows, seconds (N,); bounds above `cut_off` may be the cut-off."""
+        """Lower bounds of rows that account for memory capacity, seconds (N,); bounds above `cut_off` may be
+        the cut-off."""
         bound = np.empty(len(rows))
         for members in groups_of(self._columns.rows(rows)):
             group = self._pricing.group(self._columns, self._costs, rows[members])
@@ -286,15 +295,15 @@ class UniformCandidates:
         return bound
 
     def leaf(self, row: int) -> Leaf:
-        """One row with its costs, ready to be placed."""
+        """Placement problem of one row's layout, with its costs."""
         return self._pricing.leaf(self._columns, self._costs, row)
 
     def layout(self, row: int) -> Layout:
-        """The layout of one row, without a placement."""
+        """Layout of one row, without a placement."""
         return self._columns.layout(row)
 
     def nothing_fits(self) -> InfeasibleError:
-        """The error to raise when no placement of any layout fits."""
+        """Error to raise when no placement of any layout fits in memory."""
         core, columns = self._pricing.space.smallest_rows()
         columns, has_room = most_held(self.question, columns, self._pricing.space.counts.rows(core))
         if not has_room.any():
@@ -304,7 +313,7 @@ class UniformCandidates:
         return explain_infeasible(self.question, columns, costs, self._pricing.policies)
 
     def in_words(self) -> str:
-        """Description of what the search covers."""
+        """Description in words of the layouts that the search covers."""
         used = [SCHEDULES[index] for index in np.unique(self._pricing.space.shapes.rows[:, 1]).tolist()]
         policies = " / ".join(self._pricing.policies)
         mixes = f"any number of blocks of a stage under each of recompute {policies}"
@@ -322,12 +331,12 @@ class UniformCandidates:
 
 
 def lowest(bound: Array, rows: Ints, max_count: int) -> Ints:
-    """At most `max_count` of `rows` with the lowest bounds, in no order."""
+    """At most `max_count` of the indices `rows`, those with the lowest bounds, unordered."""
     return rows if len(rows) <= max_count else rows[np.argpartition(bound[rows], max_count)[:max_count]]
 
 
 def joined(tables: Sequence[Columns]) -> Columns:
-    """Rows of one or more tables, concatenated."""
+    """One table with the rows of several."""
     first, columns = tables[0], dict[str, Any]()
     for field in fields(first):
         parts = [getattr(table, field.name) for table in tables]

@@ -26,7 +26,8 @@ from planner.search.pools import orders_of
 
 
 def place_layout(question: Question, layout: Layout) -> Layout:
-    """The layout with its best placement, under the recompute policies that it names.
+    """The layout with its blocks placed on stages as is fastest, under the recompute policies that the layout
+    names.
 
     A layout that is already placed is returned unchanged. A layout that does not fit devices or hosts is
     placed as if memory had no limit, so that it still has a price.
@@ -46,7 +47,8 @@ def place_layout(question: Question, layout: Layout) -> Layout:
 
 
 def _place_plain(question: Question, layout: Layout) -> tuple[bool, float, Placement]:
-    """Best placement: (overflows, step seconds, placement); it overflows memory only where every placement does."""
+    """Best placement of a plain pipeline, as (overflows, step seconds, placement). It overflows memory only
+    where every placement does."""
     costs = costs_of_ranks(question, layout)
     for overflows, rows in ((False, costs), (True, replace(costs, memory_limit=np.full(len(costs), np.inf)))):
         leaf = _leaf(question, layout, rows)
@@ -57,8 +59,8 @@ def _place_plain(question: Question, layout: Layout) -> tuple[bool, float, Place
 
 
 def _in_equal_stages(question: Question, layout: Layout) -> Layout:
-    """Placement in stages as equal as the blocks allow, smaller ones at the ends: the fastest that fits,
-    among equals the first.
+    """The layout with its blocks in stages as equal as possible, smaller ones at the ends, the fastest
+    placement that fits, among equals the first.
 
     Used for replicas, which have the same blocks in all pools, and for several chunks a rank.
 
@@ -87,7 +89,7 @@ def _in_equal_stages(question: Question, layout: Layout) -> Layout:
 
 
 def names_too_many(layout: Layout) -> InputError:
-    """Error for a stage whose recompute names more blocks than the stage has."""
+    """Error for a layout whose recompute names more blocks than a stage has."""
     return InputError(
         f"recompute of `{layout}` names more blocks than its stages have",
         hint="name fewer, or say the blocks of each stage: `layers=`",
@@ -95,7 +97,7 @@ def names_too_many(layout: Layout) -> InputError:
 
 
 def _leaf(question: Question, layout: Layout, costs: StageCosts) -> Leaf:
-    """Leaf of the layout, restricted to the recompute policies that it names."""
+    """Placement problem of the layout, restricted to the recompute policies that the layout names."""
     columns = LayoutColumns.of([layout])
     return replace(
         RankCosts.of_rows(question, columns, costs, policy_mask(layout.policies)).leaf,

@@ -61,7 +61,7 @@ def search(
     solver: SolverName | None = None,
     proof: Effort = "search",
 ) -> SearchResult:
-    """The `top` fastest layouts of a question.
+    """Find the `top` fastest layouts of a question, with a certificate.
 
     `time_limit` is in seconds. When it runs out, or on Ctrl-C with `keep_on_interrupt`, the best so far comes back with
     its proven gap. `solver` closes the proof (`planner.exact.program`); HiGHS if installed. With
@@ -84,7 +84,8 @@ def search(
 
 
 def search_on(settings: SearchSettings, question: Question, limits: Restrictions) -> SearchResult:
-    """Fastest layouts of a question within restrictions; empty once no layout is proved to be fast enough.
+    """Find the fastest layouts of a question within restrictions; the result is empty once no layout is proved
+    to be fast enough.
 
     Raises as `search` does; with `must_beat_seconds` nothing needs to fit.
     """
@@ -143,7 +144,8 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
 
 
 def _each_layout_once(estimates: Sequence[Estimate]) -> list[Estimate]:
-    """Fastest estimate of each layout over recompute policies and placements, best first."""
+    """Estimates without duplicates that differ only in recompute policies and placement, of which the fastest
+    stays, best first."""
     fastest: dict[str, Estimate] = {}
     for plan in sorted(estimates, key=by_speed):
         fastest.setdefault(str(plan.layout.model_copy(update={"layers": (), "recompute": ("none",)})), plan)
@@ -153,8 +155,8 @@ def _each_layout_once(estimates: Sequence[Estimate]) -> list[Estimate]:
 def search_each_policy(
     settings: SearchSettings, question: Question, parts: Sequence[Restrictions]
 ) -> SearchResult:
-    """Best layouts over all `parts`, each of which restricts the question to one recompute policy. A layout counts
-    once, under its fastest policy.
+    """Find the best layouts over all `parts`, each of which restricts the question to one recompute policy. A
+    layout counts once, under its fastest policy.
 
     Each part is searched only for layouts that may be among the best of the parts before it.
 
@@ -222,7 +224,7 @@ def search_each_policy(
 
 
 def close_proof(result: SearchResult, solver: SolverName | None) -> SearchResult:
-    """The result after an integer program has closed its proof; for results without one."""
+    """The search result after an integer program has closed its proof, for results whose proof was left open."""
     if not result.searches:
         return result
     first = result.searches[0]
@@ -239,7 +241,7 @@ MAX_PROVEN = 2
 
 
 class Proven(NamedTuple):
-    """A proved answer with its query."""
+    """A proved search result with the query that it answers."""
 
     query: tuple[Question, Restrictions, int, float, Effort]
     """Question, restrictions, number of layouts, seconds to beat and effort."""
@@ -248,7 +250,7 @@ class Proven(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Budget:
-    """Time and settings for all searches of one answer; once `ended`, no more are started."""
+    """Time limit and settings shared by all searches of one answer; once `ended`, no more are started."""
 
     time_limit: float | None = None
     """Seconds for all searches together; None: no limit."""
@@ -273,16 +275,16 @@ class Budget:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds left; infinite without a limit."""
+        """Seconds left of the time limit; infinite without a limit."""
         return math.inf if self.time_limit is None else self.time_limit - (time.monotonic() - self.start)
 
     def tell(self, doing: str) -> None:
-        """Report the current activity to `on_status`."""
+        """Report what is being computed to the callback `on_status`."""
         if self.on_status is not None:
             self.on_status(doing)
 
     def share(self, parts: int) -> Budget:
-        """Budget for one of `parts` parts of the answer, with an even share of the time left."""
+        """New budget for one of `parts` parts of the answer, with an even share of the time left."""
         limit = None if self.time_limit is None else self.seconds_left / parts
         return replace(self, time_limit=limit, start=time.monotonic(), ended=False, failure=None, searches=0)
 
@@ -304,7 +306,8 @@ class Budget:
         space: Space | None = None,
         remembers: bool = True,
     ) -> SearchResult | None:
-        """Best layouts of a question; None if the search ended before it had any.
+        """Search the best layouts of a question within the time left; None if the search ended before it had
+        any.
 
         `seconds` limits this search alone and does not end the budget. The answer holds only layouts faster than
         `must_beat_seconds`, and may be empty. With `closes_with_ilp` an integer program closes the proof.
@@ -367,8 +370,8 @@ class Budget:
         seconds: float = math.inf,
         space: Space | None = None,
     ) -> Estimate | None:
-        """Fastest layout that takes less than `must_beat_seconds`, which spares most of the search; None if none does,
-        or none was found within `seconds`. `space` is as in `search`.
+        """Search for the fastest layout that takes less than `must_beat_seconds`, which prunes most layouts at
+        once; None if none does, or none was found within `seconds`. `space` is as in `search`.
 
         Raises:
             InfeasibleError: `must_beat_seconds` is infinite and nothing fits, which is proven.
@@ -394,7 +397,7 @@ class Budget:
         return "interrupted" if self.interrupted else "time ran out"
 
     def nothing_found(self) -> RunError:
-        """The error to raise where searches ended before there was any plan.
+        """Error to raise if searches ended before any plan was found.
 
         Raises:
             KeyboardInterrupt: the user ended it.
@@ -416,7 +419,8 @@ def scaling_rows(
     budget: Budget,
     row_at: Callable[[int, int], Row | None],
 ) -> list[Row]:
-    """Rows of the points (kind, GPUs, global batch) from `row_at(gpus, global batch)`, called once for each pair.
+    """Rows of a scaling curve for the points (kind, GPUs, global batch), by `row_at(gpus, global batch)`,
+    called once for each pair.
 
     Points on which nothing fits, and those for which `row_at` returns None, are left out.
     """
@@ -444,7 +448,8 @@ def scaling_rows(
 
 
 def doublings(question: Question | RecommenderQuestion) -> list[int]:
-    """Numbers of GPUs for a curve: from an eighth of the cluster to four times the cluster, in whole nodes."""
+    """Numbers of GPUs for a scaling curve, from an eighth of the cluster to four times the cluster, in whole
+    nodes."""
     gpus = question.cluster.num_gpus
     counts = [gpus // 8, gpus // 4, gpus // 2, gpus, 2 * gpus, 4 * gpus]
     return sorted({count for count in counts if count > 0 and possible(count, question.cluster)})

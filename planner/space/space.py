@@ -49,7 +49,7 @@ _COLUMNS = (*Mesh._fields, *chain.from_iterable(AXES[name].columns(name) for nam
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Rows of a table in consecutive groups."""
+    """A table of integers whose rows lie in consecutive groups."""
 
     rows: Ints
     """(T, C)"""
@@ -63,11 +63,11 @@ class Groups:
 
     @property
     def of_rows(self) -> Ints:
-        """Group of each row, (T,)."""
+        """Index of the group to which each row belongs, (T,)."""
         return np.repeat(np.arange(len(self.sizes)), self.sizes)
 
     def rows_of(self, groups: Ints) -> tuple[Ints, Ints]:
-        """All rows of some groups, (M, C), after the index into `groups` of each, (M,)."""
+        """Rows of the selected groups, (M, C), after the index into `groups` of each, (M,)."""
         size = self.sizes[groups]
         index = np.repeat(np.arange(len(groups)), size)
         first = np.repeat(self.borders[groups] - np.cumsum(size) + size, size)
@@ -75,14 +75,14 @@ class Groups:
 
 
 class _Options:
-    """Values of axes that the restrictions leave to the search, cached."""
+    """Cached values that the restrictions permit on each layout axis."""
 
     def __init__(self, question: Question, restrictions: Restrictions) -> None:
         self._question, self._restrictions = question, restrictions
         self._permitted: dict[tuple[str, tuple[int, ...]], list[int]] = {}
 
     def permitted(self, axis: str, values: Sequence[int]) -> list[int]:
-        """Values of a column that the restrictions permit."""
+        """The given values of a layout column that the restrictions permit."""
         key = (axis, tuple(values))
         if key not in self._permitted:
             numbers = np.array(values, dtype=np.int64)
@@ -90,7 +90,7 @@ class _Options:
         return self._permitted[key]
 
     def inside(self, name: str, mesh: Mesh) -> list[tuple[int, ...]]:
-        """Values of an axis's columns in a mesh.
+        """Combinations of values of an axis's columns to try in a mesh of tp, pp, cp and dp.
 
         An axis of several columns, one whose values may mean the same and one that may say nothing are left to the
         restrictions on whole layouts.
@@ -106,7 +106,8 @@ class _Options:
 
 
 def candidate_cores(question: Question, restrictions: Restrictions) -> LayoutColumns:
-    """Cores of mbs1 from the divisors of GPUs, batch and experts; every legal one is among them."""
+    """Cores (layouts before microbatch size, ZeRO and schedule are chosen) from the divisors of GPUs, batch
+    and experts; every legal one is among them."""
     options = _Options(question, restrictions)
     blocks = [np.empty((0, len(_COLUMNS)), dtype=np.int64)]
     for mesh in _meshes(question, restrictions, options):
@@ -125,7 +126,7 @@ def candidate_cores(question: Question, restrictions: Restrictions) -> LayoutCol
 
 
 def _meshes(question: Question, restrictions: Restrictions, options: _Options) -> Iterator[Mesh]:
-    """Permitted meshes that batch, sequence and number of blocks allow."""
+    """Yield the permitted combinations of tp, pp, cp and dp that batch, sequence and number of blocks allow."""
     cluster = question.cluster
     for tp in tried_tensor_degrees(question, restrictions):
         for cp in options.permitted("cp", divisors(cluster.num_gpus // tp)):
@@ -141,8 +142,8 @@ def _meshes(question: Question, restrictions: Restrictions, options: _Options) -
 def microbatch_sizes(
     question: Question, restrictions: Restrictions, cores: LayoutColumns
 ) -> tuple[Ints, LayoutColumns]:
-    """Index of the core, (N,), and the core itself with every legal microbatch size that divides its share of the
-    batch."""
+    """Index of the core, (N,), and a copy of the core for every legal microbatch size that divides its share
+    of the batch."""
     of_degree = {}
     for dp in np.unique(cores.dp).tolist():
         sizes = np.array(divisors(question.training.global_batch // dp), dtype=np.int64)
@@ -160,9 +161,9 @@ ROWS_TOGETHER = 200_000
 
 
 def families_of(cores: LayoutColumns, core: Ints, sized: LayoutColumns) -> tuple[LayoutColumns, Ints]:
-    """One layout of every family, and (N,) the family of (N,) `sized` cores with their microbatch sizes, if
-    these matter because host memory may hold the activations; `core` gives the index of each among the
-    cores."""
+    """One layout of each family of cores (equal in all columns that affect model states), and the family of
+    each of N `sized` cores with their microbatch sizes, if these matter because host memory may hold the
+    activations; `core` gives the index of each among the cores."""
     if not (cores.offload_activations > 0).any():
         first, family = first_of_each([getattr(cores, name) for name in columns_that_affect("states")])
         return cores.rows(first), family[core]
@@ -174,8 +175,8 @@ def families_of(cores: LayoutColumns, core: Ints, sized: LayoutColumns) -> tuple
 def variants_of(
     question: Question, restrictions: Restrictions, families: LayoutColumns, fullest: LayoutColumns
 ) -> Groups:
-    """ZeRO stage and shard of the legal variants of each family; redundant variants are left out if they are
-    redundant even in `fullest`, the families with their highest counts of blocks."""
+    """Legal ZeRO stages and shard sizes of each family; redundant ones are left out if they are redundant even
+    in `fullest`, the families with their highest counts of blocks."""
     family: list[int] = []
     zero: list[int] = []
     shard: list[int] = []
@@ -200,7 +201,8 @@ def variants_of(
 
 
 def legal_unscheduled(question: Question, restrictions: Restrictions, rows: LayoutColumns) -> Bools:
-    """Rows that satisfy restrictions and rules, (N,), except rules on the schedule and on the microbatch size."""
+    """Mask of rows that satisfy restrictions and rules, (N,), except rules on the schedule and on the
+    microbatch size."""
     legal = allowed_rows(question, restrictions, rows)
     remaining = np.flatnonzero(legal)
     legal[remaining] = legal_rows(question, rows.rows(remaining), shaped=False, hosts=False)
@@ -208,7 +210,7 @@ def legal_unscheduled(question: Question, restrictions: Restrictions, rows: Layo
 
 
 def legal_at_any_stage(question: Question, restrictions: Restrictions, cores: LayoutColumns) -> Bools:
-    """Cores that are legal with some ZeRO stage over all ranks, (N,)."""
+    """Mask of cores that are legal with some ZeRO stage over all ranks, (N,)."""
     legal = np.zeros(len(cores), dtype=np.bool_)
     for start in range(0, len(cores), ROWS_TOGETHER):
         batch = np.arange(start, min(start + ROWS_TOGETHER, len(cores)))
@@ -222,8 +224,8 @@ def legal_at_any_stage(question: Question, restrictions: Restrictions, cores: La
 def shapes_of(
     question: Question, restrictions: Restrictions, pipelines: LayoutColumns, shards: Ints
 ) -> Groups:
-    """vpp and schedule of the legal shapes of each pipeline and ZeRO stage, a group for each; rules are asked
-    of (K, Z) shard groups."""
+    """Legal pairs of vpp and schedule, a group for each pipeline and ZeRO stage; rules are checked with (K, Z)
+    shard groups."""
     model, policies = question.model, set(restrictions.recompute(question))
     runs = [schedule for schedule in question.stack.schedules if policies & set(allowed_recompute(schedule))]
     pipeline, stage, shape, shard = [], [], [], []
@@ -261,7 +263,7 @@ def shapes_of(
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """Cores with their variants and shapes."""
+    """Search space of legal layouts, stored as cores with the ZeRO variants and pipeline shapes of each."""
 
     question: Question
     cores: LayoutColumns
@@ -278,7 +280,7 @@ class Space:
     """Counts of blocks that each core stands for, (N,); the core itself has the least."""
 
     def __len__(self) -> int:
-        """Number of layouts."""
+        """Total number of layouts."""
         return int(self.sizes.sum())
 
     @cached_property
@@ -296,7 +298,8 @@ class Space:
         return counts * self.counts.layouts
 
     def with_rates(self, question: Question) -> Space:
-        """Space of a question that differs only in rates and memory sizes, which no rule of legality reads."""
+        """The same layouts for a question that differs only in rates and memory sizes, which no rule of
+        legality reads."""
         space = replace(self, question=question)
         vars(space).update(
             {name: getattr(self, name) for name in ("sizes", "microbatches", "may_have_empty_stage")}
@@ -304,18 +307,18 @@ class Space:
         return space
 
     def with_confidence(self, question: Question) -> Space:
-        """Space of a question that differs only in confidence of fitting; it shares the memo."""
+        """The same layouts for a question that differs only in confidence of fitting, sharing the memo."""
         space = self.with_rates(question)
         vars(space)["memo"] = self.memo
         return space
 
     @cached_property
     def memo(self) -> dict[Any, Any]:
-        """Memo of bounds and costs of the cores, filled by `planner.bounds.cores`."""
+        """Cache of bounds and costs of the cores, filled by `planner.bounds.cores`."""
         return {}
 
     def of_cores(self, mask: Bools) -> Space:
-        """Space of selected cores."""
+        """Space of only the cores in a mask."""
         index = np.flatnonzero(mask)
         return self._with_cores(self.cores.rows(index), index, self.counts.rows(index))
 
@@ -324,14 +327,14 @@ class Space:
         return self if filled.all() else self.of_cores(filled)
 
     def _with_cores(self, cores: LayoutColumns, index: Ints, counts: Boxes) -> Space:
-        """Space of new cores, which have the families and pipelines of the cores at `index`."""
+        """Space of new cores, which have the variants and shapes of the cores at `index`."""
         return replace(
             self, cores=cores, family=self.family[index], pipeline=self.pipeline[index], counts=counts
         )
 
     @cached_property
     def expanded_counts(self) -> Space:
-        """Space with a core for every combination of counts."""
+        """Space with a separate core for every combination of counts of blocks (such as offloaded ones)."""
         if self.counts.is_single.all():
             return self
         core, counts = self.counts.singles()
@@ -352,7 +355,7 @@ class Space:
 
     @cached_property
     def in_scenarios(self) -> tuple[Space, ...]:
-        """Space of the question in each weighed scenario; empty without scenarios."""
+        """The same layouts for the question in each weighed scenario; empty without scenarios."""
         return tuple(replace(self, question=one) for one in scenarios_of(self.question))
 
     @cached_property
@@ -361,18 +364,19 @@ class Space:
         return any(SCHEDULES[index] in SPLIT_BACKWARD for index in np.unique(self.shapes.rows[:, 1]).tolist())
 
     def zero_stages_of(self, cores: Ints) -> list[tuple[int, Bools]]:
-        """Pairs of ZeRO stage and cores that have a variant of the stage, (N,); stages without cores are left out."""
+        """Each ZeRO stage with the mask of cores that have a variant of the stage, (N,); stages without cores
+        are left out."""
         own_NZ = self._stages[self.family[cores]] > 0
         return [(zero, own_NZ[:, zero]) for zero in range(ZERO_STAGES) if own_NZ[:, zero].any()]
 
     def rows(self, core: Ints, choice: Ints) -> LayoutColumns:
-        """Layouts of cores (N,) at their least counts, with (N, 4) zero, shard, vpp and schedule."""
+        """Layout columns of N cores at their least counts of blocks, with (N, 4) zero, shard, vpp and schedule."""
         zero, shard, vpp, schedule = choice.T
         return replace(self.cores.rows(core), zero=zero, shard=shard, vpp=vpp, schedule=schedule)
 
     def smallest_rows(self) -> tuple[Ints, LayoutColumns]:
-        """Index of the core, (N,), and a layout of every core and ZeRO stage with the least memory: sharded over all
-        ranks, at the least counts.
+        """Index of the core, (N,), and for every core and ZeRO stage the layout with the least memory, sharded
+        over all ranks, at the least counts.
 
         In 1f1b, or where a pipeline cannot run that (it has few microbatches, or was fixed) in its first shape.
         """
@@ -388,16 +392,17 @@ class Space:
         return core, self.rows(core, choice)
 
     def all_rows(self) -> LayoutColumns:
-        """Every layout written out."""
+        """Layout columns of every layout in the space."""
         space = self.expanded_counts
         return space.rows_of(np.arange(len(space.cores)))
 
     def rows_of(self, cores: Ints) -> LayoutColumns:
-        """Every layout of the cores, at their least counts."""
+        """Layout columns of every layout of the cores, at their least counts of blocks."""
         return self.rows(*self.choices_of(cores))
 
     def choices_of(self, cores: Ints) -> tuple[Ints, Ints]:
-        """Core (N,) and zero, shard, vpp and schedule (N, 4) of every layout of the cores, core by core."""
+        """Index of the core (N,), and zero, shard, vpp and schedule (N, 4), of every layout of the cores, core
+        by core."""
         core, variant = self.variants.rows_of(self.family[cores])
         of_variant, shape = self.shapes.rows_of(self.pipeline[cores[core]] * ZERO_STAGES + variant[:, 0])
         return cores[core[of_variant]], np.column_stack([variant[of_variant], shape])
@@ -448,7 +453,8 @@ def _legal_space(question: Question, restrictions: Restrictions) -> Space:
 
 
 def enumerate_layouts(question: Question, restrictions: Restrictions) -> LayoutColumns:
-    """All legal layouts that late rules allow, written out: for small questions."""
+    """Layout columns of all legal layouts that hosts and drives can hold, without redundant ones, for small
+    questions."""
     rows = legal_space(question, restrictions).all_rows()
     is_covered = unbroken(LATE_RULES, question, rows) & ~needless_rows(question, restrictions, rows)
     return rows.rows(np.flatnonzero(is_covered))
@@ -461,8 +467,9 @@ _MOST_CORES = 2_000_000
 
 
 def _key(question: Question, restrictions: Restrictions) -> tuple[Question, Restrictions, frozenset[str]]:
-    """Parts of a query that decide which layouts are legal: question, restrictions and the schedules that run under
-    some permitted policy; without memory limit and confidence of fitting, which no rule of legality reads."""
+    """Cache key of a query, the parts that decide which layouts are legal. These are question, restrictions
+    and the schedules that run under some permitted policy; without memory limit and confidence of fitting,
+    which no rule of legality reads."""
     policies = set(restrictions.recompute(question))
     runs = (name for name in question.stack.schedules if policies & set(allowed_recompute(name)))
     free = replace(restrictions, max_memory=None, confidence=None, forbidden_recompute=frozenset())
@@ -470,14 +477,14 @@ def _key(question: Question, restrictions: Restrictions) -> tuple[Question, Rest
 
 
 class SpaceCache:
-    """Cache of the latest spaces, with the memos of their cores."""
+    """Cache of the latest search spaces, with the memos of their cores."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[tuple[Question, Restrictions, frozenset[str]], Space]] = []
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Context in which `legal_space` uses this cache."""
+        """Context manager in which `legal_space` uses this cache."""
         token = _SHARED.set(self)
         try:
             yield
@@ -485,7 +492,8 @@ class SpaceCache:
             _SHARED.reset(token)
 
     def of(self, question: Question, restrictions: Restrictions) -> Space:
-        """Space of a question: cached, selected from the space of all degrees, or new."""
+        """Space of a question's legal layouts, taken from the cache, selected from a cached space of all
+        degrees, or new."""
         key, wider_key = _key(question, restrictions), _key(question, restrictions.without(_DEGREES))
         space = next((space for known, space in self._entries if known == key), None)
         wider = next((space for known, space in self._entries if known == wider_key), None)
@@ -514,5 +522,5 @@ _SHARED: ContextVar[SpaceCache | None] = ContextVar("_SHARED", default=None)
 
 
 def shared_spaces() -> SpaceCache:
-    """Cache of the current context, or a new cache."""
+    """Space cache of the current context, or a new cache."""
     return _SHARED.get() or SpaceCache()

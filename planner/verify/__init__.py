@@ -18,7 +18,7 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Verdict on one claim of a plan file."""
+    """Result of checking one claim of a plan file."""
 
     name: str
     passed: bool | None
@@ -28,7 +28,7 @@ class Check:
 
 
 def check_equal(name: str, claimed: Mapping[str, Any], right: Mapping[str, Any]) -> Check:
-    """Check that all claimed fields are right: numbers up to rounding, with missing ones as 0."""
+    """Check that all claimed fields equal the right ones, numbers up to rounding, with missing ones as 0."""
     claims, values = dict(_leaves(claimed)), dict(_leaves(right))
     mistakes = [
         f"`{place}` says {_words(claims.get(place))}, computed again it is {_words(values.get(place))}"
@@ -42,7 +42,8 @@ def check_equal(name: str, claimed: Mapping[str, Any], right: Mapping[str, Any])
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Single values of fields, each with its place, `rank_memory.0.weights`, and the length of each list."""
+    """Yield each single value inside nested fields with its dotted path, such as `rank_memory.0.weights`, and
+    the length of each list."""
     if isinstance(value, (list, tuple)):
         yield f"{place}.entries", len(value)
         value = dict(enumerate(value))

@@ -45,7 +45,7 @@ _PROVERS = {"search": "a search", "ilp": "an integer program"}
 
 
 def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
-    """Yield every check of a plan; without a certificate only its price is checked."""
+    """Yield the result of every check of a plan file; without a certificate only its price is checked."""
     problems = "; ".join(problem.what for problem in plan.problems())
     yield Check("layout", not problems, problems or "breaks no rule of its question")
     if problems:
@@ -85,8 +85,8 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
 
 
 def _contradictions(plan: Plan, certificate: Certificate, priced: Estimate) -> Iterator[str]:
-    """Contradictions within the certificate, and of the objective's value, deadline, and the sizes,
-    precisions and offers among which the plan was chosen."""
+    """Yield sentences on contradictions within the certificate, and of the objective's value, deadline, and
+    the sizes, precisions and offers among which the plan was chosen."""
     gap = 1 - certificate.bound / plan.proved_seconds
     if not math.isclose(certificate.gap, gap, rel_tol=0, abs_tol=TOLERANCE):
         yield f"its `gap` is {certificate.gap:.3g}; bound and step say {gap:.3g}"
@@ -123,7 +123,8 @@ def _contradictions(plan: Plan, certificate: Certificate, priced: Estimate) -> I
 
 
 def _check_even_placements(plan: Plan, chosen: Estimate, gap: float) -> Check:
-    """Check that no evenly placed layout is better: candidates by a separate formula, then priced in full."""
+    """Check that no layout with evenly spread blocks is better. A separate formula chooses candidates, which
+    are then priced in full."""
     limits, name = plan.restrictions.read, "spot check"
     question = limits.apply_confidence(plan.question)
     if question.has_pools:
@@ -153,7 +154,8 @@ def _check_even_placements(plan: Plan, chosen: Estimate, gap: float) -> Check:
 
 
 def _repeat_search(plan: Plan, certificate: Certificate, priced: Estimate, budget: Budget) -> Iterator[Check]:
-    """Repeat the search, and check that nothing is better and that its certificate is the same."""
+    """Repeat the plan's search, and yield checks that nothing is better and that the new certificate is the
+    same."""
     written, recommendation = plan.objective, plan.recommendation
     objective = Objective() if written is None else written.terms
     optimum = optimise(
@@ -194,13 +196,13 @@ def _repeat_search(plan: Plan, certificate: Certificate, priced: Estimate, budge
 
 
 def _undecided(name: str, budget: Budget) -> Check:
-    """Check that time did not suffice for."""
+    """Result of a check for which time did not suffice."""
     words = f"not proven again within {format_seconds(budget.seconds_spent)}; allow more time"
     return Check(name, None, words)
 
 
 def _check_optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimum) -> Check:
-    """Check that the optimum of the repeated search is no better, and none is missing."""
+    """Check that the repeated search finds no better plan, and one at least as good as the claimed plan."""
     measure, written, recommended = objective.measure, plan.objective, plan.recommendation is not None
     value = objective.value(plan.question, priced)
     gained = (measure.loss(value) - measure.loss(optimum.value)) / abs(value)
@@ -225,8 +227,8 @@ def _check_optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: 
 
 
 def _check_proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
-    """Check that a second proof gives the same certificate. Another release may cover other layouts, or name
-    them differently: for its plans only the bound is compared."""
+    """Check that the repeated search gives the same certificate. Another release may cover other layouts, or
+    name them differently: for its plans only the bound is compared."""
     second, complete = optimum.result.certificate, claimed.gap <= 0
     prover, same_release = _PROVERS[second.proved_by], plan.meshwright_version == package_version()
     names = {"minimised", "scenarios", *["bound"] * complete, *["layouts"] * same_release}
@@ -245,7 +247,7 @@ def _check_proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
 
 
 def _ask_of_clusters(plan: Plan, budget: Budget) -> Iterator[Check]:
-    """Check that no other offered cluster has a better plan, if there are any."""
+    """Yield a check that no other cluster among which the plan was chosen has a better plan, if there are any."""
     written, offers, limits = plan.objective, offers_of(plan), plan.restrictions.read
     if written is None or not offers:
         return

@@ -37,7 +37,7 @@ def verify_sharding(
     restrictions: ShardingRestrictions | None = None,
     time_limit: float = 60.0,
 ) -> tuple[Check, ...]:
-    """Checks of a sharding and its certificate against the prices.
+    """Results of checking a sharding plan and its certificate against recomputed prices.
 
     Raises:
         InputError: the sharding has other tables than the prices, or options without a price.
@@ -59,8 +59,8 @@ def verify_sharding(
 def _check_loads(
     priced: PricedOptions, rows: tuple[int, ...], sharding: Sharding, certificate: ShardingCertificate
 ) -> Check:
-    """Check loads in exact fractions, GPU by GPU: every memory holds its load, and the objective is as
-    claimed."""
+    """Check loads of each GPU in exact fractions. Every memory must hold its load, and the objective must be
+    as claimed."""
     per_node, nodes = priced.gpus_per_node, -(-priced.gpus // priced.gpus_per_node)
     exact = np.vectorize(lambda value: Fraction(float(value)), otypes=[object])
     loads_GK = np.full((priced.gpus, len(priced.fixed)), Fraction(0))
@@ -93,7 +93,8 @@ def _check_loads(
 
 
 def _check_restrictions(restrictions: ShardingRestrictions, sharding: Sharding) -> Check:
-    """Check the restrictions: fixed options, tables kept together, nothing forbidden."""
+    """Check that a sharding keeps to its restrictions, with fixed options, tables kept together, and nothing
+    forbidden."""
     tables = sharding.tables
     mistakes = [
         f"table {number} is forbidden as `{table.option}`"
@@ -114,7 +115,7 @@ def _check_restrictions(restrictions: ShardingRestrictions, sharding: Sharding) 
 
 
 def _check_bound(problem: Problem, certificate: ShardingCertificate, time_limit: float) -> Check:
-    """Check that another solver finds no sharding below the claimed bound."""
+    """Check that another solver finds no sharding below the claimed lower bound."""
     target = certificate.bound * (1 - CLOSE)
     claimed = max(0.0, 1 - certificate.bound / certificate.value) if certificate.value > 0 else 0.0
     if not math.isclose(claimed, certificate.gap, abs_tol=CLOSE):
