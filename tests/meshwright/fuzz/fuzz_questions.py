@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -12,6 +15,7 @@ from cost_models.axes.layout import Layout
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
+from cost_models.pipeline import seconds
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
@@ -152,6 +156,24 @@ def all_rates(question: Question, factor: float) -> Question:
     times = [name for name in type(question.stack).model_fields if name.endswith("_seconds")]
     stack = question.stack.model_copy(update={name: getattr(question.stack, name) / factor for name in times})
     return replace(question, stack=stack, hardware=_faster_profile(question.hardware, factor))
+
+
+HOST_CONSTANTS = (
+    "_ROUTING_HOST_SECONDS",
+    "_EXPERT_HOST_SECONDS",
+    "_EXPERT_CAST_HOST_SECONDS",
+    "SLICE_SECONDS",
+)
+"""Times of launches by a trainer's host that `cost_models.pipeline.seconds` has itself, each with its source."""
+
+
+@contextmanager
+def faster_constants(factor: float) -> Iterator[None]:
+    """The constants of the host so many times as fast."""
+    with ExitStack() as stack:
+        for name in HOST_CONSTANTS:
+            stack.enter_context(mock.patch.object(seconds, name, getattr(seconds, name) / factor))
+        yield
 
 
 def _faster_profile(profile: HardwareProfile, factor: float) -> HardwareProfile:
