@@ -14,7 +14,8 @@ MAD_TO_DEVIATION = 1.4826
 
 
 def least_allowed(values: Array, allowed: Bools) -> Array:
-    """Minimum over the allowed entries of the last axis, (...) of (..., P) and (P,); infinite if none is allowed.
+    """Minimum over the policies P that mask (P,) allows, from values (..., P), as (...); infinite if none is
+    allowed.
 
     One such entry after the other: numpy's own reduction along a short last axis takes twenty times as long."""
     least: Array = np.moveaxis(values, -1, 0)[allowed].min(axis=0, initial=np.inf)

@@ -114,7 +114,7 @@ def chosen_profile(
 
 
 def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ...]:
-    """Note on the dropout assumed for a training job that states none; empty without dropout."""
+    """Sentence for the user on the dropout assumed for a training job that states none; empty without dropout."""
     if training.dropout is not None or not question.dropout:
         return ()
     return (
@@ -124,7 +124,7 @@ def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ..
 
 
 def assumed_padding(model: TransformerSpec, question: Question) -> tuple[str, ...]:
-    """Note on the assumed padding of the vocabulary; empty without padding."""
+    """Sentence for the user on how far the vocabulary is assumed to be padded; empty without padding."""
     padding = -model.vocab_size % question.model.vocab_multiple
     if question.model.vocab_multiple == model.vocab_multiple or not padding:
         return ()

@@ -37,8 +37,8 @@ class Document:
     `...`."""
 
     def where(self, key: Key) -> str:
-        """Location of a value for error messages, `file:line field.path`, with the line of its nearest parent
-        that has one."""
+        """Location of a value for error messages, as `file:line field.path`; the line is of the nearest parent
+        if the value has none."""
         if key in self.flags:
             return self.flags[key]
         line = self.line(key)
@@ -46,7 +46,7 @@ class Document:
         return f"{place}  {printable(show_key(key))}" if key else place
 
     def line(self, key: Key) -> int:
-        """Line number (from 1) of a value, or of its nearest parent that has one; 0 if none has."""
+        """Line number, from 1, of a value or of the nearest parent that has a line; 0 if none has."""
         parents = (self.lines.get(key[:length], 0) for length in range(len(key), 0, -1))
         return next(filter(None, parents), 0)
 

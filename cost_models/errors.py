@@ -27,8 +27,8 @@ WARNING = "warning: "
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem in the user's input, with `where` it is, `file:line field.path` (or a flag), and `what` is
-    wrong, a sentence without a full stop."""
+    """One problem in the user's input, as location `where` (`file:line field.path`, or a flag) and sentence
+    `what` without a full stop."""
 
     where: str
     what: str
@@ -50,7 +50,7 @@ class MeshwrightError(ValueError):
     def __init__(
         self, headline: str, *, problems: Sequence[Problem] = (), more: int = 0, hint: str = ""
     ) -> None:
-        """Create the error; `more` is the number of further problems that are not listed."""
+        """Create the error; `more` is the number of further problems beyond the listed ones."""
         super().__init__(headline)
         self.headline = headline
         self.problems = (*problems, *_and_more(more))
@@ -79,7 +79,7 @@ class UnknownNameError(InputError):
 
 
 class InfeasibleError(MeshwrightError):
-    """A valid question has no solution."""
+    """A valid question has no solution, such as no layout that fits."""
 
     exit_code = 1
     space = ""
@@ -112,7 +112,7 @@ class Alternative:
 
 
 class DoesNotFitError(InfeasibleError):
-    """No layout fits in memory."""
+    """No layout of the question fits in memory."""
 
     def __init__(
         self,

@@ -154,7 +154,7 @@ class Estimate:
 
     @property
     def compared_seconds(self) -> float:
-        """Step seconds by which layouts are compared."""
+        """Step seconds by which layouts are compared, weighed over scenarios if the question has a risk."""
         return self.step_seconds if self.weighed_seconds is None else self.weighed_seconds
 
     @property
@@ -220,8 +220,8 @@ class Estimate:
 
     @property
     def verdict(self) -> Verdict:
-        """Word for whether the layout fits in memory; "tight" if it does, but within the error of predicted
-        peaks or of host memory."""
+        """Word for whether the layout fits in memory, "fits", "tight" (within the error of predicted peaks or
+        of host memory) or "does not fit"."""
         if not self.device_holds:
             return "does not fit"
         if not self.fits:
@@ -251,13 +251,13 @@ class Estimate:
 
     @property
     def device_holds(self) -> bool:
-        """Whether every rank stays within its device's memory limit, with at least `least_chance` of the
-        requested confidence."""
+        """Whether every rank's peak is within its device's memory limit, so that the step fits with
+        probability `least_chance(confidence)`."""
         return self.peak_bytes <= self.memory_limit
 
     @property
     def host_holds(self) -> bool:
-        """Whether host memory can hold the offloaded data, as far as its size is known."""
+        """Whether hosts have enough memory for the offloaded data; True if the size of host memory is unknown."""
         return self.host_limit is None or self.host_bytes <= self.host_limit
 
 
@@ -269,12 +269,12 @@ class Breakdown:
 
     @classmethod
     def of(cls, **parts: float) -> Breakdown:
-        """Create a breakdown from keywords, as in `Breakdown.of(compute=1.0, bubble=0.2)`."""
+        """Create a breakdown from keywords in order, as in `Breakdown.of(compute=1.0, bubble=0.2)`."""
         return cls(tuple((name, float(value)) for name, value in parts.items()))
 
     @property
     def total(self) -> float:
-        """Sum of the parts."""
+        """Sum of all parts of the quantity."""
         return sum(value for _, value in self.parts)
 
     def __getitem__(self, name: str) -> float:

@@ -58,6 +58,6 @@ def part(name: str | None) -> Any:
 
 
 def family_of_plan_kind(kind: object) -> Family:
-    """Model family whose plan files have this kind; for an unknown kind the transformers', whose reader then
+    """Model family whose plan files have this `kind`; for an unknown kind the transformers, whose reader then
     reports the error."""
     return next((one for one in FAMILIES.values() if one.plan_kind == kind), FAMILIES[TRANSFORMER])

@@ -119,7 +119,8 @@ def defaults_of(options: type[Any]) -> dict[str, Any]:
 
 
 def given_flags(options: Any) -> tuple[str, ...]:
-    """Names of the flags whose values differ from their defaults, without output flags and those of the verb."""
+    """Names of the flags whose values differ from their defaults, except output flags and flags of one verb
+    only."""
     defaults, excluded = defaults_of(type(options)), ("argument", "subject", "verb", "output")
     empty: tuple[Any, ...] = (None, "", (), [])
     return tuple(
@@ -131,7 +132,7 @@ def given_flags(options: Any) -> tuple[str, ...]:
 
 
 def part_of(options: Any, kind: type[O], **more: Any) -> O:
-    """Options of class `kind`, from the fields that both classes have and the values in `more`."""
+    """Options of class `kind`, from the fields that `options` has in common with `kind`, and from `more`."""
     names = {one.name for one in fields(options)}
     shared = {one.name: getattr(options, one.name) for one in fields(kind) if one.name in names}  # type: ignore[arg-type]
     return kind(**(shared | more))

@@ -73,21 +73,21 @@ class Question:
 
     @property
     def between(self) -> LinkSpec:
-        """Link between GPUs of two pools."""
+        """Network link between GPUs of two different pools."""
         assert self.mixed is not None
         return self.mixed.link
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the pools, in the order of the cluster."""
+        """Names of the pools of GPUs, in the order of the cluster."""
         return tuple(pool.cluster.name for pool in self.pools)
 
     def updated(self, part: str, **fields: Any) -> Self:
-        """The question with some fields of its model, cluster, training, stack or hardware replaced."""
+        """Copy of the question with some fields of its model, cluster, training, stack or hardware replaced."""
         return replace(self, **{part: getattr(self, part).model_copy(update=fields)})
 
     def recomputing(self, policy: Recompute) -> Self:
-        """The question with one recompute policy for all stages."""
+        """Copy of the question in which all stages use one recompute policy."""
         return self.updated("training", recompute=(policy,))
 
     @property
@@ -155,7 +155,8 @@ def require_tiles(profile: HardwareProfile, gpu: GpuSpec) -> None:
 def parts_of(
     question: Question,
 ) -> tuple[ClusterSpec | MixedCluster, HardwareProfile | tuple[HardwareProfile, ...]]:
-    """Cluster and hardware profile (with several pools one profile each), as a plan file holds them."""
+    """Cluster and hardware profile of the question (one profile for each pool), in the form that a plan file
+    stores."""
     if question.mixed is None:
         return question.cluster, question.hardware
     return question.mixed, tuple(pool.hardware for pool in question.pools)

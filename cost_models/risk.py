@@ -115,8 +115,8 @@ def weighed_of(scenarios: int, risk: Risk) -> int:
 
 
 def slowest(seconds_K: Array, risk: Risk) -> Bools:
-    """Mask of the scenarios that `risk` counts, the slowest first, from their seconds, both (K, ...); among
-    equal ones the first."""
+    """Mask of the scenarios that `risk` counts, which are all or the slowest, from their step seconds, both
+    (K, ...); among equal ones the first."""
     order = np.argsort(-seconds_K, axis=0, kind="stable")
     chosen = np.zeros(seconds_K.shape, dtype=np.bool_)
     np.put_along_axis(chosen, order[: weighed_of(len(seconds_K), risk)], True, axis=0)
@@ -124,7 +124,7 @@ def slowest(seconds_K: Array, risk: Risk) -> Bools:
 
 
 def weigh(seconds_K: Array, risk: Risk) -> Array:
-    """Mean seconds over all scenarios, or over the slowest of them, (K, ...) → (...)."""
+    """Mean of step seconds over all scenarios, or under risk `averse` over the slowest ones, (K, ...) → (...)."""
     if risk == "averse":
         seconds_K = np.sort(seconds_K, axis=0)[-weighed_of(len(seconds_K), risk) :]
     return np.asarray(seconds_K.mean(axis=0))

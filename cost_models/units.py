@@ -159,7 +159,7 @@ def format_count(value: float) -> str:
 
 
 def grouped(number: int) -> str:
-    """Text of a number with thousands commas, such as "3,911" for 3911, so that no line breaks inside it."""
+    """Text of a number with commas between thousands, such as "3,911" for 3911, so that no line breaks inside."""
     return f"{number:,}"
 
 

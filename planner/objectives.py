@@ -99,7 +99,7 @@ DAY = 86400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """Goal of a search, with the price and the deadline that it needs."""
+    """Goal of a search (such as time or cost), with the price and the deadline that the goal needs."""
 
     name: ObjectiveName = "time"
     price: float | None = None
@@ -142,7 +142,7 @@ class Objective:
         return forecast(job_of(question, step_seconds, layout), self.operations).seconds
 
     def gpu_hours(self, question: Question, step_seconds: float) -> float:
-        """GPU-hours of training on all tokens. Raises InfeasibleError if failures leave no time for
+        """GPU-hours that training on all tokens takes. Raises InfeasibleError if failures leave no time for
         training."""
         return self.training_seconds(question, step_seconds) * question.cluster.num_gpus / _HOUR
 

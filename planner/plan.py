@@ -115,7 +115,7 @@ class AnyPlan(Spec):
 
     @property
     def model_name(self) -> str:
-        """Name of the model."""
+        """Name of the plan's model."""
         return str(self.model.name)
 
     @property
@@ -131,7 +131,7 @@ class AnyPlan(Spec):
 
     @property
     def searched(self) -> bool:
-        """Whether a search found the plan, so that it claims to be the best."""
+        """Whether the plan comes from a search, and so claims to be the best."""
         return self.certificate is not None
 
     def require_readable(self) -> None:
@@ -270,8 +270,8 @@ class PlanRestrictions(Spec):
 
 
 class PlanChoice(Spec):
-    """Record that a plan's layout is not the fastest of its kind, but was chosen among layouts whose predicted
-    steps the model cannot distinguish."""
+    """Record of why a plan's layout is not the fastest of its kind, but one whose step the model cannot
+    distinguish from the fastest."""
 
     first: LayoutText
     """Layout of its kind with the fastest predicted step."""
@@ -443,7 +443,7 @@ def plan_text(plan: AnyPlan) -> str:
 
 
 def save_plan(plan: AnyPlan, path: str | Path) -> None:
-    """Write a plan file, completely or not at all. Raises InputError if the place cannot be written."""
+    """Write a plan to a file, completely or not at all. Raises InputError if the place cannot be written."""
     write_plan(path, plan_text(plan))
 
 
@@ -503,8 +503,8 @@ def read_plan_in(document: Document) -> AnyPlan:
 
 
 def _plan_type(document: Document) -> type[AnyPlan]:
-    """Class that reads a plan file of this kind; for an unknown kind that of transformers, which then reports
-    the error."""
+    """Class that reads a plan file of the document's kind; for an unknown kind that of transformers, which
+    then reports the error."""
     kind = document.value.get("kind") if isinstance(document.value, dict) else None
     plan_type: type[AnyPlan] = part(family_of_plan_kind(kind).plan)
     return plan_type

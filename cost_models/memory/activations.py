@@ -95,8 +95,8 @@ def plain_scan_bytes(question: Question) -> float:
 
 
 def _scan_bytes(question: Question, scan: Operator) -> Amount:
-    """Bytes that a recurrent scan keeps for its backward pass, its outputs, its heads' elements in fp32 and
-    its inputs; states of chunks are recomputed.
+    """Bytes that a recurrent scan keeps for its backward pass (outputs, per-head elements in fp32, and
+    inputs); states of chunks are recomputed.
 
     Plain products also recompute the convolution, from its input. Mamba-2's kernel recomputes its convolution
     instead of keeping its output (mamba-ssm 2.2, ops/triton/ssd_combined.py,
@@ -288,8 +288,8 @@ def _kept_input_bytes(question: Question, operator: Operator) -> Amount:
 
 
 def _input_bytes(question: Question, operator: Operator) -> float:
-    """Bytes per element of a matrix product's input, kept for wgrad if the matrix is trained and no other
-    operator keeps the input.
+    """Bytes per element that a matrix product keeps of its input for the weight gradient; 0 if the matrix is
+    frozen or another operator keeps the input.
 
     In fp8 and fp4 it is kept as cast. An adapter keeps its input in 16 bits, after dropout and with its mask.
     Latents stay in 16 bits. The core also keeps its output in 16 bits for its own backward pass.
@@ -306,8 +306,8 @@ def _input_bytes(question: Question, operator: Operator) -> float:
 
 
 def _core_bytes(question: Question, core: Operator) -> Amount:
-    """Bytes that the attention core keeps, queries, keys, values and output; an eager core has keys and values
-    repeated to all query heads.
+    """Bytes that the attention core keeps for its backward pass (queries, keys, values and output); an eager
+    core has keys and values repeated to all query heads.
 
     Heads that are recomputed from latents are not kept, their latents are.
     """

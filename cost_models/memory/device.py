@@ -51,7 +51,8 @@ def in_use(question: Question, columns: LayoutColumns, reserved: Array | float) 
 
 
 def fragmentation(question: Question) -> float:
-    """Bytes of fragmentation per byte of temporary tensors; 0 on a CPU, or inside a cluster's own reserve."""
+    """Bytes lost to allocator fragmentation per byte of temporary tensors; 0 on a CPU, or if the cluster
+    states a memory reserve."""
     cluster = question.cluster
     if cluster.gpu.kind == "cpu" or cluster.memory_reserve is not None:
         return 0.0

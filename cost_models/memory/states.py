@@ -72,7 +72,7 @@ class StateBytes:
 
     @property
     def total(self) -> Array:
-        """Bytes per parameter kept between steps, weights, gradients and optimizer states."""
+        """Bytes per parameter that stay between steps, as the sum of weights, gradients and optimizer states."""
         return self.weights + self.gradients + self.optimizer
 
 
@@ -167,7 +167,7 @@ def state_bytes(
 
 
 def moment_bytes(question: Question, part: Part = "block") -> float:
-    """Bytes of optimizer moments per trained parameter."""
+    """Bytes of optimizer moments (such as Adam's mean and variance) per trained parameter."""
     training = question.training
     if training.optimizer in _BLOCKWISE:
         return _BLOCKWISE[training.optimizer]

@@ -126,8 +126,8 @@ class RankMemory:
         return most_R
 
     def besides_blocks(self, layers_R: Ints, policies: Sequence[int]) -> Array:
-        """Bytes of each rank during training other than kept activations of blocks, if `policies` are in use,
-        (..., R); one chunk a rank."""
+        """Peak bytes of each rank in training without the kept activations of blocks, if `policies` are in
+        use, (..., R). For one chunk a rank."""
         used_RCP = np.zeros((len(self._live_RKC), 1, self._x["working"].shape[1]))
         used_RCP[..., policies] = 1.0
         held_R1Q = self._static_bytes(layers_R[..., None, None].astype(np.float64))
@@ -186,7 +186,7 @@ class Pipeline:
 
     @property
     def splits_backward(self) -> bool:
-        """Whether weight halves of backward passes run at other times than input halves."""
+        """Whether the schedule runs the input half and the weight half of a backward pass at different times."""
         return self.schedule in SPLIT_BACKWARD
 
     @cached_property
@@ -203,12 +203,12 @@ class Pipeline:
 
     @cached_property
     def rank_of_stage(self) -> Ints:
-        """(S,) pipeline rank that holds each virtual stage."""
+        """Pipeline rank that holds each virtual stage, (S,)."""
         return rank_of_stage(self.schedule, self.pp, self.vpp)
 
     @cached_property
     def stage_of(self) -> Ints:
-        """(C, R) virtual stage of each chunk of each rank."""
+        """Virtual stage of each chunk of each rank, (C, R)."""
         return stages_of_rank(self.schedule, self.pp, self.vpp).T
 
     def cost(self, name: str) -> float:
@@ -295,7 +295,8 @@ class Pipeline:
         return step
 
     def step_seconds_by_scenario(self, costs: StageCosts, blocks_SP: Ints) -> Array:
-        """Seconds of a step under each of K rows of costs (scenarios), (K, ...); costs are equal on all ranks."""
+        """Seconds of a step under each of K scenarios, which are rows of `costs`, (K, ...); costs are equal on
+        all ranks."""
         batch, count = blocks_SP.ndim - 2, len(costs)
 
         def each(name: str) -> Array:
@@ -325,7 +326,7 @@ class Pipeline:
 
     @cached_property
     def overhead(self) -> float:
-        """Fixed seconds of a step, those of the slowest rank."""
+        """Fixed seconds of a step, which are those of the slowest rank."""
         return float(self.costs.step_overhead.max())
 
     @cached_property

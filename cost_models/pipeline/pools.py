@@ -123,7 +123,7 @@ def pool_terms(question: Question, columns: LayoutColumns) -> PoolTerms:
 
 
 def parts_in(question: Question, size: Size) -> tuple[Size, ...]:
-    """Number of parts (ranks of a pipeline, or replicas) of `size` GPUs in each pool."""
+    """Number of parts (pipeline ranks, or replicas) of `size` GPUs each that every pool has room for."""
     return tuple(pool.cluster.num_gpus // size for pool in question.pools)
 
 
@@ -172,7 +172,7 @@ def with_pools(question: Question, layout: Layout) -> Layout:
 
 
 def _named(question: Question, counts: Iterable[int]) -> tuple[str, ...]:
-    """Names of the pools, each repeated by its count."""
+    """Name of each pool repeated `counts` times, in one tuple."""
     return tuple(name for name, count in zip(question.names, counts, strict=True) for _ in range(count))
 
 
@@ -429,7 +429,8 @@ def shares(
 def shared(
     finish: Sequence[Finish], replicas: Sequence[int], microbatches: int, least: int = 1
 ) -> tuple[tuple[int, ...], ...]:
-    """Division of the microbatches among replicas, `least` or more each, under which the slowest pool ends first.
+    """Microbatches of each replica in each pool, `least` or more each, under which the slowest pool ends
+    first.
 
     `finish` and the numbers of `replicas` are given for each pool; of equal finishes the first pool's goes
     first.

@@ -102,7 +102,7 @@ class PlacedLayout:
     any_engine: bool
 
     def pipeline(self, costs: StageCosts) -> Pipeline:
-        """Pipeline of this layout with given stage costs, one row for all ranks or one for each rank."""
+        """Pipeline that runs this layout, given stage costs in one row for all ranks or one row for each rank."""
         return Pipeline(
             costs=costs,
             pp=self.layout.pp,
@@ -250,7 +250,7 @@ def _price_replicas(question: Question, layout: Layout) -> PricedRanks:
 
 
 class PredictedSpan(NamedTuple):
-    """One action of one pipeline rank; seconds from the start of the step."""
+    """One action of one pipeline rank with its start and end, in seconds from the start of the step."""
 
     rank: int
     kind: str
@@ -293,8 +293,8 @@ def _pass_spans(ranks: PricedRanks) -> PassSpans:
 
 
 def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, ...]:
-    """All actions of a step with start and end seconds, rank by rank in order of time, without those of zero
-    length.
+    """All actions of a step with start and end seconds, rank by rank in order of time; actions of zero length
+    are left out.
 
     Raises:
         InputError: the layout cannot be placed or scheduled.

@@ -113,7 +113,7 @@ def sum_of_parts(term: Term) -> Array:
 
 
 def sum_terms(own: Term, *others: Term, times: int = 1) -> Term:
-    """A term plus `times` times each of the other terms, part by part; a missing part counts as zero."""
+    """The term `own` plus `times` times each of the other terms, part by part; a missing part counts as zero."""
     summed = dict(own)
     for other in others:
         for part, value in other.items():
@@ -266,15 +266,15 @@ class Pieces:
 
     @cached_property
     def exposed_regather(self) -> Array:
-        """Exposed seconds of a block's backward pass for gathering inputs again, behind products for input
-        gradients, (N,)."""
+        """Seconds of a block's backward pass for gathering inputs again that products for input gradients do
+        not hide, (N,)."""
         half = self.block.matrices_backward / 2
         return exposed_seconds(self.tensor.block_regather, half, self.question.hardware)
 
     @cached_property
     def exposed_sums(self) -> Array:
-        """Exposed seconds for summing input gradients, behind products for the same matrices' weight
-        gradients, (N,)."""
+        """Seconds for summing input gradients that products for the same matrices' weight gradients do not
+        hide, (N,)."""
         return exposed_seconds(self.tensor.block_summed, self.block.column_weight, self.question.hardware)
 
     @cached_property
@@ -496,8 +496,8 @@ def _host_outlasting_device(pieces: Pieces, launches: Array, device_seconds: Arr
 
 
 def at_least_launches(pieces: Pieces, window: Array, *, passes: float) -> Array:
-    """Seconds of a pass behind which communication can hide, (N,), including those in which the device waits
-    for its host.
+    """Seconds of a pass that can hide communication, at least the seconds that the host needs to launch the
+    pass, (N,).
 
     Stages differ in what they recompute, so of backward passes the one with most launches counts: with a
     shorter window a device that outpaces its host would expose more the faster it is.
@@ -514,8 +514,8 @@ _MASK_KERNELS = 3
 
 
 def action_terms(pieces: Pieces) -> dict[str, Term]:
-    """Seconds that each pipeline action takes besides its blocks (sends, host, batch), by pass, and seconds of
-    a send that does not block."""
+    """Seconds that each pipeline action takes besides its blocks (sends, host work, batch), by pass; sends
+    that do not block are separate."""
     question, columns = pieces.question, pieces.columns
     each, ahead = question.hardware.action_host_seconds, pieces.device.launches_ahead
     hands_on = boundary_seconds(question, columns, pieces.links.groups)
@@ -710,8 +710,8 @@ def _unhideable_seconds(pieces: Pieces, reduce_shown: Array) -> Array:
 
 
 def _exposed_reduce(pieces: Pieces, reduce: Array, window: Array) -> Array:
-    """Exposed seconds at the end of a rank's step for reducing a module's gradients, which takes `reduce`,
-    mean over the rank's chunks, (N,); `window` is the backward pass of the module."""
+    """Exposed seconds at the end of a step for reducing the gradients of a module, mean over a rank's chunks,
+    (N,). The reduction takes `reduce` seconds; `window` is the backward pass of the module."""
     question, columns, stack = pieces.question, pieces.columns, pieces.question.stack
     at_once = np.isin(columns.zero, stack.overlaps_gradient_reduce_at)
     overlapped = at_once & is_overlapped(columns, "dp", default=stack.overlap_gradient_reduce)

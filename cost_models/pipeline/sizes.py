@@ -225,8 +225,9 @@ def working_bytes(sizes: Sizes) -> Array:
 
 
 def _largest_widened_matrix(question: Question, columns: LayoutColumns) -> Array:
-    """Elements of the largest quantised matrix that is widened for a product, (N,), all local experts in one
-    kernel together; 0 if frozen matrices are stored at full width. Gradients of adapters are negligible."""
+    """Elements of the largest quantised matrix that is widened for a product, (N,); 0 if frozen matrices are
+    stored at full width. All local experts in one kernel count together. Gradients of adapters are
+    negligible."""
     largest = np.zeros(len(columns))
     for one in job_operators(question.model, question.training.tuning):
         gemm = one.gemm
@@ -245,8 +246,8 @@ input, and of a masked copy. Equally many exist when the scores are made."""
 
 
 def _mixing_bytes(sizes: Sizes) -> Array:
-    """Bytes held by the backward pass of an attention core that stores scores, or of a scan of plain products,
-    less the bytes that the MLP has freed, (N, 1)."""
+    """Bytes that the backward pass of stored attention scores or of a plain-product scan holds, less the bytes
+    that the MLP has freed, (N, 1)."""
     question, columns = sizes.question, sizes.columns
     model, training = question.model, question.training
     tokens, stream = tokens_on_rank(question, columns, "split"), columns.tokens(training.sequence_length)

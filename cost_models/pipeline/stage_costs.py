@@ -148,8 +148,8 @@ def _with_further(
     own: Mapping[str, Sequence[Term]],
     of_rank: Sequence[str],
 ) -> Terms:
-    """Terms of the head with the terms `own` added for each further token, and of the head's rank with a block
-    and the embedding, which a pipeline's last rank otherwise would not hold."""
+    """Terms of the model head with further predicted tokens. The head gets the terms `own` for each token, and
+    its rank a block and the embedding, which a pipeline's last rank otherwise would not hold."""
     times = question.model.further_tokens
     changed = {
         f"head_{kind}": sum_terms(terms[f"head_{kind}"], *each, times=times) for kind, each in own.items()
@@ -271,9 +271,9 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
 
 
 def _with_freed_ends(sizes: Sizes, moment: Term) -> Term:
-    """The memory term of the loss's peak (`moment`), if embedding and head are freed until their backward
-    pass, which gathers them again, through a buffer (counted once if it is a stream's own), in addition to the
-    gradients of logits in the weights' type."""
+    """Memory term of the loss's peak (`moment`), less the weights of embedding and head if these are freed
+    during the loss. Their backward pass gathers them again, through a buffer (counted once if it is a stream's
+    own), in addition to the gradients of logits in the weights' type."""
     question, columns = sizes.question, sizes.columns
     frees = question.stack.loss_frees_ends and not question.training.optimizer_in_backward
     here = frees & (columns.pp == 1) & ~chunks_loss(question, columns)
@@ -498,7 +498,7 @@ class StageCosts:
         return replace(self, **mean, kinds=own)
 
     def rows(self, index: Ints | slice) -> StageCosts:
-        """Costs of the selected layouts."""
+        """Costs of only the layouts at `index`."""
         kinds = tuple({name: value[index] for name, value in one.items()} for one in self.kinds)
         return StageCosts(**{name: getattr(self, name)[index] for name in COLUMNS}, kinds=kinds)
 
@@ -581,7 +581,8 @@ def costs_of(terms: Terms, limit: Array) -> StageCosts:
 
 
 def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
-    """Layout columns with values merged where stage costs do not depend on them, so that few rows differ.
+    """Layout columns with values merged that have equal stage costs, so that few distinct rows remain to be
+    priced.
 
     Chunks and schedules shape the pipeline, but few coefficients of one stage depend on them: a chunk is the
     part that data parallelism cannot hide.

@@ -62,7 +62,7 @@ IDLE = len(KINDS)
 
 
 class Action(NamedTuple):
-    """One pass (forward, backward or half of it) of one microbatch through one virtual stage."""
+    """One forward pass, backward pass or half of a backward pass, of one microbatch through one virtual stage."""
 
     kind: Kind
     stage: int
@@ -114,7 +114,7 @@ class ActionTable:
 
     @property
     def is_queue(self) -> bool:
-        """Whether all forward passes come before all backward passes."""
+        """Whether the schedule runs all forward passes before all backward passes."""
         return self.schedule == "gpipe"
 
     @property

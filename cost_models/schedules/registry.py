@@ -307,7 +307,7 @@ register one."""
 
 
 def schedule_named(name: str) -> PipelineSchedule:
-    """Pipeline schedule of this name. Raises UnknownNameError: no such schedule."""
+    """Pipeline schedule with the given name. Raises UnknownNameError: no such schedule."""
     if name not in REGISTRY:
         raise UnknownNameError("schedule", name, REGISTRY)
     return REGISTRY[name]
@@ -351,8 +351,9 @@ that its middle half is steady."""
 def shortened_table(
     schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bool = False, least: int = 0
 ) -> ActionTable:
-    """Action table of a step with this number of microbatches; if there are many, a table of fewer, `least` or
-    more, that omits complete rounds of the steady state (`ActionTable.left_out`). Raises as `build` does."""
+    """Action table of a step with `microbatches`, shortened if there are many. A shortened table has fewer,
+    `least` or more, and omits complete rounds of the steady state (`ActionTable.left_out`). Raises as `build`
+    does."""
     few = max(least, LEAST_STEADY, LEAST_STEADY_ROUNDS * pp)
     if microbatches < 4 * few:
         return build(schedule, pp, vpp, microbatches, any_engine=any_engine)

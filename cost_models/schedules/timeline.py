@@ -120,8 +120,8 @@ class Timeline:
         return ends_BR
 
     def _pace(self, duration_BS: Array, end_EB: Array) -> tuple[Array, Ints]:
-        """Seconds by which each rank ends later per further microbatch, (B, R or 1), and microbatches that the
-        table lacks for this to be exact, (B,).
+        """Seconds by which each rank ends later per further microbatch, (B, R or 1), and number of
+        microbatches to add to the table to make the former exact, (B,).
 
         It is exact for a group of rounds that repeatedly takes equally long, if the omitted microbatches are
         a multiple of the group's; otherwise the longest round bounds it.
@@ -213,7 +213,8 @@ class Timeline:
 
     def _repeated_stretches(self, path: Ints, end_E: Array, pace: float) -> list[tuple[int, int, int]]:
         """Stretches of a critical path (its last action first) that repeat in the steady state, as
-        (microbatches, begin, end), for each phase of the schedule the shortest one that keeps the pace."""
+        (microbatches, begin, end). For each phase of the schedule this is the shortest one that keeps the
+        pace."""
         table, actions = self.table, self.row_of.shape[1]
         at = np.argsort(self.row_of, axis=None)[path]
         place, microbatch = at % actions, table.microbatch.ravel()[at]
@@ -363,8 +364,7 @@ def _earliest_levels(sender_RA: Ints) -> Ints:
 def backward_halves(
     backward_S: Array, weight_S: Array, stage_backward_S: Array, stage_weight_S: Array
 ) -> tuple[Array, Array]:
-    """Seconds of the input half and of the weight half of a backward pass on each stage, (..., S), as a
-    timeline needs them.
+    """Seconds of the input half and of the weight half of a backward pass on each stage, (..., S).
 
     `backward_S` is the complete pass and `weight_S` its weight gradients; a stage without blocks takes
     `stage_backward_S`, and in two actions `stage_weight_S` longer. The first stage's input, token numbers,

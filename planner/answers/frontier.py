@@ -118,8 +118,8 @@ def heatmap_frame(
     restrictions: Restrictions | None = None,
     budget: Budget | None = None,
 ) -> pd.DataFrame:
-    """Data frame with a row for each pair of `tp` and `pp`, with `layout`, `mfu`, `step_seconds`, `peak_bytes`
-    and `gap` of the best layout with them, NaN if there is none.
+    """Data frame with a row for the best layout of each pair of `tp` and `pp`. Columns are `layout`, `mfu`,
+    `step_seconds`, `peak_bytes` and `gap`, NaN if there is none.
 
     `reason` says why there is none: `memory` (then `peak_bytes` is that of the closest layout), `rule`,
     `limit` for degrees that are not searched by default (`planner.space.limits`), or `time` if the budget was
@@ -151,7 +151,7 @@ def heatmap_frame(
 
 
 def _degrees(degrees: Sequence[int], most: int, plan: int | None) -> Sequence[int]:
-    """Parallel degrees to show, those up to a number, the plan's own, and the first beyond."""
+    """Parallel degrees to show in a heat map, up to `most`, the plan's degree, and the first beyond `most`."""
     first_beyond = [degree for degree in degrees if degree > most][:1]
     small = [degree for degree in degrees if degree <= most]
     if len(small) > MAX_DEGREES:
@@ -162,7 +162,7 @@ def _degrees(degrees: Sequence[int], most: int, plan: int | None) -> Sequence[in
 def _cell(
     question: Question, tp: int, pp: int, limits: Restrictions, untried: Sequence[str], budget: Budget
 ) -> Row:
-    """Quantities of the best layout with this `tp` and `pp`, or the reason why there is none; `untried` says
+    """Quantities of the best layout with this `tp` and `pp`, or the reason why there is none. `untried` says
     why plans are not searched there by default."""
     limited = replace(limits, only={**limits.only, "tp": frozenset({tp}), "pp": frozenset({pp})})
     names = ("mfu", "step_seconds", "peak_bytes")
@@ -185,8 +185,8 @@ def _cell(
 def far_links_frame(
     question: Question, restrictions: Restrictions | None = None, budget: Budget | None = None
 ) -> pd.DataFrame:
-    """Data frame of the best layout for each bandwidth of the farthest links, with a row per bandwidth and
-    number of domains that they join (buildings, or 0 for a list of levels).
+    """Data frame of the best layout for each bandwidth of the cluster's farthest links. It has a row per
+    bandwidth and number of domains that they join (buildings, or 0 for a list of levels).
 
     Columns: `domains`, `bandwidth` (bytes/s of a GPU), `layout`, `step_seconds`, `mfu`, `crossing` (axes that
     cross these links, the busiest first), `share` (share of the step in which the busiest axis uses them),
@@ -279,7 +279,7 @@ class Technique:
 
 
 def ladder_frame(question: Question, chosen: Estimate, allow: Sequence[str] = ()) -> pd.DataFrame:
-    """Data frame of the time that each technique saves in a plan whose layout stays as it is, with a row per
+    """Data frame of the step time that each technique saves in a plan with a fixed layout. It has a row per
     rung from the bare trainer up, the one that saves most first.
 
     Columns: `name`, `kind` (base, trainer or mathematics), `has` (whether the plan has it as it is), `step_seconds`
@@ -614,8 +614,8 @@ def _price_near_line(
     line: Sequence[Estimate],
     budget: Budget,
 ) -> tuple[Bools, list[Estimate]]:
-    """Mask of flattened cheap prices that would not improve the frontier of known plans, and the plans found
-    by pricing in full those that seemed better.
+    """Mask of cheap prices that would not improve the frontier of known plans, and further plans, priced in
+    full because they seemed to improve the frontier.
 
     A cheap price may be too low; the best-looking layouts are priced in full until none looks better any
     more. Beyond `MAX_PRICED` layouts the remaining ones are left out, as their real prices are unknown.

@@ -85,7 +85,7 @@ class Optimum:
 
     @property
     def plain(self) -> bool:
-        """Whether the objective is the fastest step and the number of GPUs is fixed."""
+        """Whether the objective is just the fastest step on a fixed number of GPUs."""
         return self.objective == Objective() and not self.sizes
 
     def written(self, gpus_per_node: int) -> PlanObjective | None:
@@ -385,9 +385,9 @@ class MemoryDescent:
     def least_memory(
         self, objective: Objective, *, top: int = 1, known: SearchResult | None = None
     ) -> tuple[SearchResult, float] | None:
-        """Fastest plans among those with the least peak that meet the objective's deadline, and the proven
-        lower bound of every peak, bytes; the bound is within a billionth of the least peak if that is proven.
-        None if no plan was found in time.
+        """Fastest plans among those with the least peak memory that meet the deadline, and the proven lower
+        bound of every peak, bytes. The bound is within a billionth of the least peak if that is proven. None
+        if no plan was found in time.
 
         `known` is the result of the search for the fastest.
 
@@ -441,7 +441,7 @@ class MemoryDescent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A cluster that the user offers to choose from, with its numbers of GPUs and price."""
+    """A cluster that the user offers for a plan, with possible numbers of GPUs and a price."""
 
     question: Question
     """Question on complete nodes of the cluster."""
@@ -501,7 +501,7 @@ class OfferAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """An offered cluster and number of GPUs without an answer, with the reason."""
+    """An offered cluster and number of GPUs on which no plan was found, with the reason."""
 
     cluster: str
     gpus: int
@@ -545,8 +545,9 @@ class Ranking:
         return self.measure.gap(self.best.optimum.value, self.bound)
 
     def places(self, answer: OfferAnswer) -> tuple[int, int]:
-        """First and last place in the ranking that an answer may have, as each optimum lies between its bound
-        and its value; both are equal if these intervals do not overlap."""
+        """First and last place in the ranking that an answer may truly have, given the proven bounds. Each
+        optimum lies between its bound and its value; both places are equal if these intervals do not
+        overlap."""
 
         def surely_ahead(first: OfferAnswer, second: OfferAnswer) -> bool:
             """Whether the first answer's value is at least as good as any plan that the second answer's search
@@ -569,8 +570,8 @@ class Ranking:
 
 
 def pareto_rows(size: Array, seconds: Array, limit: float) -> Ints:
-    """Indices of the Pareto-optimal rows, those within `limit` that are faster than every smaller or equal
-    one, by rising size."""
+    """Indices, by rising size, of the rows within `limit` that are faster than every smaller or equally large
+    row."""
     order = np.lexsort((seconds, size))
     order = order[(size[order] <= limit) & np.isfinite(seconds[order])]
     best_before = np.minimum.accumulate(np.concatenate([[np.inf], seconds[order][:-1]]))

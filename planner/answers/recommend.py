@@ -344,8 +344,8 @@ def recommend(
 def simplest_competitive(
     question: Question, result: SearchResult, sure: Restrictions, budget: Budget
 ) -> tuple[SearchResult, LayoutKind] | None:
-    """Best layout of the simplest kind whose step the model cannot distinguish from the fastest within
-    restrictions `sure`; if no kind comes so close, that fastest layout. None if nothing fits, or time ends.
+    """Best layout of the simplest kind whose step the model cannot distinguish from the fastest. The fastest
+    is that within `sure`, and the answer if no kind comes so close. None if nothing fits, or time ends.
 
     If the trainer cannot run the fastest, a simpler kind need only come close to the fastest that it can run.
     Layouts that are too slow, or slower than the best of an earlier kind (which contains no others), are not
@@ -417,7 +417,7 @@ def _search(
 
 
 def _no_slower_than(estimate: Estimate) -> float:
-    """Limit in seconds that still admits a layout and all that tie with it."""
+    """Seconds that a layout may take to be as fast as the estimate or tie with it."""
     return estimate.compared_seconds * (1 + TIE_TOLERANCE)
 
 
@@ -463,8 +463,8 @@ def share_compared(question: Question) -> float | None:
 def choose_by_scenarios(
     question: Question, limits: Restrictions, result: SearchResult, budget: Budget
 ) -> tuple[Layout, PlanChoice] | None:
-    """Layout with the least mean step over scenarios among the fastest of a finished search, with the
-    comparison; None if that is the search's best layout."""
+    """Layout with the least mean step over scenarios, among the fastest of a finished search. Returned with
+    the comparison; None if that is the search's best layout."""
     share, first = share_compared(question), result.best
     if share is None:
         return None

@@ -23,7 +23,7 @@ _WHICH = ("one", "another", "a third", "a fourth", "a fifth", "a sixth", "yet an
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One field in which compared questions differ, with its values."""
+    """Name and values of one field in which compared questions differ."""
 
     what: str
     """Name of the field: `model`, `GPUs`, `global batch`, ..."""
@@ -149,8 +149,8 @@ def _parts(group: Group, unit: Unit, breakdowns: Sequence[Breakdown]) -> list[Li
 
 
 def difference(before: Breakdown, after: Breakdown) -> Breakdown:
-    """Change from `before` to `after` of each part that either has, largest change first; its total is the
-    change of the totals."""
+    """Change of each part from `before` to `after`, largest change first; its total is the change of the
+    totals."""
     first, second = before.as_dict(), after.as_dict()
     changes = {part: second.get(part, 0.0) - first.get(part, 0.0) for part in first | second}
     return Breakdown(tuple(sorted(changes.items(), key=lambda change: -abs(change[1]))))

@@ -197,7 +197,8 @@ def faster_under(
 
 
 def seconds_to_beat(repriced: Estimate) -> float:
-    """Step seconds of the unchanged plan; infinite if it does not fit."""
+    """Step seconds of the unchanged plan, which a new plan must beat; infinite if the unchanged plan does not
+    fit."""
     return repriced.compared_seconds if repriced.fits else math.inf
 
 
@@ -294,8 +295,8 @@ class Change:
         return mixed_question(question.mixed.model_copy(update={"between": link}), question.pools)
 
     def least_seconds(self, space: Space, restrictions: Restrictions) -> Array:
-        """Lower bounds on step seconds of cores after the change, (N,), derived from the bounds known before
-        it.
+        """Lower bounds on step seconds after the change for each layout core of a space, (N,), from the bounds
+        known before.
 
         Bounds of cores are sums of seconds and maxima of such sums, without memory. If nothing gets faster no
         bound falls. A quantity that gets faster by a factor reduces a sum by at most that factor, and sums
@@ -536,7 +537,7 @@ def closest_rival(estimate: Estimate, rivals: Sequence[Estimate]) -> Estimate | 
 
 
 def overflows(estimate: Estimate, other: Estimate) -> bool:
-    """Whether `other` needs more memory than devices may use within the limits of `estimate`."""
+    """Whether layout `other` needs more memory than the devices of `estimate` may use."""
     if not estimate.layout.says_pools:
         return other.peak_bytes > estimate.memory_limit
     limits = {pool.pool: pool.memory_limit for pool in estimate.replicas}
@@ -547,7 +548,7 @@ def overflows(estimate: Estimate, other: Estimate) -> bool:
 
 
 def _neighbours(question: Question, layout: Layout) -> list[Layout]:
-    """Layouts that differ by one degree or switch and trade memory for speed, and the layout itself, all
+    """Layouts that differ by one degree or switch and trade memory for speed, and the layout itself. All are
     unplaced and without settings that only a pipeline or a tensor group can have."""
     start = {"recompute": ("none",), "pools": layout.pools, "replicas": ()}
     moves: list[Move] = [{}, {"mbs": 2 * layout.mbs}]

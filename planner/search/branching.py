@@ -165,7 +165,7 @@ class Rows:
             setattr(self, name, np.concatenate([getattr(self, name), closed]))
 
     def refine(self, rows: Ints, bound: Array) -> None:
-        """Replace the bounds of some rows by their capacity bounds, where these are higher."""
+        """Raise the bounds of some rows to their capacity bounds."""
         self.bound[rows] = self.first_bound[rows] = np.maximum(self.bound[rows], bound)
         self.refined[rows] = True
 
@@ -175,8 +175,8 @@ class Rows:
         return rows
 
     def decide(self, row: int, seconds: float) -> None:
-        """Mark a row as decided, as none of its placements is faster than `seconds`, or is of interest any
-        more."""
+        """Mark a row as decided, because none of its placements is faster than `seconds`, or the row is no
+        longer of interest."""
         self.bound[row], self.decided[row] = max(self.bound[row], seconds), True
 
     def swap(self, first: int, second: int) -> None:
@@ -190,7 +190,8 @@ class Prover:
 
     @property
     def abandoned(self) -> int:
-        """Number of undecided layouts if all were abandoned though time remains; 0 if any can still be decided."""
+        """Number of undecided layouts, if exact placement was abandoned for all though time remains; 0 if any
+        can still be decided."""
         return 0
 
     def __init__(self, candidates: Candidates, settings: SearchSettings) -> None:
@@ -261,7 +262,8 @@ class BranchAndBound(Prover):
 
     @property
     def abandoned(self) -> int:
-        """Number of undecided layouts if all were abandoned though time remains; 0 if any can still be decided."""
+        """Number of undecided layouts, if exact placement was abandoned for all though time remains; 0 if any
+        can still be decided."""
         rows = self._open_rows()
         if (rows & ~self.rows.abandoned).any() or self.candidates.least_closed() < self._threshold():
             return 0
@@ -294,7 +296,8 @@ class BranchAndBound(Prover):
         self._report()
 
     def close_proof(self, solver: SolverName | None = None) -> None:
-        """Let one integer program choose among the layouts that neither bounds nor label setting discard.
+        """Finish the proof by one integer program over the layouts that neither bounds nor label setting
+        discard.
 
         Layouts that differ only in name count as one. Does nothing if the search is unfinished, if nothing found beats
         the cut-off, if more than `MAX_ILP_LAYOUTS` layouts are left, or if the best has replicas in several pools: the
@@ -477,8 +480,8 @@ def nearest_below(
     first: Layout,
     has_time: Callable[[], bool],
 ) -> list[Layout]:
-    """At most `max_layouts` layouts faster than `seconds`, lowest bounds first, each with a good placement;
-    they differ from `first` and one another in degrees or microbatch. The result does not depend on search
+    """At most `max_layouts` layouts faster than `seconds`, lowest bounds first, each with a good placement.
+    They differ from `first` and one another in degrees or microbatch. The result does not depend on search
     order."""
     for search in searches:
         count_below(search, seconds, MOST_NEAR, has_time)

@@ -130,8 +130,8 @@ PRICED_TOGETHER = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Table of layouts, or boxes of layouts that differ in counts of blocks, that are priced but not yet
-    opened."""
+    """Table of layouts, or boxes of layouts that differ in counts of blocks, whose bound is known but which
+    are not opened yet."""
 
     core: Ints
     """(N,)"""
@@ -185,7 +185,7 @@ class UniformCandidates:
         return len(self._pricing.space)
 
     def least_closed(self) -> float:
-        """Lowest bound of all cores and layouts not yet opened, seconds; infinite where none is left."""
+        """Lowest bound, in seconds, of all layouts not yet opened; infinite where none is left."""
         return float(min(self._core_bound.min(initial=np.inf), self.closed.bound.min(initial=np.inf)))
 
     def closed_bounds(self) -> tuple[Array, Ints]:
@@ -194,8 +194,8 @@ class UniformCandidates:
         return bound, np.concatenate([self._core_sizes, self.closed.counts.layouts])
 
     def open(self, threshold: float) -> Array:
-        """Open the closed entries with the lowest bounds below `threshold` seconds, or sharpen their bounds;
-        returns the quick bounds of the new rows, (N,), which may be none. The first call opens seeds, for an
+        """Open the closed entries with the lowest bounds below `threshold` seconds, or sharpen their bounds.
+        Returns the quick bounds of the new rows, (N,), which may be none. The first call opens seeds, for an
         early incumbent."""
         if not self._seeded:
             self._seeded = True
@@ -208,8 +208,8 @@ class UniformCandidates:
         return self.halve(lowest(bound, np.flatnonzero(bound < threshold), self._batch), threshold)
 
     def _seeds(self) -> Ints:
-        """Indices of cores likely to hold a good layout, with the lowest relaxed bounds among those with the
-        best ideal bound, overall or of their (tp, pp, cp)."""
+        """Indices of the layout cores likely to hold a good layout, to be opened first. They have the lowest
+        relaxed bounds among those with the best ideal bound, overall or of their (tp, pp, cp)."""
         cores, order = self._pricing.space.cores, np.argsort(self._core_bound, kind="stable")
         mesh = (cores.tp * (1 << 40) + cores.pp * (1 << 20) + cores.cp)[order]
         _, first = np.unique(mesh, return_index=True)
@@ -219,7 +219,7 @@ class UniformCandidates:
         return best[np.isfinite(self._core_bound[best])]
 
     def _relax(self, cores: Ints) -> None:
-        """Replace the ideal bounds of some cores by their sharper relaxed bounds."""
+        """Replace the ideal bounds of some layout cores by their sharper relaxed bounds."""
         for start in range(0, len(cores), PRICED_TOGETHER):
             batch = cores[start : start + PRICED_TOGETHER]
             sharper = relaxed_bounds(
@@ -229,7 +229,8 @@ class UniformCandidates:
         self._is_relaxed[cores] = True
 
     def _lowest_cores(self, threshold: float) -> Ints:
-        """Unopened cores with the lowest bounds below `threshold` seconds, relaxed first if necessary."""
+        """Indices of the unopened layout cores with the lowest bounds below `threshold` seconds, relaxed first
+        if necessary."""
         while True:
             closed = np.flatnonzero(self._core_bound < threshold)
             rows = lowest(self._core_bound, closed, self._batch)
@@ -241,14 +242,14 @@ class UniformCandidates:
             self._relaxed_together = min(2 * self._relaxed_together, MOST_RELAXED)
 
     def open_cores(self, cores: Ints, threshold: float) -> Array:
-        """Price every layout of some cores; returns the quick bounds of layouts that may take less than
+        """Price every layout of some layout cores. Returns the quick bounds of layouts that may take less than
         `threshold` seconds."""
         self._core_bound[cores], self._core_sizes[cores] = np.inf, 0
         core, choice = self._pricing.space.choices_of(cores)
         return self._price(core, choice, self._pricing.space.counts.rows(core), threshold)
 
     def halve(self, rows: Ints, threshold: float) -> Array:
-        """Split closed boxes of counts in halves, or smaller parts where there are few; single layouts that
+        """Split closed boxes of counts in halves, or smaller parts where there are few. Single layouts that
         may take less than `threshold` seconds are opened, and their quick bounds returned."""
         parents = self.closed.rows(rows)
         self.closed = self.closed.rows(np.setdiff1d(np.arange(len(self.closed.core)), rows))
@@ -260,9 +261,9 @@ class UniformCandidates:
                 return self._price(core, choice, counts, threshold)
 
     def _price(self, core: Ints, choice: Ints, counts: Boxes, threshold: float) -> Array:
-        """Price N layouts or boxes of layouts and add them to the rows or closed entries. Single layouts that
-        may take less than `threshold` seconds, or tie, become rows, whose quick bounds are returned; the
-        others stay closed."""
+        """Price N layouts or boxes of layouts, and add each to the open rows or to the closed entries. Single
+        layouts that may take less than `threshold` seconds, or tie, become rows, whose quick bounds are
+        returned; the others stay closed."""
         bounds, columns_of, costs_of, closed = [np.empty(0)], [self._columns], [self._costs], [self.closed]
         for start in range(0, len(core), PRICED_TOGETHER):
             batch = np.arange(start, min(start + PRICED_TOGETHER, len(core)))

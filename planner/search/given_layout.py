@@ -26,8 +26,8 @@ from planner.search.pools import orders_of
 
 
 def place_layout(question: Question, layout: Layout) -> Layout:
-    """The layout with its blocks placed on stages as is fastest, under the recompute policies that the layout
-    names.
+    """The layout with the fastest placement of its blocks on stages, under the recompute policies that the
+    layout names.
 
     A layout that is already placed is returned unchanged. A layout that does not fit devices or hosts is
     placed as if memory had no limit, so that it still has a price.
@@ -59,8 +59,8 @@ def _place_plain(question: Question, layout: Layout) -> tuple[bool, float, Place
 
 
 def _in_equal_stages(question: Question, layout: Layout) -> Layout:
-    """The layout with its blocks in stages as equal as possible, smaller ones at the ends, the fastest
-    placement that fits, among equals the first.
+    """The layout with its blocks in stages as equal as possible, smaller ones at the ends. This is the fastest
+    of these placements that fits, among equals the first.
 
     Used for replicas, which have the same blocks in all pools, and for several chunks a rank.
 

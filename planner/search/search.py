@@ -144,8 +144,7 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
 
 
 def _each_layout_once(estimates: Sequence[Estimate]) -> list[Estimate]:
-    """Estimates without duplicates that differ only in recompute policies and placement, of which the fastest
-    stays, best first."""
+    """Fastest estimate of each layout over recompute policies and placements, sorted best first."""
     fastest: dict[str, Estimate] = {}
     for plan in sorted(estimates, key=by_speed):
         fastest.setdefault(str(plan.layout.model_copy(update={"layers": (), "recompute": ("none",)})), plan)
@@ -224,7 +223,7 @@ def search_each_policy(
 
 
 def close_proof(result: SearchResult, solver: SolverName | None) -> SearchResult:
-    """The search result after an integer program has closed its proof, for results whose proof was left open."""
+    """The search result with its proof closed by an integer program; unchanged without the state of a search."""
     if not result.searches:
         return result
     first = result.searches[0]
@@ -279,7 +278,7 @@ class Budget:
         return math.inf if self.time_limit is None else self.time_limit - (time.monotonic() - self.start)
 
     def tell(self, doing: str) -> None:
-        """Report what is being computed to the callback `on_status`."""
+        """Report the current activity, a few words, to the callback `on_status`."""
         if self.on_status is not None:
             self.on_status(doing)
 
@@ -290,7 +289,7 @@ class Budget:
 
     @property
     def seconds_spent(self) -> float:
-        """Seconds since this budget was started."""
+        """Seconds since the budget was started."""
         return time.monotonic() - self.start
 
     def search(
@@ -393,7 +392,7 @@ class Budget:
 
     @property
     def why_ended(self) -> str:
-        """Reason why the searches ended early, in words."""
+        """Words for why the searches ended early, "interrupted" or "time ran out"."""
         return "interrupted" if self.interrupted else "time ran out"
 
     def nothing_found(self) -> RunError:

@@ -58,7 +58,7 @@ class Groups:
 
     @property
     def sizes(self) -> Ints:
-        """Number of rows of each group, (G,)."""
+        """Number of table rows in each group, (G,)."""
         return np.diff(self.borders)
 
     @property
@@ -142,8 +142,8 @@ def _meshes(question: Question, restrictions: Restrictions, options: _Options) -
 def microbatch_sizes(
     question: Question, restrictions: Restrictions, cores: LayoutColumns
 ) -> tuple[Ints, LayoutColumns]:
-    """Index of the core, (N,), and a copy of the core for every legal microbatch size that divides its share
-    of the batch."""
+    """Index of the core, (N,), and a copy of the core for every legal microbatch size. Sizes divide the share
+    of the batch of a data-parallel rank."""
     of_degree = {}
     for dp in np.unique(cores.dp).tolist():
         sizes = np.array(divisors(question.training.global_batch // dp), dtype=np.int64)
@@ -162,7 +162,7 @@ ROWS_TOGETHER = 200_000
 
 def families_of(cores: LayoutColumns, core: Ints, sized: LayoutColumns) -> tuple[LayoutColumns, Ints]:
     """One layout of each family of cores (equal in all columns that affect model states), and the family of
-    each of N `sized` cores with their microbatch sizes, if these matter because host memory may hold the
+    each of N `sized` cores. Microbatch sizes of the latter matter only if host memory may hold the
     activations; `core` gives the index of each among the cores."""
     if not (cores.offload_activations > 0).any():
         first, family = first_of_each([getattr(cores, name) for name in columns_that_affect("states")])
@@ -210,7 +210,8 @@ def legal_unscheduled(question: Question, restrictions: Restrictions, rows: Layo
 
 
 def legal_at_any_stage(question: Question, restrictions: Restrictions, cores: LayoutColumns) -> Bools:
-    """Mask of cores that are legal with some ZeRO stage over all ranks, (N,)."""
+    """Mask of the cores (layouts without ZeRO stage and schedule) that are legal with some ZeRO stage over all
+    ranks, (N,)."""
     legal = np.zeros(len(cores), dtype=np.bool_)
     for start in range(0, len(cores), ROWS_TOGETHER):
         batch = np.arange(start, min(start + ROWS_TOGETHER, len(cores)))
@@ -298,8 +299,8 @@ class Space:
         return counts * self.counts.layouts
 
     def with_rates(self, question: Question) -> Space:
-        """The same layouts for a question that differs only in rates and memory sizes, which no rule of
-        legality reads."""
+        """Space of the same layouts, for a question that differs only in rates and memory sizes, which no rule
+        of legality reads."""
         space = replace(self, question=question)
         vars(space).update(
             {name: getattr(self, name) for name in ("sizes", "microbatches", "may_have_empty_stage")}
@@ -307,7 +308,8 @@ class Space:
         return space
 
     def with_confidence(self, question: Question) -> Space:
-        """The same layouts for a question that differs only in confidence of fitting, sharing the memo."""
+        """Space of the same layouts and with the same memo, for a question that differs only in the confidence
+        of fitting."""
         space = self.with_rates(question)
         vars(space)["memo"] = self.memo
         return space
@@ -348,14 +350,14 @@ class Space:
 
     @cached_property
     def may_have_empty_stage(self) -> Bools:
-        """Whether a core may have more pipeline stages than blocks, so that the first has none, (N,)."""
+        """Whether each core can have more pipeline stages than blocks, so that the first stage has none, (N,)."""
         most_chunks = np.ones(len(self.shapes.sizes) // ZERO_STAGES, dtype=np.int64)
         np.maximum.at(most_chunks, self.shapes.of_rows // ZERO_STAGES, self.shapes.rows[:, 0])
         return self.cores.pp * most_chunks[self.pipeline] > self.question.model.num_layers
 
     @cached_property
     def in_scenarios(self) -> tuple[Space, ...]:
-        """The same layouts for the question in each weighed scenario; empty without scenarios."""
+        """Space of the same layouts for the question in each weighed scenario; empty without scenarios."""
         return tuple(replace(self, question=one) for one in scenarios_of(self.question))
 
     @cached_property
@@ -409,8 +411,8 @@ class Space:
 
 
 def legal_space(question: Question, restrictions: Restrictions) -> Space:
-    """Space of all layouts that satisfy the rules of `planner.rules.legality` and the restrictions; rules that need
-    prices are applied when layouts are priced."""
+    """Space of all layouts that satisfy the rules of `planner.rules.legality` and the restrictions. Rules that
+    need prices are applied when layouts are priced."""
     spaces = _SHARED.get()
     return _legal_space(question, restrictions) if spaces is None else spaces.of(question, restrictions)
 
@@ -522,5 +524,5 @@ _SHARED: ContextVar[SpaceCache | None] = ContextVar("_SHARED", default=None)
 
 
 def shared_spaces() -> SpaceCache:
-    """Space cache of the current context, or a new cache."""
+    """Cache of search spaces of the current context, or a new cache if there is none."""
     return _SHARED.get() or SpaceCache()

@@ -93,7 +93,7 @@ def _check_loads(
 
 
 def _check_restrictions(restrictions: ShardingRestrictions, sharding: Sharding) -> Check:
-    """Check that a sharding keeps to its restrictions, with fixed options, tables kept together, and nothing
+    """Check that a sharding obeys its restrictions, which are fixed options, tables kept together, and nothing
     forbidden."""
     tables = sharding.tables
     mistakes = [
@@ -139,7 +139,7 @@ def _check_bound(problem: Problem, certificate: ShardingCertificate, time_limit:
 
 
 def verify_cache(plan: ServingPlan) -> tuple[Check, ...]:
-    """Checks of a plan against the tables of its own question."""
+    """Results of checking a recommender's cache plan against the tables of its question."""
     try:
         require_host(plan.question)
     except InfeasibleError as error:
