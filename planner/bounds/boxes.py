@@ -30,13 +30,13 @@ from planner.space.counts import Boxes, with_counts
 
 
 def corner_columns(columns: LayoutColumns, boxes: Boxes) -> list[LayoutColumns]:
-    """The layouts at the corners of each box."""
+    """Layouts at the corners of boxes of offload counts, one table of N layouts for each corner."""
     return [with_counts(columns, counts) for counts in boxes.corners()]
 
 
 def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> StageCosts:
-    """Minimum costs of every box of layouts, (N,); zero memory where late rules forbid every corner, for all
-    recompute policies."""
+    """Minimum cost of any layout in each box of offload counts, (N,) for each coefficient; the memory limit is
+    zero where hosts or drives lack room for every corner of the box under all recompute policies."""
     costs, corners = weighed_costs(question, columns), corner_columns(columns, boxes)
     if not boxes.is_single.all():
         sized = [stage_costs(question, corner, memory_terms) for corner in corners]
@@ -62,19 +62,20 @@ def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> Sta
 
 
 def some_allowed(question: Question, corners: list[LayoutColumns]) -> Bools:
-    """(N,): whether late rules allow one of the corners."""
+    """For each box, whether hosts and drives have room for one of the layouts at its corners, (N,). whether
+    late rules allow one of the corners."""
     allowed: Bools = np.any([within_late_rules(question, corner) for corner in corners], axis=0)
     return allowed
 
 
 def within_late_rules(question: Question, columns: LayoutColumns) -> Bools:
-    """Layouts that keep every rule which needs prices, such as the size of host memory, (N,)."""
+    """For each layout, whether hosts and drives have room for what it offloads, (N,)."""
     return unbroken(LATE_RULES, question, columns)
 
 
 def most_held(question: Question, columns: LayoutColumns, boxes: Boxes) -> tuple[LayoutColumns, Bools]:
-    """Layout of each box with as many offloaded blocks, between its least and most counts, as hosts hold, and
-    (N,) whether hosts hold it."""
+    """For each box of offload counts, a layout with as many offloaded blocks as host memory holds, and whether
+    hosts hold it, (N,)."""
     lowest, highest = with_counts(columns, boxes.least), with_counts(columns, boxes.most)
     low, high = host_bytes(question, lowest), host_bytes(question, highest)
     room = usable_host_memory(question.cluster)
@@ -87,7 +88,7 @@ def most_held(question: Question, columns: LayoutColumns, boxes: Boxes) -> tuple
 
 
 def nothing_held(question: Question, columns: LayoutColumns) -> InfeasibleError:
-    """Error if hosts hold the offloaded blocks of no layout: names the layout that offloads least."""
+    """Error to raise if hosts hold the offloaded blocks of no layout. It names the layout that offloads least."""
     lightest = columns.layout(int(host_bytes(question, columns).argmin()))
     words = objections(LATE_RULES, question, lightest)[0]
     return InfeasibleError(words.what, hint=words.hint)

@@ -39,7 +39,7 @@ from planner.space.space import Space
 
 
 class StepPieces(NamedTuple):
-    """Pieces of a step, seconds (N,) each."""
+    """Parts of the step time, seconds (N,) each, from which a lower bound under any schedule is computed."""
 
     blocks: Array
     """Passes of all blocks, under the fastest policy, of embedding and of head."""
@@ -57,12 +57,13 @@ class StepPieces(NamedTuple):
     """Seconds after the last backward pass."""
 
     def rows(self, index: Ints) -> StepPieces:
-        """Pieces of selected rows."""
+        """Subset of the step parts at the given indices."""
         return StepPieces(*(value[index] for value in self))
 
 
 def step_pieces(space: Space, pp: Ints, costs: StageCosts, allowed: Bools) -> StepPieces:
-    """Pieces of a step at these costs."""
+    """Parts of the step time, seconds (N,) each, from the costs of stages and blocks under the allowed
+    recompute policies."""
     layers, kinds, x, by_kind = space.question.model.num_layers, space.question.kinds, costs, costs.each_kind
     backward = [least_allowed(cost.layer_backward, allowed) for cost in by_kind]
     seconds_of_kinds = [cost.layer_forward + up for cost, up in zip(by_kind, backward, strict=True)]
@@ -125,7 +126,8 @@ MEMORY_TERMS = ("static", "layer_static", "layer_activation", "head_static", "wo
 def may_hold_blocks(
     space: Space, cores: Ints, by_kind: Sequence[Mapping[str, Array]], limit: Array, allowed: Bools
 ) -> Bools:
-    """Whether the ranks have memory for all blocks with one microbatch each, (N,): every schedule has such a moment.
+    """For each core, whether the ranks may have memory for all blocks with one microbatch each, (N,); every
+    schedule has such a moment.
 
     No rank holds less than those in the middle of a 1F1B pipeline but the last, which may: it sends nothing on. All
     blocks must fit if they are as light as those of any kind, and those of each kind alone.
@@ -144,7 +146,8 @@ def may_hold_blocks(
 
 
 def ideal_seconds(space: Space, allowed: Bools) -> Array:
-    """Ideal bound of every core, seconds (N,); remembered in the space."""
+    """Lower bound of the step of every core from compute and tensor-parallel communication alone, seconds (N,).
+    The bound is remembered in the space."""
     bounds = _remembered(space, ("ideal",), allowed)
     if np.isnan(bounds).any():
         bounds[:] = _weighed_bounds(space, lambda scenario: _ideal_seconds(scenario, allowed))
@@ -152,12 +155,12 @@ def ideal_seconds(space: Space, allowed: Bools) -> Array:
 
 
 def best_known_bounds(space: Space, allowed: Bools) -> Array:
-    """Best remembered bound of every core, seconds (N,), whatever memory devices have."""
+    """Highest lower bound of the step computed so far for every core, seconds (N,), whatever memory devices have."""
     return np.fmax(ideal_seconds(space, allowed), _remembered(space, _RELAXED, allowed))
 
 
 def known_infeasible(space: Space, allowed: Bools, max_memory: float | None) -> Bools:
-    """Cores known not to fit under this memory limit, (N,)."""
+    """For each core, whether an earlier check proved that no layout of the core fits within `max_memory`, (N,)."""
     infeasible: Bools = _remembered(space, _fits_within(space, max_memory), allowed) == 0
     return infeasible
 
@@ -170,13 +173,14 @@ def _fits_within(space: Space, max_memory: float | None) -> tuple[object, ...]:
 
 
 def _remembered(space: Space, name: tuple[object, ...], allowed: Bools) -> Array:
-    """Value of every core under some policies, (N,), NaN where it is not computed yet."""
+    """Array of the values stored under a name for every core and some policies, (N,), NaN where not computed yet."""
     values: Array = space.memo.setdefault((*name, allowed.tobytes()), np.full(len(space.cores), np.nan))
     return values
 
 
 def _weighed_bounds(space: Space, bound: Callable[[Space], Array]) -> Array:
-    """Bounds of the cores of a space, (N,); with scenarios, the bounds of each are weighed as steps are."""
+    """Lower bounds of the step of the cores of a space, (N,); with scenarios, the bounds of each are weighed as
+    steps are."""
     if not space.in_scenarios:
         return bound(space)
     return weigh(np.stack([bound(scenario) for scenario in space.in_scenarios]), space.question.risk)
@@ -191,7 +195,8 @@ def _ideal_seconds(space: Space, allowed: Bools) -> Array:
 
 
 def _ideal_costs(space: Space) -> tuple[Ints, StageCosts, Ints]:
-    """Pipeline ranks and ideal costs of each kind of core, and the kind of each core, (N,)."""
+    """Number of pipeline ranks and ideal costs for each kind of core, and the index of the kind of each core,
+    (N,)."""
     question, cores = space.question, space.cores
     _, kind = first_of_each([getattr(cores, name) for name in columns_that_affect("blocks")])
     representative = np.empty(int(kind.max(initial=-1)) + 1, dtype=np.int64)
@@ -209,7 +214,8 @@ def _ideal_costs(space: Space) -> tuple[Ints, StageCosts, Ints]:
 
 
 def _unshared_costs(space: Space, rows: LayoutColumns, seconds_of: Callable[[Terms], Seconds]) -> StageCosts:
-    """Costs if no other ranks held the same parameters; coefficients that `seconds_of` does not name are zero."""
+    """Costs per stage and block if no other ranks held the same parameters; coefficients that `seconds_of` does
+    not name are zero."""
     by_kind = terms_by_kind(space.question, rows, partial(time_terms, data_parallel=False))
     return costs_by_kind(space.question, rows, [seconds_of(terms) for terms in by_kind])
 
@@ -222,14 +228,14 @@ _IDEAL = (
 
 
 def _inside_node(term: Term) -> Array:
-    """Seconds of compute, recompute and tensor-parallel communication."""
+    """Seconds of compute, recompute and tensor-parallel communication of one cost term."""
     parts = [term[part] for part in ("compute", "recompute", "tp_comm") if part in term]
     return np.asarray(sum(parts, start=np.zeros(1)))
 
 
 def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float | None) -> Array:
-    """Relaxed bounds of cores, seconds (N,): every coefficient is the least over the variants; infinite where
-    the blocks do not fit."""
+    """Lower bounds of the step of cores from the costs without replicas of the parameters, seconds (N,). Every
+    coefficient is the least over the variants; infinite where the blocks do not fit."""
     fits = partial(_may_fit, space, max_memory)
     may_fit = _per_policy_choice(space, _fits_within(space, max_memory), cores, allowed, fits) != 0
     bound = np.full(len(cores), np.inf)
@@ -245,8 +251,9 @@ def _per_policy_choice(
     allowed: Bools,
     compute: Callable[[Ints, Sequence[Bools]], Iterable[Array | Bools]],
 ) -> Array:
-    """Value of each core under a choice of policies, (N,), remembered. Missing values are computed for `allowed` and
-    for each single policy at once: searches of one answer ask for all of these, and most of the work is shared."""
+    """Value of each core under the `allowed` recompute policies, (N,), computed if not yet stored. Missing
+    values are computed for `allowed` and for each single policy at once: searches of one answer ask for all of
+    these, and most of the work is shared."""
     choices = [allowed, *(one for one in np.eye(len(allowed), dtype=np.bool_) if (one != allowed).any())]
     tables = [_remembered(space, name, choice) for choice in choices]
     if len(new := cores[np.isnan(tables[0][cores])]):
@@ -256,7 +263,7 @@ def _per_policy_choice(
 
 
 def _bounds_per_policy(space: Space, cores: Ints, choices: Sequence[Bools]) -> Array:
-    """Relaxed bounds of cores under each choice of policies, seconds (choices, N)."""
+    """Relaxed bounds of the step of cores under each set of allowed policies, seconds (choices, N)."""
 
     def bound(scenario: Space) -> Array:
         return np.concatenate(
@@ -267,8 +274,8 @@ def _bounds_per_policy(space: Space, cores: Ints, choices: Sequence[Bools]) -> A
 
 
 def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Sequence[Bools]) -> list[Bools]:
-    """Cores that may fit, (N,) for each choice of policies: every memory coefficient is taken at the ZeRO stage, over
-    all ranks, where it is least."""
+    """For each set of allowed policies, which cores may fit in memory, (N,). Every memory coefficient is taken
+    at the ZeRO stage, over all ranks, where it is least."""
     x = space.cores.rows(cores)  # the order of whose axes moves no bytes
     first, kind = first_of_each([getattr(x, field.name) for field in fields(x) if field.name != "order"])
     distinct_cores, rows = cores[first], x.rows(first)
@@ -292,7 +299,8 @@ def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Seque
 
 
 def _unshared_pieces(space: Space, cores: Ints, choices: Sequence[Bools]) -> list[StepPieces]:
-    """Step pieces of cores if no ranks shared parameters, for each choice of policies: no ZeRO stage is faster.
+    """Step parts of cores if no ranks shared parameters, for each set of allowed policies. No ZeRO stage is
+    faster.
 
     Data-parallel communication in sight adds to a pass what it takes itself, less what a host that lags behind has to
     launch meanwhile, at most. Gradients are added up in fewest passes at the highest stage; most is left for later at
@@ -320,7 +328,8 @@ def _unshared_pieces(space: Space, cores: Ints, choices: Sequence[Bools]) -> lis
 
 
 def _costs_without_block_update(space: Space, rows: LayoutColumns, zero: int) -> StageCosts:
-    """Costs of rows at a ZeRO stage without data parallelism, the update of blocks and updates off the device."""
+    """Costs of layouts at a ZeRO stage, without data-parallel communication, without the update of blocks and
+    without updates off the device."""
 
     def seconds_of(terms: Terms) -> Seconds:
         seconds = add_up(terms)

@@ -65,8 +65,8 @@ TABLE_ENTRIES = 4_000_000
 
 
 def quick_bounds(group: RankCosts) -> Array:
-    """Quick bound of the step, seconds (N,): work shared evenly, memory met on average; infinite where nothing can
-    fit."""
+    """Lower bound of the step time of layouts with work shared evenly and memory met on average, seconds (N,);
+    infinite where nothing can fit. work shared evenly, memory met on average; infinite where nothing can fit."""
     if group.schedule not in PLAIN:
         return quick_chunk_bounds(group)
     (pp, _), work = group.shape, group.least_work
@@ -83,8 +83,8 @@ def quick_bounds(group: RankCosts) -> Array:
 def pipeline_seconds(
     schedule: Schedule, pp: Ints | int, microbatches: Ints, cycle: Array, busiest: Array
 ) -> Array:
-    """End of the last action on rank 0, seconds (N,), if some rank takes `busiest` seconds for one microbatch, which
-    takes `cycle` seconds down and up again."""
+    """Lower bound of the end of the last action on rank 0, seconds (N,), if some rank takes `busiest` seconds
+    for one microbatch, and a microbatch takes `cycle` seconds down the pipeline and up again."""
     m, steady = microbatches, schedule_named(schedule).steady
     if steady == "queue":
         return cycle + (m - 1) * busiest
@@ -96,7 +96,8 @@ def pipeline_seconds(
 
 
 def capacity_bounds(group: RankCosts, cut_off: float = np.inf, precision: float = PRECISION) -> Array:
-    """Shortest step in which whole blocks all find a place, seconds (N,); infinite where they do not.
+    """Shortest step in which the ranks have memory for all blocks, none of them cut, seconds (N,); infinite
+    where blocks do not fit.
 
     At most `cut_off` seconds: slower layouts get the cut-off. `precision` is relative.
     """
@@ -112,7 +113,7 @@ def capacity_bounds(group: RankCosts, cut_off: float = np.inf, precision: float 
 
 
 def _may_fit(group: RankCosts) -> Bools:
-    """Whether every rank holds a block, and all ranks together the model, (N,)."""
+    """For each layout, whether every rank may hold a block and all ranks together the model, (N,)."""
     fit_NR = np.minimum(group.blocks_that_fit.max(axis=-1), group.sizes[-1])
     may: Bools = (fit_NR >= group.sizes[0]).all(axis=1) & (fit_NR.sum(axis=1) >= group.num_layers)
     for kind in group.of_kinds:
@@ -124,7 +125,8 @@ def _may_fit(group: RankCosts) -> Bools:
 def bounds_by_ranks(
     group: RankCosts, cut_off: float, rank_seconds: Callable[[RankCosts], Array], precision: float
 ) -> Array:
-    """Minimum step time at which the ranks can hold all blocks, seconds (N,), by bisection from the quick bound.
+    """Minimum step time at which the ranks can hold all blocks, seconds (N,), by bisection from the quick
+    bound.
 
     `rank_seconds` (N, R, B) of a group are those of one microbatch on a rank with each of its sizes, at least.
     """
@@ -191,7 +193,8 @@ def _mixed_seconds(group: RankCosts, first: int, second: int) -> Array:
 
 
 def rank_sizes(group: RankCosts, step: Array) -> tuple[Ints, Ints]:
-    """(N, R) fewest and most blocks of each rank in any placement that takes no longer than `step` (N,) seconds.
+    """Fewest and most blocks of each rank, (N, R) each, in any placement that takes no longer than `step` (N,)
+    seconds.
 
     Where there is no such placement, some rank's most is zero, or the sum of all of them less than the model.
     """
@@ -200,8 +203,8 @@ def rank_sizes(group: RankCosts, step: Array) -> tuple[Ints, Ints]:
 
 
 def _rank_sizes(group: RankCosts, seconds_NRB: Array, step: Array, work: Array) -> tuple[Ints, Ints]:
-    """Minimum and maximum blocks of each rank, (N, R), for a step of `step` seconds; uses lower bounds of work and
-    tail.
+    """Fewest and most blocks of each rank, (N, R) each, in any placement that takes no longer than `step`
+    seconds. `work` is a lower bound of the seconds of one microbatch over all ranks.
 
     Where the ranks have little to spare, each must hold the blocks that the others cannot, which raises both, and none
     takes longer than with its most blocks; so a further round is tighter, and each alone is admissible.
@@ -245,8 +248,8 @@ def _rank_sizes(group: RankCosts, seconds_NRB: Array, step: Array, work: Array) 
 def rank_limits(
     group: RankCosts, pipeline_N: Array, work_N: Array, least_NR: Array, longest_NR: Array
 ) -> Array:
-    """Maximum seconds per microbatch of each rank for a pipeline that ends in time, (N, R): the paths above, turned
-    round.
+    """Maximum seconds per microbatch that each rank may take for the pipeline to end in `pipeline_N` seconds,
+    (N, R); the path inequalities above, solved for the rank.
 
     Ranks take `least_NR` to `longest_NR` seconds for one microbatch, all together at least `work_N`. Sums over other
     ranks are what all work leaves, with at most `longest_NR` on every rank that does not matter.
@@ -279,7 +282,8 @@ def rank_limits(
 
 
 def quick_chunk_bounds(rows: RankCosts) -> Array:
-    """Quick bound of the step, seconds (N,); infinite where nothing fits on the first rank.
+    """Lower bound of the step time of layouts with several chunks a rank, seconds (N,); infinite where nothing
+    fits on the first rank.
 
     Whichever blocks a rank has, they take no less than as many of those that take least. A block is live as often as
     the first chunk's at most, all together as often as chunks are, at least; at a price of a byte what a block takes is
@@ -298,7 +302,8 @@ def quick_chunk_bounds(rows: RankCosts) -> Array:
     live_N = (largest * all_live_N - missing * most_live_N) / most_live_N
 
     def lightest(blocks_N: Array | Ints, each_KN: Array) -> Array:
-        """Minimum sum over so many blocks, (N,): those of the cheapest kinds first, as many as there are of each."""
+        """Minimum sum of `each_KN` over `blocks_N` blocks, (N,). The cheapest kinds of blocks come first, as
+        many as there are of each."""
         if len(each_KN) == 1:
             same: Array = blocks_N * each_KN[0]
             return same
@@ -338,7 +343,8 @@ def quick_chunk_bounds(rows: RankCosts) -> Array:
 
 
 def _round_trip_bounds(rows: RankCosts) -> Array:
-    """Seconds of one microbatch down all stages and up again, plus the first stage's passes of all others, (N,)."""
+    """Seconds of one microbatch down all stages and up again, plus the first stage's passes of the other
+    microbatches, (N,)."""
     x, light, layers, stages = rows.costs, rows.lightest_costs, rows.num_layers, rows.pp * rows.vpp
     block_N, last_N = (least_allowed(own.layer_backward, rows.allowed) for own in (x, light))
     forward = layers * x.layer_forward + stages * x.stage_forward + x.embedding_forward + x.head_forward
@@ -354,7 +360,8 @@ def _round_trip_bounds(rows: RankCosts) -> Array:
 
 
 def chunk_bounds(group: RankCosts) -> Array:
-    """Bound of the step over all patterns, seconds (N,); infinite where no pattern fits."""
+    """Lower bound of the step over all placements (patterns) in several chunks a rank, seconds (N,); infinite
+    where no pattern fits."""
     (pp, vpp), least_N = group.shape, np.full(len(group), np.inf)
     stage_of_RC = stages_of_rank(group.schedule, pp, vpp)
     for sizes_S in chunk_sizes(group.num_layers, pp * vpp):
@@ -373,8 +380,8 @@ def chunk_bounds(group: RankCosts) -> Array:
 
 
 def _sizes_may_fit(group: RankCosts, sizes_RC: Ints) -> Bools:
-    """Layouts with memory for these sizes if every block keeps as little as any policy does, (N,). A cheap filter:
-    patterns are hundreds of thousands where blocks are hundreds."""
+    """For each layout, whether stages of `sizes_RC` blocks may fit in memory if every block keeps as little as
+    under any policy, (N,). A cheap filter: patterns are hundreds of thousands where blocks are hundreds."""
     x, least_N = group.lightest_costs, _least_kept(group).min(axis=0)
     static_NR = x.layer_static[:, None] * sizes_RC.sum(axis=1)
     kept_NR = least_N[:, None] * (group.live * sizes_RC).sum(axis=2) + static_NR
@@ -384,7 +391,7 @@ def _sizes_may_fit(group: RankCosts, sizes_RC: Ints) -> Bools:
 
 
 def _bounds_of_sizes(group: RankCosts, sizes_RC: Ints, begin_RC: Ints, ends_TP: Ints) -> Array:
-    """Bound of the step for one choice of sizes and of the blocks where stages begin, seconds (N,)."""
+    """Lower bound of the step for one choice of stage sizes and of the blocks where stages begin, seconds (N,)."""
     x, of_kinds, count_R = group.costs, group.of_kinds, sizes_RC.sum(axis=1)
     policies, last = np.flatnonzero(group.allowed).tolist(), len(sizes_RC) - 1
     seconds_KNP = [np.where(group.allowed, kind.block_seconds, 0.0) for kind in of_kinds]
@@ -428,8 +435,8 @@ BOUNDLESS = 1e30
 
 @lru_cache(maxsize=256)
 def _runs(kinds: Kinds, pp: int, fewest_blocks: int, most_blocks: int) -> Ints:
-    """Blocks of each kind in every run of `fewest_blocks` to `most_blocks` blocks that a rank may have, (K, R, B, J);
-    ranks and counts with fewer runs repeat a run.
+    """Blocks of each kind in every run of `fewest_blocks` to `most_blocks` neighbouring blocks that a rank may
+    have, (K, R, B, J). Ranks and counts with fewer runs repeat a run.
 
     All ranks have at least `fewest_blocks` blocks, so blocks lie before and behind a run. Where a run leaves none for
     the other ranks, any run stands for it.
@@ -451,13 +458,14 @@ def _runs(kinds: Kinds, pp: int, fewest_blocks: int, most_blocks: int) -> Ints:
 
 
 def lightest_runs(group: RankCosts) -> Array:
-    """Minimum seconds of one microbatch in B blocks of a rank, (N, R, B); infinite where no run of blocks fits."""
+    """Minimum seconds of one microbatch in any run of B neighbouring blocks of a rank, (N, R, B); infinite
+    where no run fits."""
     size_B = group.sizes.tolist()
     runs_KRBJ = _runs(group.kinds, group.shape[0], size_B[0], size_B[-1]).astype(np.float64)
     costs, live_NR = [kind.costs for kind in group.of_kinds], group.live[..., 0]
 
     def sum_of_runs(value_of_kinds: Iterable[Array]) -> Array:
-        """Sum over the blocks of every run, (N, R, B, J), of a value per kind, (N, R) or (N, 1)."""
+        """Sum of a value over the blocks of every run, (N, R, B, J); the value of each kind is (N, R) or (N, 1)."""
         pairs = zip(value_of_kinds, runs_KRBJ, strict=True)
         total: Array = reduce(np.add, [value[..., None, None] * runs for value, runs in pairs])
         return total
@@ -479,19 +487,20 @@ def lightest_runs(group: RankCosts) -> Array:
 
 
 def _least_kept(group: RankCosts) -> Array:
-    """Bytes that a block of each kind keeps of a microbatch at least, (K, N)."""
+    """Minimum bytes of activations that a block of each kind keeps for a microbatch under any policy, (K, N)."""
     return np.stack([least_allowed(kind.costs.layer_activation, group.allowed) for kind in group.of_kinds])
 
 
 def _priced_seconds(group: RankCosts, price_N: Array) -> Array:
-    """Seconds of a block of each kind and the price of the bytes it keeps, under the cheapest policy, (K, N)."""
+    """Seconds of a block of each kind plus the price of the activation bytes that the block keeps, under the
+    cheapest policy, (K, N)."""
     priced = [kind.block_seconds + price_N[:, None] * kind.costs.layer_activation for kind in group.of_kinds]
     return np.stack([least_allowed(priced_NP, group.allowed) for priced_NP in priced])
 
 
 def _most_over_prices(group: RankCosts, paid: Callable[[Array], Array]) -> Array:
-    """Largest of `paid(price)` over prices of a byte of one microbatch, (N,): zero, and each price at which a block of
-    some kind changes its policy."""
+    """Maximum of `paid(price)` over candidate prices of a byte of one microbatch, (N,). Candidates are zero,
+    and each price at which a block of some kind changes its policy."""
     longest, policies = paid(np.zeros(len(group))), np.flatnonzero(group.allowed).tolist()
     for kind, (quick, slow) in product(group.of_kinds, combinations(policies, 2)):
         saved = kind.costs.layer_activation[:, quick] - kind.costs.layer_activation[:, slow]

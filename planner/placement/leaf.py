@@ -33,7 +33,7 @@ TOLERANCE = 1e-9
 
 
 def gap_of(seconds: float, bound: float) -> float:
-    """Share of a step that could still be gained; no larger than rounding it is 0."""
+    """Share of a step's seconds that lies above its lower bound; 0 if no larger than rounding."""
     gap = (seconds - bound) / seconds
     return gap if gap > TOLERANCE else 0.0
 
@@ -41,8 +41,8 @@ def gap_of(seconds: float, bound: float) -> float:
 def stage_sizes(
     num_layers: int, pp: int, vpp: int, schedule: Schedule, rank_minimum: int = 0
 ) -> tuple[int, int]:
-    """Minimum and maximum blocks of one virtual stage that the search covers, if every rank has `rank_minimum` or more;
-    `planner.placement.patterns` says which sizes go together where a schedule is not plain."""
+    """Fewest and most blocks of one virtual stage that the search covers, if every rank has `rank_minimum` or
+    more. `planner.placement.patterns` says which sizes go together where a schedule is not plain."""
     if pp == 1:
         return num_layers, num_layers
     if schedule in PLAIN:
@@ -53,40 +53,40 @@ def stage_sizes(
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Blocks of each virtual stage under each recompute policy."""
+    """Number of transformer blocks on each virtual stage under each recompute policy."""
 
     blocks: tuple[tuple[int, ...], ...]
     """(S, P)"""
 
     @classmethod
     def of(cls, blocks_SP: Ints) -> Placement:
-        """Placement of a table (S, P)."""
+        """Placement from a table (S, P) of the blocks of each stage under each policy."""
         return cls(tuple(tuple(stage) for stage in blocks_SP.tolist()))
 
     @property
     def table(self) -> Ints:
-        """Blocks of each stage under each policy, (S, P)."""
+        """Blocks of each stage under each policy as an array, (S, P)."""
         return np.array(self.blocks, dtype=np.int64)
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Blocks of each virtual stage."""
+        """Number of blocks on each virtual stage."""
         return tuple(sum(stage) for stage in self.blocks)
 
     @property
     def recompute(self) -> tuple[str, ...]:
-        """The mix of each virtual stage, as layouts write it."""
+        """Recompute setting of each virtual stage in layout notation, such as `full:2`."""
         return mixes_of(self.table.reshape(len(self.blocks), -1, len(RECOMPUTE_POLICIES)).sum(axis=1))
 
     def on(self, layout: Layout) -> Layout:
-        """The layout with this placement."""
+        """Copy of the layout with the blocks and recompute settings of the placement."""
         placed_layout = layout.model_copy(update={"layers": self.layers, "recompute": self.recompute})
         return Layout(**placed_layout.model_dump())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf(Pipeline):
-    """One layout before placement; costs in seconds and bytes; block costs by kind and policy."""
+    """One layout before its blocks are placed, with costs in seconds and bytes; block costs by kind and policy."""
 
     has_replicas: ClassVar[bool] = False
     """Whether whole replicas lie in several pools, each with a share of the microbatches of its own."""
@@ -108,12 +108,12 @@ class Leaf(Pipeline):
 
     @property
     def num_layers(self) -> int:
-        """Number of blocks, L."""
+        """Number of blocks of the model, L."""
         return len(self.kinds.of_block)
 
     @cached_property
     def key(self) -> bytes:
-        """Bytes of everything that decides the placement: leaves with equal keys differ only in name."""
+        """Bytes of everything that decides the best placement. Leaves with equal keys differ only in name."""
         names = ["schedule", "pp", "vpp", "microbatches", "recompute"]
         names += ["uses_full_counts", "full_count", "least_blocks"]
         shape = repr([getattr(self, name) for name in names]).encode()
@@ -122,7 +122,7 @@ class Leaf(Pipeline):
 
     @property
     def is_plain(self) -> bool:
-        """Whether every number of blocks on every stage is covered."""
+        """Whether the search covers every number of blocks on every stage, as with 1F1B and GPipe."""
         return self.schedule in PLAIN
 
     @cached_property
@@ -133,21 +133,21 @@ class Leaf(Pipeline):
 
     @property
     def no_blocks(self) -> Ints:
-        """Placement without blocks, (S, P) zeros: prices what a stage costs without them."""
+        """Placement without any blocks, (S, P) zeros, to price what a stage costs without them."""
         return np.zeros((self.num_stages, self.kinds.number * len(self.allowed)), dtype=np.int64)
 
     def choice_indices(self, layers_KR: Ints) -> Ints:
-        """Index of each rank's choice, (..., R): blocks times `Kinds.classes` plus the class where they begin;
-        one stage a rank."""
+        """Index of the choice of each rank, (..., R), for the numbers of blocks on the ranks, one stage a rank.
+        The index is blocks times `Kinds.classes` plus the class of positions where they begin."""
         return self.choice_index(np.cumsum(layers_KR, axis=-1) - layers_KR, layers_KR)
 
     def choice_index(self, blocks_before: Ints, blocks: Ints) -> Ints:
-        """Index of the choice of `blocks` blocks that follow `blocks_before`."""
+        """Index of the choice of placing `blocks` blocks on a rank after `blocks_before` blocks on earlier ranks."""
         return blocks * self.kinds.classes + self.kinds.class_at[np.minimum(blocks_before, self.num_layers)]
 
     def busy_seconds(self, blocks_SP: Ints) -> Array:
-        """Lower bound of the step, seconds (...,): some rank does all its work between its first and its last
-        microbatch."""
+        """Lower bound of the step time of placements, seconds (...,). Some rank does all its work between its
+        first and its last microbatch."""
         forward_S, backward_S = self.forward(blocks_SP), self.backward(blocks_SP)
         stage_S = forward_S + backward_S
         # weight halves of a split backward pass may run while the last microbatch goes up
@@ -161,7 +161,7 @@ class Leaf(Pipeline):
         return total
 
     def critical_path(self, blocks_SP: Ints) -> CriticalPath:
-        """The path, with the tail of its rank, that decides the step time of one placement."""
+        """Critical path through the timeline of one placement, including the tail of the rank where the path ends."""
         first_S, second_S = self.halves(blocks_SP)
         forward_S, sync_R = self.forward(blocks_SP), self.once_a_step("sync", blocks_SP)
         return self.timeline.critical_path(forward_S, first_S, self.cost("p2p"), sync_R, second_S)
@@ -172,21 +172,21 @@ class Leaf(Pipeline):
 
     @property
     def memory_limit(self) -> Array:
-        """Bytes that a rank may use, (R,)."""
+        """Bytes of device memory that each rank may use, (R,)."""
         return self.by_rank("memory_limit")
 
     def fits(self, blocks_SP: Ints) -> Bools:
-        """Whether every rank stays within its memory limit, (...,)."""
+        """For each placement, whether every rank stays within its memory limit, (...,)."""
         within_R: Bools = self.rank_bytes(blocks_SP) <= self.memory_limit
         return np.asarray(within_R.all(axis=-1))
 
     def price(self, placement: Placement) -> float:
-        """Step time of one placement, seconds."""
+        """Step time of one placement of the layout, seconds."""
         return float(self.step_seconds(placement.table))
 
 
 def priced(costs: StageCosts, kinds: Kinds) -> dict[str, Any]:
-    """Fields of a leaf that hold its costs."""
+    """Keyword arguments of `Leaf` for the given costs, namely `costs`, `mean_costs` and `kinds`."""
     return {"costs": costs.in_sorts, "mean_costs": costs if costs.kinds else None, "kinds": kinds}
 
 
@@ -195,7 +195,7 @@ Status = Literal["optimal", "cut off", "infeasible", "stopped"]
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """Best placement of one layout, with its proof.
+    """Best known placement of one layout, with its proof or lower bound.
 
     `optimal`: `placement` is proven best. `cut off`: proven that nothing beats the cut-off. `infeasible`: proven that
     nothing fits. `stopped`: out of time, `bound` holds all the same.
@@ -215,7 +215,8 @@ class Solution:
 
 
 def proven(seconds: float, cut_off: float) -> Status:
-    """Status of a layout once nothing beats both its best placement and the cut-off."""
+    """Status of a layout ("optimal", "infeasible" or "cut off") once no placement beats both its best one and
+    the cut-off."""
     if math.isfinite(seconds) and seconds <= cut_off * (1 + TOLERANCE):
         return "optimal"
     return "infeasible" if math.isinf(cut_off) else "cut off"
@@ -228,7 +229,8 @@ mean of their lengths plus optimizer and overhead bounds every weighed step."""
 
 @dataclass(frozen=True, kw_only=True)
 class WeighedLeaf(Leaf):
-    """Leaf with costs in every scenario; `costs` (`cost_models.pipeline.pricing`) bound every placement."""
+    """One layout before its blocks are placed, with costs in every scenario of the hardware. `costs`
+    (`cost_models.pipeline.pricing`) bound every placement."""
 
     scenarios: StageCosts
     """Costs in every scenario, (K,); only seconds differ."""
@@ -236,12 +238,12 @@ class WeighedLeaf(Leaf):
 
     @classmethod
     def of(cls, leaf: Leaf, scenarios: StageCosts, risk: Risk) -> WeighedLeaf:
-        """Leaf at mean costs, joined by its costs in every scenario."""
+        """Leaf with the fields of a leaf at mean costs and the costs in every scenario."""
         return cls(**leaf_fields(leaf), scenarios=scenarios.in_sorts, risk=risk)
 
     @cached_property
     def scenario_leaves(self) -> tuple[Leaf, ...]:
-        """The leaf in every scenario, (K,); bytes do not differ between them."""
+        """One leaf for each scenario, with the costs there, (K,); bytes do not differ between them."""
         return tuple(
             Leaf(**leaf_fields(self) | {"costs": self.scenarios.rows(slice(at, at + 1))})
             for at in range(len(self.scenarios))
@@ -253,7 +255,7 @@ class WeighedLeaf(Leaf):
         return super().key + b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
 
     def step_seconds(self, blocks_SP: Ints) -> Array:
-        """Weighed step seconds over all scenarios, (...,)."""
+        """Step seconds of placements, weighed over all scenarios by the risk preference, (...,)."""
         return weigh(self._steps(blocks_SP), self.risk)
 
     def backward_durations(self, blocks_SP: Ints) -> Array:
@@ -270,10 +272,10 @@ class WeighedLeaf(Leaf):
         )
 
     def _steps(self, blocks_SP: Ints) -> Array:
-        """Step seconds in every scenario, (K, ...)."""
+        """Step seconds of placements in every scenario, (K, ...)."""
         return self.step_seconds_by_scenario(self.scenarios, blocks_SP)
 
 
 def leaf_fields(leaf: Leaf) -> dict[str, Any]:
-    """Fields of a leaf by name, for leaves that have more."""
+    """Fields of a leaf by name, to construct leaves of a subclass."""
     return {field.name: getattr(leaf, field.name) for field in fields(Leaf)}

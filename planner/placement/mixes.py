@@ -33,7 +33,8 @@ _AT_ONCE = 250_000
 
 
 def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Array, Ints]:
-    """Minimum seconds of one microbatch, (B, R), infinite where nothing fits, and the mix's blocks, (B, R, P).
+    """For B numbers of blocks on each rank, the minimum seconds of one microbatch under any mix of recompute
+    policies, (B, R), infinite where nothing fits, and the blocks under each policy, (B, R, P).
 
     `sizes` are the numbers of blocks to try; by default all that a stage may hold. With several kinds of blocks
     rows are choices, `Leaf.choice_indices`: every class of positions for each number of blocks.
@@ -62,7 +63,8 @@ def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Array
 
 
 def counted_mixes(leaf: Leaf, number_N: Ints, size_B: Ints) -> tuple[Array, Ints]:
-    """Seconds (N, B, R) and blocks (N, B, R, P) if the first `number_N` blocks of a stage are recomputed in full."""
+    """Seconds of one microbatch on each rank, (N, B, R), and blocks by policy, (N, B, R, P), if the first
+    `number_N` blocks of a stage are recomputed in full."""
     start_C = np.arange(leaf.kinds.classes)
     blocks = first_in_full(size_B, number_N[:, None])[:, :, None, None]
     blocks = leaf.kinds.in_sorts(blocks, start_C[:, None])
@@ -73,8 +75,8 @@ def counted_mixes(leaf: Leaf, number_N: Ints, size_B: Ints) -> tuple[Array, Ints
 
 
 def _named_mixes(leaf: Leaf, mixes: tuple[str, ...], size_B: Ints) -> tuple[Ints, Ints]:
-    """Blocks that the mix of each rank names, (R,), and blocks under each policy for B blocks or the named number, (B,
-    R, P)."""
+    """For the recompute mix of each rank, such as `full:2`, the number of blocks it names, (R,), and the blocks
+    under each policy if a rank has B blocks or at least the named number, (B, R, P)."""
     named_R = np.array([named_blocks(mix) for mix in mixes])
     blocks_BRP = np.zeros((len(size_B), leaf.pp, len(leaf.allowed)), dtype=np.int64)
     for index, size in enumerate(size_B.tolist()):
@@ -83,7 +85,7 @@ def _named_mixes(leaf: Leaf, mixes: tuple[str, ...], size_B: Ints) -> tuple[Ints
 
 
 def every_mix(size: int, allowed: Bools) -> Ints:
-    """Every way to split `size` blocks among the policies, (K, P)."""
+    """Every way to split `size` blocks among the allowed recompute policies, (K, P)."""
     policies = np.flatnonzero(allowed).tolist()
     counts = np.array([mix for mix in product(range(size + 1), repeat=len(policies) - 1) if sum(mix) <= size])
     mixes_KP = np.zeros((len(counts), len(allowed)), dtype=np.int64)
@@ -93,8 +95,8 @@ def every_mix(size: int, allowed: Bools) -> Ints:
 
 
 def _mixes_of_kinds(leaf: Leaf, size_B: Ints) -> tuple[Array, Ints]:
-    """Seconds (B·C, R) and blocks (B·C, R, K·P) of the fastest mixes, C classes of positions for each number of
-    blocks."""
+    """For several kinds of blocks, seconds (B·C, R) of one microbatch and blocks (B·C, R, K·P) of the fastest
+    mixes of policies, C classes of positions for each number of blocks."""
     rows, every_C, policies = [], np.arange(leaf.kinds.classes), int(leaf.allowed.sum())
     has_one_mix = (
         policies == 1 or leaf.recompute is not None
@@ -114,7 +116,8 @@ def _mixes_of_kinds(leaf: Leaf, size_B: Ints) -> tuple[Array, Ints]:
 
 
 def _fastest_from(leaf: Leaf, size_B: Ints, start_C: Ints) -> tuple[Array, Ints]:
-    """Seconds (B, C, R) and blocks (B, C, R, K·P) of the fastest mix that fits, for stages that begin at `start_C`."""
+    """Seconds of one microbatch, (B, C, R), and blocks, (B, C, R, K·P), of the fastest mix of policies that
+    fits, for stages that begin at `start_C`."""
     named_R = np.zeros(leaf.pp, dtype=np.int64)
     if leaf.recompute is not None:
         named_R, mixes_BRP = _named_mixes(leaf, leaf.recompute, size_B)
@@ -133,20 +136,22 @@ def _fastest_from(leaf: Leaf, size_B: Ints, start_C: Ints) -> tuple[Array, Ints]
 def _mixes_by_sort(
     kinds: Kinds, sizes: tuple[int, ...], allowed: tuple[bool, ...], starts: tuple[int, ...]
 ) -> Ints:
-    """All ways to divide each number of blocks among recompute policies, by kind and policy, for each starting block,
-    (sizes, starts, mixes, 1, K·P); all `sizes` have equally many mixes."""
+    """Every way to divide each number of blocks among recompute policies, by kind and policy, for each starting
+    block, (sizes, starts, mixes, 1, K·P); all `sizes` have equally many mixes."""
     mixes_BMP = np.stack([every_mix(size, np.array(allowed)) for size in sizes])
     return kinds.in_sorts(mixes_BMP[:, None, :, None], np.array(starts)[:, None, None])
 
 
 def _seconds(leaf: Leaf, blocks_BRP: Ints, possible_BR: Bools | bool = True) -> Array:
-    """Seconds of one microbatch on every rank, (..., R); infinite where blocks are not possible or do not fit."""
+    """Seconds of forward plus backward of one microbatch on every rank, (..., R); infinite where blocks are not
+    possible or do not fit."""
     fits_BR = (leaf.rank_bytes(blocks_BRP) <= leaf.memory_limit) & possible_BR
     return np.where(fits_BR, leaf.forward(blocks_BRP) + leaf.backward(blocks_BRP), np.inf)
 
 
 def _mixes_of(leaf: Leaf, policy_set: tuple[int, ...], size_B: Ints) -> Ints:
-    """Fastest mix of the policies in `policy_set` that fits, if any does, (B, R, P)."""
+    """Blocks under each policy, (B, R, P), in the fastest mix of the policies in `policy_set` that fits, for B
+    numbers of blocks on each rank."""
     backward_RP, kept_RP = leaf.by_rank("layer_backward"), leaf.by_rank("layer_activation")
     faster_first_RU = np.array(policy_set)[np.argsort(backward_RP[:, policy_set], axis=1, kind="stable")]
     # three policies: the slowest one repeats where the set has fewer
@@ -180,7 +185,8 @@ MOST_ACTIONS = 500_000
 
 
 def good_placement(leaf: Leaf) -> tuple[Placement, float] | None:
-    """Best of a few balanced placements improved by single moves, and its step seconds; None where none fits.
+    """Good, not always optimal, placement of a layout and its step seconds; None where none fits. The best of a
+    few balanced placements is improved by single moves.
 
     Sizes above twice the even share are tried only if nothing smaller fits.
     """
@@ -191,7 +197,7 @@ def good_placement(leaf: Leaf) -> tuple[Placement, float] | None:
 
 
 def _among(leaf: Leaf, sizes: range) -> tuple[Placement, float] | None:
-    """Good placement with `sizes` blocks on each rank."""
+    """Good placement with a number of blocks in `sizes` on each rank, and its step seconds; None where none fits."""
     mixes = fastest_mixes(leaf, sizes)
     candidates_KR = _balanced(leaf, mixes[0])
     best: tuple[Placement, float] | None = None
@@ -205,7 +211,8 @@ def _among(leaf: Leaf, sizes: range) -> tuple[Placement, float] | None:
 
 
 def _best(leaf: Leaf, layers_KR: Ints, seconds_BR: Array, blocks_BRP: Ints) -> tuple[Placement, float] | None:
-    """Fastest candidate, every rank under the fastest mix of policies that fits, and its step seconds."""
+    """Fastest of K candidates for the blocks of each rank, every rank under the fastest mix of policies that
+    fits, and its step seconds; None where none fits."""
     size_KR = leaf.choice_indices(layers_KR) - leaf.kinds.classes * leaf.sizes.start
     rank_R = np.arange(leaf.pp)
     fits_K = np.isfinite(seconds_BR[size_KR, rank_R]).all(axis=1)
@@ -218,8 +225,8 @@ def _best(leaf: Leaf, layers_KR: Ints, seconds_BR: Array, blocks_BRP: Ints) -> t
 
 
 def _balanced(leaf: Leaf, seconds_BR: Array) -> Ints:
-    """Blocks of each rank, (K, R): the fastest slowest rank that can hold all blocks, less the surplus in several
-    orders."""
+    """Candidates for the number of blocks on each rank, (K, R), that keep the slowest rank as fast as possible.
+    Ranks get the most blocks within its seconds, less the surplus in several orders."""
     low, classes = leaf.sizes.start, leaf.kinds.classes
     # the first rank begins the model, the others as most of them do
     usual_R = np.where(np.arange(leaf.pp) > 0, classes - 1, 0)
@@ -247,7 +254,7 @@ def _balanced(leaf: Leaf, seconds_BR: Array) -> Ints:
 
 
 def _reduced(most_R: Ints, total: int, low: int, order: list[int]) -> Ints:
-    """Take blocks off the ranks in turn until `total` blocks are left."""
+    """Numbers of blocks on the ranks after taking blocks off in turn until `total` blocks are left, (R,)."""
     layers_R = most_R.copy()
     while layers_R.sum() > total:
         for rank in order:
@@ -257,7 +264,8 @@ def _reduced(most_R: Ints, total: int, low: int, order: list[int]) -> Ints:
 
 
 def _moves(leaf: Leaf, layers_R: Ints) -> Ints:
-    """Blocks of each rank after moving one block between two ranks, (K, R); empty if too many to evaluate."""
+    """Numbers of blocks on the ranks after moving one block between two ranks, (K, R), for every useful move;
+    empty if too many to evaluate."""
     giver_K, taker_K = np.indices((leaf.pp, leaf.pp)).reshape(2, -1)
     useful_K = (giver_K != taker_K) & (layers_R[giver_K] > leaf.sizes.start)
     giver_K, taker_K = giver_K[useful_K], taker_K[useful_K]

@@ -34,14 +34,15 @@ MOST_SMALLER = 2
 
 
 def covers(schedule: Schedule, num_layers: int, stages: int) -> bool:
-    """Whether `num_layers` blocks split into `stages` stages of sizes that the search covers."""
+    """Whether the search covers a split of `num_layers` blocks into `stages` pipeline stages under a schedule."""
     if stages > num_layers:  # each rank has blocks on other stages where these go round the ranks
         return schedule_named(schedule).goes_round and stages <= num_layers + ENDS
     return schedule in PLAIN or -num_layers % stages <= MOST_SMALLER
 
 
 def chunk_sizes(num_layers: int, stages: int, most_smaller: int = MOST_SMALLER) -> Ints:
-    """Blocks of every virtual stage, (Z, S): nearly equal, stages at the ends a block smaller.
+    """Numbers of blocks on the virtual stages, nearly equal, with stages at the ends a block smaller, (Z, S).
+    nearly equal, stages at the ends a block smaller.
 
     Empty where more than `most_smaller` stages would be smaller, or a stage between the ends had no block.
     """
@@ -59,7 +60,7 @@ def chunk_sizes(num_layers: int, stages: int, most_smaller: int = MOST_SMALLER) 
 
 def policy_ends(allowed_P: Bools, sizes_CR: Ints, per_chunk: bool = False) -> Ints:
     """Every way (T, P) to divide the blocks of a rank or, with `per_chunk`, of a chunk among recompute
-    policies: for each policy the index where the blocks that recompute at least as much end."""
+    policies. Each entry is the index where the blocks that recompute at least as much as a policy end."""
     most_blocks = int((sizes_CR if per_chunk else sizes_CR.sum(axis=0)).max())
     policies = np.flatnonzero(allowed_P).tolist()
     ends_TP = np.zeros((1, len(allowed_P)), dtype=np.int64)
@@ -77,7 +78,8 @@ def policy_ends(allowed_P: Bools, sizes_CR: Ints, per_chunk: bool = False) -> In
 
 
 def blocks_of_chunks(ends_TP: Ints, sizes_C: Ints, per_chunk: bool = False) -> Ints:
-    """Blocks of each chunk of one rank under each policy, (T, C, P); with `per_chunk` each chunk begins anew."""
+    """Number of blocks of each chunk of one rank under each policy, (T, C, P), from the ends of the policies;
+    with `per_chunk` each chunk begins anew."""
     end_C = sizes_C if per_chunk else np.cumsum(sizes_C)
     begin_C = end_C - sizes_C
     upto_TCP = np.clip(ends_TP[:, None, :], begin_C[:, None], end_C[:, None]) - begin_C[:, None]
@@ -91,7 +93,8 @@ def blocks_of_chunks(ends_TP: Ints, sizes_C: Ints, per_chunk: bool = False) -> I
 def _patterns(
     num_layers: int, shape: tuple[str, int, int], allowed: tuple[bool, ...], smaller: int, per_chunk: bool
 ) -> Ints:
-    """Every covered placement, (Z·T, S, P), of a `shape`: schedule, pp and vpp."""
+    """Every placement that the search covers for a `shape` of schedule, pp and vpp, (Z·T, S, P). schedule, pp
+    and vpp."""
     stage_of_CR, stages = stages_of_rank(*shape).T, shape[1] * shape[2]
     sizes_ZS = chunk_sizes(num_layers, stages, smaller)
     parts = []
@@ -107,8 +110,8 @@ def _patterns(
 
 
 def chunk_patterns(leaf: Leaf) -> Ints:
-    """Every placement that the search covers for a leaf with several chunks a rank, (Z·T, S, P); for replicas however
-    many stages are a block smaller."""
+    """Every placement that the search covers for a leaf with several chunks a rank, (Z·T, S, P); for replicas,
+    any number of stages may be a block smaller."""
     shape, smaller = (leaf.schedule, leaf.pp, leaf.vpp), leaf.pp if leaf.has_replicas else MOST_SMALLER
     allowed = tuple(leaf.allowed.tolist())
     patterns = _patterns(leaf.num_layers, shape, allowed, smaller, leaf.uses_full_counts)
@@ -120,7 +123,8 @@ def chunk_patterns(leaf: Leaf) -> Ints:
 
 
 def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, float] | None:
-    """Best covered placement of a leaf with several chunks a rank, or of replicas, and its step seconds.
+    """Fastest placement that the search covers, of a leaf with several chunks a rank or of replicas, and its
+    step seconds.
 
     None where no placement fits or takes less than `cut_off` seconds. Patterns are timed in the order of their work. A
     rank is never idle less than the way to and from it, so once work and way alone take longer than the best, so do all
@@ -150,7 +154,8 @@ def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, floa
 
 
 def _undominated(leaf: Leaf, patterns: Ints) -> Ints:
-    """Indices of patterns that no pattern of the same sizes dominates: longer actions never shorten a timeline."""
+    """Indices of patterns that no pattern of the same stage sizes dominates by shorter backward passes. Longer
+    actions never shorten a timeline."""
     layers, backward = patterns.sum(axis=-1), leaf.backward_durations(patterns)
     front: list[int] = []
     for index in range(len(patterns)):

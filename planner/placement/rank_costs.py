@@ -32,7 +32,7 @@ _OF_LEAF = ("pp", "vpp", "schedule", "kinds", "allowed", "uses_full_counts")
 
 @dataclass(frozen=True, kw_only=True)
 class RankCosts:
-    """Costs of layouts of one schedule.
+    """Costs, rank by rank, of N layouts of one schedule, from which lower bounds are computed.
 
     Layouts of one shape (pp, vpp) have values of all their ranks. There are hundreds of shapes in a search, most with
     few layouts, so layouts of several shapes are handled together where their first and last ranks suffice: then R = 2.
@@ -57,7 +57,7 @@ class RankCosts:
 
     @classmethod
     def of(cls, leaf: Leaf) -> RankCosts:
-        """Costs of a single leaf."""
+        """Costs by rank of a single leaf, as one layout."""
         shared = {name: getattr(leaf, name) for name in _OF_LEAF}
         return cls(costs=leaf.mean_costs or leaf.costs, microbatches=np.array([leaf.microbatches]), **shared)
 
@@ -72,8 +72,8 @@ class RankCosts:
         uses_full_counts: bool = False,
         one_shape: bool = True,
     ) -> RankCosts:
-        """Costs of layouts of one schedule, and of one pipeline shape unless they are for their quick bound in
-        chunks."""
+        """Costs by rank of layouts of one schedule, and of one pipeline shape unless they are for their quick
+        bound in chunks."""
         return cls(
             costs=costs,
             pp=int(columns.pp[0]) if one_shape else columns.pp,
@@ -87,26 +87,27 @@ class RankCosts:
 
     @property
     def leaf(self) -> Leaf:
-        """The leaf of a single layout."""
+        """Leaf (layout to be placed) from the costs of a single layout."""
         shared = {name: getattr(self, name) for name in _OF_LEAF}
         return Leaf(microbatches=int(self.microbatches[0]), **shared | priced(self.costs, self.kinds))
 
     @property
     def num_layers(self) -> int:
-        """Number of blocks."""
+        """Number of blocks of the model."""
         return len(self.kinds.of_block)
 
     def __len__(self) -> int:
         return len(self.microbatches)
 
     def rows(self, index: Ints | slice) -> RankCosts:
-        """Selected layouts of one shape."""
+        """Subset of the layouts, of one shape, at the given indices."""
         rows = np.arange(len(self))[index]
         rank_rows = (rows[:, None] * self._width + np.arange(self._width)).reshape(-1)
         return replace(self, costs=self.costs.rows(rank_rows), microbatches=self.microbatches[rows])
 
     def limited_to(self, seconds: float) -> RankCosts:
-        """Costs with only those numbers of blocks that a rank can pass m times in `seconds` (one chunk a rank)."""
+        """Copy of the costs with only those numbers of blocks that a rank can pass m times in `seconds` (one
+        chunk a rank)."""
         if np.isinf(seconds):
             return self
         held = seconds / (self.microbatches[:, None] * self.by_rank(self.least_block_seconds))
@@ -114,7 +115,7 @@ class RankCosts:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """pp and vpp of layouts of one shape."""
+        """Degrees pp and vpp that all the layouts share."""
         assert isinstance(self.pp, int)
         assert isinstance(self.vpp, int)
         return self.pp, self.vpp
@@ -126,32 +127,34 @@ class RankCosts:
 
     @property
     def ranks_differ(self) -> bool:
-        """Whether ranks lie in several pools."""
+        """Whether pipeline ranks have different costs, as they lie in several pools of GPUs."""
         return self._width > 1
 
     @cached_property
     def _width(self) -> int:
-        """Rows of costs of each layout."""
+        """Number of rows in `costs` for each layout."""
         return len(self.costs) // max(1, len(self)) or 1
 
     def by_rank(self, column: Column) -> Column:
-        """Column of the costs, (N, R or 1, ...)."""
+        """Column of the costs reshaped by layout and rank, (N, R or 1, ...)."""
         values: Column = column.reshape(len(self), self._width, *column.shape[1:])
         return values
 
     def of_first_rank(self, column: Array) -> Array:
-        """Column of the costs on the first rank, (N, ...)."""
+        """Values of a column of the costs on the first rank of each layout, (N, ...)."""
         return column[:: self._width]
 
     @cached_property
     def ranks(self) -> Ints:
-        """All ranks of layouts of one shape, (1, R); of several shapes the first and the last of each, (N, 2)."""
+        """Indices of all ranks of layouts of one shape, (1, R); of several shapes the first and the last of
+        each, (N, 2)."""
         if isinstance(self.pp, int):
             return np.arange(self.pp)[None]
         return np.stack([np.zeros_like(self.pp), self.pp - 1], axis=1)
 
     def with_ends(self, base: Array, embedding: Array, head: Array) -> Array:
-        """Value of every rank plus those of the ranks with embedding and head, (N, R); all are (N, R or 1)."""
+        """Sum of a base value for every rank and the values of embedding and head on the ranks that have them,
+        (N, R); all are (N, R or 1)."""
         last = 0 if self.schedule in V_SHAPED else self.ranks[:, -1:]
         sums: Array = (
             base + np.where(self.ranks == 0, embedding, 0.0) + np.where(self.ranks == last, head, 0.0)
@@ -160,25 +163,25 @@ class RankCosts:
 
     @cached_property
     def lightest_costs(self) -> StageCosts:
-        """Costs if every block cost the least of any kind, which bounds each single block."""
+        """Copy of the costs in which every block costs the least of any kind, which bounds each single block."""
         return self.costs.lightest
 
     @cached_property
     def of_kinds(self) -> tuple[RankCosts, ...]:
-        """Costs with only the blocks of one kind, for each kind."""
+        """Costs of each kind of block alone, one `RankCosts` a kind."""
         if self.kinds.number == 1:
             return (self,)
         costs_and_counts = zip(self.costs.each_kind, self.kinds.counts, strict=True)
         return tuple(replace(self, costs=own, kinds=Kinds((0,) * count)) for own, count in costs_and_counts)
 
     def in_kinds(self, blocks_TCP: Ints, begin_C: Ints) -> Ints:
-        """Blocks of each kind, (T, C, K, P), of stages that begin at these blocks."""
+        """Numbers of blocks of each kind, (T, C, K, P), of stages that begin at the blocks `begin_C`."""
         blocks = self.kinds.in_sorts(blocks_TCP, begin_C)
         return blocks.reshape(*blocks_TCP.shape[:2], -1, blocks_TCP.shape[-1])
 
     def fullest_rank_value(self, value_of: Callable[[RankCosts], Array]) -> Array:
-        """Minimum total of `value_of` over the blocks of the fullest rank, (N,) or (N · R,) for each that it may be: an
-        even share of the blocks of any kind, or of all blocks."""
+        """Lower bound of the sum of `value_of` over the blocks of the fullest rank, (N,) or (N · R,) for each
+        that it may be. That rank has an even share of the blocks of any kind, or of all blocks."""
         value_of_kinds = [(kind.num_layers, value_of(kind)) for kind in self.of_kinds]
         shares = [-(-blocks // self.pp) * value for blocks, value in value_of_kinds]
         if len(value_of_kinds) > 1:
@@ -187,7 +190,8 @@ class RankCosts:
         return largest
 
     def balanced(self, fixed_NR: Array, each_NR: Array) -> Array:
-        """Minimum value of the largest rank, (N,), where a block adds `each_NR`, if blocks could be cut."""
+        """Minimum value of the largest rank, (N,), where each rank starts at `fixed_NR` and a block adds
+        `each_NR`, if blocks could be cut."""
         with np.errstate(divide="ignore", invalid="ignore"):
             together_N = (self.num_layers + (fixed_NR / each_NR).sum(axis=1)) / (1.0 / each_NR).sum(axis=1)
         # the largest of the others where blocks add nothing somewhere
@@ -215,7 +219,7 @@ class RankCosts:
 
     @cached_property
     def fixed_seconds(self) -> Array:
-        """Minimum seconds of forward plus backward of one microbatch on each rank without blocks, (N, R)."""
+        """Minimum seconds of forward plus backward of one microbatch on each rank apart from the blocks, (N, R)."""
         x = self.costs
         return self.with_ends(
             self.by_rank(self.vpp * (x.stage_forward + x.stage_backward)),
@@ -225,7 +229,7 @@ class RankCosts:
 
     @cached_property
     def cycle_delay(self) -> Array:
-        """Seconds of one microbatch's transfers down the virtual stages and up again, (N,)."""
+        """Seconds of the transfers of one microbatch down all virtual stages and up again, (N,)."""
         pp, vpp = self.shape
         return 2 * (pp * vpp - 1) * self.of_first_rank(self.costs.p2p) * (pp > 1)
 
@@ -244,7 +248,8 @@ class RankCosts:
         return longest
 
     def tail(self, first_blocks: Array | Ints | int) -> Array:
-        """Minimum seconds after the last backward pass, (N,), if rank 0 holds at least `first_blocks` (N,) blocks.
+        """Minimum seconds after the last backward pass, (N,), if rank 0 holds at least `first_blocks` (N,)
+        blocks.
 
         The synchronisation of rank 0, where all paths end, or of any where they do not, and the optimizer step.
         """
@@ -257,13 +262,13 @@ class RankCosts:
 
     @cached_property
     def least_tail(self) -> Array:
-        """`tail` with as few blocks on rank 0 as the search covers, seconds (N,)."""
+        """Minimum seconds after the last backward pass, (N,), with as few blocks on rank 0 as the search covers."""
         return self.tail(int(self.sizes[0]) * self.vpp)
 
     @cached_property
     def live(self) -> Array:
-        """Live microbatches of each chunk at one moment of the schedule, (N, R, C), of layouts of several shapes of the
-        first chunk and the last, C = 2; the peak where a rank has one chunk."""
+        """Live microbatches of each chunk at one moment of the schedule, (N, R, C); the peak where a rank has
+        one chunk. For layouts of several shapes, of the first chunk and the last, C = 2."""
         pp, vpp = (np.reshape(degree, (-1, 1, 1)) for degree in (self.pp, self.vpp))
         chunk = (
             np.arange(self.vpp) if isinstance(self.vpp, int) else np.concatenate([0 * vpp, vpp - 1], axis=2)
@@ -273,7 +278,7 @@ class RankCosts:
 
     @cached_property
     def free_bytes(self) -> Array:
-        """Bytes left for blocks and their temporary sets during training, (N, R)."""
+        """Bytes left on each rank for blocks and their temporary sets during training, (N, R)."""
         x, by_rank = self.costs, self.by_rank
         embedding = by_rank(x.embedding_static) + self.live[..., 0] * by_rank(x.embedding_activation)
         head = by_rank(x.head_static) + self.live[..., -1] * by_rank(x.head_activation)
@@ -281,20 +286,20 @@ class RankCosts:
 
     @cached_property
     def working(self) -> Array:
-        """Largest temporary set of a rank whose chunks follow one policy, bytes (N, R, P); with the loss on the last
-        rank."""
+        """Bytes of the largest temporary set of a rank whose chunks follow one policy, (N, R, P); with the loss
+        on the last rank."""
         x = self.lightest_costs
         head_moment = self.with_ends(np.zeros((1, 1)), np.zeros((1, 1)), self.by_rank(x.head_moment))
         return np.maximum(self.by_rank(x.working), head_moment[..., None])
 
     @cached_property
     def least_working(self) -> Array:
-        """`working` under the policy that needs least, bytes (N, R)."""
+        """Bytes of the largest temporary set of a rank under the policy that needs least, (N, R)."""
         return least_allowed(self.working, self.allowed)
 
     @cached_property
     def update_bytes(self) -> Array:
-        """Bytes left for blocks during the optimizer step, (N, R)."""
+        """Bytes left on each rank for blocks during the optimizer step, (N, R)."""
         x = self.costs
         return self.with_ends(
             self.by_rank(x.memory_limit - x.static - x.rank_update),
@@ -304,13 +309,14 @@ class RankCosts:
 
     @cached_property
     def updatable(self) -> Array:
-        """Number of blocks whose optimizer step fits in memory, (N, R)."""
+        """Number of blocks on each rank whose optimizer step fits in memory, (N, R)."""
         x = self.lightest_costs
         return count_fitting(self.update_bytes, self.by_rank(x.layer_static + x.layer_update))
 
     @cached_property
     def blocks_that_fit(self) -> Array:
-        """Maximum blocks of a rank with one chunk under each policy, (N, R, P); −1 under policies not allowed."""
+        """Maximum number of blocks that fit on a rank with one chunk under each policy, (N, R, P); −1 under
+        policies not allowed."""
         x, by_rank = self.lightest_costs, self.by_rank
         kept_NRP = self.live * by_rank(x.layer_activation)
         fit_NRP = count_fitting(
@@ -320,14 +326,15 @@ class RankCosts:
 
     @cached_property
     def least_work(self) -> Array:
-        """Minimum seconds of one microbatch over all ranks with one chunk, (N,): each kind of block has all memory."""
+        """Minimum seconds of one microbatch over all ranks with one chunk, (N,), as if each kind of block had
+        all memory."""
         work_of_kinds = [kind.least_seconds_of_blocks for kind in self.of_kinds]
         total: Array = sum(work_of_kinds[1:], start=work_of_kinds[0]) + self.fixed_seconds.sum(axis=1)
         return total
 
     @cached_property
     def least_seconds_of_blocks(self) -> Array:
-        """Minimum seconds of all blocks of one kind, (N,).
+        """Minimum seconds of one microbatch in all blocks of one kind, within the memory of the ranks, (N,).
 
         No more blocks take at most some time than fit on all ranks under policies that take no longer.
         """
@@ -343,8 +350,8 @@ class RankCosts:
 
 
 def cheapest_seconds(blocks_N: Ints, seconds_NE: Array, room_NE: Array, order_NE: Ints) -> Array:
-    """(N,) minimum seconds of blocks, if `room_NE` blocks may take `seconds_NE` each, the cheapest first, and
-    any number the slowest."""
+    """Minimum seconds of `blocks_N` blocks, (N,), if `room_NE` blocks may take `seconds_NE` each, the cheapest
+    first, and any number the slowest."""
     seconds_NE = np.take_along_axis(seconds_NE, order_NE, axis=1)
     filled_NE = np.cumsum(np.take_along_axis(room_NE, order_NE, axis=1), axis=1)
     filled_NE = np.minimum(filled_NE, blocks_N[..., None])
@@ -355,7 +362,7 @@ def cheapest_seconds(blocks_N: Ints, seconds_NE: Array, room_NE: Array, order_NE
 
 
 def count_fitting(available: Array, size: Array) -> Array:
-    """Number of times that `size` goes into `available`, rounded up where rounding errors could hide one."""
+    """Number of times that `size` fits into `available`, rounded up where rounding errors could hide one."""
     with np.errstate(divide="ignore", invalid="ignore"):
         count = np.floor(available / size * (1 + np.copysign(TOLERANCE, available)))
     return np.where(size > 0, count, np.where(available >= 0, np.inf, -1.0))

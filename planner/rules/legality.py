@@ -44,7 +44,8 @@ def _uses_every_gpu(question: Question, layout: Layout) -> Words:
 
 
 def _divides(count: Callable[[TransformerSpec], float], noun: str) -> Row:
-    """Row of a rule that tp divides a number of the model."""
+    """Condition and sentence of a rule that the tensor-parallel degree divides a count of the model, such as
+    heads."""
 
     def sentence(question: Question, layout: Layout) -> Words:
         total = int(count(question.model))
@@ -60,7 +61,7 @@ def _sequence_divides(question: Question, layout: Layout) -> Words:
 
 
 def _splits_blocks(question: Question, x: LayoutColumns) -> Bools:
-    """(N,) whether some quantisation block is split over two ranks."""
+    """For each layout, whether tensor parallelism splits some nf4 quantisation block between two ranks, (N,)."""
     split = np.zeros(len(x), dtype=np.bool_)
     for _, width, degree in split_rows(question, x.tp, x.etp):
         split |= np.fmod(width, multiplied(degree, np.full(len(x), NF4_BLOCK))) != 0
@@ -83,8 +84,8 @@ def _trades_heads(question: Question, x: LayoutColumns) -> Bools:
 
 
 def _pieces(question: Question, x: LayoutColumns) -> Ints:
-    """(N,) pieces of a sequence over all context ranks: two per rank, one from either end, for equal causal
-    work; one if heads are traded."""
+    """Number of pieces into which context parallelism divides a sequence, (N,). Each rank has two, one from
+    either end, for equal causal work; one if heads are traded."""
     return x.cp * np.where(_trades_heads(question, x), 1, 2)
 
 
@@ -142,14 +143,15 @@ UNPRICED_OFFLOAD = (
 
 
 def is_offload_unpriced(question: Question) -> bool:
-    """Whether host memory would hold frozen weights, or moments of another size than Adam's."""
+    """Whether the cost model lacks prices for offloading to host memory in this training, because host memory
+    would hold frozen weights, or moments of another size than Adam's."""
     training = question.training
     of_adam = training.optimizer in ("adamw", "sgd", "lamb")
     return not of_adam or any((training.freeze, question.model.tower, training.tuning, training.reference))
 
 
 def _cpu_updates(columns: LayoutColumns) -> Bools:
-    """(N,) whether the CPU updates some block's states."""
+    """For each layout, whether the CPU updates the optimizer states of some transformer block, (N,)."""
     return (columns.offload_states > 0) | (columns.offload_streamed > 0)
 
 
@@ -166,7 +168,8 @@ def _ring_too_long(question: Question, layout: Layout) -> Words:
 
 
 def overflows_hosts(question: Question, x: LayoutColumns, used: Sequence[Recompute] | None = None) -> Bools:
-    """(N,) whether layouts overflow the memory of some host, with the `used` recompute policies."""
+    """For each layout, whether its offloaded data overflow the memory of some host under the `used` recompute
+    policies, (N,)."""
     overflows = np.zeros(len(x), dtype=np.bool_)
     some = offloads(x).any() or question.training.reference == "host"
     for pool in question.pools if some else ():
@@ -175,7 +178,7 @@ def overflows_hosts(question: Question, x: LayoutColumns, used: Sequence[Recompu
 
 
 def _overflows_drive(question: Question, x: LayoutColumns) -> Bools:
-    """(N,) whether layouts overflow the drive of some host."""
+    """For each layout, whether its offloaded data overflow the drive of some host, (N,)."""
     overflows = np.zeros(len(x), dtype=np.bool_)
     for pool in question.pools if x.offload_drive.any() else ():
         overflows |= drive_bytes(pool, x) > usable_drive(pool.cluster)
@@ -397,8 +400,8 @@ SIZED_RULES = tuple(rule for rule in RULES if rule.name in _SIZED)
 
 
 def _schedule_refuses(question: Question, x: LayoutColumns) -> Bools:
-    """(N,) scalar rule of each schedule, evaluated once for every distinct (schedule, pp, vpp,
-    microbatches)."""
+    """For each layout, whether its pipeline schedule cannot run with its pp, vpp and number of microbatches,
+    (N,). The scalar rule of a schedule is evaluated once for every distinct (schedule, pp, vpp, microbatches)."""
     shapes = np.stack([x.schedule, x.pp, x.vpp, x.microbatches(question.training.global_batch)], axis=1)
     distinct, index = np.unique(shapes, axis=0, return_inverse=True)
     refused = [legal(SCHEDULES[schedule], *shape) is not None for schedule, *shape in distinct.tolist()]
@@ -435,8 +438,8 @@ LATE_RULES = (
 def legal_rows(
     question: Question, columns: LayoutColumns, *, shaped: bool = True, hosts: bool = True
 ) -> Bools:
-    """(N,) whether layouts break no rule; unless `shaped`, rules on schedule and microbatch size only.
-    Without `hosts`, overflow of host memory is left to their price."""
+    """For each layout, whether it breaks no rule, (N,). Unless `shaped`, rules on schedule and microbatch size
+    are left out. Without `hosts`, overflow of host memory is left to the price of a layout."""
     legal = unbroken((rule for rule in RULES if shaped or rule not in SIZED_RULES), question, columns)
     for rule in [*LATE_RULES * hosts, *[SCHEDULE_RULE] * shaped]:
         candidates = np.flatnonzero(legal)
@@ -447,8 +450,8 @@ def legal_rows(
 def check(
     question: Question, layout: Layout, trainer: str | None = None, *, hosts: bool = True
 ) -> list[Words]:
-    """All problems of a layout (for a trainer), and of its placement if it has one. Without `hosts`, overflow
-    of known host memory is left to its price."""
+    """Sentences on every rule that a layout (with its placement, if it has one) breaks, including those of a
+    trainer. Without `hosts`, overflow of known host memory is left to the price of the layout."""
     asked = with_mean_batch(question, layout)
     problems = objections(RULES, asked, layout)
     if not problems:
@@ -462,8 +465,8 @@ def check(
 def require_legal(
     question: Question, layout: Layout, trainer: str | None = None, *, hosts: bool = True
 ) -> None:
-    """Check that a layout is legal, that the trainer supports it, and with `hosts` that hosts of known memory
-    hold it.
+    """Raise InputError unless a layout is legal, the trainer supports it and, with `hosts`, hosts of known
+    memory hold its offloaded data.
 
     Raises:
         InputError: with every broken rule and the hint of the first.
@@ -473,7 +476,7 @@ def require_legal(
 
 
 def require_held(question: Question, layout: Layout) -> None:
-    """Check that late rules allow a layout, for example that hosts hold its offloaded data.
+    """Raise InputError unless hosts and drives have room for what a layout offloads to them.
 
     Raises:
         InputError: with the first broken rule.
@@ -482,7 +485,8 @@ def require_held(question: Question, layout: Layout) -> None:
 
 
 def _late_objections(question: Question, layout: Layout) -> list[tuple[Rule, Words]]:
-    """Late rules that a layout breaks with its stages' recomputation, with their sentences."""
+    """Rules on host memory and drives that a layout breaks under the recompute policies of its stages, each
+    with its sentence."""
     columns = LayoutColumns.of([layout])
     asked = [(rule, question.recomputing(policy)) for rule in LATE_RULES for policy in layout.policies]
     broken = {rule.name: (rule, own) for rule, own in asked if np.all(rule.broken(own, columns))}
@@ -490,7 +494,8 @@ def _late_objections(question: Question, layout: Layout) -> list[tuple[Rule, Wor
 
 
 def _objections_without_columns(question: Question, layout: Layout) -> Iterator[Words]:
-    """Problems of parts without columns: recompute, pools and blocks of stages."""
+    """Yield sentences on problems of the recompute policies, pools and blocks per stage of a layout, for which
+    `LayoutColumns` has no columns."""
     num_layers, blocks = question.model.num_layers, sum(layout.layers)
     if refused := sorted({*layout.policies} - {*allowed_recompute(layout.schedule)}):
         splits = f"`schedule={layout.schedule}`, which splits backward passes"

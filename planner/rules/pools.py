@@ -25,12 +25,14 @@ take different numbers of microbatches, so no collective per microbatch may span
 
 
 def fills_pools(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) whether pipeline ranks each lie in one pool and fill all of them, with one stage a rank."""
+    """For each layout, whether every pipeline rank lies in one pool of GPUs, all GPUs are used, and each rank
+    has one stage, (N,)."""
     return _fills(question, columns, "pp", columns.tp * columns.replicas)
 
 
 def holds_replicas(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) whether replicas each lie in one pool, fill all of them, and synchronise only once a step."""
+    """For each layout, whether every data-parallel replica lies in one pool of GPUs, all GPUs are used, and
+    replicas synchronise only once a step, (N,)."""
     x = columns
     inside: Bools = np.fmod(x.tp * x.cp, x.ep * x.etp) == 0
     meets_once: Bools = (x.zero <= HIGHEST_ZERO) & ~offloads(x) & inside
@@ -38,8 +40,8 @@ def holds_replicas(question: Question, columns: LayoutColumns) -> Bools:
 
 
 def _fills(question: Question, x: LayoutColumns, axis: Literal["pp", "dp"], size: Ints) -> Bools:
-    """(N,) whether parts along an axis, of `size` GPUs each, divide every pool and are neighbours in rank;
-    true for all on a cluster of one kind of GPU."""
+    """For each layout, whether its pipeline ranks or replicas (`axis`), of `size` GPUs each, divide every pool
+    of GPUs and are neighbours in rank, (N,). True for all on a cluster of one kind of GPU."""
     if not question.has_pools:
         return np.ones(len(x), dtype=np.bool_)
     gpus_K1 = np.array([pool.cluster.num_gpus for pool in question.pools])[:, None]
@@ -50,7 +52,8 @@ def _fills(question: Question, x: LayoutColumns, axis: Literal["pp", "dp"], size
 
 
 def pool_objections(question: Question, layout: Layout) -> list[Words]:
-    """Problems of the pools that a layout gives its ranks or replicas, and of work across replicas."""
+    """Sentences on problems of the pools of GPUs that a layout assigns to its pipeline ranks or replicas, and
+    of work across replicas."""
     if not question.has_pools:
         word = layout.says_pools
         text = f"`{word}=` chooses among pools; cluster `{question.cluster.name}` is one"
@@ -72,7 +75,8 @@ def pool_objections(question: Question, layout: Layout) -> list[Words]:
 def _stage_objections(
     question: Question, layout: Layout, size: int, right: Mapping[str, int]
 ) -> Iterator[Words]:
-    """Problems of pipeline ranks of `size` GPUs, of which pools have the `right` numbers; empty: none divides them."""
+    """Yield sentences on problems of pipeline ranks of `size` GPUs each on a cluster of several pools. `right`
+    has the number of ranks in each pool; empty: none divides them."""
     if words := _written_schedule(layout):
         yield Words(f"{words} needs equal stages, and pools of different GPUs have none", "use 1f1b or gpipe")
     outermost = layout.stride("pp") == size
@@ -88,7 +92,8 @@ def _stage_objections(
 def _replica_objections(
     question: Question, layout: Layout, size: int, right: Mapping[str, int]
 ) -> Iterator[Words]:
-    """Problems of replicas of `size` GPUs, of which pools have the `right` numbers; empty: none divides them."""
+    """Yield sentences on problems of replicas of `size` GPUs each on a cluster of several pools. `right` has
+    the number of replicas in each pool; empty: none divides them."""
     named = Counter(layout.replicas)
     if right and named != right:
         text = f"`replicas={_counts(named.items())}` is not how replicas of {counted(size, 'GPU')} divide the pools"
@@ -119,7 +124,8 @@ def _replica_objections(
 
 
 def _written_schedule(layout: Layout) -> str:
-    """Word by which a layout requests more than a plain schedule; empty if it does not."""
+    """Text of the setting, such as `vpp2` or `schedule=zbv`, by which a layout has another pipeline schedule
+    than 1F1B or GPipe; empty if it has a plain one."""
     if layout.vpp == 1 and layout.schedule in PLAIN:
         return ""
     return f"`vpp{layout.vpp}`" if layout.vpp > 1 else f"`schedule={layout.schedule}`"
@@ -130,8 +136,8 @@ def _counts(counts: Iterable[tuple[str, int]]) -> str:
 
 
 def with_mean_batch(question: Question, layout: Layout) -> Question:
-    """Question in which every replica takes the mean number of microbatches, rounded up, for rules that need
-    one number."""
+    """Copy of the question in which every replica takes the mean number of microbatches, rounded up, for rules
+    that need one number."""
     if not layout.replicas:
         return question
     return with_microbatches(question, layout, -(-question.training.global_batch // (layout.mbs * layout.dp)))

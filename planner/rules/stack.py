@@ -47,8 +47,8 @@ def _precision(question: Question, layout: Layout) -> Words:
 
 
 def _adapts_unsupported_matrices(question: Question) -> bool:
-    """Whether adapters are on matrices other than those of attention and dense MLPs, or in a model with other
-    parts."""
+    """Whether the question trains adapters that the executor lacks, on matrices other than those of attention
+    and dense MLPs, in a model with other parts, or in fp8."""
     model, tuning = question.model, question.training.tuning
     if tuning is None:
         return False
@@ -71,7 +71,8 @@ def _fp8_sides(question: Question, layout: Layout) -> Words:
 
 
 def _sides(question: Question, x: LayoutColumns) -> list[Array]:
-    """(N,) rows and columns of products of one tensor rank in a dense block."""
+    """Numbers of rows and columns of all matrix products of one tensor-parallel rank in a dense block, an array
+    (N,) each."""
     gemms = [one.gemm for one in block_operators(question.model) if one.gemm is not None]
     dense = [gemm for gemm in gemms if not (gemm.routed or gemm.router)]
     tokens = question.training.sequence_length / x.cp
@@ -99,7 +100,7 @@ def _positions(question: Question, layout: Layout) -> Words:
 
 
 def sequence_ranks(layout: Layout) -> str:
-    """Degrees that split a sequence: "cp2 x tp4"."""
+    """Text of the parallel degrees that split a sequence, such as "cp2 x tp4". "cp2 x tp4"."""
     return f"cp{layout.cp} x tp{layout.tp}" if layout.cp > 1 else f"tp{layout.tp}"
 
 
@@ -116,8 +117,8 @@ def _parallel_block_is_split(question: Question, layout: Layout) -> Words:
 
 
 def split_rows(question: Question, tp: Degree, etp: Degree) -> list[tuple[str, int, Degree]]:
-    """Matrices stored in nf4 whose rows are split over ranks: (name, length of a row, number of ranks).
-    Splits between rows are always possible."""
+    """Matrices stored in nf4 whose rows tensor parallelism splits, as tuples (name, length of a row, number of
+    ranks). Splits between rows are always possible."""
     model, tuning = question.model, question.training.tuning
     if tuning is None or tuning.base != "nf4":
         return []
@@ -132,7 +133,7 @@ def split_rows(question: Question, tp: Degree, etp: Degree) -> list[tuple[str, i
 
 
 def _reaches_over(question: Question) -> bool:
-    """Whether blocks of nf4 would reach from one row of a matrix into the next."""
+    """Whether some nf4 quantisation block would extend from one row of a matrix into the next."""
     cut = [width for _, width, _ in split_rows(question, 1, 1)]
     return bool(cut) and any(width % NF4_BLOCK for width in (question.model.hidden_size, *cut))
 
@@ -287,8 +288,8 @@ RUNNABLE = rules(_RUNNABLE)
 
 
 def _offers(broken: Broken, lacks: str, offered: Callable[[StackSpec], Sequence[str]]) -> Row:
-    """Row of a rule that the stack offers a layout's choice: a template of the missing one, and the list of
-    those offered."""
+    """Condition and sentence of a rule that the software stack offers the choice of a layout. `lacks` is a
+    template for the missing choice; `offered` lists the choices of a stack."""
 
     def sentence(question: Question, layout: Layout) -> Words:
         stack = question.stack
@@ -299,15 +300,16 @@ def _offers(broken: Broken, lacks: str, offered: Callable[[StackSpec], Sequence[
 
 
 def _context_missing(question: Question, x: LayoutColumns) -> Bools:
-    """(N,) whether the stack lacks the way of context parallelism; its default is always available (a stack
-    without any has a separate rule)."""
+    """For each layout, whether the software stack lacks the layout's kind of context parallelism (ring,
+    all-gather, ...), (N,). The default is always available (a stack without any has a separate rule)."""
     stack = question.stack
     offered = [CONTEXTS.index(way) for way in (*stack.context_kinds, stack.context_parallel)]
     return (x.cp > 1) & bool(stack.context_kinds) & ~np.isin(context_ways(question, x), offered)
 
 
 def _order_missing(question: Question, x: LayoutColumns) -> Bools:
-    """(N,) whether no order of the stack gives ranks the same places as the layout's."""
+    """For each layout, whether no rank order of the software stack places the ranks as the layout's order does,
+    (N,)."""
     if (x.order == 0).all() and question.stack.axis_orders[:1] == ORDERS[:1]:
         return np.zeros(len(x), dtype=np.bool_)
     seats = same_seats(x.cp, x.dp, x.pp)
@@ -320,7 +322,7 @@ def _order_missing(question: Question, x: LayoutColumns) -> Bools:
 def _under_zero_stages(
     concerned: Broken, does: str, stages: Callable[[StackSpec], Sequence[int]], leave_out: str
 ) -> Row:
-    """Row of a rule that the stack does something under some ZeRO stages only."""
+    """Condition and sentence of a rule that the software stack supports a feature under some ZeRO stages only."""
 
     def sentence(question: Question, layout: Layout) -> Words:
         stack = question.stack
@@ -331,7 +333,7 @@ def _under_zero_stages(
 
 
 def _any_positive(x: LayoutColumns, axis: str, parts: Iterable[str]) -> Bools | bool:
-    """(N,) whether some of the columns of an axis are positive."""
+    """For each layout, whether any of the columns `axis_part` is above zero, (N,)."""
     positive: Bools | bool = np.any([getattr(x, f"{axis}_{part}") > 0 for part in parts], axis=0)
     return positive
 
@@ -351,7 +353,7 @@ def _stack_lacks_offload(question: Question, layout: Layout) -> Words:
 
 
 def overlapped_by(stack: StackSpec) -> tuple[Overlap, ...]:
-    """Axes whose communication a software stack can overlap with compute."""
+    """Axes (tp, pp, dp) whose communication a software stack can overlap with compute."""
     always: dict[Overlap, bool] = {
         "tp": stack.overlap_tensor_parallel > 0,
         "pp": stack.overlap_pipeline_sends,
@@ -371,7 +373,8 @@ def _stack_lacks_overlap(question: Question, layout: Layout) -> Words:
 
 
 def _of_the_executor(rule: Rule) -> Rule:
-    """The rule restricted to plans for the executor; other stacks may break it."""
+    """Copy of a rule that is checked only for software stacks of the project's own executor; other stacks may
+    break it."""
     return replace(rule, broken=lambda q, x: q.stack.name in OWN_STACKS and rule.broken(q, x))
 
 
@@ -450,12 +453,14 @@ STACK_RULES = (*rules(_STACK_RULES), *map(_of_the_executor, RUNNABLE))
 
 
 def question_objections(question: Question) -> list[Words]:
-    """Parts of a question that the executor does not support, for any layout."""
+    """Sentences on the parts of a question that the project's executor does not support under any layout; empty
+    for other software stacks."""
     return objections(RUNNABLE, question, Layout()) if question.stack.name in OWN_STACKS else []
 
 
 def require_runnable(question: Question, layout: Layout) -> None:
-    """Check that the executor can run a layout, whatever stack it was planned for.
+    """Raise InputError unless the project's executor can run a layout, whatever software stack it was planned
+    for.
 
     Raises:
         InputError: with every reason why it cannot, and the hint of the first.

@@ -28,7 +28,7 @@ long a block computes and its tensor ranks communicate."""
 
 
 class Mesh(NamedTuple):
-    """Degrees whose product is the GPUs."""
+    """Degrees of tensor, pipeline, context and data parallelism; their product is the number of GPUs."""
 
     tp: int
     pp: int
@@ -43,8 +43,8 @@ def divisors(number: int) -> list[int]:
 
 
 def countable(question: Question, pp: Ints) -> Ints:
-    """(N,) maximum sum of the counts of offloaded blocks on every rank: one less than the blocks of the
-    smallest rank, as all blocks are written without a count."""
+    """Maximum number of blocks that a layout may offload by explicit counts on every rank, for pp stages, (N,).
+    It is one less than the blocks of the smallest rank, as all blocks are written without a count."""
     return (question.model.num_layers - 1) // pp
 
 
@@ -54,13 +54,15 @@ def _expert_tensor_degrees(question: Question, mesh: Mesh) -> list[int]:
 
 
 def _orders(question: Question, mesh: Mesh) -> list[int]:
-    """Orders of the software stack, one for each distinct placement of ranks."""
+    """Rank orders that the search tries in a mesh, as indices into `ORDERS`; of orders that place ranks alike
+    only one."""
     seats = same_seats(mesh.cp, mesh.dp, mesh.pp)
     return sorted({seats[ORDERS.index(order)] for order in question.stack.axis_orders})
 
 
 def _context_ways(question: Question, mesh: Mesh) -> list[int]:
-    """Ways of the software stack; its default is unnamed."""
+    """Kinds of context parallelism that the search tries in a mesh, as indices into `CONTEXTS`; the stack's
+    default is unnamed."""
     if mesh.cp == 1:
         return [USUAL_CONTEXT]
     others = [way for way in question.stack.context_kinds if way != question.stack.context_parallel]
@@ -68,9 +70,10 @@ def _context_ways(question: Question, mesh: Mesh) -> list[int]:
 
 
 def _offloads(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
-    """Offload choices of a mesh: all blocks with one residency, or none, or a count of one residency, of
-    streamed blocks together with blocks whose states are on the host, and of both together with resident
-    ones; each with and without activations, and with and without a drive if hosts have one.
+    """Choices of offloaded blocks, as counts for each residency, that the search tries in a mesh. They are all
+    blocks with one residency, or none, or a count of one residency, of streamed blocks together with blocks
+    whose states are on the host, and of both together with resident ones; each with and without activations,
+    and with and without a drive if hosts have one.
 
     A count of one stands for every possible count (`countable`). Empty if the device's memory is the host's,
     and over several pools.
@@ -91,7 +94,9 @@ def _offloads(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
 
 
 def _overlaps(question: Question, mesh: Mesh) -> list[tuple[int, ...]]:
-    """Overlap choices of a mesh: the stack's default, and every subset of the axes that it can overlap."""
+    """Choices of overlapped communication that the search tries in a mesh, as flags for `OVERLAPS`; the stack's
+    default, and every subset of the axes that the stack can overlap. the stack's default, and every subset of
+    the axes that it can overlap."""
     ranks = {"tp": mesh.tp, "pp": mesh.pp, "dp": mesh.dp * mesh.cp}
     if max(ranks.values()) == 1:
         return [(UNSAID,) * len(OVERLAPS)]
@@ -155,6 +160,6 @@ computed once."""
 
 
 def columns_that_affect(matter: Matter) -> tuple[str, ...]:
-    """Columns of the axes on which a property depends."""
+    """Names of the layout columns on which a property (`states`, `pipeline` or `blocks`) of a layout depends."""
     touching = (name for name in AXES if matter in _AFFECTS.get(name, (matter,)))
     return tuple(column for name in touching for column in AXES[name].columns(name))

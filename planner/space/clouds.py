@@ -36,7 +36,7 @@ _PLAIN = ("etp", "shard", "order")
 
 
 def cloud(question: Question, limits: Restrictions, like: Layout | None = None) -> LayoutColumns:
-    """Legal layouts within the restrictions; cp and ep are 1 or, with a plan to compare with, its own."""
+    """Sample of legal layouts within the restrictions, for a plot; cp and ep are 1 or those of the plan `like`."""
     named_axes = limits.named_axes
     degrees = {axis: {1} if like is None else {1, getattr(like, axis)} for axis in ("cp", "ep")}
     only = {axis: frozenset(values) for axis, values in degrees.items() if axis not in named_axes}
@@ -50,14 +50,15 @@ def cloud(question: Question, limits: Restrictions, like: Layout | None = None) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalancedPrices:
-    """Step seconds and peak bytes, (N, P) each; seconds are infinite under policies that the training spec forbids."""
+    """Step seconds and peak bytes of layouts with evenly spread blocks, (N, P) each; seconds are infinite under
+    policies that the training spec forbids."""
 
     step_seconds: Array
     peak_bytes: Array
 
 
 def balanced_prices(question: Question, columns: LayoutColumns) -> BalancedPrices:
-    """Step time and peak memory of N legal layouts under each policy."""
+    """Step time and peak memory of N legal layouts with evenly spread blocks, under each recompute policy."""
     costs = replace(stage_costs(question, columns), kinds=())  # costs of mean blocks
     shapes = np.stack([columns.pp, columns.vpp, columns.schedule], axis=1)
     distinct, index = np.unique(shapes, axis=0, return_inverse=True)
@@ -92,7 +93,7 @@ def _step_seconds(group: RankCosts) -> Array:
 
 
 def _peak_bytes(group: RankCosts) -> Array:
-    """Bytes of the fullest rank in training or in the optimizer step, (N, P)."""
+    """Peak bytes of the fullest rank, in training or in the optimizer step, (N, P)."""
     x, blocks = group.costs, group.num_layers / group.pp
     fixed_NR = x.memory_limit[:, None] - group.free_bytes
     static_NR = fixed_NR + blocks * x.layer_static[:, None]

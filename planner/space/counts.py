@@ -27,8 +27,8 @@ _COLUMNS = tuple(f"offload_{part}" for part in RESIDENCIES)
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """Ranges of the numbers of offloaded blocks of N layouts: each count from `least` to `most`, their sum at
-    most `room`."""
+    """Ranges of the numbers of offloaded blocks of N layouts, one box for each layout. Each count goes from
+    `least` to `most`; the sum of the counts is at most `room`."""
 
     least: Ints
     """(N, R)"""
@@ -42,7 +42,7 @@ class Boxes:
 
     @classmethod
     def from_minimum(cls, question: Question, columns: LayoutColumns) -> Boxes:
-        """Boxes of all counts from the layouts' own counts upwards."""
+        """Boxes from the offload counts of the given layouts up to the largest counts possible."""
         minimum, room = np.stack(counted_columns(columns), axis=1), countable(question, columns.pp)
         counted = minimum % EVERY
         if not counted.any():
@@ -52,7 +52,7 @@ class Boxes:
 
     @classmethod
     def of(cls, columns: LayoutColumns) -> Boxes:
-        """Boxes of single layouts."""
+        """Boxes that hold exactly the offload counts of the given layouts."""
         counts = np.stack(counted_columns(columns), axis=1)
         return cls(counts, counts, (counts % EVERY).sum(axis=1))
 
@@ -65,19 +65,20 @@ class Boxes:
         return cls(minimum, maximum, np.concatenate([part.room for part in parts]))
 
     def rows(self, index: Ints) -> Boxes:
-        """Selected boxes."""
+        """Subset of the boxes at the given indices."""
         minimum = self.least.take(index, axis=0)
         maximum = minimum if self._all_single else self.most.take(index, axis=0)
         return Boxes(minimum, maximum, self.room[index])
 
     @property
     def _all_single(self) -> bool:
-        """Whether every box is a single combination by construction."""
+        """Whether every box holds a single combination of counts by construction."""
         return self.most is self.least
 
     @property
     def layouts(self) -> Ints:
-        """Number of combinations of counts in each box, (N,): with two columns a rectangle cut by a line."""
+        """Number of combinations of counts in each box, (N,). With two columns of counts a box is a rectangle
+        cut by a line."""
         if self._all_single:
             return np.ones(len(self), dtype=np.int64)
         sides = self.most - self.least + 1
@@ -93,18 +94,20 @@ class Boxes:
 
     @property
     def is_single(self) -> Bools:
-        """Whether a box holds one combination, (N,)."""
+        """Whether a box holds only one combination of counts, (N,)."""
         single: Bools = (self.least == self.most).all(axis=1)
         return single
 
     def corners(self) -> list[Ints]:
-        """Corners of the boxes, (N, R) each: every combination of `least` and `most`; single counts repeat corners."""
+        """Counts at the corners of the boxes, an array (N, R) for each combination of `least` and `most`.
+        Single counts repeat corners."""
         open_R: Bools = np.any(self.least < self.most, axis=0)
         ends = product(*((False, True) if is_open else (False,) for is_open in open_R.tolist()))
         return [np.where(np.array(at_most), self.most, self.least) for at_most in ends]
 
     def halves(self) -> tuple[Ints, Boxes]:
-        """Index of the parent box, and both halves of each box along its longest side; single boxes stay."""
+        """Split each box of counts along its longest side; return the index of the parent of each half, and the
+        halves. Single boxes stay."""
         boxes = np.arange(len(self))
         side = (self.most - self.least).argmax(axis=1)
         middle = (self.least[boxes, side] + self.most[boxes, side]) // 2
@@ -119,7 +122,7 @@ class Boxes:
         return np.tile(boxes, 2)[nonempty], replace(halves, most=most).rows(nonempty)
 
     def singles(self) -> tuple[Ints, Ints]:
-        """Index of the box, (K,), and counts, (K, R), of every combination in the boxes."""
+        """Every combination of counts in the boxes, (K, R), with the index of its box, (K,)."""
         box, combination = [], []
         for at, (lows, highs, room) in enumerate(
             zip(self.least.tolist(), self.most.tolist(), self.room.tolist(), strict=True)
@@ -132,15 +135,15 @@ class Boxes:
 
 
 def with_counts(columns: LayoutColumns, counts: Ints) -> LayoutColumns:
-    """Layouts with other counts, (N, R)."""
+    """Copies of the layouts with the given counts of offloaded blocks, (N, R)."""
     return replace(columns, **{name: counts[:, at] for at, name in enumerate(_COLUMNS)})
 
 
 def counted_columns(columns: LayoutColumns) -> list[Ints]:
-    """Counts of blocks, (N,), for each column that counts."""
+    """Counts of offloaded blocks for each residency, an array (N,) each."""
     return [getattr(columns, name) for name in _COLUMNS]
 
 
 def speaks_of_counts(axes: set[str]) -> bool:
-    """Whether any of the axes is a count of blocks."""
+    """Whether any of the named axes is a count of offloaded blocks."""
     return bool(axes & set(_COLUMNS))

@@ -32,7 +32,7 @@ from planner.space.restrictions import Restrictions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """One kind of legal layouts that a search leaves out."""
+    """One kind of legal layouts that a search does not try, with a sentence for the user."""
 
     name: str
     covered: str
@@ -46,7 +46,7 @@ class Limit:
     """Whether the limit leaves out any layout of a question within some restrictions."""
 
     def rule(self, restrictions: Restrictions) -> Rule:
-        """The limit as a rule within some restrictions."""
+        """Rule that layouts break if they lie beyond the search limit, within some restrictions."""
         return Rule(self.name, lambda q, x: self.beyond(q, restrictions, x), self.what)
 
 
@@ -56,7 +56,8 @@ their messages take over twice as long, which no published run accepted."""
 
 
 def tensor_degrees(cluster: ClusterSpec) -> list[int]:
-    """Tensor-parallel degrees that a search tries: divisors of a node or, over fast enough links, of all GPUs."""
+    """Tensor-parallel degrees that a search tries on a cluster. They are divisors of the GPUs of a node or,
+    over fast enough links, of all GPUs."""
     inside, across = (
         [at.bandwidth for at in levels_of(cluster) if at.network == far] for far in (False, True)
     )
@@ -65,7 +66,8 @@ def tensor_degrees(cluster: ClusterSpec) -> list[int]:
 
 
 def tried_tensor_degrees(question: Question, restrictions: Restrictions) -> list[int]:
-    """Tried and requested tensor-parallel degrees that the restrictions permit and that divide the GPUs."""
+    """Tensor-parallel degrees that a search tries or the user names, as far as the restrictions permit them and
+    they divide the GPUs."""
     gpus, requested = question.cluster.num_gpus, restrictions.only.get("tp", frozenset())
     degrees = [tp for tp in sorted({*tensor_degrees(question.cluster), *requested}) if gpus % tp == 0]
     permitted = restrictions.permits("tp", np.array(degrees, dtype=np.int64))
@@ -100,8 +102,8 @@ def _redundant(question: Question, limits: Restrictions, x: LayoutColumns) -> Bo
 
 
 def needless_rows(question: Question, limits: Restrictions, columns: LayoutColumns) -> Bools:
-    """(N,) whether layouts keep data on the drive that the memory of their hosts would hold, if no
-    restriction names drives.
+    """For each layout, whether it keeps data on the drive that host memory would hold, though no restriction
+    names drives, (N,).
 
     They need as much device memory as without the drive, and no less time, so none is the only best one.
     """
@@ -178,17 +180,17 @@ SEARCH_LIMITS: tuple[Limit, ...] = (
 
 
 def limits_in_words(question: Question, limits: Restrictions) -> str:
-    """Phrases for the covered layouts, for the limits that leave anything out."""
+    """Phrases for the layouts that the search covers, of those limits that leave out any layout of the question."""
     return "; ".join(
         limit.covered for limit in SEARCH_LIMITS if limit.covered and limit.matters(question, limits)
     )
 
 
 def beyond_limits(limits: Restrictions) -> tuple[Rule, ...]:
-    """The limits as rules within some restrictions."""
+    """Limits of the search as rules, one for each limit, within some restrictions."""
     return tuple(limit.rule(limits) for limit in SEARCH_LIMITS)
 
 
 def left_out(question: Question, limits: Restrictions, layout: Layout) -> tuple[str, ...]:
-    """Sentences on the limits by which a search within some restrictions leaves out a legal layout."""
+    """Sentences on the search limits by which a search does not try a legal layout; empty if the layout is tried."""
     return tuple(words.what for words in objections(beyond_limits(limits), question, layout))

@@ -47,7 +47,8 @@ MAX_EXAMPLES = 3
 
 
 def obstacles(question: Question, limits: Restrictions) -> list[Words]:
-    """Rules that keep every layout within the restrictions from being legal and covered; empty if some layout is.
+    """Sentences on the rules that keep every layout within the restrictions from being legal and covered by the
+    search; empty if some layout is.
 
     The rules that all layouts break; if there is none, the rules broken by the layouts that break fewest.
     """
@@ -78,7 +79,8 @@ def obstacles(question: Question, limits: Restrictions) -> list[Words]:
 
 
 def _exclude_one_another(limits: Restrictions) -> list[Words]:
-    """Sentence on fixed chunks and schedules that exclude one another."""
+    """Sentence on chunks per rank and schedules that the user fixed or forbade and that exclude one another;
+    empty if there are not two."""
     every = (*limits.fix_words, *limits.forbid_words)
     words = [f"`{word}`" for word in every if word.startswith(("vpp", "schedule"))]
     if len(words) < 2:
@@ -88,7 +90,7 @@ def _exclude_one_another(limits: Restrictions) -> list[Words]:
 
 
 def _degrees(question: Question, limits: Restrictions) -> Words | None:
-    """Sentence on fixed degrees that do not divide the GPUs; None if they do."""
+    """Sentence on parallel degrees fixed by the user that do not divide the number of GPUs; None if they do."""
     fixed = {axis: min(limits.only[axis]) for axis in _MESH if len(limits.only.get(axis, ())) == 1}
     gpus, divisor = question.cluster.num_gpus, math.prod(fixed.values())
     if gpus % divisor == 0:
@@ -105,7 +107,8 @@ def _degrees(question: Question, limits: Restrictions) -> Words | None:
 
 
 def _rules(question: Question, limits: Restrictions) -> tuple[Rule, ...]:
-    """Rules of layouts, of the trainer, of pools, of the search's limits, and of schedules."""
+    """All rules to check when no layout is legal, including those of layouts, of the trainer, of pools, of the
+    search's limits, and of schedules."""
     policies = limits.recompute(question)
     recomputes = np.array([not {*policies}.isdisjoint(allowed_recompute(schedule)) for schedule in SCHEDULES])
     return (
@@ -123,11 +126,12 @@ def _rules(question: Question, limits: Restrictions) -> tuple[Rule, ...]:
 
 
 def _rows_within(question: Question, limits: Restrictions) -> LayoutColumns:
-    """Layouts within the restrictions, legal or not, (N,); axes without restriction have simple values."""
+    """Layouts within the restrictions, legal or not, (N,). Axes without restriction have simple values."""
     stack, gpus, restricted = question.stack, question.cluster.num_gpus, limits.named_axes
 
     def values(axis: str, defaults: Iterable[int]) -> list[int]:
-        """Permitted defaults and requested values of an axis; if there are none, the least permitted value."""
+        """Default and requested values of an axis that the restrictions permit; if there are none, the least
+        permitted value."""
         bounds = {limit[axis] for limit in (limits.at_least, limits.at_most) if axis in limit}
         minimum = max(1, limits.at_least.get(axis, 1))
         spare = np.arange(minimum, minimum + len(limits.never.get(axis, ())) + 1)
@@ -180,7 +184,8 @@ def _rows_within(question: Question, limits: Restrictions) -> LayoutColumns:
 def _meshes(
     question: Question, values: Callable[[str, Iterable[int]], list[int]]
 ) -> list[tuple[int, int, int]]:
-    """Degrees tp, cp and pp whose product divides the GPUs; if none does, requested degrees and otherwise 1."""
+    """Combinations of the degrees tp, cp and pp whose product divides the number of GPUs. If none does,
+    requested degrees and otherwise 1."""
     gpus = question.cluster.num_gpus
     tp = values("tp", tensor_degrees(question.cluster))
     meshes = product(tp, values("cp", divisors(gpus)), values("pp", divisors(gpus)))
@@ -195,8 +200,8 @@ COMPARED = 4
 def explain_infeasible(
     question: Question, columns: LayoutColumns, costs: StageCosts, policies: Sequence[Recompute]
 ) -> DoesNotFitError:
-    """The error to raise when no placement of any layout fits: names the closest, and what its fullest rank
-    holds, as in `explain`, with the limit that communicators leave."""
+    """Error to raise when no placement of any layout fits in memory. It names the closest layout, and what its
+    fullest rank holds, as in `explain`, with the limit that communicators leave."""
     closest = _closest(question, columns, costs, policies)
     limit = float(costs.memory_limit.max())
     states = _model_states(columns, costs, question.model.num_layers)
@@ -226,7 +231,8 @@ def explain_infeasible(
 def _closest(
     question: Question, columns: LayoutColumns, costs: StageCosts, policies: Sequence[Recompute]
 ) -> Estimate:
-    """Estimate of the layout whose fullest rank overflows least, evenly placed under the leanest policy."""
+    """Estimate of the layout whose fullest rank exceeds memory least, with blocks spread evenly under the
+    policy that keeps least."""
     num_layers = question.model.num_layers
     allowed = [policy_mask({*policies}.intersection(allowed_recompute(schedule))) for schedule in SCHEDULES]
     rough_NP = np.where(np.array(allowed)[columns.schedule], _rough_peak(columns, costs, num_layers), np.inf)
@@ -243,7 +249,8 @@ def _closest(
 
 
 def _rough_peak(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> Array:
-    """Bytes of a rank with an even share of blocks and one live microbatch per rank, without the ends, (N, P)."""
+    """Approximate peak bytes of a rank with an even share of blocks and one live microbatch per rank, without
+    embedding and head, (N, P)."""
     blocks: Ints = -(-num_layers // columns.pp)
     static = costs.static + blocks * costs.layer_static
     activations = (blocks * columns.pp)[:, None] * costs.layer_activation
@@ -251,7 +258,7 @@ def _rough_peak(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> A
 
 
 def _model_states(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> float:
-    """Minimum bytes of weights, gradients and optimizer states over all GPUs together, of any layout."""
+    """Bytes of weights, gradients and optimizer states over all GPUs together, of the layout that needs least."""
     ends = costs.embedding_static + costs.head_static
     one_pipeline = columns.pp * costs.static + num_layers * costs.layer_static + ends
     total: Array = columns.tp * columns.replicas * one_pipeline
@@ -259,7 +266,7 @@ def _model_states(columns: LayoutColumns, costs: StageCosts, num_layers: int) ->
 
 
 def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
-    """Error that says whether stack, question or restrictions leave no legal layout."""
+    """Error that says whether the software stack, the question or the restrictions leave no legal layout."""
     if refused := question_objections(question):
         problems = [Problem("", words.what) for words in refused[1:]]
         return InfeasibleError(refused[0].what, problems=problems, hint=refused[0].hint)
@@ -282,7 +289,7 @@ def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
 
 
 def least_share(group: RankCosts) -> Array:
-    """Minimum memory of a pipeline, as a share of its ranks' memory, (N,)."""
+    """Minimum memory that all ranks of a pipeline need together, as a share of the memory that they have, (N,)."""
     x, by_rank = group.costs, group.by_rank
     kept_NRP = by_rank(x.layer_activation)[..., group.allowed]
     blocks_N = group.num_layers * (by_rank(x.layer_static).min(axis=1) + kept_NRP.min(axis=(1, 2)))
@@ -292,8 +299,8 @@ def least_share(group: RankCosts) -> Array:
 
 
 def evenly_full(leaf: Leaf) -> tuple[tuple[int, ...], float]:
-    """Blocks of each rank, all under the strongest recompute, each added where most room is left; and the fullest
-    share."""
+    """Number of blocks on each rank, when each is added where most memory is left, and the fullest rank's share
+    of memory used. All blocks are under the strongest recompute policy."""
     policy = int(np.flatnonzero(leaf.allowed)[-1])
     blocks_RP = leaf.no_blocks
     blocks_RP[:, policy] = 1
@@ -313,7 +320,7 @@ _FP8_ROWS = 16
 
 
 def notes_of(question: Question, restrictions: Restrictions | None = None) -> tuple[str, ...]:
-    """Notes on the question, a sentence each, without a full stop."""
+    """Sentences, without a full stop, on parts of the question that have no effect or divide badly."""
     limits = restrictions or Restrictions()
     return (
         *_learned_positions(question),
@@ -326,7 +333,8 @@ def notes_of(question: Question, restrictions: Restrictions | None = None) -> tu
 
 
 def _learned_positions(question: Question) -> Iterator[str]:
-    """Note on sequences beyond learned positions, which the project's executor refuses."""
+    """Yield a note if sequences are longer than the model's learned positions, which the project's executor
+    refuses."""
     model, length = question.model, question.training.sequence_length
     beyond = model.positions == "learned" and length > model.longest_sequence
     if beyond and question.stack.name not in OWN_STACKS:
@@ -338,7 +346,8 @@ def _learned_positions(question: Question) -> Iterator[str]:
 
 
 def _sequence(question: Question) -> Iterator[str]:
-    """Note on the sequence length: tensor ranks share it under `sp`, context ranks always; fp8 sums whole sixteens."""
+    """Yield a note if the sequence length cannot be shared by common degrees, or is no multiple of 16 with fp8.
+    Tensor ranks share a sequence under `sp`, context ranks always; fp8 sums whole sixteens."""
     model, length = question.model, question.training.sequence_length
     heads = math.gcd(model.num_heads, model.num_kv_heads)
     degrees = [degree for degree in divisors(question.cluster.gpus_per_node)[1:] if heads % degree == 0]
@@ -361,21 +370,22 @@ def _windows(question: Question) -> Iterator[str]:
 
 
 def _risk(question: Question) -> Iterator[str]:
-    """Note on risk without scenarios."""
+    """Yield a note if the question has a risk preference, and the hardware profile no scenarios to apply it to."""
     if question.risk != "none" and not scenarios_of(question):
         owner = "several pools have" if question.has_pools else f"profile {question.hardware.name} has"
         yield f"{owner} no scenarios, so `--risk {question.risk}` minimises the step on paper"
 
 
 def _unopened(question: Question, limits: Restrictions) -> Iterator[str]:
-    """Notes on axes that `--allow` names without anything to try, each with its reason."""
+    """Yield a note for each axis of `--allow` that has no value to try in this question, with the reason."""
     for name, reason in CLOSED.items():
         if name in limits.allowed and (words := reason(question, limits.trainer)):
             yield f"--allow {name} opens nothing: {words}"
 
 
 def _memory(question: Question, limit: float | None) -> Iterator[str]:
-    """Note on a memory limit above what a plan may fill: a single GPU, without communicators, has most."""
+    """Yield a note if `--max-memory` is above the memory that a plan may use anyway. A single GPU, without
+    communicators, has most."""
     if limit is None:
         return
     single_gpu = LayoutColumns.of([Layout()])

@@ -35,7 +35,7 @@ _FULL_COUNT_POLICIES: tuple[Recompute, ...] = ("none", "full")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restrictions:
-    """Restrictions on layouts, in the integers of `LayoutColumns`."""
+    """Restrictions of the user on the layouts of a search, with values as the integers of `LayoutColumns`."""
 
     only: dict[str, frozenset[int]] = field(default_factory=dict)
     """Axis → allowed values."""
@@ -61,8 +61,9 @@ class Restrictions:
     """Trainer whose rules a layout must obey (a name in `planner.formats.trainers.TRAINERS`)."""
 
     def allows(self, columns: LayoutColumns) -> Bools:
-        """Layouts that satisfy the restrictions, (N,), apart from the trainer (`allowed_rows`); the way of context
-        parallelism must be given. An order is allowed under any name that seats the ranks of the layout alike."""
+        """For each layout, whether it satisfies the restrictions, (N,), apart from the trainer's
+        (`allowed_rows`). The kind of context parallelism must be given. An order is allowed under any name that
+        seats the ranks of the layout alike."""
         allowed = np.ones(len(columns), dtype=np.bool_)
         for axis in self._axes():
             allowed &= self._allows(axis, columns)
@@ -71,13 +72,15 @@ class Restrictions:
         return allowed
 
     def apply_confidence(self, question: Question) -> Question:
-        """The question with the stricter confidence of both."""
+        """Copy of the question with the higher of two minimum probabilities of fitting, the question's and the
+        restrictions'."""
         if self.confidence is None or self.confidence <= question.confidence:
             return question
         return replace(question, confidence=self.confidence)
 
     def with_confidence(self, question: Question, confidence: float) -> Restrictions:
-        """These restrictions at a confidence above the question's; `max_memory` shrinks as the safety margin widens."""
+        """Copy of the restrictions with a probability of fitting above the question's; `max_memory` shrinks as
+        the safety margin widens."""
         if confidence <= question.confidence:
             return self
         shares = [confident_share(one, question.memory_error) for one in (confidence, question.confidence)]
@@ -85,7 +88,8 @@ class Restrictions:
         return replace(self, confidence=confidence, max_memory=limit)
 
     def fix_layout(self, question: Question, layout: Layout) -> Restrictions:
-        """Restrictions to one layout, any placement and recompute, with this memory limit and confidence."""
+        """Restrictions that only one layout satisfies, with any placement and recompute policy; memory limit,
+        confidence and trainer stay."""
         columns = with_context_ways(question, LayoutColumns.of([layout]))
         only = {axis: frozenset({int(getattr(columns, axis)[0])}) for axis in AXES}
         fields = {
@@ -95,11 +99,11 @@ class Restrictions:
         return Restrictions(only=only, **fields)
 
     def opens(self, name: str) -> bool:
-        """Whether an axis that is closed unless asked for may be searched."""
+        """Whether the search may use an axis, such as `offload`, that is closed unless the user asks for it."""
         return name in self.allowed or bool({*self.only, *self.at_least} & {*LAYOUT_AXES[name].columns(name)})
 
     def without(self, axes: Collection[str]) -> Restrictions:
-        """Restrictions without those on `axes`."""
+        """Copy of the restrictions without those on the named axes."""
         fields: dict[str, Any] = {
             name: {axis: value for axis, value in getattr(self, name).items() if axis not in axes}
             for name in ("only", "never", "at_least", "at_most")
@@ -107,7 +111,7 @@ class Restrictions:
         return replace(self, **fields, unused=self.unused.difference(axes))
 
     def permits(self, axis: str, values: Ints) -> Bools:
-        """Values of an axis that its own restrictions allow, (N,)."""
+        """For each value of an axis, whether the restrictions on that axis allow it, (N,)."""
         permitted = ~np.isin(values, [*self.never.get(axis, ())])
         if axis in self.only:
             permitted &= np.isin(values, [*self.only[axis]])
@@ -119,7 +123,7 @@ class Restrictions:
 
     @property
     def named_axes(self) -> set[str]:
-        """Axes with a restriction."""
+        """Names of the axes that have a restriction."""
         return {*self._axes(), *self.unused}
 
     def _axes(self) -> set[str]:
@@ -137,8 +141,8 @@ class Restrictions:
         return permitted | (columns.cp == 1) if axis == "context" else permitted
 
     def recompute(self, question: Question) -> tuple[Recompute, ...]:
-        """Policies that a stage may use, in the order of `RECOMPUTE_POLICIES`; next to `none`, selective only if it
-        drops something. Raises InputError: none is left."""
+        """Recompute policies that a stage may use, in the order of `RECOMPUTE_POLICIES`. Next to `none`,
+        selective only if it drops something. Raises InputError: none is left."""
         policies = {*question.training.recompute} - self.forbidden_recompute
         if "none" in policies and not drops_something(question.model, question.stack):
             policies.discard("selective")
@@ -149,13 +153,15 @@ class Restrictions:
         return tuple(policy for policy in RECOMPUTE_POLICIES if policy in policies)
 
     def recomputes_by_count(self, question: Question) -> bool:
-        """Whether the trainer is set by one number: how many first blocks of each stage it recomputes in full."""
+        """Whether the trainer has a single number for recomputation, the number of first blocks of each stage
+        recomputed in full. how many first blocks of each stage it recomputes in full."""
         counts = self.trainer is not None and trainer_named(self.trainer).counts_full
         return counts and self.recompute(question) == _FULL_COUNT_POLICIES
 
     def by_recompute(self, question: Question) -> tuple[Restrictions, ...]:
-        """Restrictions to one recompute policy each, where the trainer has one setting for all stages, or to how many
-        blocks of a stage are recomputed in full, where that is its setting; else none.
+        """Separate restrictions for each recompute setting of a trainer that has one setting for all stages;
+        empty if there is nothing to split. A setting is one policy or, where the trainer counts, the number of
+        blocks of a stage recomputed in full.
 
         Raises:
             InputError: no policy is left.
@@ -181,28 +187,28 @@ class Restrictions:
 
     @property
     def fix_words(self) -> tuple[str, ...]:
-        """Values and bounds as `--fix` reads them, in the order of `AXES`."""
+        """Words for the allowed values and bounds, as `--fix` reads them, in the order of `AXES`."""
         bounds = [f"{axis}>={self.at_least[axis]}" for axis in AXES if axis in self.at_least]
         bounds += [f"{axis}<={self.at_most[axis]}" for axis in AXES if axis in self.at_most]
         return (*_words(self.only), *bounds)
 
     @property
     def forbid_words(self) -> tuple[str, ...]:
-        """Forbidden values as `--forbid` reads them."""
+        """Words for the forbidden values, as `--forbid` reads them."""
         unwanted = ",".join(policy for policy in RECOMPUTE_POLICIES if policy in self.forbidden_recompute)
         left_out = [axis for axis in AXES if axis in self.unused]
         return (*_words(self.never), *left_out, *([f"recompute={unwanted}"] if unwanted else []))
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Restrictions as flags of the command line, without `--max-memory`."""
+        """Command-line flags that give these restrictions, without `--max-memory`."""
         words = {"--fix": self.fix_words, "--forbid": self.forbid_words, "--allow": sorted(self.allowed)}
         flags = [f"{flag} {word}" for flag, some in words.items() for word in some]
         return (*flags, *([f"--for {self.trainer}"] if self.trainer else []))
 
 
 def allowed_rows(question: Question, restrictions: Restrictions, columns: LayoutColumns) -> Bools:
-    """Layouts that satisfy the restrictions and the trainer's rules, (N,)."""
+    """For each layout, whether it satisfies the restrictions and the trainer's rules, (N,)."""
     allowed = restrictions.allows(with_context_ways(question, columns))
     if restrictions.trainer is not None:
         rows = np.flatnonzero(allowed)
@@ -217,18 +223,18 @@ def satisfies(question: Question, restrictions: Restrictions, layout: Layout) ->
 
 
 def with_context_ways(question: Question, columns: LayoutColumns) -> LayoutColumns:
-    """Layouts with an explicit way of context parallelism, even if it is the stack's default."""
+    """Copies of the layouts that name their kind of context parallelism, even if it is the stack's default."""
     return replace(columns, context=context_ways(question, columns))
 
 
 def _unused(axis: str, columns: LayoutColumns) -> Ints | int:
-    """Default of an axis."""
+    """Default value of an axis for each layout, such as etp = tp, (N,), or a single number."""
     followed = {"etp": columns.tp, "shard": columns.replicas}
     return followed[axis] if axis in followed else COLUMNS[axis].simplest
 
 
 def names_of(axis: str) -> tuple[str, ...]:
-    """Names of an axis's values, by number; empty for numeric axes."""
+    """Names of the values of an axis, in the order of their numbers; empty for numeric axes."""
     if axis == "recompute":
         return RECOMPUTE_POLICIES
     word = COLUMNS[axis]
@@ -236,7 +242,7 @@ def names_of(axis: str) -> tuple[str, ...]:
 
 
 def _words(values: Mapping[str, frozenset[int]]) -> tuple[str, ...]:
-    """`tp=2,4`, `schedule=1f1b`: a word for each axis."""
+    """Words such as `tp=2,4` and `schedule=1f1b`, one for each axis that has values."""
     words = []
     for axis in AXES:
         if accepted := values.get(axis):
@@ -261,7 +267,7 @@ _BOUNDS = {"<": ("at_most", -1), "<=": ("at_most", 0), ">": ("at_least", 1), ">=
 
 
 class _Word(NamedTuple):
-    """One word of `--fix` or `--forbid`."""
+    """One word of `--fix` or `--forbid`, such as `tp=2,4`, after parsing."""
 
     flag: str
     text: str
@@ -344,7 +350,7 @@ def parse_restrictions(
 def _unusable(
     words: Sequence[_Word], shut: Sequence[str], allow: Sequence[str], trainer: str | None
 ) -> Iterator[Problem]:
-    """Problems of axes that are opened and closed, of words that say too little, and of unknown names."""
+    """Yield problems of axes that are both opened and closed, of words that lack a value, and of unknown names."""
     for name in shut:
         columns = LAYOUT_AXES[name].columns(name)
         opening = [f"`--allow {name}`"] * (name in allow)
@@ -372,14 +378,14 @@ def _unusable(
 
 
 def _either(words: Sequence[_Word]) -> str:
-    """Hint to allow several fixed values of an axis; empty if there are not several."""
+    """Hint that `--fix AXIS=A,B` allows several fixed values of an axis; empty if there are not several."""
     axis, lists = words[0].axis, [word.text.removeprefix(word.axis).removeprefix("=") for word in words]
     fixes_values = all(word.flag == "--fix" for word in words) and all(text[:1].isalnum() for text in lists)
     return f"`--fix {axis}={','.join(lists)}` allows either" if fixes_values and len(lists) > 1 else ""
 
 
 def _leaves_something(limits: Restrictions, axis: str) -> bool:
-    """Whether some value of an axis is permitted, apart from other axes."""
+    """Whether the restrictions permit some value of an axis, whatever the other axes."""
     if axis == "recompute":
         return len(limits.forbidden_recompute) < len(RECOMPUTE_POLICIES)
     word, values = COLUMNS[axis], COLUMNS[axis].every
@@ -396,7 +402,8 @@ def _is_switch(axis: str) -> bool:
 
 
 def _read(flag: str, texts: Sequence[str], problems: list[Problem]) -> Iterator[_Word]:
-    """Words of one flag: `cp`, `schedule=1f1b,gpipe`, `tp=2,4`, `tp8`, `pp>=2`, `sp=0`."""
+    """Parse the words of one flag, `--fix` or `--forbid`, and append a problem for each word that cannot be
+    read. Words are `cp`, `schedule=1f1b,gpipe`, `tp=2,4`, `tp8`, `pp>=2`, `sp=0`."""
     axes = (*AXES, "recompute")
     for text in texts:
         match = _WORD.match(text)
@@ -425,7 +432,7 @@ def _read(flag: str, texts: Sequence[str], problems: list[Problem]) -> Iterator[
 
 
 def _complaint(axis: str, text: str, is_bound: bool) -> str:
-    """Complaint about a value that no layout can have; empty if there is none."""
+    """Complaint about a value of an axis that no layout can have; empty if some layout can have the value."""
     if names := names_of(axis):
         return (
             "" if text in names else f"`{text}` is not one of {', '.join(names)}{did_you_mean(text, names)}"

@@ -49,7 +49,7 @@ _WORD = re.compile(r"(\d{1,12})(?:\.\.(\d{1,12})(?::(\d{1,12})|x(\d{1,4}))?)?$",
 def parse_sizes(
     text: str, question: Question | RecommenderQuestion, *, skip_impossible: bool = False
 ) -> tuple[int, ...]:
-    """Numbers of GPUs in rising order, from words between commas.
+    """Parse the numbers of GPUs of `--gpus`, words between commas, into rising order.
 
     `64` is itself, `64..1024` doubles from the first to the last, `64..1024:64` takes every 64th, and `64..1024x20`
     takes 20 in even ratios, each moved to the whole number of nodes near it with most layouts of equal stages. With
@@ -81,7 +81,8 @@ def parse_sizes(
 
 
 def _out_of_range(word: str, first: int, last: int, step: int, points: int) -> str:
-    """Complaint about the numbers of one word, -1 for one that it leaves out; empty if there is none."""
+    """Complaint about the numbers of one word of `--gpus`, where -1 stands for a missing number; empty if there
+    is none."""
     if first == 0:
         return "is not a number of GPUs"
     if word.startswith("0"):
@@ -99,7 +100,8 @@ def _out_of_range(word: str, first: int, last: int, step: int, points: int) -> s
 def _in_even_ratios(
     question: Question | RecommenderQuestion, first: int, last: int, points: int
 ) -> list[int]:
-    """Sizes near `first · (last / first)^(i / (points − 1))`: near each the one with most layouts of equal stages."""
+    """Numbers of GPUs near `first · (last / first)^(i / (points − 1))`. Near each, the number with most layouts
+    of equal stages is taken."""
     unit = question.cluster.gpus_per_node if first >= question.cluster.gpus_per_node else 1
     targets = np.geomspace(first, last, max(points, 2))[: max(points, 1)]
     spread = (last / first) ** (0.5 / max(points - 1, 1))
@@ -116,7 +118,8 @@ def _in_even_ratios(
 
 
 def plain_layouts(question: Question | RecommenderQuestion, gpus: int) -> tuple[int, int]:
-    """Numbers of legal plain pipelines (no ZeRO; `mbs1`, or one microbatch) on `gpus` GPUs: with equal stages, and all.
+    """Counts of the legal plain pipelines on `gpus` GPUs, those with equal stages and all. A plain pipeline has
+    no ZeRO, and `mbs1` or one microbatch.
 
     For a recommender 1 if the GPUs divide its batch, else 0.
     """
@@ -140,14 +143,14 @@ def plain_layouts(question: Question | RecommenderQuestion, gpus: int) -> tuple[
 
 
 def possible(count: int, cluster: ClusterSpec) -> bool:
-    """Whether a number of GPUs is part of a node, or whole connected nodes."""
+    """Whether a number of GPUs is part of a node, or full nodes that links connect."""
     per_node, connected = cluster.gpus_per_node, cluster.links.inter_node is not None
     whole_nodes = connected and count % per_node == 0 and not cluster.building_problem(count // per_node)
     return count <= per_node or whole_nodes
 
 
 def require_possible(cluster: ClusterSpec, counts: Sequence[int]) -> None:
-    """Require that the cluster can have each of these numbers of GPUs.
+    """Raise InputError unless the cluster can have each of the given numbers of GPUs.
 
     Raises:
         InputError: names the numbers that it cannot have.
@@ -169,7 +172,7 @@ def require_possible(cluster: ClusterSpec, counts: Sequence[int]) -> None:
 
 
 def on_whole_nodes(question: Q) -> Q:
-    """The question on one whole node, if it has only part of a node of a catalogue cluster."""
+    """Copy of the question on one full node, if the question has only part of a node of a catalogue cluster."""
     cluster = question.cluster
     if cluster.nodes > 1 or cluster.name == LOCAL or cluster.name not in catalog.names("clusters"):
         return question
@@ -180,7 +183,7 @@ def on_whole_nodes(question: Q) -> Q:
 
 
 def resized(question: Q, gpus: int, global_batch: int | None = None) -> Q:
-    """The question on another number of GPUs, and with another batch if given."""
+    """Copy of the question with another number of GPUs, and another global batch if given."""
     cluster = question.cluster
     per_node = min(gpus, cluster.gpus_per_node)
     batch = {} if global_batch is None else {"global_batch": global_batch}
@@ -217,7 +220,7 @@ sizes by width follow, narrowest first."""
 
 @dataclass(frozen=True)
 class Family:
-    """A model at every size; sizes are counted from 1."""
+    """A transformer at every size, deeper, wider or for longer sequences; sizes are counted from 1."""
 
     name: str
     base: TransformerSpec
@@ -226,7 +229,7 @@ class Family:
 
     @property
     def largest_size(self) -> int:
-        """Largest size of the family."""
+        """Largest size of the family, in blocks, heads or steps of `SEQUENCE_STEP` tokens."""
         if self.by == "sequence":
             learned = self.base.positions == "learned"
             return (self.base.max_positions if learned else MAX_SEQUENCE) // SEQUENCE_STEP
@@ -234,7 +237,7 @@ class Family:
 
     @property
     def base_size(self) -> int:
-        """Size of the base model."""
+        """Size of the family's base model, in blocks, heads or steps of `SEQUENCE_STEP` tokens."""
         if self.by == "sequence":
             return max(1, min(self.largest_size, self.base.max_positions // SEQUENCE_STEP))
         return self.base.num_layers if self.by == "depth" else self.base.hidden_size // self.base.head_dim
@@ -244,15 +247,15 @@ class Family:
         return size * SEQUENCE_STEP if self.by == "sequence" else None
 
     def question_of_size(self, question: Question, size: int) -> Question:
-        """The question at one size of the family."""
+        """Copy of the question with the model or the sequence length of one size of the family."""
         if (length := self.sequence(size)) is None:
             return replace(question, model=self.model(size))
         return replace(question, training=question.training.model_copy(update={"sequence_length": length}))
 
     @cached_property
     def _measures(self) -> tuple[Ints, Ints, Ints]:
-        """Quantities of every size that degrees must divide, (N,) each: tokens of a sequence or heads, MLP width, and
-        blocks; zeros where a quantity does not grow."""
+        """For every size, the tokens of a sequence or heads, the MLP width, and the blocks, (N,) each; zeros
+        where a quantity does not grow. Parallel degrees must divide these quantities."""
         size = np.arange(1, self.largest_size + 1)
         if self.by == "sequence":
             return size * SEQUENCE_STEP, 0 * size, 0 * size
@@ -262,8 +265,8 @@ class Family:
         return size, np.array([*map(self._inner, widths)]), np.array([*map(self._layers, widths)])
 
     def divisible_sizes(self, question: Question) -> Iterator[Bools]:
-        """Sizes that a set of degrees divides, (N,), for every set that the GPUs allow: a layout that is legal at one
-        of these sizes is legal at every smaller one, with no more memory."""
+        """For every set of degrees that the GPUs allow, yield whether each size is divisible by the degrees,
+        (N,). A layout that is legal at one of these sizes is legal at every smaller one, with no more memory."""
         tokens_N, inner_N, layers_N = self._measures
         gpus, side = question.cluster.num_gpus, _FP8_SIDE if question.training.precision == "fp8" else 1
         tokens = _PIECES * side * gpus if self.by == "sequence" else gpus
@@ -275,12 +278,12 @@ class Family:
 
     @cached_property
     def _shapes(self) -> tuple[list[int], list[int]]:
-        """Published widths and depths."""
+        """Widths and depths (numbers of blocks) of the published models that define the family."""
         models = [catalog.load_model(name) for name in self.published]
         return [model.hidden_size for model in models], [model.num_layers for model in models]
 
     def model(self, size: int) -> TransformerSpec:
-        """The model of a size."""
+        """Transformer of one size of the family."""
         if self.by == "sequence":
             return self.base
         base, layers, hidden = self.base, size, self.base.hidden_size
@@ -296,7 +299,7 @@ class Family:
         return TransformerSpec.model_validate(base.model_dump(mode="json") | grown)
 
     def parameters(self, size: int) -> int:
-        """Parameters of the model of a size."""
+        """Number of parameters of the transformer of one size."""
         return total_parameters(self.model(size))
 
     def _inner(self, hidden: int) -> int:
@@ -313,7 +316,7 @@ class Family:
 
 
 def family_named(name: str, by: By) -> Family | None:
-    """Family of the registry; None if unknown."""
+    """Family of models with a name of `LADDERS`, growing by `by`; None if the name is unknown."""
     if name not in LADDERS:
         return None
     base, published = LADDERS[name]
