@@ -55,14 +55,14 @@ used."""
 
 
 def where_least(limits: Restrictions) -> Restrictions:
-    """Restrictions to the layouts that need least memory."""
+    """Restrictions that keep only the layouts that may need least memory."""
     unused = limits.unused | ({"order", "shard"} - limits.only.keys() - limits.never.keys())
     return replace(limits, extreme_mbs=True, unused=frozenset(unused))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestSize:
-    """Largest size that fits with one choice of data in host memory."""
+    """Largest size of a model family that fits with one choice of the data that may be in host memory."""
 
     offloads: tuple[str, ...]
     """Residencies allowed in addition to device memory; empty: none."""
@@ -79,8 +79,8 @@ class LargestSize:
 
 
 def choices_of(question: Question) -> tuple[tuple[str, ...], ...]:
-    """Choices of data in host memory: none, each residency of the stack alone, then all together, also with
-    states on the drive."""
+    """Choices of the data that a search may offload to host memory, as tuples of residencies. They are none,
+    each residency of the stack alone, then all together, also with states on the drive."""
     cluster = question.cluster
     usable = cluster.gpu.kind != "cpu" and cluster.host_memory is not None
     parts = [part for part in Offload._fields if cluster.drive is not None or part != "drive"]
@@ -91,7 +91,8 @@ def choices_of(question: Question) -> tuple[tuple[str, ...], ...]:
 def largest_sizes(
     question: Question, family: Family, restrictions: Restrictions, budget: Budget
 ) -> Iterator[LargestSize]:
-    """Largest size for every choice; the question's own size does not matter.
+    """Yield the largest size of a model family that fits, for each choice of offloaded data; the question's own
+    size does not matter.
 
     A size that fits without offload also fits if offload is allowed.
     """
@@ -108,7 +109,7 @@ def largest_sizes(
 
 @dataclass(slots=True)
 class _Sizes:
-    """Sizes of a family under one choice of residencies."""
+    """Search for the largest size of a model family that fits, under one choice of offloaded data."""
 
     question: Question
     family: Family
@@ -121,7 +122,7 @@ class _Sizes:
     """Whether every tried size is known to fit or not to fit."""
 
     def largest(self, sure: int, *, guess: int) -> LargestSize:
-        """Largest size, given that `sure` fits; a good guess saves searches.
+        """Find the largest size that fits, given that `sure` fits; a good guess saves searches.
 
         A size above the last that fits may fit too, if other degrees divide it; none does if the first of
         every kind above does not fit.
@@ -157,7 +158,7 @@ class _Sizes:
         )
 
     def _last(self, sizes: Ints, sure: int, guess: int) -> int:
-        """Number of rising `sizes` that fit, given that the first `sure` do; found by doubling steps, then by
+        """Number of rising `sizes` that fit, given that the first `sure` do. Found by doubling steps, then by
         bisection."""
 
         def fits(number: int) -> bool:
@@ -177,7 +178,7 @@ class _Sizes:
         return low
 
     def _fits(self, size: int) -> bool:
-        """Whether some layout of a size fits; False if time ran out."""
+        """Whether some layout of the model at a size fits in memory; False if time ran out."""
         if size not in self.plans:
             self.plans[size], sized = None, self._question_of_size(size)
             with suppress(InfeasibleError):
@@ -186,7 +187,8 @@ class _Sizes:
         return self.plans[size] is not None
 
     def _question_of_size(self, size: int) -> Question:
-        """Question about a size, on the stack with only the residencies of the choice."""
+        """Copy of the question at one size, on the software stack with only the chosen residencies of offloaded
+        data."""
         return self.family.question_of_size(self.question, size).updated("stack", residencies=self.offloads)
 
 
@@ -215,7 +217,8 @@ def with_remedies(
     sizes: Sequence[int] = (),
     whole_nodes: ClusterSpec | MixedCluster | None = None,
 ) -> Iterator[None]:
-    """Add remedies to a DoesNotFitError raised inside; with several numbers of GPUs the largest is changed.
+    """Context manager that adds remedies, changes that would fit, to a DoesNotFitError raised inside; with
+    several numbers of GPUs the largest is changed.
 
     `whole_nodes` is the cluster with complete nodes, if the question has only part of a node.
     """
@@ -232,7 +235,7 @@ def with_remedies(
 
 
 class Change(NamedTuple):
-    """A change of the question or of its restrictions, with its words on the command line."""
+    """A change of the question or of its restrictions, with the command-line words for it."""
 
     words: str
     question: Question
@@ -241,7 +244,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedies:
-    """Changes of one question, tried until the time is spent."""
+    """Changes that make a question's model fit in memory, tried until the time is spent."""
 
     question: Question
     on_nodes: Question
@@ -251,7 +254,7 @@ class Remedies:
     budget: Budget = field(default_factory=lambda: Budget(time_limit=SECONDS_OF_REMEDIES))
 
     def all(self) -> Iterator[Alternative]:
-        """Every change that has a plan, the easiest first."""
+        """Yield every change after which a plan fits, the easiest first."""
         cluster, limits = self.question.cluster, self.limits
         loosened = self._loosened()
         fitting = list(self._fitting(loosened))
@@ -271,7 +274,7 @@ class Remedies:
         yield from self._fewer_layers()
 
     def _plan(self, change: Change, *, note: str = "") -> Alternative | None:
-        """A plan that fits after a change; None if time ran out.
+        """Plan that fits in memory after a change; None if time ran out.
 
         Raises:
             InfeasibleError: none does, which is proven.
@@ -284,7 +287,7 @@ class Remedies:
         return Alternative(change=change.words, note=note, gpus=layout.num_gpus, layout=layout.brief, **plan)
 
     def _fitting(self, changes: Iterable[Change], until: float = math.inf) -> Iterator[Alternative]:
-        """Plans of those changes that have one, while less than `until` seconds are spent."""
+        """Yield the plans of those changes after which one fits, while less than `until` seconds are spent."""
         for change in changes:
             if self.budget.seconds_spent > until:
                 return
@@ -293,17 +296,17 @@ class Remedies:
                     yield plan
 
     def _completed(self, cluster: ClusterSpec, stack: StackSpec) -> Question:
-        """Question on another cluster, or with another stack."""
+        """Copy of the question on the given cluster and software stack, with defaults filled in."""
         completed = complete_question(self.question.model, cluster, self.question.training, stack=stack)
         return replace(completed, confidence=self.question.confidence)
 
     def _seconds_until(self, share: float) -> float:
-        """Seconds from the start until a share of the remaining time is spent."""
+        """Seconds since the start at which a share of the remaining time will be spent."""
         spent = self.budget.seconds_spent
         return spent + (SECONDS_OF_REMEDIES - spent) * share
 
     def _loosened(self) -> list[Change]:
-        """Changes that each leave out one restriction of the user."""
+        """Changes that each leave out one restriction that the user gave."""
         question, limits, changes = self.question, self.limits, list[Change]()
         flags = {"fix": limits.fix_words, "forbid": limits.forbid_words}
         for flag, word in [(flag, word) for flag, words in flags.items() for word in words]:
@@ -322,9 +325,9 @@ class Remedies:
         return changes
 
     def on_the_same_machine(self) -> Iterator[Alternative]:
-        """Plans with each axis that is closed by default, such as offload; then with more host memory than
-        the machine has, the least first; then with other stacks, the fastest first, which offload if they
-        must."""
+        """Yield plans that fit on the same cluster, with other axes, more host memory or other software stacks.
+        First each axis that is closed by default, such as offload; then more host memory than the machine has,
+        the least first; then other stacks, the fastest first, which offload if they must."""
         question, limits, until = self.question, self.limits, self._seconds_until(MACHINE_SHARE)
         opened = (
             Change(f"--allow {name}", question, replace(limits, allowed=limits.allowed | {name}))
@@ -343,8 +346,8 @@ class Remedies:
         yield from sorted(stacks, key=lambda one: one.step_seconds)
 
     def _other_stacks(self) -> Iterator[Change]:
-        """Changes to other trainers' stacks and this project's own on the same machine, with offload if they
-        have it; none if the user keeps to one trainer or the cluster has several pools."""
+        """Yield changes to the software stacks of other trainers and of this project on the same machine, with
+        offload if they have it. None if the user keeps to one trainer or the cluster has several pools."""
         question, limits = self.question, self.limits
         if limits.trainer is not None or question.has_pools:
             return
@@ -359,7 +362,8 @@ class Remedies:
             yield Change(f"--stack {stack.name}{_OFFLOAD if offloads else ''}", completed, allowed)
 
     def _other_training(self) -> Iterator[Change]:
-        """Changes of training: more recomputation, 16-bit products, and optimizer states in 16 bits."""
+        """Yield changes of the training settings that need less memory. They are more recomputation, 16-bit
+        products, and optimizer states in 16 bits."""
         training = self.question.training
         if "full" not in training.recompute:
             yield self._trained("recompute: full in --training FILE", recompute=RECOMPUTE_POLICIES)
@@ -372,7 +376,7 @@ class Remedies:
                 yield self._trained(words, state_dtype="bf16", gradient_dtype="bf16")
 
     def _shorter(self) -> Iterator[Change]:
-        """Changes to repeatedly halved sequences, the longest first."""
+        """Yield changes to repeatedly halved sequence lengths, the longest first."""
         length = self.question.training.sequence_length
         for part in (2**power for power in range(1, HALVINGS + 1)):
             if length % part == 0:
@@ -382,8 +386,8 @@ class Remedies:
         return Change(words, self.question.updated("training", **fields), self.limits)
 
     def more_gpus(self) -> Iterator[Alternative]:
-        """Plan with the fewest GPUs that fit: every number above the question's; once that takes too long,
-        doublings of the number, or of the number needed for the states."""
+        """Yield a plan with the fewest GPUs that fit. Every number above the question's is tried; once that
+        takes too long, doublings of the number, or of the number needed for the states."""
         gpus, device = self.question.cluster.num_gpus, self.question.cluster.gpu.memory
         per_node, until = self.on_nodes.cluster.gpus_per_node, self._seconds_until(0.5)
         first_nodes = -(-max(gpus + 1, per_node + 1) // per_node) * per_node
@@ -407,12 +411,12 @@ class Remedies:
         yield from islice(self._fitting(map(self.on_gpus, sizes)), 1)
 
     def on_gpus(self, gpus: int) -> Change:
-        """Change to another number of GPUs."""
+        """Change of the question to the given number of GPUs."""
         return Change(f"--gpus {gpus}", resized(self.on_nodes, gpus), self.limits)
 
     def _larger_gpus(self) -> Iterator[Change]:
-        """Changes to catalogue clusters of the same machine class, with equally many GPUs of more memory, the
-        smallest first."""
+        """Yield changes to catalogue clusters of the same machine class, with equally many GPUs of more memory,
+        the smallest first."""
         question, cluster, gpus = self.question, self.question.cluster, self.question.cluster.num_gpus
         offered = [catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL]
         clusters = {one.gpu.name: one for one in reversed(offered)}.values()  # the first of each GPU
@@ -425,8 +429,8 @@ class Remedies:
                 yield Change(f"{one.name} --gpus {gpus}", completed, self.limits)
 
     def _fewer_layers(self) -> Iterator[Alternative]:
-        """Plan with the most blocks found to fit by bisection, on part of a node, as for experiments; none if
-        the model's file would need further changes."""
+        """Yield a plan with the most blocks found to fit by bisection, on part of a node, as for experiments;
+        none if the model's file would need further changes."""
         model, best = self.question.model, None
         if self.question.cluster.num_gpus > self.on_nodes.cluster.gpus_per_node:
             return
@@ -451,14 +455,15 @@ class Remedies:
 
 
 def _machine_class(cluster: ClusterSpec) -> tuple[str, bool]:
-    """Class of machines with the same software and kind of links: PCIe boxes, NVLink servers, servers of
-    AMD."""
+    """Class of the machines of a cluster, as the kind of GPU and whether links within a node are PCIe. Machines
+    of a class have the same software and kind of links: PCIe boxes, NVLink servers, servers of AMD."""
     return cluster.gpu.kind, cluster.links.intra_node.kind == "pcie"
 
 
 def larger_hosts(question: Question, state_bytes: float) -> Iterator[tuple[str, Question]]:
-    """Flag and question for each larger host memory: powers of two, from the bytes that the states need in
-    addition to the devices; none over several pools, or if devices are their own hosts."""
+    """Yield a `--host-memory` flag and the changed question for each larger size of host memory. Sizes are
+    powers of two, from the bytes that the states need in addition to the devices; none over several pools, or
+    if devices are their own hosts."""
     if question.has_pools or is_own_host(question.cluster):
         return
     cluster, now = question.cluster, question.cluster.host_memory or 0.0

@@ -62,8 +62,7 @@ def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> Sta
 
 
 def some_allowed(question: Question, corners: list[LayoutColumns]) -> Bools:
-    """For each box, whether hosts and drives have room for one of the layouts at its corners, (N,). whether
-    late rules allow one of the corners."""
+    """For each box, whether hosts and drives have room for one of the layouts at its corners, (N,)."""
     allowed: Bools = np.any([within_late_rules(question, corner) for corner in corners], axis=0)
     return allowed
 

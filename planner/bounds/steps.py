@@ -66,7 +66,7 @@ TABLE_ENTRIES = 4_000_000
 
 def quick_bounds(group: RankCosts) -> Array:
     """Lower bound of the step time of layouts with work shared evenly and memory met on average, seconds (N,);
-    infinite where nothing can fit. work shared evenly, memory met on average; infinite where nothing can fit."""
+    infinite where nothing can fit."""
     if group.schedule not in PLAIN:
         return quick_chunk_bounds(group)
     (pp, _), work = group.shape, group.least_work

@@ -29,8 +29,9 @@ PRECISION = 1e-3
 
 
 def leaves_by_full_count(leaf: Leaf, cut_off: float = math.inf) -> list[tuple[float, Leaf]]:
-    """Lower bound in seconds and leaf for each number of fully recomputed blocks whose bound is below `cut_off`, lowest
-    bound first; the leaf alone if there is no number to choose.
+    """For each number of blocks recomputed in full in every stage, a lower bound of the step in seconds and the
+    leaf (layout to be placed) with that number, lowest bound first; only bounds below `cut_off`, and the leaf
+    alone if there is no number to choose.
 
     Of two numbers with which the same stages fit only the smaller is kept: it dominates if every choice in time is in
     time there too, and as fast.
@@ -58,8 +59,9 @@ def leaves_by_full_count(leaf: Leaf, cut_off: float = math.inf) -> list[tuple[fl
 
 
 def good_of_numbers(leaf: Leaf, cut_off: float) -> tuple[tuple[Placement, float] | None, float]:
-    """Good placement under one of a few numbers with its step seconds, or None where none fits; and a lower bound under
-    all numbers, no higher than `cut_off` or these seconds."""
+    """Good placement under one of the most promising numbers of fully recomputed blocks with its step seconds,
+    or None where none fits, and a lower bound in seconds. The bound holds under all numbers, and is no higher
+    than `cut_off` or these seconds."""
     best: tuple[Placement, float] | None = None
     if leaf.uses_full_counts and math.isinf(cut_off) and (first := least_number(leaf)) is not None:
         best = good_placement(replace(leaf, full_count=first))
@@ -78,7 +80,8 @@ def best_of_numbers(
     incumbent: tuple[Placement, float] | None,
     cut_off: float,
 ) -> Solution:
-    """Best placement under any number; `solve(leaf, cut_off=...)` places one number."""
+    """Best placement of a layout under any number of fully recomputed blocks; `solve(leaf, cut_off=...)` finds
+    the best for one number."""
     best, seconds = incumbent if incumbent else (None, math.inf)
     stopped: list[float] = []
     paths: list[CriticalPath] = []
@@ -97,7 +100,8 @@ def best_of_numbers(
 
 
 def least_number(leaf: Leaf) -> int | None:
-    """Smallest number of fully recomputed blocks with which equal stages fit; None where no number fits."""
+    """Smallest number of fully recomputed blocks a stage with which stages of equal size fit in memory; None
+    where no number fits."""
     smallest, largest = leaf.num_layers // leaf.pp, -(-leaf.num_layers // leaf.pp)
     fits_NBR = np.isfinite(_seconds(leaf, np.arange(largest + 1), np.array([smallest]))).any(axis=2)
     fits_N = fits_NBR.reshape(largest + 1, -1).all(axis=1)
@@ -105,6 +109,7 @@ def least_number(leaf: Leaf) -> int | None:
 
 
 def _seconds(leaf: Leaf, number_N: Ints, size_B: Ints) -> Array:
-    """Seconds of one microbatch on a rank, (N, B, C, R); infinite where it does not fit."""
+    """Seconds of one microbatch on a rank, (N, B, C, R), by number of fully recomputed blocks, block count and
+    position; infinite where the blocks do not fit."""
     seconds_NBR, _ = counted_mixes(leaf, number_N, size_B)
     return seconds_NBR.reshape(len(number_N), len(size_B), leaf.kinds.classes, leaf.pp)

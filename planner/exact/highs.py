@@ -7,10 +7,11 @@ import pulp
 
 
 class SilentHiGHS(pulp.HiGHS):  # type: ignore[misc]
-    """`pulp.HiGHS` on one thread without output, also while its model is made; takes HiGHS's own options by name."""
+    """HiGHS solver for PuLP on one thread without output, even while the model is made; takes HiGHS's own
+    options by name."""
 
     def createAndConfigureSolver(self, lp: pulp.LpProblem) -> None:  # noqa: N802 -- PuLP's name
-        """Make the model as PuLP does."""
+        """Create the HiGHS model with callbacks and options, as PuLP's method does, but without output."""
         lp.solverModel = model = _SilentModel()  # type: ignore[no-untyped-call]
         model.setCallback(*self.callbackTuple)
         for kind in self.callbacksToActivate:
@@ -20,7 +21,7 @@ class SilentHiGHS(pulp.HiGHS):  # type: ignore[misc]
 
 
 class _SilentModel(highspy.Highs):
-    """A model with output turned off before its callbacks are enabled: HiGHS 1.16 prints its name there."""
+    """HiGHS model with output turned off before callbacks are enabled, as HiGHS 1.16 prints its name there."""
 
     def enableCallbacks(self) -> None:  # noqa: N802 -- HiGHS's name
         self.setOptionValue("output_flag", False)

@@ -66,7 +66,8 @@ SAME_LINE = 1e-12
 
 
 class Choices:
-    """Block counts open to each rank, each under the fastest mix of recompute policies that fits."""
+    """Numbers of blocks that each rank may have, each under the fastest mix of recompute policies that fits,
+    with their seconds."""
 
     def __init__(self, leaf: Leaf, first: int, blocks: Ints, useful: Bools) -> None:
         self.leaf = leaf
@@ -90,17 +91,18 @@ class Choices:
 
     @cached_property
     def ways(self) -> Bools:
-        """Choices open to each rank, by the blocks before it, (R, L + 1, B); other ranks are not considered."""
+        """Whether each rank may make each choice of a block count, by the number of blocks before it, (R, L +
+        1, B); other ranks are not considered."""
         begins: Bools = self.leaf.kinds.class_at[:, None] == self.classes
         return self.useful[:, None, :] & begins
 
     def table(self, layers_KR: Ints) -> Ints:
-        """Blocks under each policy, (..., R, P), for block counts of the ranks, (..., R)."""
+        """Table of blocks under each recompute policy, (..., R, P), for given block counts of the ranks, (..., R)."""
         return self.blocks[self.leaf.choice_indices(layers_KR) - self.first, np.arange(self.leaf.pp)]
 
     @cached_property
     def slowest_step(self) -> float:
-        """Upper bound of the step of any placement from these choices, seconds."""
+        """Upper bound of the step time of any placement made of the choices, seconds."""
         if self.leaf.kinds.classes == 1:
             return float(self.leaf.step_seconds(self.table(self.most_blocks)))
         chosen_BRP = np.where(self.useful.T[..., None], self.blocks, 0)
@@ -108,7 +110,7 @@ class Choices:
 
 
 def choices_among(leaf: Leaf, first: int, blocks_BRP: Ints, useful_RB: Bools) -> Choices | None:
-    """Choices from the first to the last that some rank may make; None if some rank may make none."""
+    """Block counts of each rank from the first to the last that some rank may have; None if a rank may have none."""
     if not useful_RB.any(axis=1).all():
         return None
     used = np.flatnonzero(useful_RB.any(axis=0)).tolist()
@@ -117,7 +119,8 @@ def choices_among(leaf: Leaf, first: int, blocks_BRP: Ints, useful_RB: Bools) ->
 
 
 def choices_of(leaf: Leaf, target: float = math.inf) -> Choices | None:
-    """Choices for a step of at most `target` seconds, by bounds of single ranks; None where no step is so short."""
+    """Block counts that each rank may have in a step of at most `target` seconds, by bounds of single ranks;
+    None where no step is so short."""
     low, high = leaf.sizes.start, leaf.sizes.stop - 1
     least_R, most_R = np.full(leaf.pp, low), np.full(leaf.pp, high)
     if math.isfinite(target):
@@ -133,8 +136,8 @@ def choices_of(leaf: Leaf, target: float = math.inf) -> Choices | None:
 
 
 def least_remaining(choices: Choices, ways: Bools, added_CRB: Array) -> Array:
-    """(R + 1, C, L + 1) least sum that rank r and later ranks add, by the number of blocks before them;
-    infinite if impossible.
+    """Minimum sum of `added_CRB` over rank r and all later ranks, (R + 1, C, L + 1), by the number of blocks
+    before them; infinite if impossible.
 
     `ways` (R, L + 1, B) are those of `Choices.ways` that remain.
     """
@@ -152,7 +155,7 @@ def least_remaining(choices: Choices, ways: Bools, added_CRB: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class Cuts:
-    """Paths through the timeline, each a sum over ranks that no step undercuts."""
+    """Critical paths as lower bounds of a step, each a sum of seconds over the choices of ranks."""
 
     added: Array
     """Seconds that each choice of a rank adds to each path, (C, R, B)."""
@@ -163,7 +166,8 @@ class Cuts:
 
 
 def cuts_of(choices: Choices, paths: Sequence[CriticalPath]) -> Cuts:
-    """Cuts of paths, each with the synchronisation of its last rank."""
+    """Lower bounds of the step from critical paths, each with the gradient synchronisation of the rank where it
+    ends."""
     passes = [(path.forward_counts, path.backward_counts) for path in paths]
     counts = np.array(passes, dtype=np.float64).reshape(len(paths), 2, choices.leaf.pp, 1)
     ends = np.array([path.rank for path in paths], dtype=np.int64)
@@ -186,7 +190,7 @@ PIVOTS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """K partial placements: ways to fill the first ranks."""
+    """K partial placements, which give block counts to the first ranks only."""
 
     blocks: Ints
     """Blocks on the filled ranks together, (K,)."""
@@ -209,15 +213,16 @@ class Labels:
         return len(self.blocks)
 
     def rows(self, index: Ints | Bools) -> Labels:
-        """Selected labels."""
+        """Subset of the labels (partial placements) at the given indices."""
         return Labels(**{one.name: getattr(self, one.name)[index] for one in fields(self)})
 
 
 class LabelPass:
-    """One pass over the ranks, which finds the placements that may take at most `target` seconds."""
+    """One pass of label setting over the ranks, which finds the placements that may take at most `target` seconds."""
 
     def __init__(self, choices: Choices, ways: Bools, cuts: Cuts, target: float) -> None:
-        """`ways` (R, L + 1, B): whether a rank may make a choice, by the blocks before it."""
+        """Prepare bounds on the ranks not filled yet. `ways` (R, L + 1, B) says whether a rank may make a
+        choice, by the blocks before it."""
         self.choices, self.ways, self.cuts = choices, ways, cuts
         self.target = min(target, choices.slowest_step * (1 + TOLERANCE))
         self._steady = schedule_named(choices.leaf.schedule).steady
@@ -246,8 +251,8 @@ class LabelPass:
         """Whether the seconds of a pass depend only on the rank's block count, as under the fastest policy."""
 
     def run(self) -> tuple[Labels, Bools] | None:
-        """Labels that reach the last rank, and (R, L + 1, B): the ways that some label takes to do so; None if there
-        would be more than `MOST_LABELS`."""
+        """Run the pass; return labels (placements) that reach the last rank, and the choices, (R, L + 1, B), by
+        which some label does so. None if there would be more than `MOST_LABELS`."""
         leaf, steps = self.choices.leaf, []
         least_R = np.where(self.choices.useful, self.choices.optimizer, np.inf).min(axis=1)
         labels = Labels(
@@ -273,7 +278,8 @@ class LabelPass:
         return labels, self._on_a_way(steps)
 
     def _extended(self, labels: Labels, rank: int) -> Labels:
-        """Extend each label by each choice of the next rank, if paths that end there leave time for it."""
+        """Extend each label (partial placement) by each choice of the next rank, if paths that end there leave
+        time for it."""
         choices, leaf = self.choices, self.choices.leaf
         m, c = leaf.microbatches, leaf.cost("p2p")
         has_blocks_KB = labels.blocks[:, None] + choices.sizes <= leaf.num_layers
@@ -308,7 +314,8 @@ class LabelPass:
     def _limit_windows(
         self, labels: Labels, rank: int, before_K: Array, rank_K: Array, rest_K: Array
     ) -> None:
-        """Lower the limits to what the 1F1B windows that begin on a rank leave to the ranks after it."""
+        """Lower the time limits of labels (partial placements) to the seconds that the 1F1B windows that begin
+        on a rank leave to later ranks."""
         leaf = self.choices.leaf
         after_warm_up = leaf.microbatches - 1 - (leaf.pp - rank)
         if self._steady != "pairs" or after_warm_up < 0:  # microbatches do not outlast the warm-up
@@ -325,7 +332,8 @@ class LabelPass:
         np.minimum(labels.limit[:, rank + 1 :], limit_KQ, out=labels.limit[:, rank + 1 :])
 
     def _trimmed(self, labels: Labels, rank: int) -> Labels:
-        """Drop labels that leave later ranks too little room, and limits and cuts that can no longer matter."""
+        """Drop labels (partial placements) that leave later ranks too little time, and limits and cuts that can
+        no longer matter."""
         choices, block, later = self.choices, self._least_block, slice(rank + 1, None)
         sums = self._sums_before
         fixed_Q, slowest_Q, held_Q, reach_Q = sums[:, later] - sums[:, rank + 1, None]
@@ -352,13 +360,14 @@ class LabelPass:
         return labels.rows(enough)
 
     def _merits(self, labels: Labels, rank: int) -> Array:
-        """Merits in which a label can leave more room than another with as many blocks, (K, …)."""
+        """Values by which labels (partial placements) with equally many blocks are compared, (K, …); a higher
+        value may leave later ranks more room."""
         sums = np.stack([labels.seconds, labels.forward, labels.optimizer, labels.lead], axis=1)
         merits = np.concatenate([-sums, -labels.cuts, labels.limit[:, rank + 1 :]], axis=1)
         return np.rint(np.clip(merits / self.target, -MUCH, MUCH) / GRAIN)
 
     def _on_a_way(self, steps: list[Ints]) -> Bools:
-        """Ways by which any label, even a dominated label, reaches the last rank, (R, L + 1, B)."""
+        """Whether each choice of a rank leads some label, even a dominated label, to the last rank, (R, L + 1, B)."""
         on_a_way = np.zeros_like(self.ways)
         reached = np.array([self.choices.leaf.num_layers])
         for rank in range(len(steps) - 1, -1, -1):
@@ -370,18 +379,19 @@ class LabelPass:
         return on_a_way
 
     def _room(self, optimizer: Array) -> Array:
-        """Seconds of the target left for the pipeline and its synchronisation, (K,)."""
+        """Seconds of the target that remain for the pipeline and gradient synchronisation after overhead and
+        optimizer step, (K,)."""
         return (self.target - self.choices.leaf.overhead - optimizer) + ROUNDING * self.target
 
     def _room_of_cuts(self, optimizer: Array) -> Array:
-        """Seconds of the target that a cut may take, (K,)."""
+        """Seconds of the target that a critical path (cut) may take, (K,)."""
         full_step = np.full_like(optimizer, self.target * (1 + ROUNDING))
         return full_step if self.cuts.is_full_step else self._room(optimizer)
 
 
 def undominated(kind: Ints, merits: Array) -> Bools:
-    """Mask (K,) of the labels that no other of the same kind beats or equals in all D merits; of equal labels the first
-    stays."""
+    """Mask (K,) of the labels that no other label of the same kind beats or equals in all D merits; of equal
+    labels the first stays."""
     order = np.lexsort((-merits.sum(axis=1), kind))
     starts = np.flatnonzero(np.diff(kind[order], prepend=kind[order[0]] - 1))
     survives = np.zeros(len(kind), dtype=np.bool_)
@@ -391,7 +401,8 @@ def undominated(kind: Ints, merits: Array) -> Bools:
 
 
 def _front(rows: Ints, merits: Array) -> Ints:
-    """Undominated rows; `rows` come in order of falling sums, so no row dominates an earlier row."""
+    """Those of the given row indices whose merits no other row dominates; `rows` come in order of falling sums,
+    so no row dominates an earlier row."""
     front: list[Ints] = []
     while len(rows):
         pivots = rows[:PIVOTS]
@@ -421,7 +432,8 @@ def place_by_labels(
     deadline: float = math.inf,
     most_rounds: int | None = None,
 ) -> Solution | None:
-    """Best placement of a plain layout, if it takes less than `cut_off` seconds; None if there are too many labels.
+    """Best placement of a plain layout by label setting, if it takes less than `cut_off` seconds; None if there
+    are too many labels.
 
     `incumbent` is a placement and its time, `met_paths` are critical paths of other layouts with the same pipeline. It
     is `stopped`, without a bound, at a `deadline` in seconds of the monotonic clock or after `most_rounds` of passes
@@ -467,7 +479,8 @@ def place_by_labels(
 
 
 def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = ()) -> Choices | None:
-    """Choices that paths allow for a step of at most `target` seconds; None if no step is so short.
+    """Block counts of each rank that critical paths allow for a step of at most `target` seconds; None if no
+    step is so short.
 
     Every pass closes ways, so that the next can close more.
     """
@@ -488,8 +501,9 @@ def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = (
 
 
 def _mean_path_cuts(leaf: WeighedLeaf, choices: Choices, paths: Sequence[ScenarioPaths]) -> Cuts:
-    """One cut for each set of scenario paths, of their mean length in seconds: each path with the
-    synchronisation of its last rank, one rank's optimizer step and the overhead of its scenario."""
+    """Lower bounds of the weighed step, one for each set of critical paths in scenarios, of their mean length
+    in seconds. Each path has the synchronisation of its last rank, one rank's optimizer step and the overhead
+    of its scenario."""
     leaves = leaf.scenario_leaves
     every = [Choices(one, choices.first, choices.blocks, choices.useful) for one in leaves]
     added, fixed = np.zeros((len(paths), leaf.pp, len(choices.sizes))), np.zeros(len(paths))

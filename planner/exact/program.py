@@ -51,7 +51,8 @@ OVERLOOKED = 1e-5
 
 
 class Columns(NamedTuple):
-    """Columns of one layout: block counts of its stages, or patterns of all stages."""
+    """Columns of one layout in the integer program. Each is a block count of one stage, or a pattern of all
+    stages."""
 
     blocks: Ints
     """Blocks that each column places, (J, S, P)."""
@@ -66,19 +67,19 @@ class Columns(NamedTuple):
     def of_stages(
         cls, leaf: Leaf, stage_J: Ints, blocks_JP: Ints, start_J: Ints, number: Ints | int
     ) -> Columns:
-        """Columns that place blocks, (J, P), on one stage each."""
+        """Columns of an integer program that each place blocks, (J, P), on a single stage."""
         blocks = np.zeros((len(stage_J), *leaf.no_blocks.shape), dtype=np.int64)
         blocks[np.arange(len(stage_J)), stage_J] = blocks_JP
         return cls(blocks, stage_J, start_J, np.broadcast_to(number, stage_J.shape))
 
     @classmethod
     def of_patterns(cls, patterns: Ints) -> Columns:
-        """Columns of patterns, (J, S, P)."""
+        """Columns of an integer program from patterns, placements on all stages, (J, S, P)."""
         none = np.zeros(len(patterns), dtype=np.int64)
         return cls(patterns, none - 1, none, none)
 
     def only(self, mask: Bools) -> Columns:
-        """Columns selected by a mask."""
+        """Subset of the columns for which a mask is true."""
         return Columns(*(column[mask] for column in self))
 
     @classmethod
@@ -95,7 +96,7 @@ class Columns(NamedTuple):
 
 @dataclass(eq=False)
 class Choice:
-    """One layout in the program, with its variables."""
+    """One layout in the integer program, with its solver variables."""
 
     leaf: Leaf
     columns: Columns
@@ -107,18 +108,19 @@ class Choice:
     """Critical paths that are rows of the program."""
 
     def sum(self, coefficients: Array) -> pulp.LpAffineExpression:
-        """Σ coefficient · x over the columns."""
+        """Linear expression Σ coefficient · x over the columns of the layout."""
         terms = zip(self.x, coefficients.tolist(), strict=True)
         return pulp.LpAffineExpression({x: value for x, value in terms if value})
 
     def placement(self) -> Placement:
-        """Placement in the solver's solution, if it chooses this layout."""
+        """Placement of the layout that the solver's solution contains, if the solution chooses the layout."""
         picked = np.array([(x.value() or 0.0) > 0.5 for x in self.x])
         return Placement.of(self.columns.blocks[picked].sum(axis=0))
 
 
 class Program:
-    """An integer program over layouts: placed layouts have columns, the others a lower bound."""
+    """Integer program that chooses a layout and places its blocks. Placed layouts have columns, the others a
+    lower bound."""
 
     def __init__(self, bounds: Sequence[float], target: float) -> None:
         self.scale = target
@@ -133,15 +135,15 @@ class Program:
 
     @property
     def step(self) -> pulp.LpAffineExpression:
-        """Step time of the chosen layout, in units of the time to beat."""
+        """Linear expression of the chosen layout's step time, in units of the time to beat."""
         return pulp.LpAffineExpression(self._cost)
 
     def bound(self, number: int, seconds: float) -> None:
-        """Raise the bound of a layout that is not placed."""
+        """Raise the lower bound of a layout without columns to `seconds`."""
         self._cost[self.y[number]] = seconds / self.scale
 
     def place(self, number: int, leaf: Leaf, columns: Columns, paths: Iterable[CriticalPath]) -> None:
-        """Replace the bound of a layout by its placements, with known paths as rows."""
+        """Replace the lower bound of a layout by columns for its placements, with known critical paths as rows."""
         y = self.y[number]
         names = (f"x_{number}_{j}" for j in range(len(columns.blocks)))
         x = [self.problem.add_variable(name, cat=pulp.LpBinary) for name in names]
@@ -156,11 +158,11 @@ class Program:
 
     @property
     def chosen_layout(self) -> int:
-        """Number of the layout in the solver's solution."""
+        """Index of the layout that the solver's solution chooses."""
         return next(number for number, y in enumerate(self.y) if (y.value() or 0.0) > 0.5)
 
     def solve(self, solver: SolverName, seconds: float = math.inf) -> Solved:
-        """Minimise the step; the bound is in seconds.
+        """Minimise the step time with the solver, and return the result with its bound in seconds.
 
         Raises:
             KeyboardInterrupt: the user pressed Ctrl-C meanwhile.
@@ -173,7 +175,8 @@ class Program:
         return replace(solved, bound=solved.bound * self.scale)
 
     def one_size_a_stage_and_all_layers(self, choice: Choice) -> None:
-        """Σ_j x[l, j] = y[l] for each stage of layout l, and Σ blocks · x = L y[l]; a pattern is all stages at once."""
+        """Add rows that give each stage one block count and place all blocks of a layout. Σ_j x[l, j] = y[l]
+        for each stage of layout l, and Σ blocks · x = L y[l]; a pattern is all stages at once."""
         name = choice.y.name
         self.stages_begin_where_others_end(choice)
         self.stages_recompute_as_many(choice)
@@ -184,9 +187,10 @@ class Program:
         self.problem += layers - choice.leaf.num_layers * choice.y == 0, f"all_layers_{name}"
 
     def stages_begin_where_others_end(self, choice: Choice) -> None:
-        """For each class of positions but the first: Σ_j x[l, j] over a stage's columns that begin in the class =
-        Σ over the columns of the stage before that end in it. The columns of the first stage all begin with the
-        model. What is left of a stage's one size is the first class."""
+        """Add rows by which each stage begins at a position where the stage before ends. For each class of
+        positions but the first: Σ_j x[l, j] over a stage's columns that begin in the class = Σ over the columns
+        of the stage before that end in it. The columns of the first stage all begin with the model. What is
+        left of a stage's one size is the first class."""
         stage_J, kinds = choice.columns.stage, choice.leaf.kinds
         end_J = kinds.after(choice.columns.start, choice.columns.num_blocks)
         for stage in range(1, choice.leaf.num_stages if choice.leaf.is_plain else 1):
@@ -197,8 +201,8 @@ class Program:
                 self.problem += flow == 0, f"joined_{choice.y.name}_{stage}_{start}"
 
     def stages_recompute_as_many(self, choice: Choice) -> None:
-        """For each number of blocks in full but the first: Σ_j x[l, j] over a stage's columns with the number = Σ over
-        those of the first stage."""
+        """Add rows by which all stages recompute the same number of blocks in full. For each number but the
+        first: Σ_j x[l, j] over a stage's columns with the number = Σ over those of the first stage."""
         stage_J, number_J = choice.columns.stage, choice.columns.number
         for number in np.unique(number_J)[1:].tolist():
             for stage in range(1, choice.leaf.num_stages):
@@ -206,7 +210,8 @@ class Program:
                 self.problem += choice.sum(own_J) == 0, f"as_many_{choice.y.name}_{stage}_{number}"
 
     def every_rank_within_its_memory(self, choice: Choice) -> None:
-        """Σ_j bytes[r, j] x[l, j] ≤ limit[r] y[l]; columns of plain pipelines fit by construction."""
+        """Add rows that keep every rank of a layout in patterns within its memory. Σ_j bytes[r, j] x[l, j] ≤
+        limit[r] y[l]; columns of plain pipelines fit by construction."""
         if choice.leaf.is_plain:
             return
         full_JR = choice.leaf.rank_bytes(choice.columns.blocks) / choice.leaf.memory_limit.clip(min=1.0)
@@ -214,7 +219,8 @@ class Program:
             self.problem += choice.sum(full_JR[:, rank]) - choice.y <= 0, f"memory_{choice.y.name}_{rank}"
 
     def optimizer_step_is_no_shorter_than_any(self, choice: Choice) -> None:
-        """U ≥ the optimizer step of every rank of layout l, where y[l] = 1."""
+        """Add rows that bound the optimizer step of a layout by that of every rank. U ≥ the optimizer step of
+        every rank of layout l, where y[l] = 1."""
         leaf = choice.leaf
         fixed_R = leaf.once_a_step("optimizer", leaf.no_blocks)
         own_JR = (leaf.once_a_step("optimizer", choice.columns.blocks) - fixed_R) / self.scale
@@ -223,7 +229,8 @@ class Program:
             self.problem += choice.U - longest >= 0, f"optimizer_{choice.y.name}_{rank}"
 
     def step_is_no_shorter_than_path(self, choice: Choice, path: CriticalPath) -> None:
-        """M ≥ length of one path of layout l plus the synchronisation of the rank it ends on, where y[l] = 1."""
+        """Add a row that bounds the step of a layout by one critical path. M ≥ length of the path of layout l
+        plus the synchronisation of the rank it ends on, where y[l] = 1."""
         fixed = float(path_lengths(choice.leaf, [path], choice.leaf.no_blocks)[0])
         own_J = (path_lengths(choice.leaf, [path], choice.columns.blocks)[:, 0] - fixed) / self.scale
         length = choice.sum(own_J) + fixed / self.scale * choice.y
@@ -231,7 +238,7 @@ class Program:
         choice.paths.append(path)
 
     def modelled_seconds(self, choice: Choice, placement: Placement) -> float:
-        """Step seconds of a placement by the program's paths alone, in full precision."""
+        """Step seconds of a placement from the critical paths in the program alone, in full precision."""
         leaf, blocks = choice.leaf, placement.table
         longest = float(path_lengths(leaf, choice.paths, blocks).max())
         return longest + float(leaf.once_a_step("optimizer", blocks).max()) + leaf.overhead
@@ -244,7 +251,8 @@ HANDED_OVER = 1e-3
 
 
 def paths_through(leaf: Leaf) -> list[CriticalPath]:
-    """Critical paths of a pipeline with one rank slowed: every rank in turn, or three where stages are nearly equal."""
+    """Critical paths of a pipeline with one rank slowed, for each slowed rank. Every rank in turn is slowed, or
+    three where stages are nearly equal."""
     paths = []
     for rank in range(leaf.pp) if leaf.is_plain else sorted({0, leaf.pp // 2, leaf.pp - 1}):
         forward_S = np.where(leaf.rank_of_stage == rank, SLOWED, 1.0)
@@ -255,7 +263,8 @@ def paths_through(leaf: Leaf) -> list[CriticalPath]:
 
 
 def stage_columns(choices: Choices) -> Columns:
-    """Columns of a plain pipeline: one for each useful number of blocks on each stage; the first begins the model."""
+    """Columns of a plain pipeline in the integer program, one for each useful number of blocks on each stage.
+    The first stage begins the model."""
     leaf = choices.leaf
     useful = choices.useful & ((np.arange(leaf.pp)[:, None] > 0) | (choices.classes == 0))
     stage_J, index_J = np.nonzero(useful)
@@ -264,7 +273,7 @@ def stage_columns(choices: Choices) -> Columns:
 
 
 def path_lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Array:
-    """(..., paths) seconds of each path plus the synchronisation of the rank it ends on, for blocks (..., S, P)."""
+    """Seconds of each path plus the synchronisation of the rank it ends on, (..., paths), for blocks (..., S, P)."""
     first_S, second_S = leaf.halves(blocks)
     return (
         leaf.forward(blocks) @ np.stack([path.forward_counts for path in paths], axis=1)
@@ -278,8 +287,9 @@ def path_lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Arr
 def minimum(
     program: Program, solver: SolverName, *, known_seconds: float = math.inf, deadline: float = math.inf
 ) -> Solution:
-    """Minimum step time of a program: `optimal` where nothing takes less than the bound, `infeasible` without
-    solutions; stops early once nothing can beat `known_seconds`."""
+    """Solve an integer program, adding critical paths as rows until timeline and program agree; return the best
+    placement and the bound. `optimal` where nothing takes less than the bound, `infeasible` without solutions;
+    stops early once nothing can beat `known_seconds`."""
     best, best_seconds, bound, rounds = None, math.inf, 0.0, 0
     critical: list[CriticalPath] = []
     status: Status = "stopped"
@@ -305,7 +315,7 @@ def minimum(
 
 
 class Survivor(NamedTuple):
-    """A layout left by the bounds, with its incumbent and known paths."""
+    """A layout that lower bounds did not exclude, with its best known placement and critical paths."""
 
     leaf: Leaf
     placement: Placement | None
@@ -321,8 +331,8 @@ def solve_record(
     deadline: float = math.inf,
     solver: SolverName | None = None,
 ) -> Settled | None:
-    """Solve the program over the surviving layouts and compare its optimum with the search's `best_seconds`; None if
-    there is no time for it.
+    """Solve one integer program over the surviving layouts and check that its optimum equals the search's
+    `best_seconds`; None if there is no time for it.
 
     Raises:
         RunError: they differ, so search and program cannot both be right.
@@ -347,8 +357,8 @@ def solve_record(
 
 
 def columns_in_time(leaf: Leaf, target: float, met_paths: Sequence[CriticalPath]) -> Columns | None:
-    """Columns of a layout that may meet `target` seconds: of a plain pipeline its stages, of one in chunks a column for
-    each pattern; None where no step is so short."""
+    """Columns of a layout whose placements may take at most `target` seconds; None where no step is so short. A
+    plain pipeline has columns of its stages, one in chunks a column for each pattern."""
     if leaf.is_plain:
         numbered_leaves = leaves_by_full_count(leaf, target * (1 + TOLERANCE))
         choices = [choices_in_time(numbered_leaf, target, met_paths) for _, numbered_leaf in numbered_leaves]
@@ -369,7 +379,8 @@ def best_placement(
     deadline: float = math.inf,
     most_rounds: int | None = None,
 ) -> Solution:
-    """Prove the best placement of a plain layout by label setting, or by its integer program where labels are too many.
+    """Best placement of a plain layout, proven by label setting, or by its integer program where labels are too
+    many.
 
     The solution is `stopped` after `most_rounds` rounds of label setting or at the `deadline`, in seconds of the
     monotonic clock.

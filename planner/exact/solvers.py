@@ -23,14 +23,14 @@ Watch = Callable[[float, float], bool]
 
 @dataclass(slots=True)
 class Interrupt:
-    """Whether the user pressed Ctrl-C while a solver ran."""
+    """Flag that records whether the user pressed Ctrl-C while a solver ran."""
 
     pressed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
-    """Result of one solve. `bound` holds whatever the verdict; variables have values where `has_solution`."""
+    """Result of one solver call. `bound` holds whatever the verdict; variables have values where `has_solution`."""
 
     verdict: Verdict
     bound: float
@@ -38,7 +38,7 @@ class Solved:
 
 
 def available_solver() -> SolverName:
-    """HiGHS where highspy can be imported, else CBC."""
+    """Name of the solver to use, "highs" where highspy can be imported, else "cbc"."""
     return "highs" if pulp.HiGHS(msg=False).available() else "cbc"
 
 
@@ -51,7 +51,8 @@ def solve(
     interrupt: Interrupt | None = None,
     watch: Watch | None = None,
 ) -> Solved:
-    """Minimise on one thread; `bound` is the solver's own where it gives one, else −infinity.
+    """Minimise a PuLP problem on one thread by HiGHS or CBC; return the verdict, a lower bound and whether
+    variables have values. `bound` is the solver's own where it gives one, else −infinity.
 
     At a time limit PuLP reports `status` Optimal for whatever was found; `sol_status` alone tells the difference.
     """
@@ -88,7 +89,8 @@ def bounds_with_variable(
     stop: Interrupt,
     seconds: float = math.inf,
 ) -> list[float]:
-    """Lower bounds of a relaxed program that was just solved, each with one variable at 1 or more.
+    """Lower bounds of a relaxed program that was just solved, one for each variable, if that variable is at
+    least 1.
 
     Bounds follow from reduced costs; for `seconds` HiGHS solves the program again for each variable whose bound is
     below `cutoff`.
@@ -144,7 +146,8 @@ def _highs(limit: float, gap: float, stop: Interrupt, watch: Watch | None) -> pu
 
 @contextmanager
 def interruptible(stop: Interrupt) -> Iterator[None]:
-    """Record Ctrl-C in `stop` in place of raising it: a running solver does not return to Python."""
+    """Context manager that records Ctrl-C in `stop` and does not raise it, as a running solver does not return
+    to Python."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -80,7 +80,7 @@ words."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change on the path, priced alone and on top of those before it."""
+    """One change of the layout or the software stack on the path, priced alone and on top of those before it."""
 
     words: str
     """The change in words of the notation: "mbs2"."""
@@ -93,8 +93,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherQuestion:
-    """Best plan of another question, with more effort than a change of layout: other numerics or more
-    GPUs."""
+    """Best plan of another question, with other numerics or more GPUs, which takes more effort than a change of
+    layout."""
 
     words: str
     """Flag of `plan` for the question: "--precision fp8"."""
@@ -105,7 +105,7 @@ class OtherQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Today's layout, the changes with the largest gains, and the best plan."""
+    """Advice on a running job, with today's layout, the changes with the largest gains, and the best plan."""
 
     question: Question
     """Question with the changed switches."""
@@ -117,24 +117,24 @@ class Advice:
 
     @property
     def best(self) -> Estimate:
-        """Best plan; the layout reached so far, if the search covers nothing faster."""
+        """Estimate of the best plan; of the layout reached by the changes, if the search covers nothing faster."""
         reached, best = self.reached, self.result.best
         return best if best.step_seconds < reached.step_seconds or not reached.fits else reached
 
     @property
     def reached(self) -> Estimate:
-        """Today's layout after the last change."""
+        """Estimate of today's layout after all the changes."""
         return self.changes[-1].with_earlier if self.changes else self.today
 
     @property
     def rest(self) -> str:
-        """Further changes to the best plan, in words of the notation; empty if it differs only in
-        placement."""
+        """Further changes from the layout reached to the best plan, in layout notation; empty if they differ
+        only in placement."""
         return changed_words(self.reached.layout, self.best.layout)
 
     @property
     def rest_trouble(self) -> Trouble:
-        """Effort of the further changes."""
+        """Effort of the further changes to the best plan ("a flag" or "re-sharding")."""
         return trouble_between(self.reached.layout, self.best.layout)
 
 
@@ -145,8 +145,8 @@ def advise(
     budget: Budget,
     switch_words: SwitchWords = lambda before, after, layout: "",
 ) -> Advice:
-    """Path from today's layout to the best one within the restrictions; `switch_words` gives the trainer's
-    words for switches.
+    """Find the changes that lead from today's layout to the best plan within the restrictions. `switch_words`
+    gives the trainer's words for switches.
 
     Raises:
         InputError: the layout breaks a rule, or the cluster has several pools.
@@ -180,8 +180,8 @@ def advise(
 def _switched(
     question: Question, today: Estimate, restrictions: Restrictions, switch_words: SwitchWords
 ) -> tuple[Question, Estimate, list[Change]]:
-    """Question with every switch that gains, today's layout priced for it, and the switches, largest gain
-    first.
+    """Question with every switch of the software stack that gains, today's layout priced for that question, and
+    the switches, largest gain first.
 
     Switches are fields in which the stack differs from its catalogue entry; a stack outside the catalogue has
     none.
@@ -192,8 +192,8 @@ def _switched(
     values = {name: value for name, value in values.items() if value != getattr(stack, name)}
 
     def priced_with(names: Iterable[str]) -> dict[str, Estimate]:
-        """Price of today's layout with each further switch, if that breaks no rule, and fits if today's
-        does."""
+        """Prices of today's layout with each further switch by name, of those that break no rule, and fit if
+        today's layout does."""
         priced = {}
         for name in names:
             switched = question.updated("stack", **{name: values[name]})
@@ -222,8 +222,9 @@ def _switched(
 def _other_questions(
     question: Question, restrictions: Restrictions, best: Estimate, budget: Budget
 ) -> Iterator[OtherQuestion]:
-    """Best layout with gradients summed in 16 bits, if they are summed in 32 and that gains; then the best
-    plans in a narrower precision and on twice the GPUs, if the hardware allows."""
+    """Yield the best plans of questions with other numerics or more GPUs. First the best layout with gradients
+    summed in 16 bits, if they are summed in 32 and that gains; then the best plans in a narrower precision and
+    on twice the GPUs, if the hardware allows."""
     training = question.training
     sums_in_fp32 = (training.gradient_dtype or question.stack.gradient_dtype) == "fp32"
     if sums_in_fp32 and training.precision not in FULL:
@@ -248,7 +249,7 @@ def _other_questions(
 
 @dataclass(slots=True)
 class ChangePath:
-    """Path so far: today's layout and the changes chosen one after another."""
+    """Today's layout and the changes chosen so far, one after another."""
 
     question: Question
     restrictions: Restrictions
@@ -261,7 +262,7 @@ class ChangePath:
     changed_axes: set[str] = field(default_factory=set)
 
     def add_change(self) -> bool:
-        """Append the change with the largest gain for its effort, and return whether there is one."""
+        """Append the change with the largest gain for its effort, and return whether there is a change."""
         current = self.changes[-1].with_earlier if self.changes else self.today
         candidates = [
             (self._gain_per_trouble(current, after), move, after)
@@ -284,7 +285,8 @@ class ChangePath:
         return False
 
     def _gain_per_trouble(self, current: Estimate, changed: Estimate) -> float:
-        """Relative gain per weight of effort; if today's layout does not fit, the ratio of the steps."""
+        """Relative gain of step time divided by the weight of the effort of a change; if today's layout does
+        not fit, the ratio of the steps."""
         weight = WEIGHT[trouble_between(current.layout, changed.layout)]
         if not current.fits:
             return current.step_seconds / changed.step_seconds / weight
@@ -292,9 +294,9 @@ class ChangePath:
         return gained / weight if gained >= LEAST_GAIN else 0.0
 
     def _promising(self, current: Estimate) -> Iterator[Move]:
-        """Legal moves of axes not yet changed, the best of each kind by quick prices, with blocks placed
-        evenly and a mix of policies priced as the fastest of them. The first move recomputes as little as
-        memory allows."""
+        """Yield legal moves (changes) of axes not yet changed, the best of each kind by quick prices. Quick
+        prices have blocks placed evenly and a mix of policies priced as the fastest of them. The first move
+        recomputes as little as memory allows."""
         if "recompute" not in self.changed_axes:
             yield {"recompute": ("none",)}
         legal = [
@@ -324,8 +326,7 @@ class ChangePath:
                 yield move
 
     def _is_legal(self, layout: Layout) -> bool:
-        """Whether a layout breaks no rule, satisfies the restrictions and has stages that the search
-        covers."""
+        """Whether a layout breaks no rule, satisfies the restrictions and has stages that the search covers."""
         return (
             covers(layout.schedule, self.question.model.num_layers, layout.num_stages)
             and not check(self.question, layout, self.restrictions.trainer)
@@ -333,7 +334,7 @@ class ChangePath:
         )
 
     def _after(self, move: Move, layout: Layout) -> Estimate | None:
-        """Price of a layout after a move; None if the move breaks a rule.
+        """Estimate of a layout after a move; None if the move breaks a rule.
 
         If the move changes recompute, or changes the stages so that recompute by stage no longer applies, as
         little is recomputed as memory allows.
@@ -355,8 +356,8 @@ class ChangePath:
         return price(self.question, placed).within(self.restrictions.max_memory)
 
     def _least_recomputed(self, layout: Layout) -> Estimate | None:
-        """Layout with the least recompute that fits: none, attention core, or as few complete blocks as
-        possible."""
+        """Estimate of a layout with the least recomputation that fits in memory, that of nothing, of the
+        attention core, or of as few complete blocks as possible."""
 
         def under(policy: str) -> Estimate | None:
             return self._price(layout.model_copy(update={"recompute": (policy,)}))
@@ -377,7 +378,8 @@ class ChangePath:
 
 
 def apply_move(layout: Layout, move: Move) -> Layout | None:
-    """Layout after a move, not placed; None if the notation cannot express it.
+    """Layout with the new axis values of a move, without a placement; None if the notation cannot express the
+    layout.
 
     Settings that only a pipeline, a tensor group or replicas can have are reset with them.
     """
@@ -399,8 +401,8 @@ def apply_move(layout: Layout, move: Move) -> Layout | None:
 
 
 def moves(question: Question, layout: Layout) -> Iterator[Move]:
-    """Every change of one axis except recompute, or of two degrees with a constant product; most of them
-    break some rule."""
+    """Yield every change of a single axis except recompute, or of two degrees with a constant product; most of
+    them break some rule."""
     stack, model = question.stack, question.model
     mesh = Mesh(layout.tp, layout.pp, layout.cp, layout.dp)
 
@@ -431,7 +433,8 @@ def moves(question: Question, layout: Layout) -> Iterator[Move]:
 
 
 def changed_words(before: Layout, after: Layout) -> str:
-    """Changed words of the notation, without placement: "tp4 dp4", "mbs2", "no sp", "usual overlap"."""
+    """Words of layout notation that differ between two layouts, without placement, such as "tp4 dp4", "mbs2",
+    "no sp" or "usual overlap"."""
     words = []
     for name, word in AXES.items():
         old, new = before.resolve(name), after.resolve(name)
@@ -444,6 +447,7 @@ def changed_words(before: Layout, after: Layout) -> str:
 
 
 def trouble_between(before: Layout, after: Layout) -> Trouble:
-    """Effort of changing one layout into another: the greatest of all their differences."""
+    """Effort of changing one layout into another, "re-sharding" if ranks hold other parameters afterwards, else
+    "a flag"."""
     reshards = any(before.resolve(axis) != after.resolve(axis) for axis in _SHARDING)
     return "re-sharding" if reshards else "a flag"

@@ -42,7 +42,6 @@ def covers(schedule: Schedule, num_layers: int, stages: int) -> bool:
 
 def chunk_sizes(num_layers: int, stages: int, most_smaller: int = MOST_SMALLER) -> Ints:
     """Numbers of blocks on the virtual stages, nearly equal, with stages at the ends a block smaller, (Z, S).
-    nearly equal, stages at the ends a block smaller.
 
     Empty where more than `most_smaller` stages would be smaller, or a stage between the ends had no block.
     """
@@ -93,8 +92,7 @@ def blocks_of_chunks(ends_TP: Ints, sizes_C: Ints, per_chunk: bool = False) -> I
 def _patterns(
     num_layers: int, shape: tuple[str, int, int], allowed: tuple[bool, ...], smaller: int, per_chunk: bool
 ) -> Ints:
-    """Every placement that the search covers for a `shape` of schedule, pp and vpp, (Z·T, S, P). schedule, pp
-    and vpp."""
+    """Every placement that the search covers for a `shape` of schedule, pp and vpp, (Z·T, S, P)."""
     stage_of_CR, stages = stages_of_rank(*shape).T, shape[1] * shape[2]
     sizes_ZS = chunk_sizes(num_layers, stages, smaller)
     parts = []

@@ -100,7 +100,7 @@ def _positions(question: Question, layout: Layout) -> Words:
 
 
 def sequence_ranks(layout: Layout) -> str:
-    """Text of the parallel degrees that split a sequence, such as "cp2 x tp4". "cp2 x tp4"."""
+    """Text of the parallel degrees that split a sequence, such as "cp2 x tp4"."""
     return f"cp{layout.cp} x tp{layout.tp}" if layout.cp > 1 else f"tp{layout.tp}"
 
 

@@ -42,13 +42,14 @@ Values = dict[tuple[str, ...], Rows]
 
 
 def policies_of(question: Question, limits: Restrictions) -> tuple[str, ...]:
-    """Recompute policies that the job, the restrictions and the trainer leave."""
+    """Recompute policies that the training spec, the restrictions and the trainer all permit."""
     left = limits.recompute(question)
     return left if limits.trainer is None else tuple(set(left) & set(trainer_named(limits.trainer).policies))
 
 
 def enumerated_names(question: Question, limits: Restrictions) -> set[str] | None:
-    """Every covered layout in layout notation, without replicas; None where there are too many combinations."""
+    """Every layout that a search covers, in layout notation, without replicas; None where there are too many
+    combinations."""
     if how_many(question, limits, shaped=False) > MOST_COMBINATIONS:
         return None
     if question.has_pools:
@@ -60,7 +61,7 @@ def enumerated_names(question: Question, limits: Restrictions) -> set[str] | Non
 def covered(
     question: Question, limits: Restrictions, schedules: Collection[str] = SCHEDULES
 ) -> LayoutColumns:
-    """Every covered layout of a question on one kind of GPU, or with one stage a rank whatever their pools."""
+    """Every layout that a search covers on one kind of GPU, or with one stage a rank whatever their pools."""
     rows = written(question, limits, schedules)
     policies = set(policies_of(question, limits))
     runs = np.array([bool(policies & set(allowed_recompute(name))) for name in SCHEDULES])
@@ -69,8 +70,8 @@ def covered(
 
 
 def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Layout], list[Layout]]:
-    """Covered layouts on several pools: those with stages in every order of the pools, and those of replicas
-    in each pool."""
+    """Layouts that a search covers on several pools of GPUs, in two lists. The first has those with stages in
+    every order of the pools, the second those of replicas in each pool."""
     columns = covered(question, limits, PLAIN)
     stages: list[Layout] = []
     for layout in map(columns.layout, range(len(columns))):
@@ -99,8 +100,8 @@ def _within_limits(question: Question, limits: Restrictions, columns: LayoutColu
 
 
 def written(question: Question, limits: Restrictions, schedules: Collection[str]) -> LayoutColumns:
-    """All distinct layouts, legal or not, whose degrees fill the GPUs; if they are many, without those that
-    are excluded for any shape and microbatch size."""
+    """All distinct layouts, legal or not, whose degrees use every GPU; if they are many, without those that are
+    excluded for any shape and microbatch size."""
     in_full = how_many(question, limits) <= MOST_IN_FULL
     tables = [LayoutColumns.of([Layout()]).rows(slice(0))]
     for mesh in meshes(question, limits):
@@ -118,7 +119,7 @@ def written(question: Question, limits: Restrictions, schedules: Collection[str]
 
 
 def _combined(values: Values) -> LayoutColumns:
-    """Every combination of some values."""
+    """Layouts for every combination of the given column values."""
     names = tuple(chain(*values))
     rows = [tuple(chain(*combination)) for combination in product(*values.values())]
     table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
@@ -126,8 +127,8 @@ def _combined(values: Values) -> LayoutColumns:
 
 
 def how_many(question: Question, limits: Restrictions, *, shaped: bool = True) -> int:
-    """Number of combinations of all axes, or, without `shaped`, of those other than shapes and microbatch
-    sizes."""
+    """Number of combinations of the values of all axes, or, without `shaped`, of those other than shapes and
+    microbatch sizes."""
     each = (_values(question, limits, mesh, SCHEDULES) for mesh in meshes(question, limits))
     return sum(
         math.prod(map(len, (inside | shapes if shaped else inside).values())) for inside, shapes in each
@@ -135,7 +136,7 @@ def how_many(question: Question, limits: Restrictions, *, shaped: bool = True) -
 
 
 def meshes(question: Question, limits: Restrictions) -> Rows:
-    """Permitted degrees tp, pp, cp and dp that fill the GPUs."""
+    """Degrees (tp, pp, cp, dp) that the restrictions permit and whose product is the number of GPUs."""
     gpus, every = question.cluster.num_gpus, product(_divisors(question.cluster.num_gpus), repeat=3)
     filling = [(*some, gpus // math.prod(some)) for some in every if gpus % math.prod(some) == 0]
     return _permitted(limits, _DEGREES, filling)
@@ -148,7 +149,8 @@ def _divisors(number: int) -> list[int]:
 def _values(
     question: Question, limits: Restrictions, mesh: tuple[int, ...], schedules: Collection[str]
 ) -> tuple[Values, Values]:
-    """Possible values of the axes inside a mesh, and possible shapes and microbatch sizes."""
+    """Possible values of the axes inside a mesh of parallel degrees, and possible shapes (vpp, schedule) and
+    microbatch sizes."""
     tp, pp, cp, dp = mesh
     model, ranks = question.model, dp * cp
     experts: Rows = [(1, tp)]
@@ -184,7 +186,7 @@ def _values(
 
 
 def _permitted(limits: Restrictions, names: tuple[str, ...], values: Rows) -> Rows:
-    """Values that the restrictions on these columns permit; all values of columns with synonyms."""
+    """Those of the given column values that the restrictions permit; all values of columns with synonyms."""
     if names in (("order",), ("context",)):
         return values
     table = np.array(values, dtype=np.int64).reshape(-1, len(names))
@@ -193,7 +195,8 @@ def _permitted(limits: Restrictions, names: tuple[str, ...], values: Rows) -> Ro
 
 
 def _seatings(cp: int, dp: int, pp: int) -> Rows:
-    """First of the orders with each sequence of the axes of more than one rank."""
+    """Indices of rank orders, one for each distinct sequence of the axes (cp, dp, pp) that have more than one
+    rank."""
     degrees, first = {"cp": cp, "dp": dp, "pp": pp}, dict[tuple[str, ...], int]()
     for index, order in enumerate(ORDERS):
         first.setdefault(tuple(axis for axis in order.split("-") if degrees.get(axis, 1) > 1), index)
@@ -201,8 +204,8 @@ def _seatings(cp: int, dp: int, pp: int) -> Rows:
 
 
 def _offloads(question: Question, pp: int, rings: set[int]) -> Rows:
-    """Every combination of counts of the residencies, at most one without a count, with each ring size if
-    weights are streamed."""
+    """Every combination of offloaded block counts of the residencies, at most one without a count, with each
+    ring size if weights are streamed."""
     counts = [*range(question.model.num_layers // pp + 1), EVERY]
     of_blocks = [some for some in product(counts, repeat=3) if some.count(EVERY) <= 1]
     away = [(*some, *rest) for some in of_blocks for rest in product((0, EVERY), repeat=2)]

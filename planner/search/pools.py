@@ -44,8 +44,8 @@ COMPARED_IN_POOLS = 48
 
 
 class PoolCandidates:
-    """Rows: each layout of `stages` in the first order of the pools, in the second and so on; then each of
-    `replicas`."""
+    """Candidate layouts of a search on several pools of GPUs, one row each. Rows are each layout of `stages` in
+    the first order of the pools, in the second and so on; then each of `replicas`."""
 
     def __init__(
         self, question: Question, limits: Restrictions, stages: LayoutColumns, replicas: LayoutColumns
@@ -67,11 +67,12 @@ class PoolCandidates:
         return self._num_stages + len(self._replicas.columns)
 
     def least_closed(self) -> float:
-        """Lowest bound of the closed rows, seconds: 0 until all rows are opened, then infinite."""
+        """Lowest bound of the rows not opened yet, seconds; 0 until all rows are opened, then infinite."""
         return math.inf if self._opened == len(self) else 0.0
 
     def open(self, threshold: float) -> Array:
-        """Open the rows of the next order of the pools, at last the replicas; returns their quick bounds, (N,) s."""
+        """Open the rows of the next order of the pools, at last the replicas; return their quick lower bounds,
+        seconds (N,)."""
         first = self._opened
         if first >= self._num_stages:
             self.open_all()
@@ -80,15 +81,16 @@ class PoolCandidates:
         return self._by_group(np.arange(first, self._opened), quick_bounds)
 
     def open_all(self) -> None:
-        """Open every row."""
+        """Mark every row as opened."""
         self._opened = len(self)
 
     def closed_bounds(self) -> tuple[Array, Ints]:
-        """Bound, in seconds, and number of layouts of the closed rows, as one entry."""
+        """Lower bound in seconds and number of layouts of the rows not opened yet, as a single entry."""
         return np.zeros(1), np.array([len(self) - self._opened])
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
-        """Finer lower bounds of rows, seconds (N,), zero for replicas; bounds above `cut_off` may be the cut-off."""
+        """Finer lower bounds of the step of rows, seconds (N,), zero for replicas; bounds above `cut_off` may
+        be the cut-off."""
         bounds, in_stages = np.zeros(len(rows)), rows < self._num_stages
         bounds[in_stages] = self._by_group(
             rows[in_stages], lambda group: capacity_bounds(group, cut_off, PRECISION)
@@ -96,25 +98,25 @@ class PoolCandidates:
         return bounds
 
     def leaf(self, row: int) -> Leaf:
-        """One row with its costs, ready to be placed."""
+        """Layout of one row with its costs, ready to be placed."""
         if row >= self._num_stages:
             return self._replicas.leaf(row - self._num_stages)
         return self._group(np.array([row])).leaf
 
     def layout(self, row: int) -> Layout:
-        """The layout of one row, without a placement."""
+        """Layout of one row with the pools of its ranks or replicas, without a placement."""
         if row >= self._num_stages:
             return self._replicas.layout(row - self._num_stages)
         pools = tuple(self.question.names[pool] for pool in self._pool_of_rank(row).tolist())
         return self._stages.layout(row % len(self._stages)).model_copy(update={"pools": pools})
 
     def _pool_of_rank(self, row: int) -> Ints:
-        """Pool of each pipeline rank of a row, (R,)."""
+        """Index of the pool of each pipeline rank of a row, (R,)."""
         order, layout = divmod(row, len(self._stages))
         return np.repeat(self._orders[order], self._ranks[list(self._orders[order]), layout])
 
     def _group(self, rows: Ints) -> RankCosts:
-        """Rows of one schedule, pp and order with their costs, for the bounds."""
+        """Costs by rank of the given rows, which share one schedule, pp and order of pools, for the bounds."""
         layouts = rows % len(self._stages)
         columns = self._stages.rows(layouts)
         costs = rank_costs(self._terms, layouts, self._pool_of_rank(int(rows[0])))
@@ -124,7 +126,8 @@ class PoolCandidates:
         )
 
     def _by_group(self, rows: Ints, bound: Callable[[RankCosts], Array]) -> Array:
-        """`bound` of each row, seconds (N,), computed for groups of one schedule, pp and order."""
+        """Result of `bound` for each row, seconds (N,), computed for groups of one schedule, pp and order of
+        pools."""
         values = np.empty(len(rows))
         order, layout = np.divmod(rows, max(1, len(self._stages)))
         for number in np.unique(order).tolist():
@@ -134,7 +137,7 @@ class PoolCandidates:
         return values
 
     def in_words(self) -> str:
-        """Description of what the search covers."""
+        """Sentence part that describes the layouts and placements that the search covers on several pools."""
         plain = ", ".join(name for name in self.question.stack.schedules if name in PLAIN)
         sizes = " + ".join(f"{p.cluster.num_gpus} x {p.cluster.gpu.name}" for p in self.question.pools)
         stages = (
@@ -147,7 +150,7 @@ class PoolCandidates:
         return " | ".join([stages] * bool(self._num_stages) + [self._replicas.in_words()] * has_replicas)
 
     def nothing_fits(self) -> InfeasibleError:
-        """The error to raise when no placement of any layout fits, with the layout that comes closest."""
+        """Error to raise when no placement of any layout fits in memory, with the layout that comes closest."""
         if not self._num_stages:
             return self._replicas.nothing_fits()
         share_N = self._by_group(np.arange(self._num_stages), least_share)
@@ -167,7 +170,7 @@ class PoolCandidates:
 
 
 def pool_candidates(question: Question, limits: Restrictions) -> PoolCandidates:
-    """All layouts, enumerated and priced. Raises InfeasibleError if none is legal."""
+    """Enumerate and price all candidate layouts on several pools of GPUs. Raises InfeasibleError if none is legal."""
     limits.recompute(question)
     stages, has_room = _stage_layouts(question, limits)
     replicas = replica_layouts(question, limits)
@@ -188,15 +191,16 @@ def count_layouts(question: Question, limits: Restrictions) -> int:
 
 
 def _stage_layouts(question: Question, limits: Restrictions) -> tuple[LayoutColumns, Bools]:
-    """Legal layouts with one stage a rank whose pipeline ranks fill the pools, and whether late rules allow them,
-    (N,)."""
+    """Legal layouts with one stage a rank whose pipeline ranks fill the pools of GPUs, and whether hosts and
+    drives have room for what each offloads, (N,)."""
     space = legal_space(question, replace(limits, only=plain_only(limits)))
     rows = space.rows_of(np.flatnonzero(fills_pools(question, space.cores)))
     return rows, within_late_rules(question, rows)
 
 
 def orders_of(question: Question, layout: Layout) -> Iterator[Layout]:
-    """The layout in every order of the pools; unchanged for a single pool, or if it names the pools of its ranks."""
+    """Yield copies of the layout with its pipeline ranks in every order of the pools; unchanged for a single
+    pool, or if the layout names pools."""
     if layout.says_pools or not question.has_pools:
         yield layout
         return

@@ -48,7 +48,8 @@ from planner.space.restrictions import Restrictions
 
 
 def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Array:
-    """Lower bound of each of some layouts of one pipeline over its placements, seconds (N,); infinite where none fits.
+    """Lower bound of the step of N layouts with the same pipeline shape over all placements, seconds (N,);
+    infinite where none fits.
 
     Every path, and the mean of all, bounds the step from below; of a split backward pass the path counts only what it
     has of both halves.
@@ -58,7 +59,7 @@ def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Ar
 
     @cache
     def column(name: str) -> Array:
-        """One column of the costs on every stage, (N, S) or (N, S, P)."""
+        """Column of the costs on every stage of every layout, (N, S) or (N, S, P)."""
         return np.stack([leaf.by_stage(name) for leaf in leaves])
 
     nothing = np.broadcast_to(first.no_blocks, (len(leaves), *first.no_blocks.shape))
@@ -93,7 +94,8 @@ def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Ar
 
 
 def _mixed(leaf: Leaf, price_NP: Array, kept_NP: Array, room_N: Array) -> Array:
-    """Minimum seconds of all blocks, (N,), policies mixed in any fraction for which all ranks together have memory."""
+    """Minimum seconds of all blocks of each layout, (N,), with policies mixed in any fraction for which all
+    ranks together have memory."""
     blocks, policies = leaf.num_layers, np.flatnonzero(leaf.allowed).tolist()
     best_N = np.full(len(room_N), np.inf)
     for policy in policies:
@@ -109,8 +111,8 @@ def _mixed(leaf: Leaf, price_NP: Array, kept_NP: Array, room_N: Array) -> Array:
 
 
 def _memory(leaves: Sequence[Leaf], column: Callable[[str], Array]) -> tuple[Array, Array]:
-    """Minimum bytes of a block, (N, P), and bytes free on all ranks under the policy with the smallest temporary set,
-    (N,), both for one live microbatch.
+    """Minimum bytes of a block under each policy, (N, P), and bytes free on all ranks under the policy with the
+    smallest temporary set, (N,), both for one live microbatch.
 
     Only where a rank has one chunk and all blocks are of one kind: else it depends on the chunk how many microbatches
     of a block are live, and on the kind which bytes it has.
@@ -133,7 +135,7 @@ PRECISION = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Columns of a layout, with the seconds that each adds to the paths."""
+    """Columns of a layout in the integer program, with the seconds that each adds to the critical paths."""
 
     leaf: Leaf
     columns: Columns
@@ -146,14 +148,14 @@ class Timed:
 
     @classmethod
     def of(cls, leaf: Leaf, columns: Columns, paths: Sequence[CriticalPath]) -> Timed:
-        """Time the columns of a layout on the paths of its pipeline."""
+        """Compute the seconds that the columns of a layout add to the critical paths of its pipeline."""
         fixed_Q = path_lengths(leaf, paths, leaf.no_blocks)
         own_JQ = path_lengths(leaf, paths, columns.blocks) - fixed_Q
         optimizer_J: Array = leaf.once_a_step("optimizer", columns.blocks).max(axis=-1)
         return cls(leaf, columns, fixed_Q, own_JQ, optimizer_J + leaf.overhead)
 
     def limited_to(self, target: float) -> Timed | None:
-        """Columns that a step of `target` seconds may contain; None if no placement is so fast."""
+        """Subset of the columns that a step of `target` seconds may contain; None if no placement is so fast."""
         timed, mask = self, self._in_time(target)
         while mask.any() and not mask.all():
             timed = timed.only(mask)
@@ -161,14 +163,14 @@ class Timed:
         return timed if mask.any() and timed._hold_the_model() else None
 
     def only(self, mask: Bools) -> Timed:
-        """Columns selected by a mask."""
+        """Subset of the columns for which a mask is true."""
         return Timed(
             self.leaf, self.columns.only(mask), self.fixed, self.column_seconds[mask], self.tail_seconds[mask]
         )
 
     def lower_bound(self, low: float, high: float) -> float:
-        """Lower bound of the step between `low` and `high`, by bisection: no shorter step has columns for the whole
-        model."""
+        """Lower bound of the step in seconds between `low` and `high`, by bisection. No shorter step has
+        columns for all blocks of the model."""
         if self.limited_to(high) is None:
             return high
         while high > low * (1 + PRECISION):
@@ -180,7 +182,8 @@ class Timed:
         return low
 
     def _in_time(self, target: float) -> Bools:
-        """Columns whose paths stay within `target` if all other stages are as fast as possible, (J,)."""
+        """For each column, whether its paths stay within `target` seconds if all other stages are as fast as
+        possible, (J,)."""
         own_JQ, stage_J = self.column_seconds, self.columns.stage
         others_JQ: Array = np.zeros_like(own_JQ)
         if self.leaf.is_plain:
@@ -195,7 +198,8 @@ class Timed:
         return in_time
 
     def _hold_the_model(self) -> bool:
-        """Whether the stages can hold exactly the model's blocks."""
+        """Whether columns exist for every stage that together place exactly as many blocks as the model has,
+        judged by least and greatest sums."""
         if not self.leaf.is_plain:
             return True
         blocks_J, stage_J = self.columns.num_blocks, self.columns.stage
@@ -204,7 +208,8 @@ class Timed:
 
 
 def fitting_columns(leaf: Leaf, paths: Sequence[CriticalPath], target: float) -> Timed | None:
-    """Columns of a layout that fit and that a step of `target` seconds may contain; None if there are none."""
+    """Columns of a layout that fit in memory and that a step of `target` seconds may contain, with their path
+    seconds; None if there are none."""
     if leaf.is_plain:
         columns = _stages(leaf, target)
         return Timed.of(leaf, columns, paths).limited_to(target) if columns is not None else None
@@ -215,8 +220,9 @@ def fitting_columns(leaf: Leaf, paths: Sequence[CriticalPath], target: float) ->
 
 
 def balanced(leaf: Leaf, columns: Columns) -> Placement | None:
-    """First placement, which balances the slowest stage; a good placement, if any is known, for several kinds of
-    blocks, whose stages must join, and for numbers recomputed in full."""
+    """Initial placement from the columns of a layout, chosen to keep the slowest stage fast; None if none is
+    known. For several kinds of blocks, whose stages must join, and for numbers recomputed in full, a good
+    placement, if any is known."""
     if leaf.is_plain and (leaf.kinds.number > 1 or leaf.uses_full_counts):
         placement, _ = good_of_numbers(leaf, math.inf)
         return placement[0] if placement else None
@@ -233,8 +239,9 @@ def balanced(leaf: Leaf, columns: Columns) -> Placement | None:
 
 
 def _stages(leaf: Leaf, target: float) -> Columns | None:
-    """Columns with the fastest mix of recompute policies that fits, for each stage, block count and class of start; or
-    a column for every number of blocks recomputed in full."""
+    """Columns of a plain layout for each stage, block count and class of start, under the fastest mix of
+    recompute policies that fits. Where a trainer counts blocks recomputed in full, a column for every number of
+    these."""
     fixed = (leaf.forward(leaf.no_blocks) + leaf.backward(leaf.no_blocks)).min()
     block = leaf.by_stage("layer_forward").min() + leaf.by_stage("layer_backward").min()
     tables, number_K = [], np.arange(leaf.sizes.stop)
@@ -271,10 +278,11 @@ Pipeline = tuple[str, int, int, int]
 
 
 class ProgramSearch(Prover):
-    """State of one solve: bound, incumbent and proof of every layout; layouts with equal costs count as one."""
+    """Search by one integer program, with bound, incumbent and proof of every layout. Layouts with equal costs
+    count as one."""
 
     def __init__(self, candidates: Candidates, settings: SearchSettings, limits: Restrictions) -> None:
-        """Raises InputError: there are too many layouts, or scenarios, for a program."""
+        """Set up the search. Raises InputError: there are too many layouts, or scenarios, for a program."""
         if (layouts := len(candidates)) > MOST_LAYOUTS:
             raise InputError(
                 f"--solver ilp takes questions of up to {MOST_LAYOUTS:,} layouts; this one has {layouts:,}",
@@ -306,15 +314,17 @@ class ProgramSearch(Prover):
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether some layout may still be better than the k best."""
+        """Whether a layout that is not proven yet may be better than the k best."""
         return not self._ended
 
     def leaders(self) -> list[tuple[int, Placement]]:
-        """Candidates and placements of the k best and of all that tie; equal layouts under their shortest name."""
+        """Candidate indices and placements of the k best layouts and of all that tie; equal layouts under their
+        shortest name."""
         return [(self._rows[number][0], placement) for number, placement in super().leaders()]
 
     def run(self, _: Effort = "ilp") -> None:
-        """Relax all layouts, then let the solver choose until the k best are proven or time runs out."""
+        """Compute relaxed bounds of all layouts, then let the solver choose until the k best are proven or time
+        runs out."""
         self._gather()
         self._relax()
         if self._seconds_left() <= 0:
@@ -330,10 +340,10 @@ class ProgramSearch(Prover):
             self._report()
 
     def close_proof(self, solver: SolverName | None = None) -> None:
-        """Do nothing: the program has decided already."""
+        """Do nothing, as the integer program has proved the answer already."""
 
     def _gather(self) -> None:
-        """Price every layout that the enumerator finds; layouts with equal costs become one.
+        """Price every layout that the independent enumerator finds, and merge layouts with equal costs.
 
         Raises:
             RunError: the enumerator finds a layout that the search's space lacks.
@@ -359,7 +369,7 @@ class ProgramSearch(Prover):
         ]
 
     def _relax(self) -> None:
-        """Compute the relaxed bound of every layout, one pipeline at a time."""
+        """Compute the relaxed lower bound of every layout, one pipeline shape at a time."""
         self._bound = np.zeros(len(self._leaves))
         groups: dict[tuple[Pipeline, int, bytes], list[int]] = {}
         for number, leaf in enumerate(self._leaves):
@@ -373,7 +383,7 @@ class ProgramSearch(Prover):
             self._bound[numbers] = relaxed_seconds(leaves, self._paths[pipeline])
 
     def _round(self, program: Program, solver: SolverName) -> None:
-        """Solve the program once, and add the columns, placements or paths that its solution lacks."""
+        """Solve the program once, and add the columns, placements or paths that the solution lacks."""
         may = self._open_layouts()
         for number in np.flatnonzero(~may).tolist():
             program.y[number].upBound = 0
@@ -400,13 +410,13 @@ class ProgramSearch(Prover):
             self._cut(program, choice, placement)
 
     def _open_layouts(self) -> Bools:
-        """Layouts that are not proven and may be among the k best, (N,)."""
+        """For each layout, whether it is not proven yet and may be among the k best, (N,)."""
         may: Bools = self._bound < self._threshold()
         may[list(self._proofs)] = False
         return may
 
     def _sharpen(self, program: Program) -> None:
-        """Write the columns of the layouts with the least bounds that have none yet, and raise their bounds."""
+        """Compute columns of the layouts with the lowest bounds that have no columns yet, and raise their bounds."""
         may = self._open_layouts()
         may[list(self._columns)] = False
         coarse = np.flatnonzero(may)
@@ -427,7 +437,7 @@ class ProgramSearch(Prover):
         self._batch = min(2 * self._batch, MOST_SHARPENED)
 
     def _place(self, program: Program) -> None:
-        """Add the placements of the layouts with columns and the least bounds."""
+        """Add placements to the program for the layouts with the lowest bounds among those with columns."""
         may = self._open_layouts()
         closed = [
             (float(self._bound[number]), number, timed)
@@ -442,13 +452,13 @@ class ProgramSearch(Prover):
                 program.place(number, leaf, in_time.columns, self._paths[_pipeline(leaf)])
 
     def _record_placement(self, number: int, placement: Placement) -> None:
-        """Price a placement on the timeline; it becomes the incumbent if it is the layout's best."""
+        """Price a placement on the timeline and keep it as the layout's incumbent if it is the fastest so far."""
         seconds = self._leaves[number].price(placement)
         if number not in self.best or seconds < self.best[number][1]:
             self.best[number] = (placement, seconds)
 
     def _cut(self, program: Program, choice: Choice, placement: Placement) -> None:
-        """Add the critical path of a placement to all layouts of its pipeline."""
+        """Add the critical path of a placement as a row for all layouts of the same pipeline shape."""
         pipeline = _pipeline(choice.leaf)
         path = choice.leaf.critical_path(placement.table)
         self._paths[pipeline].append(path)
@@ -457,7 +467,7 @@ class ProgramSearch(Prover):
                 program.step_is_no_shorter_than_path(peer, path)
 
     def _proven_bound(self) -> float:
-        """Lower bound in seconds on every layout."""
+        """Proven lower bound of the step over all layouts, seconds."""
         if self._ended or self._proofs:
             return self._best_seconds()
         return min(max(self._lower_bound, float(self._bound.min(initial=math.inf))), self._best_seconds())
@@ -471,7 +481,7 @@ class ProgramSearch(Prover):
             self._on_progress(total - undecided, total, self._best_seconds(), self._proven_bound())
 
     def certificate(self) -> Certificate:
-        """Certificate: numbers of layouts by decision, proven bound and gap."""
+        """Certificate of the search with the numbers of layouts by decision, the proven bound and the gap."""
         infeasible = np.isinf(self._bound)
         solved = np.zeros(len(self._bound), dtype=np.bool_)
         solved[[*self._proofs, *(n for n, (_, own) in self.best.items() if own <= self.kth_seconds)]] = True

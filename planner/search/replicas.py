@@ -66,8 +66,9 @@ REPLICAS = "replicas"
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaLeaf(Leaf):
-    """One layout of whole replicas before placement: as a replica of the first pool, with those of all pools. Costs are
-    at the mean number of microbatches, and `microbatches` is the minimum of each replica."""
+    """One layout whose data-parallel replicas lie in different pools, before its blocks are placed. The fields
+    of a leaf are those of a replica of the first pool. Costs are at the mean number of microbatches, and
+    `microbatches` is the minimum of each replica."""
 
     has_replicas: ClassVar[bool] = True
     question: Question
@@ -88,7 +89,7 @@ class ReplicaLeaf(Leaf):
         return {}
 
     def _with(self, pool: int, microbatches: int) -> Leaf:
-        """A replica of one pool with this number of microbatches and the memory that these need."""
+        """Leaf of a replica of one pool with the given number of microbatches and the memory that these need."""
         key = (pool, microbatches)
         if key not in self._filled:
             costs = self.pools[pool].costs
@@ -99,14 +100,14 @@ class ReplicaLeaf(Leaf):
         return self._filled[key]
 
     def fits(self, blocks_SP: Ints) -> Bools:
-        """(...,): whether every rank stays within its memory limit if no replica takes more microbatches than it
-        must."""
+        """For each placement, whether every rank stays within its memory limit if no replica takes more
+        microbatches than the minimum, (...,)."""
         least = [self._with(pool, self.microbatches) for pool in range(len(self.pools))]
         fits: Bools = np.all([leaf.fits(blocks_SP) for leaf in least], axis=0)
         return fits
 
     def busy_seconds(self, blocks_SP: Ints) -> Array:
-        """(Z,) seconds: no shares of the microbatches let a step end sooner."""
+        """Lower bound of the step time of placements over all shares of the microbatches, seconds (Z,)."""
         pools = []
         for pipeline in self.pools:
             each_ZS = pipeline.forward(blocks_SP) + pipeline.backward(blocks_SP)
@@ -119,8 +120,8 @@ class ReplicaLeaf(Leaf):
         return summed_rates(self, pools, replicas, together, self.microbatches)
 
     def step_seconds(self, blocks_SP: Ints) -> Array:
-        """(Z,) seconds of a step at the best shares of the microbatches; infinite where some device does not hold
-        its share."""
+        """Step time of placements at the best shares of the microbatches, seconds (Z,); infinite where some
+        device does not hold its share."""
         return np.array([self._seconds(blocks) for blocks in blocks_SP])
 
     def _seconds(self, blocks_SP: Ints) -> float:
@@ -138,8 +139,10 @@ def summed_rates(
     together: Ints | int,
     least: Ints | int,
 ) -> Array:
-    """(N,) seconds: the bound above for plain pipelines, with `replicas` (K, N or 1) in the pools; of each pool the
-    seconds (N,) of one microbatch down and up again, of one on the busiest rank, and after the last backward pass."""
+    """Lower bound of the step, seconds (N,), from the sum of the rates at which replicas in all pools process
+    microbatches. It is the bound above for plain pipelines, with `replicas` (K, N or 1) in the pools; `pools`
+    has for each pool the seconds (N,) of one microbatch down and up again, of one on the busiest rank, and
+    after the last backward pass."""
     cycle_KN, busiest_KN, tail_KN = map(np.stack, zip(*pools, strict=True))
     none = np.zeros(1, dtype=np.int64)  # microbatches, so this is what a pipeline takes besides them
     start_up_KN = pipeline_seconds(plain.schedule, plain.pp, none, cycle_KN, busiest_KN)
@@ -150,13 +153,14 @@ def summed_rates(
 
 
 def asks_for_replicas(question: Question, limits: Restrictions) -> bool:
-    """Whether a search covers whole replicas in pools too. No trainer gives replicas unequal shares of a batch."""
+    """Whether a search also covers layouts whose replicas each lie in one of several pools. No trainer gives
+    replicas unequal shares of a batch."""
     return question.has_pools and REPLICAS in limits.allowed and limits.trainer is None
 
 
 def replica_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
-    """Legal layouts whose replicas each lie in one pool, priced at the mean number of microbatches of a replica; empty
-    unless the restrictions allow replicas.
+    """Legal layouts whose replicas each lie in one pool, priced at the mean number of microbatches of a
+    replica; empty unless the restrictions allow replicas.
 
     Rules that know one number of microbatches are asked with a batch that all replicas divide.
     """
@@ -180,13 +184,14 @@ def replica_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
 
 
 def plain_only(limits: Restrictions, **values: set[int]) -> dict[str, frozenset[int]]:
-    """Values that restrictions leave of axes where one stage a rank and these `values` are all that may be."""
+    """Allowed values for each axis under the restrictions, if schedules are plain, ranks have one stage and the
+    named axes have only the given values."""
     may = {"schedule": {SCHEDULES.index(name) for name in PLAIN}, "vpp": {1}} | values
     return limits.only | {name: frozenset(limits.only.get(name, own)) & own for name, own in may.items()}
 
 
 def _least(columns: LayoutColumns) -> Ints:
-    """(N,) microbatches that a replica takes at least: see `fewest_microbatches`."""
+    """Minimum number of microbatches that a replica of each layout takes, (N,); see `fewest_microbatches`."""
     return np.where(is_scheduled(columns, QUEUES), 1, columns.pp)
 
 
@@ -195,7 +200,7 @@ COMPARED = 4
 
 
 class ReplicaSpace:
-    """Layouts of whole replicas with their costs in each pool."""
+    """Layouts whose replicas each lie in one of several pools, with their costs in each pool."""
 
     def __init__(
         self,
@@ -211,11 +216,11 @@ class ReplicaSpace:
         self.costs = tuple(costs_of(*pool).within(max_memory) for pool in terms)
 
     def layout(self, row: int) -> Layout:
-        """The layout of one row, its replicas in the pools, without a placement."""
+        """Layout of one row, with the number of replicas in each pool, without a placement."""
         return in_pools(self.question, self.columns.layout(row))
 
     def leaf(self, row: int) -> ReplicaLeaf:
-        """One layout with its costs, ready to be placed."""
+        """Layout of one row with its costs in every pool, ready to be placed."""
         rows, layout = np.array([row]), self.layout(row)
         least, any_engine = fewest_microbatches(layout), not self.question.stack.torch_pipelining
         leaves = [self._group(rows, costs).leaf for costs in self.costs]
@@ -223,12 +228,12 @@ class ReplicaSpace:
         return ReplicaLeaf(**leaf_fields(pools[0]), question=self.question, layout=layout, pools=pools)
 
     def _group(self, rows: Ints, costs: StageCosts) -> RankCosts:
-        """Rows of one schedule and pp with their costs in a pool."""
+        """Costs by rank in one pool of the given rows, which share one schedule and pp."""
         return RankCosts.of_rows(self.question, self.columns.rows(rows), costs.rows(rows), self.allowed)
 
     def bounds(self) -> Array:
-        """(N,) seconds that no placement of a layout undercuts: blocks as even as they divide, the fastest policy;
-        infinite where some rank does not hold the fewest blocks of a stage."""
+        """Lower bound of the step of every layout over its placements, seconds (N,); infinite where some rank
+        does not hold the fewest blocks of a stage. Blocks are as even as they divide, under the fastest policy."""
         x, blocks = self.columns, self.question.model.num_layers
         seconds = np.empty(len(x))
         retained = np.zeros(len(x))
@@ -255,7 +260,7 @@ class ReplicaSpace:
         return seconds
 
     def in_words(self) -> str:
-        """Description of the layouts."""
+        """Sentence part that describes the layouts of replicas that the search covers."""
         plain = ", ".join(name for name in self.question.stack.schedules if name in PLAIN)
         return (
             "whole replicas in every pool: all legal tp x pp x cp x ep x etp x mbs x"
@@ -265,7 +270,7 @@ class ReplicaSpace:
         )
 
     def nothing_fits(self) -> DoesNotFitError:
-        """The error to raise when no placement of any layout fits, with the one that comes closest."""
+        """Error to raise when no placement of any layout of replicas fits in memory; it names the closest."""
         question, columns = self.question, self.columns
         smallest = np.lexsort((-columns.zero, columns.mbs, -columns.tp * columns.cp * columns.pp))[:COMPARED]
         priced = []

@@ -94,9 +94,8 @@ def _offloads(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
 
 
 def _overlaps(question: Question, mesh: Mesh) -> list[tuple[int, ...]]:
-    """Choices of overlapped communication that the search tries in a mesh, as flags for `OVERLAPS`; the stack's
-    default, and every subset of the axes that the stack can overlap. the stack's default, and every subset of
-    the axes that it can overlap."""
+    """Choices of overlapped communication that the search tries in a mesh, as flags for `OVERLAPS`. They are
+    the stack's default, and every subset of the axes that the stack can overlap."""
     ranks = {"tp": mesh.tp, "pp": mesh.pp, "dp": mesh.dp * mesh.cp}
     if max(ranks.values()) == 1:
         return [(UNSAID,) * len(OVERLAPS)]

@@ -154,7 +154,7 @@ class Restrictions:
 
     def recomputes_by_count(self, question: Question) -> bool:
         """Whether the trainer has a single number for recomputation, the number of first blocks of each stage
-        recomputed in full. how many first blocks of each stage it recomputes in full."""
+        recomputed in full."""
         counts = self.trainer is not None and trainer_named(self.trainer).counts_full
         return counts and self.recompute(question) == _FULL_COUNT_POLICIES
 
