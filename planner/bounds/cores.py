@@ -84,7 +84,8 @@ def step_pieces(space: Space, pp: Ints, costs: StageCosts, allowed: Bools) -> St
 
 
 def shortest_steps(space: Space, cores: Ints, pieces: StepPieces) -> Array:
-    """Lower bound of the step of each core under any schedule, seconds (N,).
+    """Lower bound of the step of each core (layout before ZeRO stage and schedule are chosen) under any
+    schedule, seconds (N,).
 
     All work is shared by pp ranks, and rank r waits r passes of the shortest chunk before its first action:
 
@@ -126,8 +127,8 @@ MEMORY_TERMS = ("static", "layer_static", "layer_activation", "head_static", "wo
 def may_hold_blocks(
     space: Space, cores: Ints, by_kind: Sequence[Mapping[str, Array]], limit: Array, allowed: Bools
 ) -> Bools:
-    """For each core, whether the ranks may have memory for all blocks with one microbatch each, (N,); every
-    schedule has such a moment.
+    """For each core (layout before ZeRO stage and schedule are chosen), whether the ranks may have memory for
+    all blocks with one microbatch each, (N,); every schedule has such a moment.
 
     No rank holds less than those in the middle of a 1F1B pipeline but the last, which may: it sends nothing on. All
     blocks must fit if they are as light as those of any kind, and those of each kind alone.
@@ -146,8 +147,8 @@ def may_hold_blocks(
 
 
 def ideal_seconds(space: Space, allowed: Bools) -> Array:
-    """Lower bound of the step of every core from compute and tensor-parallel communication alone, seconds (N,).
-    The bound is remembered in the space."""
+    """Lower bound of the step of every core (layout before ZeRO stage and schedule are chosen) from compute and
+    tensor-parallel communication alone, seconds (N,). The bound is remembered in the space."""
     bounds = _remembered(space, ("ideal",), allowed)
     if np.isnan(bounds).any():
         bounds[:] = _weighed_bounds(space, lambda scenario: _ideal_seconds(scenario, allowed))
@@ -155,12 +156,14 @@ def ideal_seconds(space: Space, allowed: Bools) -> Array:
 
 
 def best_known_bounds(space: Space, allowed: Bools) -> Array:
-    """Highest lower bound of the step computed so far for every core, seconds (N,), whatever memory devices have."""
+    """Highest lower bound of the step computed so far for every core (layout before ZeRO stage and schedule are
+    chosen), seconds (N,), whatever memory devices have."""
     return np.fmax(ideal_seconds(space, allowed), _remembered(space, _RELAXED, allowed))
 
 
 def known_infeasible(space: Space, allowed: Bools, max_memory: float | None) -> Bools:
-    """For each core, whether an earlier check proved that no layout of the core fits within `max_memory`, (N,)."""
+    """For each core (layout before ZeRO stage and schedule are chosen), whether an earlier check proved that
+    nothing fits within `max_memory`, (N,)."""
     infeasible: Bools = _remembered(space, _fits_within(space, max_memory), allowed) == 0
     return infeasible
 
@@ -173,14 +176,15 @@ def _fits_within(space: Space, max_memory: float | None) -> tuple[object, ...]:
 
 
 def _remembered(space: Space, name: tuple[object, ...], allowed: Bools) -> Array:
-    """Array of the values stored under a name for every core and some policies, (N,), NaN where not computed yet."""
+    """Array stored under a name with a value for every core (layout before ZeRO stage and schedule are chosen)
+    under the given policies, (N,), NaN where not computed yet."""
     values: Array = space.memo.setdefault((*name, allowed.tobytes()), np.full(len(space.cores), np.nan))
     return values
 
 
 def _weighed_bounds(space: Space, bound: Callable[[Space], Array]) -> Array:
-    """Lower bounds of the step of the cores of a space, (N,); with scenarios, the bounds of each are weighed as
-    steps are."""
+    """Lower bounds of the step of all cores of a search space, seconds (N,); with hardware scenarios, the
+    bounds in each are weighed by the risk preference, as step times are."""
     if not space.in_scenarios:
         return bound(space)
     return weigh(np.stack([bound(scenario) for scenario in space.in_scenarios]), space.question.risk)
@@ -234,8 +238,9 @@ def _inside_node(term: Term) -> Array:
 
 
 def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float | None) -> Array:
-    """Lower bounds of the step of cores from the costs without replicas of the parameters, seconds (N,). Every
-    coefficient is the least over the variants; infinite where the blocks do not fit."""
+    """Lower bounds of the step of cores (layouts before ZeRO stage and schedule are chosen) from the costs
+    without replicas of the parameters, seconds (N,). Every coefficient is the least over the variants; infinite
+    where the blocks do not fit."""
     fits = partial(_may_fit, space, max_memory)
     may_fit = _per_policy_choice(space, _fits_within(space, max_memory), cores, allowed, fits) != 0
     bound = np.full(len(cores), np.inf)
@@ -251,9 +256,9 @@ def _per_policy_choice(
     allowed: Bools,
     compute: Callable[[Ints, Sequence[Bools]], Iterable[Array | Bools]],
 ) -> Array:
-    """Value of each core under the `allowed` recompute policies, (N,), computed if not yet stored. Missing
-    values are computed for `allowed` and for each single policy at once: searches of one answer ask for all of
-    these, and most of the work is shared."""
+    """Result of `compute` for each core under the `allowed` recompute policies, (N,), computed only if not
+    stored yet. Missing values are computed for `allowed` and for each single policy at once: searches of one
+    answer ask for all of these, and most of the work is shared."""
     choices = [allowed, *(one for one in np.eye(len(allowed), dtype=np.bool_) if (one != allowed).any())]
     tables = [_remembered(space, name, choice) for choice in choices]
     if len(new := cores[np.isnan(tables[0][cores])]):
@@ -263,7 +268,8 @@ def _per_policy_choice(
 
 
 def _bounds_per_policy(space: Space, cores: Ints, choices: Sequence[Bools]) -> Array:
-    """Relaxed bounds of the step of cores under each set of allowed policies, seconds (choices, N)."""
+    """Lower bounds of the step of cores, without replicas of the parameters, under each set of allowed
+    recompute policies, seconds (choices, N)."""
 
     def bound(scenario: Space) -> Array:
         return np.concatenate(
@@ -274,8 +280,9 @@ def _bounds_per_policy(space: Space, cores: Ints, choices: Sequence[Bools]) -> A
 
 
 def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Sequence[Bools]) -> list[Bools]:
-    """For each set of allowed policies, which cores may fit in memory, (N,). Every memory coefficient is taken
-    at the ZeRO stage, over all ranks, where it is least."""
+    """For each set of allowed recompute policies, which cores (layouts before ZeRO stage and schedule are
+    chosen) may fit in memory, (N,). Every memory coefficient is taken at the ZeRO stage, over all ranks, where
+    it is least."""
     x = space.cores.rows(cores)  # the order of whose axes moves no bytes
     first, kind = first_of_each([getattr(x, field.name) for field in fields(x) if field.name != "order"])
     distinct_cores, rows = cores[first], x.rows(first)
@@ -299,8 +306,8 @@ def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Seque
 
 
 def _unshared_pieces(space: Space, cores: Ints, choices: Sequence[Bools]) -> list[StepPieces]:
-    """Step parts of cores if no ranks shared parameters, for each set of allowed policies. No ZeRO stage is
-    faster.
+    """Parts of the step time of cores if no ranks shared parameters, one `StepPieces` for each set of allowed
+    recompute policies. No ZeRO stage is faster.
 
     Data-parallel communication in sight adds to a pass what it takes itself, less what a host that lags behind has to
     launch meanwhile, at most. Gradients are added up in fewest passes at the highest stage; most is left for later at

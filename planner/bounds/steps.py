@@ -96,8 +96,8 @@ def pipeline_seconds(
 
 
 def capacity_bounds(group: RankCosts, cut_off: float = np.inf, precision: float = PRECISION) -> Array:
-    """Shortest step in which the ranks have memory for all blocks, none of them cut, seconds (N,); infinite
-    where blocks do not fit.
+    """Shortest step time, seconds (N,), in which the ranks, each with an integer number of blocks, have memory
+    for all blocks; infinite where blocks do not fit.
 
     At most `cut_off` seconds: slower layouts get the cut-off. `precision` is relative.
     """
@@ -153,7 +153,8 @@ def bounds_by_ranks(
 
 
 def _rank_seconds(group: RankCosts) -> Array:
-    """Minimum seconds of one microbatch on a rank with B blocks, (N, R, B); infinite where they do not fit."""
+    """Minimum seconds of one microbatch on a rank with B blocks, (N, R, B); infinite where the blocks do not
+    fit in memory."""
     if group.kinds.number > 1:
         return lightest_runs(group) + group.fixed_seconds[..., None]
     fit_NRP = group.blocks_that_fit
@@ -169,7 +170,8 @@ def _rank_seconds(group: RankCosts) -> Array:
 
 
 def _mixed_seconds(group: RankCosts, first: int, second: int) -> Array:
-    """Minimum seconds of blocks under two policies, in any fraction that fits, (N, R, B); infinite where none does.
+    """Minimum seconds of B blocks under two recompute policies, in any fraction that fits in memory, (N, R, B);
+    infinite where none fits.
 
     Least over three policies is least over two of them: there are two conditions, the number of blocks and memory.
     """
@@ -302,8 +304,8 @@ def quick_chunk_bounds(rows: RankCosts) -> Array:
     live_N = (largest * all_live_N - missing * most_live_N) / most_live_N
 
     def lightest(blocks_N: Array | Ints, each_KN: Array) -> Array:
-        """Minimum sum of `each_KN` over `blocks_N` blocks, (N,). The cheapest kinds of blocks come first, as
-        many as there are of each."""
+        """Minimum total over `blocks_N` blocks, (N,), of a value `each_KN` for a block of each kind. The
+        cheapest kinds of blocks come first, as many as there are of each."""
         if len(each_KN) == 1:
             same: Array = blocks_N * each_KN[0]
             return same

@@ -84,7 +84,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def joined(cls, tables: Sequence[Columns]) -> Columns:
-        """Concatenation of several tables of columns."""
+        """Concatenation of several `Columns`."""
         return cls(*map(np.concatenate, zip(*tables, strict=True)))
 
     @property

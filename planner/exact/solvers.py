@@ -30,7 +30,8 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
-    """Result of one solver call. `bound` holds whatever the verdict; variables have values where `has_solution`."""
+    """Result of one solver call, with the verdict and a lower bound of the optimum. `bound` holds whatever the
+    verdict; variables have values where `has_solution`."""
 
     verdict: Verdict
     bound: float
@@ -89,8 +90,8 @@ def bounds_with_variable(
     stop: Interrupt,
     seconds: float = math.inf,
 ) -> list[float]:
-    """Lower bounds of a relaxed program that was just solved, one for each variable, if that variable is at
-    least 1.
+    """Lower bounds of the optimum of a relaxed program just solved, one for each variable when that variable is
+    at least 1.
 
     Bounds follow from reduced costs; for `seconds` HiGHS solves the program again for each variable whose bound is
     below `cutoff`.

@@ -180,8 +180,8 @@ def advise(
 def _switched(
     question: Question, today: Estimate, restrictions: Restrictions, switch_words: SwitchWords
 ) -> tuple[Question, Estimate, list[Change]]:
-    """Question with every switch of the software stack that gains, today's layout priced for that question, and
-    the switches, largest gain first.
+    """Question with every switch of the software stack that shortens the step, today's layout priced for that
+    question, and the switches, largest gain first.
 
     Switches are fields in which the stack differs from its catalogue entry; a stack outside the catalogue has
     none.

@@ -33,7 +33,7 @@ TOLERANCE = 1e-9
 
 
 def gap_of(seconds: float, bound: float) -> float:
-    """Share of a step's seconds that lies above its lower bound; 0 if no larger than rounding."""
+    """Gap between a step time and its lower bound, as a share of the step time; 0 if within rounding."""
     gap = (seconds - bound) / seconds
     return gap if gap > TOLERANCE else 0.0
 
@@ -127,7 +127,7 @@ class Leaf(Pipeline):
 
     @cached_property
     def sizes(self) -> range:
-        """Numbers of blocks that a virtual stage may hold."""
+        """Range of the numbers of blocks that a virtual stage may hold."""
         low, high = stage_sizes(self.num_layers, self.pp, self.vpp, self.schedule, self.least_blocks)
         return range(low, high + 1)
 
@@ -137,12 +137,13 @@ class Leaf(Pipeline):
         return np.zeros((self.num_stages, self.kinds.number * len(self.allowed)), dtype=np.int64)
 
     def choice_indices(self, layers_KR: Ints) -> Ints:
-        """Index of the choice of each rank, (..., R), for the numbers of blocks on the ranks, one stage a rank.
-        The index is blocks times `Kinds.classes` plus the class of positions where they begin."""
+        """Index, into tables of every block count and start position, of the blocks on each rank, (..., R), one
+        stage a rank. The index is blocks times `Kinds.classes` plus the class of positions where they begin."""
         return self.choice_index(np.cumsum(layers_KR, axis=-1) - layers_KR, layers_KR)
 
     def choice_index(self, blocks_before: Ints, blocks: Ints) -> Ints:
-        """Index of the choice of placing `blocks` blocks on a rank after `blocks_before` blocks on earlier ranks."""
+        """Index, into tables of every block count and start position, of `blocks` blocks on a rank after
+        `blocks_before` blocks on earlier ranks."""
         return blocks * self.kinds.classes + self.kinds.class_at[np.minimum(blocks_before, self.num_layers)]
 
     def busy_seconds(self, blocks_SP: Ints) -> Array:
@@ -167,7 +168,8 @@ class Leaf(Pipeline):
         return self.timeline.critical_path(forward_S, first_S, self.cost("p2p"), sync_R, second_S)
 
     def backward_durations(self, blocks_SP: Ints) -> Array:
-        """Seconds of one backward pass, (..., S), by which placements of the same sizes are compared."""
+        """Seconds of one backward pass on each virtual stage, (..., S), to compare placements of the same stage
+        sizes."""
         return self.backward(blocks_SP)
 
     @property
@@ -259,11 +261,11 @@ class WeighedLeaf(Leaf):
         return weigh(self._steps(blocks_SP), self.risk)
 
     def backward_durations(self, blocks_SP: Ints) -> Array:
-        """Seconds of one backward pass in every scenario, (..., K·S)."""
+        """Seconds of one backward pass on each virtual stage in every scenario, (..., K·S)."""
         return np.concatenate([leaf.backward(blocks_SP) for leaf in self.scenario_leaves], axis=-1)
 
     def bounding_path(self, blocks_SP: Ints) -> ScenarioPaths:
-        """Critical paths of one placement in the scenarios that decide its weighed step."""
+        """Critical paths of one placement, one for each scenario that counts in the weighed step time."""
         decisive = np.flatnonzero(slowest(self._steps(blocks_SP), self.risk)).tolist()
         leaves = [(at, self.scenario_leaves[at]) for at in decisive]
         return tuple(

@@ -75,8 +75,8 @@ def counted_mixes(leaf: Leaf, number_N: Ints, size_B: Ints) -> tuple[Array, Ints
 
 
 def _named_mixes(leaf: Leaf, mixes: tuple[str, ...], size_B: Ints) -> tuple[Ints, Ints]:
-    """For the recompute mix of each rank, such as `full:2`, the number of blocks it names, (R,), and the blocks
-    under each policy if a rank has B blocks or at least the named number, (B, R, P)."""
+    """For the recompute mix of each rank, such as `full:2`, the number of blocks that the mix names, (R,), and
+    the blocks under each policy if a rank has B blocks or at least the named number, (B, R, P)."""
     named_R = np.array([named_blocks(mix) for mix in mixes])
     blocks_BRP = np.zeros((len(size_B), leaf.pp, len(leaf.allowed)), dtype=np.int64)
     for index, size in enumerate(size_B.tolist()):

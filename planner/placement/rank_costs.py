@@ -72,8 +72,8 @@ class RankCosts:
         uses_full_counts: bool = False,
         one_shape: bool = True,
     ) -> RankCosts:
-        """Costs by rank of layouts of one schedule, and of one pipeline shape unless they are for their quick
-        bound in chunks."""
+        """Costs by rank of layouts of one schedule, from their columns and stage costs. The layouts have one
+        pipeline shape unless they are for their quick bound in chunks."""
         return cls(
             costs=costs,
             pp=int(columns.pp[0]) if one_shape else columns.pp,
@@ -106,8 +106,8 @@ class RankCosts:
         return replace(self, costs=self.costs.rows(rank_rows), microbatches=self.microbatches[rows])
 
     def limited_to(self, seconds: float) -> RankCosts:
-        """Copy of the costs with only those numbers of blocks that a rank can pass m times in `seconds` (one
-        chunk a rank)."""
+        """Copy of the costs without block counts with which a rank cannot finish its m microbatches in
+        `seconds` (one chunk a rank)."""
         if np.isinf(seconds):
             return self
         held = seconds / (self.microbatches[:, None] * self.by_rank(self.least_block_seconds))
@@ -122,7 +122,7 @@ class RankCosts:
 
     @property
     def splits_backward(self) -> bool:
-        """Whether weight halves of backward passes run at other times than input halves."""
+        """Whether the schedule runs weight halves of backward passes at other times than input halves."""
         return self.schedule in SPLIT_BACKWARD
 
     @property
@@ -201,14 +201,14 @@ class RankCosts:
 
     @cached_property
     def block_seconds(self) -> Array:
-        """Seconds of forward plus backward of one block, (N, P) or (N · R, P); infinite under policies that are not
-        allowed."""
+        """Seconds of forward plus backward of one block for one microbatch, (N, P) or (N · R, P); infinite
+        under policies that are not allowed."""
         seconds = self.lightest_costs.layer_forward[:, None] + self.lightest_costs.layer_backward
         return np.where(self.allowed, seconds, np.inf)
 
     @cached_property
     def least_block_seconds(self) -> Array:
-        """Seconds of one block under the fastest policy, (N,) or (N · R,)."""
+        """Seconds of one block for one microbatch under the fastest recompute policy, (N,) or (N · R,)."""
         return least_allowed(self.block_seconds, self.allowed)
 
     @cached_property
@@ -267,8 +267,8 @@ class RankCosts:
 
     @cached_property
     def live(self) -> Array:
-        """Live microbatches of each chunk at one moment of the schedule, (N, R, C); the peak where a rank has
-        one chunk. For layouts of several shapes, of the first chunk and the last, C = 2."""
+        """Number of live microbatches of each chunk at one moment of the schedule, (N, R, C); the peak where a
+        rank has one chunk. For layouts of several shapes, of the first chunk and the last, C = 2."""
         pp, vpp = (np.reshape(degree, (-1, 1, 1)) for degree in (self.pp, self.vpp))
         chunk = (
             np.arange(self.vpp) if isinstance(self.vpp, int) else np.concatenate([0 * vpp, vpp - 1], axis=2)
@@ -278,7 +278,7 @@ class RankCosts:
 
     @cached_property
     def free_bytes(self) -> Array:
-        """Bytes left on each rank for blocks and their temporary sets during training, (N, R)."""
+        """Bytes left on each rank for blocks and their temporary tensors during training, (N, R)."""
         x, by_rank = self.costs, self.by_rank
         embedding = by_rank(x.embedding_static) + self.live[..., 0] * by_rank(x.embedding_activation)
         head = by_rank(x.head_static) + self.live[..., -1] * by_rank(x.head_activation)
@@ -286,15 +286,15 @@ class RankCosts:
 
     @cached_property
     def working(self) -> Array:
-        """Bytes of the largest temporary set of a rank whose chunks follow one policy, (N, R, P); with the loss
-        on the last rank."""
+        """Peak bytes of temporary tensors on a rank whose chunks follow one policy, (N, R, P); with the loss on
+        the last rank."""
         x = self.lightest_costs
         head_moment = self.with_ends(np.zeros((1, 1)), np.zeros((1, 1)), self.by_rank(x.head_moment))
         return np.maximum(self.by_rank(x.working), head_moment[..., None])
 
     @cached_property
     def least_working(self) -> Array:
-        """Bytes of the largest temporary set of a rank under the policy that needs least, (N, R)."""
+        """Peak bytes of temporary tensors on a rank under the policy that needs least, (N, R)."""
         return least_allowed(self.working, self.allowed)
 
     @cached_property
@@ -350,8 +350,8 @@ class RankCosts:
 
 
 def cheapest_seconds(blocks_N: Ints, seconds_NE: Array, room_NE: Array, order_NE: Ints) -> Array:
-    """Minimum seconds of `blocks_N` blocks, (N,), if `room_NE` blocks may take `seconds_NE` each, the cheapest
-    first, and any number the slowest."""
+    """Minimum total seconds of `blocks_N` blocks, (N,), if at most `room_NE` of them may take `seconds_NE`
+    each; the cheapest come first, and any number may take the slowest."""
     seconds_NE = np.take_along_axis(seconds_NE, order_NE, axis=1)
     filled_NE = np.cumsum(np.take_along_axis(room_NE, order_NE, axis=1), axis=1)
     filled_NE = np.minimum(filled_NE, blocks_N[..., None])

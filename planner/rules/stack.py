@@ -288,8 +288,8 @@ RUNNABLE = rules(_RUNNABLE)
 
 
 def _offers(broken: Broken, lacks: str, offered: Callable[[StackSpec], Sequence[str]]) -> Row:
-    """Condition and sentence of a rule that the software stack offers the choice of a layout. `lacks` is a
-    template for the missing choice; `offered` lists the choices of a stack."""
+    """Condition and sentence of a rule that the software stack must offer what a layout chooses, such as its
+    schedule. `lacks` is a template for the missing choice; `offered` lists the choices of a stack."""
 
     def sentence(question: Question, layout: Layout) -> Words:
         stack = question.stack
@@ -333,7 +333,8 @@ def _under_zero_stages(
 
 
 def _any_positive(x: LayoutColumns, axis: str, parts: Iterable[str]) -> Bools | bool:
-    """For each layout, whether any of the columns `axis_part` is above zero, (N,)."""
+    """For each layout, whether any of the columns named by an axis and its parts, such as `offload_states`, is
+    above zero, (N,)."""
     positive: Bools | bool = np.any([getattr(x, f"{axis}_{part}") > 0 for part in parts], axis=0)
     return positive
 

@@ -67,12 +67,13 @@ class PoolCandidates:
         return self._num_stages + len(self._replicas.columns)
 
     def least_closed(self) -> float:
-        """Lowest bound of the rows not opened yet, seconds; 0 until all rows are opened, then infinite."""
+        """Lowest bound of the rows not yet opened to the search, seconds; 0 until all rows are opened, then
+        infinite."""
         return math.inf if self._opened == len(self) else 0.0
 
     def open(self, threshold: float) -> Array:
-        """Open the rows of the next order of the pools, at last the replicas; return their quick lower bounds,
-        seconds (N,)."""
+        """Make the rows of the next order of the pools available to the search, at last those of replicas;
+        return their quick lower bounds, seconds (N,)."""
         first = self._opened
         if first >= self._num_stages:
             self.open_all()
@@ -81,11 +82,12 @@ class PoolCandidates:
         return self._by_group(np.arange(first, self._opened), quick_bounds)
 
     def open_all(self) -> None:
-        """Mark every row as opened."""
+        """Make every row available to the search."""
         self._opened = len(self)
 
     def closed_bounds(self) -> tuple[Array, Ints]:
-        """Lower bound in seconds and number of layouts of the rows not opened yet, as a single entry."""
+        """Lower bound in seconds and number of layouts of the rows not yet opened to the search, as a single
+        entry."""
         return np.zeros(1), np.array([len(self) - self._opened])
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:

@@ -59,7 +59,7 @@ def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Ar
 
     @cache
     def column(name: str) -> Array:
-        """Column of the costs on every stage of every layout, (N, S) or (N, S, P)."""
+        """Array of one cost coefficient on every stage of every layout, (N, S) or (N, S, P)."""
         return np.stack([leaf.by_stage(name) for leaf in leaves])
 
     nothing = np.broadcast_to(first.no_blocks, (len(leaves), *first.no_blocks.shape))

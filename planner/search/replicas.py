@@ -184,8 +184,8 @@ def replica_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
 
 
 def plain_only(limits: Restrictions, **values: set[int]) -> dict[str, frozenset[int]]:
-    """Allowed values for each axis under the restrictions, if schedules are plain, ranks have one stage and the
-    named axes have only the given values."""
+    """Allowed values of axes under the restrictions, further limited to plain schedules, one stage a rank and
+    the given values of the named axes."""
     may = {"schedule": {SCHEDULES.index(name) for name in PLAIN}, "vpp": {1}} | values
     return limits.only | {name: frozenset(limits.only.get(name, own)) & own for name, own in may.items()}
 

@@ -27,8 +27,8 @@ _COLUMNS = tuple(f"offload_{part}" for part in RESIDENCIES)
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """Ranges of the numbers of offloaded blocks of N layouts, one box for each layout. Each count goes from
-    `least` to `most`; the sum of the counts is at most `room`."""
+    """Ranges of the numbers of offloaded blocks of N layouts, one box (hyperrectangle) of counts for each
+    layout. Each count goes from `least` to `most`; the sum of the counts is at most `room`."""
 
     least: Ints
     """(N, R)"""
@@ -58,7 +58,7 @@ class Boxes:
 
     @classmethod
     def joined(cls, parts: Sequence[Boxes]) -> Boxes:
-        """Concatenation of several tables of boxes."""
+        """Concatenation of several `Boxes`."""
         minimum = np.concatenate([part.least for part in parts])
         all_single = all(part._all_single for part in parts)
         maximum = minimum if all_single else np.concatenate([part.most for part in parts])

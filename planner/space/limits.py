@@ -32,7 +32,7 @@ from planner.space.restrictions import Restrictions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """One kind of legal layouts that a search does not try, with a sentence for the user."""
+    """One kind of legal layouts that a search does not try, as a named limit with a sentence for the user."""
 
     name: str
     covered: str
@@ -180,7 +180,8 @@ SEARCH_LIMITS: tuple[Limit, ...] = (
 
 
 def limits_in_words(question: Question, limits: Restrictions) -> str:
-    """Phrases for the layouts that the search covers, of those limits that leave out any layout of the question."""
+    """Text that describes which layouts a search covers, with a phrase for each limit that matters for the
+    question."""
     return "; ".join(
         limit.covered for limit in SEARCH_LIMITS if limit.covered and limit.matters(question, limits)
     )

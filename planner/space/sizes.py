@@ -243,7 +243,7 @@ class Family:
         return self.base.num_layers if self.by == "depth" else self.base.hidden_size // self.base.head_dim
 
     def sequence(self, size: int) -> int | None:
-        """Tokens of a sequence at a size; None where the model grows instead."""
+        """Tokens of a sequence at one size of the family; None where depth or width grows."""
         return size * SEQUENCE_STEP if self.by == "sequence" else None
 
     def question_of_size(self, question: Question, size: int) -> Question:
