@@ -64,7 +64,7 @@ class LinkSpec(Spec):
     only (n-1)/(N-1) of it: two of eight GPUs have a seventh."""
 
     def faster(self, factor: float) -> Self:
-        """The link with `factor` times the bandwidth."""
+        """A copy of the link with `factor` times the bandwidth."""
         return self.model_copy(update={"bandwidth": self.bandwidth * factor})
 
 
@@ -78,19 +78,19 @@ class Links(Spec):
 
     @property
     def farthest(self) -> LinkSpec | None:
-        """The link between nodes that are farthest apart."""
+        """Link between the nodes that are farthest apart, which is `inter_node`."""
         return self.inter_node
 
     def with_intra_node(self, link: LinkSpec) -> Links:
-        """Links with a replaced link inside a node."""
+        """A copy of the links in which `link` replaces the link inside a node."""
         return self.model_copy(update={"intra_node": link})
 
     def with_inter_node(self, link: LinkSpec) -> Links:
-        """Links with a replaced link between nodes."""
+        """A copy of the links in which `link` replaces the link between nodes."""
         return self.model_copy(update={"inter_node": link})
 
     def faster(self, *, intra_node: float = 1.0, inter_node: float = 1.0) -> Links:
-        """The links with their bandwidths multiplied by factors."""
+        """A copy of the links with bandwidths multiplied by one factor inside a node and by another between nodes."""
         between = self.inter_node and self.inter_node.faster(inter_node)
         return self.model_copy(
             update={"intra_node": self.intra_node.faster(intra_node), "inter_node": between}
@@ -121,7 +121,7 @@ class LevelSpec(LinkSpec):
 
     @property
     def link(self) -> LinkSpec:
-        """The level's link, without its name and sizes."""
+        """Kind, bandwidth and latency of the level as a `LinkSpec`, without name and sizes."""
         return LinkSpec.model_construct(**{name: getattr(self, name) for name in LinkSpec.model_fields})
 
 
@@ -144,46 +144,45 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
 
     @property
     def inside(self) -> tuple[LevelSpec, ...]:
-        """Levels inside a node, the node's own included."""
+        """Link levels inside a node, including the level of the node itself."""
         return tuple(level for level in self.root if level.gpus is not None or level.nodes == 1)
 
     @property
     def network(self) -> tuple[LevelSpec, ...]:
-        """Levels between nodes."""
+        """Link levels between nodes, from the inside out."""
         return self.root[len(self.inside) :]
 
     @property
     def intra_node(self) -> LinkSpec:
-        """The link between GPUs of one node that share no level inside it."""
+        """Link of the node's level, between GPUs of one node that share no smaller level."""
         return self.inside[-1].link
 
     @property
     def inter_node(self) -> LinkSpec | None:
-        """The link between the nearest nodes; None on a single node."""
+        """Link of the innermost network level, between the nearest nodes; None on a single node."""
         return self.network[0].link if self.network else None
 
     @property
     def farthest(self) -> LinkSpec | None:
-        """The link between nodes that are farthest apart; None on a single node."""
+        """Link of the outermost network level, between the nodes that are farthest apart; None on a single node."""
         return self.network[-1].link if self.network else None
 
     def with_intra_node(self, link: LinkSpec) -> LinkLevels:
-        """The levels with one link between all GPUs of a node."""
+        """A copy in which one link between all GPUs of a node replaces the levels inside the node."""
         node = self.inside[-1].model_copy(update=dict(link) | {"sharers": None})
         return LinkLevels((node, *self.network))
 
     def with_inter_node(self, link: LinkSpec) -> LinkLevels:
-        """The levels with one link between all nodes."""
+        """A copy in which one link between all nodes replaces the network levels."""
         return LinkLevels((*self.inside, LevelSpec.model_construct(**dict(link), name="network")))
 
     def faster(self, *, intra_node: float = 1.0, inter_node: float = 1.0) -> LinkLevels:
-        """The levels with bandwidths inside a node, and between nodes, multiplied by factors."""
+        """A copy with bandwidths inside a node multiplied by `intra_node`, and between nodes by `inter_node`."""
         inside = [level.faster(intra_node) for level in self.inside]
         return LinkLevels.model_construct((*inside, *(level.faster(inter_node) for level in self.network)))
 
     def under(self, nodes: int) -> LinkLevels:
-        """Levels cut at the innermost network level that joins `nodes` nodes; all nodes then share that
-        level."""
+        """Link levels up to the innermost network level that joins `nodes` nodes; that level then joins all nodes."""
         enough = next(
             (at for at, level in enumerate(self.network) if nodes <= (level.nodes or nodes)),
             len(self.network) - 1,
@@ -192,8 +191,7 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
         return LinkLevels((*self.inside, *self.network[:enough], *last))
 
     def opens(self, at: int) -> bool:
-        """Whether level `at` attaches to the GPUs themselves rather than to the switches of the level inside
-        it."""
+        """Whether GPUs attach to level `at` directly rather than through the switches of the level inside it."""
         return at == 0 or self._medium(at) != self._medium(at - 1)
 
     def _medium(self, at: int) -> str:
@@ -201,7 +199,7 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
         return "network" if at >= len(self.inside) else "nvlink" if kind in _NVLINK else kind
 
     def _problems(self) -> Iterator[str]:
-        """Sentences about levels that contradict one another."""
+        """Yield an error message for each contradiction between link levels."""
         names = [level.name for level in self.root]
         for name in names:
             if names.count(name) > 1:
@@ -232,7 +230,7 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
 
 
 def _nesting(inner: LevelSpec, outer: LevelSpec) -> Iterator[str]:
-    """Sentences about sizes of two neighbouring levels that do not nest."""
+    """Yield an error message for each missing, misplaced or indivisible size of two neighbouring link levels."""
     if inner.gpus is None and inner.nodes is None:
         yield f"level `{inner.name}` has no size; only the last, which joins all, may leave it out"
     elif outer.gpus is not None and inner.gpus is None:
@@ -335,8 +333,8 @@ class GpuSpec(Spec):
     """Datasheet and its date."""
 
     def power_rate(self, precision: Precision, watts: float | None = None) -> float:
-        """FLOP/s of products that a power limit allows (`watts`, else `tdp_watts`); infinite where power is
-        not known to limit.
+        """FLOP/s of matrix products that a power limit of `watts` (by default `tdp_watts`) allows; infinite
+        where power is not known to limit the rate.
 
         With rate r per watt, limit w and rated power w0: r * sqrt(w * max(w, w0)).
         """
@@ -347,7 +345,7 @@ class GpuSpec(Spec):
         return rate * math.sqrt(limit * max(limit, self.rated_watts or limit))
 
     def attention_share(self, kernel: AttentionKernel) -> KernelShare:
-        """Shares of peak of a kernel: published for this GPU, else typical values."""
+        """Shares of peak that an attention kernel reaches, published for this GPU or else typical values."""
         return self.attention_kernels.get(kernel, _USUAL_SHARE)
 
 
@@ -405,14 +403,15 @@ class ClusterSpec(CheckedSpec):
     source: str = ""
 
     def contradictions(self) -> dict[str, object]:
-        """Sentences about links that do not join the nodes, of the graph before those of levels or networks."""
+        """Error messages on links that do not join the nodes, those on the graph before those on levels or
+        networks."""
         links = self.links
         unlike = self._unlike_levels(links) if isinstance(links, LinkLevels) else self._unlike_network(links)
         drawn = self._unlike_graph() if self.graph else ()
         return {sentence: sentence for sentence in ("; ".join(drawn), "; ".join(unlike))}
 
     def _unlike_network(self, links: Links) -> Iterator[str]:
-        """Contradictions between links, buildings and the rest of the cluster."""
+        """Yield an error message for each contradiction between links, buildings and the rest of the cluster."""
         buildings = self.buildings
         if self.nodes > 1 and links.inter_node is None:
             yield f"{self.nodes} nodes need `links.inter_node`"
@@ -434,8 +433,8 @@ class ClusterSpec(CheckedSpec):
             )
 
     def _unlike_graph(self) -> Iterator[str]:
-        """Contradictions between the graph of links and the rest of the cluster, and lines that cannot be
-        read."""
+        """Yield an error message for each contradiction between the link graph and the rest of the cluster,
+        and for lines that cannot be read."""
         links, problems = read_lines(self.graph)
         yield from map(str, first_of(problems))
         if self.buildings is not None:
@@ -449,7 +448,7 @@ class ClusterSpec(CheckedSpec):
             )
 
     def building_problem(self, nodes: int) -> str:
-        """Sentence if `nodes` do not fill whole buildings; empty if they do, or fit into one."""
+        """Error message if `nodes` nodes neither fill complete buildings nor fit into one; else empty."""
         size = nodes if self.buildings is None else self.buildings.nodes
         count, extra_nodes = divmod(nodes, size)
         if not count or not extra_nodes:
@@ -460,7 +459,7 @@ class ClusterSpec(CheckedSpec):
         )
 
     def _unlike_levels(self, links: LinkLevels) -> Iterator[str]:
-        """Contradictions between levels of links and the rest of the cluster."""
+        """Yield an error message for each contradiction between link levels and the rest of the cluster."""
         if self.buildings is not None:
             yield "`buildings` go with `intra_node` and `inter_node`; a list of levels has a level for them"
         for name in ("rails", "nodes_per_leaf", "oversubscription"):
@@ -481,12 +480,13 @@ class ClusterSpec(CheckedSpec):
 
     @property
     def farthest_link(self) -> LinkSpec | None:
-        """The link between the GPUs that are farthest apart; None on a single node."""
+        """Link between the GPUs that are farthest apart, in different buildings if the cluster has buildings;
+        None on a single node."""
         return self.links.farthest if self.buildings is None else self.buildings.link
 
     @property
     def num_gpus(self) -> int:
-        """Number of GPUs."""
+        """Number of GPUs of the cluster, `nodes` × `gpus_per_node`."""
         return self.nodes * self.gpus_per_node
 
 
@@ -507,7 +507,7 @@ class MixedCluster(CheckedSpec):
     source: str = ""
 
     def contradictions(self) -> dict[str, object]:
-        """Sentences about pools that do not go together."""
+        """Error messages on pools that do not go together, each mapped to a true value if it applies."""
         names, count, most = [pool.name for pool in self.pools], len(self.pools), f"{MAX_GPUS:,} are the most"
         repeated = min((name for name in names if names.count(name) > 1), default="")
         odd = [name for name in names if not re.fullmatch(POOL_NAME, name)]
@@ -524,13 +524,13 @@ class MixedCluster(CheckedSpec):
 
     @property
     def num_gpus(self) -> int:
-        """Number of GPUs of all pools."""
+        """Number of GPUs of all pools together."""
         return sum(pool.num_gpus for pool in self.pools)
 
     @property
     def link(self) -> LinkSpec:
-        """Link between two pools: `between`, else the least bandwidth and greatest latency of the pools'
-        networks."""
+        """Link between two pools, which is `between`, or else has the least bandwidth and greatest latency of
+        the pools' networks."""
         if self.between is not None:
             return self.between
         networks = [link for pool in self.pools if (link := pool.farthest_link) is not None]
@@ -539,7 +539,7 @@ class MixedCluster(CheckedSpec):
 
     @property
     def common_limits(self) -> ClusterSpec:
-        """A single cluster with the limits common to all pools: for legality rules only, never for prices.
+        """A single cluster with the limits common to all pools, for legality rules only and never for prices.
 
         Its node size is the largest that divides the node sizes of all pools; its GPU is the one with the least memory.
         """
@@ -572,19 +572,19 @@ Between = Annotated[Seconds, within(parse_seconds, "1 s", "1000000000 h")]
 
 
 class Maintenance(CheckedSpec):
-    """Planned stops of the whole job, which saves first."""
+    """Planned stops of a training job, which saves a checkpoint before each."""
 
     every: _Wait
     """Time from one stop to the next."""
     takes: _Wait
 
     def contradictions(self) -> dict[str, object]:
-        """Sentence about stops that leave no time."""
+        """Error message, mapped to whether a planned stop takes at least as long as the time between stops."""
         return {"`takes` is not shorter than `every`: no time is left to train": self.takes >= self.every}
 
 
 class OperationsSpec(Spec):
-    """Operation of a cluster: failures, restarts, storage, spares, slow hosts."""
+    """Failures, restarts, checkpoint storage, spare nodes and slow hosts of a cluster."""
 
     kind: Literal["operations"] = "operations"
     name: Name = "custom"

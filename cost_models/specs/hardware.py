@@ -16,14 +16,14 @@ from cost_models.specs.recommender.constants import TableRates
 
 
 class CurvePoint(Spec):
-    """One measured point: `size` (FLOPs or bytes) done in `seconds`."""
+    """One measured point of a curve of `seconds` over `size` (FLOPs, bytes, elements or tokens)."""
 
     size: float = Field(ge=1e-3, le=1e21, allow_inf_nan=False)
     seconds: float = Field(ge=1e-12, le=1e6, allow_inf_nan=False)
 
 
 class CollectiveCurve(Spec):
-    """A measured collective over a group: message bytes → seconds, interpolated in log-log."""
+    """Measured seconds of a collective over a group by message bytes, interpolated in log-log."""
 
     operation: Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "p2p"]
     group_size: int = Field(ge=2, le=MAX_GPUS)
@@ -36,7 +36,7 @@ class CollectiveCurve(Spec):
 
 
 class GemmTile(Spec):
-    """One output tile shape of a GEMM kernel."""
+    """One shape of output tile of a GEMM kernel, with its relative efficiency."""
 
     rows: PositiveInt
     columns: PositiveInt
@@ -64,7 +64,7 @@ ElementwiseOperator = Literal[
 
 
 class OperatorCurve(Spec):
-    """A measured element-wise operator: elements of its input (`size`) → seconds, interpolated in log-log.
+    """Measured seconds of an element-wise operator by elements of its input (`size`), interpolated in log-log.
 
     Where arithmetic rather than bytes sets the time (tanh or random numbers on a CPU) no bandwidth fits.
     """
@@ -76,7 +76,7 @@ class OperatorCurve(Spec):
 
 
 class AttentionCurve(Spec):
-    """A measured causal attention core: sequence length (`size`) → seconds of one head of one sequence."""
+    """Measured seconds of a causal attention core, for one head of one sequence, by sequence length (`size`)."""
 
     head_dim: PositiveInt
     forward: tuple[CurvePoint, ...] = Field(min_length=2)
@@ -84,7 +84,7 @@ class AttentionCurve(Spec):
 
 
 def curve_seconds(points: Sequence[CurvePoint], size: Array) -> Array:
-    """Seconds at each `size` (any shape); zero where there are no points or the size is zero.
+    """Seconds on a measured curve at each `size` (any shape); zero without points or for size zero.
 
     Between points the curve is straight in log-log. Below the smallest size it keeps that point's seconds
     (start-up); above the largest it keeps that point's rate (seconds grow with size).
@@ -104,7 +104,7 @@ def curve_seconds(points: Sequence[CurvePoint], size: Array) -> Array:
 def attention_head_seconds(
     curves: Sequence[AttentionCurve], sequence: Array, head_dim: int
 ) -> tuple[Array, Array]:
-    """(forward, backward) seconds of one head of one sequence at each sequence length.
+    """Forward and backward seconds of attention for one head of one sequence, at each sequence length.
 
     Sequence lengths outside the measured ones scale with their square. Between measured head widths seconds
     are interpolated linearly; outside them they scale with the width.
@@ -121,7 +121,8 @@ def attention_head_seconds(
 
 
 def _quadratic_ends(points: Sequence[CurvePoint], lengths: Array) -> Array:
-    """Seconds on the curve between its points; outside them proportional to the length squared."""
+    """Seconds at each sequence length, read off the curve between its points, and outside them scaled with
+    the length squared."""
     sizes = [point.size for point in points]
     inside = np.clip(lengths, min(sizes), max(sizes))
     return curve_seconds(points, inside) * (lengths / inside) ** 2
@@ -131,7 +132,8 @@ _MovedBy = Field(gt=0, default=1.0, allow_inf_nan=False)
 
 
 class Moved(Spec):
-    """Factors between constants measured by microbenchmarks and those fitted to runs; 1: unchanged."""
+    """Ratios between hardware constants fitted to timed runs and those measured by microbenchmarks; 1 means
+    unchanged."""
 
     compute: float = _MovedBy
     """Factor of operators: GEMMs, attention, element-wise."""
@@ -148,7 +150,7 @@ class Moved(Spec):
 
 
 class TimedRuns(Spec):
-    """Timed runs of one source on one GPU and stack to which a profile was fitted."""
+    """Summary of the timed runs of one source, on one GPU and stack, to which a hardware profile was fitted."""
 
     source: str
     gpu: Name
@@ -162,12 +164,13 @@ class TimedRuns(Spec):
     """Axis of a layout → values that the runs cover, "1 2 8"; an axis that no run sets is left out."""
 
     def used(self, axis: str) -> tuple[str, ...]:
-        """Values of an axis that the runs cover; empty where no run sets the axis."""
+        """Values of a layout axis that the timed runs cover; empty if no run sets the axis."""
         return tuple(self.axes.get(axis, "").split())
 
 
 class Scenarios(Spec):
-    """Sets of constants that remain plausible for a cluster without timed runs, given the runs of others.
+    """Sets of hardware constants that are plausible for a cluster without timed runs, given the runs of other
+    sources.
 
     Their logarithms have mean zero and the covariance by which constants differ between sources.
     """
@@ -185,7 +188,7 @@ class Scenarios(Spec):
 
     @property
     def by_constant(self) -> dict[str, tuple[float, ...]]:
-        """Constant → the factor on it in each scenario."""
+        """Name of each hardware constant → factor on the constant in each scenario."""
         return {name: tuple(map(float, words.split())) for name, words in self.factors.items()}
 
     @property
@@ -211,14 +214,15 @@ class Scenarios(Spec):
 
 
 class HostUpdate(Spec):
-    """Measured seconds for a rank's host threads to update one parameter, while all ranks of the host do."""
+    """Measured seconds per parameter of an optimizer update by a rank's host threads, while all ranks of the
+    host update."""
 
     threads: PositiveInt
     seconds: float = Field(gt=0, le=1e-3, allow_inf_nan=False)
 
 
 class HostCopies(Spec):
-    """Measured bytes/s between host memory and each of `ranks` devices that copy at the same time."""
+    """Measured bytes/s of copies between host memory and each of `ranks` devices that copy at the same time."""
 
     ranks: GpuCount
     down: Rate
@@ -228,7 +232,7 @@ class HostCopies(Spec):
 
 
 class HostRates(Spec):
-    """Measured rates of a host that serves offloaded blocks."""
+    """Measured update times and copy rates of a host that holds offloaded blocks."""
 
     updates: tuple[HostUpdate, ...] = Field(min_length=1)
     copies: tuple[HostCopies, ...] = Field(min_length=1)
@@ -236,7 +240,8 @@ class HostRates(Spec):
 
 
 class HardwareProfile(Spec):
-    """Constants that a datasheet does not give; profiles of the datasheet tier hold documented defaults."""
+    """Constants of one GPU under one stack that a datasheet does not give; profiles of the datasheet tier
+    hold documented defaults."""
 
     kind: Literal["profile"] = "profile"
     name: Name

@@ -28,7 +28,7 @@ State = Literal["", "passed", "still"]
 
 @lru_cache(maxsize=_CACHED)
 def tower_of(model: TransformerSpec) -> TransformerSpec:
-    """A model's vision tower as a model: its embedding is that of patches, and it has no head."""
+    """A model's vision tower as a separate model, which embeds patches and has no head."""
     tower = model.tower
     assert tower is not None
     names = ["hidden_size", "num_heads", "head_dim", "ffn_hidden_size"]
@@ -48,8 +48,8 @@ def tower_of(model: TransformerSpec) -> TransformerSpec:
 
 @lru_cache(maxsize=_CACHED)
 def decoder_of(model: TransformerSpec) -> TransformerSpec:
-    """The decoder alone, its block patterns counted from its first block; a model without a tower is returned
-    unchanged."""
+    """The model without its vision tower, with block patterns counted from the decoder's first block; a model
+    without a tower is returned unchanged."""
     if model.tower is None:
         return model
     return model.model_copy(update={"tower": None, "num_layers": model.num_layers - model.tower.layers})
@@ -57,7 +57,7 @@ def decoder_of(model: TransformerSpec) -> TransformerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frozen:
-    """Parts of a model that a job does not train."""
+    """Parts of a model (patches, blocks, projector, embedding, head) that a job does not train."""
 
     patches: bool = False
     """The patch embedding, with positions and the norm before the tower's first block."""
@@ -74,7 +74,8 @@ class Frozen:
 
     @property
     def has_trained_before(self) -> tuple[bool, ...]:
-        """One flag per block: whether anything before it is trained, so that gradients flow through it."""
+        """For each block, whether any part of the model before it is trained, so that gradients flow through
+        the block."""
         joins = not (self.projector and self.embedding)
         trained = [not frozen for frozen in self.blocks]
         entering = [joins and number == self.tower for number in range(len(trained))]
@@ -87,13 +88,13 @@ class Frozen:
         return tuple(trained_before)[1:]
 
     def state(self, block: int) -> State:
-        """State of a block: trained (""), frozen with gradients that flow through it ("passed"), or frozen
-        with none ("still")."""
+        """Training state of a block, which is trained (""), frozen with gradients that flow through it
+        ("passed"), or frozen without gradients ("still")."""
         return "" if not self.blocks[block] else "passed" if self.has_trained_before[block] else "still"
 
     def left(self, block: int) -> tuple[Left, ...]:
-        """Untrained parts of a model all of whose blocks equal this one; a tower's embedding is that of
-        patches."""
+        """Names of the untrained parts of a model whose blocks are all like block `block`; a tower's
+        embedding is that of patches."""
         in_tower, joint = block < self.tower, self.tower and block == self.tower
         parts: dict[Left, bool] = {
             "still": self.state(block) == "still",
@@ -108,12 +109,12 @@ class Frozen:
 
     @property
     def everything(self) -> bool:
-        """Whether nothing is trained."""
+        """Whether the job trains no part of the model."""
         return all((self.patches or not self.tower, *self.blocks, self.projector, self.embedding, self.head))
 
 
 def frozen_parts(model: TransformerSpec, training: TrainingSpec) -> Frozen:
-    """Parts of a model that a job's `freeze` names; parts that the model lacks count as frozen."""
+    """Parts of a model that a job's `freeze` excludes from training; parts that the model lacks count as frozen."""
     frozen_names, count = set(training.freeze), training.first_frozen
     tower = model.tower.layers if model.tower else 0
     language = "language" in frozen_names
@@ -131,8 +132,8 @@ def frozen_parts(model: TransformerSpec, training: TrainingSpec) -> Frozen:
 
 
 class _Kind(NamedTuple):
-    """Properties by which blocks differ: training state, part of the model, mixer, feed-forward, window,
-    positions."""
+    """Properties by which blocks differ, from training state and part of the model to mixer, feed-forward,
+    window and positions."""
 
     state: State
     part: Part
@@ -146,23 +147,24 @@ class _Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class Kinds:
-    """Kind of every block, numbered in order of first appearance. L blocks, K kinds."""
+    """Number of the kind of every block of a model, kinds being numbered in order of first appearance. L
+    blocks, K kinds."""
 
     of_block: tuple[int, ...]
 
     @cached_property
     def number(self) -> int:
-        """Number of kinds, K."""
+        """Number of different kinds of blocks, K."""
         return max(self.of_block) + 1
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """(K,) blocks of each kind."""
+        """(K,) number of blocks of each kind."""
         return tuple(self.of_block.count(kind) for kind in range(self.number))
 
     @cached_property
     def before(self) -> Ints:
-        """(K, L + 1): blocks of each kind before every position."""
+        """(K, L + 1) number of blocks of each kind before every position in the model."""
         is_kind = np.array(self.of_block) == np.arange(self.number)[:, None]
         return np.concatenate(
             [np.zeros((self.number, 1), dtype=np.int64), np.cumsum(is_kind, axis=1)], axis=1
@@ -170,7 +172,7 @@ class Kinds:
 
     @cached_property
     def _repeats(self) -> tuple[int, int]:
-        """(start, period) of the repetition of kinds with the least sum."""
+        """(start, period) of the repeating pattern of kinds, chosen so that start + period is least."""
         kinds, best = np.array(self.of_block), (0, len(self.of_block))
         for period in range(1, len(kinds)):
             if period >= sum(best):
@@ -181,24 +183,24 @@ class Kinds:
 
     @cached_property
     def class_at(self) -> Ints:
-        """(L + 1,) class of each position: positions of one class are followed by the same kinds, as far as
-        there are blocks."""
+        """(L + 1,) class of each position between blocks, where positions of one class are followed by the
+        same kinds, as far as there are blocks."""
         return self.after(np.zeros(1, dtype=np.int64), np.arange(len(self.of_block) + 1))
 
     @property
     def classes(self) -> int:
-        """Number of classes of positions; 1 if all blocks are alike."""
+        """Number of classes of positions between blocks (see `class_at`); 1 if all blocks are alike."""
         return sum(self._repeats)
 
     def after(self, start: Ints, blocks: Ints) -> Ints:
-        """Class of the position after `blocks` blocks that begin in class `start`."""
+        """Class of the position that follows `blocks` blocks, given the class `start` of the position before them."""
         begin, period = self._repeats
         at = start + blocks
         return np.where(at < begin, at, begin + (at - begin) % period)
 
     def distinct_starts(self, blocks: int) -> tuple[Ints, Ints]:
-        """Positions from which the next `blocks` blocks form different sequences of kinds, and for each class
-        of positions the index of its representative; arbitrary for a class with too few blocks after it."""
+        """First position of each distinct sequence of kinds that the next `blocks` blocks form, and for each
+        class of positions the index of its sequence; arbitrary for a class with too few blocks after it."""
         if blocks == 0:
             return np.zeros(1, dtype=np.int64), np.zeros(self.classes, dtype=np.int64)
         kinds, starts = np.array(self.of_block), min(self.classes, len(self.of_block) - blocks + 1)
@@ -207,7 +209,7 @@ class Kinds:
         return first, np.append(group.reshape(-1), np.zeros(self.classes - starts, dtype=np.int64))
 
     def mean(self, by_kind: Sequence[Array]) -> Array:
-        """Mean over all blocks of a value given for each kind."""
+        """Mean over all blocks of a model of a value that is given for each kind of block."""
         if len(by_kind) == 1:
             return by_kind[0]
         weighted = [
@@ -216,7 +218,8 @@ class Kinds:
         return np.asarray(sum(weighted[1:], start=weighted[0]))
 
     def lower_bound_of_fullest_rank(self, ranks: Ints, by_kind: Sequence[Array]) -> Array:
-        """Lower bound on the sum over the blocks of the fullest rank, from a value per block of each kind.
+        """Lower bound on the largest sum that a pipeline rank has over its blocks, given a value per block of
+        each kind.
 
         With one kind it is ceil(L / ranks) values. With several it is the largest of each kind's share and of
         a rank's share of all, but no more than ceil(L / ranks) mean blocks, by which some layouts are priced.
@@ -229,8 +232,8 @@ class Kinds:
         return np.asarray(np.minimum(even, np.max([*fullest, blocks / ranks * mean], axis=0)))
 
     def in_sorts(self, blocks_SP: Ints, start: Ints | None = None) -> Ints:
-        """(..., S, K·P): blocks of each kind under each recompute policy, kind by kind, from the blocks under
-        each policy.
+        """(..., S, K·P) number of blocks of each kind under each recompute policy in each stage, kind by kind,
+        given the blocks under each policy.
 
         Stages follow one another, unless `start` (..., S) gives where each begins. Within a stage the blocks
         that recompute most come first (`cost_models.axes.stages.policy_of_blocks`).
@@ -251,7 +254,7 @@ class Kinds:
 def kinds_of(
     model: TransformerSpec, sequence_length: int, frozen: Frozen | None = None
 ) -> tuple[Kinds, tuple[TransformerSpec, ...]]:
-    """Kind of each block for sequences of a length, and for each kind the model with all blocks of that kind.
+    """Kind of each block at a sequence length, and for each kind a model all of whose blocks are of that kind.
 
     Blocks also differ in kind if a job leaves them `frozen` to a different extent.
     """
@@ -282,15 +285,15 @@ def kinds_of(
 
 
 def kinds_in(model: TransformerSpec, training: TrainingSpec) -> Kinds:
-    """Kind of each block in a job."""
+    """Kind of each block of a model in a training job."""
     return kinds_of(model, training.sequence_length, _frozen(model, training))[0]
 
 
 def of_each_kind(
     model: TransformerSpec, training: TrainingSpec
 ) -> tuple[tuple[int, TransformerSpec, TrainingSpec], ...]:
-    """For each kind, its number of blocks, the model with all blocks of that kind, and the job with that kind's
-    sequences and trained parts.
+    """For each kind of block, the number of blocks, a model with blocks of that kind only, and the job with
+    that kind's sequences and trained parts.
 
     In an encoder-decoder the decoder's kinds carry the encoder tokens per decoder token. For a vision tower,
     an image is a sequence.
@@ -321,7 +324,8 @@ def _frozen(model: TransformerSpec, training: TrainingSpec) -> Frozen | None:
 
 
 def _model_of_kind(model: TransformerSpec, kind: _Kind) -> TransformerSpec:
-    """The model with blocks of one kind; in a mixture's block the always-active MLP is the shared expert."""
+    """A copy of the model in which all blocks are of one kind; in a mixture's block the always-active MLP is
+    the shared expert."""
     if kind.part == "tower":
         return tower_of(model)
     decoder = decoder_of(model)

@@ -48,8 +48,8 @@ DROPPED_FACTS = frozenset(_DROPPED.split())
 
 
 class DriveUse(Spec):
-    """Use of a drive for optimizer states (Rajbhandari et al. 2021, ZeRO-Infinity, section 5.1.2): each chunk
-    is read, updated by the CPU and written back."""
+    """Use of a drive for optimizer states, each chunk of which is read, updated by the CPU and written back.
+    Rajbhandari et al. 2021, ZeRO-Infinity, section 5.1.2."""
 
     zero_stages: tuple[Literal[0, 1, 2, 3], ...] = Field(default=(0, 1, 2, 3), min_length=1)
     """ZeRO stages with which the stack can keep states on a drive."""
@@ -69,8 +69,8 @@ class DriveUse(Spec):
 
 
 class StackSpec(Spec):
-    """Execution of a layout by one training stack. Constants that depend on the GPU are in
-    `HardwareProfile`."""
+    """Properties and defaults of one training stack (a trainer's release) that decide how a layout is
+    executed. Constants that depend on the GPU are in `HardwareProfile`."""
 
     kind: Literal["stack"] = "stack"
     name: Name
@@ -369,11 +369,12 @@ class StackSpec(Spec):
 
     @property
     def drops(self) -> frozenset[SelectiveDrops]:
-        """All parts that `selective_drops` names."""
+        """Set of the names in `selective_drops`, the parts of a block that selective recompute repeats."""
         drops = self.selective_drops
         return frozenset([drops] if isinstance(drops, str) else drops)
 
     def when_compiled(self, *, loss: bool) -> dict[str, bool]:
-        """Changed fields for runs with compiled blocks, and with or without a compiled loss."""
+        """Stack fields that change in runs with compiled blocks, with or without a compiled loss, and their
+        values."""
         changes = {"fused_elementwise": True, "fused_norms": True}
         return changes | {"fused_loss": True} if loss else changes

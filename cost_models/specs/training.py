@@ -71,7 +71,7 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class TuningSpec(CheckedSpec):
-    """Low-rank adapters, and the frozen model that they adapt."""
+    """Low-rank adapters (LoRA, QLoRA) and the storage type of the frozen model that they adapt."""
 
     rank: PositiveInt = USUAL_RANK
     """Columns of A and rows of B, r."""
@@ -92,24 +92,24 @@ class TuningSpec(CheckedSpec):
     adapters are frozen."""
 
     def contradictions(self) -> dict[str, object]:
-        """Sentence about a field that is not for files."""
+        """Error message, mapped to whether the field `left` is set, which files must not set."""
         return {"left follows from `freeze` of the job": self.left is not None}
 
     @property
     def scale(self) -> float:
-        """Factor on the adapters' output."""
+        """Factor by which the adapters' output is multiplied."""
         return 1.0 if self.alpha is None else self.alpha / self.rank
 
     @property
     def task(self) -> Literal["lora", "qlora"]:
-        """Usual name of the method."""
+        """Usual name of the fine-tuning method, `lora` or `qlora`."""
         return "lora" if self.base is None else "qlora"
 
     def __str__(self) -> str:
         return f"{self.task} of rank {self.rank}"
 
     def stored_bytes(self, inputs: int) -> float | None:
-        """Bytes per element of a frozen matrix with `inputs` elements a row; None: as in training."""
+        """Stored bytes per element of a frozen matrix with `inputs` elements a row; None if stored as in training."""
         blockwise = 0.5 + (1.0 + FP32_BYTES / NF4_GROUP) / NF4_BLOCK
         return {"int8": 1.0 + FP32_BYTES / inputs, "nf4": blockwise}.get(self.base or "")
 
@@ -131,7 +131,7 @@ _Deviation = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
 
 
 class LengthsSpec(Spec):
-    """Distribution of document lengths, and how sequences are made of documents."""
+    """Distribution of document lengths, and the way in which documents are combined into sequences."""
 
     packing: Packing = "pack"
     """Way in which sequences are made of documents."""
@@ -151,7 +151,7 @@ class LengthsSpec(Spec):
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Sequences that represent a job, drawn once; D documents, S sequences."""
+    """A sample of sequences and their documents that represents a training job; D documents, S sequences."""
 
     documents: Ints
     """(D,) tokens of each document, in the order of their sequences."""
@@ -160,7 +160,7 @@ class Sequences:
 
     @property
     def number(self) -> int:
-        """Number of sequences, S."""
+        """Number of sequences in the sample, S."""
         return int(self.places[-1]) + 1
 
     @property
@@ -176,7 +176,7 @@ class Sequences:
 
 @lru_cache(maxsize=64)
 def sequences_of(lengths: LengthsSpec, longest: int) -> Sequences:
-    """Sequences of at most `longest` tokens, made of documents with these lengths."""
+    """Sample of sequences of at most `longest` tokens, made of documents with the given distribution of lengths."""
     length_D = _drawn(lengths, longest)
     if lengths.packing != "pack":
         return Sequences(length_D, np.arange(len(length_D)))
@@ -187,13 +187,13 @@ def sequences_of(lengths: LengthsSpec, longest: int) -> Sequences:
 
 
 def share_cut(lengths: LengthsSpec, longest: int) -> float:
-    """Share of a distribution's documents that are longer than a sequence."""
+    """Share of a lognormal distribution's documents that are longer than `longest` tokens and therefore cut."""
     mean, sigma = lengths.lognormal or (1.0, 0.0)
     return 1.0 - NormalDist(log(mean) - sigma**2 / 2, sigma).cdf(log(longest)) if sigma else 0.0
 
 
 def grouped_lengths(lengths: list[int]) -> tuple[int, ...]:
-    """At most `MOST_DOCUMENTS` lengths with the same mean."""
+    """Document lengths reduced to at most `MOST_DOCUMENTS` values with the same mean."""
     if len(lengths) <= MOST_DOCUMENTS:
         return tuple(lengths)
     groups = np.array_split(np.sort(np.array(lengths)), MOST_DOCUMENTS)
@@ -201,7 +201,8 @@ def grouped_lengths(lengths: list[int]) -> tuple[int, ...]:
 
 
 def _drawn(lengths: LengthsSpec, longest: int) -> Ints:
-    """(D,) document lengths: quantiles of the distribution, or the given ones, each equally often."""
+    """(D,) document lengths of a sample, which are quantiles of the lognormal distribution, or the given
+    lengths, each equally often."""
     if lengths.lognormal is None:
         documents = np.array(lengths.documents or (longest,), dtype=np.int64)
         return np.tile(documents, -(-_DRAWN // len(documents)))
@@ -213,7 +214,7 @@ def _drawn(lengths: LengthsSpec, longest: int) -> Ints:
 
 
 def _best_fit(length_D: Ints, longest: int) -> list[list[int]]:
-    """Lengths of the documents in each sequence, by best fit decreasing."""
+    """Pack documents into sequences by best fit decreasing, and return the document lengths of each sequence."""
     sequences: list[list[int]] = []
     room: list[tuple[int, int]] = []  # (free tokens of a sequence, index of the sequence)
     for length in sorted(length_D.tolist(), reverse=True):
@@ -320,23 +321,23 @@ class TrainingSpec(Spec):
         return lengths
 
     def trains(self, part: Left) -> bool:
-        """Whether a part of a model of one kind of blocks is trained; with adapters no part is."""
+        """Whether the job trains a part of a model of one kind of blocks; with adapters no part is trained."""
         return self.tuning is None or (self.tuning.left is not None and part not in self.tuning.left)
 
     @property
     def runs_forward_only(self) -> bool:
-        """Whether the blocks, all of one kind, only run forward."""
+        """Whether the blocks, all of one kind, are run forward and never backward."""
         return self.tuning is not None and "still" in (self.tuning.left or ())
 
     @property
     def first_frozen(self) -> int:
-        """Number of first blocks that `freeze` excludes from training."""
+        """Number of blocks, counted from the first, that `freeze` (`first=N`) excludes from training."""
         return max((int(one.removeprefix("first=")) for one in self.freeze if one[:6] == "first="), default=0)
 
     @property
     def sequences(self) -> tuple[int, ...]:
-        """Tokens of each sequence of a sample: one, or for an encoder-decoder the encoder's and the
-        decoder's."""
+        """Tokens of each sequence of one sample, a single number, or for an encoder-decoder the encoder's and
+        the decoder's."""
         return (self.sequence_length, *([self.target_length] if self.target_length else []))
 
     @property
@@ -346,37 +347,36 @@ class TrainingSpec(Spec):
 
     @property
     def tokens_counted(self) -> float:
-        """Mean tokens per sequence that are trained on, without padding; for an encoder-decoder the decoder's
-        are added."""
+        """Mean tokens per sequence without padding; for an encoder-decoder the decoder's tokens are added."""
         if self.lengths is not None:
             return sequences_of(self.lengths, self.sequence_length).mean_document_tokens
         return self.sequence_length + (self.target_length or 0)
 
     @property
     def in_words(self) -> str:
-        """Sequences per step and their tokens, "256 x 512"; for an encoder-decoder with the decoder's tokens,
-        "256 x 512 + 114"."""
+        """Text of sequences per step and tokens per sequence, "256 x 512"; for an encoder-decoder with the
+        decoder's tokens, "256 x 512 + 114"."""
         target = f" + {self.target_length:,}" if self.target_length else ""
         return f"{self.global_batch:,} x {self.sequence_length:,}{target}"
 
     @property
     def tokens_per_sample(self) -> float:
-        """Mean tokens per sample: a document or a sequence, and two of them where preferences or rewards are
-        trained."""
+        """Mean tokens per sample, which is a document or a sequence, or two of them where preferences or
+        rewards are trained."""
         longest, lengths = self.sequence_length, self.lengths
         sequence = longest if lengths is None else sequences_of(lengths, longest).mean
         return sequence if self.reference is None and not self.reward else 2 * sequence
 
     @property
     def wide_precision(self) -> Precision:
-        """Type of the parts that fp8 or fp4 training keeps in 16 bits: attention, router, output matrix, and
-        element-wise operators."""
+        """Precision of the parts that fp8 or fp4 training keeps in 16 bits (attention, router, output matrix
+        and element-wise operators); else the training precision."""
         return "bf16" if self.narrow else self.precision
 
     @property
     def narrow(self) -> bool:
-        """Whether the operands of a block's products are cast to fewer bits than weights and activations
-        have."""
+        """Whether training casts the operands of a block's products to fewer bits (fp8, fp4) than weights and
+        activations have."""
         return self.precision in NARROW
 
     @property
@@ -397,14 +397,15 @@ _WINDOW = re.compile(r"window=(\d{1,12})$", re.ASCII)
 
 
 def is_change(word: str) -> bool:
-    """Whether a word of `--allow` names a change of the mathematics, even misspelt."""
+    """Whether a word of `--allow` begins with the name of a known change of the mathematics, even if its
+    value is invalid."""
     return word.partition("=")[0] in {known.partition("=")[0] for known in CHANGE_WORDS}
 
 
 def apply_changes(
     model: TransformerSpec, training: TrainingSpec, words: Sequence[str]
 ) -> tuple[TransformerSpec, TrainingSpec]:
-    """The model and the job with the changes that `--allow` requests.
+    """A copy of the model and the job with the changes of the mathematics that `--allow` requests.
 
     Raises:
         InputError: words that cannot be read, or that change nothing of this model and this job; all of them at once.
@@ -431,14 +432,14 @@ def apply_changes(
 
 
 def changes_of(model: TransformerSpec, training: TrainingSpec) -> tuple[str, ...]:
-    """Changes of a model and a job, as words of `--allow`."""
+    """Changes of the mathematics that a model and a job have, as words of `--allow`."""
     return (*model.changed, *(["lamb"] if training.optimizer == "lamb" else []))
 
 
 def undo_change(
     model: TransformerSpec, training: TrainingSpec, word: str
 ) -> tuple[TransformerSpec, TrainingSpec]:
-    """A changed model and job with one of its changes undone."""
+    """A copy of a changed model and job in which the change that `word` names is undone."""
     if word == "lamb":
         return model, training.model_copy(update={"optimizer": "adamw"})
     name, _ = _model_field(word)
@@ -448,13 +449,13 @@ def undo_change(
 
 
 def _model_field(word: str) -> tuple[str, bool | int]:
-    """Field of a model that a word of `--allow` sets, and its value."""
+    """Name and new value of the model field that a word of `--allow` sets."""
     match = _WINDOW.match(word)
     return ("attention_window", int(match[1])) if match else ("parallel_block", True)
 
 
 def _complaint(model: TransformerSpec, training: TrainingSpec, word: str, words: Sequence[str]) -> str:
-    """Why a word cannot be applied; empty where it can."""
+    """Error message if a word of `--allow` cannot be applied to the model and the job; else empty."""
     length = training.sequence_length
     if word == "lamb":
         return "is what the job says already" * (training.optimizer == "lamb")

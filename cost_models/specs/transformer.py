@@ -26,8 +26,8 @@ Scale = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 
 
 class Indexer(Spec):
-    """Indexer of sparse attention: scores all earlier tokens of a query; attention sees the best
-    `attention_window` of them (DeepSeek-V3.2, arXiv 2512.02556, section 2.1)."""
+    """Indexer of sparse attention, which scores all earlier tokens of a query so that attention sees only the
+    best `attention_window` of them (DeepSeek-V3.2, arXiv 2512.02556, section 2.1)."""
 
     heads: PositiveInt
     """Query heads of the indexer, made from the queries' latent; all share one key per token."""
@@ -36,13 +36,13 @@ class Indexer(Spec):
 
     @property
     def width(self) -> int:
-        """Elements per token: queries, their weights and a key."""
+        """Elements per token that an indexer computes, for queries, their weights and a key."""
         return self.heads * (self.head_dim + 1) + self.head_dim
 
 
 class LatentAttention(Spec):
-    """Multi-head latent attention: queries, keys and values come from narrow latents (DeepSeek-V2, arXiv
-    2405.04434, section 2.1)."""
+    """Multi-head latent attention, whose queries, keys and values come from narrow latents (DeepSeek-V2,
+    arXiv 2405.04434, section 2.1)."""
 
     kv_rank: PositiveInt
     """Width of the latent of keys and values."""
@@ -113,7 +113,7 @@ class Recurrence(CheckedSpec):
         return {**channels.get(str(kind), heads), **data}
 
     def contradictions(self) -> dict[str, object]:
-        """Sentences about fields that contradict one another."""
+        """Error messages on contradictory fields of a recurrence, each mapped to a true value if it applies."""
         kind, values, scalar = self.kind, self.head_dim, self.state_dim == 1 and self.groups == self.heads
         channels = {"mamba1": values == self.groups == 1, "convolution": values == 1 and scalar}
         return {
@@ -132,7 +132,7 @@ class Recurrence(CheckedSpec):
 
     @property
     def title(self) -> str:
-        """Name of the mixer in messages."""
+        """Name of the token mixer in messages."""
         return {
             "mamba1": "selective state spaces (Mamba)",
             "convolution": "short convolutions",
@@ -155,24 +155,24 @@ class Recurrence(CheckedSpec):
 
     @property
     def split_units(self) -> int:
-        """Number of units that tensor-parallel ranks share out: groups with their heads, or channels where
-        all share one key."""
+        """Number of units that are divided among tensor-parallel ranks, which are groups with their heads, or
+        channels where all share one key."""
         return self.heads if self.kind == "mamba1" else self.groups
 
     @property
     def key_size(self) -> int:
-        """Width of all keys together."""
+        """Width of all keys of the recurrence together."""
         return self.groups * self.state_dim
 
     @property
     def value_size(self) -> int:
-        """Width of all values together, and of the heads' output."""
+        """Width of all values of the recurrence together, and of its heads' output."""
         return self.heads * self.head_dim
 
     @property
     def mixed_size(self) -> int:
-        """Width of queries, keys and values together; for mamba1 only of values, from which the others are
-        made."""
+        """Width of the recurrence's queries, keys and values together; for mamba1 only of values, from which
+        the others are made."""
         return self.value_size + 2 * self.key_size * (self.kind != "mamba1")
 
     @property
@@ -182,31 +182,31 @@ class Recurrence(CheckedSpec):
 
     @property
     def selected_size(self) -> int:
-        """Width of mamba1's joint projection of all channels: latent of step sizes, a key and a query; 0 for
-        other kinds."""
+        """Width of mamba1's joint projection of all channels to a latent of step sizes, a key and a query; 0
+        for other kinds."""
         return self.step_rank + 2 * self.key_size if self.step_rank else 0
 
     @property
     def convolved_size(self) -> int:
-        """Width of the short convolution."""
+        """Width of the tensor that the recurrence's short convolution is applied to."""
         return self.mixed_size if self.scans else self.value_size
 
     @property
     def head_numbers(self) -> int:
-        """Further elements per head and token: a step size, or a decay and a strength."""
+        """Extra elements per head and token, which are a step size, or a decay and a strength."""
         return {"mamba2": 1, "gated-delta": 2, "kimi-delta": 1}.get(self.kind, 0)
 
     @property
     def input_size(self) -> int:
-        """Width of the mixer's projection of the residual stream: queries, keys, values, the output's gate,
-        and the further elements per head."""
+        """Output width of the mixer's projection of the residual stream (queries, keys, values, the output's
+        gate, and extra elements per head)."""
         gate = 0 if self.gate_rank or not self.scans else self.value_size
         return self.mixed_size + gate + self.heads * self.head_numbers
 
 
 class Encoder(Spec):
-    """Encoder: tokens attend to tokens on both sides, and training predicts masked tokens (BERT: Devlin et
-    al. 2018, arXiv 1810.04805)."""
+    """Encoder model, whose tokens attend to tokens on both sides and which is trained to predict masked
+    tokens. BERT, Devlin et al. 2018, arXiv 1810.04805."""
 
     masked: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.15
     """Share of a sequence's tokens that are masked; only these enter the loss."""
@@ -220,13 +220,13 @@ class Encoder(Spec):
     """Whether the head has a square matrix, the activation and a norm before the output matrix."""
 
     def masked_of(self, sequence_length: int) -> int:
-        """Masked tokens of a sequence."""
+        """Number of masked tokens in a sequence of `sequence_length` tokens."""
         return max(1, round(self.masked * sequence_length))
 
 
 class Stacks(Spec):
-    """Encoder-decoder (T5: Raffel et al. 2019, arXiv 1910.10683): the first blocks encode one sequence; the
-    others decode another one and also attend to the encoder's output."""
+    """Encoder-decoder, whose first blocks encode one sequence and whose others decode another and also attend
+    to the encoder's output. T5, Raffel et al. 2019, arXiv 1910.10683."""
 
     encoder_layers: Annotated[int, Field(ge=0)]
     """Blocks of the encoder; the remaining ones are the decoder's."""
@@ -255,7 +255,7 @@ class RotaryScaling(CheckedSpec):
     """llama3: frequencies with more turns than this are unchanged; those between are scaled in part."""
 
     def contradictions(self) -> dict[str, object]:
-        """Sentence about limits in the wrong order."""
+        """Error message, mapped to whether `low_turns` is above `high_turns`."""
         low, high = self.low_turns, self.high_turns
         return {f"low_turns {low:g} is above high_turns {high:g}": low > high}
 
@@ -276,8 +276,8 @@ class Rotary(Spec):
 
 
 class ExpertGroups(Spec):
-    """Groups of experts, consecutive and equally large; a token first chooses groups, then experts within
-    them."""
+    """Groups of experts, consecutive and equally large, of which a token first chooses some and then experts
+    within them."""
 
     count: PositiveInt
     """Number of groups."""
@@ -288,7 +288,7 @@ class ExpertGroups(Spec):
 
 
 def share_of(pattern: Sequence[bool], layers: int) -> float:
-    """Share of the blocks for which a repeated pattern is true; 1 without a pattern."""
+    """Share of `layers` blocks for which a repeated pattern of flags is true; 1 without a pattern."""
     if not pattern:
         return 1.0
     rounds, partial = divmod(layers, len(pattern))
@@ -296,7 +296,7 @@ def share_of(pattern: Sequence[bool], layers: int) -> float:
 
 
 class Diffusion(Spec):
-    """Diffusion transformer, an encoder over patches of a noisy latent image (DiT: Peebles and Xie 2022,
+    """Diffusion transformer, an encoder over patches of a noisy latent image (DiT, Peebles and Xie 2022,
     arXiv 2212.09748). A vector made of time step and class shifts, scales and gates both halves of every
     block (adaLN-Zero, section 3.2). Norms have no parameters; rows of the vocabulary are classes."""
 
@@ -311,12 +311,12 @@ class Diffusion(Spec):
 
     @property
     def tokens(self) -> int:
-        """Patches per image."""
+        """Patches per latent image, each of which is a token."""
         return int((self.latent // self.patch) ** 2)
 
     @property
     def pixels(self) -> int:
-        """Elements of a patch."""
+        """Elements of a patch over all channels."""
         return int(self.channels * self.patch**2)
 
     def entrance_weights(self, hidden_size: int) -> int:
@@ -325,8 +325,8 @@ class Diffusion(Spec):
         return int((self.pixels + self.frequencies + hidden_size + 3) * hidden_size)
 
     def entrance_flops(self, hidden_size: int) -> float:
-        """Forward and backward FLOPs of those matrices per image; the inputs of the first two need no
-        gradients."""
+        """Forward and backward FLOPs per image of the matrices that embed patches and time step; the inputs
+        of the first two need no gradients."""
         first = 2 * (self.tokens * self.pixels + self.frequencies)
         return 2.0 * hidden_size * (first + 3 * hidden_size)
 
@@ -335,8 +335,8 @@ Part = Literal["", "tower", "joint"]
 
 
 class Tower(CheckedSpec):
-    """A vision transformer (ViT: Dosovitskiy et al. 2020, arXiv 2010.11929) whose tokens, projected to the decoder's
-    width, take places of a decoder's sequence (LLaVA: Liu et al. 2023, arXiv 2304.08485)."""
+    """Vision transformer whose tokens, projected to the decoder's width, take places of a decoder's sequence.
+    ViT, Dosovitskiy et al. 2020, arXiv 2010.11929; LLaVA, Liu et al. 2023, arXiv 2304.08485."""
 
     layers: Annotated[int, Field(gt=0, lt=MAX_LAYERS)]
     """Blocks of the tower; they are the first of the model's `num_layers`."""
@@ -402,7 +402,7 @@ class Tower(CheckedSpec):
         return derived | data
 
     def contradictions(self) -> dict[str, object]:
-        """Sentences about sizes that do not divide."""
+        """Error messages on sizes of a vision tower that do not divide, each mapped to a true value if it applies."""
         row, dim, turned = self.image // self.patch, self.head_dim, self.positions == "rotary"
         return {
             f"image {self.image} is smaller than patch {self.patch}": not row,
@@ -425,17 +425,17 @@ class Tower(CheckedSpec):
 
     @property
     def features(self) -> int:
-        """Tokens per image that the decoder reads."""
+        """Tokens per image that the decoder reads, after patches are merged."""
         return int(self.patches // self.merge**2)
 
     @property
     def pixels(self) -> int:
-        """Elements of a patch."""
+        """Elements of a patch over all channels and frames."""
         return int(self.channels * self.frames * self.patch**2)
 
     @property
     def projector_inputs(self) -> int:
-        """Width of the projector's input."""
+        """Input width of the projector between vision tower and decoder."""
         return int(self.hidden_size * self.merge**2)
 
 
@@ -444,8 +444,9 @@ DERIVED_FIELDS = ("num_kv_heads", "head_dim", "ffn_hidden_size")
 
 
 def _derived_widths(data: dict[str, Any]) -> dict[str, Any]:
-    """Default widths of a head and of an MLP. If `num_heads` or `hidden_size` is invalid, they are
-    placeholders: the invalid field is refused, and the derived ones are not reported too."""
+    """Default number of key heads and widths of a head and of an MLP, from `num_heads` and `hidden_size`. If
+    `num_heads` or `hidden_size` is invalid, they are placeholders: the invalid field is refused, and the
+    derived ones are not reported too."""
     hidden, heads = data.get("hidden_size"), data.get("num_heads")
     if not (isinstance(hidden, int) and isinstance(heads, int) and hidden > 0 and heads > 0):
         return dict.fromkeys(DERIVED_FIELDS, 1)
@@ -462,7 +463,8 @@ Mixer = Literal["attention", "recurrence", "both", "none"]
 
 
 class TransformerSpec(Spec):
-    """A transformer, dense or MoE: a decoder, or with `encoder` an encoder, with `stacks` an encoder-decoder.
+    """Shape of a transformer, dense or MoE, which is a decoder, with `encoder` an encoder, or with `stacks` an
+    encoder-decoder.
 
     Defaults that depend on other fields are filled in on construction. Each block is priced by its kind
     (`cost_models.specs.kinds`).
@@ -641,12 +643,12 @@ class TransformerSpec(Spec):
 
     @property
     def untrained(self) -> tuple[str, ...]:
-        """Features of the model that the executor does not implement, a few words each."""
+        """Short descriptions of the model's features that the executor does not implement."""
         return self.left_out + self.not_in_executor
 
     @property
     def not_in_executor(self) -> tuple[str, ...]:
-        """Features of the model that are priced but not implemented by the executor."""
+        """Short descriptions of the model's features that are priced but not implemented by the executor."""
         tower, mixer = self.tower, self.recurrence
         features: dict[str, object] = {
             "attention sinks": self.attention_sinks,
@@ -669,7 +671,7 @@ class TransformerSpec(Spec):
 
     @property
     def is_tower(self) -> bool:
-        """Whether the blocks are a vision tower's, whose embedding is that of patches."""
+        """Whether the blocks belong to a vision tower, which embeds patches instead of tokens."""
         return self.tower is not None and self.tower.part == "tower"
 
     @property
@@ -689,7 +691,7 @@ class TransformerSpec(Spec):
 
     @property
     def rotary_share(self) -> float:
-        """Share of all heads' elements that have rotary positions, mean over the blocks."""
+        """Share of the elements of heads that rotary positions rotate, mean over the blocks."""
         if self.positions != "rotary":
             return 0.0
         rotary = self.rotary or Rotary()
@@ -697,7 +699,7 @@ class TransformerSpec(Spec):
         return turned * share_of(rotary.pattern, self.num_layers)
 
     def window_of(self, layer: int) -> int | None:
-        """Window of a block, counted from 0; None: it attends to all tokens."""
+        """Attention window, in tokens, of a block (counted from 0); None if the block attends to all tokens."""
         pattern = self.window_pattern
         return None if pattern and pattern[layer % len(pattern)] == "full" else self.attention_window
 
@@ -707,8 +709,8 @@ class TransformerSpec(Spec):
         return self._over_blocks(sequence_length, windowed) + self.source_share * sequence_length
 
     def unmasked(self, sequence_length: int) -> float:
-        """Keys that a query attends to, mean over queries and blocks: s/2 for a causal mask without window, s
-        in an encoder."""
+        """Keys that a query attends to under the mask, mean over queries and blocks, such as s/2 for a causal
+        mask without window and s in an encoder."""
         causal, window = sequence_length / 2, min(sequence_length, self.attention_window or sequence_length)
         if self.encoder:
             return sequence_length
@@ -720,29 +722,29 @@ class TransformerSpec(Spec):
 
     @property
     def source_share(self) -> float:
-        """Encoder tokens that blocks attend to, per token of the blocks."""
+        """Encoder tokens that a decoder's blocks attend to, per decoder token; 0 without an encoder-decoder."""
         return self.stacks.source_share if self.stacks else 0.0
 
     def _over_blocks(self, full: float, windowed: float) -> float:
-        """Mean over the blocks of a value with a window and one without."""
+        """Mean over the blocks of a value, given the values with full attention and with an attention window."""
         return self.windowed_share * windowed + (1 - self.windowed_share) * full
 
     @property
     def windowed_share(self) -> float:
-        """Share of the blocks that have a window."""
+        """Share of the blocks that have an attention window."""
         windowed = [kind == "window" for kind in self.window_pattern]
         return share_of(windowed, self.num_layers) if self.attention_window else 0.0
 
     def encodes(self, layer: int) -> bool:
-        """Whether tokens of a block, counted from 0, attend to tokens on both sides, as in an encoder."""
+        """Whether tokens of a block (counted from 0) attend to tokens on both sides, as in an encoder."""
         return self.encoder is not None or (self.stacks is not None and layer < self.stacks.encoder_layers)
 
     def mixer_of(self, layer: int) -> Mixer:
-        """Token mixer of a block, counted from 0."""
+        """Token mixer of a block (counted from 0), such as attention or recurrence."""
         return self.mixers[layer % len(self.mixers)] if self.mixers else "attention"
 
     def mixer_share(self, *mixers: Mixer) -> float:
-        """Share of the blocks that have one of these mixers."""
+        """Share of the blocks whose token mixer is one of `mixers`."""
         return share_of([one in mixers for one in self.mixers or ("attention",)], self.num_layers)
 
     @property
@@ -780,7 +782,7 @@ class TransformerSpec(Spec):
         return self.num_moe_layers / self.num_layers
 
     def is_mixture(self, layer: int) -> bool:
-        """Whether a block, counted from 0, is MoE."""
+        """Whether a block (counted from 0) is a mixture of experts."""
         halved = self.separate_halves and self.mixer_of(layer) != "none"
         last = not halved and self.has_experts and layer >= self.num_layers - self.num_moe_layers
         return layer in self.moe_layers if self.moe_layers else last
@@ -797,7 +799,7 @@ class TransformerSpec(Spec):
 
     @property
     def uses_indexer(self) -> bool:
-        """Whether an indexer selects the tokens of a window."""
+        """Whether an indexer selects the tokens that a query attends to."""
         return self.window_kind == "picked"
 
     @model_validator(mode="after")
@@ -808,16 +810,16 @@ class TransformerSpec(Spec):
 
 
 def _contradictions(model: TransformerSpec) -> Iterator[str]:
-    """Sentences about fields that contradict one another."""
+    """Yield an error message for each contradiction between fields of a transformer spec."""
     layers, heads, positions, rotary = model.num_layers, model.num_heads, model.positions, model.rotary
     latent, encoder, stacks, tower = model.latent_attention, model.encoder, model.stacks, model.tower
 
     def clashes(names: str, words: str) -> Iterator[str]:
-        """A sentence for each of the named fields that is set."""
+        """Yield an error message for each of the named fields that is set."""
         return (f"{name} {words}" for name in names.split() if getattr(model, name))
 
     def too_many(name: str, pattern: Sequence[object]) -> Iterator[str]:
-        """A sentence for a pattern that names more blocks than there are."""
+        """Yield an error message if a pattern names more blocks than the model has."""
         if len(pattern) > layers:
             yield f"{name} names {len(pattern)} blocks, and num_layers is {layers}"
 
