@@ -25,7 +25,7 @@ _COMPILED_PASSES = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndSeconds:
-    """Seconds of both ends for one microbatch on one rank, each (N,)."""
+    """Seconds of the embedding and the head for one microbatch on one rank, each (N,)."""
 
     embedding_forward: Array
     embedding_backward: Array
@@ -36,8 +36,8 @@ class EndSeconds:
 
 
 def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:
-    """Seconds of both ends: the embedding is a gather and a scatter, the head a product with the vocabulary
-    and a memory-bound loss.
+    """Seconds of the embedding (a gather and a scatter) and the head (a product with the vocabulary and a
+    memory-bound loss) for one microbatch.
 
     A loss in chunks takes as long, unless it is compiled: it moves as many bytes of logits. Its backward
     pass, together with the final norm's, which is negligible, runs in the forward pass.
@@ -64,7 +64,8 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     def product(
         rows: Array, outputs: Array, inputs: Array, trains: bool = True
     ) -> tuple[Array, Array, Array]:
-        """Seconds of a product: forward, and of the gradients of its input and of its matrix, if that is trained."""
+        """Seconds of a product forward, of the gradient of its input, and of the gradient of its matrix, if
+        that is trained."""
         weight = gemm_seconds(inputs, outputs, rows, device, over_rows=True) if trains else none
         return (
             gemm_seconds(rows, outputs, inputs, device),
@@ -117,7 +118,7 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
 
 
 def _transform(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """(N,) seconds of the head's further matrix, and of its weight gradient.
+    """(N,) seconds of the head's matrix before the output matrix, and of that matrix's weight gradient.
 
     In an encoder this is a square matrix before the output matrix, with activation and norm at memory rate;
     every tensor rank has all of it, for its part of the stream. In diffusion it makes shifts and scales.
@@ -136,7 +137,7 @@ def _transform(question: Question, columns: LayoutColumns, device: Device) -> tu
 
 
 def _loss_bytes(question: Question, device: Device) -> tuple[float, float]:
-    """Bytes per logit of the loss, forward and backward: cast to fp32, maximum, exponentials with their sum;
-    gradient in place, cast back."""
+    """Bytes that the loss moves per logit, forward (cast to fp32, maximum, exponentials with their sum) and
+    backward (gradient in place, cast back)."""
     fp32 = 4 if question.stack.fp32_logits else device.element_bytes
     return device.element_bytes + 4 * fp32, 2 * fp32 + 2 * device.element_bytes

@@ -28,13 +28,14 @@ def gradient_accumulation_bytes(question: Question, columns: LayoutColumns) -> A
 
 
 def bytes_of_a_sum(question: Question) -> float:
-    """Bytes per parameter of a kernel that reads a new gradient and the buffer and writes the buffer."""
+    """Bytes moved per parameter by a kernel that reads a new gradient and the accumulation buffer and writes
+    the buffer."""
     return question.training.element_bytes + 2 * STATE_BYTES[gradient_dtype(question)]
 
 
 def copied_bytes(question: Question, columns: LayoutColumns, trained: Array | float = 1.0) -> Array:
-    """(2, N) bytes per parameter, forward and backward, that a rank copies around collectives over its
-    replicas, where `trained` is the trained share of parameters.
+    """(2, N) bytes per parameter, forward and backward, that a rank copies around data-parallel collectives,
+    where `trained` is the trained share of parameters.
 
     Gathered weights are read and written once more before each pass that gathers them. Gradients are read,
     and written in the reduced type, `gradient_passes` times per reduction.
@@ -78,7 +79,7 @@ def added_share(question: Question, columns: LayoutColumns) -> Array:
 
 
 def gradient_dtype(question: Question) -> StateDtype:
-    """Type in which gradients are accumulated: the training spec's, else the stack's default."""
+    """Type in which gradients are accumulated, which the training spec sets, or else the stack's default."""
     stack, training = question.stack, question.training
     usual = "fp32" if accumulates_apart(question) else stack.gradient_dtype
     if training.precision == "fp16":
@@ -87,7 +88,7 @@ def gradient_dtype(question: Question) -> StateDtype:
 
 
 def fuses_accumulation(question: Question) -> bool:
-    """Whether weight-gradient products add to the accumulation buffer."""
+    """Whether weight-gradient products add their result directly to the accumulation buffer."""
     stack = question.stack
     return stack.fused_gradient_accumulation and gradient_dtype(question) in stack.fused_accumulation_dtypes
 
@@ -116,11 +117,11 @@ def chunks_loss(question: Question, columns: LayoutColumns) -> Bools:
 
 
 def compiles_chunks(question: Question) -> bool:
-    """Whether the loss of a chunk is compiled: logits are read twice, their gradient is written, and there is
-    no fp32 copy."""
+    """Whether the stack compiles the loss of a chunk, so that logits are read twice, their gradient is
+    written, and there is no fp32 copy."""
     return question.stack.compiled and question.stack.compiles_loss
 
 
 def loss_chunk(question: Question, layout: Layout) -> int | None:
-    """Tokens of a chunk in this layout; None: all logits at once."""
+    """Tokens per chunk of a loss that is computed in chunks; None if the layout computes all logits at once."""
     return question.stack.loss_chunk if chunks_loss(question, LayoutColumns.of([layout]))[0] else None

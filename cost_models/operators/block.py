@@ -63,8 +63,8 @@ _WITH_THE_MLP: dict[str, frozenset[SelectiveDrops]] = {
 
 @lru_cache(maxsize=_CACHED)
 def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
-    """All operators of a block; in a model with different blocks, each with the share of the blocks that have
-    it."""
+    """All operators of a transformer block; in a model with different blocks, each with the share of the
+    blocks that have it."""
     stacks, tower = model.stacks, model.tower
     if len(set(model.mixers)) > 1 or (stacks and stacks.encoder_layers) or (tower and not tower.part):
         kinds, each = kinds_of(model, 1)
@@ -105,8 +105,8 @@ def _half_operators(
     *,
     terms: int,
 ) -> Iterator[Operator]:
-    """A half of a block with its norms, its modulation in diffusion, and the sum of `terms` tensors after
-    it."""
+    """Yield the operators of one half of a block with its norms, its modulation in diffusion, and the sum of
+    `terms` tensors after it."""
     if model.norm_placement in ("before", "around") and norm_before is not None:
         yield _norm(model, f"{half} norm", half, **norm_before)
     yield from _modulation_product(model, half, "shift and scale", 2)
@@ -119,8 +119,8 @@ def _half_operators(
 
 
 def _modulation(model: TransformerSpec, vectors: int, tokens: int) -> Iterator[Operator]:
-    """Operators per image of `tokens` tokens: SiLU and the matrix that makes shifts, scales and gates of both
-    halves, complete on every tensor rank."""
+    """Yield the operators that make an image's modulation vectors in diffusion, SiLU and the matrix of
+    shifts, scales and gates of both halves, complete on every tensor rank; an image has `tokens` tokens."""
     h = model.hidden_size
     yield Operator("modulation activation", "activation", "attention", Tensor(h / tokens, "whole"))
     made = Gemm(h, (vectors * h,), "whole", rows=1 / tokens)
@@ -128,23 +128,24 @@ def _modulation(model: TransformerSpec, vectors: int, tokens: int) -> Iterator[O
 
 
 def _modulation_product(model: TransformerSpec, half: Half, name: str, vectors: int) -> Iterator[Operator]:
-    """Product of the stream with a vector of its image, and with two vectors the sum of the second."""
+    """Yield the operator that multiplies the stream by a vector of its image and, with two vectors, adds the
+    second."""
     if model.diffusion is not None:
         over = Tensor(model.hidden_size * (1 + vectors / model.diffusion.tokens), "stream")
         yield Operator(f"{half} {name}", "modulation", half, over, inputs=vectors)
 
 
 def drops_something(model: TransformerSpec, stack: StackSpec) -> bool:
-    """Whether selective recompute saves any bytes in a model of this kind; outputs of experts, for example,
-    exist only in mixtures."""
+    """Whether selective recompute saves any bytes in the model; outputs of experts, for example, exist only
+    in mixtures."""
     return not stack.drops <= OUTPUTS or any(stack.drops & one.redone_by for one in block_operators(model))
 
 
 def _norm(
     model: TransformerSpec, name: str, half: Half, *, shares_input: bool = False, apart: bool = False
 ) -> Operator:
-    """Norm over the residual stream; `apart` if several operators read it, so that no product's kernel
-    includes it."""
+    """Operator for a norm over the residual stream; `apart` if several operators read it, so that no
+    product's kernel includes it."""
     stream = Tensor(model.hidden_size, "stream")
     weights: dict[Sharing, float] = {"whole": norm_weights(model)}
     again = frozenset[SelectiveDrops]({"norms"} if apart else ())
@@ -153,16 +154,16 @@ def _norm(
 
 
 def norm_weights(model: TransformerSpec) -> int:
-    """Parameters of a norm over the residual stream: gains, and biases if it has them; none if the block
-    modulates."""
+    """Number of parameters of a norm over the residual stream, gains and any biases; none if diffusion
+    modulates the block."""
     if model.diffusion is not None:
         return 0
     return model.hidden_size * (2 if model.norm == "layernorm" and model.norm_bias else 1)
 
 
 def embedding_weights(model: TransformerSpec) -> int:
-    """Parameters of the embedding other than token vectors: positions, types of tokens and a norm, complete
-    on every rank.
+    """Number of parameters of the embedding other than token vectors (positions, types of tokens and a norm),
+    complete on every rank.
 
     In an encoder-decoder also the encoder's last norm and both tables of biases, though they are in blocks.
     """
@@ -178,14 +179,15 @@ def embedding_weights(model: TransformerSpec) -> int:
 
 
 def patch_weights(tower: Tower) -> int:
-    """Parameters of patch matrix, class token, learned positions and norm before the first block."""
+    """Number of parameters of a vision tower's patch matrix, class token, learned positions and norm before
+    the first block."""
     rows = tower.pixels + tower.patch_bias + tower.class_token + tower.tokens * (tower.positions == "learned")
     return tower.hidden_size * (rows + tower.norm_before * (1 + (tower.norm == "layernorm")))
 
 
 def transform_weights(model: TransformerSpec) -> int:
-    """Parameters of an encoder's square matrix before the output matrix, with its bias and norm; in a
-    diffusion transformer, of the matrix that makes shifts and scales."""
+    """Number of parameters of the head's matrix before the output matrix, an encoder's with bias and norm, or
+    a diffusion transformer's that makes shifts and scales; 0 without one."""
     if model.diffusion is not None:
         return 2 * model.hidden_size * (model.hidden_size + 1)
     there = model.encoder is not None and model.encoder.head_transform
@@ -193,7 +195,7 @@ def transform_weights(model: TransformerSpec) -> int:
 
 
 def _residual_sum(model: TransformerSpec, half: Half, *, terms: int) -> Iterator[Operator]:
-    """Dropout and addition to the residual stream; a parallel block adds both halves at once."""
+    """Yield the dropout and the addition to the residual stream; a parallel block adds both halves at once."""
     stream = Tensor(model.hidden_size, "stream")
     yield Operator(f"{half} dropout", "dropout", half, stream)
     yield Operator(f"{half} residual", "residual", half, stream, inputs=terms)
@@ -202,12 +204,12 @@ def _residual_sum(model: TransformerSpec, half: Half, *, terms: int) -> Iterator
 
 
 def _attention_product(name: str, gemm: Gemm, reads: Place, **more: Any) -> Operator:
-    """A product in the attention submodule, which some stacks recompute completely."""
+    """Operator for a matrix product in the attention submodule, which some stacks recompute completely."""
     return multiply(name, gemm, reads=reads, **{"half": "attention", "redone_by": _WITH_ATTENTION} | more)
 
 
 def _attention_operator(name: str, kind: Kind, over: Tensor, **more: Any) -> Operator:
-    """An operator in the attention submodule other than a product."""
+    """Operator in the attention submodule other than a matrix product."""
     return Operator(name, kind, "attention", over, **{"redone_by": _WITH_ATTENTION} | more)
 
 
@@ -219,8 +221,8 @@ def _inner_norm(name: str, width: int, place: Place, weights: dict[Sharing, floa
 
 
 def attention_operators(model: TransformerSpec) -> Iterator[Operator]:
-    """Operators of attention between the normalised stream and the residual addition, without the norms over
-    the stream."""
+    """Yield the operators of attention between the normalised stream and the residual addition, without the
+    norms over the stream."""
     yield from _projections(model) if model.latent_attention is None else _latent_projections(model)
     if model.rotary_share:  # of the numbers of queries and of keys
         again = _WITH_ATTENTION if model.latent_attention is None else _WITH_THE_HEADS
@@ -237,14 +239,14 @@ def attention_operators(model: TransformerSpec) -> Iterator[Operator]:
 
 
 def _output_projection(model: TransformerSpec, name: str, width: int, *, after_core: bool) -> Operator:
-    """Product from all heads to the residual stream."""
+    """Operator for the matrix product from all heads to the residual stream."""
     out = Gemm(width, (model.hidden_size,), "rows")
     bias = model.attention_output_bias
     return _attention_product(name, out, "split", bias=bias, shares_input=after_core, reads_core=after_core)
 
 
 def _projections(model: TransformerSpec) -> Iterator[Operator]:
-    """Queries, keys and values in one product, and norms of queries and keys."""
+    """Yield the product that makes queries, keys and values, and the norms of queries and keys."""
     q, kv = model.query_size, model.kv_size
     gates = q if model.attention_gate else 0
     kept_share = (q + kv) / (q + 2 * kv) if not gates else 0.0
@@ -260,7 +262,7 @@ def _projections(model: TransformerSpec) -> Iterator[Operator]:
 
 
 def _latent_projections(model: TransformerSpec) -> Iterator[Operator]:
-    """Products down to the latents, a norm over each, and products up to the heads.
+    """Yield latent attention's products down to the latents, a norm over each, and products up to the heads.
 
     An indexer's queries, weights and normalised key are complete on every tensor rank.
     """
@@ -294,8 +296,8 @@ def _latent_projections(model: TransformerSpec) -> Iterator[Operator]:
 
 
 def cross_operators(model: TransformerSpec) -> Iterator[Operator]:
-    """Operators of a decoder block's cross-attention: queries of its own tokens, and keys and values of the
-    encoder's output, which a stage holds once for all of its blocks."""
+    """Yield the operators of a decoder block's cross-attention, with queries of the block's tokens, and keys
+    and values of the encoder's output, which a stage holds once for all of its blocks."""
     h, q, kv, share = model.hidden_size, model.query_size, model.kv_size, model.source_share
     bias = model.attention_bias
     queries = Gemm(h, (q,), "columns", behind_norm=True)
@@ -307,7 +309,7 @@ def cross_operators(model: TransformerSpec) -> Iterator[Operator]:
 
 
 def _attention_core(model: TransformerSpec) -> Operator:
-    """Scores, softmax and weighted values; every selective policy runs it again."""
+    """Operator for scores, softmax and weighted values; every selective policy runs it again."""
     out = Tensor(model.attended_size, "split")
     return Operator(
         "attention core",
@@ -329,8 +331,8 @@ _BY_NUMBER = ("mamba1", "kimi-delta")
 
 
 def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> Iterator[Operator]:
-    """Operators of a recurrence between the normalised stream and the residual addition, without the norms
-    over the stream."""
+    """Yield the operators of a recurrence between the normalised stream and the residual addition, without
+    the norms over the stream."""
     mixer, h = model.recurrence, model.hidden_size
     assert mixer is not None
     into = Gemm(h, (mixer.input_size,), "columns", behind_norm=not beside_attention)
@@ -378,8 +380,8 @@ def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> I
 
 
 def _selections(mixer: Recurrence, rank: int) -> Iterator[Operator]:
-    """Operators of mamba1: keys, queries and a latent from all channels, and step sizes from the latent; its
-    kernel convolves once more instead of keeping their input."""
+    """Yield mamba1's operators that make keys, queries and a latent from all channels, and step sizes from
+    the latent; its kernel convolves once more instead of keeping their input."""
     size = mixer.selected_size
     made = Gemm(mixer.value_size, (size,), "rows")
     yield _attention_product("keys, queries, step latent", made, "split", shares_input=True)
@@ -391,13 +393,13 @@ def _selections(mixer: Recurrence, rank: int) -> Iterator[Operator]:
 
 
 def state_products(mixer: Recurrence) -> int:
-    """Number of products with a head's state per token."""
+    """Number of products with a head's state per token, 3 with the delta rule and else 2."""
     return 3 if mixer.delta else 2
 
 
 def feed_forward_operators(model: TransformerSpec) -> Iterator[Operator]:
-    """Operators of the MLP or mixture between the normalised stream and the residual addition, without the
-    norms over the stream."""
+    """Yield the operators of the MLP or mixture between the normalised stream and the residual addition,
+    without the norms over the stream."""
     if share := model.dense_share:
         yield from _mlp(model, "mlp", model.ffn_hidden_size, share)
     if share := model.moe_share:
@@ -405,15 +407,15 @@ def feed_forward_operators(model: TransformerSpec) -> Iterator[Operator]:
 
 
 def experts_of(model: TransformerSpec) -> dict[str, Any]:
-    """Number of routed experts, and of those that a token passes, as arguments of `multiply`."""
+    """Number of routed experts, and number of them that a token passes through, as arguments of `multiply`."""
     return {"experts": model.num_experts, "passed": model.experts_per_token}
 
 
 def _mlp(
     model: TransformerSpec, name: Literal["mlp", "expert", "shared"], width: int, share: float
 ) -> Iterator[Operator]:
-    """Matrices of a dense block, of each routed expert or of the shared experts; two up matrices run as one
-    wide product."""
+    """Yield the matrix products and the activation of a dense block's MLP, of each routed expert or of the
+    shared experts; two up matrices run as one wide product."""
     dense, routed, matrices = name == "mlp", name == "expert", 2 if model.gated_mlp else 1
     h, inner, again = model.hidden_size, Tensor(width, "expert" if routed else "split"), _WITH_THE_MLP[name]
     product = partial(multiply, half="mlp", share=share, redone_by=again, bias=model.mlp_bias)
@@ -442,7 +444,8 @@ def _mlp(
 
 
 def _mixture(model: TransformerSpec, share: float) -> Iterator[Operator]:
-    """Router, token exchange, routed experts, and shared experts, through which every token passes."""
+    """Yield the operators of a mixture of experts, from router and token exchange to routed experts and
+    shared experts, through which every token passes."""
     h = model.hidden_size
     common: dict[str, Any] = {"share": share, "redone_by": _WITH_THE_EXPERTS}
     more: dict[str, Any] = common | {"shares_input": model.shares_norm, "bias": model.router_bias}
@@ -462,8 +465,8 @@ TOWER_NORM = "tower norm"
 
 
 def projector_operators(tower: Tower, model: TransformerSpec) -> Iterator[Operator]:
-    """Operators of the tower's last norm and the projector, which run with the decoder's first block (LLaVA:
-    Liu et al. 2023, arXiv 2304.08485, section 4.1).
+    """Yield the operators of the tower's last norm and the projector, which run with the decoder's first block.
+    LLaVA, Liu et al. 2023, arXiv 2304.08485, section 4.1.
 
     Widths are per token of a sequence, so they include the image tokens per sequence token. Tensor ranks
     split the matrices as an MLP's; a single matrix is split by its inputs.

@@ -44,7 +44,7 @@ _IN_PIECES = 256
 
 
 class Attended(NamedTuple):
-    """Keys per query, mean over blocks and over all tokens of a job's sequences."""
+    """Keys that a query attends to, mean over blocks and over all tokens of a job's sequences."""
 
     computed: float
     """Keys that a kernel computes, including padding."""
@@ -56,7 +56,7 @@ class Attended(NamedTuple):
 
 @lru_cache(maxsize=64)
 def attended_keys(model: TransformerSpec, training: TrainingSpec) -> Attended:
-    """Keys per query in the job's sequences; without documents in an entire sequence."""
+    """Mean number of keys that a query attends to in a job's sequences; without documents in an entire sequence."""
     lengths, whole = training.lengths, training.sequence_length
     if lengths is None:
         return Attended(model.unmasked(whole), model.attended(whole), model.unmasked(whole))
@@ -69,7 +69,8 @@ def attended_keys(model: TransformerSpec, training: TrainingSpec) -> Attended:
 
 
 def with_bucket_lengths(question: Question) -> Question:
-    """Question with the sequence length that is computed: in buckets the mean document."""
+    """A copy of the question with the sequence length that is computed, which in buckets is the mean document
+    length."""
     training, lengths = question.training, question.training.lengths
     if lengths is None or lengths.packing != "bucket":
         return question
@@ -80,7 +81,8 @@ def with_bucket_lengths(question: Question) -> Question:
 
 
 def uneven_pieces(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) relative excess of attention work of the busiest context rank over the mean."""
+    """(N,) relative excess of the busiest context-parallel rank's attention work over the mean of the context
+    ranks."""
     if not _sequences_differ(question):
         return np.zeros(len(columns))
     whole = context_ways(question, columns) == CONTEXTS.index("all-to-all")
@@ -88,7 +90,7 @@ def uneven_pieces(question: Question, columns: LayoutColumns) -> Array:
 
 
 def straggler_excess(question: Question, columns: LayoutColumns, *, data_parallel: bool) -> Array:
-    """(N,) relative excess of attention work of the busiest rank over the mean.
+    """(N,) relative excess of the busiest rank's attention work over the mean of the ranks that synchronise.
 
     Synchronisation by ZeRO-3 in every microbatch counts only with `data_parallel`.
     """
@@ -103,7 +105,7 @@ def straggler_excess(question: Question, columns: LayoutColumns, *, data_paralle
 
 
 def _sequences_differ(question: Question) -> bool:
-    """Whether sequences differ in their attention work."""
+    """Whether sequences of the job differ in their attention work, as packed documents have different lengths."""
     lengths = question.training.lengths
     return lengths is not None and lengths.packing == "pack" and question.stack.attention not in STORES_SCORES
 
@@ -112,7 +114,8 @@ _Excess = Callable[[TransformerSpec, LengthsSpec, int, int, int], float]
 
 
 def _excess_of_pairs(excess: _Excess, question: Question, ranks: Ints, sequences: Ints) -> Array:
-    """(N,) excess for pairs of ranks and sequences per rank; each distinct pair is computed once."""
+    """(N,) relative excess of attention work for pairs of ranks and sequences per rank; each distinct pair is
+    computed once."""
     training = question.training
     assert training.lengths is not None
     pairs, which = np.unique(np.stack([ranks, sequences]), axis=1, return_inverse=True)
@@ -122,7 +125,8 @@ def _excess_of_pairs(excess: _Excess, question: Question, ranks: Ints, sequences
 
 
 def _score_pairs(keys: Callable[[int], float], length: Ints) -> Array:
-    """Token-key pairs of documents of these lengths, or of the first `length` tokens of a document."""
+    """Number of query-key pairs that are scored in documents of the given lengths, or in the first `length`
+    tokens of a document."""
     some, which = np.unique(length, return_inverse=True)
     each: Array = np.array([one * keys(one) if one else 0.0 for one in some.tolist()])
     return each[which].reshape(length.shape)
@@ -149,7 +153,7 @@ def _uneven_excess(model: TransformerSpec, lengths: LengthsSpec, longest: int, c
 
 @lru_cache(maxsize=64)
 def _work_histogram(model: TransformerSpec, lengths: LengthsSpec, longest: int) -> tuple[Array, float]:
-    """Histogram of the scores of a sequence above their minimum, and the bin width relative to the mean."""
+    """Histogram of the attention work of sequences above the least work, and the bin width relative to the mean."""
     drawn = sequences_of(lengths, longest)
     work_S = np.bincount(drawn.places, weights=_score_pairs(model.unmasked, drawn.documents))
     work_S = work_S / work_S.mean()

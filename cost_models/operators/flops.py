@@ -61,14 +61,14 @@ class ForwardFlops:
 
     @property
     def block(self) -> float:
-        """FLOPs of one block."""
+        """Forward FLOPs of one block for one sequence."""
         return self.block_matrices + self.block_attention + self.index + self.adapters
 
 
 def forward_flops(
     model: TransformerSpec, sequence_length: int, tp: int = 1, tuning: TuningSpec | None = None
 ) -> ForwardFlops:
-    """FLOPs of one sequence of `sequence_length` tokens; `tp` only sets the padding of the vocabulary."""
+    """Forward FLOPs of one sequence of `sequence_length` tokens; `tp` only sets the padding of the vocabulary."""
     adapters = () if tuning is None else (one for one in job_operators(model, tuning) if one.trained)
     attended = model.attended(sequence_length)
     widths = model.attention_share * (model.query_size + model.attended_size)
@@ -89,8 +89,8 @@ def forward_flops(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """Blocks of one kind in a job: their model, their number, and the FLOPs of one of them in one of its
-    sequences."""
+    """Blocks of one kind in a job, with their model, their number, and the forward FLOPs of one block in one
+    sequence."""
 
     model: TransformerSpec
     training: TrainingSpec
@@ -99,13 +99,14 @@ class _Part:
 
     @property
     def passes(self) -> float:
-        """Passes over a sequence in FLOPs of the forward pass; frozen blocks with nothing trained before run once."""
+        """Training FLOPs of a block as a multiple of its forward FLOPs; 1 for frozen blocks with nothing
+        trained before, else 3."""
         return 1.0 if self.training.runs_forward_only else 3.0
 
 
 def _kind_parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list[_Part]:
-    """Blocks of each kind if kinds differ in their sequences or a job freezes some; else all blocks as their
-    mean."""
+    """Blocks grouped by kind if kinds differ in their sequences or a job freezes some; else one group of mean
+    blocks."""
     alike = not (model.stacks or model.tower or training.freeze)
     each = ((model.num_layers, model, training),) if alike else of_each_kind(model, training)
     return [
@@ -115,7 +116,7 @@ def _kind_parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list
 
 
 def index_width(model: TransformerSpec, sequence_length: int) -> int:
-    """Width of an indexer's queries; 0 if a sequence is too short to leave out any token."""
+    """Width of all queries of an indexer; 0 without one, or if a sequence is too short to leave out any token."""
     latent = model.latent_attention
     if latent is None or latent.indexer is None or sequence_length <= (model.attention_window or 0):
         return 0
@@ -123,7 +124,7 @@ def index_width(model: TransformerSpec, sequence_length: int) -> int:
 
 
 def _sequence_flops(model: TransformerSpec, training: TrainingSpec, tp: int) -> ForwardFlops:
-    """Forward FLOPs of one sequence of the job: its documents attend separately, padding does not count."""
+    """Forward FLOPs of one sequence of a job, whose documents attend separately and whose padding does not count."""
     length, useful = training.sequence_length, attended_keys(model, training).useful
     adapted = training.tuning if training.tuning and training.tuning.left is None else None
     one = forward_flops(model, length, tp, adapted)
@@ -164,7 +165,7 @@ def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> 
 
 
 def _spared_flops(part: _Part) -> float:
-    """FLOPs of a block and a sequence for weight gradients that are not computed."""
+    """FLOPs per block and sequence that training saves because frozen matrices need no weight gradients."""
     tuning = part.training.tuning
     if tuning is None or part.training.runs_forward_only:
         return 0.0
@@ -207,5 +208,5 @@ def recomputed_flops(
 
 
 def utilisation(flops: float, step_seconds: float, num_gpus: int, peak: float) -> float:
-    """FLOPs of a step / FLOPs that the GPUs could compute in its time."""
+    """FLOPs of a step as a share of the FLOPs that the GPUs could compute in `step_seconds` at peak."""
     return flops / (step_seconds * num_gpus * peak)

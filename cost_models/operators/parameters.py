@@ -63,7 +63,7 @@ from cost_models.specs.transformer import TransformerSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """Parameters on one tensor-parallel rank, each (N,) over the given degrees."""
+    """Number of parameters on one tensor-parallel rank by part of the model, each (N,) over the given degrees."""
 
     block: Array
     """One transformer block without its routed experts; in a mixture the mean with dense blocks."""
@@ -86,14 +86,15 @@ def padded_vocabulary(model: TransformerSpec, tp: Ints | int) -> Ints:
 
 
 def head_rows(model: TransformerSpec, tp: Ints | int) -> Ints:
-    """Rows of the output matrix over all ranks: the padded vocabulary, or `outputs` on each rank."""
+    """Rows of the output matrix over all ranks, which are the padded vocabulary, or `outputs` on each rank."""
     return padded_vocabulary(model, tp) if model.outputs is None else model.outputs * np.asarray(tp)
 
 
 def parameters(
     model: TransformerSpec, tp: Ints, *, ep: Ints | int = 1, etp: Ints | None = None
 ) -> Parameters:
-    """Parameters of one rank. Column-parallel biases are split, row-parallel ones and norms are not.
+    """Number of parameters of one rank in a block, its routed experts, the embedding and the head.
+    Column-parallel biases are split, row-parallel ones and norms are not.
 
     `tp`, `ep` and `etp` (N,) are the degrees of tensor and expert parallelism and of tensor parallelism in an expert.
     """
@@ -112,18 +113,17 @@ def parameters(
 
 
 def block_weights(model: TransformerSpec) -> dict[Sharing, float]:
-    """Parameters of an unsplit block by sharing, mean over the blocks."""
+    """Number of parameters of an unsplit block by their sharing among ranks, mean over the blocks."""
     return sum_amounts((one.share, one.weights) for one in block_operators(model))
 
 
 def further_weights(model: TransformerSpec) -> int:
-    """Parameters of the projection of state and token to one state, before a block that predicts a further
-    token."""
+    """Parameters of the matrix that joins state and next token, before a block that predicts a further token."""
     return 2 * model.hidden_size**2
 
 
 def total_parameters(model: TransformerSpec) -> int:
-    """Parameters of the full model, each counted once (as are tied embeddings)."""
+    """Number of parameters of the full model, each counted once (as are tied embeddings)."""
     if model.tower is not None:
         tower, between = tower_of(model), projector_operators(model.tower, model)
         block = sum(block_weights(tower).values())
@@ -172,7 +172,8 @@ ENDS: tuple[Part, ...] = ("embedding", "head")
 
 @lru_cache(maxsize=_CACHED)
 def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Operator, ...]:
-    """All operators of a block in a job: those of the model, each matrix followed by its adapters."""
+    """Operators of a block in a training job, which are the model's operators, each matrix followed by its
+    adapters."""
     if tuning is None:
         return block_operators(model)
     if tuning.left is not None:
@@ -194,17 +195,17 @@ def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Op
 
 
 def part_of(one: Operator) -> Left:
-    """Part of a model to which an operator of a block belongs."""
+    """Part of the model (block, tower or projector) to which an operator of a block belongs."""
     return "tower" if one.name == TOWER_NORM else "projector" if one.name[:9] == "projector" else "block"
 
 
 def target_names(tuning: TuningSpec) -> frozenset[str]:
-    """Usual names of the matrices that have adapters."""
+    """Usual names of the matrices to which the tuning's targets give adapters."""
     return frozenset[str]().union(*(_names_in_group(target) for target in tuning.targets))
 
 
 def missing_targets(model: TransformerSpec, targets: Iterable[str]) -> tuple[str, ...]:
-    """Targets that name no matrix of the model."""
+    """Adapter targets that name no matrix of the model."""
     there = frozenset(matrix_names(model))
     return tuple(target for target in targets if not _names_in_group(target) & there)
 
@@ -219,7 +220,7 @@ def _names_in_group(target: str) -> frozenset[str]:
 
 
 def _matrices(base: Operator) -> tuple[str, ...]:
-    """Names of an operator's matrices in the order of its outputs; empty if adapters do not apply."""
+    """Usual names of an operator's matrices in the order of its outputs; empty if adapters do not apply."""
     gemm = base.gemm
     if gemm is None or gemm.router:
         return ()
@@ -240,7 +241,8 @@ def _frozen(base: Operator, tuning: TuningSpec) -> Operator:
 def _adapter(
     model: TransformerSpec, tuning: TuningSpec, base: Operator, number: int, *, shares_input: bool
 ) -> Iterator[Operator]:
-    """Operators of an adapter: A, B, and the additions of output and input gradient."""
+    """Yield the operators of one matrix's adapter, which are the products with A and B, and the additions of
+    output and input gradient."""
     matrix = base.gemm
     assert matrix is not None
     common: dict[str, Any] = {"half": base.half, "share": base.share, "redone_by": base.redone_by}
@@ -260,7 +262,7 @@ def _adapter(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedShare:
-    """Trained share and frozen bytes per model parameter on a rank."""
+    """Trained share, and frozen bytes per parameter, of the parameters of a part of the model on a rank."""
 
     share: Array | float = 1.0
     """Share of parameters that are trained."""
@@ -273,8 +275,8 @@ ALL_TRAINED = TrainedShare()
 
 
 def trained_share(question: Question, columns: LayoutColumns, part: Part) -> TrainedShare:
-    """Trained share and frozen bytes, (N,), of a part of the model on a rank; 1 and 0 for a job that trains
-    all parameters."""
+    """Trained share, and frozen bytes per parameter, (N,), of a part of the model on a rank; 1 and 0 for a
+    job that trains all parameters."""
     tuning, element = question.training.tuning, question.training.element_bytes
     if tuning is None:
         return ALL_TRAINED
@@ -297,14 +299,14 @@ def trained_share(question: Question, columns: LayoutColumns, part: Part) -> Tra
 
 
 def trained_weights(question: Question, columns: LayoutColumns, block: Array, experts: Array) -> Array:
-    """(N,) trained parameters of a rank, given its parameters of a block and of its experts."""
+    """(N,) number of trained parameters of a rank, given its parameters of a block and of its experts."""
     own, routed = (trained_share(question, columns, part).share for part in ("block", "experts"))
     return own * block + routed * experts
 
 
 def summed_over_tensor_ranks(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) parameters of a block with partial gradients on each tensor rank: those of adapters that all ranks
-    have."""
+    """(N,) adapter parameters of a block that every tensor rank holds, so that their gradients are summed
+    over the ranks."""
     tuning = question.training.tuning
     if tuning is None or tuning.left is not None:
         return np.zeros(len(columns))
@@ -314,12 +316,12 @@ def summed_over_tensor_ranks(question: Question, columns: LayoutColumns) -> Arra
 
 
 def trained_parameters(model: TransformerSpec, tuning: TuningSpec) -> int:
-    """Parameters of all adapters of a model."""
+    """Number of parameters of all adapters of a model."""
     return round(model.num_layers * sum(_block_tuning_sizes(model, tuning, 0.0)[0].values()))
 
 
 def unfrozen_parameters(model: TransformerSpec, training: TrainingSpec) -> int:
-    """Parameters of a model that a job does not freeze."""
+    """Number of parameters of a model that a job's `freeze` leaves trained."""
     frozen, decoder = frozen_parts(model, training), decoder_of(model)
     ends = parameters(decoder, np.array([1]))
     total = float(not frozen.embedding) * ends.embedding[0] + float(not frozen.head) * ends.head_vectors[0]
@@ -335,7 +337,7 @@ def unfrozen_parameters(model: TransformerSpec, training: TrainingSpec) -> int:
 def _block_tuning_sizes(
     model: TransformerSpec, tuning: TuningSpec, element: float
 ) -> tuple[dict[Sharing, float], dict[Sharing, float]]:
-    """Trained parameters and frozen bytes of a block over all ranks, by sharing."""
+    """Trained parameters and frozen bytes of a block over all ranks, each by their sharing among ranks."""
     operators = job_operators(model, tuning)
     trained = sum_amounts((one.share, one.weights) for one in operators if one.trained)
     frozen = sum_amounts((one.share, _stored(one, element)) for one in operators if not one.trained)
@@ -343,7 +345,8 @@ def _block_tuning_sizes(
 
 
 def _stored(one: Operator, element: float) -> dict[Sharing, float]:
-    """Frozen bytes of an operator by sharing: a matrix may be stored in fewer bits, a bias is not."""
+    """Frozen bytes of an operator by their sharing among ranks, where a matrix may be stored in fewer bits
+    and a bias is not."""
     gemm = one.gemm
     if gemm is None or gemm.stored_bytes is None:
         return {held: element * count for held, count in one.weights.items()}

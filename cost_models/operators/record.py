@@ -58,7 +58,7 @@ Half = Literal["attention", "mlp"]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An activation: `width` elements for each token of a place."""
+    """An activation with `width` elements for each token of a place, which says which tokens a rank has."""
 
     width: float
     place: Place
@@ -66,7 +66,8 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """Matrices that read the same input, side by side in one product; backward it runs as dgrad and as wgrad."""
+    """One matrix product, of one or several matrices side by side that read the same input; backward it runs
+    as dgrad and wgrad."""
 
     inputs: int
     outputs: tuple[int, ...]
@@ -95,18 +96,18 @@ class Gemm:
 
     @property
     def width(self) -> int:
-        """Outputs of all matrices together."""
+        """Output width of all matrices together."""
         return sum(self.outputs)
 
     @property
     def elements(self) -> int:
-        """Elements of all matrices together."""
+        """Number of elements of all matrices together."""
         return self.inputs * self.width
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator of a block; `share` of the model's blocks have it."""
+    """One operator of a transformer block; `share` of the model's blocks have it."""
 
     name: str
     kind: Kind
@@ -161,7 +162,8 @@ def multiply(
     kept: int = 0,
     **more: Any,
 ) -> Operator:
-    """A matrix product with its bias, once for each of `experts`; a token passes through `passed` of them.
+    """Operator for a matrix product with its bias, once for each of `experts`, of which a token passes through
+    `passed`.
 
     A bias is split with the outputs. If tensor ranks add up partial outputs, each rank has the complete bias
     and adds it once.
@@ -196,7 +198,7 @@ Amount = Mapping[Place, float]
 
 
 def sum_amounts(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Key, float]:
-    """Weighted sum of amounts by place, or of parameters by sharing."""
+    """Weighted sum of amounts per token by place, or of parameters by their sharing among ranks."""
     total: dict[Key, float] = {}
     for times, amount in amounts:
         for key, value in amount.items():
@@ -205,7 +207,7 @@ def sum_amounts(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Ke
 
 
 def on_rank(question: Question, columns: LayoutColumns, amount: Amount) -> Array:
-    """(N,) a rank's part of an amount, for one microbatch."""
+    """(N,) total on a rank of an amount given per token of each place, for one microbatch."""
     total = np.zeros(len(columns))
     for place, value in amount.items():
         if value:
@@ -214,7 +216,7 @@ def on_rank(question: Question, columns: LayoutColumns, amount: Amount) -> Array
 
 
 def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> Array:
-    """(N,) tokens of a microbatch (or parts of tokens, or copies) on a rank, for a place."""
+    """(N,) tokens (or parts or copies of tokens) of one microbatch that a rank has in a place."""
     tokens = columns.tokens(question.training.sequence_length)
     if place == "whole" or (place == "entrance" and question.stack.saves_gathered_activations):
         return tokens
@@ -229,7 +231,7 @@ def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> 
 
 
 def boundary_elements(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) elements sent from stage to stage, before tensor ranks split them.
+    """(N,) elements that a pipeline stage sends to the next for one microbatch, before tensor ranks split them.
 
     In an encoder-decoder those of both stacks; with a vision tower the larger of the tower's and the
     decoder's; in diffusion including the vectors that modulate an image.
@@ -248,6 +250,6 @@ def boundary_elements(question: Question, columns: LayoutColumns) -> Array:
 def parameters_on_rank(
     counts: Mapping[Sharing, float], tp: Ints, ep: Ints | int, etp: Ints
 ) -> tuple[Array, Array]:
-    """(N,) parameters of a rank, and (N,) those of its routed experts."""
+    """(N,) parameters of a rank without its routed experts, and (N,) those of its routed experts."""
     split, expert = counts.get("split", 0.0), counts.get("expert", 0.0)
     return (split / tp + counts.get("whole", 0.0), (expert / etp + counts.get("each expert", 0.0)) / ep)

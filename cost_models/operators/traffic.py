@@ -46,7 +46,7 @@ _KERNELS = np.array([[3.0], [5.0]])
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes moved and kernels launched, forward and backward."""
+    """Bytes that kernels move and number of kernels launched, forward and backward."""
 
     moved: Array
     """(2, N) bytes."""
@@ -55,7 +55,7 @@ class Traffic:
 
 
 class _PassBytes(NamedTuple):
-    """Bytes per element of one input, forward and backward, and kernels a pass."""
+    """Bytes that an operator moves per element, forward and backward, and kernels that it launches per pass."""
 
     forward: float
     backward: float
@@ -65,8 +65,8 @@ class _PassBytes(NamedTuple):
 def block_traffic(
     question: Question, columns: LayoutColumns, operators: Sequence[Operator] | None = None
 ) -> Traffic:
-    """Traffic of norms, residual additions, dropout, rotary and activation of one block, or of some of its
-    operators."""
+    """Bytes moved and kernels launched by norms, residual additions, dropout, rotary and activation of one
+    block, or by some of its operators."""
     every = job_operators(question.model, question.training.tuning)
     again = frozenset(question.stack.always_discards)
     forward, backward, kernels = list[tuple[float, Amount]](), list[tuple[float, Amount]](), 0.0
@@ -84,7 +84,8 @@ def block_traffic(
 
 
 def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
-    """What an operator moves for each number that it reads, a product with a bias for each that it returns."""
+    """Bytes that an operator moves per element that it reads, or for a product with a bias per element that
+    it returns."""
     element, stack, mixer = question.training.element_bytes, question.stack, question.model.recurrence
     fused = stack.fused_elementwise
     match one.kind:
@@ -151,12 +152,13 @@ def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
 
 
 def _gated_traffic(size: float, *, in_one_kernel: bool) -> _PassBytes:
-    """Traffic per element of `size` bytes of a gated activation; unfused, it writes its result before the product."""
+    """Bytes moved per element of a gated activation whose elements have `size` bytes; unfused, the activation
+    writes its result before the product."""
     return _PassBytes(3 * size, 5 * size, 1) if in_one_kernel else _PassBytes(5 * size, 9 * size, 2)
 
 
 def attention_traffic(question: Question, columns: LayoutColumns) -> Traffic:
-    """Traffic of the s × s scores, for attention kernels that do not keep them on chip."""
+    """Bytes moved and kernels launched for the s × s scores, by attention kernels that do not keep them on chip."""
     kernel, sequence = question.stack.attention, question.training.sequence_length
     passes = np.array(_SCORE_PASSES.get(kernel, (0.0, 0.0)))[:, None]
     dropout = 2.5 * (question.dropout > 0 and kernel in STORES_SCORES)
@@ -171,7 +173,8 @@ map."""
 
 
 def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic:
-    """Traffic of scores, and of copies arranged by destination, by expert and back; mean over the blocks.
+    """Bytes moved and kernels launched by expert routing, for router scores and for copies of tokens arranged
+    by destination, by expert and back; mean over the blocks.
 
     Forward a token is read once and written k times, its copies are reordered by expert if a rank has several
     (read and write, and once more on the way back), then read k times and their sum written. Backward the
@@ -198,8 +201,8 @@ def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic:
 
 
 def _bias_bytes(question: Question) -> tuple[float, float]:
-    """Bytes per element of the experts' output, forward and backward, to add their last bias expert by expert
-    in torch.
+    """Bytes moved per element of the experts' output, forward and backward, to add the experts' last bias
+    expert by expert in torch.
 
     `torch.cat([t + b * p ...])`, with p the copy's weight (Megatron Core, moe/experts.py, `_apply_bias`):
     product, sum, joined; backward a product and a sum for b and for p, and gradients joined. A dispatcher
@@ -215,7 +218,8 @@ def _bias_bytes(question: Question) -> tuple[float, float]:
 
 
 def destinations(model: TransformerSpec, parts: Ints) -> Array:
-    """(N,) expected number of `parts` (ranks or nodes, which hold experts in order) that a token reaches.
+    """(N,) expected number of ranks or nodes that a token reaches, where `parts` of them hold the experts in
+    order.
 
     Every choice of k experts is equally likely; if a token first chooses groups, every choice within them:
     with 8 groups on 8 nodes, of which it chooses 4, no token goes to more than 4 (DeepSeek-V3, arXiv
@@ -249,6 +253,6 @@ def _probability_of_none(marked: Array, among: int, drawn: int) -> Array:
 
 
 def _probability_of_draws(taken: int, marked: Array, drawn: int, among: int) -> Array:
-    """(N,) probability that draws without replacement take exactly `taken` marked items."""
+    """(N,) probability that `drawn` draws without replacement from `among` take exactly `taken` marked items."""
     ways = np.array([comb(int(count), taken) * comb(among - int(count), drawn - taken) for count in marked])
     return np.asarray(ways / comb(among, drawn))
