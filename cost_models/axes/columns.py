@@ -41,13 +41,14 @@ USUAL_CONTEXT = UNSAID
 
 
 def context_ways(question: Question, columns: LayoutColumns) -> Ints:
-    """(N,) indices into `CONTEXTS`: the layout's choice, else the stack's default."""
+    """(N,) indices into `CONTEXTS`, the ways to exchange keys and values, from each layout's choice or else
+    the stack's default."""
     usual = CONTEXTS.index(question.stack.context_parallel)
     return np.where(columns.context == USUAL_CONTEXT, usual, columns.context)
 
 
 def names_overlap(columns: LayoutColumns) -> Bools:
-    """(N,) whether layouts name the axes that overlap."""
+    """(N,) whether layouts name the axes whose communication overlaps compute (`overlap=`)."""
     named: Bools = np.any([getattr(columns, f"overlap_{axis}") != UNSAID for axis in OVERLAPS], axis=0)
     return named
 
@@ -73,7 +74,7 @@ else:
 
 
 class LayoutColumns(_AxisColumns):
-    """N layouts: (N,) integers for each of `COLUMNS`; a choice is stored as the index of its name."""
+    """Columns of N layouts, (N,) integers for each of `COLUMNS`; a choice is stored as the index of its name."""
 
     __slots__ = ()
 
@@ -82,7 +83,7 @@ class LayoutColumns(_AxisColumns):
 
     @classmethod
     def of(cls, layouts: Sequence[Layout]) -> LayoutColumns:
-        """Columns of these layouts, in order."""
+        """Columns of a sequence of layouts, in order."""
         values: dict[str, Ints] = {}
         for axis, names in _COLUMNS_OF.items():
             numbers = [AXES[axis].numbers(layout.resolve(axis)) for layout in layouts]
@@ -90,7 +91,7 @@ class LayoutColumns(_AxisColumns):
         return LayoutColumns(**values)
 
     def layout(self, row: int) -> Layout:
-        """The layout of a row (not placed)."""
+        """Layout of one row, with blocks not yet placed on stages."""
         return Layout(
             **{
                 axis: AXES[axis].value(*[int(getattr(self, name)[row]) for name in names])
@@ -99,7 +100,7 @@ class LayoutColumns(_AxisColumns):
         )
 
     def rows(self, index: Ints | slice) -> LayoutColumns:
-        """Columns of some of the layouts."""
+        """Columns of the layouts in the rows `index`."""
         return LayoutColumns(**{name: take_rows(getattr(self, name), index) for name in COLUMNS})
 
     def microbatches(self, global_batch: int) -> Ints:
@@ -112,34 +113,35 @@ class LayoutColumns(_AxisColumns):
 
     @property
     def replicas(self) -> Ints:
-        """(N,) ranks with the same parameters (except experts) and different tokens: dp × cp."""
+        """(N,) number of ranks with the same parameters (except experts) and different tokens, dp × cp."""
         return self.dp * self.cp
 
     @property
     def expert_replicas(self) -> Ints:
-        """(N,) ranks with the same experts: tp × dp × cp / (ep × etp)."""
+        """(N,) number of ranks with the same experts, tp × dp × cp / (ep × etp)."""
         return self.tp * self.replicas // (self.ep * self.etp)
 
     @property
     def expert_shard(self) -> Ints:
-        """(N,) ranks over which ZeRO shards experts; with hybrid sharding experts have as many copies as
-        other parameters."""
+        """(N,) number of ranks over which ZeRO shards experts; with hybrid sharding experts have as many
+        copies as other parameters."""
         same = self.expert_replicas
         copies: Ints = np.gcd(same, self.replicas // self.shard)
         return same // copies
 
     def shards(self, *, experts: bool, zero: int = 0) -> Ints:
-        """(N,) ranks that share a parameter (of routed experts, or any other) from ZeRO stage `zero` on;
-        below that stage 1."""
+        """(N,) number of ranks over which a parameter (of routed experts, or any other) is sharded from ZeRO
+        stage `zero` on; below that stage 1."""
         return np.where(self.zero >= zero, self.expert_shard if experts else self.shard, 1)
 
     @property
     def ranks(self) -> Ints:
-        """(N,) GPUs that the layout occupies."""
+        """(N,) number of GPUs that the layout occupies."""
         return self.tp * self.cp * self.pp * self.dp
 
     def stride(self, axis: str) -> Ints:
-        """(N,) ranks between neighbours of a mesh axis other than tp: tp times the degrees of the axes inside it."""
+        """(N,) ranks between neighbours along a mesh axis other than tp, which is tp times the degrees of the
+        axes inside it."""
         places = PLACES[self.order]
         inside = places < places[:, [MESH_AXES.index(axis)]]
         stride: Ints = self.tp * self.cp ** inside[:, 0] * self.dp ** inside[:, 1] * self.pp ** inside[:, 2]
@@ -154,7 +156,7 @@ sorting."""
 
 
 def codes_of(columns: Sequence[Ints]) -> Ints:
-    """(N,) a number for each combination of values, rising with the first column."""
+    """(N,) code of each row's combination of values in several columns, rising with the first column."""
     code, size = np.zeros_like(columns[0]), 1
     if not len(code):
         return code
@@ -176,7 +178,7 @@ def codes_of(columns: Sequence[Ints]) -> Ints:
 
 
 def _numbered(column: Ints) -> tuple[Ints, int]:
-    """(N,) rank of each value among the distinct ones, and the number of distinct values."""
+    """(N,) rank of each value among the distinct values of a column, and the number of distinct values."""
     if not len(column):
         return column, 1
     low = int(column.min())
@@ -193,7 +195,7 @@ def _numbered(column: Ints) -> tuple[Ints, int]:
 
 
 def first_of_each(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """First row of each distinct combination of values, and (N,) index of each row's combination."""
+    """First row of each distinct combination of values, and (N,) index of the combination of each row."""
     kind, count = _numbered(codes_of(columns))
     first = np.empty(count if len(kind) else 0, dtype=np.int64)
     first[kind[::-1]] = np.arange(len(kind))[::-1]
@@ -201,8 +203,8 @@ def first_of_each(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
 
 
 def over_distinct(columns: LayoutColumns, names: Sequence[str], compute: Callable[[LayoutColumns], T]) -> T:
-    """The record of (N,) arrays `compute(columns)`, which depends on the named columns alone: each combination of their
-    values is computed once."""
+    """Result of `compute(columns)`, a record of (N,) arrays that depends on the named columns alone, computed
+    once for each combination of their values."""
     if len(columns) < MIN_ROWS_TO_DEDUPLICATE:
         return compute(columns)
     first, kind = first_of_each([getattr(columns, name) for name in names])
@@ -213,7 +215,7 @@ def over_distinct(columns: LayoutColumns, names: Sequence[str], compute: Callabl
 
 
 def _take_rows(value: Any, index: Ints) -> Any:
-    """A record with some rows of its arrays."""
+    """A copy of a record in which every array has only the rows `index`."""
     if isinstance(value, np.ndarray):
         return take_rows(value, index)
     if isinstance(value, tuple):

@@ -58,7 +58,8 @@ MOST_REPLICAS = 2**16
 
 
 class Offload(NamedTuple):
-    """Blocks of every rank with each kind of data in host memory, or on the drive; `EVERY`: all blocks."""
+    """Number of blocks of every rank with each kind of data in host memory, or on the drive; `EVERY` means
+    all blocks."""
 
     states: int = 0
     parked: int = 0
@@ -68,7 +69,7 @@ class Offload(NamedTuple):
 
     @property
     def named(self) -> int:
-        """Number of a rank's blocks that have a residency with a count."""
+        """Number of a rank's blocks to which `states`, `parked` and `streamed` give counts."""
         return sum(count for count in self[: len(RESIDENCIES)] if count < EVERY)
 
 
@@ -87,8 +88,8 @@ MESH_AXES = ("cp", "dp", "pp")
 
 
 def _first_seats() -> Ints:
-    """(8, orders) `same_seats` of meshes whose cp, dp, pp are above one where the row's bits, from the
-    lowest, are set."""
+    """Table (8, orders) of `same_seats`, with a row for each set of cp, dp and pp that are above one, the
+    bits of the row's index from the lowest."""
     table = []
     for bits in range(8):
         there = {axis for bit, axis in enumerate(MESH_AXES) if bits >> bit & 1}
@@ -103,19 +104,20 @@ PLACES = np.array([[order.index(axis) for axis in MESH_AXES] for order in ORDERS
 
 
 def same_seats(cp: Ints | int, dp: Ints | int, pp: Ints | int) -> Ints:
-    """(N, orders), or (orders,) for one mesh: for each of `ORDERS` the index of the first order with the same
-    places of ranks."""
+    """(N, orders), or (orders,) for one mesh, indices of the first of `ORDERS` that places ranks as each
+    order does."""
     table: Ints = _FIRST_SEATS[(cp > 1) + 2 * (dp > 1) + 4 * (pp > 1)]
     return table
 
 
 def first_same(order: Order, cp: int, dp: int, pp: int) -> Order:
-    """Canonical order: the first with the same places of ranks as `order` on such a mesh."""
+    """Canonical order of mesh axes, which is the first that places ranks as `order` does on a mesh of the
+    given degrees."""
     return ORDERS[int(same_seats(cp, dp, pp)[ORDERS.index(order)])]
 
 
 def usual_schedule(vpp: int) -> Schedule:
-    """Schedule of a layout that names none."""
+    """Default pipeline schedule of a layout with `vpp` chunks per rank."""
     return "interleaved" if vpp != 1 else "1f1b"
 
 
@@ -124,8 +126,8 @@ _Pool = Annotated[str, Field(pattern=POOL_NAME)]
 
 
 class Layout(Spec):
-    """Split of one model over tp × cp × pp × dp ranks: a field for each axis, in the order of the notation, with the
-    kind of word that writes it (default: `Number`).
+    """Split of one model over tp × cp × pp × dp ranks, with a field for each axis, in the order of the
+    notation, and the kind of word that writes it (by default `Number`).
 
     Without `layers` the blocks are not yet placed on stages (evenly where they divide, else by the planner);
     with `layers` the layout determines a step's cost.
@@ -179,7 +181,7 @@ class Layout(Spec):
     @model_validator(mode="before")
     @classmethod
     def _implied(cls, data: Any) -> Any:
-        """Add default fields that follow from given ones."""
+        """Add default fields that follow from given ones, such as the schedule from `vpp`."""
         if not isinstance(data, dict):
             return data
         implied: dict[str, Any] = {"schedule": usual_schedule(data.get("vpp", 1))}
@@ -210,7 +212,7 @@ class Layout(Spec):
         return self
 
     def _contradictions(self) -> Iterator[str]:
-        """Sentences on fields that contradict one another."""
+        """Yield an error message for each contradiction between fields of a layout."""
         stages = self.num_stages
         if self.num_gpus > MAX_GPUS:
             yield f"{self.num_gpus:,} GPUs are more than there are; {MAX_GPUS:,} are the most"
@@ -238,17 +240,17 @@ class Layout(Spec):
 
     @property
     def num_gpus(self) -> int:
-        """Ranks the layout occupies."""
+        """Number of ranks (GPUs) that the layout occupies."""
         return self.tp * self.cp * self.pp * self.dp
 
     @property
     def data_ranks(self) -> int:
-        """Ranks with the same parameters (except experts) and different tokens: dp × cp."""
+        """Number of ranks with the same parameters (except experts) and different tokens, dp × cp."""
         return self.dp * self.cp
 
     @property
     def shard_group(self) -> int:
-        """Ranks that ZeRO shards over."""
+        """Number of ranks that ZeRO shards over."""
         return self.shard or self.data_ranks
 
     @property
@@ -258,27 +260,28 @@ class Layout(Spec):
 
     @property
     def num_stages(self) -> int:
-        """Virtual stages: pp × vpp. Stage k is chunk k div pp of the rank given by
+        """Number of virtual stages, pp × vpp. Stage k is chunk k div pp of the rank given by
         `schedules.registry.rank_of_stage`."""
         return self.pp * self.vpp
 
     @property
     def says_pools(self) -> str:
-        """Axis that names the pools of the layout's ranks; empty if neither does."""
+        """Name of the axis (`replicas` or `pools`) that assigns the layout's ranks to pools; empty if neither
+        does."""
         return next((name for name in ("replicas", "pools") if getattr(self, name)), "")
 
     def resolve(self, axis: str) -> Any:
-        """Effective value of an axis when omitted: etp follows tp, shard dp × cp."""
+        """Effective value of an axis even if omitted, as etp follows tp, and shard dp × cp."""
         return getattr(self, RESOLVED_AS.get(axis, axis))
 
     @property
     def stage_recompute(self) -> tuple[str, ...]:
-        """Policy or mix of each virtual stage."""
+        """Recompute policy, or mix of policies, of each virtual stage."""
         return self.recompute * self.num_stages if len(self.recompute) == 1 else self.recompute
 
     @property
     def policies(self) -> tuple[Recompute, ...]:
-        """Recompute policies of its blocks, each once."""
+        """Recompute policies of the layout's blocks, each once."""
         return tuple(dict.fromkeys(policy for mix in self.recompute for policy in policies_in(mix)))
 
     def microbatches(self, global_batch: int) -> int:
@@ -288,11 +291,11 @@ class Layout(Spec):
 
     @property
     def brief(self) -> str:
-        """Notation for people, without `layers` if the placement is even."""
+        """Notation of the layout for people, without `layers` if the placement is even."""
         return str(self.model_copy(update={"layers": ()}) if len(set(self.layers)) == 1 else self)
 
     def stride(self, axis: str) -> int:
-        """Ranks between neighbours of a mesh axis."""
+        """Number of ranks between neighbours along a mesh axis."""
         order = self.order.split("-")
         return math.prod(getattr(self, inner) for inner in order[: order.index(axis)])
 
@@ -327,7 +330,7 @@ MAX_WORDS = 100
 
 
 def parse_layout(text: str) -> Layout:
-    """Parse the notation; all invalid words are reported at once.
+    """Parse a layout from its notation; all invalid words are reported at once.
 
     Raises:
         InputError: unknown or repeated words, or words that contradict one another.
@@ -382,8 +385,8 @@ def axes_that_differ(one: Layout, other: Layout) -> tuple[str, ...]:
 
 
 def axis_value(name: str, layout: Layout) -> str:
-    """Value of an axis as one word: "8", "interleaved", "True"; for recompute the policies in use, without
-    their counts."""
+    """Value of a layout's axis as one word ("8", "interleaved", "True"); for recompute the policies in use,
+    without their counts."""
     value = getattr(layout, name)
     if name == "recompute":
         used = {mix.partition(":")[0] for mix in layout.stage_recompute} - {"none"}

@@ -16,7 +16,7 @@ from cost_models.question import Question
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Sentence that tells the user of a broken rule, and one hint (may be empty)."""
+    """Error sentence for a broken rule, and one hint (may be empty)."""
 
     what: str
     hint: str = ""
@@ -30,7 +30,7 @@ Row = tuple[Broken, str | Sentence] | tuple[Broken, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One named rule, shared by the search, the errors and the explanations."""
+    """One named rule that layouts must obey, shared by the search, the errors and the explanations."""
 
     name: str
     broken: Broken
@@ -44,7 +44,7 @@ class Rule:
     """Whether a question leaves out the limit that a pricing rule asks for, so that no price shows it."""
 
     def sentence(self, question: Question, layout: Layout) -> Words:
-        """Sentence and hint for a layout that breaks the rule."""
+        """Error sentence and hint for a layout that breaks the rule."""
         if not isinstance(self.what, str):
             return self.what(question, layout)
         known = {"layout": layout, "question": question, "model": question.model, "stack": question.stack}
@@ -52,12 +52,12 @@ class Rule:
 
 
 def rules(table: Mapping[str, Row]) -> tuple[Rule, ...]:
-    """Rules of a table, by name and in order."""
+    """Rules built from a table of conditions and sentences by name, in the table's order."""
     return tuple(Rule(name, *row) for name, row in table.items())
 
 
 def unbroken(rules: Iterable[Rule], question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) whether layouts break none of the rules."""
+    """(N,) whether each layout breaks none of the rules."""
     legal = np.ones(len(columns), dtype=np.bool_)
     for rule in rules:
         legal &= np.logical_not(rule.broken(question, columns))
@@ -65,13 +65,13 @@ def unbroken(rules: Iterable[Rule], question: Question, columns: LayoutColumns) 
 
 
 def objections(rules: Iterable[Rule], question: Question, layout: Layout) -> list[Words]:
-    """Sentences of the rules that a layout breaks, in their order."""
+    """Error sentences and hints of the rules that a layout breaks, in the order of the rules."""
     columns = LayoutColumns.of([layout])
     return [rule.sentence(question, layout) for rule in rules if np.all(rule.broken(question, columns))]
 
 
 def dividing(axis: str, total: int, limit: int) -> str:
-    """Clause on the degrees up to `limit` that divide `total`: "tp1, tp2 or tp4 divide them"."""
+    """Clause that lists the degrees up to `limit` that divide `total`, such as "tp1, tp2 or tp4 divide them"."""
     fitting = [
         f"{axis}{degree}" for degree in range(1, limit + 1) if total % degree == 0 and limit % degree == 0
     ]
@@ -79,7 +79,7 @@ def dividing(axis: str, total: int, limit: int) -> str:
 
 
 def raise_problems(words: Sequence[Words], headline: str) -> None:
-    """Raise one error for all problems; return if there are none.
+    """Raise one error for all broken rules; return if there are none.
 
     Raises:
         InputError: the only problem, or all under a headline, with the hint of the first.

@@ -27,22 +27,22 @@ _PART = re.compile(rf"({'|'.join(RECOMPUTE_POLICIES)})(?::(\d{{1,6}}))?", re.ASC
 
 
 def even_layers(num_layers: int, stages: int) -> tuple[int, ...]:
-    """Blocks of each stage, as even as they divide; the larger shares are in the middle, away from embedding
-    and head."""
+    """Number of blocks of each pipeline stage, as even as they divide; the larger shares are in the middle,
+    away from embedding and head."""
     share, rest = divmod(num_layers, stages)
     first = (stages - rest) // 2
     return tuple(share + (first <= stage < first + rest) for stage in range(stages))
 
 
 def layers_in_turn(num_layers: int, stages: int) -> tuple[int, ...]:
-    """Blocks of stages filled in turn with ceil(L / stages) each, so that the last stage, with the head, has
-    fewer."""
+    """Number of blocks of each stage, filled in turn with ceil(L / stages) each, so that the last stage, with
+    the head, has fewer."""
     most = -(-num_layers // stages)
     return tuple(max(0, min(most, num_layers - most * stage)) for stage in range(stages))
 
 
 def layers_up_to_shares(num_layers: int, stages: int, head: float) -> tuple[int, ...]:
-    """Blocks of stages filled in turn, each until the total work passes its share.
+    """Number of blocks of each stage, filled in turn until the total work passes the stage's share.
 
     The head counts as `head` blocks and follows the last block, so the last stages may have none.
     """
@@ -62,7 +62,7 @@ def allowed_recompute(schedule: str) -> tuple[Recompute, ...]:
 
 
 def policy_mask(policies: Container[str]) -> Bools:
-    """(P,) which recompute policies are among some, in the order of `RECOMPUTE_POLICIES`."""
+    """(P,) whether each of `RECOMPUTE_POLICIES` is among `policies`."""
     return np.array([policy in policies for policy in RECOMPUTE_POLICIES])
 
 
@@ -76,7 +76,7 @@ StageRecompute = Annotated[str, AfterValidator(_is_mix)]
 
 
 def _parts(text: str) -> dict[Recompute, int | None]:
-    """Policies of a mix, each with its number of blocks; None: all remaining blocks."""
+    """Recompute policies in the text of a mix, each with its number of blocks, or None for all remaining blocks."""
     found: dict[Recompute, int | None] = {}
     for word in text.split("/"):
         match = _PART.fullmatch(word)
@@ -95,18 +95,19 @@ def _parts(text: str) -> dict[Recompute, int | None]:
 
 
 def policies_in(text: str) -> tuple[Recompute, ...]:
-    """Policies that a mix names, and `none` if it leaves blocks over."""
+    """Recompute policies that the text of a mix names, and `none` if the text leaves blocks over."""
     parts = _parts(text)
     return (*parts,) if None in parts.values() or "none" in parts else (*parts, "none")
 
 
 def named_blocks(text: str) -> int:
-    """Number of blocks to which a mix gives a count."""
+    """Total number of blocks to which the text of a recompute mix gives counts."""
     return sum(count or 0 for count in _parts(text).values())
 
 
 def blocks_by_policy(layers: Sequence[int], recompute: Sequence[str]) -> Ints:
-    """(S, P) blocks of each stage under each policy, from its number of blocks and its mix.
+    """(S, P) number of blocks of each stage under each recompute policy, from the stage's number of blocks and
+    its mix.
 
     Raises:
         InputError: a mix names more blocks than its stage has.
@@ -123,7 +124,8 @@ def blocks_by_policy(layers: Sequence[int], recompute: Sequence[str]) -> Ints:
 
 
 def mix_of(counts_P: Sequence[int]) -> str:
-    """Mix of a stage from its blocks under each policy: `full:3/selective`, most recompute first."""
+    """Text of a stage's recompute mix from its number of blocks under each policy, such as
+    `full:3/selective`, most recompute first."""
     used = [(policy, count) for policy, count in zip(RECOMPUTE_POLICIES, counts_P, strict=True) if count][
         ::-1
     ]
@@ -135,8 +137,8 @@ def mix_of(counts_P: Sequence[int]) -> str:
 
 
 def first_in_full(sizes: Ints, number: Ints | int) -> Ints:
-    """(..., P) blocks under each policy, of stages whose first `number` blocks (or all, if fewer) are
-    recomputed in full."""
+    """(..., P) number of blocks under each recompute policy, in stages whose first `number` blocks (or all,
+    if fewer) are recomputed in full."""
     full = np.minimum(sizes, number)
     counts = np.zeros((*full.shape, len(RECOMPUTE_POLICIES)), dtype=np.int64)
     counts[..., _FULL], counts[..., _NONE] = full, sizes - full
@@ -144,8 +146,8 @@ def first_in_full(sizes: Ints, number: Ints | int) -> Ints:
 
 
 def number_in_full(layers: Sequence[int], recompute: Sequence[str]) -> int | None:
-    """Number of blocks recomputed in full per stage, if `first_in_full` of it gives every stage's mix; else
-    None."""
+    """Number of blocks per stage that are recomputed in full, if `first_in_full` of one number gives every
+    stage's mix; else None."""
     counts_SP = blocks_by_policy(layers, recompute)
     number = int(counts_SP[:, _FULL].max())
     same = (counts_SP == first_in_full(np.array(layers), number)).all()
@@ -153,7 +155,7 @@ def number_in_full(layers: Sequence[int], recompute: Sequence[str]) -> int | Non
 
 
 def mixes_of(counts_SP: Ints) -> tuple[str, ...]:
-    """Mix of each stage as text; an end stage without blocks repeats its neighbour's last policy."""
+    """Text of each stage's recompute mix; an end stage without blocks repeats its neighbour's last policy."""
     mixes = [mix_of(stage) for stage in counts_SP.tolist()]
     for end, neighbour in ((0, 1), (-1, -2)):
         if not counts_SP[end].sum():
@@ -162,7 +164,7 @@ def mixes_of(counts_SP: Ints) -> tuple[str, ...]:
 
 
 def policy_of_blocks(blocks: int, text: str) -> tuple[Recompute, ...]:
-    """Policy of each block of a stage, in model order: those that recompute most first."""
+    """Recompute policy of each block of a stage, in model order, those that recompute most first."""
     counts_P = blocks_by_policy((blocks,), (text,))[0].tolist()
     ordered = zip(RECOMPUTE_POLICIES[::-1], counts_P[::-1], strict=True)
     return tuple(policy for policy, count in ordered for _ in range(count))

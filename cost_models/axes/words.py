@@ -19,7 +19,7 @@ _MOST_DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A kind of word: a name followed by a value."""
+    """One kind of word in the notation of layouts, a name followed by a value."""
 
     sign: str = field(default="=", kw_only=True)
     """Sign between the name of an axis and its value."""
@@ -27,7 +27,7 @@ class Word:
     """Number in the column of a layout without the axis."""
 
     def read(self, rest: str) -> Any:
-        """Value in the text after the name; None if the text belongs to another word.
+        """Parse the value in a word's text after the name; None if the text belongs to another word.
 
         Raises:
             ValueError: the value cannot be parsed; the message says why.
@@ -37,40 +37,41 @@ class Word:
         return self.parse(rest.removeprefix(self.sign))
 
     def parse(self, text: str) -> Any:
-        """Value in the text after the sign, as in `read`."""
+        """Parse the value in a word's text after the sign, as in `read`."""
         return text
 
     def write(self, name: str, value: Any) -> str:
-        """The word for a value."""
+        """Text of the word for an axis name and a value."""
         return f"{name}{self.sign}{value}"
 
     def compare(self, name: str, value: Any) -> str:
-        """The word for a value among compared values, where the absent one has a word too: "no sp", "usual overlap"."""
+        """Text of the word where layouts are compared, so that an absent value has a word too, such as "no
+        sp" or "usual overlap"."""
         if value is None or value is False or (isinstance(self, (Counts, PerStage)) and not any(value)):
             return f"{'usual' if isinstance(self, (Choice, Subset)) else 'no'} {name}"
         return self.write(name, value)
 
     def columns(self, name: str) -> dict[str, Word]:
-        """The columns that such an axis has, and how a number of each is written."""
+        """Name of each column that stores the axis → kind of word that writes the column's number."""
         return {name: self}
 
     def numbers(self, value: Any) -> tuple[int, ...]:
-        """Numbers of a value in the axis's columns; the inverse of `value`."""
+        """Numbers that store a value in the axis's columns; the inverse of `value`."""
         return (int(value),)
 
     def value(self, *numbers: int) -> Any:
-        """Value from its numbers in the axis's columns."""
+        """Value of the axis from the numbers in its columns; the inverse of `numbers`."""
         return numbers[0]
 
     @property
     def every(self) -> range | None:
-        """Numbers that a column may hold; None: any from the simplest on."""
+        """Range of the numbers that a column may hold; None for any number from the simplest on."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Number(Word):
-    """`tp8` or `tp=8`; with the sign `=` only `ring=4`."""
+    """Word with a number, written `tp8` or `tp=8`; with the sign `=` only `ring=4`."""
 
     sign: str = field(default="", kw_only=True)
     simplest: int = field(default=1, kw_only=True)
@@ -91,7 +92,8 @@ class Number(Word):
 
 @dataclass(frozen=True, slots=True)
 class Switch(Word):
-    """`sp` or `sp=1`; `sp=0` says that it is off. Of a subset whether a name is in it, or `UNSAID`, the simplest."""
+    """Word that is on or off, written `sp` or `sp=1`; `sp=0` says that it is off. Of a subset whether a name
+    is in it, or `UNSAID`, the simplest."""
 
     sign: str = field(default="", kw_only=True)
 
@@ -115,7 +117,7 @@ UNSAID = -1
 
 @dataclass(frozen=True, slots=True)
 class Choice(Word):
-    """One of several names, stored in a column as its index: `schedule=zbv`."""
+    """Word with one of several names, stored in a column as the name's index, such as `schedule=zbv`."""
 
     names: tuple[str, ...]
 
@@ -135,8 +137,8 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True)
 class Subset(Word):
-    """A subset of several names, or `none`, with a column for each name: `overlap=tp,dp`. Omitted: the
-    stack's default."""
+    """Word with a subset of several names, or `none`, and a column for each name, such as `overlap=tp,dp`.
+    Omitted, it means the stack's default."""
 
     names: tuple[str, ...]
 
@@ -168,8 +170,8 @@ EVERY = 10**6
 
 @dataclass(frozen=True, slots=True)
 class Counts(Word):
-    """Counts of several parts, a column each: `offload=streamed:28/states:4`. Omitted parts have none; a part
-    without a count means all (`offload=streamed`)."""
+    """Word with counts of several parts, a column each, such as `offload=streamed:28/states:4`. Omitted parts
+    have none; a part without a count means all (`offload=streamed`)."""
 
     parts: tuple[str, ...]
 
@@ -204,8 +206,8 @@ class Counts(Word):
 
 @dataclass(frozen=True, slots=True)
 class PerStage(Word):
-    """A value for each stage, equal neighbours as a run: `layers=12*7,11`. It has no column, as the planner
-    chooses the values."""
+    """Word with a value for each stage, equal neighbours written as a run, such as `layers=12*7,11`. It has
+    no column, as the planner chooses the values."""
 
     item: Callable[[str], Any] = str
     """Parser of one value; raises ValueError."""
@@ -227,8 +229,8 @@ class PerStage(Word):
 
 
 def _expand(text: str, most: int) -> list[str]:
-    """Values of runs: `12*2,11` → ["12", "12", "11"]; raises ValueError on invalid runs, and on more than
-    `most` values."""
+    """Values of the runs in a text, `12*2,11` → ["12", "12", "11"]; raises ValueError on invalid runs, and on
+    more than `most` values."""
     values: list[str] = []
     for run in text.split(",", most):
         value, star, count = run.partition("*")

@@ -122,8 +122,8 @@ def data_seconds(
     owners: Array | float = 1.0,
     of: TrainedShare = ALL_TRAINED,
 ) -> DataSeconds:
-    """Seconds over the ranks that hold a module, with `module_parameters` (N,) parameters on each, of which
-    `of` gives the trained share.
+    """Seconds of data-parallel communication over the ranks that hold a module, with `module_parameters` (N,)
+    parameters on each, of which `of` gives the trained share.
 
     If the stack updates by owner, `owners` (N,) ranks have tensors of the module; below 1 if one rank owns
     tensors of several modules.
@@ -162,7 +162,7 @@ def data_seconds(
 
 
 def no_data_seconds(rows: int) -> DataSeconds:
-    """Zero seconds in every phase, for modules that no other rank holds."""
+    """Zero seconds of data-parallel communication in every phase, for modules that no other rank holds."""
     none = np.broadcast_to(np.float64(0.0), (rows,))
     return DataSeconds(**{field.name: none for field in fields(DataSeconds)})
 
@@ -170,8 +170,8 @@ def no_data_seconds(rows: int) -> DataSeconds:
 def exposed_seconds(
     communication: Array, window: Array, profile: HardwareProfile, *, overlapped: bool | Bools = True
 ) -> Array:
-    """(N,) seconds of `communication` still exposed when it overlaps `window` seconds of compute, if
-    `overlapped`.
+    """(N,) seconds of `communication` that remain exposed beside `window` seconds of compute, if `overlapped`;
+    else all of them.
 
     Together they take max(C, M) + κ min(C, M), as each slows the other while they overlap.
     """
@@ -183,8 +183,8 @@ def exposed_seconds(
 
 
 def norms_seconds(question: Question, columns: LayoutColumns, groups: AxisGroups) -> Array:
-    """(N,) seconds of LAMB's all-reduce of norms, once a step: two numbers per parameter tensor, so all
-    latency.
+    """(N,) seconds per step of LAMB's all-reduce of norms, two numbers per parameter tensor, so that nearly all
+    is latency.
 
     Priced as one over tensor ranks and one over those that ZeRO shards over, or, with experts, over all
     replicas. Two numbers for the two copies of a tied matrix are left out. 0 for other optimizers.
@@ -214,20 +214,20 @@ class ContextSeconds:
 
 
 def exchanges_by(question: Question, columns: LayoutColumns, way: Context) -> Bools:
-    """(N,) whether context ranks exchange keys and values this way."""
+    """(N,) whether context-parallel ranks exchange keys and values by `way` (ring, all-gather or all-to-all)."""
     exchanges: Bools = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index(way))
     return exchanges
 
 
 def attention_calls(question: Question, columns: LayoutColumns) -> Ints:
-    """(N,) calls of the attention kernel a pass: one per step of a ring, one per piece of a gathered
+    """(N,) calls of the attention kernel per pass, one per step of a ring, one per piece of a gathered
     sequence, else one."""
     gathers = exchanges_by(question, columns, "all-gather")
     return np.select([attends_in_steps(question, columns), gathers], [columns.cp, 2], default=1)
 
 
 def attends_in_steps(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) whether attention works on the keys and values of one rank at a time."""
+    """(N,) whether attention runs in steps, each on the keys and values of one context-parallel rank."""
     ring, gathers = (exchanges_by(question, columns, way) for way in ("ring", "all-gather"))
     return ring | (gathers & question.stack.torch_context_parallel)
 
@@ -241,7 +241,7 @@ def attended_width(question: Question) -> int:
 
 def gathered_elements(question: Question, columns: LayoutColumns) -> Array:
     """(N,) elements of the keys and values of an entire sequence that a rank holds for a block during
-    attention, and again of their gradients in the backward pass; zero if they are not gathered."""
+    attention, and again of their gradients in the backward pass; zero if keys and values are not gathered."""
     gathers = exchanges_by(question, columns, "all-gather")
     whole = columns.cp * columns.tokens(question.training.sequence_length) / columns.tp
     return np.where(gathers, whole * attended_width(question), 0.0)
@@ -250,8 +250,8 @@ def gathered_elements(question: Question, columns: LayoutColumns) -> Array:
 def context_seconds(
     question: Question, columns: LayoutColumns, group: Groups, core_forward: Array, core_backward: Array
 ) -> ContextSeconds:
-    """Seconds over the context-parallel groups, given the (N,) seconds of the attention kernels that can hide
-    them."""
+    """Seconds of context-parallel communication per block and microbatch, given the (N,) seconds of the
+    attention kernels that can hide them."""
     sent, hidden = np.zeros((2, 2, len(columns)))  # forward and backward, (2, N) each
     for way in CONTEXTS:
         rows = exchanges_by(question, columns, way)
@@ -281,8 +281,8 @@ _Messages = Sequence[tuple[Array, Array | float]]
 
 
 def _state_heads_seconds(question: Question, columns: LayoutColumns, group: Groups) -> Array:
-    """(N,) seconds of one pass over a recurrence: tokens are traded for heads before its convolution and back
-    after its scan, whatever attention does.
+    """(N,) seconds per pass to trade tokens for heads before a recurrence's convolution and back after its
+    scan, whatever attention does.
 
     Keys shared by heads of several ranks are sent to each of these; Mamba-1's joint projection is added up.
     """
@@ -300,7 +300,7 @@ def _state_heads_seconds(question: Question, columns: LayoutColumns, group: Grou
 
 
 def _rank_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes of a rank's tokens per column of the model, without tensor parallelism."""
+    """(N,) bytes of a rank's tokens of one microbatch per element of the model's unsplit width, divided by tp."""
     tokens = columns.tokens(question.training.sequence_length)
     return tokens / columns.tp * question.training.element_bytes
 
@@ -308,7 +308,8 @@ def _rank_bytes(question: Question, columns: LayoutColumns) -> Array:
 def _context_messages(
     way: Context, question: Question, columns: LayoutColumns, group: Groups
 ) -> tuple[_Messages, _Messages]:
-    """Messages of a forward and of a backward pass for a way of context parallelism, without overlap."""
+    """Seconds of the messages of a forward and of a backward pass for one way of context parallelism, without
+    overlap, each with the share of the attention kernels that can hide it."""
     model, steps, rank_bytes = question.model, columns.cp - 1, _rank_bytes(question, columns)
     if way == "all-to-all":
         whole = columns.cp * rank_bytes
@@ -352,7 +353,8 @@ class TensorSeconds:
 
 
 def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) -> TensorSeconds:
-    """Seconds over the tensor-parallel groups; zero if tp is 1."""
+    """Seconds of tensor-parallel communication per microbatch in a block, the embedding and the head; zero if
+    tp is 1."""
     model, profile = question.model, question.hardware
     tokens = columns.tokens(question.training.sequence_length)
     message = tokens * model.hidden_size * question.training.element_bytes
@@ -407,7 +409,8 @@ def _selection_seconds(question: Question, tokens: Array, group: Groups) -> Arra
 
 
 def expert_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:
-    """(N,) seconds of one pass, forward or backward, mean over blocks with and without experts."""
+    """(N,) seconds of expert-parallel communication of one block and microbatch in one pass, forward or
+    backward, mean over blocks with and without experts."""
     model, training, profile = question.model, question.training, question.hardware
     if not model.has_experts:
         return np.zeros(len(columns))
@@ -425,8 +428,9 @@ def expert_seconds(question: Question, columns: LayoutColumns, groups: MeshGroup
 
 
 def boundary_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:
-    """(N,) seconds of a stage boundary per microbatch; zero if pp is 1. In an encoder-decoder tokens of both
-    stacks are sent, with a vision tower the larger of tower's and decoder's tokens."""
+    """(N,) seconds to send one microbatch from a pipeline stage to the next; zero if pp is 1. In an
+    encoder-decoder tokens of both stacks are sent, with a vision tower the larger of tower's and decoder's
+    tokens."""
     message = boundary_elements(question, columns) * question.training.element_bytes
     sp = columns.sp == 1
     split = sp | question.stack.scatter_gather_pipeline_sends

@@ -39,26 +39,29 @@ of 4 MiB (NCCL_BUFFSIZE; nccl/src/include/collectives.h, BROADCAST_CHUNKSTEPS)."
 
 
 def all_reduce_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
-    """Every rank ends with the sum: 2 (n − 1)/n of the message; ring or tree, whichever is faster."""
+    """Seconds of an all-reduce, which moves 2 (n − 1)/n of the message by ring or tree, whichever is faster."""
     latency = 2 * np.minimum(_once_around_seconds(groups), _tree_seconds(groups))
     formula = latency + 2 * _ring_transfer_seconds(message_bytes, groups, profile)
     return _measured_or_formula_seconds("all_reduce", message_bytes, formula, groups, profile)
 
 
 def all_gather_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
-    """Every rank starts with 1/n and ends with all: (n − 1)/n of the message over the slowest link."""
+    """Seconds of an all-gather, in which every rank starts with 1/n of the message and (n − 1)/n passes the
+    slowest link."""
     formula = _once_around_seconds(groups) + _ring_transfer_seconds(message_bytes, groups, profile)
     return _measured_or_formula_seconds("all_gather", message_bytes, formula, groups, profile)
 
 
 def reduce_scatter_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
-    """Every rank ends with 1/n of the sum: (n − 1)/n of the message over the slowest link."""
+    """Seconds of a reduce-scatter, in which every rank ends with 1/n of the sum and (n − 1)/n of the message
+    passes the slowest link."""
     formula = _once_around_seconds(groups) + _ring_transfer_seconds(message_bytes, groups, profile)
     return _measured_or_formula_seconds("reduce_scatter", message_bytes, formula, groups, profile)
 
 
 def broadcast_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
-    """One rank sends the entire message to all others, along a chain: NCCL broadcasts over rings only.
+    """Seconds of a broadcast, in which one rank sends the entire message to all others along a chain, as NCCL
+    broadcasts over rings only.
 
     A rank hands on a channel's chunk when it has all of it, so the last rank begins as many chunks later as
     there are hops. There is a channel for each adapter of a node.
@@ -70,7 +73,8 @@ def broadcast_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: Har
 
 
 def all_to_all_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
-    """Each rank holds 1/n of the message and sends 1/n of that to each, on all links at once.
+    """Seconds of an all-to-all, in which each rank holds 1/n of the message and sends 1/n of that to each rank,
+    on all links at once.
 
     Members of a domain send out of it to all others that the same medium reaches.
     """
@@ -87,8 +91,8 @@ def all_to_all_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: Ha
 def fan_out_seconds(
     rank_bytes: npt.ArrayLike, node_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile
 ) -> Array:
-    """Each rank sends pieces to some of the others: between nodes each piece once, which is then handed on
-    inside the node.
+    """Seconds in which each rank sends pieces to some of the other ranks, between nodes each piece once, which
+    is then handed on inside the node.
 
     `rank_bytes` are a rank's bytes for all members of its group, with a piece for each; `node_bytes` its
     bytes for all nodes. One kernel does both at once, so the slower sets the pace (DeepEP's internode
@@ -106,7 +110,7 @@ def fan_out_seconds(
 
 
 def point_to_point_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
-    """One rank sends the message to the next member, at the worst boundary of the group.
+    """Seconds in which one rank sends the message to the next member, at the worst boundary of the group.
 
     Every rank sends at the same time, so each has only its own share of a link, plus the shares of the
     members behind the same link that hand on to one another.
@@ -122,14 +126,15 @@ def point_to_point_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile
 
 
 def _once_around_seconds(groups: Groups) -> Array:
-    """Latency of the n − 1 hops of a ring; a domain is left once for each domain that the group spans."""
+    """Seconds of latency of the n − 1 hops of a ring; a domain is left once for each domain that the group spans."""
     hops = groups.size - 1
     leaving = [np.where(at.domains > 1, np.minimum(at.domains, hops), 0) for at in groups.reach[1:]]
     return _hops_seconds([hops, *leaving], [at.latency for at in groups.reach])
 
 
 def _fill_seconds(groups: Groups, profile: HardwareProfile) -> Array:
-    """Seconds until the last rank of a chain gets its first chunk: one chunk of every channel, at each hop's rate."""
+    """Seconds until the last rank of a chain gets its first chunk, which is one chunk of every channel, at
+    each hop's rate."""
     adapters = np.maximum(1.0, groups.ranks_per_node / max(at.level.sharers or 1 for at in groups.reach))
     leaving = [groups.size - 1, *(np.where(at.domains > 1, at.domains - 1, 0) for at in groups.reach[1:])]
     chunks = [adapters * _CHUNK / (at.bandwidth * _efficiency(at, profile)) for at in groups.reach]
@@ -137,7 +142,8 @@ def _fill_seconds(groups: Groups, profile: HardwareProfile) -> Array:
 
 
 def _tree_seconds(groups: Groups) -> Array:
-    """Latency of the hops up a tree: a chain inside the node, log2(domains) levels across."""
+    """Seconds of latency of the hops up a tree, which is a chain inside the node and log2(domains) levels
+    across nodes."""
     inside = [at for at in groups.reach if not at.level.network]
     across = [at for at in groups.reach if at.level.network]
     chain = [-(-at.domains // groups.nodes) - 1 for at in inside]
@@ -148,7 +154,8 @@ def _tree_seconds(groups: Groups) -> Array:
 
 
 def _hops_seconds(leaving: Sequence[npt.NDArray[Any]], each: Sequence[Array | float]) -> Array:
-    """Seconds of all hops: a hop costs as much as the outermost level whose domains it leaves."""
+    """Seconds of all hops of a ring or tree, where a hop costs as much as the outermost level whose domains
+    it leaves."""
     seconds = np.zeros(1)
     for cost, hops, farther in zip(each, leaving, [*leaving, 0][1:], strict=True):
         seconds = seconds + (hops - farther) * cost
@@ -161,7 +168,7 @@ def _efficiency(at: Reach, profile: HardwareProfile) -> float:
 
 
 def _ring_transfer_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
-    """(n − 1)/n of the message over the slowest link of the ring."""
+    """Seconds to move (n − 1)/n of the message over the slowest link of the ring."""
     bandwidth = groups.ring_bandwidth(profile.link_efficiency, profile.network_efficiency)
     return (groups.size - 1) / groups.size * _as_floats(message_bytes) / bandwidth
 
@@ -173,7 +180,8 @@ def _measured_or_formula_seconds(
     groups: Groups,
     profile: HardwareProfile,
 ) -> Array:
-    """(N,) seconds of the formula with its start-up, or of a measured curve that matches; 0 for an empty message."""
+    """(N,) seconds of a collective by the formula plus start-up, or by a measured curve that matches; 0 for
+    an empty message."""
     message = _as_floats(message_bytes)
     seconds = formula + profile.collective_seconds
     size, nodes = groups.size, groups.nodes

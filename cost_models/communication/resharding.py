@@ -47,7 +47,8 @@ _ENTRIES = 4_000_000
 
 
 class StoredTensor(NamedTuple):
-    """Bytes stored per parameter: weights, gradients or states."""
+    """Bytes per parameter of stored weights, gradients or optimizer states, and the first ZeRO stage that
+    shards them."""
 
     bytes_each: float
     from_stage: int
@@ -55,7 +56,7 @@ class StoredTensor(NamedTuple):
 
 
 class ReshardBytes(NamedTuple):
-    """Bytes that each rank holds, needs, receives and sends when the layout changes, (R,)."""
+    """Bytes that each of R ranks holds, needs, receives and sends when the layout changes, (R,)."""
 
     there: Array
     """Bytes held in the first layout."""
@@ -73,7 +74,7 @@ class ReshardBytes(NamedTuple):
         return self.received_inside + self.received
 
     def seconds(self, question: Question) -> tuple[float, float]:
-        """Seconds of the busiest rank on the links of a node, and on the network."""
+        """Seconds of the busiest rank's transfers on the links inside a node, and on the network."""
         profile, rates = question.hardware, {True: np.inf, False: np.inf}
         for level in levels_of(question.cluster):
             share = profile.network_efficiency if level.network else profile.link_efficiency
@@ -104,8 +105,8 @@ Parts = dict[str, float]
 
 
 def _model_parts(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, int, list[set[int]]]]:
-    """Parts of the model that are kept together, their number, and the pipeline ranks of each layout that
-    hold them."""
+    """Yield each part of the model that is kept together, the number of such parts, and the pipeline ranks of
+    each layout that hold them."""
     model, kinds = question.model, question.kinds.of_block
     by_kind = [_block_parts(own.model) for own in question.by_kind]
     stage_of = [rank_of_stage(one.schedule, one.pp, one.vpp) for one in layouts]
@@ -142,8 +143,8 @@ def _block_parts(model: TransformerSpec) -> Parts:
 
 
 def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dict[str, Array]]:
-    """(R,) pipeline ranks, -1 for ranks without one; and for each part (R, 3, 2) begin and end along each
-    direction."""
+    """(R,) pipeline rank of each rank, or -1 for none; and for each kind of sharing (R, 3, 2) begin and end,
+    along three directions, of the box of a tensor that each rank holds."""
     rank, stride = np.arange(ranks), layout.stride("pp")
     seat = rank // (stride * layout.pp) * stride + rank % stride  # in the stage, in order of rank
     shards = layout.shard_group if sharded else 1
@@ -167,7 +168,8 @@ def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dic
 
 
 def _moved_shares(before_R: Array, after_R: Array, per_node: int) -> Array:
-    """(W, R) shares of a tensor for each field of `ReshardBytes`."""
+    """(W, R) shares of a tensor that each rank holds, needs, receives and sends, one row for each field of
+    `ReshardBytes`."""
     cuts = [np.unique(np.concatenate([before_R[:, at], after_R[:, at]]).round(12)) for at in range(3)]
     middle_C3, size_C3 = (
         np.stack(np.meshgrid(*along, indexing="ij"), -1).reshape(-1, 3)
@@ -184,7 +186,8 @@ def _moved_shares(before_R: Array, after_R: Array, per_node: int) -> Array:
 
 
 def _cell_shares(have_CR: Bools, want_CR: Bools, per_node: int) -> Iterator[Array]:
-    """(C, R) shares of each cell, for each field of `ReshardBytes`."""
+    """Yield for each field of `ReshardBytes` the (C, R) shares of each cell of a tensor that each rank holds,
+    needs, receives or sends."""
     need_CR, ranks = want_CR & ~have_CR, have_CR.shape[1]
     node_R, starts_M = np.arange(ranks) // per_node, np.arange(0, ranks, per_node)
     holders_CM, needers_CM = (

@@ -58,9 +58,9 @@ if TYPE_CHECKING:
 
 
 class Level(LevelSpec):
-    """Links of one level: its `gpus` are those of one domain, neighbours in rank (None: all); its `sharers` the
-    GPUs that share one link, all of which each can use while the others are silent (None: all of the inner
-    domain)."""
+    """Links of one level of a cluster, where `gpus` are the GPUs of one domain, neighbours in rank (None for
+    all), and `sharers` the GPUs that share one link, all of which each can use while the others are silent
+    (None for all of the inner domain)."""
 
     network: bool
     """Whether the level is between nodes."""
@@ -69,7 +69,7 @@ class Level(LevelSpec):
 
 
 def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
-    """Levels from the inside out; the last joins all GPUs of the cluster."""
+    """Link levels of a cluster from the inside out; the last joins all GPUs of the cluster."""
     links, per_node = cluster.links, cluster.gpus_per_node
     if isinstance(links, LinkLevels):  # levels as given in the file
         inside = len(links.inside)
@@ -100,21 +100,21 @@ def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
 def link_level(
     name: str, link: LinkSpec, gpus: int | None, *, network: bool, opens: bool = True, sharers: int = 1
 ) -> Level:
-    """Level with the rates of a link that joins domains of `gpus` GPUs (None: all)."""
+    """Level with the bandwidth and latency of `link`, each of whose domains has `gpus` GPUs (all if None)."""
     fields = {field: getattr(link, field) for field in LinkSpec.model_fields}
     fields |= {"name": name, "gpus": gpus, "sharers": sharers if opens else None}
     return Level.model_construct(**fields, network=network, opens=opens)
 
 
 def used_levels(cluster: ClusterSpec) -> tuple[Level, ...]:
-    """Levels that the cluster's GPUs use: up to the first that joins all of them."""
+    """Link levels of a cluster up to the first that joins all of the cluster's GPUs."""
     levels = levels_of(cluster)
     enough = (at for at, level in enumerate(levels) if (level.gpus or cluster.num_gpus) >= cluster.num_gpus)
     return levels[: next(enough, len(levels) - 1) + 1]
 
 
 def with_one_level(cluster: ClusterSpec, at: int) -> ClusterSpec:
-    """The cluster with only the links of one level taking time, without latency."""
+    """A copy of the cluster in which only the links of level `at` take time, without latency."""
     root = tuple(
         level.model_copy(
             update={
@@ -136,7 +136,7 @@ def with_one_level(cluster: ClusterSpec, at: int) -> ClusterSpec:
 
 
 def link_graph(cluster: ClusterSpec, gpus: Iterable[int] | None = None) -> networkx.Graph[str]:
-    """All links of some GPUs (default: of all) up to the level that joins them.
+    """Graph of all links of some GPUs (by default of all) up to the level that joins them.
 
     Vertices have `kind` (gpu, adapter, switch), `level`, its index, and `index`, their number from the left.
     Edges have `level`, `bandwidth` (bytes/s, one direction) and `latency`: those from a GPU up to the switch
@@ -169,8 +169,8 @@ def link_graph(cluster: ClusterSpec, gpus: Iterable[int] | None = None) -> netwo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """N groups, each (N,): `pieces` runs of `length` ranks `stride` apart; the runs begin `outer` ranks
-    apart."""
+    """Ranks of N groups, each (N,), as `pieces` runs of `length` ranks `stride` apart; the runs begin `outer`
+    ranks apart."""
 
     length: Ints
     stride: Ints
@@ -179,12 +179,12 @@ class Runs:
 
     @property
     def size(self) -> Ints:
-        """Members of a group."""
+        """(N,) number of members of a group."""
         return self.length * self.pieces
 
 
 def runs_of_stage(size: Ints, stride: Ints, piece: Ints, stages: Ints, world: Ints) -> Runs:
-    """Groups among the ranks of one stage, of `size` members `stride` apart in the stage's numbering.
+    """Ranks of groups within one pipeline stage, of `size` members `stride` apart in the stage's numbering.
 
     A stage owns runs of `piece` neighbouring ranks, one in every piece · stages. Groups tile the stage's
     ranks. A group within a piece, or with equal parts of complete pieces, is represented exactly; for any
@@ -204,7 +204,8 @@ def runs_of_stage(size: Ints, stride: Ints, piece: Ints, stages: Ints, world: In
 
 
 def pack_runs(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:
-    """Members that each node of a group holds at least, nodes it spans at most; a node has `capacity` ranks.
+    """Minimum members of a group on each node, and maximum nodes that the group spans; a node has `capacity`
+    ranks.
 
     Groups tile the world, so a piece that lies in one node is a slot for the groups outside: what holds for single runs
     (`_pack_single_runs`) holds for the pieces of a group. Where a node border cuts the pieces, they share no node.
@@ -221,7 +222,8 @@ def pack_runs(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:
 
 
 def crosses_border(runs: Runs, inner: int, outer: int, world: Ints) -> Bools:
-    """(N,): neighbours in a group may lie in one domain of `outer` ranks, and in two of the `inner` ranks inside it.
+    """(N,) whether neighbours in a group may lie in one domain of `outer` ranks, but in two of the domains of
+    `inner` ranks inside it.
 
     Neighbours in a run are if a border of an inner domain cuts the run. The last of a run and the first of
     the next are unless each run begins with separate domains; for runs that are not placed this is unknown.
@@ -233,7 +235,7 @@ def crosses_border(runs: Runs, inner: int, outer: int, world: Ints) -> Bools:
 
 
 def _pack_single_runs(size: Ints, stride: Ints, capacity: int) -> tuple[Ints, Ints]:
-    """Members that each node holds at least of a run, and nodes it spans at most.
+    """Minimum members of a single run on each node, and maximum nodes that the run spans.
 
     If the stride divides the node, a node has `slots` = capacity / stride places for a group, and groups lie
     end to end along these places. A node border then cuts a group at a multiple of gcd(size, slots), which is
@@ -246,8 +248,8 @@ def _pack_single_runs(size: Ints, stride: Ints, capacity: int) -> tuple[Ints, In
 
 
 def link_shares(cluster: ClusterSpec, places: Sequence[Ints]) -> list[Share]:
-    """Bandwidth shares (N,) of groups on each level; equal groups are computed once. The (N,) columns of `places` are
-    those of `fabric.shares`.
+    """Bandwidth shares (N,) of groups on each level of a cluster with a link graph; equal groups are computed
+    once. The (N,) columns of `places` are those of `fabric.shares`.
 
     Raises:
         InputError: `links` and `graph` of the cluster do not have the same levels.
@@ -267,7 +269,7 @@ def link_shares(cluster: ClusterSpec, places: Sequence[Ints]) -> list[Share]:
 
 
 def fabric_of(cluster: ClusterSpec) -> Fabric:
-    """Fabric of a cluster that has a graph. Raises InputError if its `links` have other levels."""
+    """Fabric built from the `graph` lines of a cluster. Raises InputError if its `links` have other levels."""
     from cost_models.fabric.assembling import fabric_of_lines
 
     fabric, levels = fabric_of_lines(cluster.graph), levels_of(cluster)
@@ -282,7 +284,8 @@ def fabric_of(cluster: ClusterSpec) -> Fabric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """Groups of one axis on the links of one level: columns (N,) of the least favourable group."""
+    """Use of the links of one level by the groups of one parallel axis, in columns (N,) of the least
+    favourable group."""
 
     level: Level
     together: Ints
@@ -302,19 +305,20 @@ class Reach:
 
     @property
     def bandwidth(self) -> Array:
-        """(N,) bytes/s of all members in one inner domain together in a ring: their share while all groups
-        send."""
+        """(N,) bytes/s that all members in one inner domain together reach in a ring, which is their share
+        while all groups send."""
         return np.float64(self.level.bandwidth) * self.together * self.share.ring
 
     @property
     def latency(self) -> Array | float:
-        """Mean seconds of one hop of a ring, (N,) or one number."""
+        """Mean seconds of one hop of a ring on the level, (N,) or one number."""
         return self.level.latency * self.share.delay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """Groups of one axis: columns (N,) of the least favourable group."""
+    """Size of the groups of one parallel axis, and the nodes and links that they use, in columns (N,) of the
+    least favourable group."""
 
     size: Ints
     ranks_per_node: Ints
@@ -345,7 +349,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaGroups:
-    """Ranks that hold the same parameters, and their division by hybrid sharding."""
+    """Groups of ranks that hold the same parameters, and their division by hybrid sharding."""
 
     every: Groups
     """All ranks with the same parameters, over which gradients are summed."""
@@ -357,8 +361,8 @@ class ReplicaGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshGroups:
-    """Groups of ranks that work on one microbatch; consecutive members of a `pp` group exchange stage
-    boundaries."""
+    """Groups of ranks along each mesh axis that work on one microbatch; consecutive members of a `pp` group
+    exchange stage boundaries."""
 
     tp: Groups
     cp: Groups
@@ -371,7 +375,7 @@ class MeshGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisGroups(MeshGroups):
-    """Groups of all axes, with the ranks that hold the same parameters."""
+    """Groups of ranks along all parallel axes, including the ranks that hold the same parameters."""
 
     data: ReplicaGroups
     """Ranks over data and context parallelism together."""
@@ -380,12 +384,12 @@ class AxisGroups(MeshGroups):
 
     @property
     def dp(self) -> Groups:
-        """Ranks whose gradients are summed: dp × cp."""
+        """Groups of the dp × cp ranks whose gradients are summed."""
         return self.data.every
 
 
 def axis_groups(cluster: ClusterSpec, columns: LayoutColumns) -> AxisGroups:
-    """Groups of every axis of N layouts, with their links.
+    """Groups of ranks along every axis of N layouts, with the links that they use.
 
     Layouts must fit the cluster: on a cluster of one node none may be larger than it.
     """
@@ -397,11 +401,11 @@ def _axis_groups(cluster: ClusterSpec, x: LayoutColumns) -> AxisGroups:
     world, piece, ones = x.ranks, x.stride("pp"), np.ones(len(x), dtype=np.int64)
 
     def in_stage(size: Ints, stride: Ints) -> Groups:
-        """Groups of `size` ranks, `stride` apart as a stage counts them."""
+        """Groups of `size` ranks, `stride` apart in a stage's numbering of ranks."""
         return _groups(cluster, size, stride, piece, x.pp, world)
 
     def replicas(size: Ints, stride: Ints, shard: Ints) -> ReplicaGroups:
-        """Groups of `size` ranks, and their runs of `shard`."""
+        """Groups of `size` ranks with the same parameters, and their runs of `shard` ranks that ZeRO shards over."""
         every = in_stage(size, stride)
         if (shard == size).all():
             return ReplicaGroups(every=every, shard=every, copies=in_stage(ones, ones))
@@ -420,8 +424,8 @@ def _axis_groups(cluster: ClusterSpec, x: LayoutColumns) -> AxisGroups:
 
 
 def _groups(cluster: ClusterSpec, size: Ints, stride: Ints, piece: Ints, stages: Ints, world: Ints) -> Groups:
-    """Groups of `size` ranks `stride` apart as a stage counts them, which owns runs of `piece` neighbouring ranks, one
-    in every piece · stages."""
+    """Groups of `size` ranks `stride` apart in the numbering of a stage, which owns runs of `piece`
+    neighbouring ranks, one in every piece · stages."""
     runs, levels = runs_of_stage(size, stride, piece, stages, world), levels_of(cluster)
     ones = np.broadcast_to(np.int64(1), world.shape)
     packed = [(size, ones) if level.gpus is None else pack_runs(runs, level.gpus, world) for level in levels]
@@ -464,7 +468,8 @@ def _groups(cluster: ClusterSpec, size: Ints, stride: Ints, piece: Ints, stages:
 
 
 def _mesh_share(level: Level, held: Ints) -> Share:
-    """Bandwidth share in a full mesh: all links between members, one link between pipeline neighbours."""
+    """Bandwidth share of groups in a full mesh, where a group has all links between its members, and pipeline
+    neighbours have one link."""
     if not level.mesh or level.gpus is None:
         return FULL_SHARE
     links = max(1, level.gpus - 1)
@@ -473,13 +478,13 @@ def _mesh_share(level: Level, held: Ints) -> Share:
 
 
 def group_of(cluster: ClusterSpec, size: int, stride: int = 1) -> Groups:
-    """Groups of `size` ranks `stride` apart, among all GPUs of the cluster: columns of one row."""
+    """Groups (one row) of `size` ranks `stride` apart, among all GPUs of the cluster."""
     length, apart, world, one = np.array([[size], [stride], [cluster.num_gpus], [1]], dtype=np.int64)
     return _groups(cluster, length, apart, world, one, world)
 
 
 def pairs_over(link: LinkSpec, rows: int) -> Groups:
-    """Pairs of ranks on different nodes, joined only by this link."""
+    """Groups (`rows` rows) of two ranks on different nodes, joined only by `link`."""
     one, two = (np.broadcast_to(np.int64(count), (rows,)) for count in (1, 2))
     reach = Reach(
         level=link_level("between", link, None, network=True),

@@ -76,7 +76,7 @@ from cost_models.units import FP32_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Rates of one accelerator: datasheet values combined with the constants of a profile."""
+    """Rates of one accelerator in one precision, from datasheet values and the constants of a hardware profile."""
 
     profile: HardwareProfile
     peak: float
@@ -121,8 +121,8 @@ def require_rate(gpu: GpuSpec, precision: Precision) -> None:
 
 
 def device_of(question: Question, *, wide: bool = False) -> Device:
-    """Device of a question, multiplying in the training precision, or with `wide` in the precision of parts
-    that fp8 training does not cast.
+    """Rates of a question's accelerator, multiplying in the training precision, or with `wide` in the precision
+    of parts that fp8 training does not cast.
 
     Raises:
         InputError: the GPU has no matrix rate in the training precision.
@@ -157,7 +157,8 @@ def device_of(question: Question, *, wide: bool = False) -> Device:
 def gemm_seconds(
     m: Array, n: Array, k: Array, device: Device, batch: Array | float = 1.0, *, over_rows: bool = False
 ) -> Array:
-    """Seconds of `batch` products (m, k) × (k, n) in one kernel; all arguments broadcast against one another.
+    """Seconds of `batch` matrix products (m, k) × (k, n) in one kernel; all arguments broadcast against one
+    another.
 
     `over_rows`: the product is a weight's gradient, of (k, m) transposed and (k, n), so that k counts rows.
     """
@@ -178,7 +179,8 @@ def gemm_seconds(
 
 
 def _tile_utilisation(m: Array, n: Array, batch: Array | float, device: Device) -> Array:
-    """Share of the tile slots that hold useful output, for the best tile shape; 1 on a device without waves."""
+    """Share of the tile slots of all waves that hold useful output, for the best tile shape; 1 on a device
+    without waves."""
     if device.sm_count == 1:
         return np.ones(np.broadcast(m, n, batch).shape)
     best: Array = np.zeros(np.broadcast(m, n, batch).shape)
@@ -203,7 +205,7 @@ _SHARE_BY_DIVISOR = np.array([_ALIGNED.get(divisor, _MISALIGNED) for divisor in 
 
 
 def _alignment(widths: Sequence[Array], device: Device) -> Array:
-    """Share of the rate for the least aligned width of a row; 1 on devices without tiles."""
+    """Share of the matrix rate that remains for the least aligned row width; 1 on devices without tiles."""
     least: Array = np.ones(np.broadcast(*widths).shape)
     for width in widths if device.sm_count > 1 and device.tensor_cores else ():
         row_bytes = np.ceil(np.asarray(width) * device.operand_bytes).astype(np.int64)
@@ -263,7 +265,7 @@ def _cast_seconds(
 def product_operators(
     model: TransformerSpec, *, joined: bool, tuning: TuningSpec | None = None
 ) -> tuple[Operator, ...]:
-    """Operators of a block that multiply matrices; `joined` merges a parallel block's products if possible.
+    """Operators of a block that are matrix products; `joined` merges a parallel block's products if possible.
 
     A mixture, latent attention and matrices with adapters are not merged, nor are inputs from two norms.
     """
@@ -278,8 +280,8 @@ def product_operators(
 
 
 def _joined_product(first: Operator, second: Operator) -> Operator:
-    """Two products as one: outputs side by side if ranks split those, inner dimensions end to end if they
-    split the inputs."""
+    """Two products merged into one, with outputs side by side if ranks split the outputs, or inner dimensions
+    end to end if ranks split the inputs."""
     one, other = first.gemm, second.gemm
     assert one is not None
     assert other is not None
@@ -298,7 +300,7 @@ _EXPERT_BANDWIDTH = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalGemm:
-    """Product on one rank for one microbatch: `batch` times (rows, inputs) × (inputs, outputs)."""
+    """Shape of a matrix product on one rank for one microbatch, `batch` times (rows, inputs) × (inputs, outputs)."""
 
     rows: Array
     inputs: Array
@@ -313,8 +315,8 @@ class LocalGemm:
 def matrix_seconds(
     question: Question, columns: LayoutColumns, device: Device
 ) -> tuple[Array, Array, Array, Array]:
-    """(N,) seconds of matrix products: forward, backward, weight gradients, and weight gradients of
-    column-parallel matrices.
+    """(N,) seconds of a block's matrix products forward, backward, for weight gradients, and for weight
+    gradients of column-parallel matrices.
 
     Backward runs each GEMM twice, as dgrad and as wgrad. A mixture is averaged with the model's dense blocks.
     """
@@ -349,8 +351,8 @@ def _matrix_seconds(
 
 
 def _weights_apart(question: Question, local: LocalGemm, *, trained: bool) -> tuple[Array, Array]:
-    """(N,) seconds in which products of experts only read weights, and seconds in which they only update
-    gradients.
+    """(N,) seconds in which expert products read weights without computing, and seconds in which they update
+    gradients without computing.
 
     Each expert's product is a separate kernel over few rows: it waits for the first of its weights, and at
     its end reads, updates and writes a block of the gradient. Transformer Engine's grouped products on B200
@@ -365,7 +367,7 @@ def _weights_apart(question: Question, local: LocalGemm, *, trained: bool) -> tu
 
 
 def local_gemm(question: Question, columns: LayoutColumns, gemm: Gemm) -> LocalGemm:
-    """A GEMM of the model as split over tensor ranks, or over those of an expert."""
+    """Shape on one rank of a GEMM of the model, split over tensor ranks or over those of an expert."""
     rows = gemm.rows * tokens_on_rank(question, columns, "split" if gemm.router else "whole")
     batch: Array | float = 1.0
     degree = columns.tp
@@ -384,16 +386,16 @@ def local_gemm(question: Question, columns: LayoutColumns, gemm: Gemm) -> LocalG
 
 
 def forward_seconds(local: LocalGemm, device: Device, *, cast_by_norm: bool = False) -> Array:
-    """(N,) seconds forward, including casts of operands; with `cast_by_norm` a norm has already cast the
-    input."""
+    """(N,) forward seconds of a product, including casts of operands; with `cast_by_norm` a norm has already
+    cast the input."""
     casts = _cast_seconds(local, device, backward=False, cast_by_norm=cast_by_norm)
     return product_seconds(local, device) + casts + _widening_seconds(local, device)
 
 
 def _widening_seconds(local: LocalGemm, device: Device) -> Array | float:
-    """(N,) seconds to read frozen matrices in their stored type and write them in the type of products: in a
-    kernel for each, before each product (bitsandbytes 0.50, autograd/_functions.py, `MatMul4Bit`); 0 where they
-    are stored in that type."""
+    """(N,) seconds to widen frozen matrices from their stored type to the type of products, in a kernel for
+    each before each product; 0 where they are stored in that type. See bitsandbytes 0.50,
+    autograd/_functions.py, `MatMul4Bit`."""
     if local.stored_bytes is None:
         return 0.0
     moved = local.outputs * local.inputs * local.batch * (local.stored_bytes + device.element_bytes)
@@ -401,12 +403,12 @@ def _widening_seconds(local: LocalGemm, device: Device) -> Array | float:
 
 
 def product_seconds(local: LocalGemm, device: Device) -> Array:
-    """(N,) seconds forward, without casts."""
+    """(N,) forward seconds of a product, without casts of operands."""
     return gemm_seconds(local.rows, local.outputs, local.inputs, device, local.batch)
 
 
 def _backward_seconds(local: LocalGemm, device: Device, *, trained: bool) -> tuple[Array, Array]:
-    """(N,) seconds of dgrad, wgrad (of trained matrices) and casts together, and of wgrad alone."""
+    """(N,) backward seconds of a product (dgrad, wgrad of trained matrices, and casts), and of wgrad alone."""
     rows, inner, out, batch = local.rows, local.inputs, local.outputs, local.batch
     weight = np.zeros(len(rows))
     if trained:

@@ -36,13 +36,13 @@ sequence gathered tensors are joined and scattered ones split, twice each."""
 
 
 def has_measured_operators(question: Question) -> bool:
-    """Whether the stack runs operators one by one and the profile has a curve for them."""
+    """Whether the stack runs operators one by one and the hardware profile has measured curves of operators."""
     return bool(question.hardware.operators) and not question.stack.fused_elementwise
 
 
 def measured_block(question: Question, columns: LayoutColumns) -> Array:
-    """(2, N) seconds, forward and backward, of norms, residual additions, activation, rotary, dropout and bias
-    gradients of one block and microbatch.
+    """(2, N) seconds from measured curves, forward and backward, of norms, residual additions, activation,
+    rotary, dropout and bias gradients of one block and microbatch.
 
     Over tensor ranks it includes the copies before or after their collectives. Leaves out GEMMs, the
     attention core, and operations on weights and their gradients.
@@ -83,7 +83,8 @@ def measured_block(question: Question, columns: LayoutColumns) -> Array:
 
 
 def _curve_name(question: Question, operator: Operator) -> ElementwiseOperator | None:
-    """Curve of an operator that is timed by itself; the MLP's activations are taken together."""
+    """Name of the measured curve that prices an operator by itself; None if no curve does, as for the MLP's
+    activations, which are taken together."""
     if operator.kind == "dropout":
         return "dropout" if question.dropout > 0 else None
     if operator.kind == "modulation":
@@ -92,7 +93,7 @@ def _curve_name(question: Question, operator: Operator) -> ElementwiseOperator |
 
 
 def _biased_amounts(operators: Sequence[Operator]) -> Amount:
-    """Amounts of the tensors to which biases are added, after ranks have added up their parts."""
+    """Amounts per token of the tensors to which biases are added, after ranks have added up their parts."""
     terms: list[tuple[float, Amount]] = []
     for one in operators:
         if one.biased and one.returns is not None:
@@ -102,7 +103,8 @@ def _biased_amounts(operators: Sequence[Operator]) -> Amount:
 
 
 def gradient_additions(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
-    """Number of gradient additions in the backward pass, by tensor: n − 1 where n operators read it."""
+    """Number of gradient additions in the backward pass by tensor, which is n − 1 for a tensor that n
+    operators read."""
     met: dict[Tensor, float] = defaultdict(float)
     for one in operators:
         if one.kind == "residual" or (one.kind == "norm" and one.shares_input):
@@ -118,7 +120,8 @@ def gradient_additions(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
 
 
 def attention_core(question: Question, columns: LayoutColumns) -> Array:
-    """(2, N) seconds of the attention kernel over the heads of this rank; needs the profile's attention curves."""
+    """(2, N) seconds of the attention kernel over a rank's heads, from the profile's measured attention
+    curves; the profile must have them."""
     model = question.model
     sequence = np.full(len(columns), float(question.training.sequence_length))
     heads = columns.mbs * model.num_heads / (columns.tp * columns.cp)  # a c-th of each head's work
@@ -127,16 +130,16 @@ def attention_core(question: Question, columns: LayoutColumns) -> Array:
 
 def accumulation_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Array:
     """(N,) seconds to add gradients of `parameters` (N,) to those of earlier microbatches, mean over the
-    microbatches of a step, as for sums of activations with equally many bytes."""
+    microbatches of a step, measured as sums of activations with equally many bytes."""
     moved = bytes_of_a_sum(question) / (3 * question.training.element_bytes)
     seconds = _curve_seconds(question.hardware, [("add", moved * parameters, 1.0)])
     return seconds * added_share(question, columns)
 
 
 def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Array:
-    """(2, N) seconds of the copies of `parameters` (N,) weights that `fully_shard` makes in a pass: of the shard
-    into the send buffer, of all received shards into the weights, and once a step of the gradients into the
-    scatter buffer."""
+    """(2, N) seconds of the copies that `fully_shard` makes of `parameters` (N,) weights in a pass, which are
+    of the shard into the send buffer, of all received shards into the weights, and once a step of the
+    gradients into the scatter buffer."""
     shards = np.where((columns.zero == 3) & question.stack.fully_shard, columns.shard, 1)
     gathered = np.where(shards > 1, (1 + 1 / shards) * parameters, 0.0)
     microbatches = columns.microbatches(question.training.global_batch)
@@ -148,8 +151,8 @@ def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Ar
 
 
 def embedding_operators(question: Question, columns: LayoutColumns) -> Array:
-    """(2, N) seconds of the embedding: a gather; backward a scatter and, over the entire table, a zero fill and an
-    addition."""
+    """(2, N) seconds of the embedding, forward a gather, and backward a scatter and, over the entire table, a
+    zero fill and an addition."""
     model, profile = question.model, question.hardware
     tokens = columns.tokens(question.training.sequence_length)
     hidden = tokens * model.hidden_size
@@ -168,7 +171,8 @@ def embedding_operators(question: Question, columns: LayoutColumns) -> Array:
 
 
 def head_operators(question: Question, columns: LayoutColumns) -> Array:
-    """(2, N) seconds of the final norm and cross-entropy over this rank's share of the vocabulary."""
+    """(2, N) seconds, forward and backward, of the final norm and of cross-entropy over a rank's share of the
+    vocabulary."""
     model, profile = question.model, question.hardware
     tokens = columns.tokens(question.training.sequence_length)
     logits = tokens * question.scored_share * head_rows(model, columns.tp) / columns.tp
@@ -178,7 +182,8 @@ def head_operators(question: Question, columns: LayoutColumns) -> Array:
 
 
 def _curve_seconds(profile: HardwareProfile, calls: Iterable[_Calls], *, backward: bool = False) -> Array:
-    """(N,) seconds of all calls; an operator without a curve costs nothing, as it was not worth measuring."""
+    """(N,) seconds of operator calls from measured curves; an operator without a curve costs nothing, as it
+    was not worth measuring."""
     curves: dict[str, OperatorCurve] = {curve.operator: curve for curve in profile.operators}
     total = np.zeros(1)
     for operator, elements, count in calls:

@@ -65,7 +65,7 @@ _BACKWARD_PRODUCTS = 2.5
 
 
 def flash_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """(2, N) seconds of the attention core, forward and backward, for one block and microbatch."""
+    """(2, N) seconds of a flash attention kernel, forward and backward, for one block and microbatch."""
     sequence, latent = question.training.sequence_length, question.model.latent_attention
     widths = (question.model.query_size + question.model.attended_size) / columns.tp
     if index_width(question.model, sequence) and latent:
@@ -95,7 +95,7 @@ def index_seconds(question: Question, columns: LayoutColumns, device: Device) ->
 
 
 def _merging_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """(2, N) seconds to merge the results of a ring's steps, forward and backward."""
+    """(2, N) seconds to merge the attention results of the steps of a context-parallel ring, forward and backward."""
     steps = np.where(attends_in_steps(question, columns), columns.cp, 0)
     width = device.element_bytes
     local = columns.tokens(question.training.sequence_length) / columns.tp / device.memory_rate
@@ -143,8 +143,8 @@ gate is read and the output written twice; backward, gradients of both and the o
 
 
 def scan_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """(2, N) seconds of scans forward and backward for one block and microbatch, mean over all blocks, with and
-    without states."""
+    """(2, N) seconds of a recurrence's scan kernels, forward and backward, for one block and microbatch, mean
+    over blocks with and without states."""
     mixer, share = question.model.recurrence, question.model.mixer_share("recurrence", "both")
     if mixer is None or not (share and mixer.scans):
         return np.zeros((2, len(columns)))
@@ -174,7 +174,7 @@ def scan_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
 
 
 def scan_flops(mixer: Recurrence) -> float:
-    """FLOPs per token that scan kernels execute forward, over all heads."""
+    """Forward FLOPs per token that scan kernels execute, over all heads."""
     states = state_products(mixer) * mixer.value_size * mixer.state_dim
     inside = mixer.key_size + mixer.value_size
     if mixer.delta:
@@ -183,5 +183,5 @@ def scan_flops(mixer: Recurrence) -> float:
 
 
 def state_elements(mixer: Recurrence) -> float:
-    """Elements of all heads' states per token of a chunk, as each chunk's states are written."""
+    """Elements of the states of all heads per token, as states are written once per chunk of tokens."""
     return mixer.value_size * mixer.state_dim / mixer.chunk

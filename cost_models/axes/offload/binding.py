@@ -37,8 +37,8 @@ FULL = 0.97
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostWindows:
-    """Seconds per step of the fullest rank's channels to the host, and the conditions under which passes hide
-    them."""
+    """Busy seconds per step of the fullest rank's channels to the host, and the conditions under which passes
+    hide them."""
 
     down: float
     up: float
@@ -71,7 +71,8 @@ class HostWindows:
 
 
 def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
-    """Channels of a placed layout; None if it keeps nothing in host memory, or spans several pools."""
+    """Busy seconds of a placed layout's channels to the host, and the conditions under which passes hide
+    them; None if the layout keeps nothing in host memory, or spans several pools."""
     layout, batches = estimate.layout, estimate.microbatches
     if not any(layout.offload) or question.has_pools:
         return None
@@ -133,8 +134,8 @@ def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
 
 
 def smallest_ring(forward: float, transfer: float, streamed: int, before: int) -> int | None:
-    """Smallest ring, from two on, with which no forward pass of `streamed` blocks waits; None: no ring
-    suffices.
+    """Smallest ring of weight buffers, from two on, with which no forward pass of `streamed` blocks waits; None
+    if no ring suffices.
 
     The first block is copied while `before` other blocks run; without such blocks it is there when its pass
     begins.

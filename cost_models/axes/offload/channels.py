@@ -89,8 +89,8 @@ UNKNOWN_UPDATE = 2.57e-10
 
 
 class GradientTraffic(NamedTuple):
-    """Traffic in a step of the gradient of a parameter of a rank's unsharded model: bytes each way,
-    additions, copies; (N,) each."""
+    """Traffic per step of the gradient of one parameter of a rank's unsharded model, as bytes each way,
+    additions and copies; (N,) each."""
 
     down: Array
     up: Array
@@ -103,7 +103,7 @@ class GradientTraffic(NamedTuple):
 def gradient_traffic(
     question: Question, columns: LayoutColumns, residency: str, *, experts: bool
 ) -> GradientTraffic:
-    """Traffic of the gradients of a block with residency `states` or `streamed`."""
+    """Traffic per step of the gradients of a block with the residency `states` or `streamed`."""
     stack, none = question.stack, np.zeros(len(columns))
     shard = columns.shards(experts=experts, zero=1 if residency == STATES else 2)
     waits = stack.unsharded_gradients_until_sync & (columns.zero >= 2)
@@ -120,14 +120,15 @@ def gradient_traffic(
 
 
 def weight_traffic(question: Question, columns: LayoutColumns, *, experts: bool) -> Array:
-    """(N,) bytes copied to the device in a step per parameter of a rank's streamed blocks, if none stays in
-    the ring."""
+    """(N,) bytes copied to the device in a step per parameter of a rank's streamed blocks, if no weights stay
+    in the device's ring of buffers."""
     passes = 2 * columns.microbatches(question.training.global_batch)
     return passes * state_bytes(question, columns, experts=experts).stored
 
 
 def ring_share(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) share of a step's passes through a rank's streamed blocks whose weights are still in the ring.
+    """(N,) share of a step's passes through a rank's streamed blocks whose weights are still in the device's
+    ring of buffers.
 
     Passes of a rank with one stage go back and forth (`residency.turns_of_rank`): each except the step's
     first begins with the blocks that the ring holds.
@@ -140,7 +141,7 @@ def ring_share(question: Question, columns: LayoutColumns) -> Array:
 
 
 def update_seconds(question: Question) -> float:
-    """Seconds per parameter that a whole host updates (on a CPU: that one rank updates)."""
+    """Seconds per parameter of an optimizer update by a whole host (on a CPU, by one rank)."""
     cluster, measured = question.cluster, question.hardware.host_update_seconds
     if measured is not None:
         return measured
@@ -164,7 +165,7 @@ def link_rate(question: Question, columns: LayoutColumns) -> Array:
 
 
 class ChannelSeconds(NamedTuple):
-    """Busy seconds of a rank's channels in a step, (N,) each."""
+    """Busy seconds per step of a rank's channels (host link each way, CPU update, drive), (N,) each."""
 
     down: Array
     up: Array
@@ -179,7 +180,8 @@ class ChannelSeconds(NamedTuple):
     write: Array
 
     def updating(self, update: Array, *, overlaps: bool) -> Array:
-        """(N,) seconds of the CPU's update with reads and writes of the drive: beside one another, or in turn."""
+        """(N,) seconds of the CPU's update with reads and writes of the drive, which overlap the update or
+        take turns with it."""
         drive = self.read + self.write
         return np.maximum(update, drive) if overlaps else update + drive
 
@@ -190,14 +192,14 @@ class ChannelSeconds(NamedTuple):
 
     @property
     def copies(self) -> Array:
-        """(N,) seconds of all copies, either way."""
+        """(N,) seconds of all copies between device and host, in either direction."""
         return self.down + self.up + self.back + self.park
 
 
 def channel_seconds(
     question: Question, columns: LayoutColumns, residencies: Sequence[str] = RESIDENCIES
 ) -> ChannelSeconds:
-    """Busy seconds of the channels of a rank with an even share of the blocks, for blocks with some
+    """Busy seconds per step of the channels of a rank with an even share of the blocks, for blocks with some
     `residencies`; the drive's seconds always cover all blocks."""
     none = np.zeros(len(columns))
     here, link = ranks_on_host(question, columns), link_rate(question, columns)
@@ -243,7 +245,7 @@ def channel_seconds(
 def exposed_seconds(
     question: Question, columns: LayoutColumns, passes: Array, channels: ChannelSeconds | None = None
 ) -> Array:
-    """(N,) seconds by which the channels (default: those of the layouts) outlast a rank's `passes` in a step,
+    """(N,) seconds by which the channels (by default those of the layouts) outlast a rank's `passes` in a step,
     (N,) seconds.
 
     The result never falls when a channel becomes slower.

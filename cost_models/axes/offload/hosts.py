@@ -50,7 +50,7 @@ stored on the host, and for updated 16-bit weights (executor/axes/offload/link.p
 
 
 def ranks_on_host(question: Question, columns: LayoutColumns) -> Ints:
-    """(N,) ranks that share a host."""
+    """(N,) number of ranks that share one host."""
     return np.minimum(columns.ranks, question.cluster.gpus_per_node)
 
 
@@ -59,7 +59,7 @@ ValueOf = Callable[[Question, LayoutColumns, str, bool], Array]
 
 
 def _fullest_rank(question: Question, columns: LayoutColumns, value_of: ValueOf) -> Array:
-    """(N,) sum of `value_of` over the parameters of the rank that holds most.
+    """(N,) sum of `value_of`, a value per parameter, over the parameters of the rank that holds most.
 
     Blocks are spread evenly; the larger of embedding and head is added if the ends are offloaded like blocks.
     """
@@ -85,8 +85,8 @@ def _most_blocks(question: Question, columns: LayoutColumns) -> Ints:
 def host_bytes(
     question: Question, columns: LayoutColumns, recompute: Sequence[Recompute] | None = None
 ) -> Array:
-    """(N,) bytes in the memory of one host: states of its ranks' blocks and their offloaded activations, or
-    the weights of a reference model's blocks.
+    """(N,) bytes in the memory of one host, for states of its ranks' blocks and their offloaded activations, or
+    for the weights of a reference model's blocks.
 
     `recompute` are the policies of placed layouts; None: the policy that keeps least among those the job
     allows.
@@ -109,20 +109,21 @@ def host_bytes(
 
 
 def reference_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes of a rank's part of a reference model's block, in the type of training; under ZeRO-3 its
-    shard."""
+    """(N,) bytes of a rank's part of one block of a frozen reference model, in the type of training; under
+    ZeRO-3 of the rank's shard."""
     shards = block_shards(question, columns, zero=3)
     return question.training.element_bytes * sum(shards, np.zeros(len(columns)))
 
 
 def block_shards(question: Question, columns: LayoutColumns, *, zero: int) -> list[Array]:
-    """Parameters of a block on a rank as ZeRO divides them from stage `zero` on, (N,): of others, of experts."""
+    """(N,) parameters of a block on a rank, divided by ZeRO from stage `zero` on, first those outside routed
+    experts and then those of routed experts."""
     sizes = block_parameters(question, columns)
     return [size / columns.shards(experts=experts, zero=zero) for experts, size in sizes]
 
 
 def _bytes_off_device(question: Question, columns: LayoutColumns, part: str, experts: bool) -> Array:
-    """(N,) bytes in host memory per parameter of a block with a residency."""
+    """(N,) bytes in host memory per parameter of a block with the residency `part`."""
     if part == RESIDENT:
         return np.zeros(len(columns))
     full, left = (
@@ -158,7 +159,7 @@ def _rounding_bytes(question: Question, columns: LayoutColumns, part: str, *, ex
 
 
 def _staging_bytes(question: Question, columns: LayoutColumns, blocks: Ints) -> Array:
-    """(N,) bytes of a rank's staging buffers for gradients and 16-bit weights.
+    """(N,) bytes of a rank's staging buffers in host memory for gradients and 16-bit weights.
 
     Blocks with `states` need a rank's share of a block, for gradients and for updated weights; streamed
     blocks need an entire block, to add gradients to those of earlier microbatches. All share buffers of the
@@ -180,8 +181,8 @@ def _staging_bytes(question: Question, columns: LayoutColumns, blocks: Ints) -> 
 
 
 def drive_parameter_bytes(question: Question, columns: LayoutColumns, part: str, experts: bool) -> Array:
-    """(N,) bytes on the drive, which a step writes, per parameter of a block with this residency; zero for residencies
-    that the CPU does not update."""
+    """(N,) bytes on the drive, which a step writes, per parameter of a block with the residency `part`; zero
+    for residencies that the CPU does not update."""
     if part not in UPDATED_BY_CPU or not columns.offload_drive.any():
         return np.zeros(len(columns))
     states, use = state_bytes(question, columns, experts=experts), question.stack.drive
@@ -191,7 +192,7 @@ def drive_parameter_bytes(question: Question, columns: LayoutColumns, part: str,
 
 
 def drive_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes on the drives of one host, each of whose ranks counts as the fullest."""
+    """(N,) bytes on the drives of one host, each of whose ranks counts as the fullest rank."""
     if not columns.offload_drive.any():
         return np.zeros(len(columns))
     return _fullest_rank(question, columns, drive_parameter_bytes) * ranks_on_host(question, columns)
@@ -213,7 +214,7 @@ def drive_step_bytes(question: Question, columns: LayoutColumns) -> tuple[Array,
 
 
 def drive_buffer_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes of a rank's chunk buffers in host memory.
+    """(N,) bytes of a rank's buffers in host memory for chunks of states that are on the drive.
 
     A buffer is no larger than the parameters that the rank updates, or, if a block has several chunks, than
     those of a block that it updates at a time: its experts, or all others.

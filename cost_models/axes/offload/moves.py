@@ -59,7 +59,8 @@ LANE_NAMES: Mapping[Lane, str] = {
 
 
 class MoveSpan(NamedTuple):
-    """One move of one pipeline rank, in seconds from the start of the step."""
+    """One copy or update of a block on one pipeline rank, with start and end in seconds from the start of the
+    step."""
 
     rank: int
     lane: Lane
@@ -73,8 +74,8 @@ class MoveSpan(NamedTuple):
 
 
 def predicted_moves(question: Question, layout: Layout) -> tuple[MoveSpan, ...]:
-    """All moves of a step, rank by rank in order of time, without moves of zero length; empty for layouts
-    without `offload=`.
+    """Predicted copies and CPU updates of offloaded blocks in a step, rank by rank in order of time, without
+    those of zero length; empty for layouts without `offload=`.
 
     Raises:
         InputError: the layout cannot be placed or scheduled.
@@ -89,7 +90,7 @@ def predicted_moves(question: Question, layout: Layout) -> tuple[MoveSpan, ...]:
 
 
 class _Lanes:
-    """Lanes of one rank, filled move by move."""
+    """Schedule of one rank's copies and updates on the lanes of host link, CPU and drive, filled move by move."""
 
     def __init__(self, question: Question, layout: Layout, rank: int, passes: PassSpans) -> None:
         self.question, self.layout, self.rank = question, layout, rank
@@ -110,7 +111,8 @@ class _Lanes:
         self._set_seconds()
 
     def _timed_turns(self, stages: Sequence[int], passes: PassSpans) -> list[tuple[Turn, float, float]]:
-        """Turns of the window with start and end in seconds: each pass of the timeline in equal parts, one a block."""
+        """Passes of the rank with their moves, and start and end in seconds, where each pass of the timeline
+        is divided into equal parts, one a block."""
         table, stack = passes.table, self.question.stack
         keeps = stack.keeps_streamed_blocks and self.layout.zero < 2
         turns = turns_of_rank(
@@ -124,8 +126,8 @@ class _Lanes:
         return [(turn, *span) for turn, span in zip(turns, spans, strict=True)]
 
     def _set_seconds(self) -> None:
-        """Compute the seconds of one move of each kind: each channel's busy seconds divided by its number of
-        moves."""
+        """Compute the seconds of one move of each kind, which are each channel's busy seconds divided by its
+        number of moves."""
         question, layout, columns = self.question, self.layout, LayoutColumns.of([self.layout])
         by_part = {part: channel_seconds(question, columns, (part,)) for part in RESIDENCIES}
         blocks = Counter(self.lives.values())
@@ -163,7 +165,7 @@ class _Lanes:
         """Seconds by block, of a microbatch one way."""
 
     def carry_out(self) -> list[MoveSpan]:
-        """All moves of a step."""
+        """Place all moves of a step on the rank's lanes, and return them."""
         since = 0.0
         for turn, start, end in self.turns:
             start = start + self._lag
@@ -184,7 +186,7 @@ class _Lanes:
         return self.moves
 
     def _begin_pass(self, turn: Turn, since: float, start: float) -> None:
-        """Add the moves before a pass that could begin at `start`; the pass before it began at `since`."""
+        """Place the moves before a pass that could begin at `start`; the pass before it began at `since`."""
         kind, block, microbatch = turn.use
         for move in turn.before:
             self._here[move.block] = self._put("up", "weights", move.block, start)
@@ -195,7 +197,7 @@ class _Lanes:
         self._lag += max(0.0, wanted - start)
 
     def _end_pass(self, turn: Turn, end: float) -> None:
-        """Add the moves after a pass."""
+        """Place the moves after a pass that ends at `end`."""
         kind, block, microbatch = turn.use
         if kind == "F":
             there = self._put("down", "activations", block, end, self._activations[block])
@@ -210,7 +212,7 @@ class _Lanes:
                 self._update(block, end)
 
     def _update(self, block: int, ready: float) -> None:
-        """Moves of the update of a block whose gradients are all there, or go there now."""
+        """Place the moves of the update of a block whose gradients are all on the host, or go there now."""
         ready = max(ready, self._arrived.get(block, 0.0))
         if self.lives[block] == STATES:
             ready = self._put("up", "gradients", block, ready)
@@ -227,7 +229,7 @@ class _Lanes:
         self._updated[block] = done
 
     def _put(self, lane: Lane, what: str, block: int, ready: float, seconds: float | None = None) -> float:
-        """Add a move to a lane as soon as the lane is free, and return its end."""
+        """Place a move on a lane as soon as the lane is free, and return the time at which the move ends."""
         if seconds is None:
             seconds = self._seconds[lane, what, self.lives[block]]
         if seconds == 0:

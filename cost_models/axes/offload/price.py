@@ -52,7 +52,8 @@ PARKED_AT_ONCE = 2
 
 
 def states_on_device(question: Question, columns: LayoutColumns) -> dict[str, tuple[StateBytes, StateBytes]]:
-    """Residency of a block → bytes on the device per parameter, and per parameter of its routed experts."""
+    """Residency of a block → bytes on the device per parameter outside routed experts, and per parameter of
+    routed experts."""
     held = {where: held_on_device(question, columns, where) for where in get_args(Residency)}
     return {
         where: (
@@ -64,7 +65,7 @@ def states_on_device(question: Question, columns: LayoutColumns) -> dict[str, tu
 
 
 def offload_bytes(sizes: Sizes, terms: Terms) -> Terms:
-    """Coefficients of memory that offload changes; empty for layouts without offload."""
+    """Coefficients of the memory model that offload changes; empty for layouts without offload."""
     question, columns, counts, kept = sizes.question, sizes.columns, sizes.counts, sizes.kept.block
     if question.training.reference == "host":
         buffers = USUAL_RING * reference_bytes(question, columns)
@@ -74,8 +75,8 @@ def offload_bytes(sizes: Sizes, terms: Terms) -> Terms:
     states = states_on_device(question, columns)
 
     def over_blocks(term_of: Callable[[StateBytes, StateBytes], Term]) -> tuple[Term, Term]:
-        """A term summed over a rank's blocks, given the states of their parameters and of their routed
-        experts: part per block, and constant part per rank."""
+        """A term summed over a rank's blocks, as a part per block and a constant part per rank, given the
+        states of the blocks' parameters and of their routed experts."""
         terms_of = {where: term_of(*own) for where, own in states.items()}
         sums = {
             part: over_residencies(columns, {where: own[part] for where, own in terms_of.items()})
@@ -126,7 +127,7 @@ def offload_bytes(sizes: Sizes, terms: Terms) -> Terms:
 
 
 def offload_seconds(pieces: Pieces, terms: Terms) -> Terms:
-    """Coefficients of time that offload changes; empty for layouts without offload."""
+    """Coefficients of the time model that offload changes; empty for layouts without offload."""
     question, columns, block = pieces.question, pieces.columns, pieces.block
     if question.training.reference == "host":  # each block's weights are copied while the block before runs
         come = reference_bytes(question, columns) / link_rate(question, columns)
@@ -163,13 +164,13 @@ def offload_seconds(pieces: Pieces, terms: Terms) -> Terms:
 
 
 def _device_update(columns: LayoutColumns, block: Array) -> Affine:
-    """Seconds of the update on a rank's device of the blocks with states there, `block` each."""
+    """Seconds of the optimizer update on a rank's device, for blocks with states there, `block` seconds each."""
     none = np.zeros(len(columns))
     return over_residencies(columns, {RESIDENT: block, PARKED: block, STATES: none, STREAMED: none})
 
 
 def _passes(pieces: Pieces) -> Array:
-    """(N,) seconds of a step's passes through an even share of the blocks."""
+    """(N,) seconds per step of the passes of all microbatches through an even share of the blocks."""
     question, columns = pieces.question, pieces.columns
     blocks = question.model.num_layers / columns.pp * columns.microbatches(question.training.global_batch)
     return blocks * (pieces.block.forward + pieces.block.backward)
@@ -177,7 +178,7 @@ def _passes(pieces: Pieces) -> Array:
 
 def least_update(question: Question, corners: Sequence[LayoutColumns]) -> Array:
     """(N,) lower bound on `rank_optimizer`, seconds, for all layouts between `corners`, which differ only in
-    their numbers of offloaded blocks: device and channels each at their least."""
+    their numbers of offloaded blocks, with device and channels each at their least."""
     pieces = Pieces(question, corners[0])
     block = block_update(pieces)
     on_device = reduce(np.minimum, [_device_update(own, block).rank for own in corners])
@@ -189,7 +190,7 @@ def least_update(question: Question, corners: Sequence[LayoutColumns]) -> Array:
 
 
 def tiers(question: Question, layout: Layout) -> Mapping[str, Any]:
-    """Bytes and limits of the fullest host and drive of an offloading layout; empty for others."""
+    """Bytes used and limits, by name, of the fullest host and drive of an offloading layout; empty for others."""
     if not any(layout.offload) and question.training.reference != "host":
         return {}
     columns, pools = LayoutColumns.of([layout]), question.pools

@@ -72,25 +72,26 @@ def offloads(columns: LayoutColumns) -> Bools:
 
 
 def counted_blocks(columns: LayoutColumns, part: str) -> Ints:
-    """(N,) blocks of a rank to which a layout gives a residency by number."""
+    """(N,) number of a rank's blocks to which a layout gives the residency `part` by a count."""
     counts: Ints = getattr(columns, f"offload_{part}")
     return np.where(counts >= EVERY, 0, counts)
 
 
 def named_blocks(columns: LayoutColumns) -> Ints:
-    """(N,) blocks of a rank that have a residency with a count."""
+    """(N,) number of a rank's blocks to which a layout gives any residency by a count."""
     named: Ints = np.sum([counted_blocks(columns, part) for part in RESIDENCIES], axis=0)
     return named
 
 
 def rest_is(columns: LayoutColumns, part: str) -> Bools:
-    """(N,) whether all blocks without a count have a residency, or their activations in host memory."""
+    """(N,) whether all blocks without a count have the residency `part`, or their activations in host memory."""
     every: Bools = getattr(columns, f"offload_{part}") >= EVERY
     return every
 
 
 def blocks_with(question: Question, columns: LayoutColumns, part: str, blocks: Ints | None = None) -> Array:
-    """(N,) blocks with a residency on a rank of `blocks` blocks; default: an even share of all blocks."""
+    """(N,) number of blocks with the residency `part` on a rank of `blocks` blocks, by default an even share
+    of all blocks."""
     own: Array = question.model.num_layers / columns.pp if blocks is None else blocks.astype(np.float64)
     return np.where(rest_is(columns, part), own - named_blocks(columns), counted_blocks(columns, part))
 
@@ -99,15 +100,16 @@ def blocks_with(question: Question, columns: LayoutColumns, part: str, blocks: I
 
 
 class Affine(NamedTuple):
-    """Sum over the blocks of a rank: `layer` × number of blocks + `rank`; (N,) each."""
+    """Sum over the blocks of a rank as a linear function of their number, `layer` × number of blocks +
+    `rank`; (N,) each."""
 
     layer: Array
     rank: Array
 
 
 def over_residencies(columns: LayoutColumns, values: Mapping[str, Array]) -> Affine:
-    """Sum over a rank's blocks of `values` (residency → (N,)), each block with the residency that its layout
-    gives."""
+    """Sum over a rank's blocks of a value per block by residency (`values`, (N,) each), where each block has
+    the residency that its layout gives."""
     layer, rank = values[RESIDENT], np.zeros(len(columns))
     for part in RESIDENCIES:
         layer = np.where(rest_is(columns, part), values[part], layer)
@@ -117,21 +119,23 @@ def over_residencies(columns: LayoutColumns, values: Mapping[str, Array]) -> Aff
 
 
 def block_parameters(question: Question, columns: LayoutColumns) -> list[tuple[bool, Array]]:
-    """Parameters of a block on a rank, (N,): of routed experts (True) and all others (False)."""
+    """(N,) parameters of a block on a rank, as pairs for parameters outside routed experts (False) and, in a
+    mixture, for routed experts (True)."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     return [(False, counts.block), (True, counts.experts)][: 1 + question.model.has_experts]
 
 
 def end_parameters(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) parameters of embedding and head on the rank with most of them."""
+    """(N,) parameters of embedding and head on the pipeline rank with most of them."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     head = head_parameters(question, columns, counts)
     return np.where(columns.pp == 1, counts.embedding + head, np.maximum(counts.embedding, head))
 
 
 def rank_parameters(question: Question, columns: LayoutColumns) -> list[tuple[bool, dict[str, Array]]]:
-    """Pairs of whether the parameters are of routed experts, and of parameters by residency, (N,) each, on a rank that
-    has an even share of the blocks; embedding and head, where they live as blocks do, are no experts'."""
+    """Pairs of whether the parameters are of routed experts, and of (N,) parameters by residency on a rank
+    with an even share of the blocks; embedding and head, where they are offloaded as blocks are, count
+    outside experts."""
     blocks = {part: blocks_with(question, columns, part) for part in RESIDENCIES}
     found = [
         (experts, {part: blocks[part] * size for part in RESIDENCIES})
@@ -147,7 +151,8 @@ def rank_parameters(question: Question, columns: LayoutColumns) -> list[tuple[bo
 
 
 def held_on_device(question: Question, columns: LayoutColumns, residency: str) -> DeviceShare:
-    """Shares of the states of a block with a residency that the device holds.
+    """Shares of the optimizer states, weights and gradients of a block with the given residency that the device
+    holds.
 
     Where the CPU updates them, sharded gradients leave the device as they are reduced (Ren et al. 2021, ZeRO-Offload).
     Streamed blocks keep nothing there: their buffers are the ring's (`price`). Whatever the residency, gradients that
@@ -183,8 +188,8 @@ def gradients_leave(question: Question, columns: LayoutColumns) -> Bools:
 
 
 def residencies(layout: Layout, blocks: int) -> list[Residency]:
-    """Residency of each of a rank's blocks, in model order: blocks on the device first, as a step needs them
-    first.
+    """Residency of each of a rank's blocks, in model order, with blocks on the device first, as a step needs
+    them first.
 
     A rank with fewer blocks than the counts name, in a pipeline of uneven stages, has the last of them.
     """
@@ -196,18 +201,18 @@ def residencies(layout: Layout, blocks: int) -> list[Residency]:
 
 
 def blocks_of_stages(layout: Layout, stages: Sequence[int]) -> dict[int, range]:
-    """Virtual stage → blocks of the stage, by index in the model."""
+    """Virtual stage → range of the stage's blocks, by index in the model."""
     return {stage: range(sum(layout.layers[:stage]), sum(layout.layers[: stage + 1])) for stage in stages}
 
 
 def residency_of_blocks(layout: Layout, stages: Sequence[int]) -> dict[int, Residency]:
-    """Block, by index in the model → residency, for the blocks of one rank's virtual stages."""
+    """Index of a block in the model → residency of the block, for the blocks of one rank's virtual stages."""
     blocks = [*chain.from_iterable(blocks_of_stages(layout, stages).values())]
     return dict(zip(blocks, residencies(layout, len(blocks)), strict=True))
 
 
 class Use(NamedTuple):
-    """A pass of one microbatch through one block: `F` or `B`."""
+    """One forward (`F`) or backward (`B`) pass of one microbatch through one block."""
 
     kind: str
     block: int
@@ -215,7 +220,7 @@ class Use(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One move of a block before or after a pass."""
+    """One load, release, copy down or update of a block's data before or after a pass."""
 
     what: Literal["load", "drop", "down", "update"]
     block: int
@@ -225,7 +230,7 @@ class Move(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A pass with the moves before and after it."""
+    """One pass of a microbatch through a block, with the moves of data before and after it."""
 
     use: Use
     before: tuple[Move, ...]
@@ -235,7 +240,8 @@ class Turn(NamedTuple):
 def turns_of_rank(
     layout: Layout, stages: Sequence[int], microbatches: int, *, at_once: bool = True, keeps: bool = True
 ) -> list[Turn]:
-    """Passes and moves of a step on the rank of these virtual stages, in order; of a layout whose blocks are placed.
+    """Passes of a step on the rank of these virtual stages, in order, each with the moves before and after it;
+    the layout's blocks must be placed.
 
     Args:
         at_once: whether the CPU updates a block as soon as its gradients are there.
