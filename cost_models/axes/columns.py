@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def take_rows(column: npt.NDArray[Numbers], index: Ints | slice) -> npt.NDArray[Numbers]:
-    """Selected rows of a column; a column broadcast from one number stays broadcast."""
+    """Selected rows of a column. A column broadcast from one number stays broadcast."""
     if isinstance(index, slice) or column.strides != (0,):
         return column[index]
     return np.broadcast_to(column[:1], index.shape) if len(column) else column[index]
@@ -54,8 +54,7 @@ def names_overlap(columns: LayoutColumns) -> Bools:
 
 
 def is_overlapped(columns: LayoutColumns, mesh_axis: Overlap, *, default: bool) -> Bools:
-    """(N,) whether communication over a mesh axis overlaps compute; `default` for layouts without
-    `overlap=`."""
+    """(N,) whether communication over a mesh axis overlaps compute, or `default` for layouts without `overlap=`."""
     column: Ints = getattr(columns, f"overlap_{mesh_axis}")
     return np.where(column == UNSAID, default, column == 1)
 
@@ -104,11 +103,11 @@ class LayoutColumns(_AxisColumns):
         return LayoutColumns(**{name: take_rows(getattr(self, name), index) for name in COLUMNS})
 
     def microbatches(self, global_batch: int) -> Ints:
-        """(N,) microbatches per pipeline and step, m = B / (b·d)."""
+        """(N,) number of microbatches per pipeline and step, m = B / (b·d)."""
         return global_batch // (self.mbs * self.dp)
 
     def tokens(self, sequence_length: int) -> Array:
-        """(N,) tokens of one microbatch on one rank, b·s/c."""
+        """(N,) number of tokens of one microbatch on one rank, b·s/c."""
         return self.mbs * sequence_length / self.cp
 
     @property
@@ -203,8 +202,9 @@ def first_of_each(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
 
 
 def over_distinct(columns: LayoutColumns, names: Sequence[str], compute: Callable[[LayoutColumns], T]) -> T:
-    """Result of `compute(columns)`, a record of (N,) arrays that depends on the named columns alone, computed
-    once for each combination of their values."""
+    """Call `compute` once for each distinct combination of values in the named columns, and spread the
+    results over all rows. The result of `compute(columns)`, a record of (N,) arrays, depends on those columns
+    alone."""
     if len(columns) < MIN_ROWS_TO_DEDUPLICATE:
         return compute(columns)
     first, kind = first_of_each([getattr(columns, name) for name in names])

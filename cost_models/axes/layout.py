@@ -88,8 +88,8 @@ MESH_AXES = ("cp", "dp", "pp")
 
 
 def _first_seats() -> Ints:
-    """Table (8, orders) of `same_seats`, with a row for each set of cp, dp and pp that are above one, the
-    bits of the row's index from the lowest."""
+    """Table (8, orders) of `same_seats` for each set of mesh axes above degree one. The bits of a row's
+    index, from the lowest, say whether cp, dp and pp are above one."""
     table = []
     for bits in range(8):
         there = {axis for bit, axis in enumerate(MESH_AXES) if bits >> bit & 1}
@@ -126,8 +126,8 @@ _Pool = Annotated[str, Field(pattern=POOL_NAME)]
 
 
 class Layout(Spec):
-    """Split of one model over tp × cp × pp × dp ranks, with a field for each axis, in the order of the
-    notation, and the kind of word that writes it (by default `Number`).
+    """Split of one model over tp × cp × pp × dp ranks, with a field for each parallel axis. Fields are in the
+    order of the notation, with the kind of word that writes them (by default `Number`).
 
     Without `layers` the blocks are not yet placed on stages (evenly where they divide, else by the planner);
     with `layers` the layout determines a step's cost.
@@ -250,12 +250,12 @@ class Layout(Spec):
 
     @property
     def shard_group(self) -> int:
-        """Number of ranks that ZeRO shards over."""
+        """Number of ranks that ZeRO shards over, `shard` or else dp × cp."""
         return self.shard or self.data_ranks
 
     @property
     def expert_tp(self) -> int:
-        """Tensor-parallel degree inside an expert."""
+        """Tensor-parallel degree inside an expert, `etp` or else tp."""
         return self.etp or self.tp
 
     @property
@@ -300,7 +300,7 @@ class Layout(Spec):
         return math.prod(getattr(self, inner) for inner in order[: order.index(axis)])
 
     def place_along(self, axis: str, rank: int) -> int:
-        """Index of a rank along a mesh axis, from 0."""
+        """Index of a rank along a mesh axis, counted from 0."""
         degree: int = getattr(self, axis)
         return rank // self.stride(axis) % degree
 

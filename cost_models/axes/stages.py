@@ -27,7 +27,7 @@ _PART = re.compile(rf"({'|'.join(RECOMPUTE_POLICIES)})(?::(\d{{1,6}}))?", re.ASC
 
 
 def even_layers(num_layers: int, stages: int) -> tuple[int, ...]:
-    """Number of blocks of each pipeline stage, as even as they divide; the larger shares are in the middle,
+    """Number of blocks of each pipeline stage, as even as they divide. The larger shares are in the middle,
     away from embedding and head."""
     share, rest = divmod(num_layers, stages)
     first = (stages - rest) // 2
@@ -52,7 +52,7 @@ def layers_up_to_shares(num_layers: int, stages: int, head: float) -> tuple[int,
 
 
 def allowed_recompute(schedule: str) -> tuple[Recompute, ...]:
-    """Recompute policies that a schedule's stages may use.
+    """Recompute policies that the stages of a pipeline schedule may use.
 
     PyTorch recomputes a checkpointed region for every piece of its backward pass. A split backward pass has a
     piece for each parameter: whole blocks would be recomputed about seven times, and per-operator policies
@@ -146,8 +146,8 @@ def first_in_full(sizes: Ints, number: Ints | int) -> Ints:
 
 
 def number_in_full(layers: Sequence[int], recompute: Sequence[str]) -> int | None:
-    """Number of blocks per stage that are recomputed in full, if `first_in_full` of one number gives every
-    stage's mix; else None."""
+    """Number of blocks per stage that are recomputed in full, if all stages have the same; else None. The
+    number is the one with which `first_in_full` gives every stage's mix."""
     counts_SP = blocks_by_policy(layers, recompute)
     number = int(counts_SP[:, _FULL].max())
     same = (counts_SP == first_in_full(np.array(layers), number)).all()
@@ -155,7 +155,7 @@ def number_in_full(layers: Sequence[int], recompute: Sequence[str]) -> int | Non
 
 
 def mixes_of(counts_SP: Ints) -> tuple[str, ...]:
-    """Text of each stage's recompute mix; an end stage without blocks repeats its neighbour's last policy."""
+    """Text of each stage's recompute mix. An end stage without blocks repeats its neighbour's last policy."""
     mixes = [mix_of(stage) for stage in counts_SP.tolist()]
     for end, neighbour in ((0, 1), (-1, -2)):
         if not counts_SP[end].sum():

@@ -45,8 +45,8 @@ class Word:
         return f"{name}{self.sign}{value}"
 
     def compare(self, name: str, value: Any) -> str:
-        """Text of the word where layouts are compared, so that an absent value has a word too, such as "no
-        sp" or "usual overlap"."""
+        """Text of the word where layouts are compared. An absent value has a word too, such as "no sp" or
+        "usual overlap"."""
         if value is None or value is False or (isinstance(self, (Counts, PerStage)) and not any(value)):
             return f"{'usual' if isinstance(self, (Choice, Subset)) else 'no'} {name}"
         return self.write(name, value)

@@ -162,7 +162,7 @@ def data_seconds(
 
 
 def no_data_seconds(rows: int) -> DataSeconds:
-    """Zero seconds of data-parallel communication in every phase, for modules that no other rank holds."""
+    """Zero seconds of data-parallel communication in every phase, for modules that only one rank holds."""
     none = np.broadcast_to(np.float64(0.0), (rows,))
     return DataSeconds(**{field.name: none for field in fields(DataSeconds)})
 
@@ -233,15 +233,16 @@ def attends_in_steps(question: Question, columns: LayoutColumns) -> Bools:
 
 
 def attended_width(question: Question) -> int:
-    """Width of the keys and values that attention reads and context ranks exchange, over all tensor ranks."""
+    """Width of the keys and values that attention reads and context-parallel ranks exchange, over all tensor
+    ranks."""
     model = question.model
     width = model.kv_size + model.value_size
     return width * model.num_heads // model.num_kv_heads if question.stack.torch_context_parallel else width
 
 
 def gathered_elements(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) elements of the keys and values of an entire sequence that a rank holds for a block during
-    attention, and again of their gradients in the backward pass; zero if keys and values are not gathered."""
+    """(N,) elements of the keys and values of an entire sequence that a rank gathers for a block's attention,
+    zero without gathering. The backward pass holds their gradients too."""
     gathers = exchanges_by(question, columns, "all-gather")
     whole = columns.cp * columns.tokens(question.training.sequence_length) / columns.tp
     return np.where(gathers, whole * attended_width(question), 0.0)
@@ -281,8 +282,8 @@ _Messages = Sequence[tuple[Array, Array | float]]
 
 
 def _state_heads_seconds(question: Question, columns: LayoutColumns, group: Groups) -> Array:
-    """(N,) seconds per pass to trade tokens for heads before a recurrence's convolution and back after its
-    scan, whatever attention does.
+    """(N,) seconds per pass in which context ranks trade tokens for heads before a recurrence's convolution and
+    back after its scan, whatever attention does.
 
     Keys shared by heads of several ranks are sent to each of these; Mamba-1's joint projection is added up.
     """
@@ -309,7 +310,7 @@ def _context_messages(
     way: Context, question: Question, columns: LayoutColumns, group: Groups
 ) -> tuple[_Messages, _Messages]:
     """Seconds of the messages of a forward and of a backward pass for one way of context parallelism, without
-    overlap, each with the share of the attention kernels that can hide it."""
+    overlap. With each goes the share of the attention kernels that can hide it."""
     model, steps, rank_bytes = question.model, columns.cp - 1, _rank_bytes(question, columns)
     if way == "all-to-all":
         whole = columns.cp * rank_bytes
@@ -409,8 +410,8 @@ def _selection_seconds(question: Question, tokens: Array, group: Groups) -> Arra
 
 
 def expert_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:
-    """(N,) seconds of expert-parallel communication of one block and microbatch in one pass, forward or
-    backward, mean over blocks with and without experts."""
+    """(N,) seconds of expert-parallel communication per block, microbatch and pass, mean over blocks with and
+    without experts. Forward and backward take equally long."""
     model, training, profile = question.model, question.training, question.hardware
     if not model.has_experts:
         return np.zeros(len(columns))

@@ -91,8 +91,8 @@ def all_to_all_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: Ha
 def fan_out_seconds(
     rank_bytes: npt.ArrayLike, node_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile
 ) -> Array:
-    """Seconds in which each rank sends pieces to some of the other ranks, between nodes each piece once, which
-    is then handed on inside the node.
+    """Seconds in which each rank sends pieces of data to several other ranks. Between nodes each piece is sent
+    once, and is then handed on inside the node.
 
     `rank_bytes` are a rank's bytes for all members of its group, with a piece for each; `node_bytes` its
     bytes for all nodes. One kernel does both at once, so the slower sets the pace (DeepEP's internode
@@ -126,15 +126,15 @@ def point_to_point_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile
 
 
 def _once_around_seconds(groups: Groups) -> Array:
-    """Seconds of latency of the n − 1 hops of a ring; a domain is left once for each domain that the group spans."""
+    """Seconds of latency of the n − 1 hops of a ring. A domain is left once for each domain that the group spans."""
     hops = groups.size - 1
     leaving = [np.where(at.domains > 1, np.minimum(at.domains, hops), 0) for at in groups.reach[1:]]
     return _hops_seconds([hops, *leaving], [at.latency for at in groups.reach])
 
 
 def _fill_seconds(groups: Groups, profile: HardwareProfile) -> Array:
-    """Seconds until the last rank of a chain gets its first chunk, which is one chunk of every channel, at
-    each hop's rate."""
+    """Seconds until the last rank of a chain gets its first chunk. They are those of one chunk of every
+    channel, at each hop's rate."""
     adapters = np.maximum(1.0, groups.ranks_per_node / max(at.level.sharers or 1 for at in groups.reach))
     leaving = [groups.size - 1, *(np.where(at.domains > 1, at.domains - 1, 0) for at in groups.reach[1:])]
     chunks = [adapters * _CHUNK / (at.bandwidth * _efficiency(at, profile)) for at in groups.reach]
@@ -163,7 +163,7 @@ def _hops_seconds(leaving: Sequence[npt.NDArray[Any]], each: Sequence[Array | fl
 
 
 def _efficiency(at: Reach, profile: HardwareProfile) -> float:
-    """Share of link bandwidth that collectives reach on a level."""
+    """Share of link bandwidth that collectives reach on the links of a level."""
     return profile.network_efficiency if at.level.network else profile.link_efficiency
 
 

@@ -47,7 +47,7 @@ _ENTRIES = 4_000_000
 
 
 class StoredTensor(NamedTuple):
-    """Bytes per parameter of stored weights, gradients or optimizer states, and the first ZeRO stage that
+    """Bytes per parameter of stored weights, gradients or optimizer states, with the first ZeRO stage that
     shards them."""
 
     bytes_each: float
@@ -70,7 +70,7 @@ class ReshardBytes(NamedTuple):
 
     @property
     def received_total(self) -> Array:
-        """Bytes received from all other ranks."""
+        """(R,) bytes that each rank receives from all other ranks."""
         return self.received_inside + self.received
 
     def seconds(self, question: Question) -> tuple[float, float]:
@@ -105,8 +105,8 @@ Parts = dict[str, float]
 
 
 def _model_parts(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, int, list[set[int]]]]:
-    """Yield each part of the model that is kept together, the number of such parts, and the pipeline ranks of
-    each layout that hold them."""
+    """Yield each part of the model that lies on one pipeline rank as a unit, the number of such parts, and
+    the pipeline ranks that hold them in each layout."""
     model, kinds = question.model, question.kinds.of_block
     by_kind = [_block_parts(own.model) for own in question.by_kind]
     stage_of = [rank_of_stage(one.schedule, one.pp, one.vpp) for one in layouts]
@@ -143,8 +143,8 @@ def _block_parts(model: TransformerSpec) -> Parts:
 
 
 def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dict[str, Array]]:
-    """(R,) pipeline rank of each rank, or -1 for none; and for each kind of sharing (R, 3, 2) begin and end,
-    along three directions, of the box of a tensor that each rank holds."""
+    """(R,) pipeline rank of each rank, or -1 for none, and the box of a tensor that each rank holds, (R, 3,
+    2) for each kind of sharing. A box has a begin and an end along three directions, as shares of the tensor."""
     rank, stride = np.arange(ranks), layout.stride("pp")
     seat = rank // (stride * layout.pp) * stride + rank % stride  # in the stage, in order of rank
     shards = layout.shard_group if sharded else 1

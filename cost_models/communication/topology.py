@@ -58,9 +58,9 @@ if TYPE_CHECKING:
 
 
 class Level(LevelSpec):
-    """Links of one level of a cluster, where `gpus` are the GPUs of one domain, neighbours in rank (None for
-    all), and `sharers` the GPUs that share one link, all of which each can use while the others are silent
-    (None for all of the inner domain)."""
+    """Links of one level of a cluster, from node to network. Its `gpus` are those of one domain, neighbours
+    in rank (None for all); its `sharers` are the GPUs that share one link, all of which each can use while
+    the others are silent (None for all of the inner domain)."""
 
     network: bool
     """Whether the level is between nodes."""
@@ -248,8 +248,8 @@ def _pack_single_runs(size: Ints, stride: Ints, capacity: int) -> tuple[Ints, In
 
 
 def link_shares(cluster: ClusterSpec, places: Sequence[Ints]) -> list[Share]:
-    """Bandwidth shares (N,) of groups on each level of a cluster with a link graph; equal groups are computed
-    once. The (N,) columns of `places` are those of `fabric.shares`.
+    """Bandwidth shares (N,) of groups on each level of a cluster with a link graph. Equal groups are computed
+    once; the (N,) columns of `places` are those of `fabric.shares`.
 
     Raises:
         InputError: `links` and `graph` of the cluster do not have the same levels.
@@ -284,8 +284,7 @@ def fabric_of(cluster: ClusterSpec) -> Fabric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """Use of the links of one level by the groups of one parallel axis, in columns (N,) of the least
-    favourable group."""
+    """Use of the links of one level by the groups of one parallel axis, each (N,) for the least favourable group."""
 
     level: Level
     together: Ints
@@ -317,8 +316,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """Size of the groups of one parallel axis, and the nodes and links that they use, in columns (N,) of the
-    least favourable group."""
+    """Size, nodes and link use of the groups of one parallel axis, each (N,) for the least favourable group."""
 
     size: Ints
     ranks_per_node: Ints
@@ -330,7 +328,7 @@ class Groups:
 
     @property
     def crosses_nodes(self) -> Bools:
-        """(N,) whether the group has members on several nodes."""
+        """(N,) whether the group has members on more than one node."""
         return self.nodes > 1
 
     @property
@@ -339,7 +337,7 @@ class Groups:
         return self.ring_bandwidth(1.0, 1.0)
 
     def ring_bandwidth(self, link_efficiency: float, network_efficiency: float) -> Array:
-        """(N,) bytes/s of the slowest link of a ring, at the efficiency of its medium."""
+        """(N,) bytes/s of the slowest link of a ring through the group, at the efficiency of the link's medium."""
         slowest = np.full(len(self.size), np.inf)
         for at in self.reach:
             efficiency = network_efficiency if at.level.network else link_efficiency
@@ -468,7 +466,7 @@ def _groups(cluster: ClusterSpec, size: Ints, stride: Ints, piece: Ints, stages:
 
 
 def _mesh_share(level: Level, held: Ints) -> Share:
-    """Bandwidth share of groups in a full mesh, where a group has all links between its members, and pipeline
+    """Bandwidth share of groups in a full mesh of links. A group has all links between its members; pipeline
     neighbours have one link."""
     if not level.mesh or level.gpus is None:
         return FULL_SHARE

@@ -59,8 +59,8 @@ class BlockSeconds:
 def block_seconds(
     question: Question, columns: LayoutColumns, device: Device, *, data_parallel: bool = True
 ) -> BlockSeconds:
-    """Seconds of one block for one microbatch, the sum over its operators by roofline; with `data_parallel`
-    also the copies around collectives."""
+    """Seconds of one block for one microbatch on one rank, a sum over operators by roofline. With
+    `data_parallel` it includes the copies around collectives."""
     names = ["tp", "cp", "mbs", "ep", "etp", "sp", "context"]
     stack = question.stack
     copies = stack.copies_gathered_weights or stack.gradient_passes
@@ -109,8 +109,8 @@ def _block_seconds(
 def _recomputed_seconds(
     question: Question, columns: LayoutColumns, device: Device, forward: Array, core: Array, scan: Array
 ) -> Array:
-    """(N, P) seconds that each policy recomputes, which are zero, those of the attention core (or the stack's
-    other selective drops), or those of the block.
+    """(N, P) seconds that each recompute policy repeats. They are zero, those of the attention core (or of the
+    stack's other selective drops), or those of the block.
 
     A stack that stops early omits the last GEMM of the recomputed part (in a mixture of the dense blocks
     only), as nothing needs its output again.
@@ -149,8 +149,9 @@ def _recomputed_seconds(
 
 
 def _attention_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """(2, N) seconds of scores and weighted values, forward and backward, by a flash kernel or by batched
-    products that keep the s × s scores in memory; mean over all blocks, with and without attention."""
+    """(2, N) seconds of attention scores and weighted values, forward and backward, mean over all blocks,
+    with and without attention. They are those of a flash kernel, or of batched products that keep the s × s
+    scores in memory."""
     model, length = question.model, question.training.sequence_length
     if not model.attention_share:
         return np.zeros((2, len(columns)))
@@ -169,8 +170,8 @@ def _attention_seconds(question: Question, columns: LayoutColumns, device: Devic
 
 
 def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """(2, N) seconds of attention with stored scores, forward and backward, from two batched products forward
-    and four backward, one batch entry a head, and passes over the scores."""
+    """(2, N) seconds of attention with stored scores, forward and backward. They are those of two batched
+    products forward and four backward, one batch entry a head, and passes over the scores."""
     sequence, width = (
         np.asarray(float(x)) for x in (question.training.sequence_length, question.model.head_dim)
     )
@@ -185,6 +186,6 @@ def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: D
 
 
 def traffic_seconds(traffic: Traffic, device: Device) -> Array:
-    """(2, N) seconds of memory-bound kernels, forward and backward, from a start-up per kernel and the bytes
-    moved."""
+    """(2, N) seconds of memory-bound kernels, forward and backward, a start-up per kernel plus the time to
+    move the bytes."""
     return traffic.kernels * device.profile.kernel_seconds + traffic.moved / device.memory_rate

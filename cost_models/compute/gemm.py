@@ -113,7 +113,7 @@ class Device:
 
 
 def require_rate(gpu: GpuSpec, precision: Precision) -> None:
-    """Raise InputError if a GPU has no matrix rate in a precision."""
+    """Raise InputError if the GPU has no matrix rate in `precision`."""
     if precision not in gpu.peak:
         known = ", ".join(f"`{name}`" for name in gpu.peak)
         hint = f"it has {known}: --precision {next(iter(gpu.peak))}"
@@ -222,8 +222,8 @@ fp8."""
 def _cast_seconds(
     local: LocalGemm, device: Device, *, backward: bool, cast_by_norm: bool = False
 ) -> Array | float:
-    """(N,) seconds to cast the operands of a product forward, or of its two products backward, whose results
-    are also scaled.
+    """(N,) seconds to cast the operands of a matrix product forward, or of its two products backward. Results
+    of the backward products are also scaled.
 
     With `cast_by_norm` a norm has already cast the input.
     """
@@ -265,7 +265,7 @@ def _cast_seconds(
 def product_operators(
     model: TransformerSpec, *, joined: bool, tuning: TuningSpec | None = None
 ) -> tuple[Operator, ...]:
-    """Operators of a block that are matrix products; `joined` merges a parallel block's products if possible.
+    """Operators of a block that are matrix products. `joined` merges a parallel block's products if possible.
 
     A mixture, latent attention and matrices with adapters are not merged, nor are inputs from two norms.
     """
@@ -280,7 +280,7 @@ def product_operators(
 
 
 def _joined_product(first: Operator, second: Operator) -> Operator:
-    """Two products merged into one, with outputs side by side if ranks split the outputs, or inner dimensions
+    """Two products merged into one. Outputs are side by side if ranks split the outputs; inner dimensions are
     end to end if ranks split the inputs."""
     one, other = first.gemm, second.gemm
     assert one is not None
@@ -386,16 +386,16 @@ def local_gemm(question: Question, columns: LayoutColumns, gemm: Gemm) -> LocalG
 
 
 def forward_seconds(local: LocalGemm, device: Device, *, cast_by_norm: bool = False) -> Array:
-    """(N,) forward seconds of a product, including casts of operands; with `cast_by_norm` a norm has already
-    cast the input."""
+    """(N,) forward seconds of a matrix product, including casts of operands. With `cast_by_norm` a norm has
+    already cast the input."""
     casts = _cast_seconds(local, device, backward=False, cast_by_norm=cast_by_norm)
     return product_seconds(local, device) + casts + _widening_seconds(local, device)
 
 
 def _widening_seconds(local: LocalGemm, device: Device) -> Array | float:
-    """(N,) seconds to widen frozen matrices from their stored type to the type of products, in a kernel for
-    each before each product; 0 where they are stored in that type. See bitsandbytes 0.50,
-    autograd/_functions.py, `MatMul4Bit`."""
+    """(N,) seconds to widen frozen matrices from their stored type to the type of products, 0 where both are
+    the same. A kernel for each matrix does so before each product (bitsandbytes 0.50, autograd/_functions.py,
+    `MatMul4Bit`)."""
     if local.stored_bytes is None:
         return 0.0
     moved = local.outputs * local.inputs * local.batch * (local.stored_bytes + device.element_bytes)

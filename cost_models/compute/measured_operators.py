@@ -130,16 +130,16 @@ def attention_core(question: Question, columns: LayoutColumns) -> Array:
 
 def accumulation_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Array:
     """(N,) seconds to add gradients of `parameters` (N,) to those of earlier microbatches, mean over the
-    microbatches of a step, measured as sums of activations with equally many bytes."""
+    microbatches of a step. They are measured as sums of activations with equally many bytes."""
     moved = bytes_of_a_sum(question) / (3 * question.training.element_bytes)
     seconds = _curve_seconds(question.hardware, [("add", moved * parameters, 1.0)])
     return seconds * added_share(question, columns)
 
 
 def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Array:
-    """(2, N) seconds of the copies that `fully_shard` makes of `parameters` (N,) weights in a pass, which are
-    of the shard into the send buffer, of all received shards into the weights, and once a step of the
-    gradients into the scatter buffer."""
+    """(2, N) seconds of the copies that `fully_shard` makes of `parameters` (N,) weights in a pass. Copied
+    are the shard into the send buffer, all received shards into the weights, and once a step the gradients
+    into the scatter buffer."""
     shards = np.where((columns.zero == 3) & question.stack.fully_shard, columns.shard, 1)
     gathered = np.where(shards > 1, (1 + 1 / shards) * parameters, 0.0)
     microbatches = columns.microbatches(question.training.global_batch)
@@ -151,8 +151,8 @@ def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Ar
 
 
 def embedding_operators(question: Question, columns: LayoutColumns) -> Array:
-    """(2, N) seconds of the embedding, forward a gather, and backward a scatter and, over the entire table, a
-    zero fill and an addition."""
+    """(2, N) seconds of the embedding, forward and backward. Forward it is a gather; backward a scatter and,
+    over the entire table, a zero fill and an addition."""
     model, profile = question.model, question.hardware
     tokens = columns.tokens(question.training.sequence_length)
     hidden = tokens * model.hidden_size
@@ -182,7 +182,7 @@ def head_operators(question: Question, columns: LayoutColumns) -> Array:
 
 
 def _curve_seconds(profile: HardwareProfile, calls: Iterable[_Calls], *, backward: bool = False) -> Array:
-    """(N,) seconds of operator calls from measured curves; an operator without a curve costs nothing, as it
+    """(N,) seconds of operator calls from measured curves. An operator without a curve costs nothing, as it
     was not worth measuring."""
     curves: dict[str, OperatorCurve] = {curve.operator: curve for curve in profile.operators}
     total = np.zeros(1)

@@ -15,7 +15,7 @@ from cost_models.specs.training import STATE_BYTES, StateDtype
 
 
 def gradient_accumulation_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes moved per parameter and microbatch to add a microbatch's gradients to the accumulation
+    """(N,) bytes moved per parameter and microbatch to add the microbatch's gradients to the accumulation
     buffer.
 
     A fused stack adds inside the weight-gradient product. Otherwise a kernel reads the new gradient and the
@@ -55,8 +55,8 @@ def copied_bytes(question: Question, columns: LayoutColumns, trained: Array | fl
 
 
 def reduces_every_microbatch(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) whether gradients are scattered after each microbatch (under ZeRO-2 and 3), so that only a shard
-    of them is kept.
+    """(N,) whether gradients are scattered after each microbatch (under ZeRO-2 and 3), so that a rank holds
+    only a shard.
 
     A stage of `torch.distributed.pipelining` defers that to the last microbatch (`stage.py`,
     backward_maybe_with_nosync).
@@ -100,7 +100,7 @@ def accumulates_apart(question: Question) -> bool:
 
 
 def chunks_loss(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) whether layouts compute the loss in chunks, for a stack with a `loss_chunk`.
+    """(N,) whether layouts compute the loss chunk by chunk, as a stack with a `loss_chunk` may.
 
     A microbatch must have more tokens than a chunk. Excluded are a vocabulary split over tensor ranks, whose
     loss is split too; schedules that delay the head's backward pass, as each waiting microbatch would hold a

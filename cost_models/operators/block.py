@@ -105,8 +105,8 @@ def _half_operators(
     *,
     terms: int,
 ) -> Iterator[Operator]:
-    """Yield the operators of one half of a block with its norms, its modulation in diffusion, and the sum of
-    `terms` tensors after it."""
+    """Yield the operators of one half of a block, with norms, any modulation, and the sum of `terms` tensors
+    at the end."""
     if model.norm_placement in ("before", "around") and norm_before is not None:
         yield _norm(model, f"{half} norm", half, **norm_before)
     yield from _modulation_product(model, half, "shift and scale", 2)
@@ -119,8 +119,8 @@ def _half_operators(
 
 
 def _modulation(model: TransformerSpec, vectors: int, tokens: int) -> Iterator[Operator]:
-    """Yield the operators that make an image's modulation vectors in diffusion, SiLU and the matrix of
-    shifts, scales and gates of both halves, complete on every tensor rank; an image has `tokens` tokens."""
+    """Yield the operators that make modulation vectors (shifts, scales and gates) of an image of `tokens`
+    tokens in diffusion. They are SiLU and a matrix, complete on every tensor rank."""
     h = model.hidden_size
     yield Operator("modulation activation", "activation", "attention", Tensor(h / tokens, "whole"))
     made = Gemm(h, (vectors * h,), "whole", rows=1 / tokens)
@@ -128,15 +128,15 @@ def _modulation(model: TransformerSpec, vectors: int, tokens: int) -> Iterator[O
 
 
 def _modulation_product(model: TransformerSpec, half: Half, name: str, vectors: int) -> Iterator[Operator]:
-    """Yield the operator that multiplies the stream by a vector of its image and, with two vectors, adds the
-    second."""
+    """Yield the operator in diffusion that multiplies the residual stream by a vector of the image and, with
+    two vectors, adds the second."""
     if model.diffusion is not None:
         over = Tensor(model.hidden_size * (1 + vectors / model.diffusion.tokens), "stream")
         yield Operator(f"{half} {name}", "modulation", half, over, inputs=vectors)
 
 
 def drops_something(model: TransformerSpec, stack: StackSpec) -> bool:
-    """Whether selective recompute saves any bytes in the model; outputs of experts, for example, exist only
+    """Whether selective recompute saves any bytes in the model. Outputs of experts, for example, exist only
     in mixtures."""
     return not stack.drops <= OUTPUTS or any(stack.drops & one.redone_by for one in block_operators(model))
 
@@ -144,7 +144,7 @@ def drops_something(model: TransformerSpec, stack: StackSpec) -> bool:
 def _norm(
     model: TransformerSpec, name: str, half: Half, *, shares_input: bool = False, apart: bool = False
 ) -> Operator:
-    """Operator for a norm over the residual stream; `apart` if several operators read it, so that no
+    """Operator for a norm over the residual stream. It is `apart` if several operators read it, so that no
     product's kernel includes it."""
     stream = Tensor(model.hidden_size, "stream")
     weights: dict[Sharing, float] = {"whole": norm_weights(model)}
@@ -186,8 +186,9 @@ def patch_weights(tower: Tower) -> int:
 
 
 def transform_weights(model: TransformerSpec) -> int:
-    """Number of parameters of the head's matrix before the output matrix, an encoder's with bias and norm, or
-    a diffusion transformer's that makes shifts and scales; 0 without one."""
+    """Number of parameters of the matrix in the head before the output matrix, 0 without one. It is an
+    encoder's square matrix with bias and norm, or in a diffusion transformer the matrix that makes shifts and
+    scales."""
     if model.diffusion is not None:
         return 2 * model.hidden_size * (model.hidden_size + 1)
     there = model.encoder is not None and model.encoder.head_transform
@@ -296,8 +297,8 @@ def _latent_projections(model: TransformerSpec) -> Iterator[Operator]:
 
 
 def cross_operators(model: TransformerSpec) -> Iterator[Operator]:
-    """Yield the operators of a decoder block's cross-attention, with queries of the block's tokens, and keys
-    and values of the encoder's output, which a stage holds once for all of its blocks."""
+    """Yield the operators of a decoder block's cross-attention. Queries are of the block's tokens; keys and
+    values are of the encoder's output, which a stage holds once for all of its blocks."""
     h, q, kv, share = model.hidden_size, model.query_size, model.kv_size, model.source_share
     bias = model.attention_bias
     queries = Gemm(h, (q,), "columns", behind_norm=True)
@@ -309,7 +310,7 @@ def cross_operators(model: TransformerSpec) -> Iterator[Operator]:
 
 
 def _attention_core(model: TransformerSpec) -> Operator:
-    """Operator for scores, softmax and weighted values; every selective policy runs it again."""
+    """Operator for attention scores, softmax and weighted values. Every selective policy runs it again."""
     out = Tensor(model.attended_size, "split")
     return Operator(
         "attention core",
@@ -380,8 +381,8 @@ def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> I
 
 
 def _selections(mixer: Recurrence, rank: int) -> Iterator[Operator]:
-    """Yield mamba1's operators that make keys, queries and a latent from all channels, and step sizes from
-    the latent; its kernel convolves once more instead of keeping their input."""
+    """Yield mamba1's operators that make keys, queries and step sizes from all channels. Step sizes come from
+    a latent; the scan's kernel convolves once more instead of keeping their input."""
     size = mixer.selected_size
     made = Gemm(mixer.value_size, (size,), "rows")
     yield _attention_product("keys, queries, step latent", made, "split", shares_input=True)
@@ -415,7 +416,7 @@ def _mlp(
     model: TransformerSpec, name: Literal["mlp", "expert", "shared"], width: int, share: float
 ) -> Iterator[Operator]:
     """Yield the matrix products and the activation of a dense block's MLP, of each routed expert or of the
-    shared experts; two up matrices run as one wide product."""
+    shared experts. Two up matrices run as one wide product."""
     dense, routed, matrices = name == "mlp", name == "expert", 2 if model.gated_mlp else 1
     h, inner, again = model.hidden_size, Tensor(width, "expert" if routed else "split"), _WITH_THE_MLP[name]
     product = partial(multiply, half="mlp", share=share, redone_by=again, bias=model.mlp_bias)
@@ -444,8 +445,8 @@ def _mlp(
 
 
 def _mixture(model: TransformerSpec, share: float) -> Iterator[Operator]:
-    """Yield the operators of a mixture of experts, from router and token exchange to routed experts and
-    shared experts, through which every token passes."""
+    """Yield the operators of a mixture of experts (router, token exchange, routed experts and shared
+    experts). Every token passes the shared experts."""
     h = model.hidden_size
     common: dict[str, Any] = {"share": share, "redone_by": _WITH_THE_EXPERTS}
     more: dict[str, Any] = common | {"shares_input": model.shares_norm, "bias": model.router_bias}

@@ -99,8 +99,8 @@ class _Part:
 
     @property
     def passes(self) -> float:
-        """Training FLOPs of a block as a multiple of its forward FLOPs; 1 for frozen blocks with nothing
-        trained before, else 3."""
+        """Training FLOPs of a block as a multiple of the forward FLOPs, 3 or, for frozen blocks with nothing
+        trained before, 1."""
         return 1.0 if self.training.runs_forward_only else 3.0
 
 
@@ -188,8 +188,8 @@ def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) ->
 def recomputed_flops(
     model: TransformerSpec, training: TrainingSpec, layout: Layout, drops: Collection[SelectiveDrops] = CORE
 ) -> float:
-    """FLOPs that a placed layout recomputes in the backward pass of one step, given the selective `drops`;
-    for an attention submodule those of the core alone."""
+    """FLOPs that a placed layout recomputes in the backward pass of one step, given the selective `drops`.
+    For an attention submodule they are those of the core alone."""
     products, total, parts = {*drops} - ATTEND_AGAIN, 0.0, _kind_parts(model, training, layout.tp)
     blocks_SP = blocks_by_policy(layout.layers, layout.stage_recompute)
     if len(parts) > 1:

@@ -79,8 +79,8 @@ class Parameters:
 
 
 def padded_vocabulary(model: TransformerSpec, tp: Ints | int) -> Ints:
-    """Vocabulary entries after padding to a multiple of `vocab_multiple` × tp, so that all ranks hold equally
-    many."""
+    """Number of vocabulary entries after padding to a multiple of `vocab_multiple` × tp, so that all ranks
+    hold equally many."""
     unit = model.vocab_multiple * np.asarray(tp, dtype=np.int64)
     return -(-model.vocab_size // unit) * unit
 
@@ -93,7 +93,7 @@ def head_rows(model: TransformerSpec, tp: Ints | int) -> Ints:
 def parameters(
     model: TransformerSpec, tp: Ints, *, ep: Ints | int = 1, etp: Ints | None = None
 ) -> Parameters:
-    """Number of parameters of one rank in a block, its routed experts, the embedding and the head.
+    """Number of parameters on one rank, of a block, of its routed experts, of the embedding and of the head.
     Column-parallel biases are split, row-parallel ones and norms are not.
 
     `tp`, `ep` and `etp` (N,) are the degrees of tensor and expert parallelism and of tensor parallelism in an expert.
@@ -211,7 +211,7 @@ def missing_targets(model: TransformerSpec, targets: Iterable[str]) -> tuple[str
 
 
 def matrix_names(model: TransformerSpec) -> tuple[str, ...]:
-    """Names of the matrices in the model's blocks that may have adapters."""
+    """Usual names of the matrices in the model's blocks that may have adapters."""
     return tuple(dict.fromkeys(name for one in block_operators(model) for name in _matrices(one)))
 
 
@@ -275,8 +275,8 @@ ALL_TRAINED = TrainedShare()
 
 
 def trained_share(question: Question, columns: LayoutColumns, part: Part) -> TrainedShare:
-    """Trained share, and frozen bytes per parameter, (N,), of a part of the model on a rank; 1 and 0 for a
-    job that trains all parameters."""
+    """Trained share, and frozen bytes per parameter, (N,), of a part of the model on a rank. They are 1 and 0
+    for a job that trains all parameters."""
     tuning, element = question.training.tuning, question.training.element_bytes
     if tuning is None:
         return ALL_TRAINED

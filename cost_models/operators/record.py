@@ -58,7 +58,7 @@ Half = Literal["attention", "mlp"]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An activation with `width` elements for each token of a place, which says which tokens a rank has."""
+    """An activation with `width` elements for each token of a place. The place says which tokens a rank has."""
 
     width: float
     place: Place
@@ -66,8 +66,8 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """One matrix product, of one or several matrices side by side that read the same input; backward it runs
-    as dgrad and wgrad."""
+    """One matrix product, of one or several matrices side by side that read the same input. Backward it runs
+    as dgrad and as wgrad."""
 
     inputs: int
     outputs: tuple[int, ...]
@@ -107,7 +107,8 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator of a transformer block; `share` of the model's blocks have it."""
+    """One operator of a transformer block (such as a product, norm or activation); `share` of the model's
+    blocks have it."""
 
     name: str
     kind: Kind
@@ -198,7 +199,7 @@ Amount = Mapping[Place, float]
 
 
 def sum_amounts(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Key, float]:
-    """Weighted sum of amounts per token by place, or of parameters by their sharing among ranks."""
+    """Weighted sum of amounts per token by place, or of parameters by the way ranks share them."""
     total: dict[Key, float] = {}
     for times, amount in amounts:
         for key, value in amount.items():
@@ -207,7 +208,7 @@ def sum_amounts(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Ke
 
 
 def on_rank(question: Question, columns: LayoutColumns, amount: Amount) -> Array:
-    """(N,) total on a rank of an amount given per token of each place, for one microbatch."""
+    """(N,) total on a rank, for one microbatch, of an amount that is given per token of each place."""
     total = np.zeros(len(columns))
     for place, value in amount.items():
         if value:
@@ -216,7 +217,7 @@ def on_rank(question: Question, columns: LayoutColumns, amount: Amount) -> Array
 
 
 def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> Array:
-    """(N,) tokens (or parts or copies of tokens) of one microbatch that a rank has in a place."""
+    """(N,) number of tokens (or of parts or copies of tokens) of one microbatch that a rank has at a place."""
     tokens = columns.tokens(question.training.sequence_length)
     if place == "whole" or (place == "entrance" and question.stack.saves_gathered_activations):
         return tokens

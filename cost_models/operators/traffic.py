@@ -84,8 +84,8 @@ def block_traffic(
 
 
 def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
-    """Bytes that an operator moves per element that it reads, or for a product with a bias per element that
-    it returns."""
+    """Bytes that an operator moves per element, forward and backward, and kernels that it launches per pass.
+    Elements are those that it reads, for a product with a bias those that it returns."""
     element, stack, mixer = question.training.element_bytes, question.stack, question.model.recurrence
     fused = stack.fused_elementwise
     match one.kind:
@@ -152,8 +152,8 @@ def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
 
 
 def _gated_traffic(size: float, *, in_one_kernel: bool) -> _PassBytes:
-    """Bytes moved per element of a gated activation whose elements have `size` bytes; unfused, the activation
-    writes its result before the product."""
+    """Bytes moved per element of a gated activation whose elements have `size` bytes, and kernels launched.
+    Unfused, the activation writes its result before the product."""
     return _PassBytes(3 * size, 5 * size, 1) if in_one_kernel else _PassBytes(5 * size, 9 * size, 2)
 
 
@@ -173,8 +173,8 @@ map."""
 
 
 def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic:
-    """Bytes moved and kernels launched by expert routing, for router scores and for copies of tokens arranged
-    by destination, by expert and back; mean over the blocks.
+    """Bytes moved and kernels launched by expert routing, mean over the blocks. They are those of router
+    scores, and of copies of tokens arranged by destination, by expert and back.
 
     Forward a token is read once and written k times, its copies are reordered by expert if a rank has several
     (read and write, and once more on the way back), then read k times and their sum written. Backward the

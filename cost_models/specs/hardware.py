@@ -121,8 +121,8 @@ def attention_head_seconds(
 
 
 def _quadratic_ends(points: Sequence[CurvePoint], lengths: Array) -> Array:
-    """Seconds at each sequence length, read off the curve between its points, and outside them scaled with
-    the length squared."""
+    """Seconds at each sequence length, interpolated between measured points and scaled with the length
+    squared outside them."""
     sizes = [point.size for point in points]
     inside = np.clip(lengths, min(sizes), max(sizes))
     return curve_seconds(points, inside) * (lengths / inside) ** 2
@@ -169,8 +169,8 @@ class TimedRuns(Spec):
 
 
 class Scenarios(Spec):
-    """Sets of hardware constants that are plausible for a cluster without timed runs, given the runs of other
-    sources.
+    """Sets of hardware constants that are plausible for a cluster without timed runs, given the timed runs of
+    other clusters.
 
     Their logarithms have mean zero and the covariance by which constants differ between sources.
     """

@@ -48,8 +48,8 @@ def tower_of(model: TransformerSpec) -> TransformerSpec:
 
 @lru_cache(maxsize=_CACHED)
 def decoder_of(model: TransformerSpec) -> TransformerSpec:
-    """The model without its vision tower, with block patterns counted from the decoder's first block; a model
-    without a tower is returned unchanged."""
+    """A copy of the model without its vision tower, with block patterns counted from the decoder's first
+    block. A model without a tower is returned unchanged."""
     if model.tower is None:
         return model
     return model.model_copy(update={"tower": None, "num_layers": model.num_layers - model.tower.layers})
@@ -93,8 +93,8 @@ class Frozen:
         return "" if not self.blocks[block] else "passed" if self.has_trained_before[block] else "still"
 
     def left(self, block: int) -> tuple[Left, ...]:
-        """Names of the untrained parts of a model whose blocks are all like block `block`; a tower's
-        embedding is that of patches."""
+        """Names of the parts that the job does not train, for a model whose blocks are all like block
+        `block`. A tower's embedding is that of patches."""
         in_tower, joint = block < self.tower, self.tower and block == self.tower
         parts: dict[Left, bool] = {
             "still": self.state(block) == "still",
@@ -114,7 +114,7 @@ class Frozen:
 
 
 def frozen_parts(model: TransformerSpec, training: TrainingSpec) -> Frozen:
-    """Parts of a model that a job's `freeze` excludes from training; parts that the model lacks count as frozen."""
+    """Parts of a model that a job's `freeze` excludes from training. Parts that the model lacks count as frozen."""
     frozen_names, count = set(training.freeze), training.first_frozen
     tower = model.tower.layers if model.tower else 0
     language = "language" in frozen_names
@@ -199,8 +199,9 @@ class Kinds:
         return np.where(at < begin, at, begin + (at - begin) % period)
 
     def distinct_starts(self, blocks: int) -> tuple[Ints, Ints]:
-        """First position of each distinct sequence of kinds that the next `blocks` blocks form, and for each
-        class of positions the index of its sequence; arbitrary for a class with too few blocks after it."""
+        """First position of each distinct sequence of kinds that the next `blocks` blocks form, and
+        (classes,) index of the sequence that follows each class of positions. The index is arbitrary for a
+        class with too few blocks after it."""
         if blocks == 0:
             return np.zeros(1, dtype=np.int64), np.zeros(self.classes, dtype=np.int64)
         kinds, starts = np.array(self.of_block), min(self.classes, len(self.of_block) - blocks + 1)
@@ -285,7 +286,7 @@ def kinds_of(
 
 
 def kinds_in(model: TransformerSpec, training: TrainingSpec) -> Kinds:
-    """Kind of each block of a model in a training job."""
+    """Number of the kind of each block of a model in a training job."""
     return kinds_of(model, training.sequence_length, _frozen(model, training))[0]
 
 
@@ -324,7 +325,7 @@ def _frozen(model: TransformerSpec, training: TrainingSpec) -> Frozen | None:
 
 
 def _model_of_kind(model: TransformerSpec, kind: _Kind) -> TransformerSpec:
-    """A copy of the model in which all blocks are of one kind; in a mixture's block the always-active MLP is
+    """A copy of the model in which all blocks are of one kind. In a mixture's block the always-active MLP is
     the shared expert."""
     if kind.part == "tower":
         return tower_of(model)

@@ -165,12 +165,12 @@ class Sequences:
 
     @property
     def mean_document_tokens(self) -> float:
-        """Mean document tokens per sequence, without padding."""
+        """Mean number of document tokens per sequence, without padding."""
         return float(self.documents.sum()) / self.number
 
     @property
     def mean(self) -> float:
-        """Mean tokens per document."""
+        """Mean number of tokens per document."""
         return float(self.documents.mean())
 
 
@@ -321,7 +321,7 @@ class TrainingSpec(Spec):
         return lengths
 
     def trains(self, part: Left) -> bool:
-        """Whether the job trains a part of a model of one kind of blocks; with adapters no part is trained."""
+        """Whether the job trains a part of a model of one kind of blocks. With adapters no part is trained."""
         return self.tuning is None or (self.tuning.left is not None and part not in self.tuning.left)
 
     @property
@@ -336,13 +336,13 @@ class TrainingSpec(Spec):
 
     @property
     def sequences(self) -> tuple[int, ...]:
-        """Tokens of each sequence of one sample, a single number, or for an encoder-decoder the encoder's and
-        the decoder's."""
+        """Tokens of each sequence of one sample, which has one sequence, or in an encoder-decoder the
+        encoder's and the decoder's."""
         return (self.sequence_length, *([self.target_length] if self.target_length else []))
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens in one optimizer step, without padding."""
+        """Number of tokens in one optimizer step, without padding."""
         return round(self.global_batch * self.tokens_counted)
 
     @property
@@ -370,7 +370,7 @@ class TrainingSpec(Spec):
     @property
     def wide_precision(self) -> Precision:
         """Precision of the parts that fp8 or fp4 training keeps in 16 bits (attention, router, output matrix
-        and element-wise operators); else the training precision."""
+        and element-wise operators). In other training it is the training precision."""
         return "bf16" if self.narrow else self.precision
 
     @property
@@ -387,7 +387,7 @@ class TrainingSpec(Spec):
 
     @property
     def operand_bytes(self) -> float:
-        """Bytes of one operand element of a block's GEMMs."""
+        """Bytes of one element of an operand of a block's GEMMs."""
         return _OPERAND_BYTES.get(self.precision, self.element_bytes)
 
 
@@ -397,8 +397,8 @@ _WINDOW = re.compile(r"window=(\d{1,12})$", re.ASCII)
 
 
 def is_change(word: str) -> bool:
-    """Whether a word of `--allow` begins with the name of a known change of the mathematics, even if its
-    value is invalid."""
+    """Whether a word of `--allow` begins with the name of a known change to the model's mathematics, even if
+    the word's value is invalid."""
     return word.partition("=")[0] in {known.partition("=")[0] for known in CHANGE_WORDS}
 
 

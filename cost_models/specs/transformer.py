@@ -26,8 +26,8 @@ Scale = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 
 
 class Indexer(Spec):
-    """Indexer of sparse attention, which scores all earlier tokens of a query so that attention sees only the
-    best `attention_window` of them (DeepSeek-V3.2, arXiv 2512.02556, section 2.1)."""
+    """Indexer of sparse attention, which scores all earlier tokens so that a query attends only to the best
+    `attention_window` of them. DeepSeek-V3.2, arXiv 2512.02556, section 2.1."""
 
     heads: PositiveInt
     """Query heads of the indexer, made from the queries' latent; all share one key per token."""
@@ -177,7 +177,7 @@ class Recurrence(CheckedSpec):
 
     @property
     def decay_size(self) -> int:
-        """Width of decays made from a latent, one for each element of a key; 0 without such a latent."""
+        """Width of the decays that are made from a latent, one for each element of a key; 0 without such a latent."""
         return self.heads * self.state_dim if self.gate_rank else 0
 
     @property
@@ -261,7 +261,7 @@ class RotaryScaling(CheckedSpec):
 
 
 class Rotary(Spec):
-    """Rotary positions of queries and keys (Su et al. 2021)."""
+    """Rotary positions of queries and keys. Su et al. 2021."""
 
     base: Scale = 10_000.0
     """Base of the frequencies; the slowest one needs nearly 2 pi × base tokens for a turn."""
@@ -320,8 +320,8 @@ class Diffusion(Spec):
         return int(self.channels * self.patch**2)
 
     def entrance_weights(self, hidden_size: int) -> int:
-        """Parameters, biases included, of the matrices that embed patches and of the two that embed the time
-        step."""
+        """Number of parameters, biases included, of the matrices that embed patches and of the two that embed
+        the time step."""
         return int((self.pixels + self.frequencies + hidden_size + 3) * hidden_size)
 
     def entrance_flops(self, hidden_size: int) -> float:
@@ -415,12 +415,12 @@ class Tower(CheckedSpec):
 
     @property
     def patches(self) -> int:
-        """Patches per image."""
+        """Number of patches that an image is cut into."""
         return int((self.image // self.patch) ** 2)
 
     @property
     def tokens(self) -> int:
-        """Tokens per image in the tower's blocks."""
+        """Tokens per image in the tower's blocks, which are patches and any class token."""
         return self.patches + self.class_token
 
     @property
@@ -704,13 +704,14 @@ class TransformerSpec(Spec):
         return None if pattern and pattern[layer % len(pattern)] == "full" else self.attention_window
 
     def attended(self, sequence_length: int) -> float:
-        """Keys that a query attends to in sequences of this length, ignoring the causal mask; mean over the blocks."""
+        """Keys that a query attends to in sequences of this length if the causal mask is ignored, mean over
+        the blocks."""
         windowed = min(sequence_length, self.attention_window or sequence_length)
         return self._over_blocks(sequence_length, windowed) + self.source_share * sequence_length
 
     def unmasked(self, sequence_length: int) -> float:
-        """Keys that a query attends to under the mask, mean over queries and blocks, such as s/2 for a causal
-        mask without window and s in an encoder."""
+        """Keys that a query attends to under the mask, mean over queries and blocks. This is s/2 for a causal
+        mask without window, and s in an encoder."""
         causal, window = sequence_length / 2, min(sequence_length, self.attention_window or sequence_length)
         if self.encoder:
             return sequence_length
@@ -749,12 +750,12 @@ class TransformerSpec(Spec):
 
     @property
     def attention_share(self) -> float:
-        """Share of the blocks that have attention."""
+        """Share of the blocks that have attention (alone or beside a recurrence)."""
         return self.mixer_share("attention", "both")
 
     @property
     def feed_forward_share(self) -> float:
-        """Share of the blocks that have an MLP or a mixture."""
+        """Share of the blocks that have an MLP or a mixture of experts."""
         return self.mixer_share("none") if self.separate_halves else 1.0
 
     @property
@@ -764,12 +765,13 @@ class TransformerSpec(Spec):
 
     @property
     def value_size(self) -> int:
-        """Width of all value heads together; differs from the keys' only with latent attention."""
+        """Width of all value heads together; differs from the keys' width only with latent attention."""
         return self.num_kv_heads * self._value_dim
 
     @property
     def attended_size(self) -> int:
-        """Width of the output projection's input; differs from the queries' only with latent attention."""
+        """Input width of attention's output projection; differs from the queries' width only with latent
+        attention."""
         return self.num_heads * self._value_dim
 
     @property
@@ -778,7 +780,7 @@ class TransformerSpec(Spec):
 
     @property
     def moe_share(self) -> float:
-        """Share of the blocks that are MoE; 0 for a dense model."""
+        """Share of the blocks that have a mixture of experts; 0 for a dense model."""
         return self.num_moe_layers / self.num_layers
 
     def is_mixture(self, layer: int) -> bool:
@@ -789,7 +791,7 @@ class TransformerSpec(Spec):
 
     @property
     def has_experts(self) -> bool:
-        """Whether the model is MoE."""
+        """Whether the model has blocks with a mixture of experts."""
         return self.num_experts > 0
 
     @property

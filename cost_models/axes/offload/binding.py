@@ -72,7 +72,7 @@ class HostWindows:
 
 def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
     """Busy seconds of a placed layout's channels to the host, and the conditions under which passes hide
-    them; None if the layout keeps nothing in host memory, or spans several pools."""
+    them. None if the layout keeps nothing in host memory, or spans several pools."""
     layout, batches = estimate.layout, estimate.microbatches
     if not any(layout.offload) or question.has_pools:
         return None

@@ -151,8 +151,8 @@ def update_seconds(question: Question) -> float:
 
 
 def link_rate(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes/s of a GPU's link to host memory, each way while both ways carry; a CPU is its own host, and
-    copies one way after the other."""
+    """(N,) bytes/s of a GPU's link to host memory, each way while both ways carry data. A CPU is its own
+    host, and copies one way after the other."""
     cluster, measured = question.cluster, question.hardware.host_rates
     if measured is None:
         sharers = np.minimum(cluster.gpus_per_host_link, columns.ranks)
@@ -186,7 +186,7 @@ class ChannelSeconds(NamedTuple):
         return np.maximum(update, drive) if overlaps else update + drive
 
     def longest(self, *, overlaps: bool) -> Array:
-        """(N,) seconds of the busiest channel."""
+        """(N,) busy seconds per step of the busiest channel."""
         link: Array = np.maximum(self.down + self.park, self.up + self.back)
         return np.maximum(link, self.updating(self.update, overlaps=overlaps))
 
@@ -199,8 +199,8 @@ class ChannelSeconds(NamedTuple):
 def channel_seconds(
     question: Question, columns: LayoutColumns, residencies: Sequence[str] = RESIDENCIES
 ) -> ChannelSeconds:
-    """Busy seconds per step of the channels of a rank with an even share of the blocks, for blocks with some
-    `residencies`; the drive's seconds always cover all blocks."""
+    """Busy seconds per step of a rank's channels to the host, for a rank with an even share of the blocks.
+    Only blocks with some `residencies` count; the drive's seconds always cover all blocks."""
     none = np.zeros(len(columns))
     here, link = ranks_on_host(question, columns), link_rate(question, columns)
     each = update_seconds(question) * (1.0 if is_own_host(question.cluster) else here)

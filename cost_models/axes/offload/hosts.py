@@ -138,8 +138,8 @@ def _bytes_off_device(question: Question, columns: LayoutColumns, part: str, exp
 
 
 def _rounding_bytes(question: Question, columns: LayoutColumns, part: str, *, experts: bool) -> Array:
-    """(N,) bytes per parameter that gradients on the host take in addition to fp32, as each matrix's buffer
-    is rounded to a power of two bytes.
+    """(N,) bytes per parameter that gradients on the host take beyond fp32. Each matrix's buffer is rounded to
+    a power of two bytes.
 
     `fully_shard` pins the gradients that it reduces once a step (_fsdp_collectives.py, foreach_reduce).
     """
@@ -181,8 +181,8 @@ def _staging_bytes(question: Question, columns: LayoutColumns, blocks: Ints) -> 
 
 
 def drive_parameter_bytes(question: Question, columns: LayoutColumns, part: str, experts: bool) -> Array:
-    """(N,) bytes on the drive, which a step writes, per parameter of a block with the residency `part`; zero
-    for residencies that the CPU does not update."""
+    """(N,) bytes per parameter on the drive, which a step writes, of a block with the residency `part`. They
+    are zero for residencies that the CPU does not update."""
     if part not in UPDATED_BY_CPU or not columns.offload_drive.any():
         return np.zeros(len(columns))
     states, use = state_bytes(question, columns, experts=experts), question.stack.drive
@@ -199,8 +199,8 @@ def drive_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def drive_step_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:
-    """(N,) bytes that a rank with an even share of the blocks reads from the drive in a step, and bytes that
-    it writes."""
+    """(N,) bytes per step that a rank with an even share of the blocks reads from the drive, and bytes that
+    the rank writes."""
     read = written = np.zeros(len(columns))
     for experts, parameters_of in rank_parameters(question, columns):
         reread = question.stack.drive.rereads_weights * (FP32 / columns.shards(experts=experts, zero=1))

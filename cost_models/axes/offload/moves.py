@@ -74,8 +74,8 @@ class MoveSpan(NamedTuple):
 
 
 def predicted_moves(question: Question, layout: Layout) -> tuple[MoveSpan, ...]:
-    """Predicted copies and CPU updates of offloaded blocks in a step, rank by rank in order of time, without
-    those of zero length; empty for layouts without `offload=`.
+    """Predicted copies and CPU updates of offloaded blocks in a step, rank by rank in order of time. Moves of
+    zero length are left out; layouts without `offload=` have none.
 
     Raises:
         InputError: the layout cannot be placed or scheduled.
@@ -111,8 +111,8 @@ class _Lanes:
         self._set_seconds()
 
     def _timed_turns(self, stages: Sequence[int], passes: PassSpans) -> list[tuple[Turn, float, float]]:
-        """Passes of the rank with their moves, and start and end in seconds, where each pass of the timeline
-        is divided into equal parts, one a block."""
+        """Passes of the rank with their moves, and start and end in seconds. Each pass of the timeline is
+        divided into equal parts, one a block."""
         table, stack = passes.table, self.question.stack
         keeps = stack.keeps_streamed_blocks and self.layout.zero < 2
         turns = turns_of_rank(
@@ -126,7 +126,7 @@ class _Lanes:
         return [(turn, *span) for turn, span in zip(turns, spans, strict=True)]
 
     def _set_seconds(self) -> None:
-        """Compute the seconds of one move of each kind, which are each channel's busy seconds divided by its
+        """Compute the seconds of one move of each kind. They are each channel's busy seconds divided by its
         number of moves."""
         question, layout, columns = self.question, self.layout, LayoutColumns.of([self.layout])
         by_part = {part: channel_seconds(question, columns, (part,)) for part in RESIDENCIES}

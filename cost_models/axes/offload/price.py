@@ -75,8 +75,8 @@ def offload_bytes(sizes: Sizes, terms: Terms) -> Terms:
     states = states_on_device(question, columns)
 
     def over_blocks(term_of: Callable[[StateBytes, StateBytes], Term]) -> tuple[Term, Term]:
-        """A term summed over a rank's blocks, as a part per block and a constant part per rank, given the
-        states of the blocks' parameters and of their routed experts."""
+        """A term summed over a rank's blocks, as a part per block and a constant part per rank. It is given
+        the states of the blocks' parameters and of their routed experts."""
         terms_of = {where: term_of(*own) for where, own in states.items()}
         sums = {
             part: over_residencies(columns, {where: own[part] for where, own in terms_of.items()})
@@ -177,8 +177,8 @@ def _passes(pieces: Pieces) -> Array:
 
 
 def least_update(question: Question, corners: Sequence[LayoutColumns]) -> Array:
-    """(N,) lower bound on `rank_optimizer`, seconds, for all layouts between `corners`, which differ only in
-    their numbers of offloaded blocks, with device and channels each at their least."""
+    """(N,) lower bound on `rank_optimizer`, seconds, for all layouts between `corners`. The corners differ
+    only in their numbers of offloaded blocks; device and channels are each at their least."""
     pieces = Pieces(question, corners[0])
     block = block_update(pieces)
     on_device = reduce(np.minimum, [_device_update(own, block).rank for own in corners])

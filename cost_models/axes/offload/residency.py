@@ -108,7 +108,7 @@ class Affine(NamedTuple):
 
 
 def over_residencies(columns: LayoutColumns, values: Mapping[str, Array]) -> Affine:
-    """Sum over a rank's blocks of a value per block by residency (`values`, (N,) each), where each block has
+    """Sum over a rank's blocks of `values`, which gives an (N,) value per block by residency. Each block has
     the residency that its layout gives."""
     layer, rank = values[RESIDENT], np.zeros(len(columns))
     for part in RESIDENCIES:
@@ -133,9 +133,9 @@ def end_parameters(question: Question, columns: LayoutColumns) -> Array:
 
 
 def rank_parameters(question: Question, columns: LayoutColumns) -> list[tuple[bool, dict[str, Array]]]:
-    """Pairs of whether the parameters are of routed experts, and of (N,) parameters by residency on a rank
-    with an even share of the blocks; embedding and head, where they are offloaded as blocks are, count
-    outside experts."""
+    """(N,) parameters by residency on a rank with an even share of the blocks, as pairs for parameters
+    outside routed experts (False) and of routed experts (True). Embedding and head, where they are offloaded
+    as blocks are, count outside experts."""
     blocks = {part: blocks_with(question, columns, part) for part in RESIDENCIES}
     found = [
         (experts, {part: blocks[part] * size for part in RESIDENCIES})
@@ -178,8 +178,8 @@ def gradients_wait(question: Question, columns: LayoutColumns) -> Bools:
 
 
 def gradients_leave(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) whether gradients of blocks whose states are on the host are copied there during the backward
-    pass."""
+    """(N,) whether gradients of blocks whose states are on the host are copied to the host during the
+    backward pass."""
     leaves: Bools = (columns.zero >= 2) | (question.stack.offloads_gradients & (columns.replicas == 1))
     return leaves
 
@@ -188,7 +188,7 @@ def gradients_leave(question: Question, columns: LayoutColumns) -> Bools:
 
 
 def residencies(layout: Layout, blocks: int) -> list[Residency]:
-    """Residency of each of a rank's blocks, in model order, with blocks on the device first, as a step needs
+    """Residency of each of a rank's blocks, in model order. Blocks on the device come first, as a step needs
     them first.
 
     A rank with fewer blocks than the counts name, in a pipeline of uneven stages, has the last of them.
@@ -240,8 +240,8 @@ class Turn(NamedTuple):
 def turns_of_rank(
     layout: Layout, stages: Sequence[int], microbatches: int, *, at_once: bool = True, keeps: bool = True
 ) -> list[Turn]:
-    """Passes of a step on the rank of these virtual stages, in order, each with the moves before and after it;
-    the layout's blocks must be placed.
+    """Passes of a step on the rank of these virtual stages, in order, each with the moves before and after it.
+    The layout's blocks must be placed.
 
     Args:
         at_once: whether the CPU updates a block as soon as its gradients are there.
