@@ -104,8 +104,7 @@ PLACES = np.array([[order.index(axis) for axis in MESH_AXES] for order in ORDERS
 
 
 def same_seats(cp: Ints | int, dp: Ints | int, pp: Ints | int) -> Ints:
-    """(N, orders), or (orders,) for one mesh, indices of the first of `ORDERS` that places ranks as each
-    order does."""
+    """Index of the first of `ORDERS` that places ranks as each order does, (N, orders), or (orders,) for one mesh."""
     table: Ints = _FIRST_SEATS[(cp > 1) + 2 * (dp > 1) + 4 * (pp > 1)]
     return table
 

@@ -184,7 +184,8 @@ class Runs:
 
 
 def runs_of_stage(size: Ints, stride: Ints, piece: Ints, stages: Ints, world: Ints) -> Runs:
-    """Ranks of groups within one pipeline stage, of `size` members `stride` apart in the stage's numbering.
+    """Ranks of groups within one pipeline stage, as runs of ranks at equal strides. The groups have `size`
+    members `stride` apart in the stage's numbering.
 
     A stage owns runs of `piece` neighbouring ranks, one in every piece · stages. Groups tile the stage's
     ranks. A group within a piece, or with equal parts of complete pieces, is represented exactly; for any
@@ -399,7 +400,7 @@ def _axis_groups(cluster: ClusterSpec, x: LayoutColumns) -> AxisGroups:
     world, piece, ones = x.ranks, x.stride("pp"), np.ones(len(x), dtype=np.int64)
 
     def in_stage(size: Ints, stride: Ints) -> Groups:
-        """Groups of `size` ranks, `stride` apart in a stage's numbering of ranks."""
+        """Groups of `size` ranks within a stage, `stride` apart in the stage's numbering of ranks."""
         return _groups(cluster, size, stride, piece, x.pp, world)
 
     def replicas(size: Ints, stride: Ints, shard: Ints) -> ReplicaGroups:

@@ -232,7 +232,8 @@ def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> 
 
 
 def boundary_elements(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) elements that a pipeline stage sends to the next for one microbatch, before tensor ranks split them.
+    """(N,) number of elements that a pipeline stage sends to the next for one microbatch, before tensor ranks
+    split them.
 
     In an encoder-decoder those of both stacks; with a vision tower the larger of the tower's and the
     decoder's; in diffusion including the vectors that modulate an image.

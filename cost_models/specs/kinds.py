@@ -193,7 +193,8 @@ class Kinds:
         return sum(self._repeats)
 
     def after(self, start: Ints, blocks: Ints) -> Ints:
-        """Class of the position that follows `blocks` blocks, given the class `start` of the position before them."""
+        """Class (see `class_at`) of the position that follows `blocks` blocks, given the class `start` of the
+        position before them."""
         begin, period = self._repeats
         at = start + blocks
         return np.where(at < begin, at, begin + (at - begin) % period)
@@ -255,7 +256,8 @@ class Kinds:
 def kinds_of(
     model: TransformerSpec, sequence_length: int, frozen: Frozen | None = None
 ) -> tuple[Kinds, tuple[TransformerSpec, ...]]:
-    """Kind of each block at a sequence length, and for each kind a model all of whose blocks are of that kind.
+    """Kind number of each block at a sequence length, and for each kind a model all of whose blocks are of that
+    kind.
 
     Blocks also differ in kind if a job leaves them `frozen` to a different extent.
     """

@@ -326,7 +326,7 @@ class TrainingSpec(Spec):
 
     @property
     def runs_forward_only(self) -> bool:
-        """Whether the blocks, all of one kind, are run forward and never backward."""
+        """Whether the job runs blocks forward only, in a model of one kind of blocks."""
         return self.tuning is not None and "still" in (self.tuning.left or ())
 
     @property
@@ -432,7 +432,8 @@ def apply_changes(
 
 
 def changes_of(model: TransformerSpec, training: TrainingSpec) -> tuple[str, ...]:
-    """Changes of the mathematics that a model and a job have, as words of `--allow`."""
+    """Changes of the mathematics (parallel block, window, LAMB) that a model and a job have, as words of
+    `--allow`."""
     return (*model.changed, *(["lamb"] if training.optimizer == "lamb" else []))
 
 

@@ -103,7 +103,8 @@ class GradientTraffic(NamedTuple):
 def gradient_traffic(
     question: Question, columns: LayoutColumns, residency: str, *, experts: bool
 ) -> GradientTraffic:
-    """Traffic per step of the gradients of a block with the residency `states` or `streamed`."""
+    """Traffic per step of the gradients of a block whose states the CPU updates (residency `states` or
+    `streamed`)."""
     stack, none = question.stack, np.zeros(len(columns))
     shard = columns.shards(experts=experts, zero=1 if residency == STATES else 2)
     waits = stack.unsharded_gradients_until_sync & (columns.zero >= 2)
@@ -245,8 +246,8 @@ def channel_seconds(
 def exposed_seconds(
     question: Question, columns: LayoutColumns, passes: Array, channels: ChannelSeconds | None = None
 ) -> Array:
-    """(N,) seconds by which the channels (by default those of the layouts) outlast a rank's `passes` in a step,
-    (N,) seconds.
+    """(N,) seconds by which host copies and CPU updates of offloaded blocks outlast a rank's `passes` in a
+    step, (N,) seconds. `channels` are by default those of the layouts.
 
     The result never falls when a channel becomes slower.
     """

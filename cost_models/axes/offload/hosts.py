@@ -59,7 +59,8 @@ ValueOf = Callable[[Question, LayoutColumns, str, bool], Array]
 
 
 def _fullest_rank(question: Question, columns: LayoutColumns, value_of: ValueOf) -> Array:
-    """(N,) sum of `value_of`, a value per parameter, over the parameters of the rank that holds most.
+    """(N,) sum of `value_of` over the parameters of the rank that holds most. `value_of` is a value per
+    parameter, by residency.
 
     Blocks are spread evenly; the larger of embedding and head is added if the ends are offloaded like blocks.
     """
@@ -123,7 +124,7 @@ def block_shards(question: Question, columns: LayoutColumns, *, zero: int) -> li
 
 
 def _bytes_off_device(question: Question, columns: LayoutColumns, part: str, experts: bool) -> Array:
-    """(N,) bytes in host memory per parameter of a block with the residency `part`."""
+    """(N,) bytes in host memory per parameter of a block whose states have the residency `part`."""
     if part == RESIDENT:
         return np.zeros(len(columns))
     full, left = (

@@ -52,8 +52,8 @@ PARKED_AT_ONCE = 2
 
 
 def states_on_device(question: Question, columns: LayoutColumns) -> dict[str, tuple[StateBytes, StateBytes]]:
-    """Residency of a block → bytes on the device per parameter outside routed experts, and per parameter of
-    routed experts."""
+    """Residency of a block's states → bytes on the device per parameter outside routed experts, and per
+    parameter of routed experts."""
     held = {where: held_on_device(question, columns, where) for where in get_args(Residency)}
     return {
         where: (

@@ -72,26 +72,28 @@ def offloads(columns: LayoutColumns) -> Bools:
 
 
 def counted_blocks(columns: LayoutColumns, part: str) -> Ints:
-    """(N,) number of a rank's blocks to which a layout gives the residency `part` by a count."""
+    """(N,) number of a rank's blocks for which a layout gives by a count that their states have the residency
+    `part` off the device."""
     counts: Ints = getattr(columns, f"offload_{part}")
     return np.where(counts >= EVERY, 0, counts)
 
 
 def named_blocks(columns: LayoutColumns) -> Ints:
-    """(N,) number of a rank's blocks to which a layout gives any residency by a count."""
+    """(N,) number of a rank's blocks for which a layout gives by a count that their states are off the device."""
     named: Ints = np.sum([counted_blocks(columns, part) for part in RESIDENCIES], axis=0)
     return named
 
 
 def rest_is(columns: LayoutColumns, part: str) -> Bools:
-    """(N,) whether all blocks without a count have the residency `part`, or their activations in host memory."""
+    """(N,) whether the states of all blocks without a count have the residency `part`, or their activations
+    are in host memory."""
     every: Bools = getattr(columns, f"offload_{part}") >= EVERY
     return every
 
 
 def blocks_with(question: Question, columns: LayoutColumns, part: str, blocks: Ints | None = None) -> Array:
-    """(N,) number of blocks with the residency `part` on a rank of `blocks` blocks, by default an even share
-    of all blocks."""
+    """(N,) number of blocks whose states have the residency `part`, on a rank of `blocks` blocks (by default
+    an even share of all blocks)."""
     own: Array = question.model.num_layers / columns.pp if blocks is None else blocks.astype(np.float64)
     return np.where(rest_is(columns, part), own - named_blocks(columns), counted_blocks(columns, part))
 
@@ -151,8 +153,8 @@ def rank_parameters(question: Question, columns: LayoutColumns) -> list[tuple[bo
 
 
 def held_on_device(question: Question, columns: LayoutColumns, residency: str) -> DeviceShare:
-    """Shares of the optimizer states, weights and gradients of a block with the given residency that the device
-    holds.
+    """Shares of a block's optimizer states, weights and gradients that the device holds, for a block with the
+    given residency.
 
     Where the CPU updates them, sharded gradients leave the device as they are reduced (Ren et al. 2021, ZeRO-Offload).
     Streamed blocks keep nothing there: their buffers are the ring's (`price`). Whatever the residency, gradients that
@@ -188,8 +190,8 @@ def gradients_leave(question: Question, columns: LayoutColumns) -> Bools:
 
 
 def residencies(layout: Layout, blocks: int) -> list[Residency]:
-    """Residency of each of a rank's blocks, in model order. Blocks on the device come first, as a step needs
-    them first.
+    """Residency of the states (device, host memory ...) of each of a rank's blocks, in model order. Blocks on
+    the device come first, as a step needs them first.
 
     A rank with fewer blocks than the counts name, in a pipeline of uneven stages, has the last of them.
     """
@@ -206,7 +208,8 @@ def blocks_of_stages(layout: Layout, stages: Sequence[int]) -> dict[int, range]:
 
 
 def residency_of_blocks(layout: Layout, stages: Sequence[int]) -> dict[int, Residency]:
-    """Index of a block in the model → residency of the block, for the blocks of one rank's virtual stages."""
+    """Index of a block in the model → residency of the block's states, for the blocks of one rank's virtual
+    stages."""
     blocks = [*chain.from_iterable(blocks_of_stages(layout, stages).values())]
     return dict(zip(blocks, residencies(layout, len(blocks)), strict=True))
 
