@@ -284,6 +284,15 @@ def path_lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Arr
     )
 
 
+Pipeline = tuple[str, int, int, int]
+"""Schedule, pp, vpp and microbatches, which decide the paths."""
+
+
+def pipeline_of(leaf: Leaf) -> Pipeline:
+    """Key of the pipeline of a layout, which shares critical paths with all layouts of the same key."""
+    return leaf.schedule, leaf.pp, leaf.vpp, leaf.microbatches
+
+
 def minimum(
     program: Program, solver: SolverName, *, known_seconds: float = math.inf, deadline: float = math.inf
 ) -> Solution:
@@ -310,7 +319,9 @@ def minimum(
             status = "optimal"
             break
         critical.append(choice.leaf.critical_path(placement.table))
-        program.step_is_no_shorter_than_path(choice, critical[-1])
+        for peer in program.choices.values():
+            if pipeline_of(peer.leaf) == pipeline_of(choice.leaf):
+                program.step_is_no_shorter_than_path(peer, critical[-1])
     return Solution(status, best, best_seconds, bound, rounds, tuple(critical))
 
 
@@ -341,9 +352,12 @@ def solve_record(
     tables = [(one, columns_in_time(one.leaf, target, one.met_paths)) for one in survivors]
     fitting = [(survivor, table) for survivor, table in tables if table is not None]
     program = Program([0.0] * len(fitting), target)
+    paths: dict[Pipeline, list[CriticalPath]] = {}
     for number, ((leaf, placement, met_paths), table) in enumerate(fitting):
         own_path = [leaf.critical_path(placement.table)] if placement else []
-        program.place(number, leaf, table, [*paths_through(leaf), *met_paths, *own_path])
+        if (pipeline := pipeline_of(leaf)) not in paths:
+            paths[pipeline] = paths_through(leaf)
+        program.place(number, leaf, table, [*paths[pipeline], *met_paths, *own_path])
     program.problem += (program.step <= 1.0), "no_worse_than_known"
     result = minimum(program, name, deadline=deadline)
     if result.status == "stopped":

@@ -36,7 +36,7 @@ from cost_models.pipeline.pipeline import on_stages
 from cost_models.pipeline.pricing import scenarios_of
 from cost_models.schedules.timeline import CriticalPath
 from planner.exact.counts import good_of_numbers
-from planner.exact.program import Choice, Columns, Program, path_lengths, paths_through
+from planner.exact.program import Choice, Columns, Pipeline, Program, path_lengths, paths_through, pipeline_of
 from planner.exact.solvers import SolverName, available_solver
 from planner.objectives import Certificate, Effort
 from planner.placement.leaf import TOLERANCE, Leaf, Placement
@@ -273,9 +273,6 @@ FIRST_SHARPENED, MOST_SHARPENED = 16, 256
 PLACEMENT_BATCH = 4
 """Layouts that get placements in one round."""
 
-Pipeline = tuple[str, int, int, int]
-"""Schedule, pp, vpp and microbatches, which decide the paths."""
-
 
 class ProgramSearch(Prover):
     """Search by one integer program, with bound, incumbent and proof of every layout. Layouts with equal costs
@@ -373,7 +370,9 @@ class ProgramSearch(Prover):
         self._bound = np.zeros(len(self._leaves))
         groups: dict[tuple[Pipeline, int, bytes], list[int]] = {}
         for number, leaf in enumerate(self._leaves):
-            groups.setdefault((_pipeline(leaf), leaf.least_blocks, leaf.allowed.tobytes()), []).append(number)
+            groups.setdefault((pipeline_of(leaf), leaf.least_blocks, leaf.allowed.tobytes()), []).append(
+                number
+            )
         for (pipeline, _, _), numbers in groups.items():
             if self._seconds_left() <= 0:
                 return
@@ -424,7 +423,7 @@ class ProgramSearch(Prover):
             if self._seconds_left() <= 0:
                 return
             leaf, target = self._leaves[number], self.kth_seconds
-            timed = self._columns[number] = fitting_columns(leaf, self._paths[_pipeline(leaf)], target)
+            timed = self._columns[number] = fitting_columns(leaf, self._paths[pipeline_of(leaf)], target)
             if timed is None:
                 self._bound[number] = max(self._bound[number], target)
                 continue
@@ -449,7 +448,7 @@ class ProgramSearch(Prover):
             if in_time is None:
                 self._bound[number] = max(self._bound[number], self.kth_seconds)
             else:
-                program.place(number, leaf, in_time.columns, self._paths[_pipeline(leaf)])
+                program.place(number, leaf, in_time.columns, self._paths[pipeline_of(leaf)])
 
     def _record_placement(self, number: int, placement: Placement) -> None:
         """Price a placement on the timeline and keep it as the layout's incumbent if it is the fastest so far."""
@@ -459,11 +458,11 @@ class ProgramSearch(Prover):
 
     def _cut(self, program: Program, choice: Choice, placement: Placement) -> None:
         """Add the critical path of a placement as a row for all layouts of the same pipeline shape."""
-        pipeline = _pipeline(choice.leaf)
+        pipeline = pipeline_of(choice.leaf)
         path = choice.leaf.critical_path(placement.table)
         self._paths[pipeline].append(path)
         for peer in program.choices.values():
-            if _pipeline(peer.leaf) == pipeline:
+            if pipeline_of(peer.leaf) == pipeline:
                 program.step_is_no_shorter_than_path(peer, path)
 
     def _proven_bound(self) -> float:
@@ -495,7 +494,3 @@ class ProgramSearch(Prover):
             undecided=self._count(undecided),
             proved_by="ilp",
         )
-
-
-def _pipeline(leaf: Leaf) -> Pipeline:
-    return leaf.schedule, leaf.pp, leaf.vpp, leaf.microbatches
