@@ -104,7 +104,8 @@ PLACES = np.array([[order.index(axis) for axis in MESH_AXES] for order in ORDERS
 
 
 def same_seats(cp: Ints | int, dp: Ints | int, pp: Ints | int) -> Ints:
-    """Index of the first of `ORDERS` that places ranks as each order does, (N, orders), or (orders,) for one mesh."""
+    """For every mesh order, the index of the first order with the same rank placement, as orders coincide
+    where degrees are 1; (N, orders), or (orders,) for one mesh."""
     table: Ints = _FIRST_SEATS[(cp > 1) + 2 * (dp > 1) + 4 * (pp > 1)]
     return table
 

@@ -351,8 +351,8 @@ def _matrix_seconds(
 
 
 def _weights_apart(question: Question, local: LocalGemm, *, trained: bool) -> tuple[Array, Array]:
-    """(N,) seconds in which expert products read weights without computing, and seconds in which they update
-    gradients without computing.
+    """(N,) seconds of memory traffic that expert GEMMs cannot hide behind compute, for reading weights and
+    for accumulating weight gradients.
 
     Each expert's product is a separate kernel over few rows: it waits for the first of its weights, and at
     its end reads, updates and writes a block of the gradient. Transformer Engine's grouped products on B200

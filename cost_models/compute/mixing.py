@@ -183,5 +183,6 @@ def scan_flops(mixer: Recurrence) -> float:
 
 
 def state_elements(mixer: Recurrence) -> float:
-    """Elements of the states of all heads per token, as states are written once per chunk of tokens."""
+    """Elements of the recurrent states of all heads, divided by the tokens of a chunk, since states are
+    written once per chunk."""
     return mixer.value_size * mixer.state_dim / mixer.chunk

@@ -168,7 +168,7 @@ def _granite_hybrid(config: Config) -> Derived:
 
 
 def _mamba(config: Config) -> Derived:
-    """Derive the fields of Mamba, in which no block has attention heads."""
+    """Set one head for Mamba, whose blocks have no attention."""
     return {"num_heads": ("hidden_size", 1)}
 
 

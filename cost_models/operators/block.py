@@ -154,8 +154,8 @@ def _norm(
 
 
 def norm_weights(model: TransformerSpec) -> int:
-    """Number of parameters of a norm over the residual stream, gains and any biases; none if diffusion
-    modulates the block."""
+    """Parameters (gains, any biases) of a residual-stream norm; 0 in a diffusion model, whose norms have
+    none of their own."""
     if model.diffusion is not None:
         return 0
     return model.hidden_size * (2 if model.norm == "layernorm" and model.norm_bias else 1)

@@ -168,8 +168,8 @@ class PricedRanks:
         row_of_stage = pipeline.rank_of_stage % len(pipeline.costs)
 
         def on_rows(name: str) -> Array:
-            """Parts of a coefficient by row of costs, (Q, ·), or (Q, ·, P) if the coefficient differs by
-            policy."""
+            """A coefficient split into the Q time parts, one value for each row of the cost table (and each
+            policy P if it differs)."""
             return stacked_parts(self.terms[name], _PARTS, axis=0)
 
         def column(name: str) -> Array:

@@ -197,8 +197,8 @@ def faster_under(
 
 
 def seconds_to_beat(repriced: Estimate) -> float:
-    """Step seconds of the unchanged plan, which a new plan must beat; infinite if the unchanged plan does not
-    fit."""
+    """Step seconds of the old plan as repriced for the changed question, below which a new plan must stay;
+    infinite if the old plan no longer fits."""
     return repriced.compared_seconds if repriced.fits else math.inf
 
 
@@ -342,7 +342,7 @@ _COMPLETION_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedLayout:
-    """Fully specified and priced layout for a text that may omit some words."""
+    """Layout from the user's text with the omitted words filled in by a search, and its price."""
 
     estimate: Estimate
     filled: tuple[str, ...] = ()

@@ -265,8 +265,8 @@ def translated(
 
 
 def _without_effect(job: Job, trainer_facts: Mapping[str, Any]) -> frozenset[str]:
-    """Names of stack facts that change neither step time nor memory of this job, such as those of experts in a
-    dense model, or of pipelines on one stage. Empty if together they change either."""
+    """Names of stack facts in which plan and trainer differ, though the trainer's value gives this job the
+    same step time and memory. Empty if together they change either."""
 
     def cost(names: Iterable[str]) -> tuple[float, float]:
         stack = job.stack.model_copy(update={name: trainer_facts[name] for name in names})

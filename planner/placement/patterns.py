@@ -121,8 +121,8 @@ def chunk_patterns(leaf: Leaf) -> Ints:
 
 
 def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, float] | None:
-    """Fastest placement that the search covers, of a leaf with several chunks a rank or of replicas, and its
-    step seconds.
+    """Fastest of the block placements that are tried for several chunks a rank, or for replicas that lie in
+    different GPU pools, with its step seconds.
 
     None where no placement fits or takes less than `cut_off` seconds. Patterns are timed in the order of their work. A
     rank is never idle less than the way to and from it, so once work and way alone take longer than the best, so do all

@@ -153,8 +153,8 @@ def _path(
 
 
 def _gains(changed: RecommenderEstimate, current: RecommenderEstimate) -> bool:
-    """Whether a changed sharding fits and is faster than the current one; if the current one does not fit,
-    whether the change fits or lacks less memory."""
+    """Whether to advise a changed sharding, which fits and is noticeably faster or, if the current one does
+    not fit, fits or exceeds memory by less."""
     if not current.fits:
         return changed.fits or _excess_bytes(changed) < _excess_bytes(current)
     return changed.fits and changed.step_seconds < current.step_seconds * (1 - WORTH)

@@ -410,7 +410,8 @@ class BranchAndBound(Prover):
             self.rows.decide(row, solution.bound)
 
     def _merge_twins(self, row: int, twin: int, key: bytes) -> None:
-        """Merge two rows with equal costs into the one whose layout has the shorter name."""
+        """Settle one of two open layouts with equal costs, so that the search goes on only with the one
+        whose name is shorter."""
         lengths = [len(str(self.candidates.layout(layout_row))) for layout_row in (row, twin)]
         if lengths[1] < lengths[0]:
             self.rows.swap(row, twin)

@@ -97,7 +97,7 @@ def names_too_many(layout: Layout) -> InputError:
 
 
 def _leaf(question: Question, layout: Layout, costs: StageCosts) -> Leaf:
-    """Placement problem of the layout, restricted to the recompute policies that the layout names."""
+    """Problem of placing a given layout's blocks on stages, with only the recompute policies that it names."""
     columns = LayoutColumns.of([layout])
     return replace(
         RankCosts.of_rows(question, columns, costs, policy_mask(layout.policies)).leaf,

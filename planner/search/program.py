@@ -239,9 +239,9 @@ def balanced(leaf: Leaf, columns: Columns) -> Placement | None:
 
 
 def _stages(leaf: Leaf, target: float) -> Columns | None:
-    """Columns of a plain layout for each stage, block count and class of start, under the fastest mix of
-    recompute policies that fits. Where a trainer counts blocks recomputed in full, a column for every number of
-    these."""
+    """Columns of the program for a layout whose schedule allows any number of blocks on a stage (1F1B,
+    GPipe), by stage, block count and kinds of blocks at the start, with the fastest recompute mix that
+    fits. Where a trainer counts blocks recomputed in full, a column for every number of these."""
     fixed = (leaf.forward(leaf.no_blocks) + leaf.backward(leaf.no_blocks)).min()
     block = leaf.by_stage("layer_forward").min() + leaf.by_stage("layer_backward").min()
     tables, number_K = [], np.arange(leaf.sizes.stop)
@@ -415,7 +415,8 @@ class ProgramSearch(Prover):
         return may
 
     def _sharpen(self, program: Program) -> None:
-        """Compute columns of the layouts with the lowest bounds that have no columns yet, and raise their bounds."""
+        """Raise the bounds of the most promising layouts by computing their stage columns for the integer
+        program."""
         may = self._open_layouts()
         may[list(self._columns)] = False
         coarse = np.flatnonzero(may)

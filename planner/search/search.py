@@ -418,8 +418,8 @@ def scaling_rows(
     budget: Budget,
     row_at: Callable[[int, int], Row | None],
 ) -> list[Row]:
-    """Rows of a scaling curve for the points (kind, GPUs, global batch), by `row_at(gpus, global batch)`,
-    called once for each pair.
+    """Rows of strong and weak scaling curves; `row_at(gpus, global batch)` computes a row and is called
+    once for points that share both.
 
     Points on which nothing fits, and those for which `row_at` returns None, are left out.
     """

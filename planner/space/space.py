@@ -455,8 +455,8 @@ def _legal_space(question: Question, restrictions: Restrictions) -> Space:
 
 
 def enumerate_layouts(question: Question, restrictions: Restrictions) -> LayoutColumns:
-    """Layout columns of all legal layouts that hosts and drives can hold, without redundant ones, for small
-    questions."""
+    """Every legal layout of a small question as columns, without those whose offloaded data overflows host
+    or drive, or that use a drive needlessly."""
     rows = legal_space(question, restrictions).all_rows()
     is_covered = unbroken(LATE_RULES, question, rows) & ~needless_rows(question, restrictions, rows)
     return rows.rows(np.flatnonzero(is_covered))
@@ -469,9 +469,9 @@ _MOST_CORES = 2_000_000
 
 
 def _key(question: Question, restrictions: Restrictions) -> tuple[Question, Restrictions, frozenset[str]]:
-    """Cache key of a query, the parts that decide which layouts are legal. These are question, restrictions
-    and the schedules that run under some permitted policy; without memory limit and confidence of fitting,
-    which no rule of legality reads."""
+    """Cache key of question and restrictions, without what no legality rule reads (memory limit,
+    confidence). These are question, restrictions and the schedules that run under some permitted policy;
+    without memory limit and confidence of fitting, which no rule of legality reads."""
     policies = set(restrictions.recompute(question))
     runs = (name for name in question.stack.schedules if policies & set(allowed_recompute(name)))
     free = replace(restrictions, max_memory=None, confidence=None, forbidden_recompute=frozenset())

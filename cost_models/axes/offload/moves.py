@@ -165,7 +165,8 @@ class _Lanes:
         """Seconds by block, of a microbatch one way."""
 
     def carry_out(self) -> list[MoveSpan]:
-        """Place all moves of a step on the rank's lanes, and return them."""
+        """Schedule all offload copies and CPU updates of a step on one rank's host link, CPU and drive, and
+        return them with times."""
         since = 0.0
         for turn, start, end in self.turns:
             start = start + self._lag

@@ -72,8 +72,8 @@ def offloads(columns: LayoutColumns) -> Bools:
 
 
 def counted_blocks(columns: LayoutColumns, part: str) -> Ints:
-    """(N,) number of a rank's blocks for which a layout gives by a count that their states have the residency
-    `part` off the device."""
+    """(N,) blocks per rank that a layout offloads to residency `part` by an explicit count; 0 if it says
+    every block or none."""
     counts: Ints = getattr(columns, f"offload_{part}")
     return np.where(counts >= EVERY, 0, counts)
 

@@ -164,7 +164,8 @@ _NEGLIGIBLE_WEIGHT = 1e-6
 def fit_few_runs(
     start: HardwareProfile, cases: Sequence[Case], *, on_round: Callable[[int, float], None] | None = None
 ) -> StepTimeFit:
-    """Fit the constants of profile `start` to a few timed runs of one cluster, by the offset that the runs imply."""
+    """Refit a profile to a few timed runs of one cluster; constants move only by the offset δ inferred from
+    the runs, not by the cluster's own factor γ or odd rows."""
     timed = TimedCases(start, cases)
     errors, slopes = timed.logarithms
     known_runs = sum(one.runs for one in start.timed if one.source == cases[0].row.source)

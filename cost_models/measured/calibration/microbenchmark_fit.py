@@ -431,7 +431,8 @@ def action_host_seconds(rows: Sequence[Measurement], *, otherwise: float) -> flo
 
 
 def update_host_seconds(rows: Sequence[Measurement]) -> float:
-    """Host seconds of the optimizer update, measured on a model with next to no parameters."""
+    """Select from the measurements the host seconds of an optimizer update on a model with next to no
+    parameters."""
     return select(rows, "host", "update")[0].seconds
 
 

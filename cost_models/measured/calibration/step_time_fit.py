@@ -88,8 +88,8 @@ def with_covariance(constants: Sequence[str], covariance: Array) -> dict[str, st
 def _source_variances(
     slopes: Array, errors: Array, sources: Sequence[str], pulls: Array
 ) -> tuple[Array, float]:
-    """(C,) variances of the constants' logarithms between sources, and the standard deviation of the
-    remaining error."""
+    """(C,) variances by which the logarithms of constants differ from one source of timed runs to another,
+    and the standard deviation of the error that this leaves unexplained."""
     rows: dict[str, list[int]] = defaultdict(list)
     for row, source in enumerate(sources):
         rows[source].append(row)

@@ -150,8 +150,8 @@ def degrees_of(row: Row, notes: Notes) -> Degrees:
 
 
 def _usual_replicas(row: Row, model_gpus: int) -> int:
-    """Largest data-parallel degree that divides the batch and needs at most 128 GPUs (a usual number),
-    `model_gpus` a replica."""
+    """Largest data-parallel degree that divides the batch's microbatches and keeps replicas × `model_gpus`
+    within 128 GPUs, for rows that state no GPU count."""
     batch, micro = row.count("global_batch"), row.count("micro_batch") or 1
     if batch is None:
         raise UnpredictableError("neither `num_gpus` nor `dp` nor `global_batch` is given")

@@ -330,8 +330,8 @@ def expert_changes(row: Row) -> dict[str, Any]:
 
 
 def further_tokens(row: Row) -> int:
-    """Number of further tokens (0 or 1, MTP) that the row's model learns to predict, by its name, else by its
-    recipes."""
+    """Multi-token-prediction depth (0 or 1) of the model in a table row, from its name, else from the known
+    recipe."""
     name = row.text("model_name").lower()
     if match := re.search(r"\b(w/|with|w/o|without) ?mtp", name):
         return int(match[1] in ("w/", "with"))

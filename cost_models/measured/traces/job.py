@@ -135,8 +135,8 @@ def _waits(matched: Sequence[Sequence[Arrival]]) -> dict[int, list[tuple[float, 
 
 
 def _first_late(late: Sequence[Late], ranks: Sequence[RankTrace], layout: Layout) -> tuple[Late, ...]:
-    """Late ranks whose compute and host time exceeds that of other ranks of their stage; all late ranks where
-    none does. All late ranks, where no work explains any."""
+    """Late ranks that caused the delay, as their own compute and host time is longer than their stage
+    peers'; all late ranks if none is. All late ranks, where no work explains any."""
     work = {late_rank.rank: late_rank.parts["compute"] + late_rank.parts["host"] for late_rank in ranks}
     own_work = []
     for late_rank in late:

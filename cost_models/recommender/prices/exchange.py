@@ -120,7 +120,8 @@ def _rate(
 
 
 def index_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
-    """(O,) seconds a step in which a GPU that holds (part of) a shard receives ids and lengths."""
+    """(O,) seconds a step, by sharding option, in which ids and lengths arrive by all-to-all at a GPU that
+    holds a shard; 0 if the exchange is hidden."""
     facts = question.facts
     if not facts.exchanges_ids or facts.hides_ids:
         return np.zeros(len(x))

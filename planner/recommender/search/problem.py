@@ -475,7 +475,8 @@ def _share(filled: Array, limit: float) -> Array:
 def _fixed(
     priced: PricedOptions, table_class: Ints, restrictions: ShardingRestrictions
 ) -> dict[int, tuple[int, tuple[int, ...]]]:
-    """Priced option (row) and places of every table that restrictions fix; places are () where free."""
+    """Table → (row of its sharding option among the priced ones, places of its shards) for tables that
+    restrictions fix; () where only the option is fixed."""
     fixed: dict[int, tuple[int, tuple[int, ...]]] = {}
     for word in restrictions.fixed:
         if not restrictions.allows(word.option):

@@ -85,7 +85,7 @@ class OptionsProgram:
             self.problem += pulp.lpSum(self.x[row] for row in rows) == count, f"units_{class_index}"
 
     def everywhere_is_the_sum(self) -> None:
-        """Constrain load on all GPUs alike, E[k] = Σ_r everywhere[r, k] x[r]."""
+        """Define E[k], the load of stage k that the chosen options put on every GPU alike."""
         for k, total in enumerate(self.E):
             self.problem += self.sum(self.everywhere[:, k]) - total == 0, f"everywhere_{k}"
 
@@ -102,8 +102,8 @@ class OptionsProgram:
             self.problem += total - length <= -float(self.base[:, k].max()), f"there_{k}"
 
     def stage_is_no_shorter_than_a_shard(self) -> None:
-        """Constrain stage lengths by large shards, T[k] ≥ E[k] + shard[r, k] z[r] with z[r] ≥ shards · x[r] /
-        places, as some GPU holds at least the mean number of shards of a row."""
+        """Constrain stages to last at least as long as the large shards on some one GPU, which holds no
+        fewer than the mean of an option's shards."""
         of = self.of
         places = np.where(of.on_nodes, of.nodes, of.gpus)
         large = (of.shards > 0)[:, None] & (self.shard > SMALL * of.least_stages / self.scale)
