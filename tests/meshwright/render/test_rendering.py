@@ -230,8 +230,9 @@ def test_a_run_on_other_devices_says_that_its_errors_mean_nothing(
     assert on_other_devices(plan, "NVIDIA A100-SXM4-80GB") == ""
 
 
-def test_comparison_shows_every_part(make_estimate: Callable[..., Estimate]) -> None:
-    text = drawn(comparison_table(compare([make_estimate(), make_estimate(scale=1.1)])))
+def test_comparison_shows_every_part(question: Question, make_estimate: Callable[..., Estimate]) -> None:
+    estimates = [make_estimate(), make_estimate(scale=1.1)]
+    text = drawn(comparison_table(compare(estimates, [question] * 2)))
     assert "  tp comm" in text
     assert "+10.0 %" in text
     assert "host" not in text  # zero in both
