@@ -62,10 +62,11 @@ def test_a_killed_rank_is_replaced_and_the_curve_is_the_same(
     assert killed
     assert report.first_step == 1
     assert list(zip(report.losses, report.gradient_norms, strict=True)) == expected
-    assert notes[0].startswith("start 2: rank 1 was ended from outside in step")
-    assert "(start)" not in notes[0]
-    assert notes[1].startswith(("resumed from", "nothing to resume"))
     assert list(report.notes) == notes
+    of_starts = [note for note in notes if " is slow: " not in note]  # a busy machine may slow a rank, too
+    assert of_starts[0].startswith("start 2: rank 1 was ended from outside in step")
+    assert "(start)" not in of_starts[0]
+    assert of_starts[1].startswith(("resumed from", "nothing to resume"))
     _require_account(report.operations, killed[0])
 
 
