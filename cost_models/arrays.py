@@ -17,7 +17,9 @@ def least_allowed(values: Array, allowed: Bools) -> Array:
     """Minimum over the policies P that mask (P,) allows, from values (..., P), as (...); infinite if none is
     allowed.
 
-    One such entry after the other: numpy's own reduction along a short last axis takes twenty times as long."""
+    Policies are selected before they are compared, as numpy's reduction along a short last axis takes twenty times as
+    long.
+    """
     least: Array = np.moveaxis(values, -1, 0)[allowed].min(axis=0, initial=np.inf)
     return least
 

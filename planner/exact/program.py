@@ -237,6 +237,12 @@ class Program:
         self.problem += choice.M - length >= 0, f"path_{choice.y.name}_{len(choice.paths)}"
         choice.paths.append(path)
 
+    def steps_are_no_shorter_than_path(self, leaf: Leaf, path: CriticalPath) -> None:
+        """Add a row that bounds the step by one critical path of a layout, for every layout of the same pipeline."""
+        for choice in self.choices.values():
+            if pipeline_of(choice.leaf) == pipeline_of(leaf):
+                self.step_is_no_shorter_than_path(choice, path)
+
     def modelled_seconds(self, choice: Choice, placement: Placement) -> float:
         """Step seconds of a placement from the critical paths in the program alone, in full precision."""
         leaf, blocks = choice.leaf, placement.table
@@ -319,9 +325,7 @@ def minimum(
             status = "optimal"
             break
         critical.append(choice.leaf.critical_path(placement.table))
-        for peer in program.choices.values():
-            if pipeline_of(peer.leaf) == pipeline_of(choice.leaf):
-                program.step_is_no_shorter_than_path(peer, critical[-1])
+        program.steps_are_no_shorter_than_path(choice.leaf, critical[-1])
     return Solution(status, best, best_seconds, bound, rounds, tuple(critical))
 
 

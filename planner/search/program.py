@@ -29,7 +29,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools
+from cost_models.arrays import Array, Bools, least_allowed
 from cost_models.axes.stages import first_in_full
 from cost_models.errors import InputError, RunError
 from cost_models.pipeline.pipeline import on_stages
@@ -75,10 +75,10 @@ def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Ar
         block_NSP = forward_S[:, None] * forward_NSP + backward_S[:, None] * column("layer_backward")
         if kinds.number > 1:  # blocks of each kind lie where they add least, under the fastest policy
             block_NSKP = block_NSP.reshape(*block_NSP.shape[:2], kinds.number, -1)
-            least_NK = np.where(first.allowed, block_NSKP, np.inf).min(axis=(1, 3))
+            least_NK = least_allowed(block_NSKP, first.allowed).min(axis=1)
             length_N = length_N + least_NK @ np.array(kinds.counts)
         else:  # every stage has its fewest, the rest lie on the cheapest stage; recompute is where it adds least
-            least_NS, low = np.where(first.allowed, block_NSP, np.inf).min(axis=2), first.sizes.start
+            least_NS, low = least_allowed(block_NSP, first.allowed), first.sizes.start
             rest = blocks - low * first.num_stages
             fastest_N = low * least_NS.sum(axis=1) + rest * least_NS.min(axis=1)
             more_NP = (block_NSP - least_NS[..., None]).min(axis=1)
@@ -459,12 +459,9 @@ class ProgramSearch(Prover):
 
     def _cut(self, program: Program, choice: Choice, placement: Placement) -> None:
         """Add the critical path of a placement as a row for all layouts of the same pipeline shape."""
-        pipeline = pipeline_of(choice.leaf)
         path = choice.leaf.critical_path(placement.table)
-        self._paths[pipeline].append(path)
-        for peer in program.choices.values():
-            if pipeline_of(peer.leaf) == pipeline:
-                program.step_is_no_shorter_than_path(peer, path)
+        self._paths[pipeline_of(choice.leaf)].append(path)
+        program.steps_are_no_shorter_than_path(choice.leaf, path)
 
     def _proven_bound(self) -> float:
         """Proven lower bound of the step over all layouts, seconds."""
