@@ -58,11 +58,13 @@ def enumerated_names(question: Question, limits: Restrictions) -> set[str] | Non
     return {str(columns.layout(row)) for row in range(len(columns))}
 
 
-def covered(
-    question: Question, limits: Restrictions, schedules: Collection[str] = SCHEDULES
-) -> LayoutColumns:
-    """Every layout that a search covers on one kind of GPU, or with one stage a rank whatever their pools."""
-    rows = written(question, limits, schedules)
+def covered(question: Question, limits: Restrictions) -> LayoutColumns:
+    """Every layout that a search covers on one kind of GPU."""
+    return _covered_of(question, limits, written(question, limits, SCHEDULES))
+
+
+def _covered_of(question: Question, limits: Restrictions, rows: LayoutColumns) -> LayoutColumns:
+    """Those of some layouts that a search covers on one kind of GPU, or in stages that fill several pools."""
     policies = set(policies_of(question, limits))
     runs = np.array([bool(policies & set(allowed_recompute(name))) for name in SCHEDULES])
     rows = rows.rows(np.flatnonzero(runs[rows.schedule] & allowed_rows(question, limits, rows)))
@@ -72,7 +74,8 @@ def covered(
 def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Layout], list[Layout]]:
     """Layouts that a search covers on several pools of GPUs, in two lists. The first has those with stages in
     every order of the pools, the second those of replicas in each pool."""
-    columns = covered(question, limits, PLAIN)
+    rows = written(question, limits, PLAIN)
+    columns = _covered_of(question, limits, rows)
     stages: list[Layout] = []
     for layout in map(columns.layout, range(len(columns))):
         size = layout.tp * layout.data_ranks
@@ -84,7 +87,6 @@ def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Lay
                 stages += [placed] if not check(question, placed) else []
     if "replicas" not in limits.allowed or limits.trainer is not None:
         return stages, []
-    rows = written(question, limits, PLAIN)
     gpus = rows.tp * rows.cp * rows.pp
     fills = np.all([pool.cluster.num_gpus % gpus == 0 for pool in question.pools], axis=0)
     fills &= allowed_rows(question, limits, rows) & (rows.pp <= question.model.num_layers)
