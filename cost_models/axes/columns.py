@@ -16,7 +16,7 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.layout import AXES, MESH_AXES, PLACES, Layout
 from cost_models.axes.words import UNSAID, Word
 from cost_models.question import Question
-from cost_models.specs.choices import CONTEXTS, OVERLAPS, Overlap
+from cost_models.specs.choices import CONTEXTS, OVERLAPS, Context, Overlap
 
 Numbers = TypeVar("Numbers", bound=np.generic)
 T = TypeVar("T")
@@ -45,6 +45,12 @@ def context_ways(question: Question, columns: LayoutColumns) -> Ints:
     the stack's default."""
     usual = CONTEXTS.index(question.stack.context_parallel)
     return np.where(columns.context == USUAL_CONTEXT, usual, columns.context)
+
+
+def exchanges_by(question: Question, columns: LayoutColumns, way: Context) -> Bools:
+    """(N,) whether context-parallel ranks exchange keys and values by `way` (ring, all-gather or all-to-all)."""
+    exchanges: Bools = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index(way))
+    return exchanges
 
 
 def names_overlap(columns: LayoutColumns) -> Bools:

@@ -67,7 +67,7 @@ from cost_models.arrays import (
     Ints,
     multiplied,
 )
-from cost_models.axes.columns import LayoutColumns, context_ways
+from cost_models.axes.columns import LayoutColumns, exchanges_by
 from cost_models.communication.collectives import (
     all_gather_seconds,
     all_reduce_seconds,
@@ -211,12 +211,6 @@ class ContextSeconds:
     forward_hidden: Array
     """Seconds hidden by the attention kernel."""
     backward_hidden: Array
-
-
-def exchanges_by(question: Question, columns: LayoutColumns, way: Context) -> Bools:
-    """(N,) whether context-parallel ranks exchange keys and values by `way` (ring, all-gather or all-to-all)."""
-    exchanges: Bools = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index(way))
-    return exchanges
 
 
 def attention_calls(question: Question, columns: LayoutColumns) -> Ints:

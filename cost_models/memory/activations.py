@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.arrays import Array
-from cost_models.axes.columns import LayoutColumns, context_ways, is_overlapped
+from cost_models.axes.columns import LayoutColumns, exchanges_by, is_overlapped
 from cost_models.operators.accumulation import chunks_loss, compiles_chunks
 from cost_models.operators.parameters import head_rows, job_operators, padded_vocabulary, part_of
 from cost_models.operators.record import (
@@ -40,7 +40,7 @@ from cost_models.operators.record import (
 )
 from cost_models.question import Question
 from cost_models.schedules.registry import ALWAYS_SPLIT, is_scheduled
-from cost_models.specs.choices import CONTEXTS, SelectiveDrops
+from cost_models.specs.choices import SelectiveDrops
 from cost_models.specs.stack import STORES_SCORES
 from cost_models.specs.transformer import Norm
 from cost_models.units import FP32_BYTES
@@ -345,7 +345,7 @@ def _second_output_bytes(question: Question, columns: LayoutColumns) -> Array:
     """
     kernel = question.stack.attention
     flash = kernel not in STORES_SCORES and (kernel != "cudnn" or not question.cluster.gpu.prefers_cudnn)
-    traded = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index("all-to-all"))
+    traded = exchanges_by(question, columns, "all-to-all")
     twice = ((columns.mbs > 1) & (flash and question.stack.sequence_first)) | (
         traded & question.stack.saves_gathered_activations
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from cost_models.arrays import Bools, Ints, multiplied
-from cost_models.axes.columns import LayoutColumns, context_ways
+from cost_models.axes.columns import LayoutColumns, context_ways, exchanges_by
 from cost_models.axes.layout import USUAL_RING, Layout
 from cost_models.axes.offload.hosts import drive_bytes, host_bytes
 from cost_models.axes.offload.residency import named_blocks as offloaded_by_number
@@ -339,7 +339,7 @@ _RULES: dict[str, Row] = {
         _updates_at_once,
     ),
     "an indexer picks from all keys": (
-        lambda q, x: (x.cp > 1) & q.model.uses_indexer & (context_ways(q, x) == CONTEXTS.index("ring")),
+        lambda q, x: exchanges_by(q, x, "ring") & q.model.uses_indexer,
         "`cp{layout.cp}` passes keys round a ring, and an indexer of `{model.name}` picks from all of them",
         "`context=all-gather` has them together",
     ),
