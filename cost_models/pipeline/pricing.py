@@ -484,8 +484,7 @@ def step_deviation(question: Question, layout: Layout, seconds: float) -> float 
     if steps_K is None or scenarios is None:
         return None
     untried = deviation_on(uncovered_facts(question, layout), pair_error_of(question))
-    spread = float(np.log(steps_K / seconds).std()) if len(steps_K) else 0.0
-    return math.hypot(spread, scenarios.unexplained, untried)
+    return math.hypot(float(np.log(steps_K / seconds).std()), scenarios.unexplained, untried)
 
 
 _FARTHEST = 50.0

@@ -194,11 +194,13 @@ class Scenarios(Spec):
     @property
     def count(self) -> int:
         """Number of scenarios."""
-        return max((len(factors) for factors in self.by_constant.values()), default=0)
+        return max(len(factors) for factors in self.by_constant.values())
 
     @model_validator(mode="after")
     def _as_many_of_each(self) -> Scenarios:
-        count = max((len(words.split()) for words in self.factors.values()), default=0)
+        if not self.factors:
+            raise ValueError("`factors` names no constant; leave out `scenarios`")
+        count = max(len(words.split()) for words in self.factors.values())
         for name, words in self.factors.items():
             if name not in HardwareProfile.model_fields:
                 raise ValueError(f"`{name}` is no constant of a profile")

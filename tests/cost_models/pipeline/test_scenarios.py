@@ -94,6 +94,7 @@ def test_without_scenarios_nothing_is_said(question: Question) -> None:
 
 def test_scenarios_of_a_file_are_checked() -> None:
     for factors in (
+        {},
         {"gemm": "1 1"},
         {"gemm_efficiency": "1 x"},
         {"gemm_efficiency": "1", "link_efficiency": "1 1"},
