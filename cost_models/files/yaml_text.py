@@ -6,8 +6,9 @@ follow the YAML 1.2 core schema plus what people write: `300e9` and `1_000_000` 
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import yaml
@@ -33,10 +34,8 @@ def parse_yaml(text: str, *, source: str) -> Document:
     that is not YAML, or is hostile."""
     if not text.strip():
         raise InputError(f"`{source}` is empty")
-    builder = _Builder(source)
     try:
-        for event in yaml.parse(text, Loader=_LOADER):
-            builder.take(event)
+        return _Reader(source, text).document()
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         message = f"not valid YAML: {printable(error.problem or str(error))}"
@@ -45,149 +44,121 @@ def parse_yaml(text: str, *, source: str) -> Document:
         raise InputError(f"cannot read `{source}`", problems=[Problem(f"{source}{line}", message)]) from None
     except yaml.YAMLError:
         raise InputError(f"`{source}` holds characters that YAML does not allow") from None
-    return Document(
-        source=source,
-        value=builder.root,
-        lines=builder.lines,
-        problems=builder.problems,
-        ended=builder.ended,
-    )
 
 
-@dataclass(slots=True)
-class _Open:
-    """A YAML mapping or list whose end was not reached yet during parsing."""
+class _Reader:
+    """Reader of a YAML text: a value is built from the events between its start and its end."""
 
-    value: Any
-    key: Key
-    anchor: str | None
-    pending: str | None = None
-    """The key of the mapping whose value comes next; None: a key comes next."""
-
-
-class _Builder:
-    """Builder of plain values from YAML events, on an explicit stack so that the nesting depth is limited."""
-
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, text: str) -> None:
         self.source = source
-        self.root: Any = None
+        self.events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
+        self.line = 0
+        """Line of the latest event, from 1."""
         self.lines: dict[Key, int] = {}
         self.problems: dict[Key, Problem] = {}
-        self.ended = False
-        self._stack: list[_Open] = []
-        self._anchors: dict[str, tuple[Any, int]] = {}
-        self._values = 0
-        self._documents = 0
+        self.anchors: dict[str, tuple[Any, int]] = {}
+        """Name of an anchor → value, and how many values it stands for."""
+        self.values = 0
 
-    def take(self, event: yaml.Event) -> None:
-        """Process one YAML event."""
-        line = event.start_mark.line + 1 if event.start_mark else 0
+    def document(self) -> Document:
+        """Parse the document of the text. Raises InputError and yaml.YAMLError."""
+        value, ended, documents = None, False, 0
+        while not isinstance(event := self.next_event(), yaml.StreamEndEvent):
+            if isinstance(event, yaml.DocumentEndEvent):
+                ended = bool(event.explicit)
+            elif isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    self.stop("a second document starts here; one file holds one")
+                value = self.value(self.next_event(), ())
+        return Document(
+            source=self.source, value=value, lines=self.lines, problems=self.problems, ended=ended
+        )
+
+    def next_event(self) -> Any:
+        """Take the next event. Tags are refused: a file holds plain values."""
+        event = next(self.events)
+        self.line = event.start_mark.line + 1
+        tag = getattr(event, "tag", None)
+        text = isinstance(event, yaml.ScalarEvent) and tag in ("!", "tag:yaml.org,2002:str")
+        if tag and not text and event.implicit is not True:
+            self.stop(f"the tag `{printable(tag)}` is not allowed; a file holds plain values only")
+        return event
+
+    def value(self, event: Any, key: Key) -> Any:
+        """Value that starts with an event and stands at the place `key`."""
+        before = self.values
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in self.anchors:
+                self.stop(f"`*{printable(str(event.anchor))}` names nothing that is complete")
+            value, size = self.anchors[event.anchor]
+            self.count(size)
+            return value
+        if len(key) >= MAX_DEPTH and not isinstance(event, yaml.ScalarEvent):
+            self.stop(f"nested more than {MAX_DEPTH} levels deep")
+        self.count(1)
         if isinstance(event, yaml.ScalarEvent):
-            self._scalar(event, line)
-        elif isinstance(event, yaml.AliasEvent):
-            if event.anchor not in self._anchors:
-                self._stop(line, f"`*{printable(str(event.anchor))}` names nothing that is complete")
-            value, size = self._anchors[event.anchor]
-            self._put(value, line, size)
-        elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
-            self._open(event, line)
-        elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
-            finished = self._stack.pop()
-            if finished.anchor:
-                self._anchors[finished.anchor] = (finished.value, _count(finished.value))
-        elif isinstance(event, yaml.DocumentEndEvent):
-            self.ended = bool(event.explicit)
-        elif isinstance(event, yaml.DocumentStartEvent):
-            self._documents += 1
-            if self._documents > 1:
-                self._stop(line, "a second document starts here; one file holds one")
-
-    def _open(self, event: yaml.MappingStartEvent | yaml.SequenceStartEvent, line: int) -> None:
-        if event.tag and not event.implicit:
-            self._refuse_tag(event.tag, line)
-        if len(self._stack) >= MAX_DEPTH:
-            self._stop(line, f"nested more than {MAX_DEPTH} levels deep")
-        value: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
-        key = self._put(value, line, 1)
-        self._stack.append(_Open(value=value, key=key, anchor=event.anchor))
-
-    def _scalar(self, event: yaml.ScalarEvent, line: int) -> None:
-        plain = event.implicit[0]
-        top = self._stack[-1] if self._stack else None
-        if event.tag and event.tag not in ("!", "tag:yaml.org,2002:str"):
-            self._refuse_tag(event.tag, line)
-        if top is not None and isinstance(top.value, dict) and top.pending is None:
-            self._put(event.value, line, 1)
-            return
-        if plain and _NOT_FINITE.match(event.value):
-            self._problem(line, self._next_key(), f"`{event.value}` is not a finite number")
-        value = _plain_value(event.value) if plain else event.value
-        if isinstance(value, float) and value in (float("inf"), float("-inf")):
-            self._problem(line, self._next_key(), f"`{event.value}` is too large a number")
-        if event.anchor:
-            self._anchors[event.anchor] = (value, 1)
-        self._put(value, line, 1)
-
-    def _next_key(self) -> Key:
-        if not self._stack:
-            return ()
-        top = self._stack[-1]
-        return (*top.key, len(top.value) if isinstance(top.value, list) else top.pending or "")
-
-    def _put(self, value: Any, line: int, size: int) -> Key:
-        """Store a value in the open mapping or list, or take it as the mapping's next key, and return its place."""
-        self._values += size
-        if self._values > MAX_VALUES:
-            self._stop(line, f"stands for more than {MAX_VALUES} values")
-        if not self._stack:
-            self.root = value
-            return ()
-        top = self._stack[-1]
-        if isinstance(top.value, list):
-            key = self._next_key()
-            top.value.append(value)
-            self.lines[key] = line
-        elif top.pending is None:
-            key = self._take_key(top, value, line)
+            value = self.scalar(event.value, key) if event.implicit[0] else event.value
         else:
-            key = (*top.key, top.pending)
-            top.value[top.pending] = value
-            top.pending = None
-        return key
+            value = self.fields(key) if isinstance(event, yaml.MappingStartEvent) else self.items(key)
+        if event.anchor:
+            self.anchors[event.anchor] = value, self.values - before
+        return value
 
-    def _take_key(self, top: _Open, name: Any, line: int) -> Key:
-        if not isinstance(name, str):
-            self._stop(line, "a mapping or list cannot be a field name")
-        key = (*top.key, name)
-        if name in top.value:
-            self._problem(line, key, f"`{printable(name)}` is given twice, first on line {self.lines[key]}")
-        self.lines[key] = line
-        top.pending = name
-        return key
+    def items(self, key: Key) -> list[Any]:
+        """Items of a list whose start was taken."""
+        items: list[Any] = []
+        while not isinstance(event := self.next_event(), yaml.SequenceEndEvent):
+            place = (*key, len(items))
+            self.lines[place] = self.line
+            items.append(self.value(event, place))
+        return items
 
-    def _refuse_tag(self, tag: str, line: int) -> NoReturn:
-        self._stop(line, f"the tag `{printable(tag)}` is not allowed; a file holds plain values only")
+    def fields(self, key: Key) -> dict[str, Any]:
+        """Fields of a mapping whose start was taken."""
+        fields: dict[str, Any] = {}
+        while not isinstance(event := self.next_event(), yaml.MappingEndEvent):
+            name = (
+                self.value(event, key)
+                if isinstance(event, yaml.AliasEvent)
+                else getattr(event, "value", None)
+            )
+            if not isinstance(name, str):
+                self.stop("a mapping or list cannot be a field name")
+            place = (*key, name)
+            if name in fields:
+                self.problem(place, f"`{printable(name)}` is given twice, first on line {self.lines[place]}")
+            self.lines[place] = self.line
+            self.count(1)
+            fields[name] = self.value(self.next_event(), place)
+        return fields
 
-    def _problem(self, line: int, key: Key, message: str) -> None:
-        self.problems[key] = Problem(f"{self.source}:{line}  {printable(show_key(key))}", message)
+    def scalar(self, text: str, key: Key) -> Any:
+        """Value of an unquoted word: None, a bool, an int, a float or text."""
+        if text in _WORDS:
+            return _WORDS[text]
+        if _INTEGER.match(text):
+            return int(text.replace("_", ""))
+        if _NOT_FINITE.match(text):
+            self.problem(key, f"`{text}` is not a finite number")
+        if not _FLOAT.match(text):
+            return text
+        number = float(text.replace("_", ""))
+        if math.isinf(number):
+            self.problem(key, f"`{text}` is too large a number")
+        return number
 
-    def _stop(self, line: int, message: str) -> NoReturn:
-        raise InputError(f"cannot read `{self.source}`", problems=[Problem(f"{self.source}:{line}", message)])
+    def count(self, values: int) -> None:
+        """Count values, up to the limit."""
+        self.values += values
+        if self.values > MAX_VALUES:
+            self.stop(f"stands for more than {MAX_VALUES} values")
 
+    def problem(self, key: Key, message: str) -> None:
+        """Note what is wrong with the value at the place `key`."""
+        self.problems[key] = Problem(f"{self.source}:{self.line}  {printable(show_key(key))}", message)
 
-def _plain_value(text: str) -> Any:
-    """Convert an unquoted YAML word to None, bool, int, float or str."""
-    if text in _WORDS:
-        return _WORDS[text]
-    if _INTEGER.match(text):
-        return int(text.replace("_", ""))
-    if _FLOAT.match(text):
-        return float(text.replace("_", ""))
-    return text
-
-
-def _count(value: Any) -> int:
-    """Number of values in a nested value, for limiting the expansion of YAML anchors."""
-    if isinstance(value, dict):
-        return 1 + sum(map(_count, value.values()))
-    return 1 + sum(map(_count, value)) if isinstance(value, list) else 1
+    def stop(self, message: str) -> NoReturn:
+        """Refuse the text at the latest line. Raises InputError."""
+        place = f"{self.source}:{self.line}"
+        raise InputError(f"cannot read `{self.source}`", problems=[Problem(place, message)])

@@ -13,11 +13,9 @@ from typing import Any, NamedTuple
 
 from cost_models.documents import Document, Key, printable
 from cost_models.errors import InputError, Problem, either
-from cost_models.hugging_face import windows as config_windows
-from cost_models.hugging_face.families import HYBRIDS, Family, Noted, table, unread
-from cost_models.hugging_face.rotary import old_rotary_keys, unscaled
+from cost_models.hugging_face.families import HYBRIDS, Family, Noted, data_of, families, unread, without_price
+from cost_models.hugging_face.readers import Config, in_turns, old_rotary_keys, unscaled, window_refusal
 from cost_models.hugging_face.towers import tower_fields
-from cost_models.hugging_face.windows import Config, in_turns
 from cost_models.specs.transformer import Rotary
 
 _DROPOUT_KEYS = (
@@ -96,7 +94,7 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
             hint="add them, or use a catalogue model: meshwright catalog models",
         )
     hybrid = isinstance(family.refusals, str) and family.refusals in HYBRIDS
-    if reason := (None if hybrid else config_windows.refusal(config)) or family.refuse(config):
+    if reason := (None if hybrid else window_refusal(config)) or family.refuse(config):
         raise InputError(f"{name} (model_type `{model_type}`) cannot be represented: {reason}")
     fields: dict[str, Any] = {field: config[key] for field, key in family.sizes.items()}
     keys = dict(family.sizes)
@@ -239,26 +237,24 @@ def _family(name: str, model_type: Any, config: Config) -> Family:
             f"{name} does not say its `model_type`",
             hint="it is neither a Hugging Face config nor, with `kind: transformer`, one of ours",
         )
-    known_table = table()
-    if model_type not in known_table.families and (has := known_table.without_price(model_type, config)):
+    title, known, problem = f"{name} (model_type `{printable(model_type)}`)", families(), ""
+    if model_type not in known and (has := without_price(model_type, config)):
         features = f"{', '.join(has[:-1])} and {has[-1]}, which have" if has[1:] else f"{has[0]}, which has"
         raise InputError(
-            f"{name} (model_type `{printable(model_type)}`) cannot be represented: it has {features} no price here",
+            f"{title} cannot be represented: it has {features} no price here",
             hint="describe a model near it in YAML with `kind: transformer`",
         )
     experts = [count for key in _EXPERT_KEYS if isinstance(count := config.get(key), int)]
-    mixture = max(experts, default=2 * ("moe" in model_type.lower())) > 1
-    if mixture and model_type not in known_table.mixtures:
-        raise InputError(
-            f"{name} (model_type `{printable(model_type)}`) is a mixture of experts that cannot be represented",
-            hint=f"known: {', '.join(known_table.mixtures)}; or describe the shape in YAML with `kind: transformer`",
-        )
-    if model_type not in known_table.families:
-        raise InputError(
-            f"{name} has model_type `{printable(model_type)}`, which cannot be represented",
-            hint=f"known: {', '.join(known_table.families)}; or describe the shape in YAML with `kind: transformer`",
-        )
-    return known_table.families[model_type]
+    mixtures = data_of("families.yaml")["mixtures"]
+    if max(experts, default=2 * ("moe" in model_type.lower())) > 1 and model_type not in mixtures:
+        known = {one: known[one] for one in mixtures}
+        problem = f"{title} is a mixture of experts that cannot be represented"
+    elif model_type not in known:
+        problem = f"{name} has model_type `{printable(model_type)}`, which cannot be represented"
+    if problem:
+        hint = f"known: {', '.join(known)}; or describe the shape in YAML with `kind: transformer`"
+        raise InputError(problem, hint=hint)
+    return known[model_type]
 
 
 def _activation(name: str, family: Family, config: Config, assumed: list[str]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cost_models.hugging_face.families import data_of
-from cost_models.hugging_face.windows import Config
+from cost_models.hugging_face.readers import Config
 
 
 def tower_fields(

@@ -8,8 +8,8 @@ from typing import Any
 from cost_models.documents import Document
 from cost_models.errors import InputError
 from cost_models.hugging_face.config import ACTIVATIONS, read_config
-from cost_models.hugging_face.families import Family, table
-from cost_models.hugging_face.rotary import SCALED
+from cost_models.hugging_face.families import Family, families
+from cost_models.hugging_face.readers import SCALED
 from cost_models.specs.transformer import Encoder, Rotary, TransformerSpec
 
 _FREE = frozenset({"name", "source", "vocab_multiple", "load_balance", "changed"})
@@ -21,7 +21,7 @@ def config_of(
 ) -> dict[str, Any] | None:
     """Write a Hugging Face config that represents all fields of a model, for a `model_type` accepted by `wanted`;
     None where no family can."""
-    for model_type, family in table().families.items():
+    for model_type, family in families().items():
         if wanted(model_type):
             config = {"model_type": model_type, "torch_dtype": dtype} | _written(model, family)
             if _read_back(config) == stated(model):

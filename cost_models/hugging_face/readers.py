@@ -1,0 +1,729 @@
+"""Readers of Hugging Face configs: fields of a `TransformerSpec` that a config states in other terms.
+
+The table of families (`data/hugging_face/families.yaml`) names the readers of each family, with arguments; refusals are
+sentences that say why a config cannot be represented. Read from the configuration and modelling files of
+`transformers` 4.57, those of hybrids of 5.24.
+
+A query of a sliding window of W sees W tokens, itself included (`masking_utils.py`). Which of a head's numbers turn
+together, neighbours (GPT-J) or those of its two halves (Llama), only orders the rows of a matrix: it is not told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from math import inf
+from typing import Any, TypeVar
+
+from cost_models.base import MAX_LAYERS
+from cost_models.documents import printable
+from cost_models.specs.transformer import Rotary
+
+T = TypeVar("T")
+Config = Mapping[str, Any]
+Derived = dict[str, tuple[str, Any]]
+"""Our field → the key that it mostly follows from, and its value."""
+
+_KINDS = {"full_attention": "full", "indexed_attention": "full"}
+_KINDS |= {"sliding_attention": "window", "chunked_attention": "window"}
+"""Word of `layer_types` → what a block's queries see."""
+
+
+def windows(
+    config: Config,
+    *,
+    key: str = "sliding_window",
+    default: int | None = None,
+    pattern: Sequence[str] = ("window",),
+    full_every: int = 0,
+    switch: str = "",
+) -> Derived:
+    """Derive the spec fields for sliding-window attention; `default` stands for a missing `key`, `pattern` for
+    missing `layer_types`.
+
+    With `full_every` the pattern is that in which every so many-th block has no window; with the key `switch` there
+    are windows only where the config sets that key to true.
+    """
+    if switch and config.get(switch) is not True:
+        return {}
+    window = config.get(key, default)
+    listed = config.get("layer_types")
+    if full_every:
+        pattern = ("window",) * (full_every - 1) + ("full",)
+    kinds = [_KINDS[kind] for kind in listed] if listed else list(pattern)
+    if window is None or "window" not in kinds:
+        return {}
+    fields: dict[str, tuple[str, Any]] = {"attention_window": (key, window)}
+    if "full" in kinds:
+        fields["window_pattern"] = ("layer_types", shortest_round(kinds))
+    if "chunk" in key:
+        fields["window_kind"] = (key, "chunked")
+    return fields
+
+
+def last_blocks(config: Config, *, switch: str = "use_sliding_window") -> Derived:
+    """Derive the windows of Qwen2, which apply from block `max_window_layers` on if `use_sliding_window` is set."""
+    layers, first = config.get("num_hidden_layers", 0), config.get("max_window_layers", 28)
+    config.get("sliding_window")  # means nothing without the switch, so that it counts as read
+    pattern = ["window"]
+    if isinstance(layers, int) and isinstance(first, int):
+        full = max(0, min(first, layers, MAX_LAYERS))
+        pattern = ["full"] * full + ["window"] * min(layers - full, MAX_LAYERS)
+    return windows(config, default=4096, pattern=pattern, switch=switch)
+
+
+def whole_number(config: Config, key: str, default: int) -> int:
+    """Non-negative integer under a config key; the default where the value is absent or invalid. The field checks
+    report nonsense."""
+    value = config.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
+
+
+def window_refusal(config: Config) -> str | None:
+    """Reason why a config's `layer_types` cannot be represented; None where they can."""
+    listed, layers = config.get("layer_types"), config.get("num_hidden_layers")
+    if listed is None:
+        return None
+    if not isinstance(listed, list) or (isinstance(layers, int) and len(listed) != layers):
+        return f"`layer_types` does not name each of its {layers} blocks"
+    kinds = [printable(str(kind), limit=60) for kind in listed]
+    if unknown := next((kind for kind in kinds if kind not in _KINDS), None):
+        return f"it has blocks of `{unknown}` (`layer_types`)"
+    if {"sliding_attention", "chunked_attention"} <= set(kinds):
+        return "some of its windows slide and some do not (`layer_types`)"
+    return None
+
+
+def shortest_round(kinds: Sequence[T]) -> tuple[T, ...]:
+    """Shortest prefix of a sequence that gives all entries when repeated (Knuth, Morris and Pratt 1977)."""
+    borders = [0] * (len(kinds) + 1)
+    border = 0
+    for index in range(1, len(kinds)):
+        while border and kinds[index] != kinds[border]:
+            border = borders[border]
+        border += kinds[index] == kinds[border]
+        borders[index + 1] = border
+    return tuple(kinds[: len(kinds) - borders[len(kinds)]])
+
+
+def in_turns(kinds: Sequence[str]) -> str:
+    """Describe runs of equal entries in words, such as "2 window, 1 full" for `("window", "window", "full")`."""
+    return ", ".join(f"{len(list(run))} {kind}" for kind, run in groupby(kinds))
+
+
+_USUAL_BASE = Rotary().base
+SCALED = {
+    "linear": {"factor": "factor"},
+    "llama3": {
+        "factor": "factor",
+        "first_positions": "original_max_position_embeddings",
+        "low_turns": "low_freq_factor",
+        "high_turns": "high_freq_factor",
+    },
+}
+"""Kind of scaling → our field → the config's key."""
+_PLAIN = ("default", "mrope")
+"""Kinds of scaling that change nothing for text."""
+
+
+def rotary(
+    config: Config,
+    *,
+    base: float = _USUAL_BASE,
+    base_key: str = "rope_theta",
+    windowed_base: tuple[str, float] | None = None,
+    part: tuple[str, float] | None = None,
+    dim: tuple[str, int] | None = None,
+    pattern: Sequence[bool] = (),
+) -> Derived:
+    """Derive the spec field `rotary` (base, rotated part of a head, scaling, blocks); empty where all are usual.
+
+    `base`, `windowed_base` and `part` (a share of a head) are values where the config has no such key. `dim` is numbers
+    of a head instead, all where null; `pattern` says which blocks turn.
+    """
+    fields: dict[str, Any] = {}
+    if (written := config.get(base_key, base)) != _USUAL_BASE:
+        fields["base"] = written
+    if windowed_base is not None:
+        fields["windowed_base"] = config.get(*windowed_base)
+    turned = config.get(*dim) if dim else _part_of_head(config, config.get(*part)) if part else None
+    if turned is not None:
+        fields["dim"] = turned
+    if not all(pattern):
+        fields["pattern"] = shortest_round(pattern)
+    if (kind := _kind(config)) in SCALED:
+        scaling = config["rope_scaling"]
+        fields["scaling"] = {"kind": kind} | {name: scaling.get(key) for name, key in SCALED[kind].items()}
+    return {"rotary": (base_key, fields)} if fields else {}
+
+
+def old_rotary_keys(config: Config) -> dict[str, Any]:
+    """Config keys for rotary positions as before `transformers` 5, filled from `rope_parameters`."""
+    parameters = config.get("rope_parameters")
+    if not isinstance(parameters, dict):
+        return {}
+    full, windowed = (parameters.get(f"{kind}_attention") for kind in ("full", "sliding"))
+    full = full if isinstance(full, dict) else parameters
+    keys = {"rope_theta": full.get("rope_theta"), "rotary_emb_base": full.get("rope_theta")}
+    keys |= dict.fromkeys(("partial_rotary_factor", "rotary_pct"), full.get("partial_rotary_factor"))
+    if full.get("rope_type", "default") not in _PLAIN:
+        keys["rope_scaling"] = full
+    if isinstance(windowed, dict):
+        keys["rope_local_base_freq"] = windowed.get("rope_theta")
+    return {key: value for key, value in keys.items() if value is not None and config.get(key) is None}
+
+
+def unscaled(config: Config) -> tuple[str, ...]:
+    """Phrase for a rotary scaling that the spec cannot express; empty where there is none."""
+    kind = _kind(config)
+    return () if kind is None or kind in SCALED else (f"{kind} scaling of rotary positions",)
+
+
+def _kind(config: Config) -> str | None:
+    """Kind of rotary scaling in a config, such as `llama3`; None where positions are not scaled."""
+    scaling = config.get("rope_scaling")
+    if not isinstance(scaling, dict):
+        return None
+    kind = scaling.get("rope_type", scaling.get("type"))
+    return None if kind in _PLAIN or kind is None else printable(str(kind), limit=40)
+
+
+def _part_of_head(config: Config, share: Any) -> Any:
+    """Number of a head's elements that rotary positions turn, from their share; None where all turn. Nonsense is
+    left to the field check."""
+    if not isinstance(share, int | float) or isinstance(share, bool):
+        return share
+    heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
+    width = config.get("head_dim")
+    if width is None and isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
+        width = hidden // heads
+    return int(width * share) if isinstance(width, int) and 0 <= share < 1 else None
+
+
+def gemma_scale(config: Config) -> Derived:
+    """Derive the factor on Gemma's embedded tokens, the square root of the hidden size."""
+    hidden = whole_number(config, "hidden_size", 0)
+    return {"embedding_scale": ("hidden_size", hidden**0.5)} if hidden else {}
+
+
+def score_scale(config: Config) -> Derived:
+    """Derive the factor on attention scores from `query_pre_attn_scalar`, as one over its square root."""
+    scalar = config.get("query_pre_attn_scalar", 256)
+    if scalar == config.get("head_dim", 256) or not isinstance(scalar, int | float) or scalar <= 0:
+        return {}
+    return {"attention_scale": ("query_pre_attn_scalar", float(scalar) ** -0.5)}
+
+
+def gemma3(config: Config) -> Derived:
+    rounds = max(2, whole_number(config, "sliding_window_pattern", 6))
+    return {
+        **gemma_scale(config),
+        **score_scale(config),
+        **windows(config, default=4096, full_every=min(rounds, 1000)),
+        **rotary(config, base=1e6, windowed_base=("rope_local_base_freq", 10_000.0)),
+    }
+
+
+def olmo3(config: Config) -> Derived:
+    """Derive OLMo 3's windows and rotary positions. Blocks with a window have unscaled rotary positions, whatever
+    the scaling in the others."""
+    base = config.get("rope_theta", 10_000.0)
+    scaled = ("", base) if config.get("rope_scaling") else None
+    return windows(config, default=4096, full_every=4) | rotary(config, windowed_base=scaled)
+
+
+def turned_blocks(config: Config) -> list[bool]:
+    """Whether each block has rotary positions, as `no_rope_layers` says, else all but every fourth block
+    (`no_rope_layer_interval`)."""
+    interval = max(1, whole_number(config, "no_rope_layer_interval", 4))
+    listed = config.get("no_rope_layers") or [(index + 1) % interval != 0 for index in range(blocks(config))]
+    return [bool(one) for one in listed] if isinstance(listed, list) else []
+
+
+def smollm3(config: Config) -> Derived:
+    """Derive SmolLM3's windows and rotary positions. Every fourth block has no rotary positions, and may have a
+    window."""
+    turned = turned_blocks(config)
+    pattern = ["full" if one else "window" for one in turned]
+    return rotary(config, base=2e6, pattern=turned) | windows(
+        config, pattern=pattern, switch="use_sliding_window"
+    )
+
+
+def multiplied(config: Config) -> Derived:
+    """Derive Granite's factors on embedded tokens, attention scores, logits, and the output of each half of a
+    block."""
+    logits = config.get("logits_scaling", 1.0)
+    inverse = 1 / logits if isinstance(logits, int | float) and logits > 0 else logits
+    return {
+        "embedding_scale": ("embedding_multiplier", float(config.get("embedding_multiplier", 1.0))),
+        "attention_scale": ("attention_multiplier", float(config.get("attention_multiplier", 1.0))),
+        "logit_scale": ("logits_scaling", inverse),
+        "residual_scale": ("residual_multiplier", float(config.get("residual_multiplier", 1.0))),
+    }
+
+
+def turned_windows(config: Config, *, full_every: int = 0, without: bool = True) -> Derived:
+    """Derive windows and rotary positions of EXAONE 4 and Command R7B. Blocks with a window turn, every so many-th
+    block has neither; where no block has a window, all turn or none (`without`)."""
+    if not full_every:
+        interval = whole_number(config, "sliding_window_pattern", 4)
+        full_every = min(interval, 1000) if interval > 1 else 4
+    fields = windows(config, default=4096, full_every=full_every)
+    _, kinds = fields.get("window_pattern", ("", ("window",)))
+    turned = [kind == "window" for kind in kinds] if fields else [without]
+    return fields | rotary(config, pattern=turned)
+
+
+def neox_halves(config: Config) -> Derived:
+    """Derive whether GPT-NeoX computes attention and MLP in parallel, each with a separate norm, which is the
+    default."""
+    key = "use_parallel_residual"
+    parallel = config.get(key, True)
+    return {"parallel_block": (key, parallel), "parallel_norms": (key, 2 if parallel is True else 1)}
+
+
+def falcon(config: Config) -> Derived:
+    """Derive key/value heads, parallel blocks and positions of the Falcon generations. 7B has one norm and one
+    key head, 40B and 180B two norms and some key heads, 11B one norm."""
+    newer = config.get("new_decoder_architecture", False)
+    heads = config.get("num_attention_heads")
+    if newer:
+        kv_heads = ("num_kv_heads", config.get("num_kv_heads", heads))
+    else:
+        kv_heads = ("multi_query", 1 if config.get("multi_query", True) else heads)
+    fields: dict[str, tuple[str, Any]] = {"num_kv_heads": kv_heads}
+    fields["parallel_block"] = ("parallel_attn", config.get("parallel_attn", True))
+    if fields["parallel_block"][1] is True:
+        norms = config.get("num_ln_in_parallel_attn") or (2 if newer else 1)
+        fields["parallel_norms"] = ("num_ln_in_parallel_attn", norms)
+    if config.get("alibi"):
+        return fields | {"positions": ("alibi", "alibi")}
+    return fields | {"positions": ("alibi", "rotary")} | rotary(config)
+
+
+def qk_norms(config: Config, *, key: str) -> Derived:
+    """Derive norms over queries and keys of all heads together. They are priced, but the executor has none like
+    them."""
+    return {"qk_norm": (key, True), "qk_norm_over": (key, "all")} if config.get(key) else {}
+
+
+def multi_query(config: Config) -> Derived:
+    """Derive one key/value head for all queries (multi-query attention), unless the config says otherwise."""
+    return {"num_kv_heads": ("multi_query", 1)} if config.get("multi_query", True) else {}
+
+
+def post_norms(config: Config, *, key: str) -> Derived:
+    """Derive norms both before and after attention and MLP, unless the config says otherwise."""
+    return {"norm_placement": (key, "around" if config.get(key, True) else "before")}
+
+
+def encoder(config: Config, *, types: int = 2, shifted: bool = False) -> Derived:
+    """Derive the fields of BERT-like encoders, with the number of token types and the first position index.
+    Positions begin behind that of padding where `shifted`."""
+    rows = config.get("type_vocab_size", types) if types else 0  # nonsense is left to the field checks
+    first = whole_number(config, "pad_token_id", 1) + 1 if shifted else 0
+    return {"encoder": ("type_vocab_size", {"token_types": rows, "first_position": first})}
+
+
+def stacks(config: Config, *, scales: bool = True) -> Derived:
+    """Derive the fields of T5-like models with an encoder and a decoder stack. Blocks of both stacks are counted
+    one after the other; logits of a tied head are scaled by the root of their width, where the family `scales`
+    them."""
+    first = whole_number(config, "num_layers", 0)
+    decoder = whole_number(config, "num_decoder_layers", first)
+    buckets = whole_number(config, "relative_attention_num_buckets", 32)
+    farthest = whole_number(config, "relative_attention_max_distance", 128)
+    tied, width = config.get("tie_word_embeddings", True), whole_number(config, "d_model", 0)
+    scaled = width**-0.5 if scales and width and config.get("scale_decoder_outputs", tied) else 1.0
+    blocks = {"encoder_layers": first, "position_buckets": buckets, "farthest": farthest}
+    return {
+        "num_layers": ("num_layers", first + decoder if first else config.get("num_layers")),
+        "stacks": ("num_decoder_layers", blocks),
+        "gated_mlp": ("feed_forward_proj", str(config.get("feed_forward_proj", "relu")).startswith("gated")),
+        "logit_scale": ("tie_word_embeddings", scaled),
+    }
+
+
+def encoder_refusal(config: Config) -> str | None:
+    if config.get("is_decoder"):
+        return "it is a decoder (`is_decoder`), of which its family has no weights"
+    if (kind := config.get("position_embedding_type") or "absolute") != "absolute":
+        return f"it has positions of its own in attention (`position_embedding_type: {kind}`)"
+    if config.get("embedding_size") not in (None, 0, config.get("hidden_size")):
+        return "its embeddings are narrower than its blocks (`embedding_size`)"
+    if config.get("sinusoidal_pos_embds"):
+        return "its positions are not learned (`sinusoidal_pos_embds`)"
+    if config.get("use_task_id"):
+        return "it has a table of tasks (`use_task_id`)"
+    return None
+
+
+def opt_refusal(config: Config) -> str | None:
+    if config.get("word_embed_proj_dim") not in (None, 0, config.get("hidden_size")):
+        return "its embeddings are narrower than its blocks (`word_embed_proj_dim`)"
+    if config.get("do_layer_norm_before") is False:
+        return "it normalises after each block (`do_layer_norm_before: false`)"
+    return None
+
+
+def routing(config: Config, *, normalized: bool) -> Derived:
+    """Derive whether routing weights are normalized and the load-balance coefficient; `normalized` is the default
+    of the family."""
+    key = "aux_loss_alpha" if "aux_loss_alpha" in config else "router_aux_loss_coef"
+    return {
+        "normalized_routing": ("norm_topk_prob", config.get("norm_topk_prob", normalized)),
+        "load_balance": (key, config.get(key, 0.001)),
+    }
+
+
+def mixtures(key: str, layers: int, expert_layers: Iterable[int]) -> Derived:
+    """Spec fields for the number of blocks with experts, and for the indices of the blocks where these are not
+    the last ones."""
+    numbers = sorted(set(expert_layers))
+    last = numbers == list(range(layers - len(numbers), layers))
+    return {"num_moe_layers": (key, len(numbers))} | ({} if last else {"moe_layers": (key, numbers)})
+
+
+def blocks(config: Config) -> int:
+    return min(whole_number(config, "num_hidden_layers", 0), MAX_LAYERS)
+
+
+def every_so_many(config: Config) -> Derived:
+    """Derive the blocks with experts, every `decoder_sparse_step`-th block except those in `mlp_only_layers`."""
+    step, layers = max(1, whole_number(config, "decoder_sparse_step", 1)), blocks(config)
+    listed = config.get("mlp_only_layers")
+    dense = set(listed) if isinstance(listed, list) and all(isinstance(i, int) for i in listed) else set()
+    expert_layers = [index for index in range(step - 1, layers, step) if index not in dense]
+    return mixtures("decoder_sparse_step", layers, expert_layers) | routing(config, normalized=False)
+
+
+def after_the_first(config: Config) -> Derived:
+    """Derive the blocks with experts of DeepSeek-like models, in which the first blocks are dense. Then every
+    `moe_layer_freq`-th has experts; shared ones have their width."""
+    layers, first = blocks(config), whole_number(config, "first_k_dense_replace", 0)
+    interval = max(1, whole_number(config, "moe_layer_freq", 1))
+    width = whole_number(config, "moe_intermediate_size", 0)
+    expert_layers = [index for index in range(0, layers, interval) if index >= first]
+    listed = config.get("mlp_layer_types")
+    if isinstance(listed, list):
+        expert_layers = [index for index, kind in enumerate(listed[:layers]) if kind == "sparse"]
+    shared = whole_number(config, "n_shared_experts", 0)
+    return mixtures("first_k_dense_replace", layers, expert_layers) | {
+        "shared_expert_ffn_hidden_size": ("n_shared_experts", shared * width),
+        "routing_scale": ("routed_scaling_factor", config.get("routed_scaling_factor", 1.0)),
+    }
+
+
+def groups(config: Config, *, scored_by: str) -> Derived:
+    """Derive the groups of experts to which routing of a token is limited, where the config limits it."""
+    count, per_token = config.get("n_group"), config.get("topk_group")
+    if config.get("topk_method") == "greedy" or count in (None, 1) or count == per_token:
+        return {}
+    return {"expert_groups": ("n_group", {"count": count, "per_token": per_token, "scored_by": scored_by})}
+
+
+def deepseek(config: Config) -> Derived:
+    """Derive DeepSeek's multi-head latent attention, router scores and expert groups. A head has two parts, and
+    everything comes out of latents."""
+    position = whole_number(config, "qk_rope_head_dim", 0)
+    third = config.get("model_type") != "deepseek_v2"
+    latent: dict[str, Any] = {
+        "kv_rank": config.get("kv_lora_rank"),
+        "query_rank": config.get("q_lora_rank"),
+        "position_dim": config.get("qk_rope_head_dim"),
+        "value_dim": config.get("v_head_dim"),
+    }
+    picked: Derived = {}
+    if (kept_tokens := config.get("index_topk")) is not None:
+        latent["indexer"] = {"heads": config.get("index_n_heads"), "head_dim": config.get("index_head_dim")}
+        picked = {"attention_window": ("index_topk", kept_tokens), "window_kind": ("index_topk", "picked")}
+    return {
+        "head_dim": ("qk_nope_head_dim", whole_number(config, "qk_nope_head_dim", 0) + position),
+        "latent_attention": ("kv_lora_rank", latent),
+        "router_scores": ("scoring_func", config.get("scoring_func", "sigmoid" if third else "softmax")),
+        **picked,
+        **groups(config, scored_by="two best" if third else "best"),
+        **routing(config, normalized=third),
+    }
+
+
+def indexer_refusal(config: Config) -> str | None:
+    kinds = config.get("indexer_types")
+    if (isinstance(kinds, list) and "shared" in kinds) or whole_number(config, "index_topk_freq", 1) > 1:
+        return "some of its blocks attend to what an indexer before them picked (`indexer_types`)"
+    return None
+
+
+def jamba(config: Config) -> Derived:
+    """Derive the blocks of Jamba with attention and those with experts, each at a regular period from an offset
+    on."""
+    layers = blocks(config)
+
+    def chosen(name: str, every: int, first: int) -> range:
+        period = max(1, whole_number(config, f"{name}_period", every))
+        return range(whole_number(config, f"{name}_offset", first), layers, period)
+
+    attends = chosen("attn_layer", 8, 4)
+    kinds = ["attention" if layer in attends else "recurrence" for layer in range(layers)]
+    fields: Derived = {"mixers": ("attn_layer_period", shortest_round(kinds))}
+    if whole_number(config, "num_experts", 16) < 2:
+        return fields
+    experts = mixtures("expert_layer_period", layers, chosen("expert_layer", 2, 1))
+    fields |= {"num_experts": ("num_experts", config.get("num_experts", 16))}
+    fields |= {"experts_per_token": ("num_experts_per_tok", config.get("num_experts_per_tok", 2))}
+    return fields | experts | routing(config, normalized=False)
+
+
+def llama4(config: Config) -> Derived:
+    """Derive experts, windows and rotary positions of Llama 4. Dense blocks have a width of their own; blocks
+    without a window have no rotary positions."""
+    layers, step = blocks(config), max(1, whole_number(config, "interleave_moe_layer_step", 1))
+    written, turned = config.get("moe_layers"), turned_blocks(config)
+    listed = [one for one in written if isinstance(one, int)] if isinstance(written, list) else None
+    expert_layers = range(step - 1, layers, step) if listed is None else listed
+    pattern = ["window" if one else "full" for one in turned]
+    return {
+        **mixtures("interleave_moe_layer_step", layers, expert_layers),
+        **windows(config, key="attention_chunk_size", default=8192, pattern=pattern),
+        **rotary(config, base=500_000.0, pattern=turned),
+        "load_balance": ("router_aux_loss_coef", config.get("router_aux_loss_coef", 0.001)),
+        "shared_expert_ffn_hidden_size": ("intermediate_size", config.get("intermediate_size")),
+    }
+
+
+def mellum(config: Config) -> Derived:
+    """Derive windows and rotary positions of Mellum, with another rotary base in blocks with a window."""
+    fields = windows(config, default=1024)
+    windowed = ("rope_local_base_freq", 10_000.0) if fields else None
+    return fields | rotary(config, base=500_000.0, windowed_base=windowed)
+
+
+def shared_granite(config: Config) -> Derived:
+    key = "shared_intermediate_size"
+    return {"shared_expert_ffn_hidden_size": (key, config.get(key, 0))}
+
+
+def ernie(config: Config) -> Derived:
+    """Derive the blocks with experts of ERNIE 4.5, at a regular interval between two block indices. Shared
+    experts are as wide as routed ones."""
+    layers, first = blocks(config), whole_number(config, "moe_layer_start_index", 1)
+    last, step = config.get("moe_layer_end_index", -1), max(1, whole_number(config, "moe_layer_interval", 1))
+    end = layers - 1 if not isinstance(last, int) or last < 0 else last
+    expert_layers = [index for index in range(first, min(end, layers - 1) + 1) if (index + 1) % step == 0]
+    width = whole_number(config, "moe_intermediate_size", 0)
+    shared = whole_number(config, "moe_num_shared_experts", 0)
+    return {
+        **mixtures("moe_layer_start_index", layers, expert_layers),
+        "load_balance": ("router_aux_loss_coef", config.get("router_aux_loss_coef", 0.001)),
+        "shared_expert_ffn_hidden_size": ("moe_num_shared_experts", shared * width),
+        "head_bias": ("use_bias", config.get("use_bias", False)),
+    }
+
+
+def hunyuan(config: Config) -> Derived:
+    """Derive the experts of Hunyuan, with one shared expert as wide as the routed ones. Counts may be listed
+    block by block."""
+    return {
+        "num_experts": ("num_experts", _common_count(config, "num_experts")),
+        "experts_per_token": ("moe_topk", _common_count(config, "moe_topk")),
+        "shared_expert_ffn_hidden_size": ("intermediate_size", config.get("intermediate_size")),
+    }
+
+
+def _common_count(config: Config, key: str) -> Any:
+    """Value of a config key that holds one number for all blocks, or the first of a list with one number per
+    block."""
+    written = config.get(key)
+    return written[0] if isinstance(written, list) and written else written
+
+
+def hunyuan_refusal(config: Config) -> str | None:
+    for key in ("num_experts", "moe_topk", "moe_intermediate_size", "num_shared_expert"):
+        written = config.get(key)
+        if isinstance(written, list) and any(one != written[0] for one in written):
+            return f"its blocks differ in `{key}`"
+    if _common_count(config, "num_shared_expert") not in (None, 1):
+        return "it has several shared experts (`num_shared_expert`)"
+    if _common_count(config, "moe_intermediate_size") not in (None, config.get("intermediate_size")):
+        return "its experts are not as wide as `intermediate_size`"
+    return None
+
+
+def windows_of_dots(config: Config) -> Derived:
+    """Derive the windows of dots.llm1, from block `max_window_layers` on, without a switch in the config."""
+    return last_blocks(config, switch="") if config.get("sliding_window", 4096) else {}
+
+
+_MIXERS = {
+    "linear_attention": "recurrence",
+    "conv": "recurrence",
+    "mamba": "recurrence",
+    "M": "recurrence",
+    "full_attention": "attention",
+    "attention": "attention",
+    "*": "attention",
+    "mlp": "none",
+    "-": "none",
+    "moe": "none",
+    "E": "none",
+}
+"""Word of a config, or letter of a `hybrid_override_pattern`, for a block → what mixes its tokens."""
+_EXPERTS = ("moe", "E")
+_LISTS = ("layer_types", "layers_block_type", "hybrid_override_pattern")
+
+
+def listed(config: Config) -> tuple[str, list[str]]:
+    """Key of a hybrid model's config that lists the type of each block, and the listed words; no words where
+    there is no such key."""
+    for key in _LISTS:
+        value = config.get(key)
+        if isinstance(value, str | list) and value:
+            return key, [str(word) for word in value][: MAX_LAYERS + 1]
+    return _LISTS[0], []
+
+
+def hybrid_refusal(config: Config) -> str | None:
+    """Reason why a hybrid model's list of blocks cannot be represented; None where it can."""
+    key, words = listed(config)
+    unknown = next((word for word in words if word not in _MIXERS), None)
+    return None if unknown is None else f"it has blocks of `{unknown[:60]}` (`{key}`)"
+
+
+def mixers(config: Config, *, full_every: int = 0, attention_at: str = "") -> Derived:
+    """Derive the spec field `mixers`, which says for each block whether attention or a recurrence mixes tokens.
+    Taken from a list of blocks, else every so many-th block attends (`full_attention_interval`), or those that
+    the key `attention_at` numbers."""
+    key, words = listed(config)
+    kinds = [_MIXERS[word] for word in words]
+    if not kinds and attention_at:
+        key, attention_layers = attention_at, config.get(attention_at) or []
+        kinds = [
+            "attention" if layer in attention_layers else "recurrence" for layer in range(blocks(config))
+        ]
+    if not kinds:
+        key = "full_attention_interval"
+        interval = min(max(1, whole_number(config, key, full_every)), MAX_LAYERS)
+        kinds = ["recurrence"] * (interval - 1) + ["attention"]
+    return {"mixers": (key, shortest_round(kinds))}
+
+
+def recurrence(config: Config, *, kind: str, width: str = "", **keys: Sequence[Any]) -> Derived:
+    """Derive the spec field `recurrence` (shape of the recurrent mixer) from pairs of config key and default for
+    each of its fields.
+
+    A width of heads that is not said is that of all of them, `width` or `mamba_expand` times the model's, shared out.
+
+    Of mamba1 `heads` says how many times as many channels as the model's width there are.
+    """
+    fields = {
+        name: default if config.get(key) is None else config[key] for name, (key, default) in keys.items()
+    }
+    hidden = whole_number(config, "hidden_size", 0)
+    if kind == "mamba1":
+        fields["heads"] = int(fields["heads"] * hidden) if isinstance(fields["heads"], int | float) else None
+        fields["step_rank"] = -(-hidden // 16) if fields["step_rank"] == "auto" else fields["step_rank"]
+    heads = fields["heads"]
+    if fields.get("head_dim") in (None, "auto") and isinstance(heads, int) and heads > 0:
+        total_width = whole_number(config, width, 0) if width else 0
+        fields["head_dim"] = (total_width or whole_number(config, "mamba_expand", 2) * hidden) // heads
+    if kind == "lightning":
+        fields |= {"state_dim": fields["head_dim"], "conv_width": 0}
+    return {"recurrence": (str(keys["heads"][0]), {"kind": kind, **fields})}
+
+
+def limited_steps(config: Config) -> tuple[str, ...]:
+    """Phrase for Mamba-2's limits on step sizes if a config sets finite ones, which no published model does."""
+    limits = config.get("time_step_limit")
+    numbers = [one for one in limits if isinstance(one, float)] if isinstance(limits, list) else []
+    return ("limits of step sizes",) if any(0 < one < inf for one in numbers) else ()
+
+
+def nemotron_h(config: Config) -> Derived:
+    """Derive blocks and experts of Nemotron-H. Every block is one half; experts have no gates."""
+    key, words = listed(config)
+    fields: Derived = {"num_layers": (key, len(words)), "mixers": (key, [_MIXERS[word] for word in words])}
+    experts = [layer for layer, word in enumerate(words) if word in _EXPERTS]
+    if not experts:
+        return fields
+    width = "moe_shared_expert_intermediate_size"
+    shared = config.get(width) if whole_number(config, "n_shared_experts", 1) else 0
+    fields |= after_the_first(config) | mixtures(key, len(words), experts) | routing(config, normalized=True)
+    fields |= {
+        "num_experts": ("n_routed_experts", config.get("n_routed_experts")),
+        "experts_per_token": ("num_experts_per_tok", config.get("num_experts_per_tok")),
+        "moe_ffn_hidden_size": ("moe_intermediate_size", config.get("moe_intermediate_size")),
+        "moe_layers": (key, experts),
+        "routing_bias": (key, True),
+        "shared_expert_ffn_hidden_size": (width, shared),
+    }
+    return fields
+
+
+def nemotron_refusal(config: Config) -> str | None:
+    if config.get("moe_latent_size"):
+        return "its experts work on latents (`moe_latent_size`)"
+    if config.get("num_nextn_predict_layers"):
+        return "blocks of its own predict further tokens (`num_nextn_predict_layers`)"
+    return hybrid_refusal(config)
+
+
+def kimi(config: Config) -> Derived:
+    """Derive mixers and recurrence of Kimi Linear. Checkpoints number attention's blocks from 1 in
+    `linear_attn_config`."""
+    inside = config.get("linear_attn_config")
+    inside = inside if isinstance(inside, dict) else {}
+    rank = inside.get("head_dim", config.get("linear_head_dim", 128))
+    heads = inside.get("num_heads", config.get("linear_num_heads", 32))
+    width = inside.get("short_conv_kernel_size", config.get("linear_conv_kernel_dim", 4))
+    shape = {"heads": heads, "head_dim": rank, "state_dim": rank, "conv_width": width, "gate_rank": rank}
+    full = inside.get("full_attn_layers")
+    fields = mixers(config, full_every=4)
+    if isinstance(full, list):
+        kinds = ["attention" if layer + 1 in full else "recurrence" for layer in range(blocks(config))]
+        fields = {"mixers": ("linear_attn_config", shortest_round(kinds))}
+    return {**fields, "recurrence": ("linear_attn_config", {"kind": "kimi-delta", **shape})}
+
+
+def granite_hybrid(config: Config) -> Derived:
+    """Derive positions and experts of hybrid Granite 4 models. Without routed experts the shared ones are the MLP."""
+    width = "shared_intermediate_size"
+    shared, experts = config.get(width, 1024), config.get("num_local_experts", 8)
+    turns = config.get("position_embedding_type") == "rope"
+    fields: Derived = {"positions": ("position_embedding_type", "rotary" if turns else "none")}
+    if not experts:
+        return fields | {"ffn_hidden_size": (width, shared)}
+    return {
+        **fields,
+        **routing(config, normalized=True),
+        "num_experts": ("num_local_experts", experts),
+        "experts_per_token": ("num_experts_per_tok", config.get("num_experts_per_tok", 2)),
+        "shared_expert_ffn_hidden_size": (width, shared),
+    }
+
+
+def mamba(config: Config) -> Derived:
+    """Set one head for Mamba, whose blocks have no attention."""
+    return {"num_heads": ("hidden_size", 1)}
+
+
+def lfm2(config: Config) -> Derived:
+    """Derive mixers and MLP width of LFM2. Convolutions where no attention is named, and in dense blocks a width
+    that is rounded."""
+    fields: Derived = {}
+    if config.get("layer_types") or config.get("full_attn_idxs"):
+        fields = mixers(config, attention_at="full_attn_idxs")
+    if "recurrence" in fields.get("mixers", ("", ()))[1]:
+        convolution: dict[str, Any] = {"kind": "convolution", "heads": config.get("hidden_size")}
+        convolution |= {"conv_width": config.get("conv_L_cache", 3)}
+        convolution |= dict.fromkeys(("conv_bias", "bias"), config.get("conv_bias", False))
+        fields["recurrence"] = ("conv_L_cache", convolution)
+    if config.get("model_type") != "lfm2":
+        return fields
+    width = whole_number(config, "block_ff_dim", whole_number(config, "intermediate_size", 12_288))
+    if config.get("block_auto_adjust_ff_dim", True):
+        times, multiple = config.get("block_ffn_dim_multiplier", 1.0), config.get("block_multiple_of", 256)
+        width = int(2 * width / 3)
+        if isinstance(times, int | float) and isinstance(multiple, int) and multiple > 0:
+            width = -(-int(times * width) // multiple) * multiple
+    return fields | {"ffn_hidden_size": ("intermediate_size", width)}
