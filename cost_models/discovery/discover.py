@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from cost_models.base import POOL_NAME
-from cost_models.discovery.gpus import SeenGpu, gpu_summary, known_gpu, read_gpus
+from cost_models.discovery.gpus import SeenGpu, known_gpu, read_gpus
 from cost_models.discovery.links import (
     UNKNOWN,
     Fields,
-    Inside,
-    Topology,
+    LinkReading,
     inside_node,
     read_topology,
     sharing_host_link,
 )
-from cost_models.discovery.machine import Host, Machine, ThisMachine, job_gpus, job_nodes, read_host
-from cost_models.discovery.network import (
-    EXAMPLE,
-    NcclTopology,
-    NetworkLink,
-    between_nodes,
-    read_nccl_topology,
-)
+from cost_models.discovery.machine import job_gpus, job_nodes, read_host
+from cost_models.discovery.network import EXAMPLE, between_nodes, read_nccl_topology
+from cost_models.discovery.writing import ClusterDraft
 from cost_models.files import catalog
-from cost_models.files.local import LOCAL
-from cost_models.specs.cluster import GpuSpec
+from cost_models.files.local import LOCAL, Machine, ThisMachine
 from cost_models.units import counted, format_bandwidth, format_bytes
 
 _WATTS = 1.0
@@ -45,16 +38,17 @@ class Fact(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Discovery:
-    """Cluster file fields detected on a machine, with sources, assumptions and fields left for the user."""
+class Discovery(ClusterDraft):
+    """Cluster file fields detected on a machine, with sources and fields left for the user."""
 
-    fields: Fields
-    """The cluster file; `unknown` marks values the user must state."""
     facts: tuple[Fact, ...]
-    assumed: tuple[str, ...]
     open: Mapping[str, str]
     """Places that are unknown → why."""
-    notes: tuple[str, ...]
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Open places, each with the reason."""
+        return [f"OPEN {place}: {reason}" for place, reason in self.open.items()]
 
 
 def discover(
@@ -75,72 +69,151 @@ def discover(
     Raises:
         HostError: there is no GPU, they are sliced, or of several kinds.
     """
-    machine = machine or ThisMachine()
-    gpus = read_gpus(machine)
-    catalogued, topology, host = known_gpu(gpus[0]), read_topology(machine), read_host(machine)
-    names = [f"GPU{gpu.index}" for gpu in gpus]
-    readings = _MachineReadings(
-        machine=machine,
-        gpus=gpus,
-        catalogued=catalogued,
-        topology=topology,
-        nccl=read_nccl_topology(machine),
-        host=host,
-        inside=inside_node(gpus, topology),
-        nodes=nodes or job_nodes(machine) or 1,
-        stated=dict(stated or {}),
-    )
-    network = between_nodes(machine, topology, readings.nccl, names)
-    fields = {
-        "kind": "cluster",
-        "name": name or _cluster_name(machine),
-        "gpu": catalogued.name if catalogued else _unknown_gpu(gpus[0]),
-        "gpus_per_node": len(gpus),
-        "nodes": readings.nodes,
-        "links": _links(readings, network),
-        **_of_host(readings),
-    }
-    if network.rails and fields["links"] == {
-        "intra_node": readings.inside.node,
-        "inter_node": network.fields,
-    }:
-        fields["rails"] = network.rails
-    fields["source"] = "this machine, as its driver and kernel report it"
+    survey = _Survey(machine or ThisMachine(), nodes, stated or {})
+    fields = survey.fields(name)
     return Discovery(
+        source="the machine",
+        flag="--discover",
         fields=fields,
-        facts=tuple(_facts(readings, network, fields)),
-        assumed=tuple(_assumed(readings, network, fields)),
-        open=_open(readings, network, fields),
-        notes=tuple(_notes(readings, network)),
+        facts=tuple(survey.facts(fields)),
+        assumed=tuple(survey.assumed()),
+        open=survey.open(),
+        notes=tuple(survey.notes()),
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _MachineReadings:
-    """GPUs, topology, host and node count read from a machine, and links stated by the user."""
+class _Survey:
+    """GPUs, host, number of nodes and links of a machine; links that the user states replace detected ones."""
 
-    machine: Machine
-    gpus: tuple[SeenGpu, ...]
-    catalogued: GpuSpec | None
-    topology: Topology
-    nccl: NcclTopology | None
-    host: Host
-    inside: Inside
-    nodes: int
-    stated: Mapping[str, Fields]
-
-    @property
-    def shared(self) -> int | None:
+    def __init__(self, machine: Machine, nodes: int | None, stated: Mapping[str, Fields]) -> None:
+        self.machine = machine
+        self.gpus = read_gpus(machine)
+        self.known, self.host = known_gpu(self.gpus[0]), read_host(machine)
+        topology, names = read_topology(machine), [f"GPU{gpu.index}" for gpu in self.gpus]
+        self.nccl = read_nccl_topology(machine)
+        self.inside = inside_node(self.gpus, topology)
+        self.network = between_nodes(machine, topology, self.nccl, names)
+        self.nodes = nodes or job_nodes(machine) or 1
+        self.sharing = sharing_host_link(topology, names)
         """Number of GPUs that share a link to host memory; None if unknown."""
-        if self.nccl is not None and self.nccl.switches:
-            return max(self.nccl.switches)
-        return sharing_host_link(self.topology, [f"GPU{gpu.index}" for gpu in self.gpus])
+        if self.nccl.switches:
+            self.sharing = max(self.nccl.switches)
+        given = {name: LinkReading(fields=fields, source="you") for name, fields in stated.items()}
+        self.links = {_INTRA: given.get("intra_node", self.inside.node)}
+        """Place in the cluster file → its link; those of GPUs first."""
+        if self.inside.group and "intra_node" not in stated:
+            self.links = {"links[0]": self.inside.group} | self.links
+        outer = given.get("inter_node", self.network)
+        if outer.fields or self.nodes > 1:
+            unknown = dict.fromkeys(("kind", "bandwidth", "latency"), UNKNOWN)
+            self.links[_INTER] = replace(outer, fields=outer.fields or unknown)
 
+    def fields(self, name: str | None) -> Fields:
+        """Fields of the cluster file, in order."""
+        slurm_name = self.machine.environment.get("SLURM_CLUSTER_NAME", "")
+        links, rails = {place: link.fields for place, link in self.links.items()}, self.network.rails
+        fields: Fields = {
+            "kind": "cluster",
+            "name": name or (slurm_name if re.fullmatch(POOL_NAME, slurm_name) else "here"),
+            "gpu": self.known.name if self.known else _unknown_gpu(self.gpus[0]),
+            "gpus_per_node": len(self.gpus),
+            "nodes": self.nodes,
+            "links": {place.removeprefix("links."): link for place, link in links.items()},
+        }
+        if "links[0]" in links:  # bridges join only parts of a node
+            levels: list[Fields] = [{"name": "bridge", "gpus": self.inside.group_size} | links["links[0]"]]
+            levels += [{"name": "node", "nodes": 1} | links[_INTRA]]
+            if _INTER in links:
+                sharers = len(self.gpus) // (rails or len(self.gpus))
+                even = sharers > 1 and len(self.gpus) % sharers == 0
+                shared = {"sharers": sharers} if even and self.links[_INTER].source != "you" else {}
+                levels += [{"name": "network"} | links[_INTER] | shared]
+            fields["links"] = levels
+        if self.host.memory:
+            fields["host_memory"] = f"{self.host.memory / 2**30:.0f} GiB"
+        if self.host.cores:
+            fields["host_cores"] = self.host.cores
+        if self.sharing and self.sharing > 1:
+            fields["gpus_per_host_link"] = self.sharing
+        watts, board = min(gpu.watts for gpu in self.gpus), self.known and self.known.tdp_watts
+        if watts and board and abs(watts - board) > _WATTS:
+            fields["gpu_watts"] = round(watts)
+        if rails and links == {_INTRA: self.inside.node.fields, _INTER: self.network.fields}:
+            fields["rails"] = rails
+        fields["source"] = "this machine, as its driver and kernel report it"
+        return fields
 
-def _cluster_name(machine: Machine) -> str:
-    """Cluster name reported by SLURM, else `here`."""
-    slurm_name = machine.environment.get("SLURM_CLUSTER_NAME", "")
-    return slurm_name if re.fullmatch(POOL_NAME, slurm_name) else "here"
+    def facts(self, fields: Fields) -> Iterator[Fact]:
+        """Yield every detected property of the cluster file with the source that reported it."""
+        gpu = self.known.name if self.known else self.gpus[0].name
+        yield Fact("gpu", gpu, f"nvidia-smi: {counted(len(self.gpus), 'GPU')}, {self.gpus[0].name}")
+        yield Fact("gpus_per_node", str(len(self.gpus)), "nvidia-smi")
+        counted_by = "you" if self.nodes > 1 else "one is seen"
+        if job_nodes(self.machine) == self.nodes:
+            counted_by = "SLURM_JOB_NUM_NODES"
+        yield Fact("nodes", str(self.nodes), counted_by)
+        for place, link in self.links.items():
+            if link.fields["kind"] != UNKNOWN:
+                yield Fact(place, f"{link.fields['kind']} {link.fields['bandwidth']}", link.source)
+        sources = {
+            "host_memory": self.host.memory_source,
+            "host_cores": f"lscpu: {self.host.processor}".rstrip(": "),
+            "gpus_per_host_link": self.nccl.file if self.nccl.switches else "nvidia-smi topo -m",
+            "gpu_watts": "nvidia-smi",
+        }
+        yield from (Fact(name, str(fields[name]), sources[name]) for name in sources if name in fields)
+
+    def assumed(self) -> Iterator[str]:
+        """Yield what no driver says and the cluster file has."""
+        for place, link in self.links.items():
+            kind = link.fields["kind"]
+            if kind != UNKNOWN and link.source != "you":
+                yield f"{place}: latency {link.fields['latency']}, usual of {kind} (no driver says it)"
+        for link in self.links.values():
+            yield from link.assumed
+        if self.sharing is None and len(self.gpus) > 1:
+            yield "every GPU has a link of its own to host memory (NVLinks hide PCIe switches in `topo -m`)"
+
+    def open(self) -> dict[str, str]:
+        """Map each place of the cluster file that the user must fill in to the reason why it is unknown."""
+        gpu = f"`{self.gpus[0].name}` is not in the catalogue: its datasheet has `memory_bandwidth` and dense `peak`"
+        places = {} if self.known else {"gpu": gpu}
+        unknown = {place: link for place, link in self.links.items() if UNKNOWN in link.fields.values()}
+        return places | {place: link.why_open for place, link in unknown.items()}
+
+    def notes(self) -> Iterator[str]:
+        """Yield remarks on failed commands and on hardware that the cluster file leaves out."""
+        yield from dict.fromkeys(self.machine.unsaid)
+        slurm_gpus = job_gpus(self.machine)
+        if slurm_gpus and slurm_gpus != len(self.gpus):
+            yield (
+                f"SLURM gives this job {slurm_gpus} GPUs of this node, the driver shows {len(self.gpus)}:"
+                " the file has these"
+            )
+        if self.inside.order:
+            order = ",".join(map(str, self.inside.order))
+            yield f"bridges do not join neighbours; number GPUs by them: CUDA_VISIBLE_DEVICES={order}"
+        if self.known and self.inside.node.fields["kind"] == "nvswitch":
+            of_gpu = (catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL)
+            same_gpu = [one for one in of_gpu if one.gpu.name == self.known.name]
+            if same_gpu and min(one.gpus_per_node for one in same_gpu) > len(self.gpus):
+                racks = ", ".join(one.name for one in same_gpu)
+                yield (
+                    f"NVLink of {self.known.name} joins nodes of a rack, which one does not show;"
+                    f" the catalogue has whole racks: {racks}"
+                )
+        if _INTER not in self.links:
+            yield f"no link between nodes is known ({self.network.why_open}); several need one: --link {EXAMPLE}"
+        if self.host.numa_nodes > 1:
+            yield f"{self.host.numa_nodes} NUMA nodes: bind each rank to the one of its GPU (`nvidia-smi topo -m`)"
+        if self.host.drives:
+            size = format_bytes(sum(size for _, size in self.host.drives))
+            models = ", ".join(dict.fromkeys(model for model, _ in self.host.drives))
+            yield (
+                f"{counted(len(self.host.drives), 'drive')} of {size} ({models}): to use them write"
+                f" `drive: {{capacity: {size}, read: ..., write: ...}}` with rates you measured"
+            )
+        yield "not known without an administrator: `host_memory_bandwidth`, which counts where a plan offloads"
 
 
 def _unknown_gpu(gpu: SeenGpu) -> Fields:
@@ -154,156 +227,3 @@ def _unknown_gpu(gpu: SeenGpu) -> Fields:
     if gpu.watts:
         fields["tdp_watts"] = round(gpu.watts)
     return fields
-
-
-def _links(readings: _MachineReadings, network: NetworkLink) -> Any:
-    """Value of `links` in the cluster file as `intra_node` and `inter_node`, or a list of levels if NVLink
-    bridges join only parts of a node."""
-    node = readings.stated.get("intra_node") or readings.inside.node
-    outer = readings.stated.get("inter_node") or network.fields
-    if outer is None and readings.nodes > 1:
-        outer = dict.fromkeys(("kind", "bandwidth", "latency"), UNKNOWN)
-    if readings.inside.group is None or "intra_node" in readings.stated:
-        return {"intra_node": node} | ({"inter_node": outer} if outer else {})
-    levels = [
-        {"name": "bridge", "gpus": readings.inside.group_size} | readings.inside.group,
-        {"name": "node", "nodes": 1} | node,
-    ]
-    if outer is None:
-        return levels
-    sharers = len(readings.gpus) // (network.rails or len(readings.gpus))
-    shared = (
-        {"sharers": sharers}
-        if outer is network.fields and sharers > 1 and len(readings.gpus) % sharers == 0
-        else {}
-    )
-    return [*levels, {"name": "network"} | outer | shared]
-
-
-def _of_host(readings: _MachineReadings) -> Fields:
-    fields: Fields = {}
-    if readings.host.memory:
-        fields["host_memory"] = f"{readings.host.memory / 2**30:.0f} GiB"
-    if readings.host.cores:
-        fields["host_cores"] = readings.host.cores
-    if (shared := readings.shared) and shared > 1:
-        fields["gpus_per_host_link"] = shared
-    watts, board = (
-        min(gpu.watts for gpu in readings.gpus),
-        readings.catalogued and readings.catalogued.tdp_watts,
-    )
-    if watts and board and abs(watts - board) > _WATTS:
-        fields["gpu_watts"] = round(watts)
-    return fields
-
-
-def _facts(readings: _MachineReadings, network: NetworkLink, fields: Fields) -> Iterator[Fact]:
-    """Yield every detected property of the cluster file with the source that reported it."""
-    yield Fact(
-        "gpu",
-        readings.catalogued.name if readings.catalogued else readings.gpus[0].name,
-        gpu_summary(readings.gpus),
-    )
-    yield Fact("gpus_per_node", str(len(readings.gpus)), "nvidia-smi")
-    yield Fact("nodes", str(readings.nodes), _who_counts(readings))
-    witness_of = {
-        _INTRA: "you" if "intra_node" in readings.stated else f"nvidia-smi: {readings.inside.witness}",
-        _INTER: "you" if "inter_node" in readings.stated else network.witness,
-    }
-    for place, link in _places(fields["links"]).items():
-        if link["kind"] != UNKNOWN:
-            witness = witness_of.get(place, f"nvidia-smi: {readings.inside.witness}")
-            yield Fact(place, f"{link['kind']} {link['bandwidth']}", witness)
-    for field, witness in (
-        ("host_memory", readings.host.memory_said),
-        ("host_cores", f"lscpu: {readings.host.processor}".rstrip(": ")),
-        (
-            "gpus_per_host_link",
-            readings.nccl.file if readings.nccl and readings.nccl.switches else "nvidia-smi topo -m",
-        ),
-        ("gpu_watts", "nvidia-smi"),
-    ):
-        if field in fields:
-            yield Fact(field, str(fields[field]), witness)
-
-
-def _who_counts(readings: _MachineReadings) -> str:
-    if job_nodes(readings.machine) == readings.nodes:
-        return "SLURM_JOB_NUM_NODES"
-    return "you" if readings.nodes > 1 else "one is seen"
-
-
-def _places(links: Any) -> dict[str, Fields]:
-    """Map each place in the cluster file, such as `links.intra_node`, to the fields of its link."""
-    if isinstance(links, dict):
-        return {f"links.{name}": one for name, one in links.items()}
-    places = ["links[0]", _INTRA, _INTER]
-    return dict(zip(places, links, strict=False))
-
-
-def _assumed(readings: _MachineReadings, network: NetworkLink, fields: Fields) -> Iterator[str]:
-    for place, link in _places(fields["links"]).items():
-        if link["kind"] != UNKNOWN and place.removeprefix("links.") not in readings.stated:
-            yield f"{place}: latency {link['latency']}, usual of {link['kind']} (no driver says it)"
-    if "intra_node" not in readings.stated:
-        yield from readings.inside.assumed
-    if "inter_node" not in readings.stated:
-        yield from network.assumed
-    if readings.shared is None and len(readings.gpus) > 1:
-        yield "every GPU has a link of its own to host memory (NVLinks hide PCIe switches in `topo -m`)"
-
-
-def _open(readings: _MachineReadings, network: NetworkLink, fields: Fields) -> dict[str, str]:
-    """Map each place of the cluster file that the user must fill in to the reason why it is unknown."""
-    places: dict[str, str] = {}
-    if readings.catalogued is None:
-        places["gpu"] = (
-            f"`{readings.gpus[0].name}` is not in the catalogue: its datasheet has `memory_bandwidth` and dense `peak`"
-        )
-    for place, link in _places(fields["links"]).items():
-        if UNKNOWN in link.values():
-            reason = network.why_open if place == _INTER else "the driver does not say what one link carries"
-            places[place] = reason
-    return places
-
-
-def _notes(readings: _MachineReadings, network: NetworkLink) -> Iterator[str]:
-    """Yield remarks on failed commands and on hardware that the cluster file leaves out."""
-    yield from dict.fromkeys(readings.machine.unsaid)
-    slurm_gpus = job_gpus(readings.machine)
-    if slurm_gpus and slurm_gpus != len(readings.gpus):
-        yield (
-            f"SLURM gives this job {slurm_gpus} GPUs of this node, the driver shows {len(readings.gpus)}:"
-            " the file has these"
-        )
-    if readings.inside.order and readings.inside.group is not None:
-        order = ",".join(map(str, readings.inside.order))
-        yield f"bridges do not join neighbours; number GPUs by them: CUDA_VISIBLE_DEVICES={order}"
-    if rack := _rack(readings):
-        yield rack
-    if readings.nodes == 1 and network.fields is None and "inter_node" not in readings.stated:
-        yield f"no link between nodes is known ({network.why_open}); several need one: --link {EXAMPLE}"
-    if readings.host.numa_nodes and readings.host.numa_nodes > 1:
-        yield f"{readings.host.numa_nodes} NUMA nodes: bind each rank to the one of its GPU (`nvidia-smi topo -m`)"
-    if readings.host.drives:
-        size = format_bytes(sum(size for _, size in readings.host.drives))
-        models = ", ".join(dict.fromkeys(model for model, _ in readings.host.drives))
-        yield (
-            f"{counted(len(readings.host.drives), 'drive')} of {size} ({models}): to use them write"
-            f" `drive: {{capacity: {size}, read: ..., write: ...}}` with rates you measured"
-        )
-    yield "not known without an administrator: `host_memory_bandwidth`, which counts where a plan offloads"
-
-
-def _rack(readings: _MachineReadings) -> str:
-    """Remark that NVLink may join several nodes if the catalogue has a rack of the same GPU, else an empty text."""
-    if readings.catalogued is None or readings.inside.node["kind"] != "nvswitch":
-        return ""
-    of_gpu = (catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL)
-    same_gpu = [one for one in of_gpu if one.gpu.name == readings.catalogued.name]
-    if not same_gpu or min(one.gpus_per_node for one in same_gpu) <= len(readings.gpus):
-        return ""
-    return (
-        f"NVLink of {readings.catalogued.name} joins nodes of a rack, which one does not show;"
-        " the catalogue has whole racks: " + ", ".join(one.name for one in same_gpu)
-    )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from cost_models.discovery.machine import Machine
 from cost_models.documents import printable
 from cost_models.errors import HostError, Problem
 from cost_models.files import catalog
+from cost_models.files.local import Machine
 from cost_models.specs.cluster import GpuSpec
-from cost_models.units import counted
 
 _FIELDS = ("index", "name", "memory.total", "power.limit", "pcie.link.gen.max", "pcie.link.width.max")
 _MIG = "mig.mode.current"
@@ -133,8 +132,3 @@ def _nvlinks(machine: Machine) -> dict[int, tuple[float, ...]]:
             rate = float(link[1])
             links[gpu] = (*links.get(gpu, ()), _PAYLOAD.get(rate, rate) * 1e9)
     return links
-
-
-def gpu_summary(gpus: tuple[SeenGpu, ...]) -> str:
-    """Sentence with the number and name of the GPUs that the driver lists."""
-    return f"nvidia-smi: {counted(len(gpus), 'GPU')}, {gpus[0].name}"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations, permutations
 from typing import Any
 
 from cost_models.discovery.gpus import SeenGpu
-from cost_models.discovery.machine import Machine
+from cost_models.files.local import Machine
 from cost_models.units import counted, format_bandwidth
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -103,120 +104,118 @@ Fields = dict[str, Any]
 
 
 @dataclass(kw_only=True)
-class Inside:
-    """Links between the GPUs of one node, as fields of a cluster file."""
+class LinkReading:
+    """A link of a cluster file, as detected or as the user states it."""
 
-    node: Fields
+    fields: Fields = field(default_factory=dict)
+    """Kind, bandwidth and latency; empty where nothing is known."""
+    source: str = ""
+    """Source that reports the link."""
+    why_open: str = "the driver does not say what one link carries"
+    """Reason why a value is unknown, or all are."""
+    rails: int = 0
+    """Adapters of a node, where the link is a network."""
+    assumed: list[str] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class Inside:
+    """Links between the GPUs of one node."""
+
+    node: LinkReading
     """The link between any two GPUs."""
-    group: Fields | None = None
+    group: LinkReading | None = None
     """The link between GPUs of one NVLink bridge, where a bridge joins only part of the node."""
     group_size: int = 1
     order: tuple[int, ...] = ()
     """GPUs by bridge, where bridges do not join neighbours."""
-    witness: str = ""
-    assumed: list[str] = field(default_factory=list)
 
 
-def link(kind: str, bandwidth: float, **fields: Any) -> Fields:
+def link(kind: str, bandwidth: float) -> Fields:
     """Cluster file fields of a link, with the usual latency of its kind; a bandwidth of 0 becomes `unknown`."""
     rate = format_bandwidth(bandwidth) if bandwidth else UNKNOWN
-    return {**fields, "kind": kind, "bandwidth": rate, "latency": USUAL_LATENCY[kind]}
+    return {"kind": kind, "bandwidth": rate, "latency": USUAL_LATENCY[kind]}
 
 
 def inside_node(gpus: Sequence[SeenGpu], topology: Topology) -> Inside:
-    """Detect how the GPUs of a node are linked, as NVLink among all, NVLink within groups, or PCIe only."""
+    """Detect how the GPUs of a node are linked: NVLink among all, NVLink within groups, or PCIe only."""
     names = [f"GPU{gpu.index}" for gpu in gpus]
-    rows = [[topology.nvlinks(one, other) for other in names if other != one] for one in names]
-    bridged = {
-        (one, other): topology.nvlinks(one, other) > 0 for one in names for other in names if one != other
+    counts = {(one, other): topology.nvlinks(one, other) for one, other in permutations(names, 2)}
+    groups = topology.groups(names, {pair: count > 0 for pair, count in counts.items()})
+    row = {one: sum(counts[one, other] for other in names if other != one) for one in names}
+    # of links that are up, those to the GPUs that the matrix shows
+    rates = {
+        name: gpu.nvlink * row[name] / (len(gpu.nvlinks) or 1) for name, gpu in zip(names, gpus, strict=True)
     }
-    groups = topology.groups(names, bridged)
-    if len(groups) == len(names):
-        return _through_host(gpus, topology, names)
-    if len(groups) == 1:
-        return _all_by_nvlink(gpus, rows)
-    return _in_groups(gpus, topology, names, groups)
-
-
-def _all_by_nvlink(gpus: Sequence[SeenGpu], rows: list[list[int]]) -> Inside:
-    """Links of a node whose GPUs all reach each other over NVLinks, through switches, directly or in several hops."""
-    links_of_pair, fullest = rows[0][0], max(sum(row) for row in rows)
-    bandwidth = min(gpu.nvlink for gpu in gpus)
-    even = all(count == links_of_pair for row in rows for count in row)
-    if even and len(gpus) > 2 and (fullest > MOST_NVLINKS or len(gpus[0].nvlinks) == links_of_pair):
-        return Inside(node=link("nvswitch", bandwidth), witness=f"NV{links_of_pair} between all GPUs")
-    fewest_links = min(sum(row) for row in rows)
-    bandwidth = min(
-        (gpu.nvlink * sum(row) / (len(gpu.nvlinks) or 1)) for gpu, row in zip(gpus, rows, strict=True)
-    )
-    inside = Inside(
-        node=link("nvlink", bandwidth), witness=f"{counted(fewest_links, 'NVLink')} a GPU, without switches"
-    )
-    if not all(count for row in rows for count in row):
-        counts = ", ".join(
-            f"NV{count}" for count in sorted({count for row in rows for count in row if count})
-        )
-        inside.assumed.append(
-            f"rings use all {fewest_links} NVLinks of a GPU ({counts}); not every pair of GPUs has one"
-        )
-    return inside
-
-
-def _in_groups(
-    gpus: Sequence[SeenGpu], topology: Topology, names: list[str], groups: list[list[str]]
-) -> Inside:
-    """Links of a node where NVLink bridges join groups of GPUs and PCIe joins the groups."""
-    inside = _through_host(gpus, topology, names)
+    if len(groups) == 1 < len(names):
+        return Inside(node=_over_nvlink(gpus, counts, row, min(rates.values())))
+    inside = Inside(node=_through_host(gpus, topology, names))
     sizes = {len(group) for group in groups}
+    if len(groups) == len(names):
+        return inside
     if len(sizes) > 1:
-        group_words = ", ".join("+".join(group) for group in groups if len(group) > 1)
-        inside.assumed.append(
-            f"NVLinks that join a part of the GPUs ({group_words}) are left out: groups differ in size"
+        joined = ", ".join("+".join(group) for group in groups if len(group) > 1)
+        inside.node.assumed.append(
+            f"NVLinks that join a part of the GPUs ({joined}) are left out: groups differ in size"
         )
         return inside
-    by_name = dict(zip(names, gpus, strict=True))
-    bandwidth = min(
-        by_name[one].nvlink
-        * sum(topology.nvlinks(one, other) for other in group)
-        / (len(by_name[one].nvlinks) or 1)
-        for group in groups
-        for one in group
-    )
-    inside.group, inside.group_size = link("nvlink", bandwidth), sizes.pop()
-    inside.witness = f"NVLink inside {counted(len(groups), 'group')} of {inside.group_size}, PCIe between"
+    inside.group_size = sizes.pop()
+    source = f"nvidia-smi: NVLink inside {counted(len(groups), 'group')} of {inside.group_size}, PCIe between"
+    inside.node.source = source
+    inside.group = LinkReading(fields=link("nvlink", min(rates.values())), source=source)
     if (order := [one for group in groups for one in group]) != names:
-        inside.order = tuple(by_name[one].index for one in order)
+        inside.order = tuple(gpus[names.index(one)].index for one in order)
     return inside
 
 
-def _through_host(gpus: Sequence[SeenGpu], topology: Topology, names: list[str]) -> Inside:
-    """Links of a node whose GPUs reach each other over PCIe only."""
-    inside = Inside(node=link("pcie", min(gpu.pcie for gpu in gpus)), witness="PCIe")
-    ways = [topology.path(one, other) for at, one in enumerate(names) for other in names[at + 1 :]]
-    if len(names) > 1 and not all(ways):
-        inside.assumed.append("no NVLink between GPUs: `nvidia-smi topo -m` does not say what joins them")
+def _over_nvlink(
+    gpus: Sequence[SeenGpu], counts: Mapping[tuple[str, str], int], row: Mapping[str, int], rate: float
+) -> LinkReading:
+    """Link of a node whose GPUs all reach each other over NVLinks, through switches, directly or in several hops.
+    `counts` are NVLinks of two GPUs, `row` those of a GPU to all others, of the bandwidth `rate` at least, bytes/s."""
+    different, fewest = set(counts.values()), min(row.values())
+    most = max(different)
+    if len(different) == 1 and len(gpus) > 2 and (fewest > MOST_NVLINKS or len(gpus[0].nvlinks) == most):
+        bandwidth = min(gpu.nvlink for gpu in gpus)
+        return LinkReading(
+            fields=link("nvswitch", bandwidth), source=f"nvidia-smi: NV{most} between all GPUs"
+        )
+    reading = LinkReading(
+        fields=link("nvlink", rate), source=f"nvidia-smi: {counted(fewest, 'NVLink')} a GPU, without switches"
+    )
+    if 0 in different:
+        words = ", ".join(f"NV{count}" for count in sorted(different - {0}))
+        reading.assumed.append(
+            f"rings use all {fewest} NVLinks of a GPU ({words}); not every pair of GPUs has one"
+        )
+    return reading
+
+
+def _through_host(gpus: Sequence[SeenGpu], topology: Topology, names: list[str]) -> LinkReading:
+    """Link of a node whose GPUs reach each other over PCIe only."""
+    reading = LinkReading(fields=link("pcie", min(gpu.pcie for gpu in gpus)), source="nvidia-smi: PCIe")
+    ways = [topology.path(one, other) for one, other in combinations(names, 2)]
+    if not all(ways):
+        reading.assumed.append("no NVLink between GPUs: `nvidia-smi topo -m` does not say what joins them")
     if "SYS" in ways:
-        inside.assumed.append(
+        reading.assumed.append(
             "GPUs of two sockets send as fast as those of one (how they are joined is not shown)"
         )
-    return inside
+    return reading
 
 
 def sharing_host_link(topology: Topology, names: Sequence[str]) -> int | None:
     """Largest number of GPUs under one PCIe switch, which share its link to the host; None where the matrix does
     not show it."""
-    near_devices = {one: topology.near(one) for one in names}
+    near = {one: topology.near(one) for one in names}
     same_switch = {
-        (one, other): topology.path(one, other) in NEAR
-        or bool((near_devices[one] & near_devices[other]) - set(names))
-        for one in names
-        for other in names
-        if one != other
+        (one, other): topology.path(one, other) in NEAR or bool((near[one] & near[other]) - set(names))
+        for one, other in permutations(names, 2)
     }
-    by_nvlink = any(topology.nvlinks(*pair) for pair in same_switch)
+    adapters = set().union(*near.values()) - set(names)
     if (
-        by_nvlink
-        and not any(near - set(names) for near in near_devices.values())
+        any(topology.nvlinks(*pair) for pair in same_switch)
+        and not adapters
         and not any(same_switch.values())
     ):
         return None  # NVLinks hide what else joins two GPUs, and there is no adapter to tell

@@ -1,103 +1,14 @@
-"""The machine that is asked: its commands, files of its kernel, its environment; what is missing is said. And its host:
-memory, cores and drives, and what a scheduler leaves a job of them.
-"""
+"""Host of a machine: memory, cores and drives, and what a scheduler leaves a job of them."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import subprocess
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
 from cost_models.base import MAX_GPUS
+from cost_models.files.local import Machine
 from cost_models.units import GIB, MIB
-
-_SECONDS = 20.0
-"""Seconds that a command may take; a driver that initialises eight GPUs needs some."""
-_MAX_BYTES = 4 * 2**20
-"""Bytes of a file that are read."""
-
-
-class Machine(Protocol):
-    """Source of system information, either this computer or a recording of another one."""
-
-    environment: Mapping[str, str]
-    unsaid: list[str]
-    """Commands that failed, each with its reason."""
-
-    def run(self, *command: str) -> str | None:
-        """Standard output of a command; None if the command fails, with the reason added to `unsaid`."""
-
-    def read(self, path: str) -> str | None:
-        """Text of a file; None if the file does not exist."""
-
-    def names(self, path: str) -> Sequence[str]:
-        """Sorted names of a folder's entries; empty if the folder does not exist."""
-
-
-class ThisMachine:
-    """System information of the computer that the program runs on."""
-
-    def __init__(self) -> None:
-        self.environment: Mapping[str, str] = dict(os.environ)
-        self.unsaid: list[str] = []
-
-    def run(self, *command: str) -> str | None:
-        """Standard output of a command run without a shell, with a time limit and English messages; None if the
-        command fails."""
-        command_words = f"`{' '.join(command[:2])}`"
-        if shutil.which(command[0]) is None:
-            self._miss(f"`{command[0]}` is not installed")
-            return None
-        try:
-            result = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_SECONDS,
-                check=False,
-                stdin=subprocess.DEVNULL,
-                env={**self.environment, "LC_ALL": "C"},
-            )
-        except subprocess.TimeoutExpired:
-            self._miss(f"{command_words} said nothing in {_SECONDS:.0f} s")
-            return None
-        except OSError as error:
-            self._miss(f"{command_words} does not start: {(error.strerror or str(error)).lower()}")
-            return None
-        if result.returncode:
-            first_line = (result.stdout + result.stderr).strip().partition("\n")[0]
-            self._miss(
-                f"{command_words} ended with {result.returncode}" + (f": {first_line}" if first_line else "")
-            )
-            return None
-        return result.stdout
-
-    def read(self, path: str) -> str | None:
-        """Text of the first 4 MiB of a file; None if the file cannot be read."""
-        try:
-            with Path(path).open("rb") as file:
-                return file.read(_MAX_BYTES).decode("utf-8", errors="replace")
-        except OSError:
-            return None
-
-    def names(self, path: str) -> Sequence[str]:
-        """Sorted names of a folder's entries; empty if the folder cannot be read."""
-        try:
-            return sorted(entry.name for entry in Path(path).iterdir())
-        except OSError:
-            return ()
-
-    def _miss(self, reason: str) -> None:
-        if reason not in self.unsaid:
-            self.unsaid.append(reason)
-
 
 _LIMIT = "/sys/fs/cgroup/memory.max"
 _LISTING = ("lsblk", "--json", "--bytes", "--nodeps", "--output", "NAME,TYPE,SIZE,ROTA,TRAN,MODEL")
@@ -105,61 +16,53 @@ _LISTING = ("lsblk", "--json", "--bytes", "--nodeps", "--output", "NAME,TYPE,SIZ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """CPU, memory and solid-state drives of one host; None for values that no source reports."""
+    """CPU, memory and solid-state drives of one host; 0 for values that no source reports."""
 
-    memory: float | None = None
-    memory_said: str = ""
-    """Who says so."""
-    cores: int | None = None
-    numa_nodes: int | None = None
-    processor: str = ""
-    drives: tuple[tuple[str, float], ...] = ()
+    memory: float
+    """Bytes."""
+    memory_source: str
+    cores: int
+    numa_nodes: int
+    processor: str
+    drives: tuple[tuple[str, float], ...]
     """Solid-state drives: model and bytes."""
 
 
 def read_host(machine: Machine) -> Host:
     """Read cores, memory and drives of a host from the kernel, with memory limited to the job's allocation."""
-    memory, witness = _memory(machine)
-    cpu = _cpu(machine)
-    sockets, cores_per_socket = (
-        _positive_integer(cpu.get("Socket(s)", "")),
-        _positive_integer(cpu.get("Core(s) per socket", "")),
-    )
-    clusters = (
-        _positive_integer(cpu.get("Core(s) per cluster", "")),
-        _positive_integer(cpu.get("Cluster(s)", "")),
-    )
-    cores = (
-        sockets * cores_per_socket
-        if sockets and cores_per_socket
-        else (clusters[0] or 0) * (clusters[1] or 0) or None
+    memory, source = _memory(machine)
+    lines = (line.partition(":") for line in (machine.run("lscpu") or "").splitlines())
+    cpu = {name.strip(): value.strip() for name, colon, value in lines if colon}
+    sockets, per_socket, clusters, per_cluster, numa_nodes = (
+        _positive_integer(cpu.get(name, ""))
+        for name in ("Socket(s)", "Core(s) per socket", "Cluster(s)", "Core(s) per cluster", "NUMA node(s)")
     )
     return Host(
         memory=memory,
-        memory_said=witness,
-        cores=cores,
-        numa_nodes=_positive_integer(cpu.get("NUMA node(s)", "")),
+        memory_source=source,
+        cores=sockets * per_socket or clusters * per_cluster,
+        numa_nodes=numa_nodes,
         processor=cpu.get("Model name", ""),
         drives=_drives(machine),
     )
 
 
-def job_nodes(machine: Machine) -> int | None:
-    """Number of nodes of the SLURM job that this process is part of; None outside a job."""
+def job_nodes(machine: Machine) -> int:
+    """Number of nodes of the SLURM job that this process is part of; 0 outside a job."""
     for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"):
         if text := machine.environment.get(name, ""):
-            if (nodes := _positive_integer(text)) and nodes <= MAX_GPUS:
+            if 0 < (nodes := _positive_integer(text)) <= MAX_GPUS:
                 return nodes
             machine.unsaid.append(f"{name} is no number of nodes")
-    return None
+    return 0
 
 
-def job_gpus(machine: Machine) -> int | None:
-    """Number of GPUs that SLURM allocates to the job on this node; None if SLURM does not say."""
+def job_gpus(machine: Machine) -> int:
+    """Number of GPUs that SLURM allocates to the job on this node; 0 if SLURM does not say."""
     return _positive_integer(machine.environment.get("SLURM_GPUS_ON_NODE", ""))
 
 
-def _memory(machine: Machine) -> tuple[float | None, str]:
+def _memory(machine: Machine) -> tuple[float, str]:
     """Usable host memory in bytes (the least of physical memory, container limit and SLURM allocation, in whole
     GiB), and the source of that limit."""
     limits: list[tuple[float, str]] = []
@@ -171,15 +74,8 @@ def _memory(machine: Machine) -> tuple[float | None, str]:
         limits.append((float(limit), _LIMIT))
     if slurm_mib := _positive_integer(machine.environment.get("SLURM_MEM_PER_NODE", "")):
         limits.append((slurm_mib * MIB, "SLURM_MEM_PER_NODE"))
-    if not limits:
-        return None, ""
-    smallest, witness = min(limits)
-    return max(1.0, smallest // GIB) * GIB, witness
-
-
-def _cpu(machine: Machine) -> Mapping[str, str]:
-    lines = (line.partition(":") for line in (machine.run("lscpu") or "").splitlines())
-    return {name.strip(): value.strip() for name, colon, value in lines if colon}
+    smallest, source = min(limits, default=(0.0, ""))
+    return max(1.0, smallest // GIB) * GIB if limits else 0.0, source
 
 
 def _drives(machine: Machine) -> tuple[tuple[str, float], ...]:
@@ -196,6 +92,6 @@ def _drives(machine: Machine) -> tuple[tuple[str, float], ...]:
         return ()
 
 
-def _positive_integer(text: str, max_digits: int = 9) -> int | None:
-    """Parse a positive integer of at most `max_digits` digits; None for any other text."""
-    return int(text) if re.fullmatch(rf"[1-9]\d{{0,{max_digits - 1}}}", text, re.ASCII) else None
+def _positive_integer(text: str, max_digits: int = 9) -> int:
+    """Parse a positive integer of at most `max_digits` digits; 0 for any other text."""
+    return int(text) if re.fullmatch(rf"[1-9]\d{{0,{max_digits - 1}}}", text, re.ASCII) else 0

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 from xml.etree import ElementTree
 
-from cost_models.discovery.links import USUAL_LATENCY, Fields, Topology, link
-from cost_models.discovery.machine import Machine
+from cost_models.discovery.links import USUAL_LATENCY, Fields, LinkReading, Topology, link
 from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.files.local import Machine
 from cost_models.units import counted, format_bandwidth, parse_bandwidth, parse_seconds
 
 _RDMA = "/sys/class/infiniband"
@@ -56,9 +56,8 @@ def read_ethernet(machine: Machine) -> list[Adapter]:
         place = f"/sys/class/net/{name}"
         if (machine.read(f"{place}/operstate") or "").strip() != "up" or not machine.names(f"{place}/device"):
             continue
-        speed = (machine.read(f"{place}/speed") or "").strip()
-        if re.fullmatch(r"[1-9]\d{0,7}", speed, re.ASCII):
-            adapters.append(Adapter(name=name, kind="ethernet", rate=float(speed) * 1e6 / 8))
+        if rate := _megabits((machine.read(f"{place}/speed") or "").strip()):
+            adapters.append(Adapter(name=name, kind="ethernet", rate=rate))
     return adapters
 
 
@@ -91,32 +90,32 @@ _GPU, _GRAPHICS, _SWITCH = "0x0302", "0x0300", "0x0604"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclTopology:
-    """GPUs per PCIe switch and network adapters from an NCCL topology file."""
+    """GPUs per PCIe switch and network adapters from an NCCL topology file; empty where there is none."""
 
-    file: str
-    switches: tuple[int, ...]
+    file: str = ""
+    switches: tuple[int, ...] = ()
     """GPUs under each PCIe switch that is next to the host."""
-    adapters: tuple[Adapter, ...]
+    adapters: tuple[Adapter, ...] = ()
 
 
-def read_nccl_topology(machine: Machine) -> NcclTopology | None:
-    """Read the NCCL topology file named by `NCCL_TOPO_FILE`; None if it is unset or unreadable."""
+def read_nccl_topology(machine: Machine) -> NcclTopology:
+    """Read the NCCL topology file named by `NCCL_TOPO_FILE`; empty if it is unset or unreadable."""
     file = machine.environment.get(_FILE, "")
     if not file:
-        return None
+        return NcclTopology()
     text = machine.read(file)
     if text is None:
-        machine.unsaid.append(f"{_FILE}: `{file}` cannot be read")
-        return None
-    if "<!" in re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL):  # no entities, which may grow without end
-        machine.unsaid.append(f"{_FILE}: `{file}` is not plain XML")
-        return None
-    try:
-        root = ElementTree.fromstring(text)
-    except ElementTree.ParseError as error:
-        machine.unsaid.append(f"{_FILE}: `{file}` is not XML: {error}")
-        return None
-    return NcclTopology(file=file, switches=tuple(_switches(root)), adapters=tuple(_adapters(root)))
+        reason = "cannot be read"
+    elif "<!" in re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL):  # no entities, which may grow without end
+        reason = "is not plain XML"
+    else:
+        try:
+            root = ElementTree.fromstring(text)
+            return NcclTopology(file=file, switches=tuple(_switches(root)), adapters=tuple(_adapters(root)))
+        except ElementTree.ParseError as error:
+            reason = f"is not XML: {error}"
+    machine.unsaid.append(f"{_FILE}: `{file}` {reason}")
+    return NcclTopology()
 
 
 def _switches(root: ElementTree.Element) -> Iterator[int]:
@@ -135,36 +134,28 @@ def _adapters(root: ElementTree.Element) -> Iterator[Adapter]:
     """Yield the network adapters in an NCCL topology file that state a rate. Files dumped by NCCL have it, in
     Mb/s."""
     for net in root.iter("net"):
-        speed = net.get("speed", "")
-        if re.fullmatch(r"[1-9]\d{0,7}", speed, re.ASCII):
-            name = net.get("name", "net")
-            rate = float(speed) * 1e6 / 8
+        name = net.get("name", "net")
+        if rate := _megabits(net.get("speed", "")):
             yield Adapter(
                 name=name, kind="infiniband" if name.startswith(("mlx", "ib")) else "ethernet", rate=rate
             )
+
+
+def _megabits(text: str) -> float:
+    """Rate in bytes/s from a whole number of Mb/s; 0 for any other text."""
+    return float(text) * 1e6 / 8 if re.fullmatch(r"[1-9]\d{0,7}", text, re.ASCII) else 0.0
 
 
 PLACES = ("intra_node", "inter_node")
 EXAMPLE = "inter_node=infiniband,400Gb/s,5us"
 
 
-@dataclass(kw_only=True)
-class NetworkLink:
-    """Link between nodes as cluster file fields; `fields` is None if no adapter reports a rate."""
-
-    fields: Fields | None = None
-    rails: int | None = None
-    witness: str = ""
-    why_open: str = ""
-    assumed: list[str] = field(default_factory=list)
-
-
 def between_nodes(
-    machine: Machine, topology: Topology, nccl: NcclTopology | None, gpus: Sequence[str]
-) -> NetworkLink:
+    machine: Machine, topology: Topology, nccl: NcclTopology, gpus: Sequence[str]
+) -> LinkReading:
     """Detect the network link of a node, with each GPU's share of the rate of the training adapters."""
     rdma, witness = read_rdma(machine), "/sys/class/infiniband"
-    if not rdma and nccl is not None and nccl.adapters:
+    if not rdma:
         rdma, witness = list(nccl.adapters), nccl.file
     if rdma:
         return _over(*training_adapters(machine, rdma, topology, gpus), len(gpus), witness)
@@ -172,24 +163,24 @@ def between_nodes(
     if len(wired) == 1:
         return _over(wired, "", len(gpus), "/sys/class/net")
     if not wired:
-        return NetworkLink(why_open="no adapter says at what rate it sends")
+        return LinkReading(why_open="no adapter says at what rate it sends")
     rates = ", ".join(f"{one.name} {format_bandwidth(one.rate)}" for one in wired)
-    return NetworkLink(
+    return LinkReading(
         why_open=f"which of {counted(len(wired), 'interface')} carry training is not known: {rates}"
     )
 
 
-def _over(adapters: Sequence[Adapter], selection: str, gpus: int, witness: str) -> NetworkLink:
+def _over(adapters: Sequence[Adapter], selection: str, gpus: int, witness: str) -> LinkReading:
     """Network link with the total rate of the given adapters divided evenly among the GPUs."""
     kinds = {one.kind for one in adapters}
     if len(kinds) != 1:
-        return NetworkLink(why_open="its adapters are of several kinds" if kinds else "no adapter is left")
+        return LinkReading(why_open="its adapters are of several kinds" if kinds else "no adapter is left")
     kind, rate = kinds.pop(), sum(one.rate for one in adapters)
     rates = sorted({format_bandwidth(one.rate) for one in adapters})
     summary = f"{witness}: {counted(len(adapters), 'adapter')} of {' and '.join(rates)}" + (
         f", {selection}" if selection else ""
     )
-    network = NetworkLink(fields=link(kind, rate / gpus), rails=len(adapters), witness=summary)
+    network = LinkReading(fields=link(kind, rate / gpus), rails=len(adapters), source=summary)
     network.assumed.append("switches between nodes carry all adapters at once (a node does not show them)")
     if witness not in ("/sys/class/infiniband", "/sys/class/net"):
         network.assumed.append(f"adapters are of {kind} (NCCL's file has only their rates)")

@@ -1,12 +1,13 @@
-"""A discovery as the YAML of a cluster file: what is assumed and open stands in it as comments."""
+"""A cluster file that was read from a machine or from its links: what is assumed and open stands in it as comments."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import yaml
 
-from cost_models.discovery.discover import Discovery
 from cost_models.documents import printable
 from cost_models.files.catalog import gpu_fields
 from cost_models.files.parsing import validate
@@ -14,23 +15,37 @@ from cost_models.files.yaml_text import parse_yaml
 from cost_models.specs.cluster import ClusterSpec
 
 
-def as_yaml(discovery: Discovery) -> str:
-    """Text of the YAML cluster file for a discovery, with assumptions and unknown fields as comments."""
-    comments = "".join(f"# {printable(line)}\n" for line in _comments(discovery))
-    body = yaml.safe_dump(dict(discovery.fields), sort_keys=False, default_flow_style=None, width=120)
-    return f"# Written by `meshwright cluster --discover`\n{comments}{body}"
+@dataclass(frozen=True, kw_only=True)
+class ClusterDraft:
+    """Fields of a cluster file, with assumptions and notes."""
 
+    source: str
+    """Name of the machine or file, in messages."""
+    flag: str
+    """Flag of `meshwright cluster` that makes it."""
+    fields: dict[str, Any]
+    """The cluster file; `unknown` marks values the user must state."""
+    assumed: tuple[str, ...]
+    notes: tuple[str, ...]
 
-def as_cluster(discovery: Discovery) -> ClusterSpec:
-    """Validate a discovery's fields as a cluster. Raises InputError with every place that is open."""
-    document = parse_yaml(as_yaml(discovery), source="the machine")
-    return validate(document, ClusterSpec, replace={"gpu": gpu_fields})
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Comments at the head of the file, before assumptions and notes."""
+        return ()
 
+    @property
+    def yaml(self) -> str:
+        """Text of the YAML cluster file, with remarks, assumptions and notes as comments."""
+        body = dict(self.fields)
+        graph = "".join(f"- {line}\n" for line in body.pop("graph", ()))
+        listed = [*(f"assumed: {one}" for one in self.assumed), *(f"note: {one}" for one in self.notes)]
+        comments = "".join(f"# {printable(line)}\n" for line in (*self.remarks, *listed))
+        head = yaml.safe_dump(body, sort_keys=False, default_flow_style=None, width=120)
+        head += f"graph:\n{graph}" if graph else ""
+        return f"# Written by `meshwright cluster {self.flag}`\n{comments}{head}"
 
-def _comments(discovery: Discovery) -> Iterator[str]:
-    for place, reason in discovery.open.items():
-        yield f"OPEN {place}: {reason}"
-    for assumption in discovery.assumed:
-        yield f"assumed: {assumption}"
-    for note in discovery.notes:
-        yield f"note: {note}"
+    @property
+    def cluster(self) -> ClusterSpec:
+        """Validated cluster, parsed from the text of the file. Raises InputError with every place that is open."""
+        document = parse_yaml(self.yaml, source=self.source)
+        return validate(document, ClusterSpec, replace={"gpu": gpu_fields})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _INSIDE = (("nvlink", "nvswitch", "xgmi"), ("pcie", "shared-memory"))
 """Media inside a node, from the GPUs outwards."""
 _MOST_GPUS = 50_000
+_NAMES = "GPUs are named like `node0.gpu0`"
 
 
 @lru_cache(maxsize=8)
@@ -47,42 +48,46 @@ def fabric_of_links(links: Sequence[Link], source: str) -> Fabric:
         InputError: a link is said twice, nodes have different numbers of GPUs, or GPUs are not connected.
     """
     gpus = sorted({name for link in links for name in link[:2] if device_kind(name) == "gpu"}, key=natural)
-    by_node: dict[str, list[str]] = defaultdict(list)
-    for name in gpus:
-        by_node[node_of(name)].append(name)
-    fabric = _Assembly(links=links, source=source, gpus=gpus, nodes=list(by_node))
-    if not gpus or len(gpus) > _MOST_GPUS:
-        message = (
-            f"it has {len(gpus):,} GPUs; {_MOST_GPUS:,} are the most" if gpus else "no device of it is a GPU"
-        )
-        raise fabric.file_error([message], "GPUs are named like `node0.gpu0`")
-    if repeated := list(_repeated_links(links)):
-        raise fabric.file_error(
-            repeated, "parallel cables are one line with their number (`x2`, or a column `count`)"
-        )
-    count = most_common(map(len, by_node.values()))
-    uneven = [
-        f"{node} has {counted(len(some), 'GPU')}, other nodes have {count}"
-        for node, some in by_node.items()
-        if len(some) != count
-    ]
-    if uneven:
-        raise fabric.file_error(uneven, "every node of a cluster has as many GPUs; leave the others out")
-    return fabric.assembled()
-
-
-def _repeated_links(links: Sequence[Link]) -> Iterator[Problem]:
+    gpus_of_node = Counter(map(node_of, gpus))
+    cluster = _Cluster(links=links, source=source, gpus=gpus, nodes=list(gpus_of_node))
+    if not gpus:
+        cluster.refuse(["no device of it is a GPU"], _NAMES)
+    if len(gpus) > _MOST_GPUS:
+        cluster.refuse([f"it has {len(gpus):,} GPUs; {_MOST_GPUS:,} are the most"], _NAMES)
     seen: dict[tuple[frozenset[str], float], Link] = {}
-    for link in links:
-        earlier = seen.setdefault((frozenset(link[:2]), link.bandwidth), link)
-        if earlier is not link:
-            yield Problem(
-                link.where, f"`{link.one}` -- `{link.other}` is said twice, first at {earlier.where}"
-            )
+    firsts = [(link, seen.setdefault((frozenset(link[:2]), link.bandwidth), link)) for link in links]
+    cluster.refuse(
+        [
+            Problem(link.where, f"`{link.one}` -- `{link.other}` is said twice, first at {first.where}")
+            for link, first in firsts
+            if first is not link
+        ],
+        "parallel cables are one line with their number (`x2`, or a column `count`)",
+    )
+    usual = most_common(gpus_of_node.values())
+    cluster.refuse(
+        [
+            f"{node} has {counted(count, 'GPU')}, other nodes have {usual}"
+            for node, count in gpus_of_node.items()
+            if count != usual
+        ],
+        "every node of a cluster has as many GPUs; leave the others out",
+    )
+    cables = [link for link in links if not within_node(link)]
+    levels = [*cluster.node_levels(), *(cluster.network_levels(cables) if len(gpus_of_node) > 1 else ())]
+    adapters = {name for link in cables for name in link[:2] if device_kind(name) == "nic"}
+    strangers = sum(node_of(name) not in gpus_of_node for name in adapters)
+    return Fabric(
+        nodes=tuple(gpus_of_node),
+        gpus=tuple(gpus),
+        levels=tuple(levels),
+        odd=tuple(odd_links(links, levels, cluster.nodes)),
+        notes=(f"{counted(strangers, 'adapter')} of hosts without GPUs left out",) if strangers else (),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Assembly:
+class _Cluster:
     """Links, GPUs and nodes of a cluster from which a fabric's levels are built."""
 
     links: Sequence[Link]
@@ -90,80 +95,53 @@ class _Assembly:
     gpus: Sequence[str]
     nodes: Sequence[str]
 
-    def file_error(self, problems: Iterable[str | Problem], hint: str) -> InputError:
-        """Error for a file of links that describes no cluster; a message that begins with a node's name gets the
-        line of the node's first link."""
+    def refuse(self, problems: Sequence[str | Problem], hint: str) -> None:
+        """Raise InputError where there are problems with a file of links; a message that begins with a node's name
+        gets the line of the node's first link."""
         first = {node_of(name): link.where for link in reversed(self.links) for name in link[:2]}
         placed_problems = [
             one if isinstance(one, Problem) else Problem(first.get(one.partition(" ")[0], self.source), one)
             for one in problems
         ]
-        return InputError(
-            f"{self.source} is no graph of a cluster", problems=first_of(placed_problems), hint=hint
-        )
-
-    def assembled(self) -> Fabric:
-        """Build the fabric, with the levels inside the nodes before those between nodes."""
-        inside, cables = self._node_levels(), [link for link in self.links if not within_node(link)]
-        network = self._network_levels(cables) if len(self.nodes) > 1 else []
-        levels = [*inside, *network]
-        hosts = {node_of(name) for link in cables for name in link[:2]} - {"", *self.nodes}
-        adapters = len(
-            {
-                name
-                for link in cables
-                for name in link[:2]
-                if node_of(name) in hosts and device_kind(name) == "nic"
-            }
-        )
-        return Fabric(
-            nodes=tuple(self.nodes),
-            gpus=tuple(self.gpus),
-            levels=tuple(levels),
-            odd=tuple(odd_links(self.links, levels, self.nodes)),
-            notes=(f"{counted(adapters, 'adapter')} of hosts without GPUs left out",) if adapters else (),
-        )
+        if problems:
+            message = f"{self.source} is no graph of a cluster"
+            raise InputError(message, problems=first_of(placed_problems), hint=hint)
 
     @property
-    def _per_node(self) -> int:
-        return len(self.gpus) // len(self.nodes)
+    def node(self) -> Ints:
+        """(GPUs,) index of each GPU's node."""
+        return np.arange(len(self.gpus)) // (len(self.gpus) // len(self.nodes))
 
-    def _node_levels(self) -> list[FabricLevel]:
+    def node_levels(self) -> list[FabricLevel]:
         """Build the levels inside the nodes, one medium after another until all GPUs of each node are joined."""
         themselves = np.arange(len(self.gpus))
-        node, inner = themselves // self._per_node * self._per_node, themselves
+        first_gpu = np.searchsorted(self.node, self.node)
+        if len(self.gpus) == len(self.nodes):
+            return [self._single_gpu_level(themselves)]
+        inner = themselves
         levels: list[FabricLevel] = []
         for kinds in _INSIDE:
-            if levels and levels[-1].name == "node":
-                break
             links = [link for link in self.links if link.kind in kinds and within_node(link)]
-            medium = _Medium(links=links, ends=self.gpus, end=themselves, network=False)
             tiers = tiers_of(graph_of(links), [[gpu] for gpu in self.gpus], dict.fromkeys(self.gpus, inf))
             names = [
-                "node" if (np.array(tier.domain) == node).all() else f"group{at or ''}"
+                "node" if (np.array(tier.domain) == first_gpu).all() else f"group{at or ''}"
                 for at, tier in enumerate(tiers)
             ]
-            levels += medium.levels(tiers, names, inner, themselves)
+            levels += _levels(tiers, names, links, self.gpus, themselves, inner, themselves, network=False)
             inner = levels[-1].domain if levels else inner
-        if self._per_node == 1:
-            levels = [self._single_gpu_level(themselves)]
-        elif not levels or levels[-1].name != "node":
-            incomplete = sorted(
-                {self.nodes[at // self._per_node] for at in np.flatnonzero(inner != node).tolist()},
-                key=natural,
-            )
-            hint = "say their links: `node[0-3].gpu[0-7] -- node[0-3].nvswitch 450 GB/s`"
-            raise self.file_error(
-                [f"{one} has GPUs that are not connected inside it" for one in incomplete], hint
-            )
+            if levels and levels[-1].name == "node":
+                return levels
+        incomplete = dict.fromkeys(self.nodes[at] for at in self.node[inner != first_gpu].tolist())
+        self.refuse(
+            [f"{one} has GPUs that are not connected inside it" for one in incomplete],
+            "say their links: `node[0-3].gpu[0-7] -- node[0-3].nvswitch 450 GB/s`",
+        )
         return levels
 
     def _single_gpu_level(self, gpus: Ints) -> FabricLevel:
         """Build the node level of a cluster whose nodes have one GPU, at the rate of the widest link of any GPU."""
-        widest = max(
-            (link for link in self.links if "gpu" in map(device_kind, link[:2])),
-            key=lambda link: link.bandwidth,
-        )
+        links = [link for link in self.links if "gpu" in map(device_kind, link[:2])]
+        widest = max(links, key=lambda link: link.bandwidth)
         kind = widest.kind if within_node(widest) else "pcie"
         seconds, none = parse_seconds(USUAL_LATENCY[kind]), np.full(len(gpus), -1)
         return FabricLevel(
@@ -172,124 +150,110 @@ class _Assembly:
             seconds=np.full(len(gpus), seconds),
         )  # fmt: skip
 
-    def _network_levels(self, cables: Sequence[Link]) -> list[FabricLevel]:
+    def network_levels(self, cables: Sequence[Link]) -> list[FabricLevel]:
         """Build the levels between nodes; their endpoints are adapters with a cable, or GPUs cabled directly."""
-        network = graph_of(cables)
         by_node: dict[str, list[str]] = {node: [] for node in self.nodes}
-        for name in sorted(network, key=natural):
+        switches = set()
+        for name in sorted({name for link in cables for name in link[:2]}, key=natural):
             if node_of(name) in by_node:
                 by_node[node_of(name)].append(name)
-            elif device_kind(name) != "switch":
-                network.remove_node(name)
-        if lonely := [node for node, found in by_node.items() if not found]:
-            problems = (f"{node} has no cable to a switch or another node" for node in lonely)
-            raise self.file_error(problems, "link its adapters: `node0.nic0 -- leaf0 400 Gb/s`")
-        end_of_gpu, arriving, replacement = nearest(
-            graph_of(filter(within_node, self.links)), self.gpus, by_node
+            elif device_kind(name) == "switch":
+                switches.add(name)
+        lonely = [node for node, names in by_node.items() if not names]
+        self.refuse(
+            [f"{node} has no cable to a switch or another node" for node in lonely],
+            "link its adapters: `node0.nic0 -- leaf0 400 Gb/s`",
         )
+        inside = graph_of(filter(within_node, self.links))
+        end_of_gpu, arriving, replacement = nearest(inside, self.gpus, by_node)
         cables = [
             link._replace(
                 one=replacement.get(link.one, link.one), other=replacement.get(link.other, link.other)
             )
             for link in cables
         ]
-        network = graph_of(cables).subgraph(
-            {*arriving, *(name for name in network if node_of(name) not in by_node)}
-        )
         number = {name: at for at, name in enumerate(arriving)}
         end = np.array([number[name] for name in end_of_gpu])
         units = [[name for name in by_node[node] if name in arriving] for node in self.nodes]
-        tiers = tiers_of(network, units, arriving)
-        if len(parts := set(tiers[-1].domain) if tiers else set(range(len(self.nodes)))) > 1:
-            first = " and ".join(f"`{self.nodes[at]}`" for at in sorted(parts)[:8])
-            message = f"{self.nodes[max(parts)]} is not connected with all others: {len(parts)} parts, those of {first}"
-            raise self.file_error([message], "a cable or a switch between them is missing")
-        medium = _Medium(links=cables, ends=list(arriving), end=end, network=True)
-        names = [_name(tier.switches) for tier in tiers]
-        names = [name if name not in names[:at] else f"{name}{at + 1}" for at, name in enumerate(names)]
-        node = np.arange(len(self.gpus)) // self._per_node
-        return medium.levels(tiers, names, node, node)
+        tiers = tiers_of(graph_of(cables).subgraph({*arriving, *switches}), units, arriving)
+        parts = sorted(set(tiers[-1].domain if tiers else range(len(self.nodes))))
+        if len(parts) > 1:
+            first = " and ".join(f"`{self.nodes[at]}`" for at in parts[:8])
+            message = f"{self.nodes[parts[-1]]} is not connected with all others: {len(parts)} parts, those of {first}"
+            self.refuse([message], "a cable or a switch between them is missing")
+        names: list[str] = []
+        for at, tier in enumerate(tiers):
+            stems = {"".join(filter(str.isalpha, name.rpartition(".")[2])) for name in tier.switches}
+            name = stems.pop() if len(stems) == 1 else "network"
+            names.append(name if name not in names else f"{name}{at + 1}")
+        return _levels(tiers, names, cables, list(arriving), end, self.node, self.node, network=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Medium:
-    """Links of one medium (such as PCIe), and the endpoint (GPU or adapter) through which each GPU uses the
-    medium."""
-
-    links: Sequence[Link]
-    ends: Sequence[str]
-    end: Ints
-    network: bool
-
-    def levels(
-        self, tiers: Sequence[Tier], names: Sequence[str], inner: Ints, unit: Ints
-    ) -> list[FabricLevel]:
-        """Build the link levels of a medium above the GPU groups `inner` that another medium joins; `unit` is
-        (GPUs,), the unit of each GPU."""
-        levels: list[FabricLevel] = []
-        for tier, name in zip(tiers, names, strict=True):
-            domain_of_gpu = np.array(tier.domain)[unit]
-            domains, nested = len(np.unique(inner)), len(np.unique(inner * len(inner) + domain_of_gpu))
-            if (
-                nested == domains > len(np.unique(domain_of_gpu))
-            ):  # else it joins nothing that another medium has not
-                levels.append(self._level(tier, name, inner, unit, levels))
-                inner = domain_of_gpu
-        return [replace(level, top=inner) for level in levels]
-
-    def _level(
-        self, tier: Tier, name: str, inner: Ints, unit: Ints, lower_levels: Sequence[FabricLevel]
-    ) -> FabricLevel:
+def _levels(
+    tiers: Sequence[Tier],
+    names: Sequence[str],
+    links: Sequence[Link],
+    ends: Sequence[str],
+    end: Ints,
+    inner: Ints,
+    unit: Ints,
+    *,
+    network: bool,
+) -> list[FabricLevel]:
+    """Build the link levels of one medium (such as PCIe) with the given links, above the groups `inner` of GPUs that
+    another medium joins. `end` is (GPUs,), the place in `ends` by which each GPU uses the medium, `unit` the unit of
+    each GPU."""
+    levels: list[FabricLevel] = []
+    ways = np.bincount(inner, minlength=len(inner))
+    sharers = most_common(np.unique(end, return_counts=True)[1].tolist()) if network else 1
+    for tier, name in zip(tiers, names, strict=True):
+        domain_of_gpu = np.array(tier.domain)[unit]
+        domains, nested = len(np.unique(inner)), len(_pairs(inner, domain_of_gpu)[0])
+        if not nested == domains > len(np.unique(domain_of_gpu)):
+            continue  # it joins nothing that another medium has not
         bundles = list(dict.fromkeys(bundle for bundle in tier.bundles.values() if bundle is not None))
         number: dict[Bundle | None, int] = {None: -1} | {bundle: at for at, bundle in enumerate(bundles)}
-        bundle = np.array([number[tier.bundles[end]] for end in self.ends], dtype=np.int64)
+        bundle = np.array([number[tier.bundles[one]] for one in ends], dtype=np.int64)
         capacity = np.array([one.capacity for one in bundles])
-        seconds = 2 * np.array([tier.seconds[end] for end in self.ends])
-        domain_of_gpu = np.array(tier.domain)[unit]
-        ways = np.bincount(inner, minlength=len(inner)).astype(np.float64)
-        rates: list[float] = []
-        out: dict[int, float] = defaultdict(float)
-        for at, domain in {
-            int(tier.inner[at]): int(domain) for at, domain in zip(unit, inner, strict=True)
-        }.items():
-            out[domain] += tier.cuts[at]
-        used = np.unique(inner * len(self.ends) + self.end)
-        through = np.unique(used // len(self.ends) * (len(bundles) + 1) + bundle[used % len(self.ends)] + 1)
-        carried = np.bincount(
-            through // (len(bundles) + 1), np.append(0.0, capacity)[through % (len(bundles) + 1)], len(inner)
+        seconds = 2 * np.array([tier.seconds[one] for one in ends])
+        inside, lower = _pairs(inner, np.array(tier.inner)[unit])
+        out = np.bincount(inside, [tier.cuts[one] for one in lower.tolist()], len(inner))
+        inside, passed = _pairs(inner, bundle[end])
+        carried = np.bincount(inside, np.append(capacity, 0.0)[passed], len(inner))
+        widest = levels[-1].bandwidth if levels else inf
+        rates = Counter[float]()
+        for one in np.unique(inner).tolist():
+            if rate := min(out[one], carried[one]) / ways[one]:  # else it is there already
+                rates[_rounded(min(rate, widest))] += ways[one]
+        levels.append(
+            FabricLevel(
+                name=name,
+                kind=Counter(link.kind for link in links).most_common(1)[0][0],
+                network=network,
+                opens=not levels,
+                bandwidth=most_common(rates),
+                latency=most_common(_rounded(one) for one in seconds.tolist()),
+                sharers=1 if levels else sharers,
+                inner=inner,
+                domain=domain_of_gpu,
+                top=domain_of_gpu,
+                end=end,
+                bundle=bundle,
+                capacity=capacity,
+                cables=tuple(one.cables for one in bundles),
+                seconds=seconds,
+            )
         )
-        for domain, cut in out.items():
-            rate = min(cut, carried[domain]) / ways[domain]
-            if rate:  # else it is there already
-                rates += [_rounded(min(rate, lower_levels[-1].bandwidth) if lower_levels else rate)] * int(
-                    ways[domain]
-                )
-        per_end = most_common(np.unique(self.end, return_counts=True)[1].tolist())
-        return FabricLevel(
-            name=name,
-            kind=Counter(link.kind for link in self.links).most_common(1)[0][0],
-            network=self.network,
-            opens=not lower_levels,
-            bandwidth=most_common(rates),
-            latency=most_common(_rounded(one) for one in seconds.tolist()),
-            sharers=per_end if self.network and not lower_levels else 1,
-            inner=inner,
-            domain=domain_of_gpu,
-            top=domain_of_gpu,
-            end=self.end,
-            bundle=bundle,
-            capacity=capacity,
-            cables=tuple(one.cables for one in bundles),
-            seconds=seconds,
-        )
+        inner, ways = domain_of_gpu, np.bincount(domain_of_gpu, minlength=len(inner))
+    return [replace(level, top=inner) for level in levels]
+
+
+def _pairs(first: Ints, second: Ints) -> tuple[Ints, Ints]:
+    """Distinct pairs of two arrays (N,), sorted, as two arrays."""
+    both = np.unique(np.stack((first, second)), axis=1)
+    return both[0], both[1]
 
 
 def _rounded(rate: float) -> float:
     """A number rounded to 12 significant digits, which removes floating-point noise."""
     return float(f"{rate:.12g}")
-
-
-def _name(switches: Sequence[str]) -> str:
-    """Name of a level from the common letters of its switches' names, or `network` where these differ."""
-    stems = {"".join(filter(str.isalpha, name.rpartition(".")[2])) for name in switches}
-    return stems.pop() if len(stems) == 1 else "network"

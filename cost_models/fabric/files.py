@@ -8,34 +8,29 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from cost_models.discovery.writing import ClusterDraft
 from cost_models.documents import printable
 from cost_models.errors import Problem, did_you_mean
 from cost_models.fabric.assembling import fabric_of_links
-from cost_models.fabric.fabric import Fabric, FabricLevel, most_common
+from cost_models.fabric.fabric import Fabric, most_common
 from cost_models.fabric.tools import LinkFile, UserStatement, from_ibnetdiscover, from_topo, unreadable
-from cost_models.files.catalog import gpu_fields
-from cost_models.files.parsing import validate
 from cost_models.files.reading import read_text
 from cost_models.files.yaml_text import parse_yaml
-from cost_models.specs.cluster import ClusterSpec
-from cost_models.specs.graph import MOST_LINKS, exact_rate, read_link, write_lines
+from cost_models.specs.graph import COLUMNS, MOST_LINKS, exact_rate, read_link, write_lines
 from cost_models.units import counted
 
 MAX_BYTES = 32_000_000
 """Largest file that is read; `ibnetdiscover` prints some megabytes of 5,000 GPUs."""
-_COLUMNS = ("from", "to", "bandwidth", "latency", "count", "kind")
-_REQUIRED = _COLUMNS[:3]
+_REQUIRED = COLUMNS[:3]
 _HEADER_FACT = re.compile(r"#\s*(gpu|name)\s*[:=]\s*(\S[^,]*?)\s*,*$", re.ASCII)
 _HINT = "from,to,bandwidth and, where you know, latency,count,kind: `node0.nic0,leaf0,400 Gb/s,2.5 us,1,infiniband`"
-Row = tuple[str, Mapping[str, str] | Problem]
-"""Place, and the values of a link or the problem with them."""
+Row = tuple[str, dict[str, str]]
+"""Place, and the values of a link by column."""
 
 
 def read_links(path: str | Path, statement: UserStatement | None = None) -> LinkFile:
@@ -57,18 +52,12 @@ def read_links(path: str | Path, statement: UserStatement | None = None) -> Link
 
 def _listed_links(text: str, name: str) -> LinkFile:
     """Parse the links in a table (CSV) or in a YAML or JSON document. Raises InputError."""
-    file = LinkFile()
+    file, problems = LinkFile(), list[Problem]()
     rows = _document_rows if name.endswith((".json", ".yaml", ".yml")) else _table_rows
-    problems: list[Problem] = []
-    for place, row in rows(text, name, file):
-        if isinstance(row, Problem):
-            problems.append(row)
-            continue
-        problems += [Problem(place, f"it has no `{key}`") for key in _REQUIRED[:2] if not row.get(key)]
-        if all(row.get(key) for key in _REQUIRED[:2]):
-            links, link_problems = read_link(*(row.get(column, "") for column in _COLUMNS), place=place)
-            file.links += links
-            problems += link_problems
+    for place, row in rows(text, name, file, problems):
+        missing = [Problem(place, f"it has no `{key}`") for key in ("from", "to") if not row.get(key)]
+        problems += missing
+        file.links += [] if missing else read_link(row, place, problems)
         if len(file.links) > MOST_LINKS:
             raise unreadable(name, [Problem(place, f"these are more than {MOST_LINKS:,} links")], _HINT)
     if not file.links and not problems:
@@ -78,18 +67,17 @@ def _listed_links(text: str, name: str) -> LinkFile:
     return file
 
 
-def _unknown(names: Sequence[str], place: str, noun: str) -> list[Problem]:
-    messages = [
-        f"`{printable(name, 40)}` is no {noun} of a link{did_you_mean(name, _COLUMNS)}"
-        for name in names
-        if name not in _COLUMNS
+def _unknown(names: Iterable[str], place: str, noun: str) -> list[Problem]:
+    unknown = [name for name in names if name not in COLUMNS]
+    return [
+        Problem(place, f"`{printable(name, 40)}` is no {noun} of a link{did_you_mean(name, COLUMNS)}")
+        for name in unknown
     ]
-    return [Problem(place, one) for one in messages]
 
 
-def _table_rows(text: str, source: str, file: LinkFile) -> Iterator[Row]:
-    """Yield the rows of a CSV table of links, or the problem with a row. Lines that begin with `#` are comments;
-    `# gpu: h100-sxm` names the GPU."""
+def _table_rows(text: str, source: str, file: LinkFile, problems: list[Problem]) -> Iterator[Row]:
+    """Yield the rows of a CSV table of links; what is wrong with a row is added to `problems`. Lines that begin with
+    `#` are comments; `# gpu: h100-sxm` names the GPU."""
     heading: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
         place = f"{source}:{number}"
@@ -100,105 +88,72 @@ def _table_rows(text: str, source: str, file: LinkFile) -> Iterator[Row]:
         # commas of `[0,2]` part none
         joined = re.sub(r"\[[\d,-]+\]", lambda match: match[0].replace(",", "\0"), line)
         try:
-            cells = [
-                cell.strip().replace("\0", ",") for cell in next(csv.reader(io.StringIO(joined), strict=True))
-            ]
+            row = next(csv.reader(io.StringIO(joined), strict=True))
         except (csv.Error, StopIteration) as error:
-            yield place, Problem(place, f"cannot be read: {error}")
+            problems.append(Problem(place, f"cannot be read: {error}"))
             continue
+        cells = [cell.strip().replace("\0", ",") for cell in row]
         if heading and len(_REQUIRED) <= len(cells) <= len(heading):
             yield place, dict(zip(heading, cells, strict=False))
         elif heading:
-            yield place, Problem(place, f"it has {counted(len(cells), 'value')}, its heading {len(heading)}")
+            message = f"it has {counted(len(cells), 'value')}, its heading {len(heading)}"
+            problems.append(Problem(place, message))
         else:
             heading = [cell.lower() for cell in cells]
-            problems = _unknown(heading, place, "column")
-            problems += [
-                Problem(place, f"it has no column `{name}`") for name in _REQUIRED if name not in heading
-            ]
-            problems += [Problem(place, "a column is there twice")] * (len(set(heading)) < len(heading))
-            yield from ((place, problem) for problem in problems)
+            missing = [name for name in _REQUIRED if name not in heading]
+            problems += _unknown(heading, place, "column")
+            problems += [Problem(place, f"it has no column `{name}`") for name in missing]
+            if len(set(heading)) < len(heading):
+                problems.append(Problem(place, "a column is there twice"))
             if problems:
                 return
 
 
-def _document_rows(text: str, source: str, file: LinkFile) -> Iterator[Row]:
-    """Yield the links listed in a YAML or JSON document, or the problem with an entry. The document is `{"gpu":
-    ..., "name": ..., "links": [{"from": ..., "to": ..., "bandwidth": ...}]}`."""
+def _document_rows(text: str, source: str, file: LinkFile, problems: list[Problem]) -> Iterator[Row]:
+    """Yield the links listed in a YAML or JSON document; what is wrong with an entry is added to `problems`. The
+    document is `{"gpu": ..., "name": ..., "links": [{"from": ..., "to": ..., "bandwidth": ...}]}`."""
     document = parse_yaml(text, source=source)
     value = document.value if isinstance(document.value, dict) else {}
     if not isinstance(value.get("links"), list):
-        yield (
-            source,
-            Problem(
-                source, 'it has no list `links`: {"links": [{"from": "node0.nic0", "to": "leaf0", ...}]}'
-            ),
-        )
+        example = '{"links": [{"from": "node0.nic0", "to": "leaf0", ...}]}'
+        problems.append(Problem(source, f"it has no list `links`: {example}"))
         return
-    file.facts |= {key: value[key] for key in ("gpu", "name") if isinstance(value.get(key), str)}
-    yield from ((source, problem) for problem in document.problems.values())
-    yield from (
-        (source, Problem(document.where((key,)), "unknown field"))
-        for key in value
-        if key not in ("gpu", "name", "links")
-    )
+    facts = {key: value[key] for key in value if key in ("gpu", "name")}
+    file.facts |= {key: name for key, name in facts.items() if isinstance(name, str)}
+    problems += document.problems.values()
+    unknown = value.keys() - facts.keys() - {"links"}
+    problems += [Problem(document.where((key,)), "unknown field") for key in value if key in unknown]
     for number, row in enumerate(value["links"]):
         place = document.where(("links", number))
-        if not isinstance(row, dict):
-            yield place, Problem(place, "a link is a group of `field: value` pairs")
-            continue
-        yield from ((place, problem) for problem in _unknown(list(row), place, "field"))
-        yield place, {key: str(given) for key, given in row.items() if given is not None}
+        if isinstance(row, dict):
+            problems += _unknown(row, place, "field")
+            yield place, {key: str(given) for key, given in row.items() if given is not None}
+        else:
+            problems.append(Problem(place, "a link is a group of `field: value` pairs"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linked:
-    """A cluster built from a file of links, with assumptions and notes."""
+class Linked(ClusterDraft):
+    """A cluster built from a file of links."""
 
-    source: str
-    """Name of the file."""
     fabric: Fabric
-    fields: dict[str, Any]
-    """The cluster file."""
-    assumed: tuple[str, ...]
-    notes: tuple[str, ...]
 
     @property
-    def yaml(self) -> str:
-        """Text of the YAML cluster file, with deviations from a regular network as comments."""
-        remarks = [f"odd: {one}" for one in self.fabric.odd] + [f"assumed: {one}" for one in self.assumed]
-        comments = "".join(
-            f"# {printable(line)}\n" for line in [*remarks, *(f"note: {one}" for one in self.notes)]
-        )
-        body = dict(self.fields)
-        graph = "".join(f"- {line}\n" for line in body.pop("graph"))
-        head = yaml.safe_dump(body, sort_keys=False, default_flow_style=None, width=120)
-        return f"# Written by `meshwright cluster --from-links`\n{comments}{head}graph:\n{graph}"
-
-    @property
-    def cluster(self) -> ClusterSpec:
-        """Validated cluster specification parsed from the cluster file's text."""
-        return validate(parse_yaml(self.yaml, source=self.source), ClusterSpec, replace={"gpu": gpu_fields})
+    def remarks(self) -> Sequence[str]:
+        """Deviations from a regular network."""
+        return [f"odd: {one}" for one in self.fabric.odd]
 
 
 def linked(file: LinkFile, source: str, gpu: str, name: str) -> Linked:
     """Build a cluster from the links of a file. Raises InputError where its links are no cluster."""
     fabric = fabric_of_links(file.links, source)
-    cluster_fields: dict[str, Any] = {
-        "kind": "cluster",
-        "name": name,
-        "gpu": gpu,
-        "gpus_per_node": fabric.gpus_per_node,
-    }
-    cluster_fields |= {
-        "nodes": len(fabric.nodes),
-        **_links(fabric),
-        "source": f"links of {printable(source, limit=60)}",
-    }
+    head = {"kind": "cluster", "name": name, "gpu": gpu, "gpus_per_node": fabric.gpus_per_node}
+    head |= {"nodes": len(fabric.nodes), **_links(fabric)}
     return Linked(
         source=source,
+        flag="--from-links",
         fabric=fabric,
-        fields=cluster_fields | {"graph": write_lines(file.links)},
+        fields=head | {"source": f"links of {printable(source, limit=60)}", "graph": write_lines(file.links)},
         assumed=tuple(file.assumed),
         notes=(*file.notes, *fabric.notes),
     )
@@ -208,41 +163,28 @@ def _links(fabric: Fabric) -> dict[str, Any]:
     """Cluster file fields for a fabric's levels, as `intra_node`, `inter_node` and `rails`, or as a list of more
     levels."""
     levels = fabric.levels
-    if levels[0].name == "node" and len(levels) <= 2:
-        links = {
-            place: _link(level) for place, level in zip(("intra_node", "inter_node"), levels, strict=False)
+    links: list[dict[str, Any]] = [
+        {
+            "kind": level.kind,
+            "bandwidth": exact_rate(level.bandwidth, level.kind),
+            "latency": f"{level.latency * 1e6:.9g} us",
         }
-        rails = [fabric.gpus_per_node // level.sharers for level in levels[1:]]
-        return {"links": links} | ({"rails": rails[0]} if rails else {})
-    listed: list[dict[str, Any]] = []
+        for level in levels
+    ]
+    if levels[0].name == "node" and len(levels) <= 2:
+        rails = {"rails": fabric.gpus_per_node // levels[1].sharers} if levels[1:] else {}
+        return {"links": dict(zip(("intra_node", "inter_node"), links, strict=False))} | rails
     size = 1
     for at, level in enumerate(levels):
-        entry: dict[str, Any] = {"name": level.name}
+        joined: dict[str, Any] = {"name": level.name}
         if level.name == "node" and not level.network:
             size = fabric.gpus_per_node
-            entry["nodes"] = 1
+            joined["nodes"] = 1
         elif at < len(levels) - 1:
-            size = _nesting(level, size)
-            entry |= {"nodes": size // fabric.gpus_per_node} if level.network else {"gpus": size}
-        shared = level.network and level.opens and level.sharers > 1
-        listed.append(entry | _link(level) | ({"sharers": level.sharers} if shared else {}))
-    return {"links": listed}
-
-
-def _nesting(level: FabricLevel, inner: int) -> int:
-    """Most common number of GPUs in a link level's domains, rounded to a multiple of `inner`, the size on the
-    level inside."""
-    size = most_common(Counter(level.domain.tolist()).values())
-    return max(2, round(size / inner)) * inner
-
-
-def _link(level: FabricLevel) -> dict[str, str]:
-    rate = exact_rate(level.bandwidth, level.kind)
-    return {"kind": level.kind, "bandwidth": rate, "latency": f"{level.latency * 1e6:.9g} us"}
-
-
-def network_levels(levels: Sequence[FabricLevel]) -> list[tuple[FabricLevel, float]]:
-    """Levels between nodes, each with the oversubscription ratio, which is the innermost network level's
-    bandwidth over that of the level."""
-    network = [level for level in levels if level.network]
-    return [(level, network[0].bandwidth / level.bandwidth) for level in network]
+            usual = most_common(Counter(level.domain.tolist()).values())
+            size *= max(2, round(usual / size))
+            joined |= {"nodes": size // fabric.gpus_per_node} if level.network else {"gpus": size}
+        links[at] = joined | links[at]
+        if level.network and level.opens and level.sharers > 1:
+            links[at]["sharers"] = level.sharers
+    return {"links": links}

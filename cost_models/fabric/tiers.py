@@ -3,7 +3,7 @@
 Bottom up, domains that share more than half of their switches are joined, with these switches. Where no two do (meshes,
 rings, dragonflies), the Gomory-Hu tree of the graph with each domain drawn together (Gomory & Hu 1961) says between
 which the minimum cut is greatest, and these are joined. What a domain has on the way out is the minimum cut between it
-and the switches of the next tier; domains that are alike are drawn together first, so that the tree has few vertices.
+and the switches of the next tier; domains that are alike are drawn together first, so that the graph has few vertices.
 
 A switch divides what it forwards evenly among equally short ways, whatever their rates (ECMP; balanced routes of a
 subnet manager): a bundle of cables carries as much as its slowest times their number.
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -175,35 +175,29 @@ class _Climb:
         )
 
     def cuts(self, joint: Joint) -> dict[int, float]:
-        """Map each domain to the minimum cut in bytes/s between it and the switches that absorb it, from a
-        Gomory-Hu tree of the classes of domains that are alike; where domains are linked directly, to the
-        capacity of all its cables."""
+        """Map each domain to the minimum cut in bytes/s between it and the switches that absorb it, an equal part of
+        the cut of all domains that are alike; where domains are linked directly, to the capacity of all its
+        cables."""
         import networkx
 
-        into: dict[str, Any] = dict.fromkeys(self.graph, "beyond")
-        into |= {switch: ("switches", target) for switch, target in joint.absorbed.items()} | self.domain
-        contracted = _contracted(self.graph, into)
+        outside: dict[str, Any] = dict.fromkeys(self.graph, "beyond")
+        outside |= {switch: ("switches", target) for switch, target in joint.absorbed.items()}
+        contracted = _contracted(self.graph, outside | self.domain)
         capacities = {
             one: sum(edge["capacity"] for edge in contracted[one].values()) if one in contracted else 0.0
             for one in joint.joined
         }
-        classes_of_domains: dict[Any, list[int]] = defaultdict(list)
+        alike: dict[tuple[int, float], list[int]] = defaultdict(list)
         for domain, target in joint.joined.items():
-            classes_of_domains[("switches", target), capacities[domain]].append(domain)
-        into |= {vertex: (joint.joined[domain], capacities[domain]) for vertex, domain in self.domain.items()}
-        classes = _contracted(self.graph, into)
+            alike[target, capacities[domain]].append(domain)
+        kinds = {vertex: (joint.joined[domain], capacities[domain]) for vertex, domain in self.domain.items()}
+        classes = _contracted(self.graph, outside | kinds)
         if joint.direct or len(classes) > _MOST_CUTS:
             return capacities
-        tree: networkx.Graph[Any] = networkx.Graph()
-        tree.add_nodes_from(
-            [*classes, *(end for key in classes_of_domains for end in (key[0], (key[0][1], key[1])))]
-        )
-        for part in networkx.connected_components(classes):
-            tree.add_weighted_edges_from(networkx.gomory_hu_tree(classes.subgraph(part)).edges(data="weight"))
-        for (switches, total), domains in classes_of_domains.items():
-            if networkx.has_path(tree, (switches[1], total), switches):
-                path = networkx.shortest_path(tree, (switches[1], total), switches)
-                cut = min(tree.edges[edge]["weight"] for edge in pairwise(path))
+        for kind, domains in alike.items():
+            switches = "switches", kind[0]
+            if kind in classes and switches in classes and networkx.has_path(classes, kind, switches):
+                cut = networkx.minimum_cut_value(classes, kind, switches)
                 capacities |= dict.fromkeys(domains, cut / len(domains))
         return capacities
 

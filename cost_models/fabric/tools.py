@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -12,7 +12,7 @@ from itertools import combinations
 from cost_models.discovery.links import MOST_NVLINKS, Topology, parse_topology
 from cost_models.errors import InputError, Problem, first_of
 from cost_models.fabric.fabric import most_common
-from cost_models.specs.graph import Link, fold, natural, node_of, read_link
+from cost_models.specs.graph import Link, fold, natural, read_link
 from cost_models.units import counted, parse_seconds
 
 _RATES = re.compile(r"^\s*#?\s*bandwidths?\s*[:=]\s*(.+)$", re.IGNORECASE | re.MULTILINE)
@@ -90,10 +90,10 @@ def from_topo(text: str, source: str, statement: UserStatement) -> LinkFile:
         if cell not in rates:
             problems += [Problem(source, f"no bandwidth of `{cell}` is said")]
             continue
-        ends = [short.get(end) or (end if end == "network" else f"{nodes}.{end}") for end in (first, second)]
-        links, link_problems = read_link(ends[0], ends[1], rates[cell], place=source)
-        file.links += links
-        problems += link_problems
+        one, other = (
+            short.get(end) or (end if end == "network" else f"{nodes}.{end}") for end in (first, second)
+        )
+        file.links += read_link({"from": one, "to": other, "bandwidth": rates[cell]}, source, problems)
     if problems:
         raise unreadable(source, list(dict.fromkeys(problems)), f"a line like `{_EXAMPLE}`")
     file.notes += [f"`{cell} {rate}` is not used: nothing here is linked so" for cell, rate in unused.items()]
@@ -167,42 +167,38 @@ def from_ibnetdiscover(text: str, source: str, statement: UserStatement) -> Link
     The links inside nodes are what a person says, or missing, since the network does not show them. Hosts whose names
     are those of services, or unlike the names of GPU nodes where there are some, are left out.
     """
-    kinds, names, cables, problems = _ports(text, source)
+    devices, cables, problems = _devices_and_cables(text, source)
     hosts: dict[str, list[str]] = defaultdict(list)
-    for guid, kind in kinds.items():
-        if kind == "Ca" and "Aggregation Node" not in names[guid]:
-            hosts[_safe(names[guid].split(" ")[0])].append(guid)
+    for guid, (kind, name) in devices.items():
+        if kind == "Ca" and "Aggregation Node" not in name:
+            hosts[_safe(name.split(" ")[0])].append(guid)
     file = LinkFile()
     if not hosts:
         problems.append(Problem(source, "it lists no adapter of a host"))
     if statement.intra_node is None:
         problems.append(Problem(source, "a network does not show the links between GPUs of a node"))
-    if problems:
+    if problems or statement.intra_node is None:
         raise unreadable(
             source, problems, "--link intra_node=nvswitch,450GB/s says what joins the GPUs of a node"
         )
-    other_hosts = _other_hosts(hosts, statement.hosts)
-    if len(other_hosts) == len(hosts) > 0:
-        message = f"no host is called `{statement.hosts}`, they are {', '.join(other_hosts[:5])}"
+    others = _other_hosts(hosts, statement.hosts)
+    if len(others) == len(hosts):
+        message = f"no host is called `{statement.hosts}`, they are {', '.join(others[:5])}"
         raise unreadable(source, [Problem("--hosts", message)], "a pattern like 'gpu*'")
-    if other_hosts:
-        patterns = dict.fromkeys(re.sub(r"\d+", "#", host) for host in other_hosts)
-        host_words = ", ".join(
-            fold(host for host in other_hosts if re.sub(r"\d+", "#", host) == first) or first
-            for first in patterns
-        )
-        file.notes.append(
-            f"{counted(len(other_hosts), 'host')} left out, no GPU nodes by name (--hosts): {host_words}"
-        )
-        hosts = {host: host_words for host, host_words in hosts.items() if host not in other_hosts}
-    count = most_common(len(host_words) for host_words in hosts.values())
-    if small := [host for host, host_words in hosts.items() if 2 * len(host_words) <= count and count > 1]:
+    if others:
+        alike: dict[str, list[str]] = defaultdict(list)
+        for host in others:
+            alike[re.sub(r"\d+", "#", host)].append(host)
+        words = ", ".join(fold(some) or shape for shape, some in alike.items())
+        file.notes.append(f"{counted(len(others), 'host')} left out, no GPU nodes by name (--hosts): {words}")
+    hosts = {host: guids for host, guids in hosts.items() if host not in others}
+    count = most_common(map(len, hosts.values()))
+    if small := [host for host, guids in hosts.items() if 2 * len(guids) <= count and count > 1]:
         file.notes.append(
             f"{counted(len(small), 'host')} with half the adapters or fewer left out: {', '.join(small[:5])}"
         )
-    name_of_guid = _known_names(
-        kinds, names, {host: host_words for host, host_words in hosts.items() if host not in small}
-    )
+    hosts = {host: guids for host, guids in hosts.items() if host not in small}
+    name_of_guid = _known_names(devices, hosts)
     if statement.gpus is None:
         file.assumed.append(
             f"{counted(count, 'GPU')} a node, as many as adapters (a network does not show them; --gpus-per-node)"
@@ -210,27 +206,16 @@ def from_ibnetdiscover(text: str, source: str, statement: UserStatement) -> Link
     count = statement.gpus or count
     for (first, second, rate), number in cables.items():
         if first in name_of_guid and second in name_of_guid:
-            links, link_problems = read_link(
-                name_of_guid[first],
-                name_of_guid[second],
-                f"{rate} Gb/s",
-                count=str(number),
-                kind="infiniband",
-                place=source,
-            )
-            file.links += links
-            problems += link_problems
-    link = statement.intra_node or {}
-    seconds = link.get("latency", "")
-    for host in sorted({node_of(name) for name in name_of_guid.values()} - {""}, key=natural):
-        end = f"{host}.nvswitch" if link["kind"] == "nvswitch" else f"{host}.pcie"
-        latency = f"{parse_seconds(seconds) / 2 * 1e6:.9g} us" if seconds else ""
+            ends = {"from": name_of_guid[first], "to": name_of_guid[second], "count": str(number)}
+            cable = ends | {"bandwidth": f"{rate} Gb/s", "kind": "infiniband"}
+            file.links += read_link(cable, source, problems)
+    link = dict(statement.intra_node)
+    if link.get("latency"):
+        link["latency"] = f"{parse_seconds(link['latency']) / 2 * 1e6:.9g} us"
+    switch = "nvswitch" if link["kind"] == "nvswitch" else "pcie"
+    for host in sorted(hosts, key=natural):
         gpus = f"{host}.gpu[0-{count - 1}]" if count > 1 else f"{host}.gpu0"
-        links, link_problems = read_link(
-            gpus, end, link["bandwidth"], latency, kind=link["kind"], place="--link"
-        )
-        file.links += links
-        problems += link_problems
+        file.links += read_link(link | {"from": gpus, "to": f"{host}.{switch}"}, "--link", problems)
     if problems:
         raise unreadable(source, problems, "names of hosts and switches come from their descriptions")
     return file
@@ -246,51 +231,52 @@ def _other_hosts(hosts: Iterable[str], pattern: str | None) -> list[str]:
     return [host for host in hosts if host not in gpu_nodes]
 
 
-def _ports(
+def _devices_and_cables(
     text: str, source: str
-) -> tuple[dict[str, str], dict[str, str], dict[tuple[str, str, float], int], list[Problem]]:
-    """Parse the devices and cables in `ibnetdiscover` output, with a list of problems. GUID → Switch, Ca or Rt;
-    GUID → description; number of cables by both GUIDs and rate; what cannot be read."""
-    kinds: dict[str, str] = {}
-    names: dict[str, str] = {}
+) -> tuple[dict[str, tuple[str, str]], dict[tuple[str, str, float], int], list[Problem]]:
+    """Parse `ibnetdiscover` output: GUID → kind (Switch, Ca or Rt) and description of a device; number of cables by
+    both GUIDs and rate; a problem for each line that cannot be read."""
+    devices: dict[str, tuple[str, str]] = {}
     ends: dict[tuple[str, int], tuple[str, int, float]] = {}
     problems: list[Problem] = []
-    block_guid = ""
+    guid = ""
     for number, line in enumerate(text.splitlines(), start=1):
         if match := _BLOCK.match(line):
-            block_guid = match[2]
-            kinds[block_guid], names[block_guid] = match[1], match[3]
+            guid = match[2]
+            devices[guid] = match[1], match[3]
         elif line.startswith("["):
             port = _PORT.match(line)
             lane = port and _LANE_GBITS.get(port[5])
-            if port is None or lane is None or not block_guid:
+            if port is None or lane is None or not guid:
                 message = f"width and speed of a port cannot be read ({', '.join(_LANE_GBITS)}), like `4xNDR`"
                 problems.append(Problem(f"{source}:{number}", message))
             else:
-                ends[block_guid, int(port[1])] = (port[2], int(port[3]), int(port[4]) * lane)
+                ends[guid, int(port[1])] = port[2], int(port[3]), int(port[4]) * lane
     cables: dict[tuple[str, str, float], int] = defaultdict(int)
-    for (end_guid, port_of_one), (far_guid, port_of_other, rate) in ends.items():
-        if far_guid in kinds and (
-            (end_guid, port_of_one) < (far_guid, port_of_other) or (far_guid, port_of_other) not in ends
-        ):
-            first, second = sorted((end_guid, far_guid), key=lambda guid: kinds[guid] == "Switch")
+    for near, (far_guid, far_port, rate) in ends.items():
+        far = far_guid, far_port
+        if far_guid in devices and (
+            near < far or far not in ends
+        ):  # each cable once, also one that one end reports
+            first, second = sorted((near[0], far_guid), key=lambda end: devices[end][0] == "Switch")
             cables[first, second, rate] += 1
-    return kinds, names, cables, problems
+    return devices, cables, problems
 
 
 def _known_names(
-    kinds: Mapping[str, str], names: Mapping[str, str], hosts: Mapping[str, Sequence[str]]
+    devices: Mapping[str, tuple[str, str]], hosts: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
     """Map each GUID to a device name, `host.nic0` in order of descriptions or the description of a switch."""
-    name_of_guid: dict[str, str] = {}
-    for host, guids in hosts.items():
-        for at, guid in enumerate(sorted(guids, key=lambda guid_: (natural(names[guid_]), guid_))):
-            name_of_guid[guid] = f"{host}.nic{at}"
-    uses: dict[str, int] = defaultdict(int)
-    for guid in sorted(
-        (guid_ for guid_ in kinds if kinds[guid_] != "Ca"), key=lambda guid_: (natural(names[guid_]), guid_)
-    ):
-        name = _safe(names[guid].removeprefix("MF0;").partition(":")[0]).replace(".", "-")
+
+    def in_order(guids: Iterable[str]) -> list[str]:
+        return sorted(guids, key=lambda guid: (natural(devices[guid][1]), guid))
+
+    name_of_guid = {
+        guid: f"{host}.nic{at}" for host, guids in hosts.items() for at, guid in enumerate(in_order(guids))
+    }
+    uses = Counter[str]()
+    for guid in in_order(guid for guid, (kind, _) in devices.items() if kind != "Ca"):
+        name = _safe(devices[guid][1].removeprefix("MF0;").partition(":")[0]).replace(".", "-")
         name = name if re.search("switch|leaf|spine|core|tor|sw", name.lower()) else f"switch-{name}"
         uses[name] += 1
         name_of_guid[guid] = name if uses[name] == 1 else f"{name}-{uses[name]}"

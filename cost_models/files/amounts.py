@@ -38,25 +38,24 @@ _PERIODS = {
 def read_sequence(value: Any) -> Any:
     """Parse a sequence length in tokens, such as `8192`, `8,192` or `8K`; a value that is not text is returned
     unchanged. Raises ValueError."""
-    if not isinstance(value, str):
-        return value
-    match = _matched(_COUNT, value)
-    tokens = None if match is None else _whole_number(match, _BINARY)
-    if match is None or tokens is None or (match[4] or "t")[0].lower() != "t":
-        raise ValueError(f"`{_printable(value)}` is no number of tokens; write it like `8192` or `8K`")
-    return tokens
+    return _read_count(value, "tokens", "`8192` or `8K`")
 
 
 def read_samples(value: Any) -> Any:
     """Parse a number of samples per step, such as `55296`, `55,296` or `64K`; a value that is not text is
     returned unchanged. Raises ValueError."""
+    return _read_count(value, "samples", "`55296` or `64K`")
+
+
+def _read_count(value: Any, noun: str, examples: str) -> Any:
+    """Parse a whole number of things called `noun`, which a text may name too where they are tokens."""
     if not isinstance(value, str):
         return value
     match = _matched(_COUNT, value)
-    samples = None if match is None else _whole_number(match, _BINARY)
-    if match is None or samples is None or match[4]:
-        raise ValueError(f"`{_printable(value)}` is no number of samples; write it like `55296` or `64K`")
-    return samples
+    count = None if match is None else _whole_number(match, _BINARY)
+    if match is None or count is None or not (match[4] or noun).lower().startswith(noun[:5]):
+        raise ValueError(f"`{_printable(value)}` is no number of {noun}; write it like {examples}")
+    return count
 
 
 def read_batch(value: Any, sequence: Any) -> Any:
@@ -100,8 +99,8 @@ def read_tokens(value: str | float) -> float:
 def read_duration(text: str) -> float:
     """Parse a duration such as `30d`, `30 days` or `2 weeks` into seconds. Raises ValueError."""
     match = _matched(_DURATION, text)
-    unit_of_word = {word: unit for unit, words in _PERIODS.items() for word in words}
-    unit = unit_of_word.get(match[2].lower()) if match else None
+    word = match[2].lower() if match else ""
+    unit = next((unit for unit, words in _PERIODS.items() if word in words), None)
     if match is None or unit is None:
         raise ValueError(f"`{_printable(text)}` is not a duration; write it like `30d` or `36h`")
     number = _plain(match[1])
@@ -149,12 +148,9 @@ def _sequences(match: re.Match[str], sequence: Any) -> int:
     """Number of sequences that the matched number of tokens fills exactly."""
     if not isinstance(sequence, int) or sequence <= 0:
         raise ValueError(f"`{match[0]}` can be told in sequences only with their length")
-    candidates = [
-        tokens for units in (_BINARY, _DECIMAL) if (tokens := _whole_number(match, units)) is not None
-    ]
-    divisible = next((tokens for tokens in candidates if tokens % sequence == 0), None)
-    if divisible is not None:
-        return divisible // sequence
+    for tokens in (_whole_number(match, _BINARY), _whole_number(match, _DECIMAL)):
+        if tokens is not None and tokens % sequence == 0:
+            return tokens // sequence
     fill = float(_plain(match[2])) * _BINARY[match[3].lower()] / sequence
     near = sorted({max(1, math.floor(fill)), math.ceil(fill)})
     raise ValueError(

@@ -80,14 +80,10 @@ def local_cluster(processes: int | None = None) -> ClusterSpec:
     reported = installed_gpus()
     for gpu in map(load_gpu, names("gpus") if reported else ()):
         if gpu.reported_as and set(reported) <= set(gpu.reported_as):
-            return gpu_machine(gpu, _node_of(gpu), processes or len(reported))
+            nodes = (load_cluster(name) for name in names("clusters") if name != LOCAL)
+            node = next((one for one in nodes if one.gpu.name == gpu.name), None)
+            return gpu_machine(gpu, node, processes or len(reported))
     return this_machine(_load("clusters", "cluster", LOCAL, ClusterSpec), processes)
-
-
-def _node_of(gpu: GpuSpec) -> ClusterSpec | None:
-    """Catalogue cluster with a given GPU, used for the links of a node; None where there is none."""
-    nodes = (load_cluster(name) for name in names("clusters") if name != LOCAL)
-    return next((node for node in nodes if node.gpu.name == gpu.name), None)
 
 
 def load_stack(name: str) -> StackSpec:

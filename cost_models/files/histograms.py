@@ -7,6 +7,7 @@ rows that nothing used left out. Counts are sorted, so it does not matter which 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,35 +70,26 @@ def steps_of(counts: Counts) -> Steps:
 def with_histograms(document: Document, folder: Path) -> Document:
     """Replace the file names in `histogram` fields of a recommender's document by the histograms read from the
     files. A problem is noted at each that cannot be read. Relative paths start at the model's file."""
-    problems, fields = dict(document.problems), document.value
-    for key, table in tables_of(document):
+    problems, fields = dict(document.problems), deepcopy(document.value)
+    for key, table in tables_of(fields):
         name, rows = table.get("histogram"), table.get("rows")
         if not isinstance(name, str) or not isinstance(rows, int) or rows <= 0:
             continue  # the spec says what is wrong with its rows
         try:
-            steps = [list(step) for step in read_histogram(folder / name, rows)]
+            table["histogram"] = [list(step) for step in read_histogram(folder / name, rows)]
         except InputError as error:
             at = (*key, "histogram")
             problems[at] = Problem(document.where(at), "; ".join([error.headline, *map(str, error.problems)]))
-        else:
-            fields = with_table(fields, key, table | {"histogram": steps})
     return replace(document, value=fields, problems=problems)
 
 
-def tables_of(document: Document) -> Iterator[tuple[Key, dict[str, Any]]]:
-    """Yield (place, fields) for each class of embedding tables listed in a recommender's document."""
+def tables_of(fields: Any) -> Iterator[tuple[Key, dict[str, Any]]]:
+    """Yield (place, fields) for each class of embedding tables listed among a recommender's fields."""
     for group in ("tables", "wide"):
-        listed = document.value.get(group) if isinstance(document.value, dict) else None
+        listed = fields.get(group) if isinstance(fields, dict) else None
         for at, table in enumerate(listed if isinstance(listed, list) else []):
             if isinstance(table, dict):
                 yield (group, at), table
-
-
-def with_table(fields: dict[str, Any], key: Key, table: dict[str, Any]) -> dict[str, Any]:
-    """Copy of a recommender's fields in which the class of tables at `key` is replaced."""
-    group, at = str(key[0]), int(key[1])
-    listed = fields[group]
-    return fields | {group: [*listed[:at], table, *listed[at + 1 :]]}
 
 
 def _of_array(path: Path, rows: int) -> Counts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -47,7 +48,11 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCl
     if text == LOCAL:
         return catalog.local_cluster(gpus)
     if (sizes := _SIZED.fullmatch(text)) and not is_file(text):
-        return resolve_cluster(sizes[1], _agreed(text, int(sizes[2]), gpus))
+        size = int(sizes[2])
+        if gpus not in (None, size):
+            message = f"`{printable(text)}` has {counted(size, 'GPU')}, --gpus says {grouped(gpus or 0)}"
+            raise InputError(message, hint="say it once")
+        return resolve_cluster(sizes[1], size)
     if (known := known_cluster(text)) and not is_file(text):
         cluster = catalog.load_cluster(known)
         return sized(cluster, gpus or cluster.num_gpus)
@@ -56,17 +61,12 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCl
     stated = _of_file(text)
     if isinstance(stated, MixedCluster):
         return _as_stated(stated, gpus)
-    return _cut(stated, text, gpus)
-
-
-def _cut(cluster: ClusterSpec, text: str, gpus: int | None) -> ClusterSpec:
-    """Limit a file's cluster to `gpus` GPUs. Raises InputError where it has fewer."""
-    if gpus is not None and gpus > cluster.num_gpus:
+    if gpus is not None and gpus > stated.num_gpus:
         raise InputError(
-            f"{gpus} GPUs are more than cluster `{cluster.name}` has, {cluster.num_gpus}",
-            hint=f"--gpus {cluster.num_gpus} is all of it; `nodes:` in {text} says how many there are",
+            f"{gpus} GPUs are more than cluster `{stated.name}` has, {stated.num_gpus}",
+            hint=f"--gpus {stated.num_gpus} is all of it; `nodes:` in {text} says how many there are",
         )
-    return sized(cluster, gpus or cluster.num_gpus)
+    return sized(stated, gpus or stated.num_gpus)
 
 
 def _of_file(path: str) -> ClusterSpec | MixedCluster:
@@ -82,17 +82,6 @@ def _of_file(path: str) -> ClusterSpec | MixedCluster:
     except InputError as error:
         error.hint = error.hint or f"a file that loads, to start from: {TEMPLATE}"
         raise
-
-
-def _agreed(text: str, stated: int, gpus: int | None) -> int:
-    """Number of GPUs stated in a text such as `dgx-h100:128`, if `--gpus` states no other number. Raises
-    InputError."""
-    if gpus not in (None, stated):
-        raise InputError(
-            f"`{printable(text)}` has {counted(stated, 'GPU')}, --gpus says {grouped(gpus or 0)}",
-            hint="say it once",
-        )
-    return stated
 
 
 def _pooled(text: str) -> MixedCluster:
@@ -132,17 +121,15 @@ def _pooled(text: str) -> MixedCluster:
 def _mixed_cluster(document: Document) -> MixedCluster:
     """Validate a cluster file with several `pools`, whose GPUs may be catalogue names."""
     problems = dict(document.problems)
-    pools = document.value["pools"]
-    if isinstance(pools, list):
-        pools = [dict(pool) if isinstance(pool, dict) else pool for pool in pools]
-        for number, pool in enumerate(pools):
-            if isinstance(pool, dict) and isinstance(name := pool.get("gpu"), str):
-                key = ("pools", number, "gpu")
-                try:
-                    pool["gpu"] = catalog.gpu_fields(name)
-                except InputError as error:
-                    problems[key] = Problem(document.where(key), error.headline)
-    fields = document.value | {"pools": pools}
+    fields = copy.deepcopy(document.value)
+    pools = fields["pools"] if isinstance(fields["pools"], list) else []
+    for number, pool in enumerate(pools):
+        if isinstance(pool, dict) and isinstance(name := pool.get("gpu"), str):
+            key = ("pools", number, "gpu")
+            try:
+                pool["gpu"] = catalog.gpu_fields(name)
+            except InputError as error:
+                problems[key] = Problem(document.where(key), error.headline)
     mixed = validate(replace(document, value=fields, problems=problems), MixedCluster)
     pools_with_profiles = tuple(_with_profile_beside(pool, document.source) for pool in mixed.pools)
     return mixed.model_copy(update={"pools": pools_with_profiles})

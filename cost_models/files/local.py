@@ -1,13 +1,15 @@
-"""The `local` cluster: this machine's GPUs, or its CPU shared by processes, each standing for one device."""
+"""This machine: what its commands, kernel and environment say, and the `local` cluster, which is its GPUs or its CPU
+shared by processes, each standing for one device."""
 
 from __future__ import annotations
 
 import os
 import platform
-import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
@@ -17,10 +19,82 @@ from cost_models.units import format_bytes
 
 LOCAL = "local"
 """Catalogue name of the machine the program runs on."""
-_DRIVER_SECONDS = 10.0
-"""Seconds that the driver may take to answer."""
+_SECONDS = 20.0
+"""Seconds that a command may take; a driver that initialises eight GPUs needs some."""
+_MAX_BYTES = 4 * 2**20
+"""Bytes of a file that are read."""
 _PCIE_LATENCY = "5 us"
 """Latency of a transfer between two GPUs through the host; a documented placeholder."""
+
+
+class Machine(Protocol):
+    """Source of system information, either this computer or a recording of another one."""
+
+    environment: Mapping[str, str]
+    unsaid: list[str]
+    """Commands that failed, each with its reason."""
+
+    def run(self, *command: str) -> str | None:
+        """Standard output of a command; None if the command fails, with the reason added to `unsaid`."""
+
+    def read(self, path: str) -> str | None:
+        """Text of a file; None if the file does not exist."""
+
+    def names(self, path: str) -> Sequence[str]:
+        """Sorted names of a folder's entries; empty if the folder does not exist."""
+
+
+class ThisMachine:
+    """System information of the computer that the program runs on."""
+
+    def __init__(self) -> None:
+        self.environment: Mapping[str, str] = dict(os.environ)
+        self.unsaid: list[str] = []
+
+    def run(self, *command: str) -> str | None:
+        """Standard output of a command run without a shell, with a time limit and English messages; None if the
+        command fails."""
+        words = f"`{' '.join(command[:2])}`"
+        try:
+            result = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_SECONDS,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                env={**self.environment, "LC_ALL": "C"},
+            )
+        except FileNotFoundError:
+            reason = f"`{command[0]}` is not installed"
+        except subprocess.TimeoutExpired:
+            reason = f"{words} said nothing in {_SECONDS:.0f} s"
+        except OSError as error:
+            reason = f"{words} does not start: {(error.strerror or str(error)).lower()}"
+        else:
+            if not result.returncode:
+                return result.stdout
+            first_line = (result.stdout + result.stderr).strip().partition("\n")[0]
+            reason = f"{words} ended with {result.returncode}" + (f": {first_line}" if first_line else "")
+        if reason not in self.unsaid:
+            self.unsaid.append(reason)
+        return None
+
+    def read(self, path: str) -> str | None:
+        """Text of the first 4 MiB of a file; None if the file cannot be read."""
+        try:
+            with Path(path).open("rb") as file:
+                return file.read(_MAX_BYTES).decode("utf-8", errors="replace")
+        except OSError:
+            return None
+
+    def names(self, path: str) -> Sequence[str]:
+        """Sorted names of a folder's entries; empty if the folder cannot be read."""
+        try:
+            return sorted(os.listdir(path))
+        except OSError:
+            return ()
 
 
 def this_machine(one_core: ClusterSpec, processes: int | None = None) -> ClusterSpec:
@@ -57,10 +131,7 @@ def this_machine(one_core: ClusterSpec, processes: int | None = None) -> Cluster
 
 def processor_name() -> str:
     """Model name of the computer's CPU, as in /proc/cpuinfo; empty where the system reports none."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
+    lines = (ThisMachine().read("/proc/cpuinfo") or "").splitlines()
     model_names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(model_names, "") or platform.processor()
 
@@ -68,19 +139,8 @@ def processor_name() -> str:
 @cache
 def installed_gpus() -> tuple[str, ...]:
     """Names of the computer's NVIDIA GPUs as reported by `nvidia-smi`; empty without a driver."""
-    if shutil.which("nvidia-smi") is None:
-        return ()
-    try:
-        answer = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=_DRIVER_SECONDS,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    return tuple(line.strip() for line in answer.stdout.splitlines() if line.strip())
+    output = ThisMachine().run("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") or ""
+    return tuple(line.strip() for line in output.splitlines() if line.strip())
 
 
 def gpu_machine(gpu: GpuSpec, node: ClusterSpec | None, count: int) -> ClusterSpec:

@@ -113,7 +113,8 @@ def validate(document: Document, spec_type: type[S], *, replace: Replacements | 
         problems |= {key: Problem(document.where(key), what) for key, what in messages.items()}
     if problems:
         in_order = [problems[key] for key in sorted(problems, key=document.line)]
-        raise input_error(document.source, in_order, unlisted)
+        number = counted(len(in_order) + unlisted, "problem")
+        raise InputError(f"{number} in {document.source}", problems=in_order, more=unlisted)
     return spec
 
 
@@ -125,25 +126,11 @@ def check_kind(document: Document, spec_type: type[Spec]) -> None:
         raise InputError(f"`{document.source}` holds no `field: value` pairs")
     kind = document.value.get("kind", expected)
     if expected is not None and kind != expected:
+        unknown = expected in FAMILIES and str(kind) not in FAMILIES
+        known = f" (kinds of models: {', '.join(FAMILIES)})" if unknown else ""
         raise InputError(
-            f"`{document.source}` is a `{printable(str(kind))}`; a `{expected}` is needed here"
-            f"{_more_of_kind(kind, expected)}"
+            f"`{document.source}` is a `{printable(str(kind))}`; a `{expected}` is needed here{known}"
         )
-
-
-def _more_of_kind(kind: object, expected: str) -> str:
-    """Hint that lists the kinds of models where a model's kind is unknown; otherwise empty."""
-    if expected not in FAMILIES:
-        return ""
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        return f" (kinds of models: {', '.join(FAMILIES)})"
-    return ""
-
-
-def input_error(source: str, problems: list[Problem], more: int = 0) -> InputError:
-    """Build the error that lists the problems of a file, such as `4 problems in cluster.yaml`; `more` is the
-    number of problems not listed."""
-    return InputError(f"{counted(len(problems) + more, 'problem')} in {source}", problems=problems, more=more)
 
 
 KINDS: dict[str, type[Spec]] = {

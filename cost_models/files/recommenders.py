@@ -11,6 +11,7 @@ network stands on the tables: it is that of MLPerf's DLRM, with `dot` where all 
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from cost_models.documents import Document, Key
 from cost_models.errors import InputError, Problem
 from cost_models.files import catalog
 from cost_models.files.amounts import read_samples
-from cost_models.files.histograms import tables_of, with_histograms, with_table
+from cost_models.files.histograms import tables_of, with_histograms
 from cost_models.files.names import known_model, known_recommender, unknown_model
 from cost_models.files.parsing import load_job, validate
 from cost_models.files.reading import is_file, read_document
@@ -145,9 +146,9 @@ def _of_document(document: Document, folder: Path) -> RecommenderSpec:
 
 def with_each_named_once(document: Document) -> Document:
     """Add a problem to a recommender's document for each class of tables that repeats the name of another class."""
-    problems, fields = dict(document.problems), document.value
+    problems, fields = dict(document.problems), deepcopy(document.value)
     first: dict[str, Key] = {}
-    for key, table in tables_of(document):
+    for key, table in tables_of(fields):
         name, count = table.get("name"), table.get("count", 1)
         if not isinstance(name, str) or not isinstance(count, int) or not 0 < count <= MAX_TABLES:
             continue  # the spec says what is wrong with these
@@ -158,7 +159,7 @@ def with_each_named_once(document: Document) -> Document:
             problems[at] = Problem(
                 document.where(at), f"two tables are called `{twice}`; the other is {other_place}"
             )
-            fields = with_table(fields, key, {one: table[one] for one in table if one != "name"})
+            del table["name"]
         first |= dict.fromkeys(names, key)
     return replace(document, value=fields, problems=problems)
 

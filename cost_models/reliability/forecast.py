@@ -172,7 +172,8 @@ def forecast(job: Job, operations: OperationsSpec, interval: int | None = None) 
 
 
 def _forecast(job: Job, operations: OperationsSpec, interval: int | None, *, evicts: bool) -> Forecast:
-    copy, flush = operations.pause + _copy(job, operations), job.checkpoint_bytes / operations.storage_write
+    link, flush = operations.host_copy or job.host_bandwidth, job.checkpoint_bytes / operations.storage_write
+    copy = operations.pause + (0.0 if link is None else job.checkpoint_bytes / job.gpus / link)
     saving, lag = (copy, flush) if operations.asynchronous else (copy + flush, 0.0)
     read = job.reading(operations.storage_read or operations.storage_write)
     restart = operations.detection + max(operations.restart, job.restart.total if job.restart else 0.0) + read
@@ -232,12 +233,6 @@ def best_steps(step: Segment) -> int:
 def _least_interval(step: Segment) -> int:
     """Minimum number of steps in which storage finishes writing a checkpoint."""
     return max(1, math.ceil((step.lag - step.saving) / step.work))
-
-
-def _copy(job: Job, operations: OperationsSpec) -> float:
-    """Seconds in which each GPU copies an even share of the checkpoint to its host."""
-    link = operations.host_copy or job.host_bandwidth
-    return 0.0 if link is None else job.checkpoint_bytes / job.gpus / link
 
 
 def _require_possible(interval: int, job: Job, operations: OperationsSpec, step: Segment) -> None:

@@ -60,18 +60,12 @@ def draw_ends(prediction: Forecast, runs: int = RUNS, seed: int = SEED) -> Ends:
 def draw_ends_of(prediction: Forecast, steps: Array, runs: int = RUNS) -> Ends:
     """Simulate the job's duration with an uncertain step time, which is any of `steps` (K,) seconds with equal
     probability. `runs` draws in all."""
-    draws = [
-        draw_ends(
-            with_interval(
-                forecast(replace(prediction.job, step_seconds=float(step)), prediction.operations),
-                prediction.interval,
-            ),
-            max(1, runs // len(steps)),
-            SEED + place,
-        )
-        for place, step in enumerate(steps)
-    ]
-    return Ends(np.sort(np.concatenate([one.seconds for one in draws])))
+    draws = []
+    for place, step in enumerate(steps):
+        timed = forecast(replace(prediction.job, step_seconds=float(step)), prediction.operations)
+        ends = draw_ends(with_interval(timed, prediction.interval), max(1, runs // len(steps)), SEED + place)
+        draws.append(ends.seconds)
+    return Ends(np.sort(np.concatenate(draws)))
 
 
 def _sum_of(rng: np.random.Generator, counts: Ints, mean: float, threshold: float) -> Array:

@@ -162,14 +162,11 @@ class Waiting:
         return self.chance * self.seconds
 
 
-NO_WAITING = Waiting(chance=0.0, seconds=0.0)
-
-
 def waiting(spares: int | None, repair: float, mtbf: float) -> Waiting:
     """Compute probability and mean seconds of waiting for one of `spares` spare nodes after a failure; no waits
     if `spares` is None. A node fails every `mtbf` seconds of running."""
     if spares is None:
-        return NO_WAITING
+        return Waiting(chance=0.0, seconds=0.0)
     return Waiting(chance=blocked(spares, repair / mtbf), seconds=repair / (spares + 1))
 
 

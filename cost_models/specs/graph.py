@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby, product
 from math import prod
@@ -39,8 +39,10 @@ _NAME = re.compile(
 )
 _RANGE = re.compile(r"\[([\d,-]+)\]", re.A)
 _DIGITS = re.compile(r"(\d+)", re.A)
+COLUMNS = ("from", "to", "bandwidth", "latency", "count", "kind")
+"""Columns of a file of links; the first three are required."""
 _LINE = re.compile(
-    r"(?P<one>\S+)\s+--\s+(?P<other>\S+)\s+(?P<bandwidth>\S+?\s*[A-Za-z]+/s)"
+    r"(?P<from>\S+)\s+--\s+(?P<to>\S+)\s+(?P<bandwidth>\S+?\s*[A-Za-z]+/s)"
     r"(?:\s+(?P<latency>[\d.]\S*?\s*[a-zµ]+))?(?:\s+x(?P<count>\d+))?(?:\s+(?P<kind>[a-z]\S*))?",
     re.A,
 )
@@ -118,67 +120,66 @@ def _span(text: str) -> tuple[int, int, int]:
     return int(first), int(last or first), len(first) if first.startswith("0") else 1
 
 
-def read_link(
-    one: str, other: str, bandwidth: str, latency: str = "", count: str = "", kind: str = "", *, place: str
-) -> tuple[list[Link], list[Problem]]:
-    """Parse one line of a file of links into links, with a list of problems."""
-    problems: list[str] = []
+def read_link(values: Mapping[str, str | None], place: str, problems: list[Problem]) -> list[Link]:
+    """Parse one line of a file of links, by the names of `COLUMNS`, into links; what is wrong with it is added to
+    `problems`, and there is no link then."""
+    one, other, bandwidth, latency, count, kind = (values.get(name) or "" for name in COLUMNS)
+    before = len(problems)
 
-    def said(parse: Callable[[str], T], text: str) -> T | None:
+    def refuse(message: str) -> None:
+        problems.append(Problem(place, message))
+
+    def parsed(parse: Callable[[str], T], text: str) -> T | None:
         try:
             return parse(text)
         except ValueError as error:
-            problems.append(str(error))
+            refuse(str(error))
             return None
 
-    ends = [said(expand, name) or [] for name in (one, other.removeprefix("*"))]
+    ones, others = (parsed(expand, name) or [] for name in (one, other.removeprefix("*")))
     if not bandwidth:
-        problems.append(
+        refuse(
             f"`{printable(one, 60)}` -- `{printable(other, 60)}` has no bandwidth; write it like `400 Gb/s`"
         )
-    rate = said(parse_bandwidth, bandwidth) if bandwidth else None
-    seconds = said(parse_seconds, latency) if latency else None
+    rate = parsed(parse_bandwidth, bandwidth) if bandwidth else None
+    seconds = parsed(parse_seconds, latency) if latency else None
     if seconds is not None and seconds > _LONGEST:
-        problems.append(f"a latency of `{printable(latency, 30)}` is no link's")
+        refuse(f"a latency of `{printable(latency, 30)}` is no link's")
     if count and not re.fullmatch(r"[1-9]\d{0,4}", count, re.A):
-        problems.append(f"`{printable(count, 30)}` is no number of parallel cables")
-    if kind and kind not in get_args(LinkKind):
-        known = get_args(LinkKind)
-        problems.append(
-            f"`{printable(kind, 30)}` is no kind of link{did_you_mean(kind, known)}; kinds: {', '.join(known)}"
-        )
-    problems += [problem for end in ends if end for problem in _odd_device(end[0])]
-    if all(ends) and len(ends[0]) * (len(ends[1]) if other.startswith("*") else 1) > MOST_LINKS:
-        problems.append(f"these are more than {MOST_LINKS:,} links")
-    pairs = _pairs(one, other) if all(ends) and not problems else []
-    if not pairs and not problems:
-        problems.append(f"{len(ends[0]):,} devices cannot be shared out evenly among {len(ends[1]):,}")
-    problems += [f"`{a}` is linked with itself" for a, b in pairs if a == b][:1]
-    if problems or rate is None:
-        return [], [Problem(place, problem) for problem in problems]
-    number = int(count or 1)
-    return [Link(a, b, rate, seconds, number, kind or _usual_kind(a, b), place) for a, b in pairs], []  # type: ignore[arg-type]
-
-
-def _odd_device(name: str) -> Iterator[str]:
-    """Yield sentences that say why a device's name is not understood."""
-    kind = device_kind(name)
-    if kind is None:
-        yield (
-            f"unknown device `{name}`: the last part of its name says what it is, like `gpu0`, `nic0`, `nvswitch`, "
-            "`pcie0`, `leaf0`, `spine0`, `switch0`"
-        )
-    elif kind != "switch" and not node_of(name):
-        yield f"`{name}` is in no node; the node stands before the last dot of its name, like `node0.gpu0`"
+        refuse(f"`{printable(count, 30)}` is no number of parallel cables")
+    kinds = get_args(LinkKind)
+    if kind and kind not in kinds:
+        known = f"{did_you_mean(kind, kinds)}; kinds: {', '.join(kinds)}"
+        refuse(f"`{printable(kind, 30)}` is no kind of link{known}")
+    for name in (*ones[:1], *others[:1]):
+        if device_kind(name) is None:
+            refuse(
+                f"unknown device `{name}`: the last part of its name says what it is, like `gpu0`, `nic0`, `nvswitch`, "
+                "`pcie0`, `leaf0`, `spine0`, `switch0`"
+            )
+        elif device_kind(name) != "switch" and not node_of(name):
+            refuse(
+                f"`{name}` is in no node; the node stands before the last dot of its name, like `node0.gpu0`"
+            )
+    star = other.startswith("*")
+    if ones and len(ones) * (len(others) if star else 1) > MOST_LINKS:
+        refuse(f"these are more than {MOST_LINKS:,} links")
+    pairs: list[tuple[str, str]] = []
+    if len(problems) == before:
+        pairs = list(product(ones, others)) if star else _pairs(ones, others)
+        if not pairs:
+            refuse(f"{len(ones):,} devices cannot be shared out evenly among {len(others):,}")
+    if itself := next((a for a, b in pairs if a == b), ""):
+        refuse(f"`{itself}` is linked with itself")
+    if len(problems) > before or rate is None:
+        return []
+    return [Link(a, b, rate, seconds, int(count or 1), kind or _usual_kind(a, b), place) for a, b in pairs]  # type: ignore[arg-type]
 
 
 def _usual_kind(one: str, other: str) -> LinkKind:
     """Default kind of a link (such as `nvlink`) between two devices, from their names."""
-    kinds, (here, _, first), (there, _, second) = (
-        {device_kind(one), device_kind(other)},
-        one.rpartition("."),
-        other.rpartition("."),
-    )
+    kinds = {device_kind(one), device_kind(other)}
+    (here, _, first), (there, _, second) = one.rpartition("."), other.rpartition(".")
     if here != there or not here:
         return "infiniband"
     if kinds == {"gpu"}:
@@ -193,9 +194,7 @@ def read_lines(lines: Sequence[str], where: str = "graph") -> tuple[list[Link], 
     for number, line in enumerate(lines):
         place = f"{where}[{number}]"
         if match := _LINE.fullmatch(line.strip()):
-            more, wrong = read_link(*(match[name] or "" for name in _LINE.groupindex), place=place)
-            links += more
-            problems += wrong
+            links += read_link(match.groupdict(), place, problems)
         else:
             text = printable(line, 80)
             problems.append(
@@ -210,15 +209,13 @@ def write_lines(links: Iterable[Link]) -> list[str]:
     """Write links as the fewest lines that `read_lines` parses back to the same links."""
     alike: dict[tuple[str, str, str], list[tuple[str, str]]] = defaultdict(list)
     for link in links:
-        told = [
-            exact_rate(link.bandwidth, link.kind),
-            *([] if link.latency is None else [f"{link.latency * 1e6:.12g} us"]),
-        ]
-        told += [f"x{link.cables}"] * (link.cables > 1)
-        told += [link.kind] * (link.kind != _usual_kind(link.one, link.other))
-        key = _DIGITS.sub("#", link.one), _DIGITS.sub("#", link.other), " ".join(told)
+        cable = exact_rate(link.bandwidth, link.kind)
+        cable += "" if link.latency is None else f" {link.latency * 1e6:.12g} us"
+        cable += f" x{link.cables}" if link.cables > 1 else ""
+        cable += f" {link.kind}" if link.kind != _usual_kind(link.one, link.other) else ""
+        key = _DIGITS.sub("#", link.one), _DIGITS.sub("#", link.other), cable
         alike[key].append((link.one, link.other))
-    return [line for (_, _, told), pairs in alike.items() for line in _folded_pairs(pairs, told)]
+    return [line for (_, _, cable), pairs in alike.items() for line in _folded_pairs(pairs, cable)]
 
 
 _NETWORKS = ("infiniband", "roce", "ethernet")
@@ -231,13 +228,14 @@ def exact_rate(bandwidth: float, kind: str) -> str:
     return text if parse_bandwidth(text) == bandwidth else f"{bandwidth!r} B/s"
 
 
-def _folded_pairs(pairs: list[tuple[str, str]], told: str) -> Iterator[str]:
+def _folded_pairs(pairs: list[tuple[str, str]], cable: str) -> Iterator[str]:
     """Yield lines for links whose device names have the same shape, as few as the notation allows. A single line
     where possible, else one line for all names with the same neighbours."""
     pairs = sorted(pairs, key=lambda pair: (natural(pair[1]), natural(pair[0])))
-    left, right = fold([one for one, _ in pairs]), fold(dict.fromkeys(other for _, other in pairs))
-    if left and right and _pairs(left, right) == pairs:
-        yield f"{left} -- {right} {told}"
+    ones, ends = [one for one, _ in pairs], list(dict.fromkeys(other for _, other in pairs))
+    left, right = fold(ones), fold(ends)
+    if left and right and _pairs(ones, ends) == pairs:
+        yield f"{left} -- {right} {cable}"
         return
     alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for other, some in groupby(pairs, key=lambda pair: pair[1]):
@@ -246,17 +244,14 @@ def _folded_pairs(pairs: list[tuple[str, str]], told: str) -> Iterator[str]:
         left, right = fold(neighbours), fold(others)
         star = "*" * (len(neighbours) > 1 and len(others) > 1)
         if left and right and (star or len(others) == 1 or len(neighbours) == 1):
-            yield f"{left} -- {star}{right} {told}"
+            yield f"{left} -- {star}{right} {cable}"
         else:
-            yield from (f"{one} -- {other} {told}" for one in neighbours for other in others)
+            yield from (f"{one} -- {other} {cable}" for one in neighbours for other in others)
 
 
-def _pairs(left: str, right: str) -> list[tuple[str, str]]:
-    """Pairs of devices that a line links; empty where the devices on the two sides cannot be shared out evenly.
-    Raises ValueError for invalid names."""
-    ones, others = expand(left), expand(right.removeprefix("*"))
-    if right.startswith("*"):
-        return list(product(ones, others))
+def _pairs(ones: Sequence[str], others: Sequence[str]) -> list[tuple[str, str]]:
+    """Pairs of devices that a line without `*` links; empty where one list cannot be shared out evenly among the
+    other."""
     size = max(len(ones), len(others))
     if size % len(ones) or size % len(others):
         return []
@@ -272,8 +267,8 @@ def fold(names: Iterable[str]) -> str:
         return ""
     columns = [list(dict.fromkeys(column)) for column in zip(*(part[1::2] for part in parts), strict=True)]
     texts = [column[0] if len(column) == 1 else f"[{_runs(column)}]" for column in columns]
-    told = "".join(part for pair in zip(parts[0][::2], (*texts, ""), strict=True) for part in pair)
-    return told if prod(map(len, columns)) == len(listed) and expand(told) == listed else ""
+    text = "".join(part for pair in zip(parts[0][::2], (*texts, ""), strict=True) for part in pair)
+    return text if prod(map(len, columns)) == len(listed) and expand(text) == listed else ""
 
 
 def _runs(numbers: list[str]) -> str:

@@ -14,8 +14,8 @@ from meshwright.verbs.contract.command import command
 
 if TYPE_CHECKING:
     from cost_models.discovery.discover import Discovery
-    from cost_models.discovery.machine import Machine
     from cost_models.fabric.files import Linked
+    from cost_models.files.local import Machine
     from meshwright.terminal.output import Output
     from meshwright.verbs.cluster.discovered import Discovered
     from meshwright.verbs.cluster.linked import LinkedCluster

@@ -12,7 +12,7 @@ from cost_models.base import MAX_GPUS
 from cost_models.discovery.discover import Discovery
 from cost_models.discovery.discover import discover as ask_machine
 from cost_models.discovery.network import EXAMPLE, parse_links
-from cost_models.discovery.writing import as_cluster, as_yaml
+from cost_models.discovery.writing import ClusterDraft
 from cost_models.errors import InputError
 from cost_models.files.whole import write_whole
 from cost_models.specs.cluster import ClusterSpec
@@ -46,8 +46,18 @@ class ClusterFile(AnswerBase):
 
     @property
     @abstractmethod
+    def _draft(self) -> ClusterDraft:
+        """Fields of the file, with assumptions and notes."""
+
+    @property
     def yaml(self) -> str:
-        """The cluster file."""
+        """Text of the cluster file."""
+        return self._draft.yaml
+
+    @property
+    def cluster(self) -> ClusterSpec:
+        """Cluster of the file. Raises InputError with every place that is open."""
+        return self._draft.cluster
 
     def save(self, path: str | Path) -> None:
         """Write the cluster file; with open places too, which `plan` refuses."""
@@ -66,14 +76,9 @@ class Discovered(ClusterFile):
         return not self.seen.open
 
     @property
-    def yaml(self) -> str:
-        """The cluster file."""
-        return as_yaml(self.seen)
-
-    @property
-    def cluster(self) -> ClusterSpec:
-        """The cluster. Raises InputError with every place that is open."""
-        return as_cluster(self.seen)
+    def _draft(self) -> ClusterDraft:
+        """Fields of the file, with assumptions and notes."""
+        return self.seen
 
     @property
     def rows(self) -> list[dict[str, Any]]:

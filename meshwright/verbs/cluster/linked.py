@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from cost_models.communication.topology import group_of
+from cost_models.discovery.writing import ClusterDraft
 from cost_models.errors import InputError
-from cost_models.fabric.files import Linked, linked, network_levels, read_links
+from cost_models.fabric.files import Linked, linked, read_links
 from cost_models.fabric.tools import UserStatement
 from cost_models.files import catalog
-from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import counted, format_bandwidth, format_seconds, grouped
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
@@ -53,30 +53,26 @@ class LinkedCluster(ClusterFile):
     found: Linked
 
     @property
-    def yaml(self) -> str:
-        """The cluster file."""
-        return self.found.yaml
-
-    @property
-    def cluster(self) -> ClusterSpec:
-        """The cluster."""
-        return self.found.cluster
+    def _draft(self) -> ClusterDraft:
+        """Fields of the file, with assumptions and notes."""
+        return self.found
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """A row for each level: `level`, `kind`, `gpus` (sizes of its domains), `bandwidth` of a GPU (bytes/s),
         `oversubscription`, `latency` (s)."""
-        over = {level.name: ratio for level, ratio in network_levels(self.found.fabric.levels)}
+        levels = self.found.fabric.levels
+        innermost = next((level.bandwidth for level in levels if level.network), 0.0)
         return [
             {
                 "level": level.name,
                 "kind": level.kind,
                 "gpus": list(level.sizes),
                 "bandwidth": level.bandwidth,
-                "oversubscription": over.get(level.name, 1.0),
+                "oversubscription": innermost / level.bandwidth if level.network else 1.0,
                 "latency": level.latency,
             }
-            for level in self.found.fabric.levels
+            for level in levels
         ]
 
     @property

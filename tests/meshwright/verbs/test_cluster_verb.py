@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from cost_models.discovery import machine
-from cost_models.discovery.machine import ThisMachine
+from cost_models.files import local
 from cost_models.files.loading import resolve_cluster
+from cost_models.files.local import ThisMachine
 
 DRIVER = """#!/bin/sh
 case "$*" in
@@ -78,7 +78,7 @@ def test_tools_that_fail_or_hang_are_said(driver: Path, monkeypatch: pytest.Monk
     here = ThisMachine()
     assert here.run("nvidia-smi", "nonsense") is None
     assert here.run("no-such-tool-anywhere") is None
-    monkeypatch.setattr(machine, "_SECONDS", 0.05)
+    monkeypatch.setattr(local, "_SECONDS", 0.05)
     assert here.run("sleep", "5") is None
     assert [one.replace("`", "") for one in here.unsaid] == [
         "nvidia-smi nonsense ended with 3",
