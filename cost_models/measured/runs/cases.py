@@ -19,16 +19,13 @@ from cost_models.measured.runs.hardware import cluster_of, gpu_of
 from cost_models.measured.runs.model import model_of
 from cost_models.measured.runs.rows import Notes, Row, UnpredictableError
 from cost_models.measured.runs.stack import (
-    expert_tensor_parallel,
     keeps_experts_whole,
     month_of,
     names_hybrid,
     offload_of,
     precision_of,
     recompute_of,
-    shards_within_node,
     stack_of,
-    state_changes,
     training_changes,
     with_host_update,
     zero_of,
@@ -37,38 +34,19 @@ from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.pipeline.pricing import estimate_each
 from cost_models.question import Question
-from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 
-LARGEST_COUNTS: dict[str, int] = {
-    "layers": 10_000,
-    "hidden": 1_000_000,
-    "heads": 100_000,
-    "head_dim": 100_000,
-    "kv_heads": 100_000,
-    "ffn_hidden": 10_000_000,
-    "vocab": 100_000_000,
-    "seq_len": 100_000_000,
-    "moe_experts": 100_000,
-    "moe_top_k": 100_000,
-    "moe_ffn_hidden": 10_000_000,
-    "moe_layers": 10_000,
-    "gpus_per_node": 10_000,
-    "num_gpus": 10_000_000,
-    "tp": 100_000,
-    "pp": 10_000,
-    "vp": 10_000,
-    "cp": 100_000,
-    "ep": 100_000,
-    "dp": 10_000_000,
-    "hybrid_shard": 10_000_000,
-    "micro_batch": 1_000_000,
-    "global_batch": 100_000_000,
-    "grad_accum": 10_000_000,
-}
+LARGEST_COUNTS = {
+    "layers": 10_000, "hidden": 1_000_000, "heads": 100_000, "head_dim": 100_000, "kv_heads": 100_000,
+    "ffn_hidden": 10_000_000, "vocab": 100_000_000, "seq_len": 100_000_000,
+    "moe_experts": 100_000, "moe_top_k": 100_000, "moe_ffn_hidden": 10_000_000, "moe_layers": 10_000,
+    "gpus_per_node": 10_000, "num_gpus": 10_000_000,
+    "tp": 100_000, "pp": 10_000, "vp": 10_000, "cp": 100_000, "ep": 100_000, "dp": 10_000_000,
+    "hybrid_shard": 10_000_000, "micro_batch": 1_000_000, "global_batch": 100_000_000, "grad_accum": 10_000_000,
+}  # fmt: skip
 """Column of whole numbers → largest plausible value, far above anything that was trained."""
 MAX_ACTIONS = 10_000_000
 """Largest stages × microbatches of a step that are laid out action by action."""
@@ -82,28 +60,21 @@ _NO_VALUE = re.compile(
 def check_counts(row: Row) -> None:
     """Raise UnpredictableError unless each column of whole numbers holds a plausible one or is blank.
 
+    A `global_batch` may be a fraction of 1 or more (tokens over sequence length), `hybrid_shard` a word.
+
     Raises:
         UnpredictableError: the first cell that is something else, with what it says.
     """
     for column, largest in LARGEST_COUNTS.items():
-        words = row.text(column)
-        count = row.count(column)
-        if (
-            count is None
-            and not _NO_VALUE.fullmatch(words.lower())
-            and not _is_fraction_of_a_batch(row, column)
-            and not (column == "hybrid_shard" and (row.flag(column) or names_hybrid(words)))
-        ):
-            raise UnpredictableError(f"`{column}` is `{printable(words, 20)}`, not a whole number above zero")
+        words, count = row.text(column), row.count(column)
         if count is not None and count > largest:
             raise UnpredictableError(f"`{column}` is {printable(words, 20)}, beyond anything that is trained")
-
-
-def _is_fraction_of_a_batch(row: Row, column: str) -> bool:
-    """Whether the cell is a `global_batch` of 1 or more, where a fraction is allowed (tokens over sequence
-    length)."""
-    value = row.number(column)
-    return column == "global_batch" and value is not None and value >= 1
+        if count is not None or _NO_VALUE.fullmatch(words.lower()):
+            continue
+        fraction = column == "global_batch" and (row.number(column) or 0) >= 1
+        hybrid = column == "hybrid_shard" and (row.flag(column) or names_hybrid(words))
+        if not fraction and not hybrid:
+            raise UnpredictableError(f"`{column}` is `{printable(words, 20)}`, not a whole number above zero")
 
 
 _USUAL_GPUS = 128
@@ -124,71 +95,53 @@ class Degrees:
     dp: int
     zero: int = 0
 
-    @property
-    def num_gpus(self) -> int:
-        return self.tp * self.pp * self.cp * self.dp
-
 
 def degrees_of(row: Row, notes: Notes) -> Degrees:
-    """Parallel degrees of a row, with 1 for axes left blank and data parallelism over the remaining GPUs."""
+    """Parallel degrees of a row, with 1 for axes left blank and data parallelism over the remaining GPUs.
+
+    Where neither GPUs nor dp are stated, dp is the largest degree that divides the batch's microbatches within
+    128 GPUs.
+    """
     tp, pp, vp, cp, ep = (row.count(axis) or 1 for axis in ("tp", "pp", "vp", "cp", "ep"))
     gpus, dp = row.count("num_gpus"), row.count("dp")
     model_gpus = tp * pp * cp
-    if gpus is None:
-        if dp is None:
-            dp = _usual_replicas(row, model_gpus)
-            notes.assume(f"{model_gpus * dp} GPUs: the row names none")
-        else:
-            notes.assume(f"{model_gpus * dp} GPUs: the product of the degrees")
-    elif gpus % model_gpus:
-        raise UnpredictableError(f"tp · pp · cp = {model_gpus} does not divide {gpus} GPUs")
-    else:
+    if gpus is not None:
+        if gpus % model_gpus:
+            raise UnpredictableError(f"tp · pp · cp = {model_gpus} does not divide {gpus} GPUs")
         if dp is not None and dp * model_gpus != gpus:
             notes.assume(f"dp {gpus // model_gpus}: the row's {dp} does not fit {gpus} GPUs")
         dp = gpus // model_gpus
+    elif dp is not None:
+        notes.assume(f"{model_gpus * dp} GPUs: the product of the degrees")
+    else:
+        if (batch := row.count("global_batch")) is None:
+            raise UnpredictableError("neither `num_gpus` nor `dp` nor `global_batch` is given")
+        samples = max(1, batch // (row.count("micro_batch") or 1))
+        dp = next(n for n in range(max(1, _USUAL_GPUS // model_gpus), 0, -1) if samples % n == 0)
+        notes.assume(f"{model_gpus * dp} GPUs: the row names none")
     return Degrees(tp=tp, pp=pp, vp=vp if pp > 1 else 1, cp=cp, ep=ep, dp=dp)
-
-
-def _usual_replicas(row: Row, model_gpus: int) -> int:
-    """Largest data-parallel degree that divides the batch's microbatches and keeps replicas × `model_gpus`
-    within 128 GPUs, for rows that state no GPU count."""
-    batch, micro = row.count("global_batch"), row.count("micro_batch") or 1
-    if batch is None:
-        raise UnpredictableError("neither `num_gpus` nor `dp` nor `global_batch` is given")
-    samples = max(1, batch // micro)
-    return next(dp for dp in range(max(1, _USUAL_GPUS // model_gpus), 0, -1) if samples % dp == 0)
 
 
 def chunks_of(row: Row, model: TransformerSpec, stack: StackSpec, degrees: Degrees, notes: Notes) -> int:
     """Model chunks a pipeline rank as the row says; where blank, as few as keep the pipeline busy, if the
-    stack interleaves."""
-    if degrees.pp == 1 or row.count("vp"):
+    stack interleaves. They divide a rank's blocks evenly, or its blocks, embedding and head.
+
+    Microbatches follow from the row's accumulation or batch; where both are blank, they are the stages.
+    """
+    pp, blocks, batch = degrees.pp, model.num_layers, row.count("global_batch")
+    if pp == 1 or row.count("vp"):
         return degrees.vp
-    chunks = 1
-    microbatches = _microbatches(row, degrees)
-    if stack.usually_splits_sequence and microbatches % degrees.pp == 0:
-        possible = _possible_chunks(model.num_layers, degrees.pp, ends=stack.ends_count_as_blocks)
-        idle = (degrees.pp - 1) / microbatches
+    chunks, microbatches = 1, row.count("grad_accum") or pp
+    if batch and not row.count("grad_accum"):
+        microbatches = max(1, batch // (degrees.dp * (row.count("micro_batch") or 1)))
+    if stack.usually_splits_sequence and microbatches % pp == 0:
+        with_ends = blocks + 2 * stack.ends_count_as_blocks
+        per_rank = next((count for count in (blocks, with_ends) if count % pp == 0), pp) // pp
+        possible = [count for count in range(1, per_rank + 1) if per_rank % count == 0]
+        idle = (pp - 1) / microbatches
         chunks = next((count for count in possible if idle / count <= _USUAL_BUBBLE), possible[-1])
     notes.assume(f"{chunks} model chunk{'s' if chunks > 1 else ''} a rank (vp blank)")
     return chunks
-
-
-def _possible_chunks(blocks: int, pp: int, *, ends: bool) -> tuple[int, ...]:
-    """Numbers of chunks a pipeline rank that divide its blocks evenly, or with `ends` its blocks, embedding
-    and head."""
-    slots = next((count for count in (blocks, blocks + 2 * ends) if count % pp == 0), pp)
-    blocks_per_rank = slots // pp
-    return tuple(count for count in range(1, blocks_per_rank + 1) if blocks_per_rank % count == 0)
-
-
-def _microbatches(row: Row, degrees: Degrees) -> int:
-    """Microbatches of a step by the row's accumulation or batch; the number of pipeline stages where both are
-    blank."""
-    batch = row.count("global_batch")
-    if accumulated := row.count("grad_accum"):
-        return accumulated
-    return max(1, batch // (degrees.dp * (row.count("micro_batch") or 1))) if batch else degrees.pp
 
 
 _ADAPTERS = re.compile(r"\bq?lora\b|\bdora\b|\bpeft\b|adapters?\b")
@@ -214,17 +167,21 @@ class Case:
 def read_case(row: Row, *, stack: str | None = None, profile: str | HardwareProfile | None = None) -> Case:
     """Read a row of a run table as a question and a layout, with the assumptions made. Raises
     UnpredictableError: with the reason why not."""
-    notes = Notes()
     try:
-        return _read(row, stack, profile, notes)
+        return _read(row, stack, profile, Notes())
     except (InputError, ValidationError) as error:
-        raise UnpredictableError(_short(error)) from error
+        problem = spec_error(error) if isinstance(error, ValidationError) else error
+        raise UnpredictableError("; ".join(map(str, problem.problems)) or problem.headline) from error
 
 
-def _short(error: InputError | ValidationError) -> str:
-    if isinstance(error, ValidationError):
-        return _short(spec_error(error))
-    return "; ".join(map(str, error.problems)) or error.headline
+def case_or_reason(
+    row: Row, *, stack: str | None = None, profile: str | HardwareProfile | None = None
+) -> Case | str:
+    """Read a row as `read_case` does, or return the reason why it cannot be predicted."""
+    try:
+        return read_case(row, stack=stack, profile=profile)
+    except UnpredictableError as reason:
+        return printable(str(reason).splitlines()[0])
 
 
 def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | None, notes: Notes) -> Case:
@@ -239,10 +196,23 @@ def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | N
     stack = stack_of(row, forced_stack, notes)
     model = model_of(row, stack, notes)
     degrees = degrees_of(row, notes)
-    cluster = cluster_of(row, gpu, degrees.num_gpus, notes)
+    num_gpus = degrees.tp * degrees.pp * degrees.cp * degrees.dp
+    cluster = cluster_of(row, gpu, num_gpus, notes)
     degrees.vp = chunks_of(row, model, stack, degrees, notes)
     degrees.zero = zero_of(row, stack, degrees.dp * degrees.cp, notes)
-    training = _training(row, cluster, degrees, notes)
+    sequence = row.count("seq_len")
+    if sequence is None:
+        raise UnpredictableError("no `seq_len`")
+    dropout = row.number("dropout")
+    training = TrainingSpec.model_validate(
+        {
+            "global_batch": _global_batch(row, degrees, notes),
+            "sequence_length": sequence,
+            "precision": precision_of(row, cluster, notes),
+            "dropout": dropout if dropout is not None and 0 <= dropout < 1 else None,
+        }
+        | training_changes(row)
+    )
     question = complete_question(model, cluster, training, stack=stack, profile=profile)
     layout = _layout(row, question, degrees, notes)
     question = with_host_update(row, question, layout, notes)
@@ -250,80 +220,55 @@ def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | N
     return Case(row=row, question=question, layout=layout, assumptions=tuple(notes.assumed), sized=sized)
 
 
-def _training(row: Row, cluster: ClusterSpec, degrees: Degrees, notes: Notes) -> TrainingSpec:
-    """Training specification of a row (batch, sequence length, precision, dropout, optimizer)."""
-    sequence = row.count("seq_len")
-    if sequence is None:
-        raise UnpredictableError("no `seq_len`")
-    batch = _global_batch(row, degrees, notes)
-    return TrainingSpec.model_validate(
-        {
-            "global_batch": batch,
-            "sequence_length": sequence,
-            "precision": precision_of(row, cluster, notes),
-            "dropout": _dropout(row),
-        }
-        | training_changes(row)
-        | state_changes(row)
-    )
-
-
-def _dropout(row: Row) -> float | None:
-    """Dropout probability of the row; None where the cell is no probability."""
-    share = row.number("dropout")
-    return share if share is not None and 0 <= share < 1 else None
-
-
 def _global_batch(row: Row, degrees: Degrees, notes: Notes) -> int:
     """Sequences a step, as printed in the row or from microbatch, accumulation and data parallelism."""
     batch, micro, accumulated = row.count("global_batch"), row.count("micro_batch"), row.count("grad_accum")
     printed = row.number("global_batch")
-    if batch is None and printed is not None and printed >= 1:
+    if batch is not None:
+        return batch
+    if printed is not None and printed >= 1:
         batch = round(printed)
         notes.assume(f"global batch {batch}: the row's {printed:g} is no whole number")
-    if batch is None:
-        if micro is None:
-            raise UnpredictableError("neither `global_batch` nor `micro_batch` is given")
-        if accumulated is None:
-            accumulated = degrees.pp
-            notes.assume(f"{accumulated} microbatches a step")
-        batch = micro * accumulated * degrees.dp
-    return batch
+        return batch
+    if micro is None:
+        raise UnpredictableError("neither `global_batch` nor `micro_batch` is given")
+    if accumulated is None:
+        accumulated = degrees.pp
+        notes.assume(f"{accumulated} microbatches a step")
+    return micro * accumulated * degrees.dp
 
 
 def _layout(row: Row, question: Question, degrees: Degrees, notes: Notes) -> Layout:
     """Layout of the row, with blocks placed as the stack does and a blank microbatch tuned."""
-    micro = _micro_batch(row, question, degrees, notes)
-    stated = micro is not None
-    micro = micro or 1
-    stages = degrees.pp * degrees.vp
-    blocks = question.model.num_layers
-    if stages > blocks + 2 * question.stack.ends_count_as_blocks:
+    micro, stack = _micro_batch(row, question, degrees, notes), question.stack
+    stages, blocks, batch = degrees.pp * degrees.vp, question.model.num_layers, question.training.global_batch
+    if stages > blocks + 2 * stack.ends_count_as_blocks:
         raise UnpredictableError(f"{blocks} blocks on {stages} stages")
-    if stages * (question.training.global_batch // (micro * degrees.dp)) > MAX_ACTIONS:
-        raise UnpredictableError(f"global batch {question.training.global_batch} is too many microbatches")
-    offload, ring = offload_of(row, question.stack, blocks, notes)
+    if stages * (batch // ((micro or 1) * degrees.dp)) > MAX_ACTIONS:
+        raise UnpredictableError(f"global batch {batch} is too many microbatches")
+    offload, ring = offload_of(row, stack, blocks, notes)
+    etp = _expert_tensor(row, degrees)
+    shard = _shard_group(row, degrees, question.cluster.gpus_per_node, notes)
+    splits_sequence = row.flag("sequence_parallel")
+    if splits_sequence is None and degrees.tp > 1:
+        splits_sequence = stack.usually_splits_sequence
+        if splits_sequence:
+            notes.assume("sequence parallelism (blank)")
     layout = Layout(
-        tp=degrees.tp,
-        pp=degrees.pp,
+        **{axis: getattr(degrees, axis) for axis in ("tp", "pp", "cp", "ep", "dp", "zero")},
         vpp=degrees.vp,
-        cp=degrees.cp,
-        ep=degrees.ep,
-        etp=_expert_tensor(row, degrees),
-        dp=degrees.dp,
-        mbs=micro,
-        zero=degrees.zero,
-        shard=_shard_group(row, degrees, question.cluster.gpus_per_node, notes),
-        sp=degrees.tp > 1 and _splits_sequence(row, question.stack, notes),
-        recompute=(recompute_of(row, question.stack, notes),),
+        etp=etp,
+        mbs=micro or 1,
+        shard=shard,
+        sp=degrees.tp > 1 and bool(splits_sequence),
+        recompute=(recompute_of(row, stack, notes),),
         layers=_blocks_on_stages(question, stages, notes),
         offload=offload,
         ring=ring,
     )
-    if stated:
-        return layout
-    layout = _with_tuned_microbatch(question, layout)
-    notes.assume(f"microbatch {layout.mbs} (blank)")
+    if micro is None:
+        layout = _with_tuned_microbatch(question, layout)
+        notes.assume(f"microbatch {layout.mbs} (blank)")
     return layout
 
 
@@ -359,19 +304,11 @@ def _with_tuned_microbatch(question: Question, layout: Layout) -> Layout:
     return next((one.layout for one in fitting if one.step_seconds <= fastest * _HARDLY_SLOWER), layout)
 
 
-def _splits_sequence(row: Row, stack: StackSpec, notes: Notes) -> bool:
-    """Whether a row with several tensor-parallel ranks uses sequence parallelism; where blank, as the stack's
-    users do."""
-    stated = row.flag("sequence_parallel")
-    if stated is None and stack.usually_splits_sequence:
-        notes.assume("sequence parallelism (blank)")
-    return stack.usually_splits_sequence if stated is None else stated
-
-
 def _expert_tensor(row: Row, degrees: Degrees) -> int | None:
     """Expert tensor-parallel degree by the row's notes or recipes, or 1 where ep does not divide dp · cp;
     None means as tp."""
-    stated = expert_tensor_parallel(row)
+    match = re.search(r"(?:ETP|expert-tensor-parallel-size)=(\d{1,4})\b", row.text("notes"))
+    stated = int(match[1]) if match else None
     if stated is None and degrees.ep > 1 and degrees.tp > 1 and keeps_experts_whole(row):
         stated = 1
     if stated is not None and degrees.tp * degrees.dp * degrees.cp % (degrees.ep * stated) == 0:
@@ -385,8 +322,10 @@ def _expert_tensor(row: Row, degrees: Degrees) -> int | None:
 
 def _shard_group(row: Row, degrees: Degrees, per_node: int, notes: Notes) -> int | None:
     """Ranks that share one copy of the states that ZeRO shards; None for all replicas."""
-    size, replicas = row.count("hybrid_shard"), degrees.dp * degrees.cp
-    if degrees.zero and shards_within_node(row):
+    size, replicas, hybrid = row.count("hybrid_shard"), degrees.dp * degrees.cp, row.flag("hybrid_shard")
+    unsized = hybrid or names_hybrid(row.text("hybrid_shard"))
+    unsized = unsized or (hybrid is None and names_hybrid(row.text("zero_stage")))
+    if degrees.zero and size in (None, 1) and unsized:
         size = max(1, per_node // (degrees.tp * degrees.pp))
         notes.assume(f"hybrid sharding over {size} ranks: those of a node")
     if size is None or size >= replicas or degrees.zero == 0:
@@ -397,20 +336,14 @@ def _shard_group(row: Row, degrees: Degrees, per_node: int, notes: Notes) -> int
     return size
 
 
-def _usual_microbatches(row: Row, question: Question, degrees: Degrees) -> int | None:
-    """Number of pipeline stages, if releases at the row's date ran one microbatch a stage in each step; else None."""
-    until = question.stack.microbatches_per_stage_until
-    month = month_of(row)
-    return (
-        degrees.pp if degrees.pp > 1 and until is not None and month is not None and month <= until else None
-    )
-
-
 def _micro_batch(row: Row, question: Question, degrees: Degrees, notes: Notes) -> int | None:
     """Sequences a microbatch by the row, or by its accumulation; None where both are blank."""
     micro, batch = row.count("micro_batch"), question.training.global_batch
     if micro is None:
-        accumulated = row.count("grad_accum") or _usual_microbatches(row, question, degrees)
+        accumulated = row.count("grad_accum")
+        until, month = question.stack.microbatches_per_stage_until, month_of(row)
+        if accumulated is None and degrees.pp > 1 and until and month and month <= until:
+            accumulated = degrees.pp  # that release ran one microbatch a stage in each step
         if accumulated is None and batch >= degrees.dp:
             return None
         micro = max(1, batch // (degrees.dp * accumulated)) if accumulated else 1

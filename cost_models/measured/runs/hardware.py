@@ -18,6 +18,7 @@ from cost_models.units import GIB
 _MEMORY = re.compile(r"(?<![\d.])(\d{2,3})\s*gi?b\b(?!\s*/\s*s)", re.IGNORECASE)
 _WATTS = re.compile(r"(?<![\d.])(\d{2,4})\s*w(?:atts?)?\b", re.IGNORECASE)
 _BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?)\s*([tg])b\s*/\s*s", re.IGNORECASE)
+_SCALES = {"g": 1e9, "t": 1e12}
 _REPORTED = 79.1 / 80
 """GiB that the runtime reports for each GB of an H100's label."""
 _SAME_LABEL = 0.07
@@ -37,7 +38,7 @@ def board_of_cell(gpu: GpuSpec, words: str, notes: Notes) -> GpuSpec:
     if limit := _WATTS.search(words):
         printed["tdp_watts"] = int(limit[1])
     if rate := _BANDWIDTH.search(words):
-        printed["memory_bandwidth"] = float(rate[1]) * (1e12 if rate[2] in "tT" else 1e9)
+        printed["memory_bandwidth"] = float(rate[1]) * _SCALES[rate[2].lower()]
     changed = {name: value for name, value in printed.items() if value != getattr(gpu, name)}
     if not changed:
         return gpu
@@ -83,7 +84,8 @@ def network_bits(words: str, per_node: int) -> float | None:
     """
     if match := _OMNI_PATH.search(words):
         return int(match["rails"]) * _OMNI_PATH_BITS / per_node
-    outside = _computing(_BUS.sub("", words))
+    parts = re.split(r"([,;+()])", _BUS.sub("", words))
+    outside = "".join(part for part in parts if not _OTHER_NETWORK.search(part) and not _is_bus(part))
     if several := [int(match["rails"]) * _bits(match) for match in _RAILS.finditer(outside)]:
         return max(several) / per_node
     if match := _SPEED.search(outside):
@@ -105,14 +107,8 @@ def adapters(words: str) -> int | None:
     return int(match["rails"]) if match else None
 
 
-def _computing(words: str) -> str:
-    """Words of an interconnect cell, less those on networks without collectives (management, storage, the
-    host's bus)."""
-    parts = re.split(r"([,;+()])", words)
-    return "".join(part for part in parts if not _OTHER_NETWORK.search(part) and not _is_bus(part))
-
-
 def _is_bus(words: str) -> bool:
+    """Whether words on a network are about the host's bus, and name no adapter."""
     return "pcie" in words.lower() and not _ADAPTER.search(words)
 
 
@@ -121,7 +117,7 @@ def _bits(match: re.Match[str]) -> float:
     bits."""
     unit = match["unit"] or "b"
     in_bytes = unit == "B" or unit.lower().startswith("byte")
-    return float(match["rate"]) * (1e12 if match["scale"] in "tT" else 1e9) * (8 if in_bytes else 1)
+    return float(match["rate"]) * _SCALES[match["scale"].lower()] * (8 if in_bytes else 1)
 
 
 _BOX = re.compile(r"\s*([1-9]|1[0-6])\s*[x×]\s*[a-z]", re.IGNORECASE)
@@ -136,8 +132,7 @@ _LARGEST_BOX = 16
 
 def gpu_of(row: Row) -> str | None:
     """Catalogue name of the GPU that the row names; None for an unknown GPU."""
-    words = row.text("gpu").lower()
-    gpu: str | None = meaning("gpus", words)
+    gpu: str | None = meaning("gpus", row.text("gpu").lower())
     return gpu
 
 
@@ -145,43 +140,34 @@ def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
     """Catalogue cluster of the GPU, with the row's node size and network where given."""
     words = row.text("interconnect")
     cluster = _catalogue_cluster(gpu, words)
-    per_node = row.count("gpus_per_node")
-    if per_node is None and (box := _BOX.match(row.text("gpu"))):
-        per_node = int(box[1])
-    if per_node is None:
-        per_node = cluster.gpus_per_node
+    stated, box = row.count("gpus_per_node"), _BOX.match(row.text("gpu"))
+    per_node = stated or (int(box[1]) if box else cluster.gpus_per_node)
+    if not stated and not box:
         notes.assume(f"{per_node} GPUs a node")
     if cluster.gpus_per_node > _LARGEST_BOX:  # a rack is one NVLink domain, whatever sits in a tray
         per_node = _allocated(num_gpus, max(per_node, cluster.gpus_per_node), notes)
     per_node = min(per_node, num_gpus)
-    network = network_bits(words, row.count("gpus_per_node") or cluster.gpus_per_node)
-    links = cluster.links
-    if network is not None and links.inter_node is not None:
-        inter = links.inter_node.model_copy(update={"bandwidth": network / 8})
+    network, links = network_bits(words, stated or cluster.gpus_per_node), cluster.links
+    several, inter = num_gpus > per_node, links.inter_node
+    if network is not None and inter is not None:
+        links = links.with_inter_node(inter.model_copy(update={"bandwidth": network / 8}))
+    elif several:
+        inter = inter or _UNNAMED_NETWORK
+        notes.assume(f"network of {inter.bandwidth * 8 / 1e9:.0f} Gb/s a GPU")
         links = links.with_inter_node(inter)
-    elif num_gpus > per_node and links.inter_node is not None:
-        notes.assume(f"network of {links.inter_node.bandwidth * 8 / 1e9:.0f} Gb/s a GPU")
     by_nvlink = links.intra_node.kind in ("nvlink", "nvswitch")
     if by_nvlink and "pcie" in words.lower() and "nvlink" not in words.lower():
         links = links.with_intra_node(_through_host(cluster.gpu))
-    if num_gpus > per_node and links.inter_node is None:
-        notes.assume(f"network of {_UNNAMED_NETWORK.bandwidth * 8 / 1e9:.0f} Gb/s a GPU")
-        links = links.with_inter_node(_UNNAMED_NETWORK)
+    rails = adapters(words)
     return cluster.model_copy(
         update={
             "gpu": board_of_cell(cluster.gpu, row.text("gpu"), notes),
             "gpus_per_node": per_node,
             "nodes": -(-num_gpus // per_node),
             "links": links,
-            "rails": _rails(words, per_node),
+            "rails": rails if rails and per_node % rails == 0 else None,
         }
     )
-
-
-def _rails(words: str, per_node: int) -> int | None:
-    """Network adapters of a node, if the row counts them and the node's GPUs share them evenly; else None."""
-    count = adapters(words)
-    return count if count and per_node % count == 0 else None
 
 
 def _allocated(num_gpus: int, rack: int, notes: Notes) -> int:
@@ -208,7 +194,8 @@ def _catalogue_cluster(gpu: str, words: str) -> ClusterSpec:
         spec = catalog.load_gpu(gpu)
         links = Links(intra_node=_through_host(spec))
         return ClusterSpec(name=gpu, gpu=spec, gpus_per_node=_USUAL_BOX, links=links)
-    return next((spec for spec in candidates if _network_kind(spec) == network), candidates[0])
+    between = ((spec, spec.links.inter_node) for spec in candidates)
+    return next((spec for spec, link in between if link and link.kind == network), candidates[0])
 
 
 def _through_host(gpu: GpuSpec) -> LinkSpec:
@@ -216,7 +203,3 @@ def _through_host(gpu: GpuSpec) -> LinkSpec:
     assert gpu.host_bandwidth is not None, f"{gpu.name} of the catalogue has a link to its host"
     bandwidth = f"{gpu.host_bandwidth!r} B/s"
     return LinkSpec.model_validate({"kind": "pcie", "bandwidth": bandwidth, "latency": _PCIE_LATENCY})
-
-
-def _network_kind(cluster: ClusterSpec) -> str:
-    return cluster.links.inter_node.kind if cluster.links.inter_node else ""

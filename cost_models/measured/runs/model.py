@@ -14,6 +14,8 @@ from cost_models.specs.transformer import TransformerSpec
 _VOCABULARY = 50304
 """Vocabulary of rows that name none: GPT-2's, as trainers pad it."""
 _LONGEST_NAME = 80
+_GATED = re.compile(r"llama|mi[sx]tral|qwen|gemma|deepseek|olmo|internlm")
+"""Families of models whose MLP has three matrices."""
 
 
 def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
@@ -30,24 +32,32 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
         return catalogued
     if catalogued is not None and (catalogued.num_layers, catalogued.hidden_size) == (layers, hidden):
         row = _with_missing_cells(row, catalogued, notes)
-    kind = row.text("ffn_kind").lower()
-    gated = bool(re.search(r"glu", kind)) if kind else _looks_gated(row, hidden)
+    kind, name, inner = row.text("ffn_kind").lower(), row.text("model_name"), row.count("ffn_hidden")
+    if kind:
+        gated = "glu" in kind
+    else:  # by the model's name, or an inner width below 3h
+        narrow = inner is not None and not row.count("moe_experts") and inner < 3 * hidden
+        gated = narrow or _GATED.search(name.lower()) is not None
     activation = meaning("activations", kind) or "gelu"
     heads = row.count("heads") or max(1, hidden // (row.count("head_dim") or 128))
     if row.count("heads") is None:
         notes.assume(f"{heads} heads")
+    if inner is None:  # 4h, or for three matrices 8h/3 rounded up to a multiple of 256
+        inner = -(-8 * hidden // 3 // 256) * 256 if gated else 4 * hidden
+        notes.assume(f"MLP of {inner}")
+    vocabulary = row.count("vocab")
+    if vocabulary is None:
+        vocabulary = _VOCABULARY
+        notes.assume(f"vocabulary of {vocabulary}")
     fields: dict[str, Any] = {
-        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", row.text("model_name") or row.row_id)[:_LONGEST_NAME].strip(
-            "._-"
-        )
-        or "model",
+        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name or row.row_id)[:_LONGEST_NAME].strip("._-") or "model",
         "num_layers": layers,
         "hidden_size": hidden,
         "num_heads": heads,
         "num_kv_heads": row.count("kv_heads") or heads,
         "head_dim": row.count("head_dim") or max(1, hidden // heads),
-        "ffn_hidden_size": row.count("ffn_hidden") or _usual_ffn(hidden, gated=gated, notes=notes),
-        "vocab_size": row.count("vocab") or _usual_vocabulary(notes),
+        "ffn_hidden_size": inner,
+        "vocab_size": vocabulary,
         "vocab_multiple": VOCABULARY_UNIT if stack.pads_vocabulary else 1,
         "gated_mlp": gated,
         "activation": activation,
@@ -63,13 +73,17 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
         norm = "rmsnorm" if gated else "layernorm"
         fields |= {"norm": norm, "positions": "rotary", "attention_bias": False, "mlp_bias": False}
     if (experts := row.count("moe_experts") or 1) > 1:
-        fields |= _mixture(row, experts, notes)
+        per_token = row.count("moe_top_k")
+        if per_token is None:
+            per_token = min(2, experts)
+            notes.assume(f"{per_token} experts a token")
+        fields |= {"num_experts": experts, "experts_per_token": min(per_token, experts)}
+        columns = {"moe_ffn_hidden_size": "moe_ffn_hidden", "num_moe_layers": "moe_layers"}
+        fields |= {field: count for field, column in columns.items() if (count := row.count(column))}
         fields["further_tokens"] = further_tokens(row)
-    if catalogued is not None and (catalogued.hidden_size, catalogued.num_heads) == (
-        hidden,
-        heads,
-    ):  # blocks may be fewer
-        fields |= {name: getattr(catalogued, name) for name in _UNTABLED}
+    same_width = (hidden, heads)  # blocks may be fewer
+    if catalogued is not None and (catalogued.hidden_size, catalogued.num_heads) == same_width:
+        fields |= {field: getattr(catalogued, field) for field in _UNTABLED}
         if catalogued.latent_attention is not None:  # tables say the width of its values, or nothing
             fields |= {"head_dim": catalogued.head_dim, "num_kv_heads": catalogued.num_kv_heads}
         if fields.get("num_experts") == catalogued.num_experts:
@@ -95,62 +109,22 @@ _UNTABLED = (
 
 def _with_missing_cells(row: Row, catalogued: TransformerSpec, notes: Notes) -> Row:
     """Copy of the row with blank shape cells filled from the catalogue's model of that name and size."""
+    model = catalogued
     shape = {
-        "ffn_hidden": str(catalogued.ffn_hidden_size),
-        "ffn_kind": "swiglu" if catalogued.gated_mlp else catalogued.activation,
-        "vocab": str(catalogued.vocab_size),
-        "tied_embeddings": str(int(catalogued.tied_embeddings)),
+        "ffn_hidden": model.ffn_hidden_size,
+        "ffn_kind": "swiglu" if model.gated_mlp else model.activation,
+        "vocab": model.vocab_size,
+        "tied_embeddings": int(model.tied_embeddings),
     }
-    if row.count("heads") in (None, catalogued.num_heads):
-        shape["heads"], shape["kv_heads"] = str(catalogued.num_heads), str(catalogued.num_kv_heads)
-        shape["head_dim"] = str(catalogued.head_dim)
-    if catalogued.has_experts:
-        shape["moe_experts"], shape["moe_top_k"] = (
-            str(catalogued.num_experts),
-            str(catalogued.experts_per_token),
-        )
-        shape["moe_ffn_hidden"] = str(catalogued.moe_ffn_hidden_size)
-    missing = {name: cell for name, cell in shape.items() if not row.text(name)}
+    if row.count("heads") in (None, model.num_heads):
+        shape |= {"heads": model.num_heads, "kv_heads": model.num_kv_heads, "head_dim": model.head_dim}
+    if model.has_experts:
+        shape |= {"moe_experts": model.num_experts, "moe_top_k": model.experts_per_token}
+        shape["moe_ffn_hidden"] = model.moe_ffn_hidden_size
+    missing = {name: str(cell) for name, cell in shape.items() if not row.text(name)}
     if missing:
         notes.assume(f"{', '.join(missing)} of the catalogue's {catalogued.name}")
     return Row({**row.cells, **missing})
-
-
-def _looks_gated(row: Row, hidden: int) -> bool:
-    """Whether the MLP seems to have three matrices, guessed from the model's name or an inner width below 3h."""
-    inner = row.count("ffn_hidden")
-    narrow = inner is not None and not row.count("moe_experts") and inner < 3 * hidden
-    return narrow or re.search(r"llama|mi[sx]tral|qwen|gemma|deepseek|olmo|internlm", _name(row)) is not None
-
-
-def _mixture(row: Row, experts: int, notes: Notes) -> dict[str, Any]:
-    """Model fields of an MoE row; experts are as wide as the MLP and in every block unless the row says otherwise."""
-    per_token = row.count("moe_top_k")
-    if per_token is None:
-        per_token = min(2, experts)
-        notes.assume(f"{per_token} experts a token")
-    fields: dict[str, Any] = {"num_experts": experts, "experts_per_token": min(per_token, experts)}
-    if width := row.count("moe_ffn_hidden"):
-        fields["moe_ffn_hidden_size"] = width
-    if blocks := row.count("moe_layers"):
-        fields["num_moe_layers"] = blocks
-    return fields
-
-
-def _usual_ffn(hidden: int, *, gated: bool, notes: Notes) -> int:
-    """Usual inner width of the MLP, 4h, or 8h/3 rounded up to a multiple of 256 for three matrices."""
-    inner = -(-8 * hidden // 3 // 256) * 256 if gated else 4 * hidden
-    notes.assume(f"MLP of {inner}")
-    return inner
-
-
-def _usual_vocabulary(notes: Notes) -> int:
-    notes.assume(f"vocabulary of {_VOCABULARY}")
-    return _VOCABULARY
-
-
-def _name(row: Row) -> str:
-    return row.text("model_name").lower()
 
 
 def _by_name(name: str) -> TransformerSpec | None:
@@ -158,10 +132,8 @@ def _by_name(name: str) -> TransformerSpec | None:
     for spelling, replacement in spellings()["model_names"]:
         name = re.sub(spelling, replacement, name.lower())
     letters = _letters(name)
-    match = next(
-        (candidate for candidate in catalog.names("models") if letters and _letters(candidate) == letters),
-        None,
-    )
+    names = (one for one in catalog.names("models") if letters and _letters(one) == letters)
+    match = next(names, None)
     return catalog.load_model(match) if match else None
 
 

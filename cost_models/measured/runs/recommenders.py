@@ -20,7 +20,7 @@ from cost_models.files import catalog
 from cost_models.files.yaml_text import parse_yaml
 from cost_models.measured.runs.rows import parse_table, read_table
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.specs.cluster import ClusterSpec, Links
+from cost_models.specs.cluster import Links
 from cost_models.specs.recommender.sharding import Sharding, parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 
@@ -90,20 +90,18 @@ def _case(row: Mapping[str, str]) -> tuple[str, RecommenderQuestion, str] | None
 
 
 def _mlperf(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
-    gpus = int(row["num_gpus"])
     shardings = parse_yaml((FOLDER / "shardings.yaml").read_text("utf-8"), source="shardings.yaml").value
-    training = _training(row, precision="fp16", optimizer="adagrad", dense_optimizer="adagrad")
-    nodes = max(1, gpus // 8)
-    shardings_by_nodes = {int(key): text for key, text in shardings.items()}
-    return _question("dlrm-dcnv2", _GPUS[row["gpu"]], nodes, 8, training, "hugectr"), shardings_by_nodes[
-        nodes
-    ]
+    nodes = max(1, int(row["num_gpus"]) // 8)
+    facts = {"precision": "fp16", "optimizer": "adagrad", "dense_optimizer": "adagrad"}
+    question = _question(row, "dlrm-dcnv2", _GPUS[row["gpu"]], nodes, 8, "hugectr", **facts)
+    return question, {int(key): text for key, text in shardings.items()}[nodes]
 
 
 def _sok(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
-    amp = "amp" in row.get("precision", "")
-    training = _training(row, precision="fp16" if amp else "fp32", exchange_dtype="fp32")
-    question = _question("dlrm", _GPUS[row["gpu"]], 1, 8, training, "sok")
+    precision = "fp16" if "amp" in row.get("precision", "") else "fp32"
+    question = _question(
+        row, "dlrm", _GPUS[row["gpu"]], 1, 8, "sok", precision=precision, exchange_dtype="fp32"
+    )
     facts: dict[str, Any] = {"unique_ids": "compress yes" in row.get("notes", "")}
     if "(custom interact op)" not in row["source_cite"]:
         facts["interaction_passes"] = question.facts.interaction_passes + _PLAIN_INTERACTION
@@ -119,33 +117,39 @@ def _wide_and_deep(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
     layers = int(row.get("mlp_hidden_layers") or (7 if rows >= 3_200_000 else 2))
     gpus_per_node = min(gpus, int(row["gpus_per_node"]))
     question = _question(
+        row,
         "wide-deep-2x1024",
         "dgx-v100-16gb",
         gpus // gpus_per_node,
         gpus_per_node,
-        _training(row, precision="fp32", optimizer="adam", dense_optimizer="adam"),
         "hugectr-2020" if hugectr else "oneflow",
+        precision="fp32",
+        optimizer="adam",
+        dense_optimizer="adam",
     )
     all_rows = rows * gpus if hugectr else rows
-    model = question.model.model_copy(
+    width, model = int(row["embedding_dim"]), question.model
+    model = model.model_copy(
         update={
             "tables": tuple(
-                one.model_copy(
-                    update={"rows": all_rows, "width": int(row["embedding_dim"]), "hashed": hugectr}
-                )
-                for one in question.model.tables
+                one.model_copy(update={"rows": all_rows, "width": width, "hashed": hugectr})
+                for one in model.tables
             ),
-            "wide": tuple(
-                one.model_copy(update={"rows": all_rows, "hashed": hugectr}) for one in question.model.wide
-            ),
+            "wide": tuple(one.model_copy(update={"rows": all_rows, "hashed": hugectr}) for one in model.wide),
             "top_mlp": (1024,) * layers + (1,),
         }
     )
     if not hugectr and "README" in row["source_cite"]:
         question = _with(question, _README_MEMORY)
-    return replace(question, model=model, cluster=_one_adapter(question.cluster)), (
-        "table:0-1=row" if gpus > 1 else "table:0-1=whole@0,0"
+    links = question.cluster.links  # one 100 Gb/s adapter a node, that all its GPUs share
+    assert isinstance(links, Links)
+    assert links.inter_node is not None
+    network = links.inter_node.model_copy(update={"bandwidth": 12.5e9 / question.cluster.gpus_per_node})
+    cluster = question.cluster.model_copy(
+        update={"rails": 1, "links": links.model_copy(update={"inter_node": network})}
     )
+    sharding = "table:0-1=row" if gpus > 1 else "table:0-1=whole@0,0"
+    return replace(question, model=model, cluster=cluster), sharding
 
 
 _README_MEMORY = {"table_element_bytes": 4.0, "communicator_bytes": 0.95e9}
@@ -161,27 +165,15 @@ _GPUS = {
 """GPU in tables' words → cluster of the catalogue."""
 
 
-def _one_adapter(cluster: ClusterSpec) -> ClusterSpec:
-    """Cluster with DLPerf's network, one 100 Gb/s adapter a node that all its GPUs share."""
-    links = cluster.links
-    assert isinstance(links, Links)
-    assert links.inter_node is not None
-    network = links.inter_node.model_copy(update={"bandwidth": 12.5e9 / cluster.gpus_per_node})
-    return cluster.model_copy(update={"rails": 1, "links": links.model_copy(update={"inter_node": network})})
-
-
-def _training(row: Mapping[str, str], **fields: Any) -> RecommenderTraining:
-    return RecommenderTraining(global_batch=int(row["global_batch"]), **fields)
-
-
 def _question(
-    model: str, cluster: str, nodes: int, gpus: int, training: RecommenderTraining, stack: str
+    row: Mapping[str, str], model: str, cluster: str, nodes: int, gpus: int, stack: str, **training: Any
 ) -> RecommenderQuestion:
+    """Question of a row on `nodes` nodes of `gpus` GPUs, with the row's batch and further facts of `training`."""
     node = catalog.load_cluster(cluster)
     return RecommenderQuestion(
         model=catalog.load_recommender(model),
         cluster=node.model_copy(update={"nodes": nodes, "gpus_per_node": gpus}),
-        training=training,
+        training=RecommenderTraining(global_batch=int(row["global_batch"]), **training),
         stack=catalog.load_stack(stack),
         hardware=catalog.load_profile("datasheet-gpu"),
     )

@@ -11,8 +11,8 @@ from functools import cache
 from cost_models.base import Spec
 from cost_models.documents import printable
 from cost_models.files import data_files, read_data
-from cost_models.measured.runs.cases import Case, read_case
-from cost_models.measured.runs.rows import Row, UnpredictableError, parse_rows
+from cost_models.measured.runs.cases import Case, case_or_reason
+from cost_models.measured.runs.rows import Row, parse_rows
 
 
 @cache
@@ -31,14 +31,7 @@ def shipped_rows() -> tuple[Row, ...]:
 def timed_cases() -> tuple[Case, ...]:
     """Shipped runs that have a step time and can be predicted, as cases."""
     timed = (row for row in shipped_rows() if row.number("step_time_best_s") is not None)
-    return tuple(case for row in timed if (case := _case(row)) is not None)
-
-
-def _case(row: Row) -> Case | None:
-    try:
-        return read_case(row)
-    except UnpredictableError:
-        return None
+    return tuple(case for row in timed if isinstance(case := case_or_reason(row), Case))
 
 
 class SourceNote(Spec):

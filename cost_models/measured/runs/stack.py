@@ -59,15 +59,16 @@ _REPLICATES = re.compile(r"\bddp\b|distributed ?data ?parallel|nanogpt")
 
 def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
     """Precision of matrix products in a row; bf16 where blank or unknown, a replacement where the GPU lacks it."""
-    words = row.text("precision").lower()
+    words, peak = row.text("precision").lower(), cluster.gpu.peak
     stated: Precision | None = meaning("precisions", words)
     if stated is None and not _MIXED.fullmatch(words):
         notes.assume(f"bf16: precision `{printable(words, 30)}` is not known")
     precision = stated or "bf16"
-    if precision not in cluster.gpu.peak:
-        replacement: Precision = "fp16" if "bf16" not in cluster.gpu.peak else "bf16"
-        replacement = "fp32" if precision == "tf32" else replacement
-        if precision == "fp4" and "fp8" in cluster.gpu.peak:
+    if precision not in peak:
+        replacement: Precision = "bf16" if "bf16" in peak else "fp16"
+        if precision == "tf32":
+            replacement = "fp32"
+        elif precision == "fp4" and "fp8" in peak:
             replacement = "fp8"
         notes.assume(f"{replacement}: {cluster.gpu.name} has no {precision}")
         return replacement
@@ -118,9 +119,13 @@ def _recipe_modules(row: Row) -> str:
 
 def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:
     """ZeRO stage of a row with `replicas` data-parallel ranks; where blank, the usual stage of the stack."""
-    words = row.text("zero_stage").lower()
-    stage = row.number("zero_stage")
-    stated = int(stage) if stage is not None and 0 <= stage <= 3 else _stage_of_words(words)
+    words, stage = row.text("zero_stage").lower(), row.number("zero_stage")
+    stated = int(stage) if stage is not None and 0 <= stage <= 3 else None
+    if stated is None and re.fullmatch(r"none|off|no|false|disabled?", words):
+        stated = 0
+    elif stated is None:
+        found = ((re.search(pattern, words), meant) for pattern, meant in spellings()["zero_stages"])
+        stated = next((int(match[2]) if meant < 0 else meant for match, meant in found if match), None)
     if replicas == 1:
         return 0
     if (row.count("pp") or 1) > 1 and stated == 3 and stack.pipelines_keep_weights:
@@ -131,27 +136,8 @@ def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:
     if _REPLICATES.search(row.text("framework").lower()):
         notes.assume("ZeRO-0: data-parallel replicas")
         return 0
-    default = stack.usual_zero_stage
-    notes.assume(f"ZeRO-{default}, as {stack.name} usually runs")
-    return default
-
-
-def _stage_of_words(words: str) -> int | None:
-    if words and re.fullmatch(r"none|off|no|false|disabled?", words):
-        return 0
-    for pattern, stage in spellings()["zero_stages"]:
-        if match := re.search(pattern, words):
-            return int(match[2]) if stage < 0 else stage
-    return None
-
-
-def shards_within_node(row: Row) -> bool:
-    """Whether the row uses hybrid sharding (ZeRO in groups that replicate one another) without stating the
-    group size."""
-    if row.count("hybrid_shard") not in (None, 1):
-        return False
-    stated = row.flag("hybrid_shard") or names_hybrid(row.text("hybrid_shard"))
-    return stated or (row.flag("hybrid_shard") is None and names_hybrid(row.text("zero_stage")))
+    notes.assume(f"ZeRO-{stack.usual_zero_stage}, as {stack.name} usually runs")
+    return stack.usual_zero_stage
 
 
 def names_hybrid(words: str) -> bool:
@@ -188,27 +174,26 @@ def offload_of(row: Row, stack: StackSpec, blocks: int, notes: Notes) -> tuple[O
 
 def with_host_update(row: Row, question: Question, layout: Layout, notes: Notes) -> Question:
     """Question with the host's seconds per parameter update from the row's log; unchanged where the row has none."""
-    stated = row.number("cpu_update_s")
-    if stated is None or stated <= 0:
+
+    def updating_in(seconds: float) -> Question:
+        return replace(
+            question, hardware=question.hardware.model_copy(update={"host_update_seconds": seconds})
+        )
+
+    stated = row.number("cpu_update_s") or 0.0
+    if stated <= 0:
         return question
-    by_unit = channel_seconds(with_seconds(question, _UNIT), LayoutColumns.of([layout])).update[0] / _UNIT
+    by_unit = channel_seconds(updating_in(_UNIT), LayoutColumns.of([layout])).update[0] / _UNIT
     if by_unit == 0:
         return question
     notes.assume(f"its host updates a parameter in {stated / by_unit * 1e9:.2f} ns, as its log says")
-    return with_seconds(question, stated / by_unit)
-
-
-def with_seconds(question: Question, seconds: float) -> Question:
-    """Copy of the question on a host that takes `seconds` to update one parameter."""
-    return replace(question, hardware=question.hardware.model_copy(update={"host_update_seconds": seconds}))
+    return updating_in(stated / by_unit)
 
 
 _SUSPECT = re.compile(r"noisy|suspect|inconsistent|regression|_bound\b")
 _LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING=1"
-_EXPERT_TENSOR = re.compile(r"(?:ETP|expert-tensor-parallel-size)=(\d{1,4})\b")
 _DROPOUT = re.compile(r"dropout(?: default)?[ =](?P<share>0(?:\.\d+)?)(?:/[\d.]+)?")
-_OPTIMIZER = re.compile(r"optimizer=(?P<name>\w+)")
-_OPTIMIZERS = {"sgd": "sgd", "adam": "adamw", "adamw": "adamw"}
+_OPTIMIZER = re.compile(r"optimizer=(sgd|adamw?)(?!\w)")
 
 
 def is_suspect(row: Row) -> bool:
@@ -223,41 +208,28 @@ def _switches(row: Row) -> tuple[str, ...]:
     return tuple(one.strip().lstrip("-") for one in words)
 
 
-def expert_tensor_parallel(row: Row) -> int | None:
-    """Expert tensor-parallel degree that the row's notes state; None where they state none."""
-    sizes = _EXPERT_TENSOR.findall(row.text("notes"))
-    return int(sizes[0]) if sizes else None
-
-
 def stack_changes(row: Row) -> dict[str, Any]:
     """Fields of `StackSpec` → values that switches in the row's notes set."""
-    changes: dict[str, Any] = {}
-    if _LAUNCH_BLOCKING in row.text("notes"):
-        changes["launches_block"] = True
+    changes: dict[str, Any] = {"launches_block": True} if _LAUNCH_BLOCKING in row.text("notes") else {}
     for switch in _switches(row):
         changes |= spellings()["stack_flags"].get(switch, {})
     return changes
 
 
 def training_changes(row: Row) -> dict[str, Any]:
-    """Fields of `TrainingSpec` → values that the row's notes set (dropout, optimizer)."""
-    changes: dict[str, Any] = {}
+    """Fields of `TrainingSpec` → values that the row's notes set (dropout, optimizer, bf16 moments)."""
+    changes: dict[str, Any] = {"moment_dtype": "bf16"} if has_narrow_moments(row) else {}
     for switch in _switches(row):
         if dropout := _DROPOUT.match(switch):
             changes["dropout"] = float(dropout["share"])
-        if (optimizer := _OPTIMIZER.match(switch)) and optimizer["name"] in _OPTIMIZERS:
-            changes["optimizer"] = _OPTIMIZERS[optimizer["name"]]
+        if optimizer := _OPTIMIZER.match(switch):
+            changes["optimizer"] = "sgd" if optimizer[1] == "sgd" else "adamw"
     return changes
 
 
 _MOMENTS = re.compile(r"(?:bf16|16-bit) (?:adam )?moments|exp[- ]avg[- ]dtype[= ]bf16")
 _WHERE_SPLIT = re.compile(r"when tp\*pp ?> ?1")
 """A launcher that asks for 16-bit moments where the model is split."""
-
-
-def state_changes(row: Row) -> dict[str, Any]:
-    """Fields of `TrainingSpec` → values, for optimizer moments in bf16 where the row says so; else empty."""
-    return {"moment_dtype": "bf16"} if has_narrow_moments(row) else {}
 
 
 def has_narrow_moments(row: Row) -> bool:
@@ -274,7 +246,6 @@ _DISPATCHERS: tuple[tuple[str, str], ...] = (
 """Pattern in a table → `expert_dispatch` of a stack; the first pattern found counts."""
 _OVERLAPS = re.compile(r"(?:1f1b|a2a|ep|expert)[- ]overlap|overlap[-_ ]moe")
 _CONTAINER = re.compile(r"container (\d\d)\.(\d\d)")
-_NEMO = re.compile(r"nemo")
 _WHOLE_STEP_GRAPHS = (26, 6)
 """Containers from here on have Megatron Bridge 0.5, some of whose recipes in MXFP8 capture the whole step in a CUDA
 graph, run the exchange behind the other microbatch and all experts of a rank in one kernel
@@ -282,9 +253,10 @@ graph, run the exchange behind the other microbatch and all experts of a rank in
 _CAPTURED = re.compile(r"(deepseek|qwen3|gpt.?oss).* on gb[23]00|qwen3.?30b.* on b300")
 """Models and GPUs of those recipes."""
 _ALL_TO_ALL = re.compile(r"qwen3.?235b|gpt.?oss")
-_IN_BOXES = re.compile(r"h100|\bb[23]00")
-"""Models whose recipes of Megatron Bridge kept `moe_token_dispatcher_type: alltoall` on nodes of eight GPUs."""
-_OVERLAPPED_ON = re.compile(r"h100")
+_IN_BOXES = _RECOMPUTES_LATENTS = re.compile(r"h100|\bb[23]00")
+"""Models whose recipes of Megatron Bridge kept `moe_token_dispatcher_type: alltoall` on nodes of eight GPUs. There
+recipes recompute `mla_up_proj`, too; on racks that changes from one release to the next."""
+_OVERLAPPED_ON = "h100"
 """GPUs on which Qwen3 235B's recipes exchanged behind the other microbatch (`moe_a2a_overlap`)."""
 _FURTHER = re.compile(r"deepseek.?v3")
 """Models that Megatron Bridge's recipes train to predict one token more (recipes/deepseek/deepseek_v3.py,
@@ -293,8 +265,6 @@ _FILLED_IN_TURN = re.compile(r"deepseek.?v3|kimi")
 """Models whose stages Megatron Bridge's recipes fill in turn: 16 stages of four blocks, the last of one beside the
 heads of further tokens and the loss (recipes/deepseek/deepseek_v3.py and recipes/kimi/kimi_k2.py, the map of
 layouts)."""
-_RECOMPUTES_LATENTS = re.compile(r"h100|\bb[23]00")
-"""Nodes of eight GPUs, where those recipes recompute `mla_up_proj`; racks change from one release to the next."""
 _MICROSCALED = re.compile(r"mx-?fp8|nvfp4")
 
 
@@ -310,17 +280,26 @@ def expert_changes(row: Row) -> dict[str, Any]:
     if (row.count("moe_experts") or 1) == 1:
         return {}
     words = f"{row.text('other_kernels')}; {row.text('notes')}".lower()
-    framework = row.text("framework").lower()
+    framework, model, gpu = (row.text(column).lower() for column in ("framework", "model_name", "gpu"))
     changes: dict[str, Any] = {}
     container = _CONTAINER.search(framework)
-    if container is None and _NEMO.search(framework):  # before Megatron Bridge
+    if container is None and "nemo" in framework:  # before Megatron Bridge
         changes |= {"expert_dispatch": "copies", "weighs_inside_experts": False}
     if container is not None:
-        changes |= _kept_all_to_all(row) | _latents_and_stages(row)
-    release = (int(container[1]), int(container[2])) if container else (0, 0)
-    captured = _CAPTURED.search(f"{row.text('model_name')} on {row.text('gpu')}".lower())
-    if release >= _WHOLE_STEP_GRAPHS and captured and _MICROSCALED.search(row.text("precision").lower()):
-        changes |= {"overlap_expert_exchange": 1.0, "experts_in_one_kernel": True}
+        all_to_all = _ALL_TO_ALL.search(model.replace(" ", "-"))
+        if all_to_all and _IN_BOXES.search(gpu):
+            changes["expert_dispatch"] = "copies"
+            if "qwen" in all_to_all[0] and _OVERLAPPED_ON in gpu:
+                changes["overlap_expert_exchange"] = 1.0
+        if _FILLED_IN_TURN.search(model):
+            latents = _RECOMPUTES_LATENTS.search(gpu) is not None
+            changes |= {"places_blocks": "in-turn", "recomputes_latent_heads": latents}
+        release, microscaled = (
+            (int(container[1]), int(container[2])),
+            _MICROSCALED.search(row.text("precision").lower()),
+        )
+        if release >= _WHOLE_STEP_GRAPHS and microscaled and _CAPTURED.search(f"{model} on {gpu}"):
+            changes |= {"overlap_expert_exchange": 1.0, "experts_in_one_kernel": True}
     if dispatch := next((kind for pattern, kind in _DISPATCHERS if re.search(pattern, words)), None):
         changes["expert_dispatch"] = dispatch
         changes |= {"weighs_inside_experts": True} if dispatch == "tokens" else {}
@@ -336,25 +315,6 @@ def further_tokens(row: Row) -> int:
     if match := re.search(r"\b(w/|with|w/o|without) ?mtp", name):
         return int(match[1] in ("w/", "with"))
     return int(_CONTAINER.search(row.text("framework").lower()) is not None and bool(_FURTHER.search(name)))
-
-
-def _latents_and_stages(row: Row) -> dict[str, Any]:
-    """Fields of `StackSpec` → values for block placement and recomputation of latent-attention models in
-    Megatron Bridge's recipes; else empty."""
-    if not _FILLED_IN_TURN.search(row.text("model_name").lower()):
-        return {}
-    latents = _RECOMPUTES_LATENTS.search(row.text("gpu").lower()) is not None
-    return {"places_blocks": "in-turn", "recomputes_latent_heads": latents}
-
-
-def _kept_all_to_all(row: Row) -> dict[str, Any]:
-    """Fields of `StackSpec` → values for models whose Megatron Bridge recipes dispatch to experts by
-    all-to-all; else empty."""
-    model, gpu = _ALL_TO_ALL.search(row.text("model_name").lower().replace(" ", "-")), row.text("gpu").lower()
-    if model is None or not _IN_BOXES.search(gpu):
-        return {}
-    hidden = "qwen" in model[0] and _OVERLAPPED_ON.search(gpu) is not None
-    return {"expert_dispatch": "copies"} | ({"overlap_expert_exchange": 1.0} if hidden else {})
 
 
 _SOME_FLASH = re.compile(r"flash[- _]?(attn|attention)?")
@@ -380,11 +340,14 @@ _MONTH = re.compile(r"20\d\d-(?:0[1-9]|1[0-2])")
 def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
     """Stack named by `forced`, or the catalogue's for the row's framework and date, with the kernels that the
     row names."""
-    stack = catalog.load_stack(forced) if forced else _of_release(_stack_name(row, notes), row)
+    stack = catalog.load_stack(forced or _release_of(_stack_name(row, notes), row))
     changes: dict[str, object] = {"attention": _kernel(row, stack, notes)}
-    if row.flag("compile") or re.search(r"compile|inductor|\bjit\b", row.text("other_kernels").lower()):
-        changes |= stack.when_compiled(loss=stack.compiles_loss and not _left_loss(row, stack))
-    elif "norm" in row.text("other_kernels").lower():
+    other_kernels = row.text("other_kernels").lower()
+    if row.flag("compile") or re.search(r"compile|inductor|\bjit\b", other_kernels):
+        month, months = month_of(row), stack.loss_not_compiled
+        left_loss = month is not None and months is not None and months[0] <= month <= months[1]
+        changes |= stack.when_compiled(loss=stack.compiles_loss and not left_loss)
+    elif "norm" in other_kernels:
         changes["fused_norms"] = True
     changes |= expert_changes(row)
     changes |= stack_changes(row)
@@ -395,17 +358,12 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
     return stack.model_copy(update=changes)
 
 
-def _left_loss(row: Row, stack: StackSpec) -> bool:
-    """Whether the trainer's release at the row's date compiled blocks but not the loss."""
-    month, months = month_of(row), stack.loss_not_compiled
-    return month is not None and months is not None and months[0] <= month <= months[1]
-
-
-def _of_release(name: str, row: Row) -> StackSpec:
-    """Load the stack `name`, or the earliest of its family whose last release is no earlier than the row's date."""
-    month = month_of(row) or (f"{_year(row)}-12" if _year(row) else None)
-    earlier = [last for last in _last_months(name) if month is not None and month <= last]
-    return catalog.load_stack(_last_months(name)[min(earlier)] if earlier else name)
+def _release_of(family: str, row: Row) -> str:
+    """Stack of the earliest release of `family` whose last month is no earlier than the row's date; else `family`."""
+    year = _year(row)
+    month, releases = month_of(row) or (f"{year}-12" if year else None), _last_months(family)
+    earlier = [last for last in releases if month is not None and month <= last]
+    return releases[min(earlier)] if earlier else family
 
 
 @cache
@@ -424,21 +382,16 @@ def _stack_name(row: Row, notes: Notes) -> str:
         split = any((row.count(axis) or 1) > 1 for axis in ("tp", "pp", "cp", "ep"))
         family = "megatron" if split else "fsdp"
         notes.assume(f"{words or 'an unnamed framework'} works as {family}")
-    if family == "megatron":
-        kernel = _attention(row)
-        unnamed = kernel is None and not _LLAMA_LIKE.search(_shape(row))
-        stored = kernel in STORES_SCORES or _is_native(row) or unnamed
-        year = _year(row) or (2024 if _RECENT_GPUS.search(_machine(row)) else 2021 if stored else 2023)
-        return "megatron-lm" if year > 2023 else f"megatron-{max(year, 2021)}"
-    return family
+    if family != "megatron":
+        return family
+    kernel, model = _attention(row), f"{row.text('ffn_kind')} {row.text('model_name')}".lower()
+    stored = kernel in STORES_SCORES or _is_native(row) or (kernel is None and not _LLAMA_LIKE.search(model))
+    year = _year(row) or (2024 if _RECENT_GPUS.search(_machine(row)) else 2021 if stored else 2023)
+    return "megatron-lm" if year > 2023 else f"megatron-{max(year, 2021)}"
 
 
 def _machine(row: Row) -> str:
     return f"{row.text('gpu')} {row.text('precision')}".lower()
-
-
-def _shape(row: Row) -> str:
-    return f"{row.text('ffn_kind')} {row.text('model_name')}".lower()
 
 
 def kernel_is_assumed(row: Row) -> bool:
@@ -447,44 +400,35 @@ def kernel_is_assumed(row: Row) -> bool:
 
 
 def _kernel(row: Row, stack: StackSpec, notes: Notes) -> AttentionKernel:
-    """Attention kernel that the row names; where it names no known one, the stack's default."""
-    if _had_no_deterministic_kernel(row):
+    """Attention kernel that the row names; where it names no known one, the stack's default.
+
+    GPUs before Ampere and years before 2022 have no flash kernel.
+    """
+    words, framework = row.text("attention_kernel").lower(), row.text("framework").lower()
+    container, until = _UNFUSED_IF_DETERMINISTIC
+    if (
+        container.search(framework)
+        and (month_of(row) or "9999") <= until
+        and stack_changes(row).get("deterministic")
+    ):
         notes.assume("attention stores its scores: its container had no deterministic kernel")
         return "unfused"
     if (stated := _attention(row)) is not None and not kernel_is_assumed(row):
-        same_family = (
-            _SOME_FLASH.fullmatch(row.text("attention_kernel").lower()) and stack.attention in _FLASH
-        )
-        return stack.attention if same_family else stated
-    native = _is_native(row)
-    if row.text("attention_kernel") and not native:
+        return stack.attention if _SOME_FLASH.fullmatch(words) and stack.attention in _FLASH else stated
+    native, year = _is_native(row), _year(row)
+    if words and not native:
         notes.assume(f"{stack.attention} attention: the kernel named is not known")
     default = stack.native_attention if native else stack.attention
-    if default in STORES_SCORES or not _before_flash(row):
+    if default in STORES_SCORES or not (
+        _WITHOUT_FLASH.search(_machine(row)) or (year or _FLASH_YEAR) < _FLASH_YEAR
+    ):
         return default
     notes.assume("attention stores its scores: no flash kernel for this GPU or year")
     return "unfused"
 
 
-def _had_no_deterministic_kernel(row: Row) -> bool:
-    container, until = _UNFUSED_IF_DETERMINISTIC
-    month = month_of(row)
-    return (
-        container.search(row.text("framework").lower()) is not None
-        and month is not None
-        and month <= until
-        and bool(stack_changes(row).get("deterministic"))
-    )
-
-
 def _is_native(row: Row) -> bool:
     return _NATIVE.search(row.text("attention_kernel").lower()) is not None
-
-
-def _before_flash(row: Row) -> bool:
-    """Whether the run predates flash attention kernels, by its GPU (before Ampere) or year (before 2022)."""
-    year = _year(row)
-    return _WITHOUT_FLASH.search(_machine(row)) is not None or (year is not None and year < _FLASH_YEAR)
 
 
 def _attention(row: Row) -> AttentionKernel | None:
