@@ -15,11 +15,9 @@ from dataclasses import replace
 import numpy as np
 
 from cost_models.arrays import Array
-from cost_models.measured.calibration.few_runs import Offset, covariance_of, offset_of
+from cost_models.measured.calibration.few_runs import covariance_of, offset_of
 from cost_models.measured.calibration.scaled_profile import scale_constants
 from cost_models.measured.calibration.step_time_fit import CONSTANTS, TimedCases
-from cost_models.measured.runs.cases import Case
-from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predictions import Prediction
 from cost_models.measured.validation.scores import measured_seconds
 from cost_models.pipeline.pricing import estimate
@@ -47,15 +45,18 @@ def anchor(
     ordered = list(predictions)
     sweeps: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for index, prediction in enumerate(ordered):
-        sweeps[_sweep_of(prediction.row)].append(index)
+        row = prediction.row
+        sweeps[row.source, row.text("framework"), row.text("gpu")].append(index)
     for sweeps_done, indices in enumerate(sweeps.values(), start=1):
         timed = [i for i in indices if _ratio(ordered[i]) is not None]
         timed.sort(key=lambda i: ordered[i].row.row_id)
         if 0 < anchors < len(timed):
-            anchor_indices = {timed[position] for position in spread_positions(len(timed), anchors)}
-            calibrated = _calibration([ordered[i] for i in sorted(anchor_indices)])
+            chosen = {timed[position] for position in spread_positions(len(timed), anchors)}
+            calibrated = _calibration([ordered[i] for i in sorted(chosen)])
             for i in indices:
-                ordered[i] = _as_anchor(ordered[i]) if i in anchor_indices else calibrated(ordered[i])
+                one = ordered[i]
+                known = Prediction(row=one.row, case=one.case, skipped=IS_ANCHOR, anchor=True)
+                ordered[i] = known if i in chosen else calibrated(one)
         if on_sweep is not None:
             on_sweep(sweeps_done, len(sweeps))
     return tuple(ordered)
@@ -71,10 +72,6 @@ def spread_positions(count: int, number: int) -> Sequence[int]:
     return tuple(-(-position * (count - 1) // (number - 1)) for position in range(number))
 
 
-def _sweep_of(row: Row) -> tuple[str, ...]:
-    return tuple(row.text(column) for column in ("source_id", "framework", "gpu"))
-
-
 def _ratio(prediction: Prediction) -> float | None:
     """Measured / predicted step time of one run; None if either is missing or they differ so much that a unit
     must be wrong."""
@@ -83,48 +80,54 @@ def _ratio(prediction: Prediction) -> float | None:
     return ratio if ratio is not None and 1 / _ANOTHER_UNIT < ratio < _ANOTHER_UNIT else None
 
 
-def _as_anchor(prediction: Prediction) -> Prediction:
-    return Prediction(row=prediction.row, case=prediction.case, skipped=IS_ANCHOR, anchor=True)
-
-
 def _calibration(anchors: Sequence[Prediction]) -> Callable[[Prediction], Prediction]:
     """Return a function that predicts a step time again with constants moved by the `anchors`, and scales it
-    as they imply."""
+    as they imply. Memory figures stay."""
     cases = [one.case for one in anchors if one.case is not None]
-    constants = _constants_of([case.question.hardware for case in cases])
+    sources = {case.row.source for case in cases}
+    by_name = {case.question.hardware.name: case.question.hardware for case in cases}
+    constants = tuple(  # a factor cannot move a zero
+        name for name in CONSTANTS if by_name and all(getattr(one, name) > 0 for one in by_name.values())
+    )
     around = [_around(one, constants) for one in anchors]
-    errors = np.array([error for error, _ in around])
-    slopes = np.array([slope for _, slope in around]).reshape(len(errors), len(constants))
-    covariance = covariance_of(cases[0].question.hardware, constants) if cases else np.zeros((0, 0))
-    offset = offset_of(errors, slopes, covariance, known_runs=_known_runs(cases))
+    offset = offset_of(
+        np.array([error for error, _ in around]),
+        np.array([slope for _, slope in around]).reshape(len(around), len(constants)),
+        covariance_of(cases[0].question.hardware, constants) if cases else np.zeros((0, 0)),
+        known_runs=sum(runs.runs for one in by_name.values() for runs in one.timed if runs.source in sources),
+    )
     factors = dict(zip(constants, np.exp(offset.constants).tolist(), strict=True))
+    step_factor = math.exp(offset.step)
     profiles: dict[str, HardwareProfile] = {}
 
     def calibrated(prediction: Prediction) -> Prediction:
         if prediction.step_seconds is None:
             return prediction
+        seconds, parts, changes = prediction.step_seconds, prediction.parts, list[str]()
         if prediction.case is not None:
-            hardware = prediction.case.question.hardware
-            if hardware.name not in profiles:
-                profiles[hardware.name] = scale_constants(hardware, factors)
-            prediction = _priced(prediction, prediction.case, profiles[hardware.name])
-        return _scaled(
-            prediction, math.exp(offset.step), _anchor_summary(prediction, profiles, len(anchors), offset)
+            old = prediction.case.question.hardware
+            if old.name not in profiles:
+                profiles[old.name] = scale_constants(old, factors)
+            new = profiles[old.name]
+            priced = estimate(replace(prediction.case.question, hardware=new), prediction.case.layout)
+            seconds, parts = priced.step_seconds, dict(priced.time)
+            ratios = {
+                name: getattr(new, name) / getattr(old, name) for name in CONSTANTS if getattr(old, name) > 0
+            }
+            changes = [
+                f"{name} × {ratio:.2f}" for name, ratio in ratios.items() if abs(ratio - 1) > _WORTH_NAMING
+            ]
+        if abs(offset.step) > _WORTH_NAMING:
+            changes.append(f"step time × {step_factor:.3f}")
+        summary = f"{len(anchors)} anchors of its sweep: {', '.join(changes) or 'nothing moved'}"
+        return replace(
+            prediction,
+            step_seconds=step_factor * seconds,
+            parts={part: step_factor * value for part, value in parts.items()},
+            assumptions=(*prediction.assumptions, summary),
         )
 
     return calibrated
-
-
-def _known_runs(cases: Sequence[Case]) -> int:
-    """Number of runs of the cases' source among the runs that their hardware profiles were fitted to."""
-    sources = {case.row.source for case in cases}
-    fitted = {case.question.hardware.name: case.question.hardware.timed for case in cases}
-    return sum(one.runs for timed in fitted.values() for one in timed if one.source in sources)
-
-
-def _constants_of(profiles: Sequence[HardwareProfile]) -> tuple[str, ...]:
-    """Names of the fitted constants that are above zero in all the profiles; a factor cannot move a zero."""
-    return tuple(name for name in CONSTANTS if profiles and all(getattr(one, name) > 0 for one in profiles))
 
 
 def _around(prediction: Prediction, constants: Sequence[str]) -> tuple[float, Array]:
@@ -134,43 +137,5 @@ def _around(prediction: Prediction, constants: Sequence[str]) -> tuple[float, Ar
         ratio = _ratio(prediction)
         assert ratio is not None
         return -math.log(ratio), np.zeros(len(constants))
-    cases = TimedCases(prediction.case.question.hardware, [prediction.case], constants)
-    errors, slopes = cases.logarithms
+    errors, slopes = TimedCases(prediction.case.question.hardware, [prediction.case], constants).logarithms
     return float(errors[0]), slopes[0]
-
-
-def _anchor_summary(
-    prediction: Prediction, profiles: dict[str, HardwareProfile], anchors: int, offset: Offset
-) -> str:
-    """Text that lists the factors by which the anchors moved the profile's constants and the step time."""
-    changes = []
-    if prediction.case is not None:
-        old = prediction.case.question.hardware
-        new = profiles[old.name]
-        ratios = {
-            name: getattr(new, name) / getattr(old, name) for name in CONSTANTS if getattr(old, name) > 0
-        }
-        changes = [
-            f"{name} × {ratio:.2f}" for name, ratio in ratios.items() if abs(ratio - 1) > _WORTH_NAMING
-        ]
-    if abs(offset.step) > _WORTH_NAMING:
-        changes.append(f"step time × {math.exp(offset.step):.3f}")
-    return f"{anchors} anchors of its sweep: {', '.join(changes) or 'nothing moved'}"
-
-
-def _priced(prediction: Prediction, case: Case, profile: HardwareProfile) -> Prediction:
-    """Prediction with the step time computed again under another hardware profile; the memory figures stay."""
-    priced = estimate(replace(case.question, hardware=profile), case.layout)
-    return replace(prediction, step_seconds=priced.step_seconds, parts=dict(priced.time))
-
-
-def _scaled(prediction: Prediction, factor: float, summary: str) -> Prediction:
-    """Prediction with the step seconds and each part multiplied by `factor`, and `summary` added to the
-    assumptions."""
-    assert prediction.step_seconds is not None
-    return replace(
-        prediction,
-        step_seconds=factor * prediction.step_seconds,
-        parts={part: factor * seconds for part, seconds in prediction.parts.items()},
-        assumptions=(*prediction.assumptions, summary),
-    )

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cost_models.arrays import Array
+from cost_models.measured.calibration.least_squares import intervals
 from cost_models.measured.calibration.scaled_profile import scale_constants
 from cost_models.measured.calibration.step_time_fit import (
-    Interval,
     StepTimeFit,
     TimedCases,
     fit_step_times,
@@ -55,54 +55,10 @@ class Offset:
     """Added to every step time."""
     constants: Array
     """(C,) added to constants."""
-    determined: Array
-    """(C,) share of the deviation of each constant that the runs take away."""
     deviations: Array
     """(C,) remaining deviation of each constant."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Combinations:
-    """Hypotheses on the cluster (ordinary or far) and on each row so far (ordinary or odd), as weighted Gaussians."""
-
-    means: Array
-    """(H, 1 + C) of γ and δ."""
-    covariances: Array
-    """(H, 1 + C, 1 + C)."""
-    chances: Array
-    """(H,) logarithms of their weights."""
-    odd: Array
-    """(H,) share of rows that are odd."""
-
-    def updated(self, term: Array, value: float) -> _Combinations:
-        """Condition the hypotheses on one more row, ordinary or odd, that measured `term` · (step offset γ,
-        constants' offsets δ) = `value`."""
-        along = self.covariances @ term
-        off = value - self.means @ term
-        branches = []
-        for share, deviation in ((1 - self.odd, _NOISE), (self.odd, _ODD_NOISE)):
-            variance = along @ term + deviation**2
-            gain = along / variance[:, None]
-            branches.append(
-                (
-                    self.means + gain * off[:, None],
-                    self.covariances - gain[:, :, None] * along[:, None, :],
-                    self.chances + np.log(share) - 0.5 * (off**2 / variance + np.log(variance)),
-                    self.odd,
-                )
-            )
-        means, covariances, chances, odd = (np.concatenate(pair) for pair in zip(*branches, strict=True))
-        best = np.argsort(-chances, kind="stable")[:_MAX_COMBINATIONS]
-        return _Combinations(means[best], covariances[best], chances[best], odd[best])
-
-    def moments(self) -> tuple[Array, Array]:
-        """Posterior mean and standard deviation, (1 + C,) each, of step offset γ and constants' offsets δ
-        over all hypotheses."""
-        weights = np.exp(self.chances - self.chances.max())
-        weights /= weights.sum()
-        mean = weights @ self.means
-        spread = np.diagonal(self.covariances, axis1=1, axis2=2) + (self.means - mean) ** 2
-        return mean, np.sqrt(np.maximum(weights @ spread, 0.0))
+    priors: Array
+    """(C,) deviation of each constant before the runs."""
 
 
 def offset_of(errors: Array, slopes: Array, covariance: Array, *, known_runs: int = 0) -> Offset:
@@ -111,23 +67,48 @@ def offset_of(errors: Array, slopes: Array, covariance: Array, *, known_runs: in
 
     `covariance` (C, C) is that of the scenarios. `known_runs` of the same cluster are in the constants already, which
     leaves less to say for these. Without errors the offset is zero.
+
+    Hypotheses on the cluster (ordinary or far) and on each row so far (ordinary or odd) are Gaussians over the step
+    offset γ and the constants' offsets δ: means (H, 1 + C), covariances (H, 1 + C, 1 + C), logarithms of chances (H,),
+    and shares of odd rows (H,).
     """
-    hypotheses = _Combinations(
-        means=np.zeros((2, len(covariance) + 1)),
-        covariances=np.array(
-            [_joint(one**2, covariance, known_runs) for one in (_OFFSET_DEVIATION, _FAR_OFFSET_DEVIATION)]
-        ),
-        chances=np.log([1 - _FAR_SHARE, _FAR_SHARE]),
-        odd=np.array([_ODD_SHARE, _FAR_ODD_SHARE]),
-    )
-    _, prior_deviations = hypotheses.moments()
+    joint = np.zeros((2, len(covariance) + 1, len(covariance) + 1))
+    joint[:, 0, 0] = _OFFSET_DEVIATION**2, _FAR_OFFSET_DEVIATION**2
+    joint[:, 1:, 1:] = _VARIANCE * covariance
+    remaining = (1.0 + known_runs * np.diagonal(joint, axis1=1, axis2=2) / _NOISE**2) ** -0.5
+    covariances = joint * (remaining[:, :, None] * remaining[:, None, :])
+    means = np.zeros(covariances.shape[:2])
+    chances, odd = np.log([1 - _FAR_SHARE, _FAR_SHARE]), np.array([_ODD_SHARE, _FAR_ODD_SHARE])
+
+    def moments() -> tuple[Array, Array]:
+        """Mean and standard deviation of (γ, δ), (1 + C,) each, over all hypotheses."""
+        weights = np.exp(chances - chances.max())
+        weights /= weights.sum()
+        mean = weights @ means
+        spread = np.diagonal(covariances, axis1=1, axis2=2) + (means - mean) ** 2
+        return mean, np.sqrt(np.maximum(weights @ spread, 0.0))
+
+    priors = moments()[1]
     for error, slope in zip(errors.tolist(), slopes, strict=True):
-        hypotheses = hypotheses.updated(np.append(1.0, slope), -error)
-    mean, deviations = hypotheses.moments()
-    determined = np.clip(1 - deviations / np.maximum(prior_deviations, 1e-12), 0.0, 1.0)
-    return Offset(
-        step=float(mean[0]), constants=mean[1:], determined=determined[1:], deviations=deviations[1:]
-    )
+        term = np.append(1.0, slope)
+        along, off = covariances @ term, -error - means @ term
+        branches = []
+        for share, deviation in ((1 - odd, _NOISE), (odd, _ODD_NOISE)):
+            variance = along @ term + deviation**2
+            gain = along / variance[:, None]
+            branches.append(
+                (
+                    means + gain * off[:, None],
+                    covariances - gain[:, :, None] * along[:, None, :],
+                    chances + np.log(share) - 0.5 * (off**2 / variance + np.log(variance)),
+                    odd,
+                )
+            )
+        both = [np.concatenate(pair) for pair in zip(*branches, strict=True)]
+        likeliest = np.argsort(-both[2], kind="stable")[:_MAX_COMBINATIONS]
+        means, covariances, chances, odd = (values[likeliest] for values in both)
+    mean, deviations = moments()
+    return Offset(step=float(mean[0]), constants=mean[1:], deviations=deviations[1:], priors=priors[1:])
 
 
 def covariance_of(profile: HardwareProfile, constants: Sequence[str]) -> Array:
@@ -142,21 +123,11 @@ def covariance_of(profile: HardwareProfile, constants: Sequence[str]) -> Array:
     return covariance
 
 
-def _joint(offset: float, covariance: Array, known_runs: int) -> Array:
-    """(1 + C, 1 + C) prior covariance of step offset γ and constants' offsets δ, smaller if `known_runs` runs
-    were fitted before."""
-    joint = np.zeros((len(covariance) + 1,) * 2)
-    joint[0, 0], joint[1:, 1:] = offset, _VARIANCE * covariance
-    remaining = (1.0 + known_runs * np.diag(joint) / _NOISE**2) ** -0.5
-    return np.asarray(joint * np.outer(remaining, remaining))
-
-
 MAX_FEW_RUNS = 8
 """Largest number of runs that are fitted as few; with fifteen runs of a left-out source a close fit predicted
 better."""
 _WARY = 0.8
 """Share of the variance that anchors count: a profile is kept, and must not be worse than the one it was."""
-_Z90 = 1.645
 _NEGLIGIBLE_WEIGHT = 1e-6
 """Weight of a run that moves nothing."""
 
@@ -171,35 +142,23 @@ def fit_few_runs(
     known_runs = sum(one.runs for one in start.timed if one.source == cases[0].row.source)
     covariance = _WARY * covariance_of(start, timed.constants)
     offset = offset_of(errors, slopes, covariance, known_runs=known_runs)
-    factors = dict(zip(timed.constants, np.exp(offset.constants).tolist(), strict=True))
-    profile = scale_constants(start, factors)
+    profile = scale_constants(
+        start, dict(zip(timed.constants, np.exp(offset.constants).tolist(), strict=True))
+    )
     fit = fit_step_times(profile, cases, weight_of_a_run=_NEGLIGIBLE_WEIGHT, on_round=on_round)
     return replace(
         fit,
         profile=profile,
-        constants=_intervals(profile, timed, offset, slopes),
+        constants=intervals(
+            timed.constants,
+            np.log([getattr(profile, name) for name in timed.constants]),
+            offset.deviations,
+            offset.priors,
+            slopes.T,
+            [case.row.row_id for case in cases],
+        ),
         # what sources differ by, and what was ever timed, a few runs add to
         pair_error=start.pair_error or fit.pair_error,
         scenarios=start.scenarios or fit.scenarios,
         timed=(*start.timed, *fit.timed),
     )
-
-
-def _intervals(
-    profile: HardwareProfile, timed: TimedCases, offset: Offset, slopes: np.ndarray
-) -> dict[str, Interval]:
-    """90 % interval of each constant after a fit to few runs, with the three runs that depend on the constant
-    most."""
-    intervals = {}
-    for place, name in enumerate(timed.constants):
-        value, half_factor = getattr(profile, name), float(np.exp(_Z90 * offset.deviations[place]))
-        strongest = np.argsort(-np.abs(slopes[:, place]), kind="stable")[:3]
-        movers = tuple(timed.cases[run].row.row_id for run in strongest if slopes[run, place] != 0)
-        intervals[name] = Interval(
-            value=value,
-            low=value / half_factor,
-            high=value * half_factor,
-            movers=movers,
-            determined=float(offset.determined[place]),
-        )
-    return intervals

@@ -12,7 +12,7 @@ it will need, since nearly all steps succeed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,18 +95,46 @@ class Expansion:
         return Expansion(point=self.point, errors=self.errors[rows], slopes=self.slopes[rows])
 
 
+_Z90 = 1.645
+_NAMED_RUNS = 3
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shrinkage:
-    """Result of the regularised nonlinear fit, with best point, errors, derivatives and curvature of the loss."""
+class Interval:
+    """Fitted value of one constant or factor with its 90 % interval, and the runs that pull it most."""
 
-    around: Expansion
-    curvature: Array
-    """(C, C) curvature of the loss; its inverse is the covariance of the point."""
+    value: float
+    low: float
+    high: float
+    determined: float
+    """Share of the uncertainty that the runs remove; at 0 they say nothing and the value stays where it was."""
+    movers: tuple[str, ...] = ()
+    """The runs that pull the value most, strongest first."""
 
-    @property
-    def point(self) -> Array:
-        """(C,) coordinates of the best point of the fit."""
-        return self.around.point
+
+def intervals(
+    names: Sequence[str],
+    point: Array,
+    deviations: Array,
+    priors: Array,
+    influence: Array | None = None,
+    runs: Sequence[str] = (),
+) -> dict[str, Interval]:
+    """90 % interval of each of `names` from its logarithm in `point` (C,), with its standard deviation after and
+    before (`priors`) the fit, and the three `runs` (N,) of largest `influence` (C, N)."""
+    found = {}
+    for place, (name, deviation, prior) in enumerate(zip(names, deviations, priors, strict=True)):
+        low, value, high = (float(np.exp(point[place] + side * _Z90 * deviation)) for side in (-1, 0, 1))
+        pull = np.zeros(0) if influence is None else np.abs(influence[place])
+        strongest = np.argsort(-pull, kind="stable")[:_NAMED_RUNS]
+        found[name] = Interval(
+            value=value,
+            low=low,
+            high=high,
+            determined=float(np.clip(1 - deviation / max(prior, 1e-12), 0.0, 1.0)),
+            movers=tuple(runs[run] for run in strongest if pull[run] > 0),
+        )
+    return found
 
 
 def expand(errors_at: ErrorsAt, point: Array) -> Expansion:
@@ -155,9 +183,12 @@ def shrink(
     ceiling: Array | float = np.inf,
     around: Expansion | None = None,
     on_round: Callable[[int, Array], None] | None = None,
-) -> Shrinkage:
+) -> tuple[Expansion, Array]:
     """Minimise the Huber loss of the errors plus the pulls towards `origin` over points (C,) between `floor`
     and `ceiling`.
+
+    The result is the expansion around the best point, and the curvature (C, C) of the loss there, whose inverse is
+    the covariance of the point.
 
     `pulls` (C,) are distances from `origin` that cost as much as one measurement of weight 1 with an error of 1.
     The search starts where the errors are known `around`, by default at the origin. `on_round` hears of every step
@@ -203,4 +234,4 @@ def shrink(
             on_round(round_ + 1, current.errors)
         if loss_before - best < _RELATIVE_GAIN * max(1.0, best):
             break
-    return Shrinkage(around=current, curvature=curvature_of(current.errors, current.slopes)[0])
+    return current, curvature_of(current.errors, current.slopes)[0]

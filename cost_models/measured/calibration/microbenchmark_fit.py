@@ -28,7 +28,6 @@ import numpy as np
 from cost_models.arrays import Array
 from cost_models.compute.gemm import Device, gemm_seconds
 from cost_models.errors import InputError
-from cost_models.estimate import Breakdown
 from cost_models.measured.calibration.least_squares import relative_errors, relative_least_squares
 from cost_models.measured.calibration.measurements import Measurement, merge, select
 from cost_models.recommender.caching import POLICIES
@@ -104,17 +103,18 @@ def fit_microbenchmarks(
     if missing := [kind for kind in _FAMILIES if not any(row.kind == kind for row in rows)]:
         raise InputError(f"nothing was measured of {', '.join(missing)}")
     gpu = measured_gpu(rows, cluster.gpu)
-    peak = gpu.peak[precision]
-    kernel = _attention_kernel(rows)
+    is_cpu, peak = gpu.kind == "cpu", gpu.peak[precision]
+    kernels = [row.kernel for row in select(rows, "attention", "forward") if row.kernel is not None]
+    kernel: AttentionKernel | None = mode(kernels) if kernels else None
     published = gpu.attention_share(kernel or "flash2")
     matrices, matrix_error = _matrices(rows, gpu, base, precision)
     memory_rate = _memory_rate(rows, precision)
     bandwidth = gpu.memory_bandwidth
-    if gpu.kind == "cpu":
+    if is_cpu:
         updates = [OPTIMIZER_BYTES * row.size / row.quiet_seconds for row in select(rows, "optimizer")]
         bandwidth = max(bandwidth, memory_rate, *updates)
     optimizer_rate, optimizer_error = _optimizer(rows, bandwidth)
-    residuals = Breakdown.of(matrix=matrix_error, optimizer=optimizer_error)
+    errors = f"matrix {matrix_error:.1%}, optimizer {optimizer_error:.1%}"
     noise = float(np.median([row.noise for row in measurements]))
     constants = {
         "name": name,
@@ -127,42 +127,32 @@ def fit_microbenchmarks(
         "memory_efficiency": _efficiency(memory_rate / bandwidth),
         "kernel_seconds": rounded(min(row.seconds for row in select(rows, "operator"))),
         "optimizer_efficiency": _efficiency(optimizer_rate / bandwidth),
-        "measured_peak": rounded(peak) if gpu.kind == "cpu" else None,
-        "measured_bandwidth": rounded(bandwidth) if gpu.kind == "cpu" else None,
+        "measured_peak": rounded(peak) if is_cpu else None,
+        "measured_bandwidth": rounded(bandwidth) if is_cpu else None,
         "operators": operator_curves(rows),
         "attention": attention_curves(rows),
-        "collectives": collective_curves(rows, behind_compute=gpu.kind == "cpu"),
+        "collectives": collective_curves(rows, behind_compute=is_cpu),
         "tables": table_rates(rows, bandwidth, source),
-        **host_constants(
-            rows, ranks=1 + max(row.rank for row in measurements), is_cpu=cluster.gpu.kind == "cpu"
-        ),
+        **host_constants(rows, ranks=1 + max(row.rank for row in measurements), is_cpu=is_cpu),
         "median_error": None,
         "unseen_error": None,
         "validated_runs": 0,
-        "source": _provenance(source, measurements, residuals, noise),
+        "source": f"{source}; {len(measurements)} points; median residual: {errors}; machine noise {noise:.1%}",
     }
-    return _with_host(base.model_copy(update=constants), base, rows, peak, is_cpu=gpu.kind == "cpu")
-
-
-def _with_host(
-    profile: HardwareProfile, base: HardwareProfile, rows: Sequence[Measurement], peak: float, *, is_cpu: bool
-) -> HardwareProfile:
-    """Profile with the measured host seconds filled in; unmeasured constants are those of `base`. On a CPU,
-    host seconds depend on the profile's curves."""
-    layer = host_layer_seconds(rows, profile, peak, launches_ahead=not is_cpu)
+    profile = base.model_copy(update=constants)  # on a CPU, host seconds depend on its curves
+    host_seconds = {
+        "host_layer_seconds": host_layer_seconds(rows, profile, peak, launches_ahead=not is_cpu),
+        "action_host_seconds": action_host_seconds(rows, otherwise=base.action_host_seconds),
+    }
+    for constant, (block, baseline) in _SPLIT_HOST.items():
+        host_seconds[constant] = getattr(base, constant)
+        if select(rows, "host", block):
+            host_seconds[constant] = max(0.0, _pass_seconds(rows, block) - _pass_seconds(rows, baseline))
+    if is_cpu:  # an update of a model with next to no parameters
+        host_seconds["step_seconds"] = select(rows, "host", "update")[0].seconds
     return profile.model_copy(
-        update={
-            "host_layer_seconds": rounded(layer),
-            **{constant: rounded(_split(rows, base, constant)) for constant in _SPLIT_HOST},
-            "action_host_seconds": rounded(action_host_seconds(rows, otherwise=base.action_host_seconds)),
-            "step_seconds": rounded(update_host_seconds(rows)) if is_cpu else base.step_seconds,
-        }
+        update={constant: rounded(seconds) for constant, seconds in host_seconds.items()}
     )
-
-
-def _split(rows: Sequence[Measurement], base: HardwareProfile, constant: str) -> float:
-    name, than = _SPLIT_HOST[constant]
-    return split_host_seconds(rows, name, than, otherwise=getattr(base, constant))
 
 
 def _matrices(
@@ -178,9 +168,9 @@ def _matrices(
         for row in select(rows, "matrix")
         if row.name.endswith(f".{precision}") and not row.name.startswith((REPEATED, SUSTAINED))
     ]
-    perfect = base.model_copy(update=_PERFECT_PRODUCTS)
+    element_bytes = _ELEMENT_BYTES[precision]
     device = Device(
-        profile=perfect,
+        profile=base.model_copy(update=_PERFECT_PRODUCTS),
         peak=gpu.peak[precision],
         sustained=gpu.sustained.get(precision, 1.0),
         power_rate=gpu.power_rate(precision),
@@ -189,14 +179,13 @@ def _matrices(
         attention=KernelShare(forward=1.0, backward=1.0),
         sm_count=gpu.sm_count,
         element_bytes=1.0,
-        operand_bytes=_ELEMENT_BYTES[precision],
+        operand_bytes=element_bytes,
         launches_ahead=gpu.kind != "cpu",
     )
     shapes = np.array([row.shape for row in products], dtype=np.float64)
     seconds = np.array([row.seconds for row in products])
-    ideal = gemm_seconds(shapes[:, 0], shapes[:, 1], shapes[:, 2], device)
     m, n, k = shapes.T
-    element_bytes = _ELEMENT_BYTES[precision]
+    ideal = gemm_seconds(m, n, k, device)
     second = ideal / k if gpu.kind != "cpu" else element_bytes * (m * k + k * n + m * n)
     terms = np.stack([ideal, second, np.ones(len(products))], axis=1)
     coefficients = relative_least_squares(terms, seconds, lower_bounds=_NO_FASTER_THAN_THE_PEAK)
@@ -228,12 +217,6 @@ def _sustained(
         )
         return _efficiency(min(burst) / row.quiet_seconds)
     return None
-
-
-def _attention_kernel(rows: Sequence[Measurement]) -> AttentionKernel | None:
-    """Most common attention kernel over the measured lengths and head widths; None where no kernel was recorded."""
-    ran = [row.kernel for row in select(rows, "attention", "forward") if row.kernel is not None]
-    return mode(ran) if ran else None
 
 
 def _optimizer(rows: Sequence[Measurement], bandwidth: float) -> tuple[float, float]:
@@ -271,11 +254,6 @@ def _efficiency(value: float) -> float:
     return rounded(float(np.clip(value, *_EFFICIENCY_RANGE)))
 
 
-def _provenance(source: str, measurements: Sequence[Measurement], residuals: Breakdown, noise: float) -> str:
-    fitted = ", ".join(f"{kind} {error:.1%}" for kind, error in residuals)
-    return f"{source}; {len(measurements)} points; median residual: {fitted}; machine noise {noise:.1%}"
-
-
 def measured_gpu(rows: Sequence[Measurement], gpu: GpuSpec) -> GpuSpec:
     """Specification with the best measured matrix and copy rates for a CPU; that of the datasheet for a GPU.
 
@@ -286,14 +264,13 @@ def measured_gpu(rows: Sequence[Measurement], gpu: GpuSpec) -> GpuSpec:
     peak = dict(gpu.peak)
     precisions: tuple[Precision, ...] = ("fp32", "bf16", "fp16")
     for precision in precisions:
-        rates = [
-            row.size / row.quiet_seconds for row in select(rows, "matrix") if row.name.endswith(precision)
-        ]
-        if rates:
+        products = (row for row in select(rows, "matrix") if row.name.endswith(precision))
+        if rates := [row.size / row.quiet_seconds for row in products]:
             peak[precision] = max(rates)
     copies = [row.size / row.quiet_seconds for row in select(rows, "memory", "copy")]
-    bandwidth = max(copies) if copies else gpu.memory_bandwidth
-    return gpu.model_copy(update={"peak": peak, "memory_bandwidth": bandwidth})
+    return gpu.model_copy(
+        update={"peak": peak, "memory_bandwidth": max(copies, default=gpu.memory_bandwidth)}
+    )
 
 
 _DIGITS = 4
@@ -318,14 +295,13 @@ def operator_curves(rows: Sequence[Measurement]) -> tuple[OperatorCurve, ...]:
 
 def attention_curves(rows: Sequence[Measurement]) -> tuple[AttentionCurve, ...]:
     """Curves of seconds of one attention head over the sequence length, for each head width."""
-    forward, backward = select(rows, "attention", "forward"), select(rows, "attention", "backward")
+    points: dict[int, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for direction in ("forward", "backward"):
+        for row in select(rows, "attention", direction):
+            points[row.shape[1]][direction].append((float(row.shape[0]), row.seconds))
     return tuple(
-        AttentionCurve(
-            head_dim=head_dim,
-            forward=_points_over_sequence(forward, head_dim),
-            backward=_points_over_sequence(backward, head_dim),
-        )
-        for head_dim in sorted({row.shape[1] for row in forward})
+        AttentionCurve(head_dim=width, forward=_curve(ways["forward"]), backward=_curve(ways["backward"]))
+        for width, ways in sorted(points.items())
     )
 
 
@@ -349,10 +325,6 @@ def collective_curves(rows: Sequence[Measurement], *, behind_compute: bool) -> t
 
 def _points(rows: Iterable[Measurement]) -> tuple[CurvePoint, ...]:
     return _curve((row.size, row.seconds) for row in rows)
-
-
-def _points_over_sequence(rows: Iterable[Measurement], head_dim: int) -> tuple[CurvePoint, ...]:
-    return _curve((float(row.shape[0]), row.seconds) for row in rows if row.shape[1] == head_dim)
 
 
 def _curve(measured: Iterable[tuple[float, float]]) -> tuple[CurvePoint, ...]:
@@ -379,43 +351,23 @@ _BLOCK_PRODUCTS = 12.0
 def host_layer_seconds(
     rows: Sequence[Measurement], profile: HardwareProfile, peak: float, *, launches_ahead: bool
 ) -> float:
-    """Host seconds of one block per pass, from a tiny block, less its operators' seconds where the host runs
-    them itself."""
-    shape = select(rows, "host", "block")[0].shape
-    explained = 0.0 if launches_ahead else _operator_seconds(shape, profile, peak)
+    """Host seconds of one block per pass, from a tiny block of (tokens, hidden size, heads), less its operators'
+    seconds forward and backward where the host runs them itself."""
+    tokens, hidden, heads = select(rows, "host", "block")[0].shape
+    explained = 0.0
+    if not launches_ahead:
+        explained = 3 * 2.0 * tokens * hidden**2 * _BLOCK_PRODUCTS / (peak * profile.gemm_efficiency)
+        curves = {curve.operator: curve for curve in profile.operators}
+        for operator, width, count in _BLOCK_OPERATORS:
+            if operator in curves:
+                curve, elements = curves[operator], np.array(width * tokens * hidden)
+                for points in (curve.forward, curve.forward if operator == "add" else curve.backward):
+                    explained += count * float(curve_seconds(points, elements))
+        if profile.attention:
+            lengths = np.array(float(tokens))
+            forward, backward = attention_head_seconds(profile.attention, lengths, hidden // heads)
+            explained += heads * float(forward + backward)
     return max(0.0, _pass_seconds(rows, "block") - explained / 2)
-
-
-def _operator_seconds(shape: Sequence[int], profile: HardwareProfile, peak: float) -> float:
-    """Seconds of the tiny block's operators, forward plus backward; `shape` is the block's (tokens, hidden
-    size, heads)."""
-    tokens, hidden, heads = shape
-    products = 2.0 * tokens * hidden**2 * _BLOCK_PRODUCTS / (peak * profile.gemm_efficiency)
-    explained = 3.0 * products
-    curves = {curve.operator: curve for curve in profile.operators}
-    for operator, width, count in _BLOCK_OPERATORS:
-        if operator in curves:
-            elements = np.array(width * tokens * hidden)
-            curve = curves[operator]
-            backward_points = curve.forward if operator == "add" else curve.backward
-            explained += count * float(curve_seconds(curve.forward, elements))
-            explained += count * float(curve_seconds(backward_points, elements))
-    if profile.attention:
-        head_seconds = attention_head_seconds(profile.attention, np.array(float(tokens)), hidden // heads)
-        explained += heads * float(head_seconds[0] + head_seconds[1])
-    return explained
-
-
-def split_host_seconds(rows: Sequence[Measurement], name: str, baseline: str, *, otherwise: float) -> float:
-    """Host seconds by which a pass of block `name` exceeds a pass of block `baseline`; `otherwise` where not
-    measured.
-
-    `block.tensor-parallel` and `block.sharded` are compared with `block`, `block.sequence-parallel` with
-    `block.tensor-parallel`.
-    """
-    if not select(rows, "host", name):
-        return otherwise
-    return max(0.0, _pass_seconds(rows, name) - _pass_seconds(rows, baseline))
 
 
 def action_host_seconds(rows: Sequence[Measurement], *, otherwise: float) -> float:
@@ -428,12 +380,6 @@ def action_host_seconds(rows: Sequence[Measurement], *, otherwise: float) -> flo
     smallest = min(select(rows, "host", "block.pipelined"), key=lambda row: row.size)
     blocks = 2 * _pass_seconds(rows, "block") * (smallest.size / 2 + 0.5)
     return max(0.0, smallest.seconds - blocks) / 2
-
-
-def update_host_seconds(rows: Sequence[Measurement]) -> float:
-    """Select from the measurements the host seconds of an optimizer update on a model with next to no
-    parameters."""
-    return select(rows, "host", "update")[0].seconds
 
 
 def _pass_seconds(rows: Sequence[Measurement], name: str) -> float:
@@ -468,24 +414,16 @@ def host_constants(rows: Sequence[Measurement], *, ranks: int, is_cpu: bool) -> 
         HostUpdate(threads=row.shape[0], seconds=rounded(row.seconds / row.size)) for row in measured
     )
     update = updates[0] if is_cpu else updates[-1]
-    return {
-        "host_update_seconds": update.seconds if is_cpu else rounded(update.seconds / ranks),
-        "host_call_seconds": rounded(_call(rows)),
-        "host_overlap": rounded(_overlap(rows)),
-        "host_rates": HostRates(updates=updates, copies=_copies(rows)),
-    }
-
-
-def _call(rows: Sequence[Measurement]) -> float:
-    measured = select(rows, "offload", "call")
-    return measured[0].seconds if measured else 0.0
-
-
-def _overlap(rows: Sequence[Measurement]) -> float:
-    passes, updates, overlapped = (
+    calls = select(rows, "offload", "call")
+    passes, alone, together = (
         select(rows, "offload", name)[0].seconds for name in ("passes", "updates", "together")
     )
-    return min(1.0, max(0.0, (passes + updates - overlapped) / passes))
+    return {
+        "host_update_seconds": update.seconds if is_cpu else rounded(update.seconds / ranks),
+        "host_call_seconds": rounded(calls[0].seconds if calls else 0.0),
+        "host_overlap": rounded(min(1.0, max(0.0, (passes + alone - together) / passes))),
+        "host_rates": HostRates(updates=updates, copies=_copies(rows)),
+    }
 
 
 def _copies(rows: Sequence[Measurement]) -> tuple[HostCopies, ...]:

@@ -70,25 +70,18 @@ def fit_families(
     timed = cases if isinstance(cases, TimedCases) else timed_by_default(cases)
     groups: dict[Pair, list[int]] = {}
     for index, case in enumerate(timed.cases):
-        if not is_fitted(case):
-            continue
-        die, stack = pair_of(case)
-        groups.setdefault((die, stack), []).append(index)
-        groups.setdefault((die, ANY), []).append(index)
+        if is_fitted(case):
+            die, stack = pair_of(case)
+            for pair in ((die, stack), (die, ANY)):
+                groups.setdefault(pair, []).append(index)
     fits = {}
-    for (die, stack), rows in sorted(groups.items()):
-        if len(rows) >= fewest and (needed is None or (die, stack) in needed):
-            start = blank_profile(die, stack)
-            name = start.name
-            members = timed.of(rows)
-            near = around.get(name) if around else None
-            fit = fit_step_times(
-                start,
-                members,
-                around=None if near is None else near.around_runs(members.cases),
-            )
+    for pair, rows in sorted(groups.items()):
+        if len(rows) >= fewest and (needed is None or pair in needed):
+            start, members = blank_profile(*pair), timed.of(rows)
+            near = (around or {}).get(start.name)
+            fit = fit_step_times(start, members, around=near.around_runs(members.cases) if near else None)
             if fit.median_error <= _UNEXPLAINED:
-                fits[name] = fit
+                fits[start.name] = fit
     return fits
 
 
@@ -101,14 +94,14 @@ def blank_profile(gpu: str, stack: str) -> HardwareProfile:
     """Profile with the documented default constants, under the name and identity for `gpu` and `stack`."""
     die = die_of(gpu)
     short = die.split("-")[0]
-    identity = {
-        "name": short if stack == ANY else f"{short}-{stack}",
-        "gpu": die,
-        "also_for": DIES.get(die, ()),
-        "stack": stack,
-        "tier": "profile",
-    }
-    return catalog.load_profile("datasheet-gpu").model_copy(update=identity)
+    name = short if stack == ANY else f"{short}-{stack}"
+    return _renamed(catalog.load_profile("datasheet-gpu"), name, die, stack)
+
+
+def _renamed(profile: HardwareProfile, name: str, die: str, stack: str) -> HardwareProfile:
+    """Copy of the profile as one that is fitted to runs of `stack` on `die` and its twins."""
+    identity = {"name": name, "gpu": die, "also_for": DIES.get(die, ()), "stack": stack, "tier": "profile"}
+    return profile.model_copy(update=identity)
 
 
 def predict_with(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) -> Array:
@@ -141,16 +134,6 @@ def seconds_of(cases: Sequence[Case]) -> Array:
         rows = [index for index, profile in enumerate(case_profiles) if id(profile) == identity]
         seconds[rows] = StepTimes([cases[index] for index in rows]).seconds(case_profiles[rows[0]])
     return seconds
-
-
-def leave_sources_out(
-    cases: Sequence[Case], *, fewest: int = _FEWEST, on_source: Callable[[str], None] | None = None
-) -> dict[str, Array]:
-    """Source → (n,) relative step-time errors of its cases under profiles fitted to all other sources."""
-    return {
-        source: errors_of(source_cases)
-        for source, source_cases in under_other_sources(cases, fewest=fewest, on_source=on_source)
-    }
 
 
 def under_other_sources(
@@ -221,24 +204,19 @@ def cross_validate(
     The fits start from the documented defaults, not from the catalogue's profiles, which may have seen the same
     runs. A source whose GPU and stack no other source has is predicted with the nearest of the others' profiles.
     """
-    unseen = leave_sources_out(cases, fewest=1, on_source=on_source)
-    scores = []
-    for source, errors in unseen.items():
-        members = [case for case in cases if case.row.source == source]
-        fitted = np.array([fitted_errors[case.row.row_id] for case in members])
-        scores.append(
-            UnseenSource(
-                source=source,
-                runs=len(members),
-                defaults=_median(predict_with((), members)),
-                left_out=_median(errors),
-                fitted=_median(fitted),
-            )
+    return tuple(
+        UnseenSource(
+            source=source,
+            runs=len(members),
+            defaults=_median(predict_with((), members)),
+            left_out=_median(errors_of(members)),
+            fitted=_median([fitted_errors[case.row.row_id] for case in members]),
         )
-    return tuple(scores)
+        for source, members in under_other_sources(cases, fewest=1, on_source=on_source)
+    )
 
 
-def _median(errors: Array) -> float:
+def _median(errors: Array | list[float]) -> float:
     return float(np.median(np.abs(errors)))
 
 
@@ -289,22 +267,23 @@ def select_runs(
     distinct, left_out = _distinct_rows(rows)
     timed = [row for row in distinct if timed_seconds(row) is not None]
     left_out += [(row, "no step time") for row in distinct if timed_seconds(row) is None]
+
+    def predictions(*, forced: bool) -> Iterator[Prediction]:
+        for rows_done, row in enumerate(timed, start=1):
+            yield from predict((row,), stack=stack if forced or not row.text("framework") else None)
+            if on_row is not None:
+                on_row(rows_done)
+
+    def ran_under(prediction: Prediction) -> bool:
+        return prediction.case is not None and prediction.case.question.stack.name == stack_name
+
     forced = stack is not None and stack not in catalog.names("stacks")
-    predictions = list(_predictions(timed, stack, forced, on_row))
-    if (
-        stack_name
-        and not forced
-        and not any(_ran_under(prediction, stack_name) for prediction in predictions)
-    ):
-        forced = True
-        predictions = list(_predictions(timed, stack, forced, on_row))
+    predicted = list(predictions(forced=forced))
+    if stack_name and not forced and not any(map(ran_under, predicted)):
+        forced, predicted = True, list(predictions(forced=True))
     cases = []
-    for prediction in predictions:
-        reason = (
-            prediction.skipped
-            if prediction.case is None
-            else _exclusion_reason(prediction, prediction.case, stack_name, die)
-        )
+    for prediction in predicted:
+        reason = prediction.skipped or _exclusion_reason(prediction, stack_name, die)
         if prediction.case is None or reason:
             left_out.append((prediction.row, reason))
         else:
@@ -312,23 +291,10 @@ def select_runs(
     return Selection(cases=tuple(cases), left_out=tuple(left_out), forced=forced)
 
 
-def _predictions(
-    rows: Sequence[Row], stack: str | None, forced: bool, on_row: Callable[[int], None] | None
-) -> Iterator[Prediction]:
-    """Yield the prediction of each row, under `stack` if the row names no framework or the stack is `forced`."""
-    for rows_done, row in enumerate(rows, start=1):
-        yield from predict((row,), stack=stack if forced or not row.text("framework") else None)
-        if on_row is not None:
-            on_row(rows_done)
-
-
-def _ran_under(prediction: Prediction, stack: str) -> bool:
-    return prediction.case is not None and prediction.case.question.stack.name == stack
-
-
-def _exclusion_reason(prediction: Prediction, case: Case, stack: str | None, die: str | None) -> str:
+def _exclusion_reason(prediction: Prediction, stack: str | None, die: str | None) -> str:
     """Reason for leaving a predicted row out of a fit; empty where the row takes part."""
-    if prediction.step_seconds is None:
+    case = prediction.case
+    if prediction.step_seconds is None or case is None:
         return "neither `num_gpus` nor `dp` is given"
     if not (math.isfinite(prediction.step_seconds) and prediction.step_seconds > 0):
         return "its step has no finite price"
@@ -349,18 +315,15 @@ def _pair(case: Case) -> Pair:
 def _distinct_rows(rows: Iterable[Row]) -> tuple[list[Row], list[tuple[Row, str]]]:
     """Rows with unique ids, and duplicates (equal to another row in every cell) with the reason for leaving
     them out."""
-    seen: set[frozenset[tuple[str, str]]] = set()
-    used_names: set[str] = set()
-    times: Counter[str] = Counter()
+    seen, used_names, times = set[frozenset[tuple[str, str]]](), set[str](), Counter[str]()
     distinct: list[Row] = []
     repeated: list[tuple[Row, str]] = []
     for row in rows:
-        cells = frozenset(row.cells.items())
+        cells, name = frozenset(row.cells.items()), row.row_id
         if cells in seen:
             repeated.append((row, "repeats another row, cell by cell"))
             continue
         seen.add(cells)
-        name = row.row_id
         while name in used_names:
             times[row.row_id] += 1
             name = f"{row.row_id} ({times[row.row_id] + 1})"
@@ -385,7 +348,7 @@ class Refit:
     @property
     def median_before(self) -> float:
         """Median absolute relative error of step time under the profile that the fit started from."""
-        return float(np.median(np.abs(list(self.start_errors.values()))))
+        return _median(list(self.start_errors.values()))
 
 
 def refit(
@@ -400,30 +363,25 @@ def refit(
     """
     die, stack = pair
     start = nearest_profile(catalog.load_gpu(die), stack, family=cases[0].question.stack.family)
-    predicted = StepTimes(cases).seconds(start)
-    errors = predicted / np.array([measured_seconds(case) for case in cases]) - 1
-    identity = {
-        "name": f"fitted-{die}-{stack}"[:_LONGEST_NAME],
-        "tier": "profile",
-        "gpu": die,
-        "also_for": DIES.get(die, ()),
-        "stack": stack,
-    }
+    measured = np.array([measured_seconds(case) for case in cases])
+    start_errors = (StepTimes(cases).seconds(start) / measured - 1).tolist()
     sources = {case.row.source for case in cases}
-    start_profile = start.model_copy(update=identity)
+    renamed = _renamed(start, f"fitted-{die}-{stack}"[:_LONGEST_NAME], die, stack)
     if len(sources) == 1 and len(cases) <= MAX_FEW_RUNS:
-        fit = fit_few_runs(start_profile, cases, on_round=on_round)
+        fit = fit_few_runs(renamed, cases, on_round=on_round)
     else:
         weight = WEIGHT_ON_ONE_CLUSTER if len(sources) == 1 else None
-        fit = fit_step_times(start_profile, cases, weight_of_a_run=weight, on_round=on_round)
+        fit = fit_step_times(renamed, cases, weight_of_a_run=weight, on_round=on_round)
+    source = (
+        f"Fitted to timed runs: {named_sources(fit)}; started from {start.name}. The median error is that of the"
+        " fit itself."
+    )
     return Refit(
         pair=pair,
         start=start,
-        start_errors=dict(zip(fit.residuals, errors.tolist(), strict=True)),
+        start_errors=dict(zip(fit.residuals, start_errors, strict=True)),
         fit=fit,
-        profile=fitted_profile(fit, reach=reach_in(start)).model_copy(
-            update={"source": _provenance(fit, start)}
-        ),
+        profile=fitted_profile(fit, reach=reach_in(start)).model_copy(update={"source": source}),
     )
 
 
@@ -434,12 +392,3 @@ def named_sources(fit: StepTimeFit) -> str:
     if further_runs := sum(len(errors) for _, errors in by_size[_NAMED_SOURCES:]):
         words.append(f"{further_runs} of others")
     return ", ".join(words)
-
-
-def _provenance(fit: StepTimeFit, start: HardwareProfile) -> str:
-    """Text for the `source` of a fitted profile, with the runs fitted to and the profile that the fit started
-    from."""
-    return (
-        f"Fitted to timed runs: {named_sources(fit)}; started from {start.name}. The median error is that of the"
-        " fit itself."
-    )

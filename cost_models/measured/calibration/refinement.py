@@ -18,7 +18,7 @@ from cost_models.arrays import Array
 from cost_models.axes.layout import Layout
 from cost_models.defaults import complete_question
 from cost_models.estimate import Estimate
-from cost_models.measured.calibration.least_squares import shrink
+from cost_models.measured.calibration.least_squares import Interval, intervals, shrink
 from cost_models.measured.calibration.scaled_profile import PROVENANCE_MARK, before_runs, scale_seconds
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
@@ -68,7 +68,6 @@ _SHARED_HOST_FACTOR = 0.3
 own: caches are colder in a step than where it was measured, which is most of a short time and little of a long one."""
 _FARTHEST = math.log(100.0)
 """Largest factor, as a logarithm, that a constant may move by: beyond it something else is wrong."""
-_Z90 = 1.645
 _MAX_NAMED_RUNS = 4
 """Largest number of runs that a profile's source names."""
 
@@ -98,18 +97,6 @@ class ObservedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RefinedFactor:
-    """Fitted factor on the seconds of one kind (such as compute or host), and how well the runs determine it."""
-
-    factor: float
-    low: float
-    high: float
-    """Upper end of the 90 % interval."""
-    determined: float
-    """Share of the factor's uncertainty that the runs remove."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Refinement:
     """Measured hardware profile before and after runs refined it, with the fitted factors and estimates."""
 
@@ -120,7 +107,7 @@ class Refinement:
     runs: tuple[ObservedRun, ...]
     estimates: tuple[Estimate, ...]
     """Estimate of each run under the refined profile."""
-    factors: dict[str, RefinedFactor]
+    factors: dict[str, Interval]
     """Factor by kind of `Moved`; `contention` stands for 1 + contention."""
 
 
@@ -132,16 +119,27 @@ def refine(
     Raises:
         InputError: the profile is of another GPU.
     """
-    start = _renamed_profile(runs[0].question, before_runs(profile))
-    quantities_seen = _explained_quantities(start, runs)
-    deviations = np.array(
-        [
-            math.hypot(_MODEL_ERROR[quantity], measured_quantity.noise, measured_quantity.disturbance)
-            for _, quantity, measured_quantity in quantities_seen
-        ]
+    start, question = before_runs(profile), runs[0].question
+    complete_question(
+        question.model, question.cluster, question.training, stack=question.stack, profile=start
     )
-    measured = np.log([measured_quantity.seconds for _, _, measured_quantity in quantities_seen])
-    totals = _totals()
+    gpu = question.cluster.gpu.name
+    identity = {"name": f"measured-{gpu}", "tier": "measured", "gpu": gpu, "stack": question.stack.name}
+    start = start.model_copy(update=identity)
+    predicted = [quantities(priced(run, start)) for run in runs]
+    explained = [
+        (index, quantity, one)
+        for index, run in enumerate(runs)
+        for quantity, one in run.seen.items()
+        if 0 < one.seconds < math.inf and predicted[index][quantity] > 0
+    ]
+    deviations = np.array(
+        [math.hypot(_MODEL_ERROR[name], one.noise, one.disturbance) for _, name, one in explained]
+    )
+    measured = np.log([one.seconds for _, _, one in explained])
+    kinds = list(_PULLS)
+    totals = np.eye(len(kinds))  # coordinates of the fit → logarithms of factors: host kinds share a part
+    totals[[kinds.index(kind) for kind in _FOLLOW_HOST], kinds.index("host")] = _SHARED_HOST_FACTOR
 
     def errors_at(points: Array) -> Array:
         return np.array([errors_of(point) for point in points])
@@ -149,29 +147,31 @@ def refine(
     def errors_of(point: Array) -> Array:
         profile_there = _scaled_profile(start, totals @ point)
         predicted = [quantities(priced(run, profile_there)) for run in runs]
-        logarithms = np.log([predicted[index][quantity] for index, quantity, _ in quantities_seen])
+        logarithms = np.log([predicted[index][quantity] for index, quantity, _ in explained])
         return np.asarray((logarithms - measured) / deviations)
 
     pulls = np.array(list(_PULLS.values()))
     floor = np.array([0.0 if kind == "contention" else -_FARTHEST for kind in _PULLS])
-    shrunk = shrink(
+    around, curvature = shrink(
         errors_at,
         np.zeros(len(pulls)),
         pulls,
-        np.ones(len(quantities_seen)),
+        np.ones(len(explained)),
         floor=floor,
         ceiling=_FARTHEST,
         on_round=None if on_round is None else lambda round_, errors: on_round(round_),
     )
-    factors = _factor_intervals(totals, shrunk.point, np.asarray(np.linalg.inv(shrunk.curvature)), pulls)
-    result = _scaled_profile(start, totals @ shrunk.point)
+    logarithms = totals @ around.point
+    covariances = (np.asarray(np.linalg.inv(curvature)), np.diag(pulls**2))
+    posterior, prior = (np.sqrt(np.diag(totals @ one @ totals.T)) for one in covariances)
+    result = _scaled_profile(start, logarithms)
     estimates = tuple(priced(run, result) for run in runs)
     return Refinement(
         start=start,
         profile=result.model_copy(update=_claims(start, runs, estimates)),
         runs=tuple(runs),
         estimates=estimates,
-        factors=factors,
+        factors=intervals(kinds, logarithms, posterior, prior),
     )
 
 
@@ -194,59 +194,12 @@ def quantities(result: Estimate) -> dict[str, float]:
     return {STEP: result.step_seconds} | sums
 
 
-def _renamed_profile(question: Question, profile: HardwareProfile) -> HardwareProfile:
-    """Copy of the profile, renamed for the question's GPU and stack. Raises InputError where it is of another GPU."""
-    complete_question(
-        question.model, question.cluster, question.training, stack=question.stack, profile=profile
-    )
-    gpu = question.cluster.gpu.name
-    identity = {"name": f"measured-{gpu}", "tier": "measured", "gpu": gpu, "stack": question.stack.name}
-    return profile.model_copy(update=identity)
-
-
-def _explained_quantities(
-    start: HardwareProfile, runs: Sequence[ObservedRun]
-) -> list[tuple[int, str, MeasuredQuantity]]:
-    """(run index, quantity, measurement) of each quantity that a run measured and the cost model predicts
-    above zero."""
-    predicted = [quantities(priced(run, start)) for run in runs]
-    return [
-        (index, quantity, measured)
-        for index, run in enumerate(runs)
-        for quantity, measured in run.seen.items()
-        if 0 < measured.seconds < math.inf and predicted[index][quantity] > 0
-    ]
-
-
-def _totals() -> Array:
-    """(C, C) matrix that turns fit coordinates into log factors of all kinds, in which host kinds share a part."""
-    kinds = list(_PULLS)
-    matrix = np.eye(len(kinds))
-    for kind in _FOLLOW_HOST:
-        matrix[kinds.index(kind), kinds.index("host")] = _SHARED_HOST_FACTOR
-    return matrix
-
-
 def _scaled_profile(start: HardwareProfile, logarithms: Array) -> HardwareProfile:
     """Profile with seconds scaled by the factors that have (C,) `logarithms`, in the order of `_PULLS`."""
     factors = {kind: float(f"{factor:.4g}") for kind, factor in zip(_PULLS, np.exp(logarithms), strict=True)}
     contention = round(factors.pop("contention") - 1.0, 4)
     by = Moved(**factors)
     return scale_seconds(start, by).model_copy(update={"moved": by, "contention": contention})
-
-
-def _factor_intervals(
-    totals: Array, point: Array, covariance: Array, pulls: Array
-) -> dict[str, RefinedFactor]:
-    """Factor on each kind of seconds with its 90 % interval, from the linearised fit."""
-    posterior = np.sqrt(np.diag(totals @ covariance @ totals.T))
-    prior = np.sqrt(np.diag(totals @ np.diag(pulls**2) @ totals.T))
-    factors = {}
-    for kind, at, spread, unknown in zip(_PULLS, totals @ point, posterior, prior, strict=True):
-        low, factor, high = (float(np.exp(at + side * _Z90 * spread)) for side in (-1, 0, 1))
-        determined = max(0.0, 1.0 - float(spread / unknown))
-        factors[kind] = RefinedFactor(factor=factor, low=low, high=high, determined=determined)
-    return factors
 
 
 def _claims(

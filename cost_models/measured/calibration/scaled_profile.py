@@ -38,7 +38,13 @@ _SECONDS = {
 
 def scale_seconds(profile: HardwareProfile, factors: Moved) -> HardwareProfile:
     """Copy of `profile` with the seconds of each kind (compute, host, ...) multiplied by the factor of that kind."""
-    rise, bandwidth_rise = _rises(profile, factors)
+    # factors by which a measured peak and bandwidth rise so that no fitted rate exceeds them
+    rise = bandwidth_rise = 1.0
+    if profile.measured_peak is not None:
+        rise = max(rise, profile.gemm_efficiency / factors.compute)
+    if profile.measured_bandwidth is not None:
+        rates = profile.memory_efficiency / factors.compute, profile.optimizer_efficiency / factors.optimizer
+        bandwidth_rise = max(bandwidth_rise, *rates)
     operands = profile.gemm_operand_bandwidth
     shares = {
         "gemm_efficiency": (factors.compute, rise),
@@ -54,7 +60,10 @@ def scale_seconds(profile: HardwareProfile, factors: Moved) -> HardwareProfile:
     }
     return profile.model_copy(
         update=seconds
-        | {name: _share(getattr(profile, name) / slower / more) for name, (slower, more) in shares.items()}
+        | {
+            name: min(1.0, _short(getattr(profile, name) / slower / more))
+            for name, (slower, more) in shares.items()
+        }
         | {
             "gemm_operand_bandwidth": None if operands is None else _short(operands / factors.compute),
             "measured_peak": _risen(profile.measured_peak, rise),
@@ -97,20 +106,6 @@ def ceiling_of(name: str) -> float:
     return min(float(limit), ceiling) if name.endswith("efficiency") else float(limit)
 
 
-def _rises(profile: HardwareProfile, factors: Moved) -> tuple[float, float]:
-    """Factors (at least 1) by which measured peak FLOPs/s and bandwidth rise so that no fitted rate exceeds them."""
-    rise = bandwidth_rise = 1.0
-    if profile.measured_peak is not None:
-        rise = max(rise, profile.gemm_efficiency / factors.compute)
-    if profile.measured_bandwidth is not None:
-        rates = (
-            profile.memory_efficiency / factors.compute,
-            profile.optimizer_efficiency / factors.optimizer,
-        )
-        bandwidth_rise = max(bandwidth_rise, *rates)
-    return rise, bandwidth_rise
-
-
 def _slowed(curve: Curve, factor: float) -> Curve:
     forward, backward = _slower(curve.forward, factor), _slower(curve.backward, factor)
     return curve.model_copy(update={"forward": forward, "backward": backward})
@@ -122,10 +117,6 @@ def _slower(points: Iterable[CurvePoint], factor: float) -> tuple[CurvePoint, ..
 
 def _risen(rate: float | None, rise: float) -> float | None:
     return None if rate is None else _short(rate * rise)
-
-
-def _share(value: float) -> float:
-    return min(1.0, _short(value))
 
 
 def _short(value: float) -> float:

@@ -37,9 +37,10 @@ from cost_models.arrays import MAD_TO_DEVIATION, Array
 from cost_models.axes.layout import COMPARED, Layout, axes_that_differ, axis_value
 from cost_models.measured.calibration.least_squares import (
     Expansion,
-    Shrinkage,
+    Interval,
     best_expansion,
     expand,
+    intervals,
     shrink,
 )
 from cost_models.measured.calibration.scaled_profile import ceiling_of
@@ -149,37 +150,33 @@ def pair_error(cases: Sequence[Case], errors: Mapping[str, float]) -> float | No
     return float(np.array(sizes)[order][np.searchsorted(cumulative, cumulative[-1] / 2)])
 
 
-_PLAINEST = Layout()
-
-
 def timed_runs(cases: Sequence[Case], errors: Mapping[str, float]) -> tuple[TimedRuns, ...]:
     """Summary of the runs of each (source, GPU, stack), in order of first appearance; `errors` are by run."""
     groups: dict[tuple[str, str, str], list[Case]] = defaultdict(list)
     for case in cases:
         question = case.question
         groups[(case.row.source, question.cluster.gpu.name, question.stack.name)].append(case)
-    return tuple(_summary(*names, members, errors) for names, members in groups.items())
-
-
-def _summary(
-    source: str, gpu: str, stack: str, members: Sequence[Case], errors: Mapping[str, float]
-) -> TimedRuns:
-    gpus = [one.layout.num_gpus for one in members]
-    used = {}
-    for name in COMPARED:
-        values = {axis_value(name, one.layout) for one in members}
-        if values != {axis_value(name, _PLAINEST)}:
-            used[name] = " ".join(sorted(values, key=lambda text: (len(text), text)))
-    return TimedRuns(
-        source=source,
-        gpu=gpu,
-        stack=stack,
-        runs=len(members),
-        median_error=round(float(np.median([abs(errors[one.row.row_id]) for one in members])), 4),
-        fewest_gpus=min(gpus),
-        most_gpus=max(gpus),
-        axes=used,
-    )
+    plainest, runs = Layout(), []
+    for (source, gpu, stack), members in groups.items():
+        gpus = [one.layout.num_gpus for one in members]
+        values = {name: {axis_value(name, one.layout) for one in members} for name in COMPARED}
+        runs.append(
+            TimedRuns(
+                source=source,
+                gpu=gpu,
+                stack=stack,
+                runs=len(members),
+                median_error=round(float(np.median([abs(errors[one.row.row_id]) for one in members])), 4),
+                fewest_gpus=min(gpus),
+                most_gpus=max(gpus),
+                axes={
+                    name: " ".join(sorted(used, key=lambda text: (len(text), text)))
+                    for name, used in values.items()
+                    if used != {axis_value(name, plainest)}
+                },
+            )
+        )
+    return tuple(runs)
 
 
 CONSTANTS = (
@@ -205,23 +202,9 @@ _HOST_PULL, _SHARE_PULL = 0.7, 0.15
 """Log-distance from the default that costs as much as one run being 5 % off: shares of a peak are known within some
 15 %, host times and jitter differ by factors."""
 _SLOWER_HOSTS = (2.0, 4.0, 8.0)  # times the host's time of a block, from which a fit may begin
-_Z90 = 1.645
 WEIGHT_ON_ONE_CLUSTER = 4.0
 """Weight of a run where all runs are of one source: its step times agree within some 2.5 %, half of what different
 publishers' do."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """Fitted value of one constant with its 90 % interval, and the runs that pull it most."""
-
-    value: float
-    low: float
-    high: float
-    movers: tuple[str, ...]
-    """The runs that pull the constant most, strongest first."""
-    determined: float
-    """Share of the constant's uncertainty that the runs remove; at 0 they say nothing and it stays where it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,30 +307,28 @@ class TimedCases:
 def fit_step_times(
     start: HardwareProfile,
     cases: Sequence[Case] | TimedCases,
-    constants: Sequence[str] = CONSTANTS,
     *,
     weight_of_a_run: float | None = None,
     around: Expansion | None = None,
     on_round: Callable[[int, float], None] | None = None,
 ) -> StepTimeFit:
-    """Fit `constants` of profile `start` to the measured step times of `cases`. `on_round` is called after
+    """Fit the constants of profile `start` to the measured step times of `cases`. `on_round` is called after
     every step.
 
     Each run weighs `weight_of_a_run`, by default 1/√n where its source has n. The fit starts where the errors are known
     `around`, by default at the constants of `start`.
     """
-    timed = cases if isinstance(cases, TimedCases) else TimedCases(start, cases, constants)
+    timed = cases if isinstance(cases, TimedCases) else TimedCases(start, cases)
     pulls = pulls_of(timed.constants)
-    weight = _weights(timed.cases)
-    if weight_of_a_run is not None:
-        weight = np.full(len(timed.cases), weight_of_a_run)
+    runs_of: Mapping[str, int] = Counter(case.row.source for case in timed.cases)
+    weight = np.array([weight_of_a_run or runs_of[case.row.source] ** -0.5 for case in timed.cases])
     ceiling = np.log([ceiling_of(name) for name in timed.constants])
 
     def heard(round_: int, errors: Array) -> None:
         if on_round is not None:
             on_round(round_, float(np.median(np.abs(np.expm1(_HUBER * errors)))))
 
-    shrunk = shrink(
+    around, curvature = shrink(
         timed.errors_at,
         timed.origin,
         pulls,
@@ -357,23 +338,26 @@ def fit_step_times(
         on_round=heard,
     )
     names = [case.row.row_id for case in timed.cases]
-    errors = np.expm1(_HUBER * shrunk.around.errors)
-    residuals = dict(zip(names, errors.tolist(), strict=True))
-    fitted = timed.profile_at(shrunk.point)
+    residuals = dict(zip(names, np.expm1(_HUBER * around.errors).tolist(), strict=True))
+    covariance = np.asarray(np.linalg.inv(curvature), dtype=np.float64)
+    fitted = timed.profile_at(around.point)
+    sources = [case.row.source for case in timed.cases]
     return StepTimeFit(
         profile=start.model_copy(update={name: getattr(fitted, name) for name in timed.constants}),
         residuals=residuals,
-        sources={case.row.row_id: case.row.source for case in timed.cases},
-        constants=_intervals(timed.constants, shrunk, weight, pulls, names),
-        around=shrunk.around,
+        sources=dict(zip(names, sources, strict=True)),
+        constants=intervals(
+            timed.constants,
+            around.point,
+            np.sqrt(np.diag(covariance)),
+            pulls,
+            covariance @ (around.slopes * weight[:, None]).T,
+            names,
+        ),
+        around=around,
         pair_error=pair_error(timed.cases, residuals),
         scenarios=scenarios_of(
-            timed.constants,
-            np.asarray(np.linalg.inv(shrunk.curvature), dtype=np.float64),
-            _HUBER * shrunk.around.slopes,
-            _HUBER * shrunk.around.errors,
-            [case.row.source for case in timed.cases],
-            pulls,
+            timed.constants, covariance, _HUBER * around.slopes, _HUBER * around.errors, sources, pulls
         ),
         timed=timed_runs(timed.cases, residuals),
     )
@@ -405,35 +389,7 @@ def measured_seconds(case: Case) -> float:
     return seconds
 
 
-def _weights(cases: Sequence[Case]) -> Array:
-    """(N,) weight of each case in a fit, 1/√n for each of n rows of a source."""
-    rows: Mapping[str, int] = Counter(case.row.source for case in cases)
-    return np.array([rows[case.row.source] ** -0.5 for case in cases])
-
-
 def pulls_of(constants: Sequence[str]) -> Array:
     """(C,) prior width of each constant's logarithm, the distance that costs a fit as much as one run being 5
     % off."""
     return np.array([_PULL.get(name, _HOST_PULL if "host" in name else _SHARE_PULL) for name in constants])
-
-
-def _intervals(
-    constants: Sequence[str],
-    shrunk: Shrinkage,
-    weight: Array,
-    pulls: Array,
-    names: Sequence[str],
-) -> dict[str, Interval]:
-    """90 % interval of each constant from the loss's curvature, with the three runs of largest influence on
-    the constant."""
-    covariance = np.linalg.inv(shrunk.curvature)
-    spread = _Z90 * np.sqrt(np.diag(covariance))
-    influence = np.abs(covariance @ (shrunk.around.slopes * weight[:, None]).T)
-    intervals = {}
-    for index, name in enumerate(constants):
-        strongest = np.argsort(influence[index])[::-1][:3]
-        low, value, high = (float(np.exp(shrunk.point[index] + side * spread[index])) for side in (-1, 0, 1))
-        movers = tuple(names[run] for run in strongest if influence[index][run] > 0)
-        determined = max(0.0, 1 - float(spread[index] / (_Z90 * pulls[index])))
-        intervals[name] = Interval(value=value, low=low, high=high, movers=movers, determined=determined)
-    return intervals

@@ -63,7 +63,7 @@ class Calibrated(AnswerBase):
     def factors(self) -> list[dict[str, Any]]:
         """A record for each kind of seconds: how much longer than measured apart, and how far the runs settle it."""
         return [
-            {"kind": kind, "factor": one.factor, "low": one.low, "high": one.high, "told": one.determined}
+            {"kind": kind, "factor": one.value, "low": one.low, "high": one.high, "told": one.determined}
             for kind, one in self.refinement.factors.items()
         ]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from cost_models.documents import printable
 from cost_models.files.parsing import save_spec
+from cost_models.measured.calibration.least_squares import Interval
 from cost_models.measured.calibration.profile_fits import Refit, Selection, UnseenSource, named_sources
-from cost_models.measured.calibration.step_time_fit import Interval
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted
 from meshwright.render.tables import Table, table
