@@ -120,7 +120,15 @@ def _predicted(group: FiguresSpec) -> Iterator[Figure]:
             row = rows[point.row or group.row or ""]
             case = read_case(Row({**row.cells, **group.cells, **point.cells}), profile=group.profile)
             base = case.question, case.layout
-        question, layout = _changed(base[0], point), base[1]
+        question, layout = base
+        stack = catalog.load_stack(point.stack) if point.stack else question.stack
+        fields = {name: getattr(stack, name) for name in point.fields}
+        question = replace(
+            question,
+            model=question.model.model_copy(update=point.model),
+            training=question.training.model_copy(update=point.training),
+            stack=question.stack.model_copy(update=fields),
+        )
         base = question, layout
         estimated = estimate(question, layout)
         if group.quantity == "mfu":
@@ -138,15 +146,3 @@ def _predicted(group: FiguresSpec) -> Iterator[Figure]:
             profile=question.hardware.name,
             layout=str(layout.model_copy(update={"layers": ()})),
         )
-
-
-def _changed(question: Question, point: PointSpec) -> Question:
-    """Copy of the question with a point's changes to model, training and stack applied."""
-    stack = catalog.load_stack(point.stack) if point.stack else question.stack
-    fields = {name: getattr(stack, name) for name in point.fields}
-    return replace(
-        question,
-        model=question.model.model_copy(update=point.model),
-        training=question.training.model_copy(update=point.training),
-        stack=question.stack.model_copy(update=fields),
-    )

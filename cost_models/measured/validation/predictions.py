@@ -12,8 +12,8 @@ from cost_models.axes.layout import Layout
 from cost_models.documents import printable
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate, Verdict
-from cost_models.measured.runs.cases import Case, read_case
-from cost_models.measured.runs.rows import Row, UnpredictableError
+from cost_models.measured.runs.cases import Case, case_or_reason
+from cost_models.measured.runs.rows import Row
 from cost_models.memory.device import in_use
 from cost_models.pipeline.pricing import estimate_each
 from cost_models.pipeline.seconds import FRAGMENTATION
@@ -75,40 +75,25 @@ def predict(
     """
     remaining = iter(rows)
     while batch := list(islice(remaining, _BATCH_ROWS)):
-        cases = [_case(row, stack, profile) for row in batch]
-        for row, case, priced in zip(batch, cases, _batch_estimates(cases), strict=True):
-            if isinstance(case, str) or isinstance(priced, str):
-                yield Prediction(row=row, skipped=case if isinstance(case, str) else str(priced))
+        cases = [case_or_reason(row, stack=stack, profile=profile) for row in batch]
+        groups: list[tuple[Question, list[int]]] = []
+        for number, case in enumerate(cases):
+            if isinstance(case, Case):
+                same = (rows for question, rows in reversed(groups) if question == case.question)
+                if (group := next(same, None)) is None:
+                    groups.append((case.question, group := []))
+                group.append(number)
+        estimates: dict[int, Estimate | str] = {}
+        for question, numbers in groups:
+            layouts = [case.layout for number in numbers if isinstance(case := cases[number], Case)]
+            estimates |= zip(numbers, _estimates(question, layouts), strict=True)
+        for number, (row, case) in enumerate(zip(batch, cases, strict=True)):
+            if isinstance(case, str) or isinstance(priced := estimates[number], str):
+                yield Prediction(row=row, skipped=case if isinstance(case, str) else str(estimates[number]))
             elif _cannot_be_undivided(case, priced):
                 yield Prediction(row=row, skipped="its degrees are blank, and undivided the model cannot fit")
             else:
                 yield _prediction(case, priced)
-
-
-def _case(row: Row, stack: str | None, profile: str | HardwareProfile | None) -> Case | str:
-    """Read a row as a case, or return the reason why the row cannot be read."""
-    try:
-        return read_case(row, stack=stack, profile=profile)
-    except (UnpredictableError, InputError) as reason:
-        return _reason_words(reason)
-
-
-def _batch_estimates(cases: Sequence[Case | str]) -> list[Estimate | str]:
-    """Estimate of each case, or the reason why there is none; cases with the same question are estimated together."""
-    estimates: list[Estimate | str] = [""] * len(cases)
-    groups: list[tuple[Question, list[tuple[int, Layout]]]] = []
-    for number, case in enumerate(cases):
-        if isinstance(case, str):
-            continue
-        group = next((rows for question, rows in reversed(groups) if question == case.question), None)
-        if group is None:
-            groups.append((case.question, group := []))
-        group.append((number, case.layout))
-    for question, rows in groups:
-        numbers, layouts = zip(*rows, strict=True)
-        for number, priced in zip(numbers, _estimates(question, layouts), strict=True):
-            estimates[number] = priced
-    return estimates
 
 
 def _estimates(question: Question, layouts: Sequence[Layout]) -> Sequence[Estimate | str]:
@@ -117,15 +102,9 @@ def _estimates(question: Question, layouts: Sequence[Layout]) -> Sequence[Estima
     try:
         return estimate_each(question, layouts)
     except InputError as reason:
-        return (
-            [_reason_words(reason)]
-            if len(layouts) == 1
-            else [_estimates(question, [one])[0] for one in layouts]
-        )
-
-
-def _reason_words(reason: Exception) -> str:
-    return printable(str(reason).splitlines()[0])
+        if len(layouts) > 1:
+            return [_estimates(question, [one])[0] for one in layouts]
+        return [printable(str(reason).splitlines()[0])]
 
 
 def _cannot_be_undivided(case: Case, priced: Estimate) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cost_models.measured.runs.recommenders import RecommenderRun
+from cost_models.measured.validation.scores import relative_error
 from cost_models.recommender.estimating import RecommenderEstimate, estimate
 from cost_models.recommender.priced import STAGES
 from cost_models.recommender.prices.dense import dense_seconds
@@ -31,19 +32,17 @@ class RecommenderPrediction:
     @property
     def error(self) -> float | None:
         """Relative error of the predicted step time with evaluations; None where it was not measured."""
-        return self.seconds / self.run.seconds - 1 if self.run.seconds else None
+        return relative_error(self.seconds, self.run.seconds)
 
     @property
     def training_error(self) -> float | None:
         """Relative error of the predicted step time without evaluations; None where it was not measured."""
-        measured = self.run.training_seconds
-        return self.estimate.step_seconds / measured - 1 if measured else None
+        return relative_error(self.estimate.step_seconds, self.run.training_seconds)
 
     @property
     def memory_error(self) -> float | None:
         """Relative error of the predicted memory of the first GPU; None where it was not measured."""
-        measured = self.run.memory_bytes
-        return float(self.estimate.device_bytes[0]) / measured - 1 if measured else None
+        return relative_error(float(self.estimate.device_bytes[0]), self.run.memory_bytes)
 
     @property
     def exchange_share(self) -> float:
@@ -81,19 +80,20 @@ def scores(predictions: Iterable[RecommenderPrediction]) -> tuple[RecommenderSco
     groups: dict[tuple[str, str], list[RecommenderPrediction]] = {}
     for prediction in predictions:
         groups.setdefault((prediction.run.framework, prediction.run.gpu), []).append(prediction)
-    return tuple(_score(*key, group) for key, group in groups.items())
-
-
-def _score(framework: str, gpu: str, group: list[RecommenderPrediction]) -> RecommenderScore:
-    times = [abs(one.error) for one in group if one.error is not None]
-    memory = [abs(one.memory_error) for one in group if one.memory_error is not None]
-    full = [one for one in group if one.run.out_of_memory]
-    return RecommenderScore(
-        framework=framework,
-        gpu=gpu,
-        runs=len(times),
-        median_error=statistics.median(times) if times else 0.0,
-        worst_error=max(times, default=0.0),
-        median_memory_error=statistics.median(memory) if memory else None,
-        out_of_memory=(len(full), sum(not one.estimate.fits for one in full)),
-    )
+    found = []
+    for (framework, gpu), group in groups.items():
+        times = [abs(one.error) for one in group if one.error is not None]
+        memory = [abs(one.memory_error) for one in group if one.memory_error is not None]
+        full = [one for one in group if one.run.out_of_memory]
+        found.append(
+            RecommenderScore(
+                framework=framework,
+                gpu=gpu,
+                runs=len(times),
+                median_error=statistics.median(times) if times else 0.0,
+                worst_error=max(times, default=0.0),
+                median_memory_error=statistics.median(memory) if memory else None,
+                out_of_memory=(len(full), sum(not one.estimate.fits for one in full)),
+            )
+        )
+    return tuple(found)

@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, pairwise
+from itertools import combinations
 from statistics import mean
 
 import numpy as np
@@ -41,8 +42,6 @@ MIN_RANKED = 3
 """Fewest timed rows of a sweep for a regret."""
 MIN_ORDERED = 5
 """Fewest timed rows of a sweep for a τ, and for three anchors."""
-_PENALTY = 1e3
-"""Factor on the time of a layout predicted not to fit: it is picked only where nothing fits."""
 _GIGABYTE = 1e9
 """Bytes of the GB in which published peaks are printed."""
 
@@ -165,24 +164,20 @@ def measured_bytes(row: Row) -> float | None:
 
 def step_error(prediction: Prediction) -> float | None:
     """Relative error of the step time, predicted / measured − 1; None where either is missing."""
-    return _error(prediction.step_seconds, measured_seconds(prediction.row))
+    return relative_error(prediction.step_seconds, measured_seconds(prediction.row))
 
 
 def memory_error(prediction: Prediction) -> float | None:
     """Relative error of the peak memory, predicted / measured − 1; None where either is missing."""
-    return _error(prediction.peak_bytes, measured_bytes(prediction.row))
+    return relative_error(prediction.peak_bytes, measured_bytes(prediction.row))
 
 
 def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Kendall's τ, (concordant − discordant) / (concordant + discordant) pairs; None where every pair ties."""
-    concordant = discordant = 0
-    for late in range(len(first)):
-        for early in range(late):
-            side = (first[late] - first[early]) * (second[late] - second[early])
-            concordant += side > 0
-            discordant += side < 0
-    pairs = concordant + discordant
-    return (concordant - discordant) / pairs if pairs else None
+    sides = np.sign(np.subtract.outer(first, first) * np.subtract.outer(second, second))
+    sides = sides[np.triu_indices(len(first), 1)]
+    pairs = np.count_nonzero(sides)
+    return float(sides.sum() / pairs) if pairs else None
 
 
 def error_score(errors: Sequence[float]) -> ErrorScore | None:
@@ -201,49 +196,71 @@ def error_score(errors: Sequence[float]) -> ErrorScore | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TimedRow:
-    """Row id, measured and predicted step seconds of one published run, and whether it is predicted to fit."""
+    """Measured and predicted step seconds of one published run, with its layout and whether it is predicted to fit."""
 
     row_id: str
     measured: float
     predicted: float
     fits: bool
+    roomy: bool
+    layout: Layout
+    pair_error: float
+
+
+def _timed_sweeps(predictions: Iterable[Prediction]) -> dict[tuple[str, ...], list[_TimedRow]]:
+    """Sweep → its rows with measured and predicted step times."""
+    sweeps: dict[tuple[str, ...], list[_TimedRow]] = defaultdict(list)
+    for one in predictions:
+        measured = measured_seconds(one.row)
+        if measured and one.step_seconds:
+            sweeps[sweep_of(one.row)].append(
+                _TimedRow(
+                    row_id=one.row.row_id,
+                    measured=measured,
+                    predicted=one.step_seconds,
+                    fits=one.fits is not False,
+                    roomy=one.verdict == "fits",
+                    layout=one.case.layout if one.case else Layout(),
+                    pair_error=pair_error_of(one.case.question) if one.case else math.nan,
+                )
+            )
+    return sweeps
 
 
 def _score_source(name: str, predictions: Sequence[Prediction]) -> SourceScore:
     predicted = [row for row in predictions if row.step_seconds is not None or row.peak_bytes is not None]
-    timed = [
-        (sweep_of(row.row), timed_row) for row in predicted if (timed_row := _timed_row(row)) is not None
-    ]
-    sweeps: dict[tuple[str, ...], list[_TimedRow]] = defaultdict(list)
-    for key, row in timed:
-        sweeps[key].append(row)
+    sweeps = _timed_sweeps(predicted)
+    outcomes = Counter(
+        (bool(one.row.flag("oom")), not one.fits)
+        for one in predicted
+        if one.fits is not None and (one.row.flag("oom") or measured_seconds(one.row))
+    )
     return SourceScore(
         source=name,
         rows=len(predictions),
         skipped=len(predictions) - len(predicted),
-        step=error_score([row.predicted / row.measured - 1 for _, row in timed]),
+        step=error_score([error for one in predicted if (error := step_error(one)) is not None]),
         anchored=error_score([error for rows in sweeps.values() for error in _anchored(rows)]),
-        memory=error_score([error for row in predicted if (error := memory_error(row)) is not None]),
-        verdicts=_verdicts(predicted),
-        sweeps=tuple(_score_sweep(key, rows) for key, rows in sweeps.items() if len(rows) >= MIN_RANKED),
+        memory=error_score([error for one in predicted if (error := memory_error(one)) is not None]),
+        verdicts=MemoryVerdicts(
+            caught=outcomes[True, True],
+            missed=outcomes[True, False],
+            false_alarms=outcomes[False, True],
+            agreed=outcomes[False, False],
+        ),
+        sweeps=tuple(
+            SweepScore(
+                key=key,
+                rows=len(rows),
+                regret=_regret(rows, _fastest(rows)),
+                tau=kendall_tau([row.measured for row in rows], [row.predicted for row in rows])
+                if len(rows) >= MIN_ORDERED
+                else None,
+            )
+            for key, rows in sweeps.items()
+            if len(rows) >= MIN_RANKED
+        ),
     )
-
-
-def _timed_row(prediction: Prediction) -> _TimedRow | None:
-    measured, predicted = measured_seconds(prediction.row), prediction.step_seconds
-    if not measured or not predicted:
-        return None
-    fits = prediction.fits is not False
-    return _TimedRow(row_id=prediction.row.row_id, measured=measured, predicted=predicted, fits=fits)
-
-
-def _score_sweep(key: tuple[str, ...], rows: Sequence[_TimedRow]) -> SweepScore:
-    picked = min(rows, key=lambda row: row.predicted * (1 if row.fits else _PENALTY))
-    best = min(row.measured for row in rows)
-    tau = None
-    if len(rows) >= MIN_ORDERED:
-        tau = kendall_tau([row.measured for row in rows], [row.predicted for row in rows])
-    return SweepScore(key=key, rows=len(rows), regret=picked.measured / best - 1, tau=tau)
 
 
 def _anchored(rows: Sequence[_TimedRow]) -> list[float]:
@@ -259,19 +276,8 @@ def _anchored(rows: Sequence[_TimedRow]) -> list[float]:
     ]
 
 
-def _verdicts(predictions: Sequence[Prediction]) -> MemoryVerdicts:
-    """Counts of memory verdicts over rows that ran out of memory or have a step time."""
-    caught = missed = false_alarms = agreed = 0
-    for prediction in (known for known in predictions if known.fits is not None):
-        alarm = prediction.fits is False
-        if prediction.row.flag("oom"):
-            caught, missed = caught + alarm, missed + (not alarm)
-        elif measured_seconds(prediction.row):
-            false_alarms, agreed = false_alarms + alarm, agreed + (not alarm)
-    return MemoryVerdicts(caught=caught, missed=missed, false_alarms=false_alarms, agreed=agreed)
-
-
-def _error(predicted: float | None, measured: float | None) -> float | None:
+def relative_error(predicted: float | None, measured: float | None) -> float | None:
+    """Predicted / measured − 1; None where either is missing or zero."""
     return predicted / measured - 1 if predicted and measured else None
 
 
@@ -297,41 +303,17 @@ class ChoiceScore:
     """Share of the pairs whose measured ratio lies in the stated interval; every sweep weighs as its rows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    layout: Layout
-    predicted: float
-    measured: float
-    fits: bool
-    roomy: bool
-    pair_error: float
-
-
 def choice_scores(predictions: Iterable[Prediction]) -> tuple[ChoiceScore, ...]:
     """Score the choice of the fastest row in the sweeps of every source, in order of first appearance."""
-    sweeps: dict[str, dict[tuple[str, ...], list[_Row]]] = defaultdict(lambda: defaultdict(list))
+    sources: dict[str, list[Prediction]] = defaultdict(list)
     for prediction in predictions:
-        if (row := _row(prediction)) is not None:
-            sweeps[prediction.row.source][sweep_of(prediction.row)].append(row)
-    scores = (_score(source, list(found.values())) for source, found in sweeps.items())
+        if prediction.case is not None:
+            sources[prediction.row.source].append(prediction)
+    scores = (_score_choices(name, list(_timed_sweeps(some).values())) for name, some in sources.items())
     return tuple(score for score in scores if score.pairs or score.point)
 
 
-def _row(prediction: Prediction) -> _Row | None:
-    measured = measured_seconds(prediction.row)
-    if prediction.case is None or not prediction.step_seconds or not measured:
-        return None
-    return _Row(
-        layout=prediction.case.layout,
-        predicted=prediction.step_seconds,
-        measured=measured,
-        fits=prediction.fits is not False,
-        roomy=prediction.verdict == "fits",
-        pair_error=pair_error_of(prediction.case.question),
-    )
-
-
-def _score(source: str, sweeps: Sequence[Sequence[_Row]]) -> ChoiceScore:
+def _score_choices(source: str, sweeps: Sequence[Sequence[_TimedRow]]) -> ChoiceScore:
     ranked = [_choices(rows) for rows in sweeps if len(rows) >= MIN_RANKED]
     covered, weights = [], []
     for rows in sweeps:
@@ -348,9 +330,9 @@ def _score(source: str, sweeps: Sequence[Sequence[_Row]]) -> ChoiceScore:
     )
 
 
-def _choices(rows: Sequence[_Row]) -> list[_Row]:
+def _choices(rows: Sequence[_TimedRow]) -> list[_TimedRow]:
     """Rows of a sweep, with rows of the same layout and prediction merged, at their median measured time."""
-    groups: dict[tuple[str, float], list[_Row]] = defaultdict(list)
+    groups: dict[tuple[str, float], list[_TimedRow]] = defaultdict(list)
     for row in rows:
         groups[str(row.layout), row.predicted].append(row)
     return [
@@ -359,35 +341,33 @@ def _choices(rows: Sequence[_Row]) -> list[_Row]:
     ]
 
 
-def _covers(first: _Row, second: _Row) -> bool:
+def _covers(first: _TimedRow, second: _TimedRow) -> bool:
     """Whether the measured ratio of two rows' step times lies in the 90 % interval around the predicted ratio."""
     error = math.log(first.predicted / second.predicted) - math.log(first.measured / second.measured)
     return abs(error) <= half_width(STATED) * deviation(first.layout, second.layout, first.pair_error)
 
 
-def _fastest(rows: Sequence[_Row]) -> _Row:
+def _fastest(rows: Sequence[_TimedRow]) -> _TimedRow:
     return min([row for row in rows if row.fits] or rows, key=lambda row: row.predicted)
 
 
-def _recommended(rows: Sequence[_Row]) -> _Row:
+def _recommended(rows: Sequence[_TimedRow]) -> _TimedRow:
     """Simplest row of a sweep that the model cannot tell from the one predicted fastest."""
     fastest = _fastest(rows)
-    close = [row for row in rows if (row.fits or not fastest.fits) and not _is_slower(row, fastest)]
-    return min(close, key=lambda row: (_step(row), row.predicted))
+
+    def is_slower(row: _TimedRow) -> bool:
+        gain = math.log(row.predicted / fastest.predicted)
+        return gain > 0 and chance_of_gain(gain, row.layout, fastest.layout, row.pair_error) >= CLEAR
+
+    def distance(row: _TimedRow) -> tuple[bool, bool, bool, float]:
+        """Sort key: context parallelism, little spare memory, recomputation, then predicted time."""
+        recomputes = any(policy != "none" for policy in row.layout.recompute)
+        return row.layout.cp > 1, not row.roomy, recomputes, row.predicted
+
+    return min((row for row in rows if (row.fits or not fastest.fits) and not is_slower(row)), key=distance)
 
 
-def _is_slower(row: _Row, fastest: _Row) -> bool:
-    gain = math.log(row.predicted / fastest.predicted)
-    return gain > 0 and chance_of_gain(gain, row.layout, fastest.layout, row.pair_error) >= CLEAR
-
-
-def _step(row: _Row) -> tuple[bool, bool, bool]:
-    """Sort key of distance from the simplest layout (context parallelism, little spare memory, recomputation)."""
-    recomputes = any(policy != "none" for policy in row.layout.recompute)
-    return row.layout.cp > 1, not row.roomy, recomputes
-
-
-def _regret(rows: Sequence[_Row], choice: _Row) -> float:
+def _regret(rows: Sequence[_TimedRow], choice: _TimedRow) -> float:
     return choice.measured / min(row.measured for row in rows) - 1
 
 
@@ -410,22 +390,19 @@ class ChanceRange:
 
 def chance_ranges(predictions: Iterable[Prediction]) -> tuple[ChanceRange, ...]:
     """Ranges of P(fits) with the runs in each, the least likely first; runs with unknown outcome do not count."""
-    outcomes = _outcomes(predictions)
-    ranges = []
-    for low, high in pairwise(EDGES):
-        in_range = [
-            (chance, ran)
-            for chance, ran in outcomes
-            if low <= chance and (chance < high or high == EDGES[-1])
-        ]
-        if in_range:
-            mean_chance, ran = (mean(column) for column in zip(*in_range, strict=True))
-            ranges.append(
-                ChanceRange(
-                    least=low, most=high, runs=len(in_range), fits_probability=mean_chance, ran_share=ran
-                )
-            )
-    return tuple(ranges)
+    ranges: dict[int, list[tuple[float, bool]]] = defaultdict(list)
+    for chance, ran in _outcomes(predictions):
+        ranges[min(bisect_right(EDGES, chance), len(EDGES) - 1)].append((chance, ran))
+    return tuple(
+        ChanceRange(
+            least=EDGES[place - 1],
+            most=EDGES[place],
+            runs=len(outcomes),
+            fits_probability=mean(chance for chance, _ in outcomes),
+            ran_share=mean(ran for _, ran in outcomes),
+        )
+        for place, outcomes in sorted(ranges.items())
+    )
 
 
 def brier_scores(predictions: Iterable[Prediction]) -> tuple[float, float] | None:
