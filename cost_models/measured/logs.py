@@ -438,27 +438,25 @@ def _no_step_error(paths: Sequence[Path], logs: Mapping[str, Log], lines: int) -
     )
 
 
-def _read(log: Log, text: str, path: Path, place: int, work: Work) -> None:
-    log_format = log.format
+def _read(log: Log, text: str, path: Path, line: int, work: Work) -> None:
+    log_format, place = log.format, f"{path}:{line}"
     if log_format.mark in text and (match := search(log_format.step, text)):
         total = match.groupdict().get("total", "")
         if not (log_format.one_total and total != (log.total or total)):
             log.total = total
-            _take_step(log, int(match[1][:12]), text, f"{path}:{place}", work)
-        return
-    if log_format.memory_mark and log_format.memory_mark in text:
+            _take_step(log, int(match[1][:12]), text, place, work)
+    elif log_format.memory_mark and log_format.memory_mark in text:
         _take_memory(log, text, {name: printed.read(text) for name, printed in log_format.memory.items()})
-        return
-    if any(words in text for words in log_format.disturbed_by):
+    elif any(words in text for words in log_format.disturbed_by):
         log.disturbed = True
-        return
-    for size_line in log_format.said:
-        if match := search(size_line.pattern, text):
-            for name, value in zip(size_line.fields, match.groups(), strict=True):
-                _take_setting(log, name, value, f"{path}:{place}")
-    for pattern in log_format.settings:
-        if match := search(pattern, text):
-            _take_setting(log, match[1], match[2], f"{path}:{place}")
+    else:
+        for size_line in log_format.said:
+            if match := search(size_line.pattern, text):
+                for name, value in zip(size_line.fields, match.groups(), strict=True):
+                    _take_setting(log, name, value, place)
+        for pattern in log_format.settings:
+            if match := search(pattern, text):
+                _take_setting(log, match[1], match[2], place)
 
 
 def _take_setting(log: Log, name: str, value: str, place: str) -> None:
@@ -480,7 +478,10 @@ def _take_step(log: Log, step: int, text: str, place: str, work: Work) -> None:
     name = next((one for one in TIMES if one in values), None)
     if name is None:
         return  # nothing of it could be timed, as torchtitan's first line may be
-    seconds = _seconds(name, values[name], work)
+    seconds = values[name]
+    if name != "seconds":  # a rate
+        work_of_step = dict(zip(TIMES[1:], (work.tokens / work.gpus, work.sequences, 1), strict=True))
+        seconds = work_of_step[name] / seconds if seconds > 0 else math.nan
     if not 0 < seconds <= LONGEST_SECONDS:
         if len(log.problems) < MOST_PROBLEMS:
             message = f"step {grouped(step)} takes no such time: {name.replace('_', ' ')} {values[name]:g}"
@@ -497,14 +498,6 @@ def _take_step(log: Log, step: int, text: str, place: str, work: Work) -> None:
     )
     log.disturbed = False
     _take_memory(log, text, values)
-
-
-def _seconds(name: str, value: float, work: Work) -> float:
-    """Seconds of a step from the time or rate `name` that a log line prints; NaN for a rate that is not positive."""
-    if name == "seconds" or not value > 0:
-        return value if name == "seconds" else math.nan
-    work_of_step = dict(zip(TIMES[1:], (work.tokens / work.gpus, work.sequences, 1), strict=True))
-    return work_of_step[name] / value
 
 
 def _take_memory(log: Log, text: str, values: Mapping[str, float | None]) -> None:

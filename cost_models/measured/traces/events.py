@@ -140,11 +140,12 @@ class TraceFile:
         if "external id" in details:
             details = {"External id": details["external id"], **details}
         category = str(entry.get("cat", "")).lower()
+        category = _OLDER.get(category, category)
+        if name.startswith(_STEP) and "gpu" not in category:
+            category = "user_annotation"
         return Event(
             name=name,
-            category="user_annotation"
-            if name.startswith(_STEP) and "gpu" not in category
-            else _OLDER.get(category, category),
+            category=category,
             start=start,
             seconds=seconds,
             device=device if isinstance(device, int) else 0,
@@ -155,6 +156,11 @@ class TraceFile:
 
 def _number(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+
+
+def whole_number(value: object, most: int = 2**62) -> int:
+    """Whole number of a trace's detail where it is above zero and below `most`; else 0."""
+    return value if isinstance(value, int) and 0 < value < most else 0
 
 
 _COPY = "CASE copyKind WHEN 1 THEN 'Memcpy HtoD' WHEN 2 THEN 'Memcpy DtoH' ELSE 'Memcpy DtoD' END"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cost_models.axes.layout import Layout
-from cost_models.measured.traces.events import Event
+from cost_models.measured.traces.events import Event, whole_number
 from cost_models.measured.traces.step_parts import AXES, Step
 
 _OPERATIONS = {
@@ -86,24 +86,17 @@ def _exchange(event: Event, axis: str) -> Exchange:
     details = event.details
     name = str(details.get("Collective name") or event.name).lower().replace("_", "")
     operation = next((one for word, one in _OPERATIONS.items() if word in name), "")
-    sent_elements, received_elements = (_count(details.get(f"{way} msg nelems")) for way in ("In", "Out"))
+    sent, received = (whole_number(details.get(f"{way} msg nelems"), 10**15) for way in ("In", "Out"))
+    elements = sent if operation == "all_to_all" else max(sent, received)
     width = _BYTES.get(str(details.get("dtype", "float")).lower(), 1)
-    size = details.get("Group size")
+    group = details.get("Process Group Ranks")
     return Exchange(
         axis=axis,
         operation=operation,
-        group=str(details.get("Process Group Ranks") or details.get("Process Group Description") or "")[
-            :4_000
-        ],
-        size=size if isinstance(size, int) and 0 < size < 10**9 else 0,
-        message_bytes=float(
-            width * (max(sent_elements, received_elements) if operation != "all_to_all" else sent_elements)
-        ),
+        group=str(group or details.get("Process Group Description") or "")[:4_000],
+        size=whole_number(details.get("Group size"), 10**9),
+        message_bytes=float(width * elements),
     )
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and 0 <= value < 10**15 else 0
 
 
 class Late(NamedTuple):
@@ -169,10 +162,9 @@ def late_ranks(matched: Sequence[Sequence[Arrival]], step_seconds: float) -> tup
         longest = max(arrival.waited for arrival in members)
         waits_of_others = [arrival.waited for arrival in members if arrival.waited <= longest / 2]
         for arrival in members:
-            last[arrival.rank].append(arrival.waited > longest / 2)
-            lost[arrival.rank] += (
-                arrival.waited - median(waits_of_others) if arrival.waited > longest / 2 else 0.0
-            )
+            came_last = arrival.waited > longest / 2
+            last[arrival.rank].append(came_last)
+            lost[arrival.rank] += arrival.waited - median(waits_of_others) if came_last else 0.0
     late = [
         Late(rank, seconds, sum(last[rank]) / len(last[rank]))
         for rank, seconds in lost.items()

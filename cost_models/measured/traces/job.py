@@ -21,7 +21,7 @@ from cost_models.axes.layout import Layout
 from cost_models.communication import collectives
 from cost_models.communication.topology import Groups, axis_groups, group_of
 from cost_models.compute.gemm import device_of, gemm_seconds
-from cost_models.measured.traces.exchanges import Arrival, Exchange, Late, arrivals, late_ranks
+from cost_models.measured.traces.exchanges import Arrival, Late, arrivals, late_ranks
 from cost_models.measured.traces.passes import Pass, Pipeline, aligned, bubble_of, passes_of, updating_of
 from cost_models.measured.traces.products import Product
 from cost_models.measured.traces.rank_trace import RankTrace
@@ -66,35 +66,40 @@ class Job:
 def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> Job:
     """Analyse the traces of a job for late ranks, pipeline passes and a slow stage. Collectives are matched
     over ranks, the passes of pipelines found, and sends separated from waits for stages and late ranks."""
-    ranks, longest = list(traced), max(rank_trace.seconds for rank_trace in traced)
-    matched = arrivals({rank_trace.rank: rank_trace.exchanges for rank_trace in ranks}, layout)
-    late = _first_late(late_ranks(matched, longest), ranks, layout)
-    waits = _waits(matched)
-    ranks = [
-        replace(rank_trace, parts=without_waits(rank_trace.step, waits[rank_trace.rank]))
-        if rank_trace.rank in waits
-        else rank_trace
-        for rank_trace in ranks
-    ]
-    annotated = all(rank_trace.passes for rank_trace in ranks)
-    if annotated:  # on a CPU: a barrier is where steps begin, so each waits until the slowest is done
-        waiting = {
-            rank_trace.rank: rank_trace.parts["bubble"] + longest - rank_trace.seconds for rank_trace in ranks
-        }
-        ranks = [
-            replace(rank_trace, parts=rank_trace.parts | {"bubble": waiting[rank_trace.rank]})
-            for rank_trace in ranks
-        ]
+    longest = max(rank_trace.seconds for rank_trace in traced)
+    matched = arrivals({rank_trace.rank: rank_trace.exchanges for rank_trace in traced}, layout)
+    waits: dict[int, list[tuple[float, float]]] = defaultdict(
+        list
+    )  # rank → begin, seconds it waited for the last
+    for members in matched:
+        last = max(arrival.waited for arrival in members)
+        for arrival in members:
+            waits[arrival.rank].append((arrival.at, last - arrival.waited))
+    late = _first_late(late_ranks(matched, longest), traced, layout)
+    annotated = all(rank_trace.passes for rank_trace in traced)
+    ranks = []
+    for rank_trace in traced:
+        parts = rank_trace.parts
+        if rank_trace.rank in waits:
+            parts = without_waits(rank_trace.step, waits[rank_trace.rank])
+        if annotated:  # on a CPU: a barrier is where steps begin, so each waits until the slowest is done
+            parts = parts | {"bubble": parts["bubble"] + longest - sum(parts.values())}
+        ranks.append(replace(rank_trace, parts=parts))
     if layout.pp == 1 and not annotated:
         return Job(traced=tuple(ranks), passes={}, late=late, late_seconds=_in_slices(ranks, matched))
     pipeline = pipeline_of(question, layout)
-    traces, placed_passes, raw = {rank_trace.rank: rank_trace for rank_trace in ranks}, {}, {}
+    traces, placed_passes, raw = {}, {}, {}
+    replicas: dict[int, dict[int, RankTrace]] = defaultdict(
+        dict
+    )  # first rank → place in the pipeline → trace
     for rank_trace in ranks:
         place = layout.place_along("pp", rank_trace.rank)
+        replicas[rank_trace.rank - place * layout.stride("pp")][place] = rank_trace
+        traces[rank_trace.rank] = rank_trace
         raw[rank_trace.rank] = rank_trace.passes or passes_of(
             rank_trace.step, rank_trace.exchanges, pipeline, place
         )
-    for replica in _replicas(ranks, layout):
+    for replica in replicas.values():
         if len(replica) < layout.pp or not all(raw[rank_trace.rank] for rank_trace in replica.values()):
             continue
         rank_passes = {place: raw[rank_trace.rank] for place, rank_trace in replica.items()}
@@ -124,38 +129,19 @@ def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> J
     )
 
 
-def _waits(matched: Sequence[Sequence[Arrival]]) -> dict[int, list[tuple[float, float]]]:
-    """Rank → (begin, seconds that the rank waited for the last rank) of each matched collective."""
-    waits: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for members in matched:
-        longest = max(arrival.waited for arrival in members)
-        for arrival in members:
-            waits[arrival.rank].append((arrival.at, longest - arrival.waited))
-    return waits
-
-
 def _first_late(late: Sequence[Late], ranks: Sequence[RankTrace], layout: Layout) -> tuple[Late, ...]:
     """Late ranks that caused the delay, as their own compute and host time is longer than their stage
     peers'; all late ranks if none is. All late ranks, where no work explains any."""
-    work = {late_rank.rank: late_rank.parts["compute"] + late_rank.parts["host"] for late_rank in ranks}
+    work: dict[int, dict[int, float]] = defaultdict(dict)  # stage → rank → seconds
+    for trace in ranks:
+        work[layout.place_along("pp", trace.rank)][trace.rank] = trace.parts["compute"] + trace.parts["host"]
     own_work = []
-    for late_rank in late:
-        stage = layout.place_along("pp", late_rank.rank)
-        peers = [
-            work[rank] for rank in work if rank != late_rank.rank and layout.place_along("pp", rank) == stage
-        ]
-        if peers and work[late_rank.rank] - median(peers) >= _OWN_WORK_SHARE * late_rank.seconds:
-            own_work.append(late_rank)
+    for delay in late:
+        stage = work[layout.place_along("pp", delay.rank)]
+        peers = [seconds for rank, seconds in stage.items() if rank != delay.rank]
+        if peers and stage[delay.rank] - median(peers) >= _OWN_WORK_SHARE * delay.seconds:
+            own_work.append(delay)
     return tuple(own_work or late)
-
-
-def _replicas(ranks: Sequence[RankTrace], layout: Layout) -> list[dict[int, RankTrace]]:
-    """Place in the pipeline → trace of the rank there, for each replica of the pipeline."""
-    replicas: dict[int, dict[int, RankTrace]] = defaultdict(dict)
-    for rank_trace in ranks:
-        place = layout.place_along("pp", rank_trace.rank)
-        replicas[rank_trace.rank - place * layout.stride("pp")][place] = rank_trace
-    return list(replicas.values())
 
 
 def _in_slices(
@@ -175,14 +161,12 @@ def _slow_stage(ranks: Sequence[RankTrace], pipeline: Pipeline, layout: Layout) 
     """Pipeline stage whose compute most exceeds the plan, relative to the others; None where even or some
     were not traced."""
     measured: dict[int, list[float]] = defaultdict(list)
-    for rank_trace in ranks:
-        measured[layout.place_along("pp", rank_trace.rank)].append(
-            rank_trace.parts["compute"] + rank_trace.parts["host"]
-        )
+    for one in ranks:
+        measured[layout.place_along("pp", one.rank)].append(one.parts["compute"] + one.parts["host"])
     planned = [
         sum(
-            pipeline.expected.get((rank_trace.kind, rank_trace.stage), 0.0)
-            for rank_trace in pipeline.table.actions(place)
+            pipeline.expected.get((action.kind, action.stage), 0.0)
+            for action in pipeline.table.actions(place)
         )
         for place in range(layout.pp)
     ]
@@ -212,10 +196,8 @@ def _refined(
     trace: RankTrace, passes: Sequence[Pass], all_passes: Sequence[Pass], begin: float, all_there: float
 ) -> RankTrace:
     """Copy of the trace in which waits for unfinished stages are `bubble`, and the rest of send time is `pp_comm`."""
-    bubble, end_wait = (
-        bubble_of(trace.step, passes, all_passes, begin, all_there),
-        trace.seconds - trace.step.seconds,
-    )
+    end_wait = trace.seconds - trace.step.seconds
+    bubble = bubble_of(trace.step, passes, all_passes, begin, all_there)
     sends = trace.parts["pp_comm"] + trace.parts["bubble"] - end_wait - bubble
     return replace(trace, parts=trace.parts | {"bubble": bubble + end_wait, "pp_comm": max(0.0, sends)})
 
@@ -259,31 +241,18 @@ def products(job: Job, question: Question) -> list[Achieved]:
     """Measured and predicted seconds of matrix products by shape, sorted by excess over the prediction,
     largest first."""
     device = device_of(question)
-    times: dict[Product, array[float]] = {}
+    times: dict[Product, array[float]] = defaultdict(lambda: array("d"))
     for rank in job.traced:
         for product, seconds in rank.products.items():
-            times.setdefault(product, array("d")).extend(seconds)
-    ranks = len(job.traced)
-    by_shape = []
-    for product, seconds in times.items():
+            times[product] += seconds
+    achieved = []
+    for product, kernels in times.items():
         batch, rows, inner, columns = (np.array([float(size)]) for size in product)
         predicted = float(gemm_seconds(rows, columns, inner, device, batch)[0])
-        by_shape.append(_product(product, seconds, ranks, predicted))
-    return sorted(by_shape, key=lambda size: -size.excess)
-
-
-def _product(product: Product, seconds: Sequence[float], ranks: int, predicted: float) -> Achieved:
-    typical = median(seconds)
-    return Achieved(
-        axis="",
-        what=str(product),
-        ranks=0,
-        message_bytes=0.0,
-        kernels=-(-len(seconds) // ranks),
-        seconds=typical,
-        predicted=predicted,
-        rate=product.flops / typical if typical else 0.0,
-    )
+        typical, count = median(kernels), -(-len(kernels) // len(job.traced))
+        rate = product.flops / typical if typical else 0.0
+        achieved.append(Achieved("", str(product), 0, 0.0, count, typical, predicted, rate))
+    return sorted(achieved, key=lambda size: -size.excess)
 
 
 def collectives_of(job: Job, question: Question, layout: Layout) -> list[Achieved]:
@@ -292,22 +261,20 @@ def collectives_of(job: Job, question: Question, layout: Layout) -> list[Achieve
     for rank in job.traced:
         for kind, times in rank.exchanges.items():
             if kind.operation and kind.axis in AXES:
-                key = (kind.axis, kind.operation, _size(kind, layout), kind.message_bytes)
+                size = kind.size or int(getattr(layout, kind.axis))
+                key = (kind.axis, kind.operation, size, kind.message_bytes)
                 times_by_kind[key].append([seconds for _, seconds in times])
     rows = []
     for (axis, operation, size, message), rank_times in times_by_kind.items():
         typical = min(median(each) for each in rank_times)
         price, groups = _PRICES.get(operation), _groups(axis, size, question, layout)
-        has_price = price is not None and message > 0 and groups is not None
-        predicted = float(price(message, groups, question.hardware)[0]) if has_price and price else 0.0
+        predicted = 0.0
+        if price is not None and message > 0 and groups is not None:
+            predicted = float(price(message, groups, question.hardware)[0])
         count = max(len(each) for each in rank_times)
         rate = message / typical if typical else 0.0
         rows.append(Achieved(axis, operation, size, message, count, typical, predicted, rate))
     return sorted(rows, key=lambda one: (-one.excess, -one.kernels * one.seconds))
-
-
-def _size(kind: Exchange, layout: Layout) -> int:
-    return kind.size or int(getattr(layout, kind.axis))
 
 
 def _groups(axis: str, size: int, question: Question, layout: Layout) -> Groups | None:

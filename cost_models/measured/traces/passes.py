@@ -17,12 +17,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 
-from cost_models.arrays import Array
 from cost_models.measured.logs import search
 from cost_models.measured.traces.events import Event
 from cost_models.measured.traces.exchanges import Exchange
@@ -41,6 +39,10 @@ class Pass(NamedTuple):
     microbatch: int
     start: float
     end: float
+
+    def earlier(self, seconds: float) -> Pass:
+        """The pass by a clock that shows `seconds` less."""
+        return self._replace(start=self.start - seconds, end=self.end - seconds)
 
 
 @dataclass(slots=True)
@@ -90,10 +92,9 @@ class HostSpans:
 
     def passes_of(self, begin: float, seconds: float) -> tuple[Pass, ...]:
         """Annotated passes of the step that starts at `begin` and lasts `seconds`, in seconds since `begin`."""
-        passes = [span._replace(start=span.start - begin, end=span.end - begin) for span in self.passes]
-        return tuple(
-            sorted((span for span in passes if 0 <= span.start <= seconds), key=lambda span: span.start)
-        )
+        passes = (span.earlier(begin) for span in self.passes)
+        inside = (span for span in passes if 0 <= span.start <= seconds)
+        return tuple(sorted(inside, key=lambda span: span.start))
 
     def fill(self, spans: Spans) -> None:
         """Add the training thread's waits, updates and operators to the spans of its rank."""
@@ -153,11 +154,11 @@ class Pipeline:
 
     def sends(self, action: Action) -> bool:
         """Whether the output of a pass goes to a stage on another rank."""
-        return self._leaves(action.stage, forward=action.kind == "F") and action.kind != "W"
+        return action.kind != "W" and self._leaves(action.stage, forward=action.kind == "F")
 
     def receives(self, action: Action) -> bool:
         """Whether the input of a pass comes from a stage on another rank."""
-        return self._leaves(action.stage, forward=action.kind != "F") and action.kind != "W"
+        return action.kind != "W" and self._leaves(action.stage, forward=action.kind != "F")
 
     def _leaves(self, stage: int, *, forward: bool) -> bool:
         """Whether the next stage (with `forward`), or the previous one, is on another rank."""
@@ -168,12 +169,17 @@ class Pipeline:
 def passes_of(step: Step, exchanges: TimesByExchange, pipeline: Pipeline, place: int) -> tuple[Pass, ...]:
     """Passes of the rank at `place` in the pipeline, in order; empty where its sends do not follow the action
     table."""
-    cuts = _cuts(exchanges)
+    # sorted times at which a pass may end (a send begins) or begin (a receive ends)
+    cuts = []
+    for kind, times in exchanges.items():
+        if kind.axis == "pp" and kind.operation in ("send", "recv", "p2p"):
+            cuts += [start for start, _ in times if kind.operation != "recv"]
+            cuts += [start + seconds for start, seconds in times if kind.operation != "send"]
     computes = step.kind == COMPUTE
     low, high = step.low[computes], step.high[computes]
     if not len(low):
         return ()
-    bursts = np.searchsorted(cuts, low, side="right")
+    bursts = np.searchsorted(np.sort(np.array(cuts)) - _TICK, low, side="right")
     first = np.flatnonzero(np.diff(bursts, prepend=-1))
     spans = [
         (float(low[a]), float(high[a:b].max())) for a, b in zip(first, [*first[1:], len(low)], strict=True)
@@ -191,30 +197,14 @@ def passes_of(step: Step, exchanges: TimesByExchange, pipeline: Pipeline, place:
     return tuple(passes)
 
 
-def _cuts(exchanges: TimesByExchange) -> Array:
-    """Sorted times in seconds at which a pipeline pass may end (a send begins) or begin (a receive ends)."""
-    cuts = [
-        moment
-        for kind, times in exchanges.items()
-        if kind.axis == "pp" and kind.operation in ("send", "recv", "p2p")
-        for start, seconds in times
-        for moment in ([start] if kind.operation != "recv" else [])
-        + [start + seconds] * (kind.operation != "send")
-    ]
-    return np.sort(np.array(cuts)) - _TICK
-
-
 def _runs(pipeline: Pipeline, place: int) -> list[list[Action]]:
     """Pipeline actions of a rank in order, grouped wherever none sends or receives in between."""
-    number, runs = 0, []
-    actions = pipeline.table.actions(place)
-    for index, action in enumerate(actions):
-        number += index > 0 and (pipeline.sends(actions[index - 1]) or pipeline.receives(action))
-        runs.append((number, action))
-    return [
-        [action for _, action in run]
-        for _, run in groupby(runs, key=lambda numbered_action: numbered_action[0])
-    ]
+    runs: list[list[Action]] = []
+    for action in pipeline.table.actions(place):
+        if not runs or pipeline.sends(runs[-1][-1]) or pipeline.receives(action):
+            runs.append([])
+        runs[-1].append(action)
+    return runs
 
 
 def aligned(passes: Mapping[int, Sequence[Pass]], pipeline: Pipeline) -> dict[int, tuple[Pass, ...]]:
@@ -237,15 +227,12 @@ def aligned(passes: Mapping[int, Sequence[Pass]], pipeline: Pipeline) -> dict[in
                 upper, lower = min(gaps), -min(ahead[receiver_rank, sender_rank])
                 shift[receiver_rank] = shift[sender_rank] + (upper + lower) / 2
     shifted = {
-        place: [span._replace(start=span.start - shift[place], end=span.end - shift[place]) for span in each]
+        place: [span.earlier(shift[place]) for span in each]
         for place, each in passes.items()
         if place in shift
     }
     origin = min(span.start for each in shifted.values() for span in each)
-    return {
-        place: tuple(span._replace(start=span.start - origin, end=span.end - origin) for span in each)
-        for place, each in shifted.items()
-    }
+    return {place: tuple(span.earlier(origin) for span in each) for place, each in shifted.items()}
 
 
 def bubble_of(

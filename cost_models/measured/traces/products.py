@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cost_models.arrays import Ints
-from cost_models.measured.traces.events import Event
+from cost_models.measured.traces.events import Event, whole_number
 from cost_models.measured.traces.step_parts import patterns
 
 _OPERATORS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1, "aten::_scaled_mm": 0}
@@ -62,20 +62,22 @@ class Products:
         if event.name not in self._multiplies and len(self._multiplies) < _MAX_EVENTS:
             self._multiplies[event.name] = bool(re.search(patterns().compute[0], event.name.lower()))
         if self._multiplies.get(event.name):
-            operator, launch = (_id(event.details.get(key)) for key in ("External id", "correlation"))
+            operator, launch = (
+                whole_number(event.details.get(key)) for key in ("External id", "correlation")
+            )
             if operator or launch:
                 self._kernel.append(operator or -launch)
                 self._seconds.append(event.seconds)
 
     def add_operator(self, event: Event) -> None:
         """Add an operator that multiplies matrices, or a kernel launch."""
-        operator = _id(event.details.get("External id"))
+        operator = whole_number(event.details.get("External id"))
         if event.category == "cpu_op" and event.name in _OPERATORS and len(self._operator) < _MAX_EVENTS:
             if operator and (shape := _shape(event.details.get("Input Dims"), _OPERATORS[event.name])):
                 self._operator.append(operator)
                 self._shape.append(self._shapes.setdefault(shape, len(self._shapes)))
         elif event.category in _RUNTIME and operator and len(self._launch) < 10 * _MAX_EVENTS:
-            self._launch.append(_id(event.details.get("correlation")))
+            self._launch.append(whole_number(event.details.get("correlation")))
             self._launcher.append(operator)
 
     def seconds_by_shape(self) -> dict[Product, array[float]]:
@@ -103,21 +105,14 @@ def _values_of(keys: Ints, known_keys: Ints, values: Ints, *, none: int) -> Ints
     return np.where(known_keys[indices] == keys, values[indices], none)
 
 
-def _id(value: object) -> int:
-    return value if isinstance(value, int) and 0 < value < 2**62 else 0
-
-
 def _shape(dims: Any, first: int) -> Product | None:
     """Shape of the matrix product of two inputs with dimensions `dims`, from the input `first` on; None where
     they do not fit."""
-    if not isinstance(dims, list) or len(dims) < first + 2:
+    pair = dims[first : first + 2] if isinstance(dims, list) else []
+    sized = (isinstance(one, list) and len(one) in (2, 3) and all(map(whole_number, one)) for one in pair)
+    if len(pair) < 2 or not all(sized):
         return None
-    left, right = dims[first : first + 2]
-    if not all(
-        isinstance(one, list) and len(one) in (2, 3) and all(_id(size) for size in one)
-        for one in (left, right)
-    ):
-        return None
+    left, right = pair
     if len(left) != len(right) or left[-1] != right[-2]:
         return None
     return Product(left[0] if len(left) == 3 else 1, left[-2], left[-1], right[-1])

@@ -93,7 +93,13 @@ class Parts:
             if len(self._parts_by_name) < 100 * _MOST_NAMES:
                 self._parts_by_name[event.name] = part
         if part == "communication":
-            return self._axis(event)
+            details = event.details
+            group = str(details.get("Process Group Description", "")).lower()
+            ranks, kind = details.get("Process Group Ranks", ""), details.get("Collective name") or event.name
+            key = (group, str(ranks), str(kind).lower())
+            if key not in self._groups:
+                self._groups[key] = self._axis_of(*key, details) or UNNAMED
+            return self._groups[key]
         if part == UNKNOWN and (event.name in self.unknown or len(self.unknown) < _MOST_NAMES):
             self.unknown[event.name] = self.unknown.get(event.name, 0.0) + event.seconds
         return part
@@ -108,17 +114,7 @@ class Parts:
             return "optimizer"
         return "compute" if any(re.search(one, name) for one in kineto.compute) else UNKNOWN
 
-    def _axis(self, event: Event) -> str:
-        details = event.details
-        group = str(details.get("Process Group Description", "")).lower()
-        ranks = str(details.get("Process Group Ranks", ""))
-        kind = str(details.get("Collective name") or event.name).lower()
-        key = (group, ranks, kind)
-        if key not in self._groups:
-            self._groups[key] = self._axis_of(group, ranks, details, kind) or UNNAMED
-        return self._groups[key]
-
-    def _axis_of(self, description: str, ranks: str, details: Mapping[str, Any], kind: str) -> str:
+    def _axis_of(self, description: str, ranks: str, kind: str, details: Mapping[str, Any]) -> str:
         """Parallel axis of a collective, by the description of its group, else by its ranks, else by its
         kind; empty if unclear."""
         layout = self.layout
@@ -208,10 +204,8 @@ def step_of(spans: Spans, *, number: int | None = None, order: Sequence[str] = K
         kind[(kind == COMPUTE) & (middle >= began) & (middle <= ended)] = _OPTIMIZER
     windows = _windows(spans, start, start + seconds)
     if number not in windows:
-        lengths = sorted(
-            windows, key=lambda number_of_step: windows[number_of_step][1] - windows[number_of_step][0]
-        )
-        number = lengths[(len(lengths) - 1) // 2]
+        by_length = sorted(windows, key=lambda step: windows[step][1] - windows[step][0])
+        number = by_length[(len(by_length) - 1) // 2]
     begin, end = windows[number]
     inside = np.flatnonzero((start < end) & (start + seconds > begin))
     inside = inside[np.argsort(start[inside], kind="stable")]
