@@ -238,10 +238,10 @@ class StepTimeFit:
 
     def by_source(self) -> dict[str, Array]:
         """Source → (n,) relative step-time errors of its runs."""
-        errors: dict[str, list[float]] = {}
+        errors: dict[str, list[float]] = defaultdict(list)
         for run, error in self.residuals.items():
-            errors.setdefault(self.sources[run], []).append(error)
-        return {source: np.array(found) for source, found in errors.items()}
+            errors[self.sources[run]].append(error)
+        return {source: np.array(of_source) for source, of_source in errors.items()}
 
 
 class TimedCases:
@@ -266,12 +266,6 @@ class TimedCases:
         """Step-time errors of all cases at the constants of the profile `start`, with derivatives."""
         return expand(self.errors_at, self.origin)
 
-    def beginning(self, pulls: Array, weight: Array) -> Expansion:
-        """Errors and derivatives at a fit's starting point, the constants of `start` or a slower host where
-        that explains more."""
-        slower = np.outer(np.log(_SLOWER_HOSTS), [name == "host_layer_seconds" for name in self.constants])
-        return best_expansion(self.errors_at, self.at_start, self.origin + slower, pulls, weight)
-
     @property
     def logarithms(self) -> tuple[Array, Array]:
         """(N,) log of predicted / measured step time under `start`, with derivatives (N, C) by the constants'
@@ -292,11 +286,6 @@ class TimedCases:
         file has."""
         rounded = np.vectorize(lambda value: float(f"{value:.4g}"))(np.exp(points))
         return dict(zip(self.constants, np.moveaxis(rounded, -1, 0), strict=True))
-
-    def profile_at(self, point: Array) -> HardwareProfile:
-        """Copy of the profile `start` with the constants at `point`, their (C,) logarithms."""
-        values = {name: float(value) for name, value in self.values_at(point).items()}
-        return self.start.model_copy(update=values)
 
     def errors_at(self, points: Array) -> Array:
         """(K, N) log errors of predicted step times at (K, C) points, in units of `_HUBER`."""
@@ -324,6 +313,10 @@ def fit_step_times(
     weight = np.array([weight_of_a_run or runs_of[case.row.source] ** -0.5 for case in timed.cases])
     ceiling = np.log([ceiling_of(name) for name in timed.constants])
 
+    # a fit begins at the constants of `start`, or at a slower host where that explains more
+    slower = np.outer(np.log(_SLOWER_HOSTS), [name == "host_layer_seconds" for name in timed.constants])
+    hosts = timed.origin + slower
+
     def heard(round_: int, errors: Array) -> None:
         if on_round is not None:
             on_round(round_, float(np.median(np.abs(np.expm1(_HUBER * errors)))))
@@ -334,16 +327,16 @@ def fit_step_times(
         pulls,
         weight,
         ceiling=ceiling,
-        around=around or timed.beginning(pulls, weight),
+        around=around or best_expansion(timed.errors_at, timed.at_start, hosts, pulls, weight),
         on_round=heard,
     )
     names = [case.row.row_id for case in timed.cases]
     residuals = dict(zip(names, np.expm1(_HUBER * around.errors).tolist(), strict=True))
     covariance = np.asarray(np.linalg.inv(curvature), dtype=np.float64)
-    fitted = timed.profile_at(around.point)
+    values = timed.values_at(around.point).items()
     sources = [case.row.source for case in timed.cases]
     return StepTimeFit(
-        profile=start.model_copy(update={name: getattr(fitted, name) for name in timed.constants}),
+        profile=start.model_copy(update={name: float(value) for name, value in values}),
         residuals=residuals,
         sources=dict(zip(names, sources, strict=True)),
         constants=intervals(
