@@ -246,26 +246,28 @@ _DISPATCHERS: tuple[tuple[str, str], ...] = (
 """Pattern in a table → `expert_dispatch` of a stack; the first pattern found counts."""
 _OVERLAPS = re.compile(r"(?:1f1b|a2a|ep|expert)[- ]overlap|overlap[-_ ]moe")
 _CONTAINER = re.compile(r"container (\d\d)\.(\d\d)")
-_WHOLE_STEP_GRAPHS = (26, 6)
-"""Containers from here on have Megatron Bridge 0.5, some of whose recipes in MXFP8 capture the whole step in a CUDA
-graph, run the exchange behind the other microbatch and all experts of a rank in one kernel
-(scripts/performance/configs, `cuda_graph_impl`, `moe_a2a_overlap`, `cutedsl_fused_grouped_mlp`)."""
-_CAPTURED = re.compile(r"(deepseek|qwen3|gpt.?oss).* on gb[23]00|qwen3.?30b.* on b300")
-"""Models and GPUs of those recipes."""
-_ALL_TO_ALL = re.compile(r"qwen3.?235b|gpt.?oss")
-_IN_BOXES = _RECOMPUTES_LATENTS = re.compile(r"h100|\bb[23]00")
-"""Models whose recipes of Megatron Bridge kept `moe_token_dispatcher_type: alltoall` on nodes of eight GPUs. There
-recipes recompute `mla_up_proj`, too; on racks that changes from one release to the next."""
-_OVERLAPPED_ON = "h100"
-"""GPUs on which Qwen3 235B's recipes exchanged behind the other microbatch (`moe_a2a_overlap`)."""
+_RECIPES: tuple[tuple[tuple[int, int], str, dict[str, Any]], ...] = (
+    # kept `moe_token_dispatcher_type: alltoall` on nodes of eight GPUs; `moe_a2a_overlap` on H100
+    ((0, 0), r"(qwen3.?235b|gpt.?oss).* on .*(h100|\bb[23]00)", {"expert_dispatch": "copies"}),
+    ((0, 0), r"qwen3.?235b.* on .*h100", {"overlap_expert_exchange": 1.0}),
+    # stages filled in turn: 16 of four blocks, the last of one beside the heads of further tokens and the loss
+    # (recipes/deepseek/deepseek_v3.py and recipes/kimi/kimi_k2.py, the map of layouts)
+    ((0, 0), r"(deepseek.?v3|kimi).* on ", {"places_blocks": "in-turn", "recomputes_latent_heads": False}),
+    # `mla_up_proj` recomputed on nodes of eight GPUs; racks change from one release to the next
+    ((0, 0), r"(deepseek.?v3|kimi).* on .*(h100|\bb[23]00)", {"recomputes_latent_heads": True}),
+    # Megatron Bridge 0.5: some recipes in MXFP8 capture the whole step in a CUDA graph, run the exchange behind the
+    # other microbatch and all experts of a rank in one kernel (scripts/performance/configs, `cuda_graph_impl`,
+    # `moe_a2a_overlap`, `cutedsl_fused_grouped_mlp`)
+    (
+        (26, 6),
+        r"((deepseek|qwen3|gpt.?oss).* on gb[23]00|qwen3.?30b.* on b300).* in .*(mx-?fp8|nvfp4)",
+        {"overlap_expert_exchange": 1.0, "experts_in_one_kernel": True},
+    ),
+)
+"""Recipes of Megatron Bridge: first container, pattern of `MODEL on GPU in PRECISION`, fields of the stack."""
 _FURTHER = re.compile(r"deepseek.?v3")
 """Models that Megatron Bridge's recipes train to predict one token more (recipes/deepseek/deepseek_v3.py,
 `mtp_num_layers`) unless the table says `w/o MTP`."""
-_FILLED_IN_TURN = re.compile(r"deepseek.?v3|kimi")
-"""Models whose stages Megatron Bridge's recipes fill in turn: 16 stages of four blocks, the last of one beside the
-heads of further tokens and the loss (recipes/deepseek/deepseek_v3.py and recipes/kimi/kimi_k2.py, the map of
-layouts)."""
-_MICROSCALED = re.compile(r"mx-?fp8|nvfp4")
 
 
 def keeps_experts_whole(row: Row) -> bool:
@@ -280,26 +282,15 @@ def expert_changes(row: Row) -> dict[str, Any]:
     if (row.count("moe_experts") or 1) == 1:
         return {}
     words = f"{row.text('other_kernels')}; {row.text('notes')}".lower()
-    framework, model, gpu = (row.text(column).lower() for column in ("framework", "model_name", "gpu"))
     changes: dict[str, Any] = {}
+    framework = row.text("framework").lower()
     container = _CONTAINER.search(framework)
     if container is None and "nemo" in framework:  # before Megatron Bridge
         changes |= {"expert_dispatch": "copies", "weighs_inside_experts": False}
-    if container is not None:
-        all_to_all = _ALL_TO_ALL.search(model.replace(" ", "-"))
-        if all_to_all and _IN_BOXES.search(gpu):
-            changes["expert_dispatch"] = "copies"
-            if "qwen" in all_to_all[0] and _OVERLAPPED_ON in gpu:
-                changes["overlap_expert_exchange"] = 1.0
-        if _FILLED_IN_TURN.search(model):
-            latents = _RECOMPUTES_LATENTS.search(gpu) is not None
-            changes |= {"places_blocks": "in-turn", "recomputes_latent_heads": latents}
-        release, microscaled = (
-            (int(container[1]), int(container[2])),
-            _MICROSCALED.search(row.text("precision").lower()),
-        )
-        if release >= _WHOLE_STEP_GRAPHS and microscaled and _CAPTURED.search(f"{model} on {gpu}"):
-            changes |= {"overlap_expert_exchange": 1.0, "experts_in_one_kernel": True}
+    ran = f"{row.text('model_name')} on {row.text('gpu')} in {row.text('precision')}".lower()
+    for first, pattern, fields in _RECIPES:
+        if container and (int(container[1]), int(container[2])) >= first and re.search(pattern, ran):
+            changes |= fields
     if dispatch := next((kind for pattern, kind in _DISPATCHERS if re.search(pattern, words)), None):
         changes["expert_dispatch"] = dispatch
         changes |= {"weighs_inside_experts": True} if dispatch == "tokens" else {}
