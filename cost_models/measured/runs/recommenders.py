@@ -57,10 +57,15 @@ def read_runs(path: Path | None = None) -> tuple[RecommenderRun, ...]:
 
 def _run(row: Mapping[str, str], place: str) -> RecommenderRun:
     try:
-        case = _case(row)
-        if case is None:
-            raise ValueError(f"nobody says how `{row['framework']}` shards `{row['model']}`")
-        framework, question, sharding = case
+        framework = row["framework"]
+        if "DCNv2" in row["model"]:
+            framework, (question, sharding) = "MLPerf HugeCTR", _mlperf(row)
+        elif "SparseOperationKit" in framework:
+            framework, (question, sharding) = "SparseOperationKit", _sok(row)
+        elif row["model"].startswith("Wide"):
+            question, sharding = _wide_and_deep(row)
+        else:
+            raise ValueError(f"nobody says how `{framework}` shards `{row['model']}`")
         return RecommenderRun(
             row=row["row_id"],
             framework=framework,
@@ -76,17 +81,6 @@ def _run(row: Mapping[str, str], place: str) -> RecommenderRun:
         raise InputError(f"{place}: {row['row_id']}: nothing is known of {error}") from None
     except ValueError as error:
         raise InputError(f"{place}: {row['row_id']}: {printable(str(error))}") from None
-
-
-def _case(row: Mapping[str, str]) -> tuple[str, RecommenderQuestion, str] | None:
-    """(framework, question, sharding text) of a row; None where the framework's sharding of the model is unknown."""
-    if "DCNv2" in row["model"]:
-        return ("MLPerf HugeCTR", *_mlperf(row))
-    if "SparseOperationKit" in row["framework"]:
-        return ("SparseOperationKit", *_sok(row))
-    if row["model"].startswith("Wide"):
-        return (row["framework"], *_wide_and_deep(row))
-    return None
 
 
 def _mlperf(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
