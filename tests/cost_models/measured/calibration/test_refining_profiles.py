@@ -91,7 +91,7 @@ def test_one_run_makes_the_prediction_of_another_layout_better() -> None:
 def test_what_a_run_cannot_tell_stays_where_it_was() -> None:
     refinement = refine(measured_apart(), [observed("mbs4", planted(compute=1.2))])
     assert refinement.factors["collectives"].determined == pytest.approx(0.0, abs=1e-6)
-    assert refinement.factors["collectives"].factor == pytest.approx(1.0)
+    assert refinement.factors["collectives"].value == pytest.approx(1.0)
     assert refinement.factors["compute"].determined > 0.5
     assert refinement.factors["compute"].low < 1.2 < refinement.factors["compute"].high
 
@@ -100,8 +100,8 @@ def test_several_runs_tell_factors_apart() -> None:
     truth = planted(compute=1.15, host=1.8, tensor_parallel_host=2.5, collectives=1.5)
     some = [observed(layout, truth) for layout in ("mbs4", "mbs1", "tp2 mbs4", "dp2 mbs2")]
     refinement = refine(measured_apart(), some)
-    assert refinement.factors["compute"].factor == pytest.approx(1.15, rel=0.05)
-    assert refinement.factors["tensor_parallel_host"].factor == pytest.approx(2.5, rel=0.2)
+    assert refinement.factors["compute"].value == pytest.approx(1.15, rel=0.05)
+    assert refinement.factors["tensor_parallel_host"].value == pytest.approx(2.5, rel=0.2)
     assert abs(error(refinement, truth, "tp2 pp2 mbs2", "thread")) < 0.03
 
 
@@ -111,7 +111,7 @@ def test_a_noisy_run_moves_less() -> None:
         refine(measured_apart(), [observed("mbs4", truth, noise=noise)]).factors["compute"]
         for noise in (QUIET, 0.4)
     )
-    assert 1.0 < noisy.factor < quiet.factor
+    assert 1.0 < noisy.value < quiet.value
     assert noisy.determined < quiet.determined
 
 
@@ -130,7 +130,7 @@ def test_time_that_others_took_is_contention_and_not_compute() -> None:
     run = ObservedRun(name="", question=run.question, layout=run.layout, seen={**run.seen, **crowded})
     refinement = refine(measured_apart(), [run])
     assert refinement.profile.contention == pytest.approx(0.5, abs=0.05)
-    assert refinement.factors["compute"].factor == pytest.approx(1.0, abs=0.02)
+    assert refinement.factors["compute"].value == pytest.approx(1.0, abs=0.02)
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.8, 1.7])
@@ -148,7 +148,7 @@ def test_a_second_calibration_starts_where_the_first_did() -> None:
     once = refine(measured_apart(), [observed("mbs4", truth)])
     again = refine(once.profile, [observed("mbs4", truth)])
     assert again.profile.source == once.profile.source
-    assert again.factors["compute"].factor == pytest.approx(once.factors["compute"].factor, rel=1e-3)
+    assert again.factors["compute"].value == pytest.approx(once.factors["compute"].value, rel=1e-3)
 
 
 @pytest.mark.parametrize("factor", [0.1, 0.5, 0.95])
@@ -165,7 +165,7 @@ def test_a_refined_profile_says_what_moved_it_and_claims_no_less_than_the_noise(
     refinement = refine(measured_apart(), [observed("mbs4", planted(compute=1.2), noise=0.08)])
     profile = refinement.profile
     assert profile.moved is not None
-    assert profile.moved.compute == pytest.approx(refinement.factors["compute"].factor, rel=1e-3)
+    assert profile.moved.compute == pytest.approx(refinement.factors["compute"].value, rel=1e-3)
     assert profile.source.endswith("; moved by runs of gpt2-tiny under tp1 pp1 dp1 mbs4 zero0")
     assert (profile.validated_runs, profile.median_error) == (1, 0.08)
 
