@@ -57,9 +57,9 @@ def relative_least_squares(terms: Array, seconds: Array, lower_bounds: Array | f
     return lower_bounds.copy()
 
 
-def relative_errors(terms: Array, coefficients: Array, seconds: Array) -> Array:
-    """(N,) signed relative error of each fitted row, `terms` · `coefficients` / `seconds` − 1."""
-    return np.asarray(terms @ coefficients / seconds - 1.0)
+def median_error(terms: Array, coefficients: Array, seconds: Array) -> float:
+    """Median absolute relative error of fitted rows, `terms` (N, T) · `coefficients` (T,) against `seconds` (N,)."""
+    return float(np.median(np.abs(terms @ coefficients / seconds - 1.0)))
 
 
 def _huber(terms: Array, values: Array) -> Array:

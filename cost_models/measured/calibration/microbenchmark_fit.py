@@ -28,7 +28,7 @@ import numpy as np
 from cost_models.arrays import Array
 from cost_models.compute.gemm import Device, gemm_seconds
 from cost_models.errors import InputError
-from cost_models.measured.calibration.least_squares import relative_errors, relative_least_squares
+from cost_models.measured.calibration.least_squares import median_error, relative_least_squares
 from cost_models.measured.calibration.measurements import Measurement, merge, select
 from cost_models.recommender.caching import POLICIES
 from cost_models.recommender.prices.lookup import change_bytes, lookup_bytes, sum_bytes
@@ -189,7 +189,7 @@ def _matrices(
     second = ideal / k if gpu.kind != "cpu" else element_bytes * (m * k + k * n + m * n)
     terms = np.stack([ideal, second, np.ones(len(products))], axis=1)
     coefficients = relative_least_squares(terms, seconds, lower_bounds=_NO_FASTER_THAN_THE_PEAK)
-    error = float(np.median(np.abs(relative_errors(terms, coefficients, seconds))))
+    error = median_error(terms, coefficients, seconds)
     slope, second_coefficient = np.maximum(coefficients[:2], np.finfo(np.float64).tiny)
     constants = {
         "gemm_efficiency": _efficiency(1.0 / slope),
@@ -227,8 +227,7 @@ def _optimizer(rows: Sequence[Measurement], bandwidth: float) -> tuple[float, fl
     bytes_moved = np.array([OPTIMIZER_BYTES * row.size for row in updates])
     terms = np.stack([bytes_moved, np.array([float(row.shape[0]) for row in updates])], axis=1)
     coefficients = relative_least_squares(terms, seconds, lower_bounds=np.array([1.0 / bandwidth, 0.0]))
-    errors = relative_errors(terms, coefficients, seconds)
-    return float(1.0 / coefficients[0]), float(np.median(np.abs(errors)))
+    return float(1.0 / coefficients[0]), median_error(terms, coefficients, seconds)
 
 
 def _attention_efficiency(rows: Sequence[Measurement], direction: str, rate: float) -> float:
@@ -310,17 +309,11 @@ def collective_curves(rows: Sequence[Measurement], *, behind_compute: bool) -> t
     groups: dict[tuple[str, int], list[Measurement]] = defaultdict(list)
     for row in select(rows, "collective"):
         groups[row.name, row.shape[0]].append(row)
-    return tuple(
-        CollectiveCurve.model_validate(
-            {
-                "operation": operation,
-                "group_size": group_size,
-                "behind_compute": behind_compute,
-                "points": _points(members),
-            }
-        )
-        for (operation, group_size), members in sorted(groups.items(), key=lambda group: group[0])
-    )
+    curves = []
+    for (operation, ranks), members in sorted(groups.items(), key=lambda group: group[0]):
+        fields = {"operation": operation, "group_size": ranks, "points": _points(members)}
+        curves.append(CollectiveCurve.model_validate(fields | {"behind_compute": behind_compute}))
+    return tuple(curves)
 
 
 def _points(rows: Iterable[Measurement]) -> tuple[CurvePoint, ...]:

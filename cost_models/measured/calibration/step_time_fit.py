@@ -23,7 +23,7 @@ median is 5 % on one axis, 7 % on two, 9 % on three. So one figure is enough, th
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass
@@ -45,7 +45,7 @@ from cost_models.measured.calibration.least_squares import (
 )
 from cost_models.measured.calibration.scaled_profile import ceiling_of
 from cost_models.measured.runs.cases import Case
-from cost_models.measured.validation.scores import Reach, sweep_of
+from cost_models.measured.validation.scores import Reach, source_weights, sweep_of, weighted_quantile
 from cost_models.measured.validation.scores import measured_seconds as timed_seconds
 from cost_models.measured.validation.step_times import StepTimes
 from cost_models.specs.hardware import HardwareProfile, Scenarios, TimedRuns
@@ -145,9 +145,7 @@ def pair_error(cases: Sequence[Case], errors: Mapping[str, float]) -> float | No
                 weights.append(1 / (len(runs) - 1))
     if len(sizes) < FEWEST_PAIRS:
         return None
-    order = np.argsort(sizes)
-    cumulative = np.cumsum(np.array(weights)[order])
-    return float(np.array(sizes)[order][np.searchsorted(cumulative, cumulative[-1] / 2)])
+    return weighted_quantile(np.array(sizes), np.array(weights), 0.5)
 
 
 def timed_runs(cases: Sequence[Case], errors: Mapping[str, float]) -> tuple[TimedRuns, ...]:
@@ -309,8 +307,9 @@ def fit_step_times(
     """
     timed = cases if isinstance(cases, TimedCases) else TimedCases(start, cases)
     pulls = pulls_of(timed.constants)
-    runs_of: Mapping[str, int] = Counter(case.row.source for case in timed.cases)
-    weight = np.array([weight_of_a_run or runs_of[case.row.source] ** -0.5 for case in timed.cases])
+    weight = source_weights([case.row.source for case in timed.cases])
+    if weight_of_a_run is not None:
+        weight = np.full(len(timed.cases), weight_of_a_run)
     ceiling = np.log([ceiling_of(name) for name in timed.constants])
 
     # a fit begins at the constants of `start`, or at a slower host where that explains more

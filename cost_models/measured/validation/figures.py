@@ -101,12 +101,8 @@ def published_figures() -> tuple[Figures, ...]:
     return tuple(
         Figures(
             name=name,
-            title=group.title,
-            source=group.source,
-            quantity=group.quantity,
-            within=group.within,
-            ladder=group.ladder,
             points=tuple(_predicted(group)),
+            **group.model_dump(include={"title", "source", "quantity", "within", "ladder"}),
         )
         for name, group in groups.items()
     )

@@ -467,10 +467,11 @@ def reach_of(runs: Sequence[LeftOutRun]) -> Reach:
     """Stretch factors with which step-time intervals hold nine in ten of the runs; each of n runs of a source
     weighs 1/√n."""
     usable = [run for run in runs if run.deviation is not None]
-    counts = Counter(run.source for run in usable)
     needed = np.array([run.needed for run in usable])
-    weights = np.array([counts[run.source] ** -0.5 for run in usable])
-    lower, upper = (_quantile(needed, weights, share) for share in ((1 - STATED) / 2, (1 + STATED) / 2))
+    weights = source_weights([run.source for run in usable])
+    lower, upper = (
+        weighted_quantile(needed, weights, share) for share in ((1 - STATED) / 2, (1 + STATED) / 2)
+    )
     normal_width = half_width(STATED)
     return Reach(
         faster=round(max(0.0, -lower) / normal_width, 2), slower=round(max(0.0, upper) / normal_width, 2)
@@ -487,7 +488,13 @@ def coverage_by_source(runs: Sequence[LeftOutRun]) -> Mapping[str, tuple[bool, .
     return covered
 
 
-def _quantile(values: Array, weights: Array, share: float) -> float:
+def source_weights(sources: Sequence[str]) -> Array:
+    """(N,) weight of each run in a fit, 1/√n for each of n runs of a source: rows of one sweep are alike."""
+    counts = Counter(sources)
+    return np.array([counts[source] ** -0.5 for source in sources])
+
+
+def weighted_quantile(values: Array, weights: Array, share: float) -> float:
     """Weighted quantile of `values` at `share` of the total weight."""
     order = np.argsort(values)
     cumulative = np.cumsum(weights[order])
