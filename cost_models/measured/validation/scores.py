@@ -174,10 +174,14 @@ def memory_error(prediction: Prediction) -> float | None:
 
 def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Kendall's τ, (concordant − discordant) / (concordant + discordant) pairs; None where every pair ties."""
-    sides = np.sign(np.subtract.outer(first, first) * np.subtract.outer(second, second))
-    sides = sides[np.triu_indices(len(first), 1)]
-    pairs = np.count_nonzero(sides)
-    return float(sides.sum() / pairs) if pairs else None
+    concordant = discordant = 0
+    for late in range(len(first)):
+        for early in range(late):
+            side = (first[late] - first[early]) * (second[late] - second[early])
+            concordant += side > 0
+            discordant += side < 0
+    pairs = concordant + discordant
+    return (concordant - discordant) / pairs if pairs else None
 
 
 def error_score(errors: Sequence[float]) -> ErrorScore | None:
