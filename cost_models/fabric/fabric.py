@@ -111,13 +111,11 @@ def odd_links(links: Sequence[Link], levels: Sequence[FabricLevel], nodes: Seque
     for link in links:
         links_of_pair[frozenset(link[:2])].append(link)
     for level in levels:
-        yield from _odd_cables(
-            level,
-            [
-                [(pair, link) for pair in some for link in links_of_pair[frozenset(pair)]]
-                for some in level.cables
-            ],
-        )
+        bundles = [
+            [(pair, link) for pair in cables for link in links_of_pair[frozenset(pair)]]
+            for cables in level.cables
+        ]
+        yield from _odd_cables(level, bundles)
         if level.network and len(level.sizes) > 1:
             counts = Counter(Counter(level.domain.tolist()).values())
             per = len(level.domain) // len(nodes)
@@ -138,8 +136,7 @@ def _odd_cables(
 ) -> Iterator[str]:
     """Yield a sentence per cable with an unusual rate, and per bundle with an unusual number of cables, compared
     with most of the level."""
-    all_links = [link for bundle in bundles for _, link in bundle]
-    if not all_links:
+    if not (all_links := [link for bundle in bundles for _, link in bundle]):
         return
     rate = most_common(link.bandwidth for link in all_links for _ in range(link.cables))
     number = most_common(sum(link.cables for _, link in bundle) for bundle in bundles)

@@ -75,26 +75,16 @@ def read_once(model: M) -> M | Document:
 def family_of_model(model: str | Spec | Document) -> Family:
     """Model family (transformer or recommender) of a model given by name, file, document or spec. Of what is no
     known model it is that of the most similar name, else the transformers': their reader reports the error."""
-    kind = getattr(model, "kind", None)
-    if isinstance(model, str):
-        kind = _kind_of(model)
-    if isinstance(model, Document):
-        kind = _kind_in(model)
-    return FAMILIES.get(str(kind), FAMILIES[TRANSFORMER])
-
-
-def _kind_of(text: str) -> object:
-    """Value of `kind` in a model's file, or the kind of a model's name; None where unknown."""
-    if is_file(text):
+    kind: object = getattr(model, "kind", None)
+    if isinstance(model, str) and is_file(model):
         with suppress(InputError):
-            return _kind_in(read_document(text))
-    return RECOMMENDER if means_recommender(text) else None
-
-
-def _kind_in(document: Document) -> object:
-    if is_foreign_recommender(document):
-        return RECOMMENDER
-    return document.value.get("kind") if isinstance(document.value, dict) else None
+            model = read_document(model)
+    if isinstance(model, str):
+        kind = RECOMMENDER if means_recommender(model) else None
+    elif isinstance(model, Document):
+        fields = model.value if isinstance(model.value, dict) else {}
+        kind = RECOMMENDER if is_foreign_recommender(model) else fields.get("kind")
+    return FAMILIES.get(str(kind), FAMILIES[TRANSFORMER])
 
 
 def _loaded(spec: TransformerSpec, assumptions: tuple[str, ...] = ()) -> LoadedModel:

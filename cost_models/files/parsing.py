@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import json
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -64,25 +64,14 @@ def load_job(
     Raises:
         InputError: all problems of file and flags at once.
     """
-    flag_values = {
-        name: list(value) if isinstance(value, tuple) else value for name, value in overrides.items()
-    }
-    flag_values = {name: value for name, value in flag_values.items() if value is not None}
-    if path is None:
-        document = Document(
-            source="the training options", value=flag_values, flags=_flags(spec_type.model_fields)
-        )
-    else:
-        document = read_document(path)
-        check_kind(document, spec_type)
-        document = dataclasses.replace(
-            document, value=document.value | flag_values, flags=_flags(flag_values)
-        )
+    given = {name: value for name, value in overrides.items() if value is not None}
+    flag_values = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    document = Document(source="the training options", value={}) if path is None else read_document(path)
+    check_kind(document, spec_type)
+    named = spec_type.model_fields if path is None else flag_values
+    flags: dict[Key, str] = {(name,): _FLAGS.get(name, "--" + name.replace("_", "-")) for name in named}
+    document = dataclasses.replace(document, value=document.value | flag_values, flags=flags)
     return validate(document, spec_type, replace=replacements(document.value))
-
-
-def _flags(names: Iterable[str]) -> dict[Key, str]:
-    return {(name,): _FLAGS.get(name, "--" + name.replace("_", "-")) for name in names}
 
 
 def parse_spec(text: str, spec_type: type[S], *, source: str, replace: Replacements | None = None) -> S:

@@ -69,13 +69,10 @@ def read_recommender(document: Document) -> RecommenderSpec:
 
 
 def _of_config(document: Document, at: int, config: Any) -> dict[str, Any]:
-    if not isinstance(config, dict) or (missing := [name for name in _NEEDED if name not in config]):
-        message = (
-            "has no " + ", ".join(f"`{name}`" for name in missing)
-            if isinstance(config, dict)
-            else "is no table"
-        )
-        raise InputError(f"{document.where((at,))}: table {at} {message}")
+    if not isinstance(config, dict):
+        raise InputError(f"{document.where((at,))}: table {at} is no table")
+    if missing := ", ".join(f"`{name}`" for name in _NEEDED if name not in config):
+        raise InputError(f"{document.where((at,))}: table {at} has no {missing}")
     pooling = str(config.get("pooling", "SUM")).rpartition(".")[2].upper()
     if pooling not in _POOLINGS:
         raise InputError(f"{document.where((at, 'pooling'))}: `{pooling}` is none of {', '.join(_POOLINGS)}")

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -30,15 +30,13 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     the same prefix are deleted first."""
     place = Path(tempfile.gettempdir()) if parent is None else parent
     sweep(place, re.compile(rf"{re.escape(prefix)}[a-z0-9_]{{8}}"))
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True) as name:
-        descriptor = os.open(name, os.O_RDONLY) if fcntl is not None else None
-        try:
-            if descriptor is not None:
-                lock(descriptor)
-            yield Path(name)
-        finally:
-            if descriptor is not None:
-                os.close(descriptor)
+    folder = tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True)
+    with folder as name, ExitStack() as stack:
+        if fcntl is not None:
+            descriptor = os.open(name, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            lock(descriptor)
+        yield Path(name)
 
 
 def lock(descriptor: int) -> None:

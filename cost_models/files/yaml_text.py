@@ -87,16 +87,17 @@ class _Reader:
 
     def value(self, event: Any, key: Key) -> Any:
         """Value that starts with an event and stands at the place `key`."""
-        before = self.values
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in self.anchors:
-                self.stop(f"`*{printable(str(event.anchor))}` names nothing that is complete")
-            value, size = self.anchors[event.anchor]
-            self.count(size)
-            return value
-        if len(key) >= MAX_DEPTH and not isinstance(event, yaml.ScalarEvent):
+        before, alias = self.values, isinstance(event, yaml.AliasEvent)
+        if alias and event.anchor not in self.anchors:
+            self.stop(f"`*{printable(str(event.anchor))}` names nothing that is complete")
+        if len(key) >= MAX_DEPTH and isinstance(event, yaml.CollectionStartEvent):
             self.stop(f"nested more than {MAX_DEPTH} levels deep")
-        self.count(1)
+        value, size = self.anchors[event.anchor] if alias else (None, 1)
+        self.values += size
+        if self.values > MAX_VALUES:
+            self.stop(f"stands for more than {MAX_VALUES} values")
+        if alias:
+            return value
         if isinstance(event, yaml.ScalarEvent):
             value = self.scalar(event.value, key) if event.implicit[0] else event.value
         else:
@@ -129,7 +130,7 @@ class _Reader:
             if name in fields:
                 self.problem(place, f"`{printable(name)}` is given twice, first on line {self.lines[place]}")
             self.lines[place] = self.line
-            self.count(1)
+            self.values += 1
             fields[name] = self.value(self.next_event(), place)
         return fields
 
@@ -147,12 +148,6 @@ class _Reader:
         if math.isinf(number):
             self.problem(key, f"`{text}` is too large a number")
         return number
-
-    def count(self, values: int) -> None:
-        """Count values, up to the limit."""
-        self.values += values
-        if self.values > MAX_VALUES:
-            self.stop(f"stands for more than {MAX_VALUES} values")
 
     def problem(self, key: Key, message: str) -> None:
         """Note what is wrong with the value at the place `key`."""

@@ -98,11 +98,12 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
         raise InputError(f"{name} (model_type `{model_type}`) cannot be represented: {reason}")
     fields: dict[str, Any] = {field: config[key] for field, key in family.sizes.items()}
     keys = dict(family.sizes)
-    assumed = [f"{_phrases(facts)} (model_type {model_type})"] if (facts := dict(family.facts)) else []
+    facts = ", ".join(_phrase(spec_field, value) for spec_field, value in family.facts.items())
+    assumed = [f"{facts} (model_type {model_type})"] if facts else []
     assumed += [f"{key} {value} (model_type {model_type})" for key, value in class_values.items()]
     if prefix:
         assumed.insert(0, f"{_TEXT_ALONE} ({prefix.rstrip('.')})")
-    fields |= facts
+    fields |= family.facts
     for spec_field, (key, default) in family.optional.items():
         keys[spec_field] = key
         if config.get(key) is not None:
@@ -164,43 +165,41 @@ _DERIVED = {
     "ffn_hidden_size": "MLP four times as wide as the model",
     "max_positions": "sequences of up to 2048 tokens",
 }
-_PHRASES: dict[tuple[str, Any], str] = {
-    ("gated_mlp", True): "gated MLP",
-    ("gated_mlp", False): "plain MLP",
-    ("tied_embeddings", True): "tied embeddings",
-    ("tied_embeddings", False): "untied embeddings",
-    ("attention_bias", True): "attention biases",
-    ("attention_bias", False): "no attention biases",
-    ("attention_output_bias", True): "bias on the attention's output",
-    ("attention_output_bias", False): "no bias on the attention's output",
-    ("mlp_bias", True): "MLP biases",
-    ("mlp_bias", False): "no MLP biases",
-    ("qk_norm", True): "norms over queries and keys",
-    ("qk_norm", False): "no norms over queries and keys",
-    ("qk_norm_over", "all"): "over all heads at once",
-    ("norm_placement", "after"): "norms after attention and MLP",
-    ("norm_placement", "around"): "norms before and after attention and MLP",
-    ("norm_placement", "before"): "norms before attention and MLP",
-    ("norm_placement", "after-sum"): "norms over sums with the residual stream",
-    ("norm_bias", False): "no biases of norms",
-    ("embedding_norm", True): "a norm behind the embedding",
-    ("embedding_norm", False): "no norm behind the embedding",
-    ("head_bias", True): "a bias on the head",
-    ("parallel_block", True): "attention beside the MLP",
-    ("parallel_block", False): "attention before the MLP",
-    ("parallel_norms", 1): "one norm for both",
-    ("parallel_norms", 2): "a norm for each of both",
-    ("router_scores", "sigmoid"): "sigmoid routers",
-    ("router_scores", "softmax"): "softmax routers",
-    ("router_bias", True): "biases of routers",
-    ("shared_expert_gate", True): "a gate before the shared expert",
-    ("attention_sinks", True): "attention sinks",
-    ("attention_gate", True): "gates on attention",
-    ("separate_halves", True): "blocks of one half each",
-    ("positions", "none"): "no positions",
-    ("normalized_routing", True): "weights of chosen experts scaled to one",
-    ("normalized_routing", False): "weights of chosen experts as they are",
+_PHRASES: dict[str, dict[Any, str]] = {
+    "gated_mlp": {True: "gated MLP", False: "plain MLP"},
+    "tied_embeddings": {True: "tied embeddings", False: "untied embeddings"},
+    "attention_bias": {True: "attention biases", False: "no attention biases"},
+    "attention_output_bias": {
+        True: "bias on the attention's output",
+        False: "no bias on the attention's output",
+    },
+    "mlp_bias": {True: "MLP biases", False: "no MLP biases"},
+    "qk_norm": {True: "norms over queries and keys", False: "no norms over queries and keys"},
+    "qk_norm_over": {"all": "over all heads at once"},
+    "norm_placement": {
+        "after": "norms after attention and MLP",
+        "around": "norms before and after attention and MLP",
+        "before": "norms before attention and MLP",
+        "after-sum": "norms over sums with the residual stream",
+    },
+    "norm_bias": {False: "no biases of norms"},
+    "embedding_norm": {True: "a norm behind the embedding", False: "no norm behind the embedding"},
+    "head_bias": {True: "a bias on the head"},
+    "parallel_block": {True: "attention beside the MLP", False: "attention before the MLP"},
+    "parallel_norms": {1: "one norm for both", 2: "a norm for each of both"},
+    "router_scores": {"sigmoid": "sigmoid routers", "softmax": "softmax routers"},
+    "router_bias": {True: "biases of routers"},
+    "shared_expert_gate": {True: "a gate before the shared expert"},
+    "attention_sinks": {True: "attention sinks"},
+    "attention_gate": {True: "gates on attention"},
+    "separate_halves": {True: "blocks of one half each"},
+    "positions": {"none": "no positions"},
+    "normalized_routing": {
+        True: "weights of chosen experts scaled to one",
+        False: "weights of chosen experts as they are",
+    },
 }
+"""Spec field → value → words."""
 
 
 def _phrase(name: str, value: Any) -> str:
@@ -218,15 +217,11 @@ def _phrase(name: str, value: Any) -> str:
         return f"blocks of {in_turns(value)}"
     if isinstance(value, dict | list):
         return name.replace("_", " ")
-    if (name, value) in _PHRASES:
-        return _PHRASES[name, value]
+    if words := _PHRASES.get(name, {}).get(value):
+        return words
     if name == "positions":
         return f"{value} positions"
     return f"{name.replace('_', ' ')} {value}" if isinstance(value, int | float) else str(value)
-
-
-def _phrases(facts: Mapping[str, Any]) -> str:
-    return ", ".join(_phrase(name, value) for name, value in facts.items())
 
 
 def _family(name: str, model_type: Any, config: Config) -> Family:
