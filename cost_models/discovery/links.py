@@ -43,14 +43,15 @@ class Topology:
             pair[1 - pair.index(device)] for pair, way in self.ways.items() if device in pair and way in NEAR
         }
 
-    def groups(self, devices: Sequence[str], linked: Mapping[tuple[str, str], bool]) -> list[list[str]]:
-        """Connected components of `devices` under the pairs marked in `linked`, each in the order of `devices`."""
-        import networkx
 
-        graph: networkx.Graph[str] = networkx.Graph()
-        graph.add_nodes_from(devices)
-        graph.add_edges_from(pair for pair, joined in linked.items() if joined)
-        return [sorted(group, key=devices.index) for group in networkx.connected_components(graph)]
+def groups_of(devices: Sequence[str], linked: Iterable[tuple[str, str]]) -> list[list[str]]:
+    """Connected components of `devices` under the pairs `linked`, each in the order of `devices`."""
+    import networkx
+
+    graph: networkx.Graph[str] = networkx.Graph()
+    graph.add_nodes_from(devices)
+    graph.add_edges_from(linked)
+    return [sorted(group, key=devices.index) for group in networkx.connected_components(graph)]
 
 
 def read_topology(machine: Machine) -> Topology:
@@ -141,7 +142,7 @@ def inside_node(gpus: Sequence[SeenGpu], topology: Topology) -> Inside:
     """Detect how the GPUs of a node are linked: NVLink among all, NVLink within groups, or PCIe only."""
     names = [f"GPU{gpu.index}" for gpu in gpus]
     counts = {(one, other): topology.nvlinks(one, other) for one, other in permutations(names, 2)}
-    groups = topology.groups(names, {pair: count > 0 for pair, count in counts.items()})
+    groups = groups_of(names, (pair for pair, count in counts.items() if count))
     row = {one: sum(counts[one, other] for other in names if other != one) for one in names}
     # of links that are up, those to the GPUs that the matrix shows
     rates = {
@@ -207,16 +208,13 @@ def _through_host(gpus: Sequence[SeenGpu], topology: Topology, names: list[str])
 def sharing_host_link(topology: Topology, names: Sequence[str]) -> int | None:
     """Largest number of GPUs under one PCIe switch, which share its link to the host; None where the matrix does
     not show it."""
-    near = {one: topology.near(one) for one in names}
-    same_switch = {
-        (one, other): topology.path(one, other) in NEAR or bool((near[one] & near[other]) - set(names))
-        for one, other in permutations(names, 2)
-    }
+    near, pairs = {one: topology.near(one) for one in names}, list(permutations(names, 2))
+    same_switch = [
+        (one, other)
+        for one, other in pairs
+        if topology.path(one, other) in NEAR or (near[one] & near[other]) - set(names)
+    ]
     adapters = set().union(*near.values()) - set(names)
-    if (
-        any(topology.nvlinks(*pair) for pair in same_switch)
-        and not adapters
-        and not any(same_switch.values())
-    ):
+    if not adapters and not same_switch and any(topology.nvlinks(*pair) for pair in pairs):
         return None  # NVLinks hide what else joins two GPUs, and there is no adapter to tell
-    return max((len(group) for group in topology.groups(names, same_switch)), default=1)
+    return max(map(len, groups_of(names, same_switch)), default=1)

@@ -55,12 +55,10 @@ def nearest(
     end_of_gpu: list[str] = []
     gpus_of_end, width = Counter[str](), dict[str, float]()
     nearest: dict[str, dict[str, float]] = {}
+    per_node = len(gpus) // len(ends)
     for at, gpu in enumerate(gpus):
         node_ends = ends[node_of(gpu)]
-        gpus_per_node = len(gpus) // len(ends)
-        first, last = (
-            turn * len(node_ends) // gpus_per_node for turn in (at % gpus_per_node, at % gpus_per_node + 1)
-        )
+        first, last = (turn * len(node_ends) // per_node for turn in (at % per_node, at % per_node + 1))
         dealt = node_ends[first : max(last, first + 1)]
         nearest[gpu] = _reached(inside, gpu, set(node_ends)) or dict.fromkeys(dealt, inf)
         end = min(nearest[gpu], key=lambda candidate: (gpus_of_end[candidate], natural(candidate)))
@@ -89,9 +87,8 @@ def _reached(graph: Links, gpu: str, ends: set[str]) -> dict[str, float]:
             return reached
         farther: dict[str, float] = {}
         for vertex, rate in border.items():
-            for neighbour, edge in (
-                graph[vertex].items() if vertex in graph and device_kind(vertex) != "nic" else ()
-            ):
+            through = vertex in graph and device_kind(vertex) != "nic"
+            for neighbour, edge in graph[vertex].items() if through else ():
                 if neighbour not in seen:
                     farther[neighbour] = max(farther.get(neighbour, 0.0), min(rate, edge["capacity"]))
         seen |= farther.keys()

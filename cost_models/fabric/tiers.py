@@ -52,13 +52,12 @@ class Bundle:
     reached: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tier:
+class Tier(NamedTuple):
     """One level of a link graph, at which smaller domains merge into larger ones."""
 
-    inner: tuple[int, ...]
+    inner: Sequence[int]
     """For each unit the domain that is left."""
-    domain: tuple[int, ...]
+    domain: Sequence[int]
     """For each unit the domain that is reached."""
     bundles: Mapping[str, Bundle | None]
     """For each end the cables on its way out; None where it is there already."""
@@ -86,8 +85,9 @@ def tiers_of(graph: Links, units: Sequence[Sequence[str]], arriving: Mapping[str
             break
         cuts, bundles = climb.cuts(joint), climb.rise(joint)
         if len(set(climb.inner)) < len(set(inner)):
-            domains = {"inner": tuple(inner), "domain": tuple(climb.inner), "switches": tuple(joint.absorbed)}
-            tiers.append(Tier(**domains, bundles=bundles, seconds=dict(climb.seconds), cuts=cuts))  # type: ignore[arg-type]
+            tiers.append(
+                Tier(inner, climb.inner, bundles, dict(climb.seconds), cuts, switches=tuple(joint.absorbed))
+            )
     return tiers
 
 
@@ -115,12 +115,8 @@ class _Climb:
         from networkx.utils import UnionFind
 
         near: dict[int, set[str]] = {domain: set() for domain in self.inner}
-        weight_of_domains: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         for vertex, domain in self.domain.items():
-            for neighbour, edge in self.graph[vertex].items():
-                if neighbour not in self.domain:
-                    near[domain].add(neighbour)
-                    weight_of_domains[neighbour][domain] += edge["capacity"]
+            near[domain] |= set(self.graph[vertex]) - self.domain.keys()
         first: dict[frozenset[str], int] = {}
         sharing: dict[str, list[frozenset[str]]] = defaultdict(list)
         union = UnionFind(near)
@@ -136,11 +132,12 @@ class _Climb:
                     union.union(first[smaller], first[larger])
         joined = _first_members(union, near)
         absorbed = {}
-        for switch, weights in weight_of_domains.items():
+        for switch in (vertex for vertex in self.graph if vertex not in self.domain):
             total: dict[int, float] = defaultdict(float)
-            for domain, capacity in weights.items():
-                total[joined[domain]] += capacity
-            heaviest = max(total, key=lambda domain: total[domain])
+            for neighbour, edge in self.graph[switch].items():
+                if neighbour in self.domain:
+                    total[joined[self.domain[neighbour]]] += edge["capacity"]
+            heaviest = max(total, key=lambda domain: total[domain], default=0)
             if 2 * total[heaviest] > sum(total.values()):
                 absorbed[switch] = heaviest
         return Joint(joined, absorbed)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import combinations
 
-from cost_models.discovery.links import MOST_NVLINKS, Topology, parse_topology
+from cost_models.discovery.links import MOST_NVLINKS, Topology, groups_of, parse_topology
 from cost_models.errors import InputError, Problem, first_of
 from cost_models.fabric.fabric import most_common
 from cost_models.specs.graph import Link, fold, natural, read_link
@@ -74,14 +74,12 @@ def from_topo(text: str, source: str, statement: UserStatement) -> LinkFile:
     nics = [name for name in devices if name not in gpus]
     beside_gpus = {name for gpu in gpus for name in topology.near(gpu)}
     nics = [name for name in nics if name in beside_gpus] or nics  # others serve storage
-    rates, problems = _stated_rates(text, source)
+    problems: list[Problem] = []
+    rates = _stated_rates(text, source, problems)
     nodes = f"node[0-{count - 1}]" if count > 1 else "node0"
     file = LinkFile(facts={"gpu": match[1]} if (match := _GPU.search(text)) else {})
-    short = {
-        name: f"{nodes}.{'gpu' if name in gpus else 'nic'}{at}"
-        for some in (gpus, nics)
-        for at, name in enumerate(some)
-    }
+    names = {"network": "network"} | {name: f"{nodes}.gpu{at}" for at, name in enumerate(gpus)}
+    names |= {name: f"{nodes}.nic{at}" for at, name in enumerate(nics)}
     unused = dict(rates)
     for first, second, cell in _wires(topology, gpus, nics):
         if cell == "NIC" and count == 1:
@@ -90,9 +88,7 @@ def from_topo(text: str, source: str, statement: UserStatement) -> LinkFile:
         if cell not in rates:
             problems += [Problem(source, f"no bandwidth of `{cell}` is said")]
             continue
-        one, other = (
-            short.get(end) or (end if end == "network" else f"{nodes}.{end}") for end in (first, second)
-        )
+        one, other = (names.get(end, f"{nodes}.{end}") for end in (first, second))
         file.links += read_link({"from": one, "to": other, "bandwidth": rates[cell]}, source, problems)
     if problems:
         raise unreadable(source, list(dict.fromkeys(problems)), f"a line like `{_EXAMPLE}`")
@@ -102,25 +98,22 @@ def from_topo(text: str, source: str, statement: UserStatement) -> LinkFile:
     return file
 
 
-def _stated_rates(text: str, source: str) -> tuple[dict[str, str], list[Problem]]:
-    """Parse the line of bandwidths into a map from matrix cell (`NV18`, `PIX`) to bandwidth text, and a list of
-    problems."""
+def _stated_rates(text: str, source: str, problems: list[Problem]) -> dict[str, str]:
+    """Parse the line of bandwidths into a map from matrix cell (`NV18`, `PIX`) to bandwidth text; what is wrong with
+    it is added to `problems`."""
     rates: dict[str, str] = {}
-    problems: list[Problem] = []
     for match in _RATES.finditer(text):
         line = f"{source}:{text.count(chr(10), 0, match.start(1)) + 1}"
         for part in match[1].split(","):
-            match_of_part = _RATE.fullmatch(part)
-            if match_of_part is None:
-                problems.append(
-                    Problem(line, f"`{part.strip()[:60]}` is no bandwidth of a cell of the matrix")
-                )
-            elif rates.setdefault(match_of_part[1].upper(), match_of_part[2]) != match_of_part[2]:
-                problems.append(Problem(line, f"`{match_of_part[1].upper()}` has two bandwidths"))
+            if (rate := _RATE.fullmatch(part)) is None:
+                message = f"`{part.strip()[:60]}` is no bandwidth of a cell of the matrix"
+                problems.append(Problem(line, message))
+            elif rates.setdefault(rate[1].upper(), rate[2]) != rate[2]:
+                problems.append(Problem(line, f"`{rate[1].upper()}` has two bandwidths"))
     if not rates and not problems:
         message = "the matrix says what joins devices and not how fast: a line of bandwidths is missing"
         problems.append(Problem(source, message))
-    return rates, problems
+    return rates
 
 
 def _wires(topology: Topology, gpus: Sequence[str], nics: Sequence[str]) -> Iterator[tuple[str, str, str]]:
@@ -140,8 +133,9 @@ def _wires(topology: Topology, gpus: Sequence[str], nics: Sequence[str]) -> Iter
     hub = dict(zip(devices, devices, strict=True))
     for at, (cell, name) in enumerate(_HUBS.items()):
         joined = list(_HUBS)[: at + 1]
-        linked = {(a, b): cell == "SYS" or topology.path(a, b) in joined for a, b in combinations(devices, 2)}
-        for number, group in enumerate(topology.groups(devices, linked)):
+        pairs = combinations(devices, 2)
+        linked = [pair for pair in pairs if cell == "SYS" or topology.path(*pair) in joined]
+        for number, group in enumerate(groups_of(devices, linked)):
             lower_hubs = dict.fromkeys(hub[device] for device in group)
             if len(lower_hubs) > 1:
                 yield from ((end, f"{name}{number}", cell) for end in lower_hubs)
