@@ -115,22 +115,19 @@ def _of_text(path: Path, rows: int) -> Counts:
             words = [word.strip() for word in line.split(",")]
             if not line.strip() or (number == 1 and not _is_number(words[-1])):
                 continue
-            pair = len(words) == 2 and words[0].isdecimal()
-            if not (pair or len(words) == 1) or not _is_number(words[-1]):
-                raise _line_error(
-                    path, number, f"`{printable(line.strip(), limit=40)}` is neither a count nor `row,count`"
-                )
-            if len(words) == 1:
+            message = ""
+            if len(words) > 2 or not all(map(str.isdecimal, words[:-1])) or not _is_number(words[-1]):
+                message = f"`{printable(line.strip(), limit=40)}` is neither a count nor `row,count`"
+            elif len(words) == 1:
                 counts.append(float(words[0]))
-                continue
-            row = int(words[0])
-            if row >= rows:
-                raise _line_error(
-                    path, number, f"row {row} is not among the table's {rows:,}, which begin with 0"
-                )
-            if row in pairs:
-                raise _line_error(path, number, f"row {row} is counted twice")
-            pairs[row] = float(words[1])
+            elif (row := int(words[0])) >= rows:
+                message = f"row {row} is not among the table's {rows:,}, which begin with 0"
+            elif row in pairs:
+                message = f"row {row} is counted twice"
+            else:
+                pairs[row] = float(words[1])
+            if message:
+                raise InputError(f"cannot read `{path}`", problems=[Problem(f"{path}:{number}", message)])
     if counts and pairs:
         raise InputError(f"`{path}` has lines of counts and lines of `row,count`")
     if pairs:
@@ -147,10 +144,6 @@ def _require_rows(path: Path, row_count: int, rows: int) -> None:
             f"`{path}` counts {row_count:,} rows, the table has {rows:,}",
             hint="write `row,count` lines to leave out rows that nothing used",
         )
-
-
-def _line_error(path: Path, number: int, message: str) -> InputError:
-    return InputError(f"cannot read `{path}`", problems=[Problem(f"{path}:{number}", message)])
 
 
 def _is_number(word: str) -> bool:

@@ -9,6 +9,7 @@ from cost_models.errors import InputError, UnknownNameError, closest
 from cost_models.files import catalog, read_data
 from cost_models.files.local import LOCAL
 from cost_models.files.reading import is_file
+from cost_models.specs.cluster import ClusterSpec
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _FILES = (".yaml", ".yml", ".json")
@@ -104,19 +105,14 @@ def unknown_cluster(text: str, gpus: int | None = None) -> InputError:
 def _clusters_of(text: str) -> list[str]:
     """Names of the catalogue clusters whose GPU's name begins with a text, fastest links first, then most memory."""
     spelling = _spelling(text)
-    clusters = [catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL]
-    matches = [
-        cluster for cluster in clusters if spelling[1:] and _spelling(cluster.gpu.name).startswith(spelling)
-    ]
-    ranked = sorted(
-        matches,
-        key=lambda cluster: (
-            -cluster.links.intra_node.bandwidth,
-            -cluster.gpu.memory,
-            not cluster.name.startswith(("dgx", "hgx")),
-        ),
-    )
-    return [cluster.name for cluster in ranked]
+    clusters = (catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL)
+
+    def rank(cluster: ClusterSpec) -> tuple[float, float, bool]:
+        other_maker = not cluster.name.startswith(("dgx", "hgx"))
+        return -cluster.links.intra_node.bandwidth, -cluster.gpu.memory, other_maker
+
+    matches = (one for one in clusters if spelling[1:] and _spelling(one.gpu.name).startswith(spelling))
+    return [cluster.name for cluster in sorted(matches, key=rank)]
 
 
 def _unsized_pools(text: str, gpus: int | None) -> InputError:

@@ -260,12 +260,11 @@ def _activation(name: str, family: Family, config: Config, assumed: list[str]) -
     if written is None:
         assumed.append(f"activation {ACTIVATIONS.get(default, default)} (no {key})")
         written = default
-    if isinstance(written, str) and written in family.priced_as:
-        return family.priced_as[written]
-    if not isinstance(written, str) or written not in ACTIVATIONS:
+    known = {**ACTIVATIONS, **family.priced_as}
+    if not isinstance(written, str) or written not in known:
         message = f"`{printable(str(written), limit=60)}` is not one of {', '.join(ACTIVATIONS)}"
         raise InputError(f"1 problem in {name}", problems=[Problem(f"{name}  {key}", message)])
-    return ACTIVATIONS[written]
+    return known[written]
 
 
 def _model_name(document: Document, fields: Mapping[str, Any]) -> str:

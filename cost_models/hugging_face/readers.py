@@ -555,19 +555,9 @@ def windows_of_dots(config: Config) -> Derived:
     return last_blocks(config, switch="") if config.get("sliding_window", 4096) else {}
 
 
-_MIXERS = {
-    "linear_attention": "recurrence",
-    "conv": "recurrence",
-    "mamba": "recurrence",
-    "M": "recurrence",
-    "full_attention": "attention",
-    "attention": "attention",
-    "*": "attention",
-    "mlp": "none",
-    "-": "none",
-    "moe": "none",
-    "E": "none",
-}
+_MIXERS = dict.fromkeys(("linear_attention", "conv", "mamba", "M"), "recurrence")
+_MIXERS |= dict.fromkeys(("full_attention", "attention", "*"), "attention")
+_MIXERS |= dict.fromkeys(("mlp", "-", "moe", "E"), "none")
 """Word of a config, or letter of a `hybrid_override_pattern`, for a block → what mixes its tokens."""
 _EXPERTS = ("moe", "E")
 _LISTS = ("layer_types", "layers_block_type", "hybrid_override_pattern")
