@@ -83,12 +83,12 @@ def discover(
 
 
 class _Survey:
-    """GPUs, host, number of nodes and links of a machine; links that the user states replace detected ones."""
+    """GPUs, host, number of nodes and links of a machine. Links that the user states replace detected ones."""
 
     def __init__(self, machine: Machine, nodes: int | None, stated: Mapping[str, Fields]) -> None:
         self.machine = machine
         self.gpus = read_gpus(machine)
-        self.known, self.host = known_gpu(self.gpus[0]), read_host(machine)
+        self.gpu_spec, self.host = known_gpu(self.gpus[0]), read_host(machine)
         topology, names = read_topology(machine), [f"GPU{gpu.index}" for gpu in self.gpus]
         self.nccl = read_nccl_topology(machine)
         self.inside = inside_node(self.gpus, topology)
@@ -98,12 +98,12 @@ class _Survey:
         """Number of GPUs that share a link to host memory; None if unknown."""
         if self.nccl.switches:
             self.sharing = max(self.nccl.switches)
-        given = {name: LinkReading(fields=fields, source="you") for name, fields in stated.items()}
-        self.links = {_INTRA: given.get("intra_node", self.inside.node)}
-        """Place in the cluster file → its link; those of GPUs first."""
+        stated_links = {name: LinkReading(fields=fields, source="you") for name, fields in stated.items()}
+        self.links = {_INTRA: stated_links.get("intra_node", self.inside.node)}
+        """Link at each place of the cluster file, those between GPUs first."""
         if self.inside.group and "intra_node" not in stated:
             self.links = {"links[0]": self.inside.group} | self.links
-        outer = given.get("inter_node", self.network)
+        outer = stated_links.get("inter_node", self.network)
         if outer.fields or self.nodes > 1:
             unknown = dict.fromkeys(("kind", "bandwidth", "latency"), UNKNOWN)
             self.links[_INTER] = replace(outer, fields=outer.fields or unknown)
@@ -115,7 +115,7 @@ class _Survey:
         fields: Fields = {
             "kind": "cluster",
             "name": name or (slurm_name if re.fullmatch(POOL_NAME, slurm_name) else "here"),
-            "gpu": self.known.name if self.known else _unknown_gpu(self.gpus[0]),
+            "gpu": self.gpu_spec.name if self.gpu_spec else _unknown_gpu(self.gpus[0]),
             "gpus_per_node": len(self.gpus),
             "nodes": self.nodes,
             "links": {place.removeprefix("links."): link for place, link in links.items()},
@@ -135,7 +135,7 @@ class _Survey:
             fields["host_cores"] = self.host.cores
         if self.sharing and self.sharing > 1:
             fields["gpus_per_host_link"] = self.sharing
-        watts, board = min(gpu.watts for gpu in self.gpus), self.known and self.known.tdp_watts
+        watts, board = min(gpu.watts for gpu in self.gpus), self.gpu_spec and self.gpu_spec.tdp_watts
         if watts and board and abs(watts - board) > _WATTS:
             fields["gpu_watts"] = round(watts)
         if rails and links == {_INTRA: self.inside.node.fields, _INTER: self.network.fields}:
@@ -145,13 +145,13 @@ class _Survey:
 
     def facts(self, fields: Fields) -> Iterator[Fact]:
         """Yield every detected property of the cluster file with the source that reported it."""
-        gpu = self.known.name if self.known else self.gpus[0].name
+        gpu = self.gpu_spec.name if self.gpu_spec else self.gpus[0].name
         yield Fact("gpu", gpu, f"nvidia-smi: {counted(len(self.gpus), 'GPU')}, {self.gpus[0].name}")
         yield Fact("gpus_per_node", str(len(self.gpus)), "nvidia-smi")
-        counted_by = "you" if self.nodes > 1 else "one is seen"
+        node_source = "you" if self.nodes > 1 else "one is seen"
         if job_nodes(self.machine) == self.nodes:
-            counted_by = "SLURM_JOB_NUM_NODES"
-        yield Fact("nodes", str(self.nodes), counted_by)
+            node_source = "SLURM_JOB_NUM_NODES"
+        yield Fact("nodes", str(self.nodes), node_source)
         for place, link in self.links.items():
             if link.fields["kind"] != UNKNOWN:
                 yield Fact(place, f"{link.fields['kind']} {link.fields['bandwidth']}", link.source)
@@ -177,7 +177,7 @@ class _Survey:
     def open(self) -> dict[str, str]:
         """Map each place of the cluster file that the user must fill in to the reason why it is unknown."""
         gpu = f"`{self.gpus[0].name}` is not in the catalogue: its datasheet has `memory_bandwidth` and dense `peak`"
-        places = {} if self.known else {"gpu": gpu}
+        places = {} if self.gpu_spec else {"gpu": gpu}
         unknown = {place: link for place, link in self.links.items() if UNKNOWN in link.fields.values()}
         return places | {place: link.why_open for place, link in unknown.items()}
 
@@ -193,13 +193,13 @@ class _Survey:
         if self.inside.order:
             order = ",".join(map(str, self.inside.order))
             yield f"bridges do not join neighbours; number GPUs by them: CUDA_VISIBLE_DEVICES={order}"
-        if self.known and self.inside.node.fields["kind"] == "nvswitch":
+        if self.gpu_spec and self.inside.node.fields["kind"] == "nvswitch":
             of_gpu = (catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL)
-            same_gpu = [one for one in of_gpu if one.gpu.name == self.known.name]
+            same_gpu = [one for one in of_gpu if one.gpu.name == self.gpu_spec.name]
             if same_gpu and min(one.gpus_per_node for one in same_gpu) > len(self.gpus):
                 racks = ", ".join(one.name for one in same_gpu)
                 yield (
-                    f"NVLink of {self.known.name} joins nodes of a rack, which one does not show;"
+                    f"NVLink of {self.gpu_spec.name} joins nodes of a rack, which one does not show;"
                     f" the catalogue has whole racks: {racks}"
                 )
         if _INTER not in self.links:

@@ -250,8 +250,8 @@ def _levels(
 
 def _pairs(first: Ints, second: Ints) -> tuple[Ints, Ints]:
     """Distinct pairs of two arrays (N,), sorted, as two arrays."""
-    both = np.unique(np.stack((first, second)), axis=1)
-    return both[0], both[1]
+    pairs = np.unique(np.stack((first, second)), axis=1)
+    return pairs[0], pairs[1]
 
 
 def _rounded(rate: float) -> float:

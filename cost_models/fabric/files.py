@@ -76,8 +76,8 @@ def _unknown(names: Iterable[str], place: str, noun: str) -> list[Problem]:
 
 
 def _table_rows(text: str, source: str, file: LinkFile, problems: list[Problem]) -> Iterator[Row]:
-    """Yield the rows of a CSV table of links; what is wrong with a row is added to `problems`. Lines that begin with
-    `#` are comments; `# gpu: h100-sxm` names the GPU."""
+    """Yield the rows of a CSV table of links, and add problems with a row to `problems`. Lines that begin with `#` are
+    comments; `# gpu: h100-sxm` names the GPU."""
     heading: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
         place = f"{source}:{number}"
@@ -110,8 +110,8 @@ def _table_rows(text: str, source: str, file: LinkFile, problems: list[Problem])
 
 
 def _document_rows(text: str, source: str, file: LinkFile, problems: list[Problem]) -> Iterator[Row]:
-    """Yield the links listed in a YAML or JSON document; what is wrong with an entry is added to `problems`. The
-    document is `{"gpu": ..., "name": ..., "links": [{"from": ..., "to": ..., "bandwidth": ...}]}`."""
+    """Yield the links listed in a YAML or JSON document, and add problems with an entry to `problems`. The document is
+    `{"gpu": ..., "name": ..., "links": [{"from": ..., "to": ..., "bandwidth": ...}]}`."""
     document = parse_yaml(text, source=source)
     value = document.value if isinstance(document.value, dict) else {}
     if not isinstance(value.get("links"), list):
@@ -181,8 +181,8 @@ def _links(fabric: Fabric) -> dict[str, Any]:
             size = fabric.gpus_per_node
             joined["nodes"] = 1
         elif at < len(levels) - 1:
-            usual = most_common(Counter(level.domain.tolist()).values())
-            size *= max(2, round(usual / size))
+            usual_size = most_common(Counter(level.domain.tolist()).values())
+            size *= max(2, round(usual_size / size))
             joined |= {"nodes": size // fabric.gpus_per_node} if level.network else {"gpus": size}
         links[at] = joined | links[at]
         if level.network and level.opens and level.sharers > 1:

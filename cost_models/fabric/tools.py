@@ -99,8 +99,8 @@ def from_topo(text: str, source: str, statement: UserStatement) -> LinkFile:
 
 
 def _stated_rates(text: str, source: str, problems: list[Problem]) -> dict[str, str]:
-    """Parse the line of bandwidths into a map from matrix cell (`NV18`, `PIX`) to bandwidth text; what is wrong with
-    it is added to `problems`."""
+    """Parse the line of bandwidths into a map from matrix cell (`NV18`, `PIX`) to bandwidth text, and add
+    problems with it to `problems`."""
     rates: dict[str, str] = {}
     for match in _RATES.finditer(text):
         line = f"{source}:{text.count(chr(10), 0, match.start(1)) + 1}"

@@ -64,8 +64,10 @@ def load_job(
     Raises:
         InputError: all problems of file and flags at once.
     """
-    given = {name: value for name, value in overrides.items() if value is not None}
-    flag_values = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    flag_values = {name: value for name, value in overrides.items() if value is not None}
+    flag_values = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in flag_values.items()
+    }
     document = Document(source="the training options", value={}) if path is None else read_document(path)
     check_kind(document, spec_type)
     named = spec_type.model_fields if path is None else flag_values

@@ -150,7 +150,7 @@ class _Reader:
         return number
 
     def problem(self, key: Key, message: str) -> None:
-        """Note what is wrong with the value at the place `key`."""
+        """Note a problem with the value at the place `key`."""
         self.problems[key] = Problem(f"{self.source}:{self.line}  {printable(show_key(key))}", message)
 
     def stop(self, message: str) -> NoReturn:

@@ -121,10 +121,10 @@ def _span(text: str) -> tuple[int, int, int]:
 
 
 def read_link(values: Mapping[str, str | None], place: str, problems: list[Problem]) -> list[Link]:
-    """Parse one line of a file of links, by the names of `COLUMNS`, into links; what is wrong with it is added to
-    `problems`, and there is no link then."""
+    """Parse one line of a file of links, by the names of `COLUMNS`, into links. A line with problems, which are added
+    to `problems`, has no links."""
     one, other, bandwidth, latency, count, kind = (values.get(name) or "" for name in COLUMNS)
-    before = len(problems)
+    num_problems = len(problems)
 
     def refuse(message: str) -> None:
         problems.append(Problem(place, message))
@@ -165,13 +165,13 @@ def read_link(values: Mapping[str, str | None], place: str, problems: list[Probl
     if ones and len(ones) * (len(others) if star else 1) > MOST_LINKS:
         refuse(f"these are more than {MOST_LINKS:,} links")
     pairs: list[tuple[str, str]] = []
-    if len(problems) == before:
+    if len(problems) == num_problems:
         pairs = list(product(ones, others)) if star else _pairs(ones, others)
         if not pairs:
             refuse(f"{len(ones):,} devices cannot be shared out evenly among {len(others):,}")
     if itself := next((a for a, b in pairs if a == b), ""):
         refuse(f"`{itself}` is linked with itself")
-    if len(problems) > before or rate is None:
+    if len(problems) > num_problems or rate is None:
         return []
     return [Link(a, b, rate, seconds, int(count or 1), kind or _usual_kind(a, b), place) for a, b in pairs]  # type: ignore[arg-type]
 
