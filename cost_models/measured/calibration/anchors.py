@@ -51,12 +51,15 @@ def anchor(
         timed = [i for i in indices if _ratio(ordered[i]) is not None]
         timed.sort(key=lambda i: ordered[i].row.row_id)
         if 0 < anchors < len(timed):
-            chosen = {timed[position] for position in spread_positions(len(timed), anchors)}
-            calibrated = _calibration([ordered[i] for i in sorted(chosen)])
+            anchor_indices = {timed[position] for position in spread_positions(len(timed), anchors)}
+            calibrated = _calibration([ordered[i] for i in sorted(anchor_indices)])
             for i in indices:
-                one = ordered[i]
-                known = Prediction(row=one.row, case=one.case, skipped=IS_ANCHOR, anchor=True)
-                ordered[i] = known if i in chosen else calibrated(one)
+                prediction = ordered[i]
+                ordered[i] = (
+                    Prediction(row=prediction.row, case=prediction.case, skipped=IS_ANCHOR, anchor=True)
+                    if i in anchor_indices
+                    else calibrated(prediction)
+                )
         if on_sweep is not None:
             on_sweep(sweeps_done, len(sweeps))
     return tuple(ordered)

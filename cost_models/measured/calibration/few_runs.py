@@ -104,9 +104,9 @@ def offset_of(errors: Array, slopes: Array, covariance: Array, *, known_runs: in
                     odd,
                 )
             )
-        both = [np.concatenate(pair) for pair in zip(*branches, strict=True)]
-        likeliest = np.argsort(-both[2], kind="stable")[:_MAX_COMBINATIONS]
-        means, covariances, chances, odd = (values[likeliest] for values in both)
+        hypotheses = [np.concatenate(pair) for pair in zip(*branches, strict=True)]
+        likeliest = np.argsort(-hypotheses[2], kind="stable")[:_MAX_COMBINATIONS]
+        means, covariances, chances, odd = (values[likeliest] for values in hypotheses)
     mean, deviations = moments()
     return Offset(step=float(mean[0]), constants=mean[1:], deviations=deviations[1:], priors=priors[1:])
 

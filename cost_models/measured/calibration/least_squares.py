@@ -122,19 +122,19 @@ def intervals(
 ) -> dict[str, Interval]:
     """90 % interval of each of `names` from its logarithm in `point` (C,), with its standard deviation after and
     before (`priors`) the fit, and the three `runs` (N,) of largest `influence` (C, N)."""
-    found = {}
+    interval_of = {}
     for place, (name, deviation, prior) in enumerate(zip(names, deviations, priors, strict=True)):
         low, value, high = (float(np.exp(point[place] + side * _Z90 * deviation)) for side in (-1, 0, 1))
         pull = np.zeros(0) if influence is None else np.abs(influence[place])
         strongest = np.argsort(-pull, kind="stable")[:_NAMED_RUNS]
-        found[name] = Interval(
+        interval_of[name] = Interval(
             value=value,
             low=low,
             high=high,
             determined=float(np.clip(1 - deviation / max(prior, 1e-12), 0.0, 1.0)),
             movers=tuple(runs[run] for run in strongest if pull[run] > 0),
         )
-    return found
+    return interval_of
 
 
 def expand(errors_at: ErrorsAt, point: Array) -> Expansion:

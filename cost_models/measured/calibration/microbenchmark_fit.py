@@ -408,13 +408,15 @@ def host_constants(rows: Sequence[Measurement], *, ranks: int, is_cpu: bool) -> 
     )
     update = updates[0] if is_cpu else updates[-1]
     calls = select(rows, "offload", "call")
-    passes, alone, together = (
+    pass_seconds, update_seconds, joint_seconds = (
         select(rows, "offload", name)[0].seconds for name in ("passes", "updates", "together")
     )
     return {
         "host_update_seconds": update.seconds if is_cpu else rounded(update.seconds / ranks),
         "host_call_seconds": rounded(calls[0].seconds if calls else 0.0),
-        "host_overlap": rounded(min(1.0, max(0.0, (passes + alone - together) / passes))),
+        "host_overlap": rounded(
+            min(1.0, max(0.0, (pass_seconds + update_seconds - joint_seconds) / pass_seconds))
+        ),
         "host_rates": HostRates(updates=updates, copies=_copies(rows)),
     }
 

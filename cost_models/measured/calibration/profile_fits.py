@@ -95,11 +95,11 @@ def blank_profile(gpu: str, stack: str) -> HardwareProfile:
     die = die_of(gpu)
     short = die.split("-")[0]
     name = short if stack == ANY else f"{short}-{stack}"
-    return _renamed(catalog.load_profile("datasheet-gpu"), name, die, stack)
+    return _with_identity(catalog.load_profile("datasheet-gpu"), name, die, stack)
 
 
-def _renamed(profile: HardwareProfile, name: str, die: str, stack: str) -> HardwareProfile:
-    """Copy of the profile as one that is fitted to runs of `stack` on `die` and its twins."""
+def _with_identity(profile: HardwareProfile, name: str, die: str, stack: str) -> HardwareProfile:
+    """Copy of the profile under the name and identity of a fit to runs of `stack` on `die`."""
     identity = {"name": name, "gpu": die, "also_for": DIES.get(die, ()), "stack": stack, "tier": "profile"}
     return profile.model_copy(update=identity)
 
@@ -366,12 +366,12 @@ def refit(
     measured = np.array([measured_seconds(case) for case in cases])
     start_errors = (StepTimes(cases).seconds(start) / measured - 1).tolist()
     sources = {case.row.source for case in cases}
-    renamed = _renamed(start, f"fitted-{die}-{stack}"[:_LONGEST_NAME], die, stack)
+    start_profile = _with_identity(start, f"fitted-{die}-{stack}"[:_LONGEST_NAME], die, stack)
     if len(sources) == 1 and len(cases) <= MAX_FEW_RUNS:
-        fit = fit_few_runs(renamed, cases, on_round=on_round)
+        fit = fit_few_runs(start_profile, cases, on_round=on_round)
     else:
         weight = WEIGHT_ON_ONE_CLUSTER if len(sources) == 1 else None
-        fit = fit_step_times(renamed, cases, weight_of_a_run=weight, on_round=on_round)
+        fit = fit_step_times(start_profile, cases, weight_of_a_run=weight, on_round=on_round)
     source = (
         f"Fitted to timed runs: {named_sources(fit)}; started from {start.name}. The median error is that of the"
         " fit itself."

@@ -24,29 +24,18 @@ from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile, Moved
 
+_COMMUNICATION = ("tp_comm", "cp_comm", "ep_comm", "dp_comm")
 QUANTITIES: dict[str, tuple[str, ...]] = {
     "thread": ("compute", "recompute", "host", "optimizer"),
     "compute": ("compute", "recompute"),
     "host": ("host",),
     "update": ("optimizer",),
-    "tp_comm": ("tp_comm",),
-    "cp_comm": ("cp_comm",),
-    "ep_comm": ("ep_comm",),
-    "dp_comm": ("dp_comm",),
-}
+} | {part: (part,) for part in _COMMUNICATION}
 """Quantity that runs measure → its parts in an estimate; `step` is the sum of all parts."""
 STEP = "step"
-_MODEL_ERROR = {
-    STEP: 0.05,
-    "thread": 0.02,
-    "compute": 0.1,
-    "host": 0.5,
-    "update": 0.2,
-    "tp_comm": 0.3,
-    "cp_comm": 0.3,
-    "ep_comm": 0.3,
-    "dp_comm": 0.3,
-}
+_MODEL_ERROR = {STEP: 0.05, "thread": 0.02, "compute": 0.1, "host": 0.5, "update": 0.2} | dict.fromkeys(
+    _COMMUNICATION, 0.3
+)
 """Relative error of a quantity even without noise: that of clocks and profilers, and of the cost model itself."""
 _PULLS = {
     "compute": 0.1,
@@ -127,16 +116,16 @@ def refine(
     identity = {"name": f"measured-{gpu}", "tier": "measured", "gpu": gpu, "stack": question.stack.name}
     start = start.model_copy(update=identity)
     predicted = [quantities(priced(run, start)) for run in runs]
-    explained = [
+    usable = [
         (index, quantity, one)
         for index, run in enumerate(runs)
         for quantity, one in run.seen.items()
         if 0 < one.seconds < math.inf and predicted[index][quantity] > 0
     ]
     deviations = np.array(
-        [math.hypot(_MODEL_ERROR[name], one.noise, one.disturbance) for _, name, one in explained]
+        [math.hypot(_MODEL_ERROR[name], one.noise, one.disturbance) for _, name, one in usable]
     )
-    measured = np.log([one.seconds for _, _, one in explained])
+    measured = np.log([one.seconds for _, _, one in usable])
     kinds = list(_PULLS)
     totals = np.eye(len(kinds))  # coordinates of the fit → logarithms of factors: host kinds share a part
     totals[[kinds.index(kind) for kind in _FOLLOW_HOST], kinds.index("host")] = _SHARED_HOST_FACTOR
@@ -147,7 +136,7 @@ def refine(
     def errors_of(point: Array) -> Array:
         profile_there = _scaled_profile(start, totals @ point)
         predicted = [quantities(priced(run, profile_there)) for run in runs]
-        logarithms = np.log([predicted[index][quantity] for index, quantity, _ in explained])
+        logarithms = np.log([predicted[index][quantity] for index, quantity, _ in usable])
         return np.asarray((logarithms - measured) / deviations)
 
     pulls = np.array(list(_PULLS.values()))
@@ -156,7 +145,7 @@ def refine(
         errors_at,
         np.zeros(len(pulls)),
         pulls,
-        np.ones(len(explained)),
+        np.ones(len(usable)),
         floor=floor,
         ceiling=_FARTHEST,
         on_round=None if on_round is None else lambda round_, errors: on_round(round_),

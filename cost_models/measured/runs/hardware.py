@@ -194,8 +194,8 @@ def _catalogue_cluster(gpu: str, words: str) -> ClusterSpec:
         spec = catalog.load_gpu(gpu)
         links = Links(intra_node=_through_host(spec))
         return ClusterSpec(name=gpu, gpu=spec, gpus_per_node=_USUAL_BOX, links=links)
-    between = ((spec, spec.links.inter_node) for spec in candidates)
-    return next((spec for spec, link in between if link and link.kind == network), candidates[0])
+    networks = ((spec, spec.links.inter_node) for spec in candidates)
+    return next((spec for spec, link in networks if link and link.kind == network), candidates[0])
 
 
 def _through_host(gpu: GpuSpec) -> LinkSpec:

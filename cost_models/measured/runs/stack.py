@@ -124,8 +124,8 @@ def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:
     if stated is None and re.fullmatch(r"none|off|no|false|disabled?", words):
         stated = 0
     elif stated is None:
-        found = ((re.search(pattern, words), meant) for pattern, meant in spellings()["zero_stages"])
-        stated = next((int(match[2]) if meant < 0 else meant for match, meant in found if match), None)
+        matches = ((re.search(pattern, words), meant) for pattern, meant in spellings()["zero_stages"])
+        stated = next((int(match[2]) if meant < 0 else meant for match, meant in matches if match), None)
     if replicas == 1:
         return 0
     if (row.count("pp") or 1) > 1 and stated == 3 and stack.pipelines_keep_weights:

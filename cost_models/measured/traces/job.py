@@ -161,8 +161,8 @@ def _slow_stage(ranks: Sequence[RankTrace], pipeline: Pipeline, layout: Layout) 
     """Pipeline stage whose compute most exceeds the plan, relative to the others; None where even or some
     were not traced."""
     measured: dict[int, list[float]] = defaultdict(list)
-    for one in ranks:
-        measured[layout.place_along("pp", one.rank)].append(one.parts["compute"] + one.parts["host"])
+    for trace in ranks:
+        measured[layout.place_along("pp", trace.rank)].append(trace.parts["compute"] + trace.parts["host"])
     planned = [
         sum(
             pipeline.expected.get((action.kind, action.stage), 0.0)

@@ -79,8 +79,8 @@ def predict(
         groups: list[tuple[Question, list[int]]] = []
         for number, case in enumerate(cases):
             if isinstance(case, Case):
-                same = (rows for question, rows in reversed(groups) if question == case.question)
-                if (group := next(same, None)) is None:
+                candidates = (rows for question, rows in reversed(groups) if question == case.question)
+                if (group := next(candidates, None)) is None:
                     groups.append((case.question, group := []))
                 group.append(number)
         estimates: dict[int, Estimate | str] = {}

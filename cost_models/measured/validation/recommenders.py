@@ -80,12 +80,12 @@ def scores(predictions: Iterable[RecommenderPrediction]) -> tuple[RecommenderSco
     groups: dict[tuple[str, str], list[RecommenderPrediction]] = {}
     for prediction in predictions:
         groups.setdefault((prediction.run.framework, prediction.run.gpu), []).append(prediction)
-    found = []
+    framework_scores = []
     for (framework, gpu), group in groups.items():
         times = [abs(one.error) for one in group if one.error is not None]
         memory = [abs(one.memory_error) for one in group if one.memory_error is not None]
         full = [one for one in group if one.run.out_of_memory]
-        found.append(
+        framework_scores.append(
             RecommenderScore(
                 framework=framework,
                 gpu=gpu,
@@ -96,4 +96,4 @@ def scores(predictions: Iterable[RecommenderPrediction]) -> tuple[RecommenderSco
                 out_of_memory=(len(full), sum(not one.estimate.fits for one in full)),
             )
         )
-    return tuple(found)
+    return tuple(framework_scores)

@@ -212,20 +212,20 @@ class _TimedRow:
 
 
 def _timed_sweeps(predictions: Iterable[Prediction]) -> dict[tuple[str, ...], list[_TimedRow]]:
-    """Sweep → its rows with measured and predicted step times."""
+    """Rows with measured and predicted step times, by sweep."""
     sweeps: dict[tuple[str, ...], list[_TimedRow]] = defaultdict(list)
-    for one in predictions:
-        measured = measured_seconds(one.row)
-        if measured and one.step_seconds:
-            sweeps[sweep_of(one.row)].append(
+    for prediction in predictions:
+        measured = measured_seconds(prediction.row)
+        if measured and prediction.step_seconds:
+            sweeps[sweep_of(prediction.row)].append(
                 _TimedRow(
-                    row_id=one.row.row_id,
+                    row_id=prediction.row.row_id,
                     measured=measured,
-                    predicted=one.step_seconds,
-                    fits=one.fits is not False,
-                    roomy=one.verdict == "fits",
-                    layout=one.case.layout if one.case else Layout(),
-                    pair_error=pair_error_of(one.case.question) if one.case else math.nan,
+                    predicted=prediction.step_seconds,
+                    fits=prediction.fits is not False,
+                    roomy=prediction.verdict == "fits",
+                    layout=prediction.case.layout if prediction.case else Layout(),
+                    pair_error=pair_error_of(prediction.case.question) if prediction.case else math.nan,
                 )
             )
     return sweeps
