@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from cost_models.documents import Document, Key, printable
 from cost_models.errors import InputError, Problem, either
-from cost_models.hugging_face.families import HYBRIDS, Family, Noted, data_of, families, unread, without_price
-from cost_models.hugging_face.readers import Config, in_turns, old_rotary_keys, unscaled, window_refusal
+from cost_models.hugging_face.families import Family, Noted, data_of, families, unread, without_price
+from cost_models.hugging_face.readers import Config, in_turns, old_rotary_keys, unscaled
 from cost_models.hugging_face.towers import tower_fields
 from cost_models.specs.transformer import Rotary
 
@@ -93,8 +93,7 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
             f"{name} (model_type `{model_type}`) does not say {either(missing)}",
             hint="add them, or use a catalogue model: meshwright catalog models",
         )
-    hybrid = isinstance(family.refusals, str) and family.refusals in HYBRIDS
-    if reason := (None if hybrid else window_refusal(config)) or family.refuse(config):
+    if reason := family.refuse(config):
         raise InputError(f"{name} (model_type `{model_type}`) cannot be represented: {reason}")
     fields: dict[str, Any] = {field: config[key] for field, key in family.sizes.items()}
     keys = dict(family.sizes)

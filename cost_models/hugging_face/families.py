@@ -43,8 +43,8 @@ class Family:
     """Keys that repeat others, or that an omission names: they add nothing."""
     derivations: Sequence[str | Mapping[str, Mapping[str, Any]]] = ()
     """Functions of `readers`, with arguments where they take some."""
-    refusals: str | Mapping[str, str] = field(default_factory=dict)
-    """Key of the config → why it cannot be represented where the key is set; or a function of `readers`."""
+    refusals: Sequence[str | Mapping[str, Any]] = ("window_refusal",)
+    """Reasons why a config cannot be represented: `say` it `when` a key is set; or a function of `readers`."""
     omissions: Sequence[str | Mapping[str, Any]] = ()
     """Computations that our blocks lack: `say` it always, or `when` a key (`absent`: its default) is set;
     or a function of `readers`."""
@@ -62,10 +62,7 @@ class Family:
 
     def refuse(self, config: Config) -> str | None:
         """Reason why a config cannot be represented as a `TransformerSpec`; None where it can."""
-        if isinstance(self.refusals, str):
-            reason: str | None = getattr(readers, self.refusals)(config)
-            return reason
-        return next((reason for key, reason in self.refusals.items() if config.get(key)), None)
+        return next(_active_phrases(self.refusals, config), None)
 
     def left_out(self, config: Config) -> tuple[str, ...]:
         """Phrases for computations of the model that the spec's blocks lack, which are neither priced nor trained."""
@@ -82,8 +79,6 @@ def _active_phrases(conditions: str | Sequence[str | Mapping[str, Any]], config:
             yield condition["say"]
 
 
-HYBRIDS = ("hybrid_refusal", "nemotron_refusal")
-"""Refusals of families whose lists of blocks name what mixes tokens."""
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MOST_UNREAD = 8
 """Maximum number of unread keys in a message."""

@@ -10,7 +10,7 @@ together, neighbours (GPT-J) or those of its two halves (Llama), only orders the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import inf
 from typing import Any, TypeVar
@@ -79,19 +79,18 @@ def whole_number(config: Config, key: str, default: int) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
 
 
-def window_refusal(config: Config) -> str | None:
-    """Reason why a config's `layer_types` cannot be represented; None where they can."""
+def window_refusal(config: Config) -> Iterator[str]:
+    """Yield reasons why a config's `layer_types` cannot be represented; only the first is read."""
     listed, layers = config.get("layer_types"), config.get("num_hidden_layers")
     if listed is None:
-        return None
+        return
     if not isinstance(listed, list) or (isinstance(layers, int) and len(listed) != layers):
-        return f"`layer_types` does not name each of its {layers} blocks"
+        yield f"`layer_types` does not name each of its {layers} blocks"
     kinds = [printable(str(kind), limit=60) for kind in listed]
     if unknown := next((kind for kind in kinds if kind not in _KINDS), None):
-        return f"it has blocks of `{unknown}` (`layer_types`)"
+        yield f"it has blocks of `{unknown}` (`layer_types`)"
     if {"sliding_attention", "chunked_attention"} <= set(kinds):
-        return "some of its windows slide and some do not (`layer_types`)"
-    return None
+        yield "some of its windows slide and some do not (`layer_types`)"
 
 
 def shortest_round(kinds: Sequence[T]) -> tuple[T, ...]:
@@ -345,26 +344,24 @@ def stacks(config: Config, *, scales: bool = True) -> Derived:
     }
 
 
-def encoder_refusal(config: Config) -> str | None:
+def encoder_refusal(config: Config) -> Iterator[str]:
     if config.get("is_decoder"):
-        return "it is a decoder (`is_decoder`), of which its family has no weights"
+        yield "it is a decoder (`is_decoder`), of which its family has no weights"
     if (kind := config.get("position_embedding_type") or "absolute") != "absolute":
-        return f"it has positions of its own in attention (`position_embedding_type: {kind}`)"
+        yield f"it has positions of its own in attention (`position_embedding_type: {kind}`)"
     if config.get("embedding_size") not in (None, 0, config.get("hidden_size")):
-        return "its embeddings are narrower than its blocks (`embedding_size`)"
+        yield "its embeddings are narrower than its blocks (`embedding_size`)"
     if config.get("sinusoidal_pos_embds"):
-        return "its positions are not learned (`sinusoidal_pos_embds`)"
+        yield "its positions are not learned (`sinusoidal_pos_embds`)"
     if config.get("use_task_id"):
-        return "it has a table of tasks (`use_task_id`)"
-    return None
+        yield "it has a table of tasks (`use_task_id`)"
 
 
-def opt_refusal(config: Config) -> str | None:
+def opt_refusal(config: Config) -> Iterator[str]:
     if config.get("word_embed_proj_dim") not in (None, 0, config.get("hidden_size")):
-        return "its embeddings are narrower than its blocks (`word_embed_proj_dim`)"
+        yield "its embeddings are narrower than its blocks (`word_embed_proj_dim`)"
     if config.get("do_layer_norm_before") is False:
-        return "it normalises after each block (`do_layer_norm_before: false`)"
-    return None
+        yield "it normalises after each block (`do_layer_norm_before: false`)"
 
 
 def routing(config: Config, *, normalized: bool) -> Derived:
@@ -448,11 +445,10 @@ def deepseek(config: Config) -> Derived:
     }
 
 
-def indexer_refusal(config: Config) -> str | None:
+def indexer_refusal(config: Config) -> Iterator[str]:
     kinds = config.get("indexer_types")
     if (isinstance(kinds, list) and "shared" in kinds) or whole_number(config, "index_topk_freq", 1) > 1:
-        return "some of its blocks attend to what an indexer before them picked (`indexer_types`)"
-    return None
+        yield "some of its blocks attend to what an indexer before them picked (`indexer_types`)"
 
 
 def jamba(config: Config) -> Derived:
@@ -538,16 +534,15 @@ def _common_count(config: Config, key: str) -> Any:
     return written[0] if isinstance(written, list) and written else written
 
 
-def hunyuan_refusal(config: Config) -> str | None:
+def hunyuan_refusal(config: Config) -> Iterator[str]:
     for key in ("num_experts", "moe_topk", "moe_intermediate_size", "num_shared_expert"):
         written = config.get(key)
         if isinstance(written, list) and any(one != written[0] for one in written):
-            return f"its blocks differ in `{key}`"
+            yield f"its blocks differ in `{key}`"
     if _common_count(config, "num_shared_expert") not in (None, 1):
-        return "it has several shared experts (`num_shared_expert`)"
+        yield "it has several shared experts (`num_shared_expert`)"
     if _common_count(config, "moe_intermediate_size") not in (None, config.get("intermediate_size")):
-        return "its experts are not as wide as `intermediate_size`"
-    return None
+        yield "its experts are not as wide as `intermediate_size`"
 
 
 def windows_of_dots(config: Config) -> Derived:
@@ -573,11 +568,12 @@ def listed(config: Config) -> tuple[str, list[str]]:
     return _LISTS[0], []
 
 
-def hybrid_refusal(config: Config) -> str | None:
-    """Reason why a hybrid model's list of blocks cannot be represented; None where it can."""
+def hybrid_refusal(config: Config) -> Iterator[str]:
+    """Yield the reason why a hybrid model's list of blocks cannot be represented; nothing where it can."""
     key, words = listed(config)
     unknown = next((word for word in words if word not in _MIXERS), None)
-    return None if unknown is None else f"it has blocks of `{unknown[:60]}` (`{key}`)"
+    if unknown is not None:
+        yield f"it has blocks of `{unknown[:60]}` (`{key}`)"
 
 
 def mixers(config: Config, *, full_every: int = 0, attention_at: str = "") -> Derived:
@@ -650,12 +646,11 @@ def nemotron_h(config: Config) -> Derived:
     return fields
 
 
-def nemotron_refusal(config: Config) -> str | None:
+def nemotron_refusal(config: Config) -> Iterator[str]:
     if config.get("moe_latent_size"):
-        return "its experts work on latents (`moe_latent_size`)"
+        yield "its experts work on latents (`moe_latent_size`)"
     if config.get("num_nextn_predict_layers"):
-        return "blocks of its own predict further tokens (`num_nextn_predict_layers`)"
-    return hybrid_refusal(config)
+        yield "blocks of its own predict further tokens (`num_nextn_predict_layers`)"
 
 
 def kimi(config: Config) -> Derived:
