@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
@@ -98,14 +98,14 @@ class _Cluster:
     def refuse(self, problems: Sequence[str | Problem], hint: str) -> None:
         """Raise InputError where there are problems with a file of links; a message that begins with a node's name
         gets the line of the node's first link."""
-        first = {node_of(name): link.where for link in reversed(self.links) for name in link[:2]}
-        placed_problems = [
-            one if isinstance(one, Problem) else Problem(first.get(one.partition(" ")[0], self.source), one)
+        if not problems:
+            return
+        lines = {node_of(name): link.where for link in reversed(self.links) for name in link[:2]}
+        placed = [
+            one if isinstance(one, Problem) else Problem(lines.get(one.partition(" ")[0], self.source), one)
             for one in problems
         ]
-        if problems:
-            message = f"{self.source} is no graph of a cluster"
-            raise InputError(message, problems=first_of(placed_problems), hint=hint)
+        raise InputError(f"{self.source} is no graph of a cluster", problems=first_of(placed), hint=hint)
 
     @property
     def node(self) -> Ints:
@@ -122,12 +122,13 @@ class _Cluster:
         levels: list[FabricLevel] = []
         for kinds in _INSIDE:
             links = [link for link in self.links if link.kind in kinds and within_node(link)]
-            tiers = tiers_of(graph_of(links), [[gpu] for gpu in self.gpus], dict.fromkeys(self.gpus, inf))
-            names = [
-                "node" if (np.array(tier.domain) == first_gpu).all() else f"group{at or ''}"
-                for at, tier in enumerate(tiers)
-            ]
-            levels += _levels(tiers, names, links, self.gpus, themselves, inner, themselves, network=False)
+            tiers = {
+                "node" if (np.array(tier.domain) == first_gpu).all() else f"group{at or ''}": tier
+                for at, tier in enumerate(
+                    tiers_of(graph_of(links), [[gpu] for gpu in self.gpus], dict.fromkeys(self.gpus, inf))
+                )
+            }
+            levels += self._levels(tiers, links, self.gpus, themselves, inner)
             inner = levels[-1].domain if levels else inner
             if levels and levels[-1].name == "node":
                 return levels
@@ -181,71 +182,64 @@ class _Cluster:
             first = " and ".join(f"`{self.nodes[at]}`" for at in parts[:8])
             message = f"{self.nodes[parts[-1]]} is not connected with all others: {len(parts)} parts, those of {first}"
             self.refuse([message], "a cable or a switch between them is missing")
-        names: list[str] = []
-        for at, tier in enumerate(tiers):
+        named: dict[str, Tier] = {}
+        for at, tier in enumerate(tiers, start=1):
             stems = {"".join(filter(str.isalpha, name.rpartition(".")[2])) for name in tier.switches}
             name = stems.pop() if len(stems) == 1 else "network"
-            names.append(name if name not in names else f"{name}{at + 1}")
-        return _levels(tiers, names, cables, list(arriving), end, self.node, self.node, network=True)
+            named[f"{name}{at}" if name in named else name] = tier
+        return self._levels(named, cables, list(arriving), end, self.node)
 
-
-def _levels(
-    tiers: Sequence[Tier],
-    names: Sequence[str],
-    links: Sequence[Link],
-    ends: Sequence[str],
-    end: Ints,
-    inner: Ints,
-    unit: Ints,
-    *,
-    network: bool,
-) -> list[FabricLevel]:
-    """Build the link levels of one medium (such as PCIe) with the given links, above the groups `inner` of GPUs that
-    another medium joins. `end` is (GPUs,), the place in `ends` by which each GPU uses the medium, `unit` the unit of
-    each GPU."""
-    levels: list[FabricLevel] = []
-    ways = np.bincount(inner, minlength=len(inner))
-    sharers = most_common(np.unique(end, return_counts=True)[1].tolist()) if network else 1
-    for tier, name in zip(tiers, names, strict=True):
-        domain_of_gpu = np.array(tier.domain)[unit]
-        domains, nested = len(np.unique(inner)), len(_pairs(inner, domain_of_gpu)[0])
-        if not nested == domains > len(np.unique(domain_of_gpu)):
-            continue  # it joins nothing that another medium has not
-        bundles = list(dict.fromkeys(bundle for bundle in tier.bundles.values() if bundle is not None))
-        number: dict[Bundle | None, int] = {None: -1} | {bundle: at for at, bundle in enumerate(bundles)}
-        bundle = np.array([number[tier.bundles[one]] for one in ends], dtype=np.int64)
-        capacity = np.array([one.capacity for one in bundles])
-        seconds = 2 * np.array([tier.seconds[one] for one in ends])
-        inside, lower = _pairs(inner, np.array(tier.inner)[unit])
-        out = np.bincount(inside, [tier.cuts[one] for one in lower.tolist()], len(inner))
-        inside, passed = _pairs(inner, bundle[end])
-        carried = np.bincount(inside, np.append(capacity, 0.0)[passed], len(inner))
-        widest = levels[-1].bandwidth if levels else inf
-        rates = Counter[float]()
-        for one in np.unique(inner).tolist():
-            if rate := min(out[one], carried[one]) / ways[one]:  # else it is there already
-                rates[_rounded(min(rate, widest))] += ways[one]
-        levels.append(
-            FabricLevel(
-                name=name,
-                kind=Counter(link.kind for link in links).most_common(1)[0][0],
-                network=network,
-                opens=not levels,
-                bandwidth=most_common(rates),
-                latency=most_common(_rounded(one) for one in seconds.tolist()),
-                sharers=1 if levels else sharers,
-                inner=inner,
-                domain=domain_of_gpu,
-                top=domain_of_gpu,
-                end=end,
-                bundle=bundle,
-                capacity=capacity,
-                cables=tuple(one.cables for one in bundles),
-                seconds=seconds,
+    def _levels(
+        self, tiers: Mapping[str, Tier], links: Sequence[Link], ends: Sequence[str], end: Ints, inner: Ints
+    ) -> list[FabricLevel]:
+        """Build the link levels of one medium (such as PCIe) with the given links, above the groups `inner` of GPUs
+        that another medium joins. `end` is (GPUs,), the place in `ends` by which each GPU uses the medium; units are
+        GPUs inside the nodes, nodes in the network."""
+        network = any(not within_node(link) for link in links)
+        unit = self.node if network else np.arange(len(self.gpus))
+        levels: list[FabricLevel] = []
+        ways = np.bincount(inner, minlength=len(inner))
+        sharers = most_common(np.unique(end, return_counts=True)[1].tolist()) if network else 1
+        for name, tier in tiers.items():
+            domain_of_gpu = np.array(tier.domain)[unit]
+            domains, nested = len(np.unique(inner)), len(_pairs(inner, domain_of_gpu)[0])
+            if not nested == domains > len(np.unique(domain_of_gpu)):
+                continue  # it joins nothing that another medium has not
+            bundles = list(dict.fromkeys(bundle for bundle in tier.bundles.values() if bundle is not None))
+            number: dict[Bundle | None, int] = {None: -1} | {bundle: at for at, bundle in enumerate(bundles)}
+            bundle = np.array([number[tier.bundles[one]] for one in ends], dtype=np.int64)
+            capacity = np.array([one.capacity for one in bundles])
+            seconds = 2 * np.array([tier.seconds[one] for one in ends])
+            inside, lower = _pairs(inner, np.array(tier.inner)[unit])
+            out = np.bincount(inside, [tier.cuts[one] for one in lower.tolist()], len(inner))
+            inside, passed = _pairs(inner, bundle[end])
+            carried = np.bincount(inside, np.append(capacity, 0.0)[passed], len(inner))
+            widest = levels[-1].bandwidth if levels else inf
+            rates = Counter[float]()
+            for one in np.unique(inner).tolist():
+                if rate := min(out[one], carried[one]) / ways[one]:  # else it is there already
+                    rates[_rounded(min(rate, widest))] += ways[one]
+            levels.append(
+                FabricLevel(
+                    name=name,
+                    kind=Counter(link.kind for link in links).most_common(1)[0][0],
+                    network=network,
+                    opens=not levels,
+                    bandwidth=most_common(rates),
+                    latency=most_common(_rounded(one) for one in seconds.tolist()),
+                    sharers=1 if levels else sharers,
+                    inner=inner,
+                    domain=domain_of_gpu,
+                    top=domain_of_gpu,
+                    end=end,
+                    bundle=bundle,
+                    capacity=capacity,
+                    cables=tuple(one.cables for one in bundles),
+                    seconds=seconds,
+                )
             )
-        )
-        inner, ways = domain_of_gpu, np.bincount(domain_of_gpu, minlength=len(inner))
-    return [replace(level, top=inner) for level in levels]
+            inner, ways = domain_of_gpu, np.bincount(domain_of_gpu, minlength=len(inner))
+        return [replace(level, top=inner) for level in levels]
 
 
 def _pairs(first: Ints, second: Ints) -> tuple[Ints, Ints]:

@@ -116,7 +116,7 @@ class _Climb:
 
         near: dict[int, set[str]] = {domain: set() for domain in self.inner}
         for vertex, domain in self.domain.items():
-            near[domain] |= set(self.graph[vertex]) - self.domain.keys()
+            near[domain].update(one for one in self.graph[vertex] if one not in self.domain)
         first: dict[frozenset[str], int] = {}
         sharing: dict[str, list[frozenset[str]]] = defaultdict(list)
         union = UnionFind(near)
