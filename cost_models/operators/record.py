@@ -20,21 +20,9 @@ from cost_models.question import Question
 from cost_models.specs.choices import SelectiveDrops
 from cost_models.specs.transformer import Norm
 
-StateKind = Literal["convolution", "scan", "gating"]
-Kind = Literal[
-    "gemm",
-    "norm",
-    "rotary",
-    "core",
-    "activation",
-    "gate",
-    "routing",
-    "residual",
-    "dropout",
-    "adapter",
-    "modulation",
-    StateKind,
-]
+StreamKind = Literal["norm", "residual", "dropout", "modulation"]
+MixerKind = Literal["rotary", "core", "convolution", "scan", "gating"]
+Kind = Literal["gemm", "activation", "gate", "routing", "adapter", StreamKind, MixerKind]
 """Kinds of operators. Pricing modules define the time and the kept bytes of each kind."""
 
 Place = Literal["stream", "entrance", "whole", "split", "sent", "copies", "expert"]

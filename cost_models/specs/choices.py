@@ -36,20 +36,12 @@ Recompute = Literal["none", "selective", "full"]
 RECOMPUTE_POLICIES: tuple[Recompute, ...] = get_args(Recompute)
 """Activations that the forward pass drops and the backward pass recomputes: none, those that the stack's
 selective policy names, or whole blocks."""
-SelectiveDrops = Literal[
-    "core",
-    "block-attention",
-    "experts",
-    "all-but-every-other-product",
-    "norms",
-    "expert-activations",
-    "latent-heads",
-    "dense-mlp",
-    "shared-experts",
-]
-CORE: frozenset[SelectiveDrops] = frozenset({"core"})
-OUTPUTS: frozenset[SelectiveDrops] = frozenset({"norms", "expert-activations", "latent-heads"})
+Module = Literal["core", "block-attention", "experts"]
+Output = Literal["norms", "expert-activations", "latent-heads"]
 """Selective drops that Megatron Core applies by discarding only a module's output and recomputing it."""
+SelectiveDrops = Literal[Module, "all-but-every-other-product", Output, "dense-mlp", "shared-experts"]
+CORE: frozenset[SelectiveDrops] = frozenset({"core"})
+OUTPUTS: frozenset[SelectiveDrops] = frozenset(get_args(Output))
 ATTEND_AGAIN: frozenset[SelectiveDrops] = frozenset(
     {"core", "block-attention", "all-but-every-other-product"}
 )

@@ -13,6 +13,7 @@ from cost_models.arrays import Array
 from cost_models.base import MAX_GPUS, Efficiency, GpuCount, Name, Overhead, PositiveInt, Share, Spec
 from cost_models.specs.cluster import AttentionKernel, Peak, Rate
 from cost_models.specs.recommender.constants import TableRates
+from cost_models.specs.transformer import Norm
 
 
 class CurvePoint(Spec):
@@ -44,22 +45,9 @@ class GemmTile(Spec):
     """Rate relative to the best tile when all slots are full."""
 
 
-ElementwiseOperator = Literal[
-    "layernorm",
-    "rmsnorm",
-    "gelu",
-    "silu",
-    "relu",
-    "squared-relu",
-    "multiply",
-    "add",
-    "dropout",
-    "rotary",
-    "copy",
-    "bias-gradient",
-    "embedding",
-    "cross-entropy",
-]
+TimedActivation = Literal["gelu", "silu", "relu", "squared-relu"]
+PlainOperator = Literal["multiply", "add", "dropout", "rotary", "copy", "bias-gradient", "embedding"]
+ElementwiseOperator = Literal[Norm, TimedActivation, PlainOperator, "cross-entropy"]
 """Element-wise operators, named as in the model spec where the name exists there."""
 
 

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from cost_models.arrays import Array, Ints
 from cost_models.specs.training import LEFT, Left, TrainingSpec
-from cost_models.specs.transformer import Encoder, Mixer, Part, TransformerSpec
+from cost_models.specs.transformer import Encoder, TransformerSpec
 
 _CACHED = 64
 """Number of models whose parts and kinds are cached."""
@@ -72,25 +71,15 @@ class Frozen:
     tower: int = 0
     """Number of the tower's blocks."""
 
-    @property
-    def has_trained_before(self) -> tuple[bool, ...]:
-        """For each block, whether any part of the model before it is trained, so that gradients flow through
-        the block."""
-        joins = not (self.projector and self.embedding)
-        trained = [not frozen for frozen in self.blocks]
-        entering = [joins and number == self.tower for number in range(len(trained))]
-        # a block's input is trained if an end or a block before it is
-        trained_before = accumulate(
-            (a or b for a, b in zip([False, *trained[:-1]], entering, strict=True)),
-            lambda had, more: had or more,
-            initial=self.tower > 0 and not self.patches,
-        )
-        return tuple(trained_before)[1:]
+    def trained_before(self, block: int) -> bool:
+        """Whether any part of the model before a block is trained, so that gradients flow through the block."""
+        enters = block >= self.tower and not (self.projector and self.embedding)
+        return enters or not (all(self.blocks[:block]) and (self.patches or not self.tower))
 
     def state(self, block: int) -> State:
         """Training state of a block, which is trained (""), frozen with gradients that flow through it
         ("passed"), or frozen without gradients ("still")."""
-        return "" if not self.blocks[block] else "passed" if self.has_trained_before[block] else "still"
+        return "" if not self.blocks[block] else "passed" if self.trained_before(block) else "still"
 
     def left(self, block: int) -> tuple[Left, ...]:
         """Names of the parts that the job does not train, for a model whose blocks are all like block
@@ -129,20 +118,6 @@ def frozen_parts(model: TransformerSpec, training: TrainingSpec) -> Frozen:
         head_matrix=language or (embedding and model.tied_embeddings),
         tower=tower,
     )
-
-
-class _Kind(NamedTuple):
-    """Properties by which blocks differ, from training state and part of the model to mixer, feed-forward,
-    window and positions."""
-
-    state: State
-    part: Part
-    mixer: Mixer = "attention"
-    mixture: bool = False
-    windowed: bool = False
-    turned: bool = True
-    encodes: bool = False
-    """Whether the block belongs to the encoder before a decoder."""
 
 
 @dataclass(frozen=True)
@@ -261,30 +236,39 @@ def kinds_of(
 
     Blocks also differ in kind if a job leaves them `frozen` to a different extent.
     """
-    decoder, tower_layers = decoder_of(model), model.tower.layers if model.tower else 0
-    turned = decoder.rotary.pattern if decoder.rotary else ()
+    decoder, tower, stacks, rotary = decoder_of(model), model.tower, model.stacks, model.rotary
 
-    def kind_at(number: int) -> _Kind:
-        state, layer = "" if frozen is None else frozen.state(number), number - tower_layers
+    def describe(number: int) -> tuple[State, TransformerSpec]:
+        """Training state of a block, and a model all of whose blocks are like the block. In a mixture's block
+        the always-active MLP is the shared expert."""
+        state, layer = "" if frozen is None else frozen.state(number), number - (tower.layers if tower else 0)
         if layer < 0:
-            return _Kind(state=state, part="tower")
-        window, mixer = decoder.window_of(layer), decoder.mixer_of(layer)
+            return state, tower_of(model)
+        window, mixer, mixture = decoder.window_of(layer), decoder.mixer_of(layer), decoder.is_mixture(layer)
         attends = mixer in ("attention", "both")
-        return _Kind(
-            state=state,
-            part="joint" if tower_layers and not layer else "",
-            mixer=mixer,
-            mixture=decoder.is_mixture(layer),
-            windowed=attends and window is not None and window < sequence_length,
-            turned=not (attends and turned) or turned[layer % len(turned)],
-            encodes=model.stacks is not None and layer < model.stacks.encoder_layers,
-        )
+        changed: dict[str, Any] = {
+            "num_moe_layers": decoder.num_layers if mixture else 0,
+            "moe_layers": (),
+            "attention_window": window if attends and window and window < sequence_length else None,
+            "window_pattern": (),
+            "mixers": (mixer,) if decoder.mixers else (),
+        }
+        if tower and not layer:
+            changed["tower"] = tower.model_copy(update={"part": "joint"})
+        if stacks and layer < stacks.encoder_layers:
+            changed |= {"stacks": None, "encoder": Encoder(head_transform=False)}
+        elif stacks:
+            changed["stacks"] = stacks.model_copy(update={"encoder_layers": 0})
+        if mixture and decoder.num_moe_layers < decoder.num_layers:
+            changed["ffn_hidden_size"] = decoder.shared_expert_ffn_hidden_size
+        if rotary and rotary.pattern:
+            turns = not attends or rotary.pattern[layer % len(rotary.pattern)]
+            changed["rotary"] = rotary.model_copy(update={"pattern": (turns,)})
+        return state, decoder.model_copy(update=changed)
 
-    numbers: dict[_Kind, int] = {}
-    of_block = tuple(numbers.setdefault(kind_at(number), len(numbers)) for number in range(model.num_layers))
-    if len(numbers) == 1:
-        return Kinds(of_block), (model,)
-    return Kinds(of_block), tuple(_model_of_kind(model, kind) for kind in numbers)
+    numbers: dict[tuple[State, TransformerSpec], int] = {}
+    of_block = tuple(numbers.setdefault(describe(number), len(numbers)) for number in range(model.num_layers))
+    return Kinds(of_block), tuple(one for _, one in numbers) if len(numbers) > 1 else (model,)
 
 
 def kinds_in(model: TransformerSpec, training: TrainingSpec) -> Kinds:
@@ -324,29 +308,3 @@ def of_each_kind(
 
 def _frozen(model: TransformerSpec, training: TrainingSpec) -> Frozen | None:
     return frozen_parts(model, training) if training.freeze else None
-
-
-def _model_of_kind(model: TransformerSpec, kind: _Kind) -> TransformerSpec:
-    """A copy of the model in which all blocks are of one kind. In a mixture's block the always-active MLP is
-    the shared expert."""
-    if kind.part == "tower":
-        return tower_of(model)
-    decoder = decoder_of(model)
-    changed: dict[str, Any] = {
-        "num_moe_layers": decoder.num_layers if kind.mixture else 0,
-        "moe_layers": (),
-        "attention_window": decoder.attention_window if kind.windowed else None,
-        "window_pattern": (),
-        "mixers": (kind.mixer,) if decoder.mixers else (),
-    }
-    if kind.part and model.tower is not None:
-        changed["tower"] = model.tower.model_copy(update={"part": kind.part})
-    if kind.encodes:
-        changed |= {"stacks": None, "encoder": Encoder(head_transform=False)}
-    elif decoder.stacks is not None:
-        changed["stacks"] = decoder.stacks.model_copy(update={"encoder_layers": 0})
-    if kind.mixture and decoder.num_moe_layers < decoder.num_layers:
-        changed["ffn_hidden_size"] = decoder.shared_expert_ffn_hidden_size
-    if decoder.rotary and decoder.rotary.pattern:
-        changed["rotary"] = decoder.rotary.model_copy(update={"pattern": (kind.turned,)})
-    return decoder.model_copy(update=changed)

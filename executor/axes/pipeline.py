@@ -209,7 +209,7 @@ def handed_on(plan: Plan, into: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     this rank's tokens, its part of them with `sp`; those that gradients come back for want them."""
     layout, training, model = plan.layout, plan.training, plan.model
     parts, first = layout.cp * (layout.tp if layout.sp else 1), sum(layout.layers[:into])
-    moved = frozen_parts(model, training).has_trained_before[first]
+    moved = frozen_parts(model, training).trained_before(first)
     made = partial(torch.empty, dtype=dtype, device="meta", requires_grad=moved)
     if model.tower is not None and first <= model.tower.layers:
         images = layout.mbs * (training.images or 1)

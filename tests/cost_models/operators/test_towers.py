@@ -212,7 +212,7 @@ def test_frozen_blocks_before_which_nothing_is_trained_run_forward_alone(
 ) -> None:
     found = frozen_parts(model(), job(freeze=freeze))
     assert "".join("x" if one else "-" for one in found.blocks) == still
-    states = zip(found.blocks, found.has_trained_before, strict=True)
+    states = ((frozen, found.trained_before(block)) for block, frozen in enumerate(found.blocks))
     assert "".join("-" if not frozen else "p" if moved else "." for frozen, moved in states) == through
 
 
