@@ -8,7 +8,7 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns, over_distinct
-from cost_models.compute.gemm import Device, gemm_seconds
+from cost_models.compute.gemm import Device, LocalGemm, backward_products, product_seconds
 from cost_models.compute.measured_operators import (
     embedding_operators,
     has_measured_operators,
@@ -59,24 +59,20 @@ def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> E
 def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:
     model, training, none = question.model, question.training, np.zeros(len(columns))
     tokens, rate = columns.tokens(training.sequence_length), device.memory_rate
-    width = np.asarray(float(model.hidden_size))
+    images, width = columns.mbs.astype(np.float64), np.asarray(float(model.hidden_size))
 
     def product(
-        rows: Array, outputs: Array, inputs: Array, trains: bool = True
+        rows: Array, outputs: Array, inputs: float, trains: bool = True
     ) -> tuple[Array, Array, Array]:
         """Seconds of a product forward, of the gradient of its input, and of the gradient of its matrix, if
         that is trained."""
-        weight = gemm_seconds(inputs, outputs, rows, device, over_rows=True) if trains else none
-        return (
-            gemm_seconds(rows, outputs, inputs, device),
-            gemm_seconds(rows, inputs, outputs, device),
-            weight,
-        )
+        local = LocalGemm(rows=rows, inputs=np.asarray(float(inputs)), outputs=outputs)
+        return product_seconds(local, device), *backward_products(local, device, trained=trains)
 
     if model.tower is not None and model.is_tower:
         # patches of an image, complete on every tensor rank, positions and a norm; pixels need no gradients
         moved = (4 + 2 * model.tower.norm_before) * tokens * width * device.element_bytes / rate
-        forward, _, weight = product(tokens, width, np.asarray(float(model.tower.pixels)))
+        forward, _, weight = product(tokens, width, model.tower.pixels)
         return EndSeconds(
             embedding_forward=forward + moved,
             embedding_backward=(weight + moved) * training.trains("embedding"),
@@ -96,18 +92,24 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
         head = 5 * kernel + (loss + np.array([[2], [3]]) * hidden_bytes) / rate
     both = 1.0 + model.source_share  # encoder and decoder both embed
     enters, entered = both * embedding
+    # the matrix before the output matrix, with activation and norm at memory rate: an encoder's square matrix, of
+    # which every tensor rank has all, for its part of the stream, or in diffusion one that makes shifts and scales
+    stream = tokens_on_rank(question, columns, "stream")
+    transform, transforms = none, (stream, width) if model.encoder and model.encoder.head_transform else None
     if (drawn := model.diffusion) is not None:  # products that embed patches and a time step
-        images, inputs = columns.mbs.astype(np.float64), (drawn.pixels, drawn.frequencies, model.hidden_size)
-        products = [
-            product(rows, width, np.asarray(float(inner)))
-            for rows, inner in zip((tokens, images, images), inputs, strict=True)
-        ]
+        embeds = ((tokens, drawn.pixels), (images, drawn.frequencies), (images, model.hidden_size))
+        products = [product(rows, width, inputs) for rows, inputs in embeds]
         forward, _, weights = np.sum(products, axis=0)
         enters, entered = enters + forward, entered + (weights + products[-1][1])
+        transforms = (images, 2 * width)
     trains = training.trains("head matrix")
-    logits, towards_input, weight = product(tokens * question.scored_share, vocabulary, width, trains)
-    transform, transform_weight = _transform(question, columns, device)
-    weight = weight + trains * transform_weight
+    logits, towards_input, weight = product(
+        tokens * question.scored_share, vocabulary, model.hidden_size, trains
+    )
+    if transforms is not None:
+        forward, _, transform_weight = product(*transforms, model.hidden_size)
+        transform = forward + 4 * (stream * width) * device.element_bytes / rate
+        weight = weight + trains * transform_weight
     return EndSeconds(
         embedding_forward=enters,
         embedding_backward=entered * training.trains("embedding"),
@@ -115,25 +117,6 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
         head_backward=head[1] + towards_input + (weight + transform),
         head_weight=weight,
     )
-
-
-def _transform(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """(N,) seconds of the head's matrix before the output matrix, and of that matrix's weight gradient.
-
-    In an encoder this is a square matrix before the output matrix, with activation and norm at memory rate;
-    every tensor rank has all of it, for its part of the stream. In diffusion it makes shifts and scales.
-    """
-    model, width = question.model, np.asarray(float(question.model.hidden_size))
-    tokens = tokens_on_rank(question, columns, "stream")
-    if model.diffusion is not None:
-        rows, outputs = columns.mbs.astype(np.float64), 2 * width
-    elif model.encoder is not None and model.encoder.head_transform:
-        rows, outputs = tokens, width
-    else:
-        return np.zeros(len(columns)), np.zeros(len(columns))
-    moved = 4 * (tokens * width) * device.element_bytes / device.memory_rate
-    towards = gemm_seconds(width, outputs, rows, device, over_rows=True)
-    return gemm_seconds(rows, outputs, width, device) + moved, towards
 
 
 def _loss_bytes(question: Question, device: Device) -> tuple[float, float]:

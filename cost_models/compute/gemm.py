@@ -305,8 +305,8 @@ class LocalGemm:
     rows: Array
     inputs: Array
     outputs: Array
-    batch: Array | float
-    matrices: int
+    batch: Array | float = 1.0
+    matrices: int = 1
     """Number of matrices joined in the outputs."""
     stored_bytes: float | None = None
     """Bytes of a stored element that is widened before the product; None: not widened."""
@@ -337,7 +337,9 @@ def _matrix_seconds(
         local = local_gemm(question, columns, gemm)
         cast_by_norm = stack.transformer_engine and gemm.behind_norm
         forward = forward + one.share * forward_seconds(local, runs_on, cast_by_norm=cast_by_norm)
-        both, towards_weight = _backward_seconds(local, runs_on, trained=one.trained)
+        towards_input, towards_weight = backward_products(local, runs_on, trained=one.trained)
+        casts = _cast_seconds(local, runs_on, backward=True) + _widening_seconds(local, runs_on)
+        both = towards_input + towards_weight + casts
         if gemm.routed and not stack.experts_in_one_kernel:
             read, added = _weights_apart(question, local, trained=one.trained)
             forward = forward + one.share * read
@@ -407,11 +409,8 @@ def product_seconds(local: LocalGemm, device: Device) -> Array:
     return gemm_seconds(local.rows, local.outputs, local.inputs, device, local.batch)
 
 
-def _backward_seconds(local: LocalGemm, device: Device, *, trained: bool) -> tuple[Array, Array]:
-    """(N,) backward seconds of a product (dgrad, wgrad of trained matrices, and casts), and of wgrad alone."""
+def backward_products(local: LocalGemm, device: Device, *, trained: bool) -> tuple[Array, Array]:
+    """(N,) seconds of a product's dgrad and of its wgrad (0 for a frozen matrix), without casts of operands."""
     rows, inner, out, batch = local.rows, local.inputs, local.outputs, local.batch
-    weight = np.zeros(len(rows))
-    if trained:
-        weight = gemm_seconds(inner, out, rows, device, batch, over_rows=True)
-    casts = _cast_seconds(local, device, backward=True) + _widening_seconds(local, device)
-    return gemm_seconds(rows, inner, out, device, batch) + weight + casts, weight
+    weight = gemm_seconds(inner, out, rows, device, batch, over_rows=True) if trained else np.zeros(len(rows))
+    return gemm_seconds(rows, inner, out, device, batch), weight

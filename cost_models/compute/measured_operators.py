@@ -47,8 +47,7 @@ def measured_block(question: Question, columns: LayoutColumns) -> Array:
     Over tensor ranks it includes the copies before or after their collectives. Leaves out GEMMs, the
     attention core, and operations on weights and their gradients.
     """
-    model, profile = question.model, question.hardware
-    operators = block_operators(model)
+    model, operators = question.model, block_operators(question.model)
 
     def calls(operator: ElementwiseOperator, amount: Amount, count: float = 1.0) -> _Calls:
         return operator, on_rank(question, columns, amount), count
@@ -76,10 +75,7 @@ def measured_block(question: Question, columns: LayoutColumns) -> Array:
     whole = columns.tokens(question.training.sequence_length) * model.hidden_size
     exchanged: _Calls = ("copy", copies * whole, 1.0)
     once = [*gradient_sums, calls("bias-gradient", _biased_amounts(operators)), exchanged]
-    backward = _curve_seconds(profile, both, backward=True)
-    return np.array(
-        [_curve_seconds(profile, [*both, *sums, exchanged]), backward + _curve_seconds(profile, once)]
-    )
+    return _both_passes(question.hardware, both, [*sums, exchanged], once)
 
 
 def _curve_name(question: Question, operator: Operator) -> ElementwiseOperator | None:
@@ -157,17 +153,9 @@ def embedding_operators(question: Question, columns: LayoutColumns) -> Array:
     tokens = columns.tokens(question.training.sequence_length)
     hidden = tokens * model.hidden_size
     table = padded_vocabulary(model, columns.tp) / columns.tp * model.hidden_size
-    gather: _Calls = ("embedding", hidden, 1.0)
+    both: list[_Calls] = [("embedding", hidden, 1.0), ("dropout", hidden, float(question.dropout > 0))]
     positions: _Calls = ("add", hidden, float(model.positions == "learned"))
-    dropped: _Calls = ("dropout", hidden, float(question.dropout > 0))
-    whole_table: _Calls = ("add", table, 1.0 + model.tied_embeddings)
-    backward = _curve_seconds(profile, [gather, dropped], backward=True)
-    return np.array(
-        [
-            _curve_seconds(profile, [gather, positions, dropped]),
-            backward + _curve_seconds(profile, [whole_table]),
-        ]
-    )
+    return _both_passes(profile, both, [positions], [("add", table, 1.0 + model.tied_embeddings)])
 
 
 def head_operators(question: Question, columns: LayoutColumns) -> Array:
@@ -178,7 +166,16 @@ def head_operators(question: Question, columns: LayoutColumns) -> Array:
     logits = tokens * question.scored_share * head_rows(model, columns.tp) / columns.tp
     outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
     both: list[_Calls] = [(model.norm, outside, 1.0), ("cross-entropy", logits, 1.0)]
-    return np.array([_curve_seconds(profile, both, backward=backward) for backward in (False, True)])
+    return _both_passes(profile, both)
+
+
+def _both_passes(
+    profile: HardwareProfile, both: list[_Calls], once: Sequence[_Calls] = (), back: Sequence[_Calls] = ()
+) -> Array:
+    """(2, N) seconds of operator calls, forward and backward, from measured curves. Calls in `both` have a pass
+    each way; of the others the forward pass runs `once` calls, and the backward pass `back` calls."""
+    backward = _curve_seconds(profile, both, backward=True) + _curve_seconds(profile, back)
+    return np.array([_curve_seconds(profile, [*both, *once]), backward])
 
 
 def _curve_seconds(profile: HardwareProfile, calls: Iterable[_Calls], *, backward: bool = False) -> Array:

@@ -21,7 +21,7 @@ product, and of each norm. What the products read on their other side is still l
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +33,7 @@ from cost_models.operators.parameters import head_rows, job_operators, padded_vo
 from cost_models.operators.record import (
     Amount,
     Operator,
+    Tensor,
     boundary_elements,
     on_rank,
     sum_amounts,
@@ -215,12 +216,15 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
         return on_rank(question, columns, sum_amounts(chosen))
 
     core = [(question.model.attention_share, _score_bytes(question))]
-    twice = _second_output_bytes(question, columns)
+    twice, element = _second_output_bytes(question, columns), question.training.element_bytes
+    own = element * question.model.attended_size  # the core also keeps its output
 
     def without_outputs(held: Array, drops: Container[str | None]) -> Array:
         """Bytes `held`, less the kept inputs that are outputs of the operators in `drops`."""
         read = [
-            (one.share, _kept_input_bytes(question, one)) for one in operators if one.reads_output_of in drops
+            (share, {place: size - own * (one.kind == "core") for place, size in amount.items()})
+            for one, share, amount in kept
+            if one.reads_output_of in drops
         ]
         return held - bytes_of(read) if read else held
 
@@ -230,7 +234,11 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
     # no policy drops the projector's activations
     full = entered + bytes_of((share, amount) for one, share, amount in kept if part_of(one) != "block")
     if "all-but-every-other-product" in stack.drops:
-        every_other = entered + bytes_of(_alternate_products(question, operators)) + bytes_of(core)
+        # of q, k, v, output, gate, up, down those are q, v, gate and down; with one up matrix the fifth is that one
+        outputs = [(one.share, one.kept) for one in operators if one.kept is not None]
+        outputs.append((1.0, Tensor(question.model.hidden_size, "stream")))
+        alternate = bytes_of((share, {over.place: element * over.width}) for share, over in outputs)
+        every_other = entered + alternate + bytes_of(core)
         return np.stack([none, np.minimum(none, every_other), full], axis=-1), mlp
     selective, mixture = none, question.model.moe_share
     # shares of the blocks where a submodule begins with the output of a norm, which the router keeps besides
@@ -278,15 +286,6 @@ def _kept_bytes(question: Question, operator: Operator) -> Amount:
     return {place: each * reads.width}
 
 
-def _kept_input_bytes(question: Question, operator: Operator) -> Amount:
-    """Bytes of an operator's input that the operator keeps for its backward pass."""
-    kept = _kept_bytes(question, operator)
-    if operator.kind != "core":
-        return kept
-    own = question.training.element_bytes * question.model.attended_size
-    return {place: amount - own for place, amount in kept.items()}
-
-
 def _input_bytes(question: Question, operator: Operator) -> float:
     """Bytes per element that a matrix product keeps of its input for the weight gradient; 0 if the matrix is
     frozen or another operator keeps the input.
@@ -320,20 +319,6 @@ def _core_bytes(question: Question, core: Operator) -> Amount:
     if question.stack.rotates_in_joint_tensor and model.num_kv_heads == model.num_heads:
         read += model.kv_size + model.value_size
     return {core.reads.place: question.training.element_bytes * (read + model.attended_size)}
-
-
-def _alternate_products(question: Question, operators: Sequence[Operator]) -> Iterator[tuple[float, Amount]]:
-    """Yield the bytes of the outputs of the first, third, … matrix product of a block, and of the attention
-    core.
-
-    Of q, k, v, output, gate, up, down those are q, v, gate and down; with one up matrix the fifth product is
-    that one.
-    """
-    element = question.training.element_bytes
-    for one in operators:
-        if one.kept is not None:
-            yield one.share, {one.kept.place: element * one.kept.width}
-    yield 1.0, {"stream": element * question.model.hidden_size}
 
 
 def _second_output_bytes(question: Question, columns: LayoutColumns) -> Array:

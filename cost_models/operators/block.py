@@ -75,7 +75,12 @@ def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
         )
     found: list[Operator] = []
     if model.diffusion:
-        found += _modulation(model, 6, model.diffusion.tokens)
+        # SiLU and a matrix make the modulation vectors of an image, complete on every tensor rank
+        h, images = model.hidden_size, 1 / model.diffusion.tokens
+        activated = Tensor(h / model.diffusion.tokens, "whole")
+        found.append(Operator("modulation activation", "activation", "attention", activated))
+        made = Gemm(h, (6 * h,), "whole", rows=images)
+        found.append(multiply("modulation", made, half="attention", reads="whole", bias=True))
     if tower and tower.part == "joint":
         found += projector_operators(tower, model)
     mixer, parallel = model.mixer_of(0), model.parallel_block
@@ -84,47 +89,31 @@ def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
         if mixer != "attention":
             mixes += recurrence_operators(model, beside_attention=mixer == "both")
         norm, terms = {"apart": model.latent_attention is not None}, 3 if mixer == "both" else 2
-        found += _half_operators(model, "attention", mixes, norm, terms=0 if parallel else terms)
+        found += _half_operators(model, "attention", norm, mixes, 0 if parallel else terms)
         if stacks is not None:
             found += [_norm(model, "cross norm", "attention"), *cross_operators(model)]
             found += _residual_sum(model, "attention", terms=2)
     if model.feed_forward_share:
-        before = {"shares_input": parallel, "apart": model.moe_share > 0}
-        feeds = feed_forward_operators(model)
-        found += _half_operators(
-            model, "mlp", feeds, None if model.shares_norm else before, terms=3 if parallel else 2
-        )
+        before = None if model.shares_norm else {"shares_input": parallel, "apart": model.moe_share > 0}
+        feeds = [*_mlp(model, "mlp", model.ffn_hidden_size, model.dense_share), *_mixture(model)]
+        found += _half_operators(model, "mlp", before, feeds, 3 if parallel else 2)
     return tuple(found)
 
 
 def _half_operators(
-    model: TransformerSpec,
-    half: Half,
-    operators: Iterable[Operator],
-    norm_before: dict[str, bool] | None,
-    *,
-    terms: int,
+    model: TransformerSpec, half: Half, norm: dict[str, bool] | None, parts: Iterable[Operator], terms: int
 ) -> Iterator[Operator]:
     """Yield the operators of one half of a block, with norms, any modulation, and the sum of `terms` tensors
-    at the end."""
-    if model.norm_placement in ("before", "around") and norm_before is not None:
-        yield _norm(model, f"{half} norm", half, **norm_before)
+    at the end. A `norm` before them has these options; None: there is none."""
+    if model.norm_placement in ("before", "around") and norm is not None:
+        yield _norm(model, f"{half} norm", half, **norm)
     yield from _modulation_product(model, half, "shift and scale", 2)
-    yield from operators
+    yield from parts
     if model.norm_placement in ("after", "around"):
         yield _norm(model, f"{half} post-norm", half)
     yield from _modulation_product(model, half, "gate", 1)
     if terms:
         yield from _residual_sum(model, half, terms=terms)
-
-
-def _modulation(model: TransformerSpec, vectors: int, tokens: int) -> Iterator[Operator]:
-    """Yield the operators that make modulation vectors (shifts, scales and gates) of an image of `tokens`
-    tokens in diffusion. They are SiLU and a matrix, complete on every tensor rank."""
-    h = model.hidden_size
-    yield Operator("modulation activation", "activation", "attention", Tensor(h / tokens, "whole"))
-    made = Gemm(h, (vectors * h,), "whole", rows=1 / tokens)
-    yield multiply("modulation", made, half="attention", reads="whole", bias=True)
 
 
 def _modulation_product(model: TransformerSpec, half: Half, name: str, vectors: int) -> Iterator[Operator]:
@@ -204,21 +193,19 @@ def _residual_sum(model: TransformerSpec, half: Half, *, terms: int) -> Iterator
         yield _norm(model, f"{half} post-norm", half)
 
 
-def _attention_product(name: str, gemm: Gemm, reads: Place, **more: Any) -> Operator:
+def _product(name: str, gemm: Gemm, reads: Place, **more: Any) -> Operator:
     """Operator for a matrix product in the attention submodule, which some stacks recompute completely."""
     return multiply(name, gemm, reads=reads, **{"half": "attention", "redone_by": _WITH_ATTENTION} | more)
 
 
-def _attention_operator(name: str, kind: Kind, over: Tensor, **more: Any) -> Operator:
+def _operator(name: str, kind: Kind, over: Tensor, **more: Any) -> Operator:
     """Operator in the attention submodule other than a matrix product."""
     return Operator(name, kind, "attention", over, **{"redone_by": _WITH_ATTENTION} | more)
 
 
 def _inner_norm(name: str, width: int, place: Place, weights: dict[Sharing, float], **more: Any) -> Operator:
     over = Tensor(width, place)
-    return _attention_operator(
-        name, "norm", over, returns=over, weights=weights, **{"norm": "rmsnorm"} | more
-    )
+    return _operator(name, "norm", over, returns=over, weights=weights, **{"norm": "rmsnorm"} | more)
 
 
 def attention_operators(model: TransformerSpec) -> Iterator[Operator]:
@@ -228,33 +215,28 @@ def attention_operators(model: TransformerSpec) -> Iterator[Operator]:
     if model.rotary_share:  # of the numbers of queries and of keys
         again = _WITH_ATTENTION if model.latent_attention is None else _WITH_THE_HEADS
         for name, width in (("rotary of queries", model.query_size), ("rotary of keys", model.kv_size)):
-            yield _attention_operator(
-                name, "rotary", Tensor(model.rotary_share * width, "split"), redone_by=again
-            )
+            yield _operator(name, "rotary", Tensor(model.rotary_share * width, "split"), redone_by=again)
     yield _attention_core(model)
     if model.attention_gate:  # made beside the queries
-        yield _attention_operator("attention gate", "gating", Tensor(model.attended_size, "split"))
-    yield _output_projection(
+        yield _operator("attention gate", "gating", Tensor(model.attended_size, "split"))
+    yield _output_product(
         model, "output projection", model.attended_size, after_core=not model.attention_gate
     )
 
 
-def _output_projection(model: TransformerSpec, name: str, width: int, *, after_core: bool) -> Operator:
+def _output_product(model: TransformerSpec, name: str, width: int, *, after_core: bool) -> Operator:
     """Operator for the matrix product from all heads to the residual stream."""
-    out = Gemm(width, (model.hidden_size,), "rows")
-    bias = model.attention_output_bias
-    return _attention_product(name, out, "split", bias=bias, shares_input=after_core, reads_core=after_core)
+    out, bias = Gemm(width, (model.hidden_size,), "rows", ("o",)), model.attention_output_bias
+    return _product(name, out, "split", bias=bias, shares_input=after_core, reads_core=after_core)
 
 
 def _projections(model: TransformerSpec) -> Iterator[Operator]:
     """Yield the product that makes queries, keys and values, and the norms of queries and keys."""
     q, kv = model.query_size, model.kv_size
-    gates = q if model.attention_gate else 0
-    kept_share = (q + kv) / (q + 2 * kv) if not gates else 0.0
-    gemm = Gemm(model.hidden_size, (q + gates, kv, kv), "columns", behind_norm=True, kept_share=kept_share)
-    yield _attention_product(
-        "queries, keys, values", gemm, "entrance", bias=model.attention_bias, kept=q + kv
-    )
+    widths, names = ((1 + model.attention_gate) * q, kv, kv), ("q", "k", "v")
+    kept_share = 0.0 if model.attention_gate else (q + kv) / (q + 2 * kv)
+    gemm = Gemm(model.hidden_size, widths, "columns", names, behind_norm=True, kept_share=kept_share)
+    yield _product("queries, keys, values", gemm, "entrance", bias=model.attention_bias, kept=q + kv)
     if model.qk_norm:
         over_all = model.qk_norm_over == "all"
         for name, width in (("query norm", q), ("key norm", kv)):
@@ -271,29 +253,27 @@ def _latent_projections(model: TransformerSpec) -> Iterator[Operator]:
     assert latent is not None
     h, q, rank = model.hidden_size, model.query_size, latent.query_rank
     if rank:
-        down = Gemm(h, (rank,), "whole", behind_norm=True)
-        yield _attention_product("query latent", down, "entrance", reads_output_of="norms")
+        down = Gemm(h, (rank,), "whole", ("q_a",), behind_norm=True)
+        yield _product("query latent", down, "entrance", reads_output_of="norms")
         yield _inner_norm("norm of the query latent", rank, "stream", {"whole": rank})
     heads: dict[str, Any] = {"redone_by": _WITH_THE_HEADS}
-    up = Gemm(rank or h, (q,), "columns", from_latent=bool(rank), behind_norm=not rank)
-    of_norm = None if rank else "norms"
-    yield _attention_product(
-        "queries", up, "stream" if rank else "entrance", kept=q, reads_output_of=of_norm, **heads
-    )
-    down = Gemm(h, (latent.kv_rank + latent.position_dim,), "whole")
-    yield _attention_product("key and value latent", down, "entrance", shares_input=True)
+    name, of_norm = ("q_b", None) if rank else ("q", "norms")
+    up = Gemm(rank or h, (q,), "columns", (name,), from_latent=bool(rank), behind_norm=not rank)
+    yield _product("queries", up, "stream" if rank else "entrance", kept=q, reads_output_of=of_norm, **heads)
+    down = Gemm(h, (latent.kv_rank + latent.position_dim,), "whole", ("kv_a",))
+    yield _product("key and value latent", down, "entrance", shares_input=True)
     yield _inner_norm("norm of the key and value latent", latent.kv_rank, "stream", {"whole": latent.kv_rank})
     if (indexer := latent.indexer) is not None:
         queries = Gemm(rank or h, (indexer.heads * indexer.head_dim,), "whole", from_latent=True)
-        yield _attention_product("index queries", queries, "stream", shares_input=True)
+        yield _product("index queries", queries, "stream", shares_input=True)
         others = Gemm(h, (indexer.head_dim, indexer.heads), "whole")
-        yield _attention_product("index keys, weights", others, "entrance", shares_input=True)
+        yield _product("index keys, weights", others, "entrance", shares_input=True)
         gains: dict[Sharing, float] = {"whole": 2 * indexer.head_dim}
         yield _inner_norm("norm of index keys", indexer.head_dim, "whole", gains, norm="layernorm")
-        yield _attention_operator("index scores", "gating", Tensor(indexer.width, "whole"))
+        yield _operator("index scores", "gating", Tensor(indexer.width, "whole"))
     keys = model.num_kv_heads * (model.head_dim - latent.position_dim)
-    up = Gemm(latent.kv_rank, (keys + model.value_size,), "columns", from_latent=True)
-    yield _attention_product("keys and values", up, "stream", kept=model.kv_size, **heads)
+    up = Gemm(latent.kv_rank, (keys + model.value_size,), "columns", ("kv_b",), from_latent=True)
+    yield _product("keys and values", up, "stream", kept=model.kv_size, **heads)
 
 
 def cross_operators(model: TransformerSpec) -> Iterator[Operator]:
@@ -301,12 +281,12 @@ def cross_operators(model: TransformerSpec) -> Iterator[Operator]:
     values are of the encoder's output, which a stage holds once for all of its blocks."""
     h, q, kv, share = model.hidden_size, model.query_size, model.kv_size, model.source_share
     bias = model.attention_bias
-    queries = Gemm(h, (q,), "columns", behind_norm=True)
-    yield _attention_product("cross queries", queries, "entrance", bias=bias, kept=q)
-    others = Gemm(h, (kv, kv), "columns", rows=share)
-    yield _attention_product("cross keys, values", others, "entrance", bias=bias, shares_input=True)
+    queries = Gemm(h, (q,), "columns", ("q",), behind_norm=True)
+    yield _product("cross queries", queries, "entrance", bias=bias, kept=q)
+    others = Gemm(h, (kv, kv), "columns", ("k", "v"), rows=share)
+    yield _product("cross keys, values", others, "entrance", bias=bias, shares_input=True)
     yield replace(_attention_core(model), name="cross core", reads=Tensor(q + 2 * share * kv, "split"))
-    yield _output_projection(model, "cross output projection", q, after_core=True)
+    yield _output_product(model, "cross output projection", q, after_core=True)
 
 
 def _attention_core(model: TransformerSpec) -> Operator:
@@ -336,28 +316,34 @@ def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> I
     the norms over the stream."""
     mixer, h = model.recurrence, model.hidden_size
     assert mixer is not None
-    into = Gemm(h, (mixer.input_size,), "columns", behind_norm=not beside_attention)
-    yield _attention_product("state inputs", into, "entrance", bias=mixer.bias, shares_input=beside_attention)
+    into = Gemm(h, (mixer.input_size,), "columns", ("in_proj",), behind_norm=not beside_attention)
+    yield _product("state inputs", into, "entrance", bias=mixer.bias, shares_input=beside_attention)
     if rank := mixer.gate_rank:  # down to a latent each for decays and gates, and up from them to the heads
-        down = Gemm(h, (rank, rank), "whole")
-        yield _attention_product("gate latents", down, "entrance", shares_input=True)
-        up = Gemm(rank, (mixer.decay_size, mixer.value_size), "columns", from_latent=True)
-        yield _attention_product("gates", up, "stream")
+        down = Gemm(h, (rank, rank), "whole", ("in_proj", "in_proj"))
+        yield _product("gate latents", down, "entrance", shares_input=True)
+        widths, names = (mixer.decay_size, mixer.value_size), ("in_proj", "in_proj")
+        up = Gemm(rank, widths, "columns", names, from_latent=True)
+        yield _product("gates", up, "stream")
     returned = Tensor(mixer.value_size, "split")
     if not mixer.scans:
-        yield _attention_operator("gate before", "gating", returned, inputs=2)
+        yield _operator("gate before", "gating", returned, inputs=2)
     taps = mixer.conv_width + mixer.conv_bias if mixer.conv_width else 0
     size = mixer.convolved_size
     weights: dict[Sharing, float] = {"split": taps * size} if taps else {}
     flops = 2.0 * mixer.conv_width * size
-    yield _attention_operator(
-        "short convolution", "convolution", Tensor(size, "split"), weights=weights, flops=flops
-    )
-    if mixer.step_rank:
-        yield from _selections(mixer, mixer.step_rank)
+    yield _operator("short convolution", "convolution", Tensor(size, "split"), weights=weights, flops=flops)
+    if rank := mixer.step_rank:
+        # step sizes come from a latent; the scan's kernel convolves once more instead of keeping their input
+        made = Gemm(mixer.value_size, (mixer.selected_size,), "rows")
+        yield _product("keys, queries, step latent", made, "split", shares_input=True)
+        if mixer.latent_norms:
+            gains: dict[Sharing, float] = {"whole": mixer.selected_size}
+            yield _inner_norm("norms of keys, queries, step latent", mixer.selected_size, "whole", gains)
+        up = Gemm(rank, (mixer.value_size,), "columns", from_latent=True)
+        yield _product("step sizes", up, "whole")
     if mixer.scans:
         vectors = (_HEAD_VECTORS[mixer.kind] + (mixer.kind in _BY_NUMBER) * mixer.state_dim) * mixer.heads
-        yield _attention_operator(
+        yield _operator(
             "state scan",
             "scan",
             Tensor(mixer.mixed_size, "split"),
@@ -365,8 +351,8 @@ def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> I
             weights={"split": vectors} if vectors else {},
             flops=2.0 * state_products(mixer) * mixer.value_size * mixer.state_dim,
         )
-    gains: dict[Sharing, float] = {"whole": mixer.head_dim} if mixer.delta else {"split": mixer.value_size}
-    yield _attention_operator(
+    gains = {"whole": mixer.head_dim} if mixer.delta else {"split": mixer.value_size}
+    yield _operator(
         "gated norm",
         "gating",
         returned,
@@ -376,21 +362,8 @@ def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> I
         launched=not mixer.step_rank,
     )
     again = mixer.step_rank is not None  # the scan's kernel recomputes this input
-    out = Gemm(mixer.value_size, (h,), "rows")
-    yield _attention_product("state outputs", out, "split", bias=mixer.bias, shares_input=again)
-
-
-def _selections(mixer: Recurrence, rank: int) -> Iterator[Operator]:
-    """Yield mamba1's operators that make keys, queries and step sizes from all channels. Step sizes come from
-    a latent; the scan's kernel convolves once more instead of keeping their input."""
-    size = mixer.selected_size
-    made = Gemm(mixer.value_size, (size,), "rows")
-    yield _attention_product("keys, queries, step latent", made, "split", shares_input=True)
-    if mixer.latent_norms:
-        yield _inner_norm("norms of keys, queries, step latent", size, "whole", {"whole": size})
-    yield _attention_product(
-        "step sizes", Gemm(rank, (mixer.value_size,), "columns", from_latent=True), "whole"
-    )
+    out = Gemm(mixer.value_size, (h,), "rows", ("out_proj",))
+    yield _product("state outputs", out, "split", bias=mixer.bias, shares_input=again)
 
 
 def state_products(mixer: Recurrence) -> int:
@@ -398,35 +371,23 @@ def state_products(mixer: Recurrence) -> int:
     return 3 if mixer.delta else 2
 
 
-def feed_forward_operators(model: TransformerSpec) -> Iterator[Operator]:
-    """Yield the operators of the MLP or mixture between the normalised stream and the residual addition,
-    without the norms over the stream."""
-    if share := model.dense_share:
-        yield from _mlp(model, "mlp", model.ffn_hidden_size, share)
-    if share := model.moe_share:
-        yield from _mixture(model, share)
-
-
-def experts_of(model: TransformerSpec) -> dict[str, Any]:
-    """Number of routed experts, and number of them that a token passes through, as arguments of `multiply`."""
-    return {"experts": model.num_experts, "passed": model.experts_per_token}
-
-
 def _mlp(
     model: TransformerSpec, name: Literal["mlp", "expert", "shared"], width: int, share: float
 ) -> Iterator[Operator]:
     """Yield the matrix products and the activation of a dense block's MLP, of each routed expert or of the
-    shared experts. Two up matrices run as one wide product."""
+    shared experts, which a `share` of the blocks has. Two up matrices run as one wide product."""
+    if not (share and width):
+        return
     dense, routed, matrices = name == "mlp", name == "expert", 2 if model.gated_mlp else 1
+    names = ("experts", "experts") if routed else ("gate", "up")
     h, inner, again = model.hidden_size, Tensor(width, "expert" if routed else "split"), _WITH_THE_MLP[name]
     product = partial(multiply, half="mlp", share=share, redone_by=again, bias=model.mlp_bias)
-    if routed:
-        product = partial(product, **experts_of(model))
+    copies = {"experts": model.num_experts, "passed": model.experts_per_token} if routed else {}
+    gemm = partial(Gemm, routed=routed, **copies)
     reads: Place = "copies" if routed else "entrance"
     kept_already = name == "shared" or (dense and model.shares_norm)
-    up = Gemm(
-        h, (width,) * matrices, "columns", routed=routed, behind_norm=dense, kept_share=dense / matrices
-    )
+    kept_share = dense / matrices
+    up = gemm(h, (width,) * matrices, "columns", names[-matrices:], behind_norm=dense, kept_share=kept_share)
     yield product(f"{name} up", up, reads=reads, kept=width, shares_input=kept_already)
     yield Operator(
         f"{name} activation",
@@ -438,16 +399,18 @@ def _mlp(
         launched=name != "shared",
         redone_by=again | {"expert-activations"} if routed else again,
     )
-    down = Gemm(width, (h,), "rows", routed=routed, last=dense)
+    down = gemm(width, (h,), "rows", ("experts" if routed else "down",), last=dense)
     joins = dense and model.parallel_block  # which adds the output to attention's
     output_of = "expert-activations" if routed else None
     yield product(f"{name} down", down, reads=inner.place, shares_gradient=joins, reads_output_of=output_of)
 
 
-def _mixture(model: TransformerSpec, share: float) -> Iterator[Operator]:
+def _mixture(model: TransformerSpec) -> Iterator[Operator]:
     """Yield the operators of a mixture of experts (router, token exchange, routed experts and shared
-    experts). Every token passes the shared experts."""
-    h = model.hidden_size
+    experts), if the model has any. Every token passes the shared experts."""
+    h, share = model.hidden_size, model.moe_share
+    if not share:
+        return
     common: dict[str, Any] = {"share": share, "redone_by": _WITH_THE_EXPERTS}
     more: dict[str, Any] = common | {"shares_input": model.shares_norm, "bias": model.router_bias}
     more |= {"reads_output_of": None if model.shares_norm else "norms"}
@@ -455,8 +418,7 @@ def _mixture(model: TransformerSpec, share: float) -> Iterator[Operator]:
     yield multiply("router", router, half="mlp", reads="entrance", **more)
     yield Operator("routing", "routing", "mlp", Tensor(h, "sent"), **common)
     yield from _mlp(model, "expert", model.moe_ffn_hidden_size, share)
-    if width := model.shared_expert_ffn_hidden_size:
-        yield from _mlp(model, "shared", width, share)
+    yield from _mlp(model, "shared", model.shared_expert_ffn_hidden_size, share)
     if model.shared_expert_gate:
         common |= {"returns": Tensor(1, "whole"), "weights": {"whole": h}, "flops": 2.0 * h}
         yield Operator("shared gate", "gate", "mlp", Tensor(h, "entrance"), shares_input=True, **common)

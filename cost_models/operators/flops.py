@@ -108,11 +108,17 @@ def _kind_parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list
     """Blocks grouped by kind if kinds differ in their sequences or a job freezes some; else one group of mean
     blocks."""
     alike = not (model.stacks or model.tower or training.freeze)
+    parts = list[_Part]()
     each = ((model.num_layers, model, training),) if alike else of_each_kind(model, training)
-    return [
-        _Part(model=one, training=job, blocks=count, one=_sequence_flops(one, job, tp))
-        for count, one, job in each
-    ]
+    for count, one, job in each:
+        # documents attend separately, and padding does not count
+        length, useful, tuning = job.sequence_length, attended_keys(one, job).useful, job.tuning
+        whole = forward_flops(one, length, tp, tuning if tuning and tuning.left is None else None)
+        share = dict.fromkeys((field.name for field in fields(whole)), job.tokens_counted / length)
+        share["block_attention"] = useful / one.attended(length)
+        counted = ForwardFlops(**{name: getattr(whole, name) * part for name, part in share.items()})
+        parts.append(_Part(model=one, training=job, blocks=count, one=counted))
+    return parts
 
 
 def index_width(model: TransformerSpec, sequence_length: int) -> int:
@@ -121,20 +127,6 @@ def index_width(model: TransformerSpec, sequence_length: int) -> int:
     if latent is None or latent.indexer is None or sequence_length <= (model.attention_window or 0):
         return 0
     return latent.indexer.heads * latent.indexer.head_dim
-
-
-def _sequence_flops(model: TransformerSpec, training: TrainingSpec, tp: int) -> ForwardFlops:
-    """Forward FLOPs of one sequence of a job, whose documents attend separately and whose padding does not count."""
-    length, useful = training.sequence_length, attended_keys(model, training).useful
-    adapted = training.tuning if training.tuning and training.tuning.left is None else None
-    one = forward_flops(model, length, tp, adapted)
-    counted, attended = training.tokens_counted / length, useful / model.attended(length)
-    return ForwardFlops(
-        **{
-            field.name: getattr(one, field.name) * (attended if field.name == "block_attention" else counted)
-            for field in fields(one)
-        }
-    )
 
 
 def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:

@@ -17,7 +17,7 @@ lies before the first adapter is taken to run backward as everything else, a par
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Literal, get_args
@@ -30,7 +30,6 @@ from cost_models.operators.block import (
     TOWER_NORM,
     block_operators,
     embedding_weights,
-    experts_of,
     norm_weights,
     patch_weights,
     projector_operators,
@@ -140,26 +139,6 @@ def total_parameters(model: TransformerSpec) -> int:
 
 
 _CACHED = 64
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "queries, keys, values": ("q", "k", "v"),
-    "cross queries": ("q",),
-    "cross keys, values": ("k", "v"),
-    "cross output projection": ("o",),
-    "query latent": ("q_a",),
-    "queries": ("q_b",),
-    "key and value latent": ("kv_a",),
-    "keys and values": ("kv_b",),
-    "output projection": ("o",),
-    "state inputs": ("in_proj",),
-    "gate latents": ("in_proj", "in_proj"),
-    "gates": ("in_proj", "in_proj"),
-    "state outputs": ("out_proj",),
-    "mlp up": ("gate", "up"),
-    "mlp down": ("down",),
-    "shared up": ("gate", "up"),
-    "shared down": ("down",),
-}
-"""Operator → usual names of its matrices; without a gate only the last."""
 _MLP = frozenset({"gate", "up", "down"})
 _EXPERTS = frozenset({"experts"})
 _ALL = frozenset({*get_args(Matrix), *_EXPERTS})
@@ -182,13 +161,15 @@ def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Op
     found: list[Operator] = []
     kept: set[tuple[str, Tensor, float]] = set()
     for base in block_operators(model):
-        found.append(_frozen(base, tuning))
+        if (gemm := base.gemm) and not gemm.router:
+            gemm = replace(gemm, stored_bytes=tuning.stored_bytes(gemm.inputs))
+        found.append(replace(base, trained=False, gemm=gemm))
         source = ("both" if model.shares_norm else base.half, base.reads, base.share)
         has_input = base.reads_core or (base.shares_input and source in kept)
-        for number, name in enumerate(_matrices(base)):
+        for number, name in enumerate(gemm.names if gemm else ()):
             if name in wanted:
                 shares = has_input and tuning.dropout == 0
-                found += _adapter(model, tuning, base, number, shares_input=shares)
+                found += _adapter(tuning, base, number, shares_input=shares)
                 has_input = True
                 kept.add(source)
     return tuple(found)
@@ -212,48 +193,27 @@ def missing_targets(model: TransformerSpec, targets: Iterable[str]) -> tuple[str
 
 def matrix_names(model: TransformerSpec) -> tuple[str, ...]:
     """Usual names of the matrices in the model's blocks that may have adapters."""
-    return tuple(dict.fromkeys(name for one in block_operators(model) for name in _matrices(one)))
+    gemms = (one.gemm for one in block_operators(model) if one.gemm)
+    return tuple(dict.fromkeys(name for gemm in gemms for name in gemm.names))
 
 
 def _names_in_group(target: str) -> frozenset[str]:
     return _GROUPS.get(target, frozenset({target}))
 
 
-def _matrices(base: Operator) -> tuple[str, ...]:
-    """Usual names of an operator's matrices in the order of its outputs; empty if adapters do not apply."""
-    gemm = base.gemm
-    if gemm is None or gemm.router:
-        return ()
-    if gemm.routed:
-        return ("experts",) * len(gemm.outputs)
-    if base.name == "queries" and not gemm.from_latent:
-        return ("q",)
-    return () if part_of(base) == "projector" else _NAMES.get(base.name, ())[-len(gemm.outputs) :]
-
-
-def _frozen(base: Operator, tuning: TuningSpec) -> Operator:
-    gemm = base.gemm
-    if gemm is not None and not gemm.router:
-        gemm = replace(gemm, stored_bytes=tuning.stored_bytes(gemm.inputs))
-    return replace(base, trained=False, gemm=gemm)
-
-
-def _adapter(
-    model: TransformerSpec, tuning: TuningSpec, base: Operator, number: int, *, shares_input: bool
-) -> Iterator[Operator]:
+def _adapter(tuning: TuningSpec, base: Operator, number: int, *, shares_input: bool) -> Iterator[Operator]:
     """Yield the operators of one matrix's adapter, which are the products with A and B, and the additions of
     output and input gradient."""
     matrix = base.gemm
     assert matrix is not None
     common: dict[str, Any] = {"half": base.half, "share": base.share, "redone_by": base.redone_by}
-    product = common | (experts_of(model) if matrix.routed else {})
-    gemm = partial(Gemm, routed=matrix.routed, adapter=True)
+    gemm = partial(Gemm, routed=matrix.routed, experts=matrix.experts, passed=matrix.passed, adapter=True)
     into = gemm(matrix.inputs, (tuning.rank,), "rows" if matrix.split == "rows" else "whole")
-    more = product | {"shares_input": shares_input, "drops_input": tuning.dropout > 0}
+    more = common | {"shares_input": shares_input, "drops_input": tuning.dropout > 0}
     down = multiply(f"A of {base.name}", into, reads=base.reads.place, **more)
     out_of = gemm(tuning.rank, (matrix.outputs[number],), "columns" if matrix.split == "columns" else "whole")
     assert down.returns is not None
-    up = multiply(f"B of {base.name}", out_of, reads=down.returns.place, **product)
+    up = multiply(f"B of {base.name}", out_of, reads=down.returns.place, **common)
     assert up.returns is not None
     yield from (down, up)
     yield Operator(f"adapter of {base.name}", "adapter", reads=up.returns, inputs=2, **common)

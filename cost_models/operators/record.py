@@ -62,9 +62,15 @@ class Gemm:
     """Output width of each matrix."""
     split: Literal["whole", "columns", "rows"]
     """Dimension divided among tensor ranks (or an expert's): none, the outputs, or the inputs."""
+    names: tuple[str, ...] = ()
+    """Usual name of each matrix, by which fine-tuning targets it; empty if the product takes no adapters."""
     _: KW_ONLY
     routed: bool = False
     """Whether there is one for each routed expert, with all of a rank in one grouped product."""
+    experts: int = 1
+    """Number of routed experts, each of which has these matrices."""
+    passed: int = 1
+    """Number of routed experts that a token passes through."""
     router: bool = False
     """Whether the product scores experts: each tensor rank for its part of the tokens, and never in fp8."""
     from_latent: bool = False
@@ -140,19 +146,9 @@ class Operator:
 
 
 def multiply(
-    name: str,
-    gemm: Gemm,
-    *,
-    half: Half,
-    reads: Place,
-    bias: bool = False,
-    experts: int = 1,
-    passed: int = 1,
-    kept: int = 0,
-    **more: Any,
+    name: str, gemm: Gemm, *, half: Half, reads: Place, bias: bool = False, kept: int = 0, **more: Any
 ) -> Operator:
-    """Operator for a matrix product with its bias, once for each of `experts`, of which a token passes through
-    `passed`.
+    """Operator for a matrix product with its bias, once for each of the product's experts.
 
     A bias is split with the outputs. If tensor ranks add up partial outputs, each rank has the complete bias
     and adds it once.
@@ -160,8 +156,8 @@ def multiply(
     split: Sharing = "expert" if gemm.routed else "split"
     whole: Sharing = "each expert" if gemm.routed else "whole"
     weights: dict[Sharing, float] = {split: 0.0, whole: 0.0}
-    weights[whole if gemm.split == "whole" else split] += experts * gemm.elements
-    weights[split if gemm.split == "columns" else whole] += experts * gemm.width * bias
+    weights[whole if gemm.split == "whole" else split] += gemm.experts * gemm.elements
+    weights[split if gemm.split == "columns" else whole] += gemm.experts * gemm.width * bias
     # the output is split, or before ranks add up their parts whole on each of them
     place: Place = "copies" if gemm.routed else "whole"
     if gemm.router or gemm.split == "columns":
@@ -174,7 +170,7 @@ def multiply(
         gemm=gemm,
         returns=Tensor(gemm.rows * gemm.width, place),
         weights={held: count for held, count in weights.items() if count},
-        flops=2.0 * passed * gemm.rows * gemm.elements,
+        flops=2.0 * gemm.passed * gemm.rows * gemm.elements,
         biased=bias,
         kept=Tensor(kept, place) if kept else None,
         **more,
