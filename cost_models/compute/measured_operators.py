@@ -53,8 +53,11 @@ def measured_block(question: Question, columns: LayoutColumns) -> Array:
         return operator, on_rank(question, columns, amount), count
 
     counted: dict[tuple[ElementwiseOperator, Tensor], float] = defaultdict(float)
+    # the MLP's activations are taken together
+    by_kind: dict[str, ElementwiseOperator] = {"modulation": "multiply", "rotary": "rotary"}
+    by_kind |= {"dropout": "dropout"} if question.dropout > 0 else {}
     for one in operators:
-        if (curve := _curve_name(question, one)) is not None:
+        if (curve := by_kind.get(one.kind, one.norm)) is not None:
             counted[curve, one.reads] += one.share * (one.inputs if one.kind == "modulation" else 1)
     both = [calls(curve, {over.place: over.width}, count) for (curve, over), count in counted.items()]
     inner = sum_amounts(
@@ -69,33 +72,18 @@ def measured_block(question: Question, columns: LayoutColumns) -> Array:
         for one in operators
         if one.kind == "residual"
     ]
+    biased = sum_amounts(
+        (one.share, {"stream" if one.returns.place == "whole" else one.returns.place: one.returns.width})
+        for one in operators
+        if one.biased and one.returns is not None  # after ranks have added up their parts
+    )
     met = gradient_additions(operators).items()
     gradient_sums = [calls("add", {over.place: over.width}, count) for over, count in met]
     copies = np.where(columns.tp > 1, np.where(columns.sp == 1, _COPIES_OF_SPLIT, _COPIES_OF_WHOLE), 0)
     whole = columns.tokens(question.training.sequence_length) * model.hidden_size
     exchanged: _Calls = ("copy", copies * whole, 1.0)
-    once = [*gradient_sums, calls("bias-gradient", _biased_amounts(operators)), exchanged]
+    once = [*gradient_sums, calls("bias-gradient", biased), exchanged]
     return _both_passes(question.hardware, both, [*sums, exchanged], once)
-
-
-def _curve_name(question: Question, operator: Operator) -> ElementwiseOperator | None:
-    """Name of the measured curve that prices an operator by itself; None if no curve does, as for the MLP's
-    activations, which are taken together."""
-    if operator.kind == "dropout":
-        return "dropout" if question.dropout > 0 else None
-    if operator.kind == "modulation":
-        return "multiply"
-    return "rotary" if operator.kind == "rotary" else operator.norm
-
-
-def _biased_amounts(operators: Sequence[Operator]) -> Amount:
-    """Amounts per token of the tensors to which biases are added, after ranks have added up their parts."""
-    terms: list[tuple[float, Amount]] = []
-    for one in operators:
-        if one.biased and one.returns is not None:
-            place = "stream" if one.returns.place == "whole" else one.returns.place
-            terms.append((one.share, {place: one.returns.width}))
-    return sum_amounts(terms)
 
 
 def gradient_additions(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
@@ -121,7 +109,7 @@ def attention_core(question: Question, columns: LayoutColumns) -> Array:
     model = question.model
     sequence = np.full(len(columns), float(question.training.sequence_length))
     heads = columns.mbs * model.num_heads / (columns.tp * columns.cp)  # a c-th of each head's work
-    return heads * np.array(attention_head_seconds(question.hardware.attention, sequence, model.head_dim))
+    return heads * attention_head_seconds(question.hardware.attention, sequence, model.head_dim)
 
 
 def accumulation_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Array:

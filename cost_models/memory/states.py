@@ -119,6 +119,7 @@ def state_bytes(
     extra_gradient = compute if accumulates_apart(question) and mixed else 0.0
     moments = 0.0 if training.optimizer.startswith("paged-") else moment_bytes(question, part)
     waits = not training.optimizer_in_backward  # else gradients are gone before the next comes
+    waiting = on_device.gradients * waits
     optimizer_ranks = np.where(columns.zero >= 1, ranks, 1.0)
     scatters = reduces_every_microbatch(question, columns)
     gradient_ranks = np.where(scatters, ranks, 1.0)
@@ -138,9 +139,7 @@ def state_bytes(
     temporary = _temporary_bytes(question, columns, optimizer_ranks)
     own = StateBytes(
         weights=on_device.weights * weights,
-        gradients=on_device.gradients
-        * waits
-        * np.where(late, 0.0, (gradient + extra_gradient) / gradient_ranks),
+        gradients=waiting * np.where(late, 0.0, (gradient + extra_gradient) / gradient_ranks),
         optimizer=on_device.optimizer * (masters + moments) / optimizer_ranks,
         gathered=np.where(sharded & zero3, compute, 0.0),
         scattering=np.where(sharded, gradient, 0.0),
@@ -148,7 +147,7 @@ def state_bytes(
         update=on_device.optimizer * waits * temporary / optimizer_ranks,
         updated=written / optimizer_ranks,
         stored=np.where(shards_are_weights, updated / ranks, beside_master),
-        late_gradients=on_device.gradients * waits * np.where(late, gradient / ranks, 0.0),
+        late_gradients=waiting * np.where(late, gradient / ranks, 0.0),
         reduced=on_device.reduced * waits * np.where(reduces, gradient / ranks, 0.0),
     )
     if training.tuning is None:

@@ -158,8 +158,8 @@ def embedding_weights(model: TransformerSpec) -> int:
     """
     if model.tower is not None and model.is_tower:
         return patch_weights(model.tower)
-    if model.diffusion is not None:
-        return model.diffusion.entrance_weights(model.hidden_size)
+    if (drawn := model.diffusion) is not None:  # a matrix embeds patches, and two the time step, with biases
+        return (drawn.pixels + drawn.frequencies + model.hidden_size + 3) * model.hidden_size
     rows = model.max_positions * (model.positions == "learned")
     rows += model.encoder.token_types if model.encoder else 0
     biases = 2 * model.stacks.position_buckets * model.num_heads if model.stacks else 0
@@ -328,7 +328,7 @@ def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> I
     if not mixer.scans:
         yield _operator("gate before", "gating", returned, inputs=2)
     taps = mixer.conv_width + mixer.conv_bias if mixer.conv_width else 0
-    size = mixer.convolved_size
+    size = mixer.mixed_size if mixer.scans else mixer.value_size
     weights: dict[Sharing, float] = {"split": taps * size} if taps else {}
     flops = 2.0 * mixer.conv_width * size
     yield _operator("short convolution", "convolution", Tensor(size, "split"), weights=weights, flops=flops)

@@ -140,8 +140,10 @@ def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> 
         one, job = part.one, part.training
         each = part.passes * one.block + resident * (one.block - one.adapters)
         total += job.global_batch * part.blocks * (each - _spared_flops(part))
-    if model.diffusion is not None and last.training.trains("embedding"):
-        total += training.global_batch * model.diffusion.entrance_flops(model.hidden_size)
+    if (drawn := model.diffusion) is not None and last.training.trains("embedding"):
+        # matrices that embed patches and time step: the inputs of the first two need no gradients
+        multiplied = 2 * (drawn.tokens * drawn.pixels + drawn.frequencies) + 3 * model.hidden_size
+        total += training.global_batch * (2.0 * model.hidden_size * multiplied)
     if model.tower is not None:
         tower, images = model.tower, training.global_batch * (training.images or 1)
         passes = 1.0 + parts[0].training.trains("embedding")

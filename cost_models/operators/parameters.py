@@ -32,7 +32,6 @@ from cost_models.operators.block import (
     embedding_weights,
     norm_weights,
     patch_weights,
-    projector_operators,
     transform_weights,
 )
 from cost_models.operators.record import (
@@ -49,7 +48,6 @@ from cost_models.specs.kinds import (
     decoder_of,
     frozen_parts,
     of_each_kind,
-    tower_of,
 )
 from cost_models.specs.training import (
     Left,
@@ -123,19 +121,12 @@ def further_weights(model: TransformerSpec) -> int:
 
 def total_parameters(model: TransformerSpec) -> int:
     """Number of parameters of the full model, each counted once (as are tied embeddings)."""
-    if model.tower is not None:
-        tower, between = tower_of(model), projector_operators(model.tower, model)
-        block = sum(block_weights(tower).values())
-        projector = sum(count for one in between for count in one.weights.values())
-        beside = patch_weights(model.tower) + projector + tower.num_layers * block
-        return round(total_parameters(decoder_of(model)) + beside)
-    one = parameters(model, np.array([1]))
-    total = model.num_layers * (one.block + one.experts) + one.embedding + one.head_vectors
-    if not model.tied_embeddings:
-        total = total + one.head_matrix
-    further = one.block + one.experts + further_weights(model) + 3 * norm_weights(model)
-    total = total + model.further_tokens * further
-    return round(float(total[0]))
+    decoder = decoder_of(model)
+    ends, norm = parameters(decoder, np.array([1])), norm_weights(decoder)
+    total = model.num_layers * sum(block_weights(model).values()) + ends.embedding + ends.head_vectors
+    total = total + ends.head_matrix * (not model.tied_embeddings)
+    total = total + model.further_tokens * (ends.block + ends.experts + further_weights(model) + 3 * norm)
+    return round(float(total[0])) + (patch_weights(model.tower) if model.tower else 0)
 
 
 _CACHED = 64

@@ -91,10 +91,8 @@ class Links(Spec):
 
     def faster(self, *, intra_node: float = 1.0, inter_node: float = 1.0) -> Links:
         """A copy of the links with bandwidths multiplied by one factor inside a node and by another between nodes."""
-        between = self.inter_node and self.inter_node.faster(inter_node)
-        return self.model_copy(
-            update={"intra_node": self.intra_node.faster(intra_node), "inter_node": between}
-        )
+        inside, between = self.intra_node.faster(intra_node), self.inter_node
+        return Links(intra_node=inside, inter_node=between and between.faster(inter_node))
 
 
 class BuildingsSpec(Spec):
@@ -201,9 +199,7 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
     def _problems(self) -> Iterator[str]:
         """Yield an error message for each contradiction between link levels."""
         names = [level.name for level in self.root]
-        for name in names:
-            if names.count(name) > 1:
-                yield f"two levels are called `{name}`"
+        yield from (f"two levels are called `{name}`" for name in names if names.count(name) > 1)
         if [level.nodes for level in self.root].count(1) != 1:
             yield "one level is the node: it has `nodes: 1`"
             return
@@ -213,10 +209,9 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
         for at, (inner, outer) in enumerate(pairwise(self.root)):
             yield from _nesting(inner, outer)
             if not self.opens(at + 1) and outer.bandwidth > inner.bandwidth:
-                yield (
-                    f"level `{outer.name}` has more bandwidth a GPU, {format_bandwidth(outer.bandwidth)}, than "
-                    f"`{inner.name}`, {format_bandwidth(inner.bandwidth)}, which its bytes pass"
-                )
+                rates = format_bandwidth(outer.bandwidth), format_bandwidth(inner.bandwidth)
+                more = f"level `{outer.name}` has more bandwidth a GPU, {rates[0]}, than `{inner.name}`, {rates[1]}"
+                yield f"{more}, which its bytes pass"
         for at, level in enumerate(self.root):
             if level.sharers is not None and (at == 0 or not self.opens(at)):
                 others = "all GPUs below share the links of switches"
@@ -427,10 +422,9 @@ class ClusterSpec(CheckedSpec):
             yield f"`nodes_per_leaf` {self.nodes_per_leaf} does not divide a building of {buildings.nodes} nodes"
         inside = links.inter_node.bandwidth / self.oversubscription
         if buildings.link.bandwidth > inside:
-            yield (
-                f"`buildings.link` has more bandwidth a GPU, {format_bandwidth(buildings.link.bandwidth)}, than the "
-                f"network of a building, {format_bandwidth(inside)}, which its bytes pass"
-            )
+            rates = format_bandwidth(buildings.link.bandwidth), format_bandwidth(inside)
+            more = f"`buildings.link` has more bandwidth a GPU, {rates[0]}, than the network of a building, {rates[1]}"
+            yield f"{more}, which its bytes pass"
 
     def _unlike_graph(self) -> Iterator[str]:
         """Yield an error message for each contradiction between the link graph and the rest of the cluster,
@@ -477,12 +471,6 @@ class ClusterSpec(CheckedSpec):
                 count = getattr(level, what)
                 if count is not None and self.gpus_per_node % count:
                     yield f"`{what}` {count} of level `{level.name}` do not divide a node of {self.gpus_per_node} GPUs"
-
-    @property
-    def farthest_link(self) -> LinkSpec | None:
-        """Link between the GPUs that are farthest apart, in different buildings if the cluster has buildings;
-        None on a single node."""
-        return self.links.farthest if self.buildings is None else self.buildings.link
 
     @property
     def num_gpus(self) -> int:
@@ -533,7 +521,8 @@ class MixedCluster(CheckedSpec):
         the pools' networks."""
         if self.between is not None:
             return self.between
-        networks = [link for pool in self.pools if (link := pool.farthest_link) is not None]
+        farthest = (pool.buildings.link if pool.buildings else pool.links.farthest for pool in self.pools)
+        networks = [link for link in farthest if link is not None]
         narrow = min(networks, key=lambda link: link.bandwidth)
         return narrow.model_copy(update={"latency": max(link.latency for link in networks)})
 

@@ -89,23 +89,20 @@ def curve_seconds(points: Sequence[CurvePoint], size: Array) -> Array:
     return np.where(sizes > 0, seconds * overshoot, 0.0)
 
 
-def attention_head_seconds(
-    curves: Sequence[AttentionCurve], sequence: Array, head_dim: int
-) -> tuple[Array, Array]:
-    """Forward and backward seconds of attention for one head of one sequence, at each sequence length.
+def attention_head_seconds(curves: Sequence[AttentionCurve], sequence: Array, head_dim: int) -> Array:
+    """(2, ...) seconds of attention for one head of one sequence, forward and backward, at each sequence length.
 
     Sequence lengths outside the measured ones scale with their square. Between measured head widths seconds
     are interpolated linearly; outside them they scale with the width.
     """
     ordered = sorted(curves, key=lambda curve: curve.head_dim)
     lengths = np.asarray(sequence, dtype=np.float64)
-    forward = np.stack([_quadratic_ends(curve.forward, lengths) for curve in ordered])
-    backward = np.stack([_quadratic_ends(curve.backward, lengths) for curve in ordered])
+    passes = [curve.forward for curve in ordered], [curve.backward for curve in ordered]
     widths = np.array([curve.head_dim for curve in ordered], dtype=np.float64)
     inside = float(np.clip(head_dim, widths[0], widths[-1]))
     weights = np.array([np.interp(inside, widths, row) for row in np.eye(len(widths))])
-    scale = head_dim / inside
-    return scale * np.tensordot(weights, forward, axes=1), scale * np.tensordot(weights, backward, axes=1)
+    each = [np.stack([_quadratic_ends(points, lengths) for points in one]) for one in passes]
+    return np.stack([head_dim / inside * np.tensordot(weights, one, axes=1) for one in each])
 
 
 def _quadratic_ends(points: Sequence[CurvePoint], lengths: Array) -> Array:

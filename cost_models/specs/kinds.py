@@ -187,8 +187,6 @@ class Kinds:
 
     def mean(self, by_kind: Sequence[Array]) -> Array:
         """Mean over all blocks of a model of a value that is given for each kind of block."""
-        if len(by_kind) == 1:
-            return by_kind[0]
         weighted = [
             count / len(self.of_block) * value for count, value in zip(self.counts, by_kind, strict=True)
         ]
@@ -203,8 +201,6 @@ class Kinds:
         """
         mean, blocks = self.mean(by_kind), len(self.of_block)
         even: Array = -(-blocks // ranks) * mean
-        if len(by_kind) == 1:
-            return even
         fullest = [-(-count // ranks) * value for count, value in zip(self.counts, by_kind, strict=True)]
         return np.asarray(np.minimum(even, np.max([*fullest, blocks / ranks * mean], axis=0)))
 

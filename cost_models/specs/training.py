@@ -164,11 +164,6 @@ class Sequences:
         return int(self.places[-1]) + 1
 
     @property
-    def mean_document_tokens(self) -> float:
-        """Mean number of document tokens per sequence, without padding."""
-        return float(self.documents.sum()) / self.number
-
-    @property
     def mean(self) -> float:
         """Mean number of tokens per document."""
         return float(self.documents.mean())
@@ -349,7 +344,8 @@ class TrainingSpec(Spec):
     def tokens_counted(self) -> float:
         """Mean tokens per sequence without padding; for an encoder-decoder the decoder's tokens are added."""
         if self.lengths is not None:
-            return sequences_of(self.lengths, self.sequence_length).mean_document_tokens
+            drawn = sequences_of(self.lengths, self.sequence_length)
+            return float(drawn.documents.sum()) / drawn.number
         return self.sequence_length + (self.target_length or 0)
 
     @property

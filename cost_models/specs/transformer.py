@@ -187,11 +187,6 @@ class Recurrence(CheckedSpec):
         return self.step_rank + 2 * self.key_size if self.step_rank else 0
 
     @property
-    def convolved_size(self) -> int:
-        """Width of the tensor that the recurrence's short convolution is applied to."""
-        return self.mixed_size if self.scans else self.value_size
-
-    @property
     def head_numbers(self) -> int:
         """Extra elements per head and token, which are a step size, or a decay and a strength."""
         return {"mamba2": 1, "gated-delta": 2, "kimi-delta": 1}.get(self.kind, 0)
@@ -318,17 +313,6 @@ class Diffusion(Spec):
     def pixels(self) -> int:
         """Elements of a patch over all channels."""
         return int(self.channels * self.patch**2)
-
-    def entrance_weights(self, hidden_size: int) -> int:
-        """Number of parameters, biases included, of the matrices that embed patches and of the two that embed
-        the time step."""
-        return int((self.pixels + self.frequencies + hidden_size + 3) * hidden_size)
-
-    def entrance_flops(self, hidden_size: int) -> float:
-        """Forward and backward FLOPs per image of the matrices that embed patches and time step; the inputs
-        of the first two need no gradients."""
-        first = 2 * (self.tokens * self.pixels + self.frequencies)
-        return 2.0 * hidden_size * (first + 3 * hidden_size)
 
 
 Part = Literal["", "tower", "joint"]
