@@ -157,15 +157,14 @@ def _attention_seconds(question: Question, columns: LayoutColumns, device: Devic
         return np.zeros((2, len(columns)))
     if question.stack.attention in STORES_SCORES:
         seconds = _stored_scores_seconds(question, columns, device)
+    elif question.hardware.attention:
+        computed = attended_keys(model, question.training).computed
+        # curves are of causal kernels
+        causal = length / 2 if model.encoder or model.stacks else model.unmasked(length)
+        seconds = attention_core(question, columns) * (computed / causal)
     else:
-        if question.hardware.attention:
-            computed = attended_keys(model, question.training).computed
-            # curves are of causal kernels
-            causal = length / 2 if model.encoder or model.stacks else model.unmasked(length)
-            seconds = attention_core(question, columns) * (computed / causal)
-        else:
-            seconds = flash_seconds(question, columns, device)
-        seconds = seconds * (1.0 + uneven_pieces(question, columns))
+        seconds = flash_seconds(question, columns, device)
+    seconds = seconds * (1.0 + uneven_pieces(question, columns))
     return model.attention_share * (seconds + index_seconds(question, columns, device))
 
 

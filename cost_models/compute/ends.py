@@ -44,8 +44,6 @@ def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> E
     """
     names = ("tp", "cp", "mbs", "sp")
     ends = over_distinct(columns, names, lambda rows: _end_seconds(question, rows, device))
-    if question.stack.loss_chunk is None:
-        return ends
     early = np.where(chunks_loss(question, columns), ends.head_backward, 0.0)
     if compiles_chunks(question):
         tokens = columns.tokens(question.training.sequence_length)

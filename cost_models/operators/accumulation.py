@@ -107,13 +107,10 @@ def chunks_loss(question: Question, columns: LayoutColumns) -> Bools:
     gradient of the entire output matrix; output biases, whose gradients chunks would have to add up; and
     encoders and vision towers, whose loss covers only some tokens.
     """
-    chunk = question.stack.loss_chunk
-    of_some = question.model.encoder or question.model.tower or question.model.outputs
-    if chunk is None or question.model.head_bias or of_some:
-        return np.zeros(len(columns), dtype=np.bool_)
+    model, chunk = question.model, question.stack.loss_chunk or np.inf
     several = columns.tokens(question.training.sequence_length) > chunk
-    chunked: Bools = several & (columns.tp == 1) & ~is_scheduled(columns, ALWAYS_SPLIT | KEEPS_ALL_LOGITS)
-    return chunked
+    whole: Bools = (columns.tp == 1) & ~is_scheduled(columns, ALWAYS_SPLIT | KEEPS_ALL_LOGITS)
+    return whole & several & (not (model.head_bias or model.encoder or model.tower or model.outputs))
 
 
 def compiles_chunks(question: Question) -> bool:
