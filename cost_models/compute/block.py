@@ -28,7 +28,7 @@ from cost_models.compute.mixing import flash_seconds, index_seconds, scan_second
 from cost_models.operators.accumulation import copied_bytes, fuses_accumulation, gradient_accumulation_bytes
 from cost_models.operators.documents import attended_keys, uneven_pieces
 from cost_models.operators.parameters import job_operators, parameters, trained_weights
-from cost_models.operators.record import Gemm
+from cost_models.operators.record import Gemm, products_of
 from cost_models.operators.traffic import Traffic, attention_traffic, block_traffic, routing_traffic
 from cost_models.question import Question
 from cost_models.specs.choices import ATTEND_AGAIN
@@ -117,7 +117,7 @@ def _recomputed_seconds(
     """
     stack, drops = question.stack, question.stack.drops
     operators = job_operators(question.model, question.training.tuning)
-    products = [(one, one.gemm) for one in operators if one.gemm is not None]
+    products = products_of(operators)
 
     def forward_of(share: float, gemm: Gemm) -> Array:
         return share * forward_seconds(local_gemm(question, columns, gemm), device)
@@ -130,9 +130,7 @@ def _recomputed_seconds(
     moved = [block_traffic(question, columns, memory_bound)]
     if "experts" in drops:
         moved.append(routing_traffic(question, columns))
-    selective = selective + sum(
-        (traffic_seconds(one, device)[0] for one in moved), start=np.zeros(len(columns))
-    )
+    selective = selective + sum(traffic_seconds(one, device)[0] for one in moved)
     redone = [(one.share, gemm) for one, gemm in products if drops & one.redone_by]
     for share, gemm in redone[:-1] if stack.recompute_stops_early else redone:
         selective = selective + forward_of(share, gemm)
@@ -171,12 +169,10 @@ def _attention_seconds(question: Question, columns: LayoutColumns, device: Devic
 def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
     """(2, N) seconds of attention with stored scores, forward and backward. They are those of two batched
     products forward and four backward, one batch entry a head, and passes over the scores."""
-    sequence, width = (
-        np.asarray(float(x)) for x in (question.training.sequence_length, question.model.head_dim)
-    )
-    heads = columns.mbs * question.model.num_heads / columns.tp
+    model, sequence = question.model, np.asarray(float(question.training.sequence_length))
+    width, heads = np.asarray(float(model.head_dim)), columns.mbs * model.num_heads / columns.tp
     queries, seconds = sequence / columns.cp, np.zeros((2, len(columns)))
-    for keys in [sequence, sequence * question.model.source_share]:
+    for keys in [sequence, sequence * model.source_share]:
         if keys:
             scores = gemm_seconds(queries, keys, width, device, heads)
             values = gemm_seconds(queries, width, keys, device, heads)

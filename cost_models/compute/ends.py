@@ -59,9 +59,7 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     tokens, rate = columns.tokens(training.sequence_length), device.memory_rate
     images, width = columns.mbs.astype(np.float64), np.asarray(float(model.hidden_size))
 
-    def product(
-        rows: Array, outputs: Array, inputs: float, trains: bool = True
-    ) -> tuple[Array, Array, Array]:
+    def product(rows: Array, outputs: Array, inputs: float, trains: bool = True) -> tuple[Array, ...]:
         """Seconds of a product forward, of the gradient of its input, and of the gradient of its matrix, if
         that is trained."""
         local = LocalGemm(rows=rows, inputs=np.asarray(float(inputs)), outputs=outputs)
@@ -101,9 +99,8 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
         enters, entered = enters + forward, entered + (weights + products[-1][1])
         transforms = (images, 2 * width)
     trains = training.trains("head matrix")
-    logits, towards_input, weight = product(
-        tokens * question.scored_share, vocabulary, model.hidden_size, trains
-    )
+    scored = tokens * question.scored_share
+    logits, towards_input, weight = product(scored, vocabulary, model.hidden_size, trains)
     if transforms is not None:
         forward, _, transform_weight = product(*transforms, model.hidden_size)
         transform = forward + 4 * (stream * width) * device.element_bytes / rate

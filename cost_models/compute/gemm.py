@@ -60,7 +60,7 @@ from cost_models.axes.columns import LayoutColumns, over_distinct
 from cost_models.errors import InputError
 from cost_models.operators.accumulation import fuses_accumulation, gradient_dtype
 from cost_models.operators.parameters import job_operators
-from cost_models.operators.record import Gemm, Operator, tokens_on_rank
+from cost_models.operators.record import Gemm, Operator, products_of, tokens_on_rank
 from cost_models.question import Question
 from cost_models.specs.cluster import (
     NARROW,
@@ -312,9 +312,7 @@ class LocalGemm:
     """Bytes of a stored element that is widened before the product; None: not widened."""
 
 
-def matrix_seconds(
-    question: Question, columns: LayoutColumns, device: Device
-) -> tuple[Array, Array, Array, Array]:
+def matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, ...]:
     """(N,) seconds of a block's matrix products forward, backward, for weight gradients, and for weight
     gradients of column-parallel matrices.
 
@@ -324,15 +322,12 @@ def matrix_seconds(
     return over_distinct(columns, names, lambda rows: _matrix_seconds(question, rows, device))
 
 
-def _matrix_seconds(
-    question: Question, columns: LayoutColumns, device: Device
-) -> tuple[Array, Array, Array, Array]:
+def _matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, ...]:
     forward, backward, weight, column_weight = np.zeros((4, len(columns)))
     wide, stack = device_of(question, wide=True), question.stack
     tuning = question.training.tuning
-    for one in product_operators(question.model, joined=stack.joins_parallel_products, tuning=tuning):
-        gemm = one.gemm
-        assert gemm is not None
+    operators = product_operators(question.model, joined=stack.joins_parallel_products, tuning=tuning)
+    for one, gemm in products_of(operators):
         runs_on = wide if gemm.router or gemm.adapter else device
         local = local_gemm(question, columns, gemm)
         cast_by_norm = stack.transformer_engine and gemm.behind_norm

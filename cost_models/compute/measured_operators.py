@@ -128,9 +128,8 @@ def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Ar
     gathered = np.where(shards > 1, (1 + 1 / shards) * parameters, 0.0)
     microbatches = columns.microbatches(question.training.global_batch)
     scattered = np.where(shards > 1, parameters / microbatches, 0.0)
-    forward, once = (
-        _curve_seconds(question.hardware, [("copy", elements, 1.0)]) for elements in (gathered, scattered)
-    )
+    profile = question.hardware
+    forward, once = (_curve_seconds(profile, [("copy", one, 1.0)]) for one in (gathered, scattered))
     return np.array([forward, forward + once])
 
 

@@ -104,9 +104,8 @@ def _merging_seconds(question: Question, columns: LayoutColumns, device: Device)
         for columns_of in (question.model.attended_size, question.model.query_size, attended_width(question))
     )
     if not question.stack.torch_context_parallel:
-        return np.array(
-            [steps * found * (width + 2 * FP32_BYTES), steps * 3 * width * (queries + keys_values)]
-        )
+        merged = steps * found * (width + 2 * FP32_BYTES)
+        return np.array([merged, steps * 3 * width * (queries + keys_values)])
     again, once = np.maximum(steps - 1, 0), np.minimum(steps, 1)
     widened, narrowed, added = width + FP32_BYTES, FP32_BYTES + width, width + 2 * FP32_BYTES
     # each step's output is widened; its difference to the sum so far, times a sigmoid, is subtracted; at the end the

@@ -83,10 +83,8 @@ within 5 %."""
 def plain_scan_bytes(question: Question) -> float:
     """Bytes per token that the backward pass of a recurrent scan holds at its peak, if the stack computes
     scans by plain matrix products; else 0."""
-    model, mixer = question.model, question.model.recurrence
-    if mixer is None or not (
-        question.stack.eager_attention_and_norms and model.mixer_share("recurrence", "both")
-    ):
+    mixer, eager = question.model.recurrence, question.stack.eager_attention_and_norms
+    if mixer is None or not (eager and question.model.mixer_share("recurrence", "both")):
         return 0.0
     keys, rows = mixer.heads * mixer.state_dim, mixer.heads * mixer.chunk
     states = mixer.value_size * mixer.state_dim / mixer.chunk
@@ -175,15 +173,15 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     gradients = 2 * stored + np.where(columns.pp > 1, element, 0.0) + split_copy
     if stack.fused_loss:  # the gradient takes the place of what was kept; only its copy in 16 bits is new
         gradients = np.where((stored > element) | compiled, element, 0.0)
+    gradients = gradients + stack.extra_loss_copies * stored
     chunked = chunks_loss(question, columns)
     trains = training.trains("head matrix")  # the input is only kept for the output matrix's gradient
     # a loss in chunks keeps the gradient of its hidden states, which takes the place of these once they are done with:
     # until then both are there, with the gradient of the output matrix in the type of the weights, and a chunk's logits
     # and log-probabilities in fp32, or where it is compiled its logits and their gradient
     vocabulary = float(padded_vocabulary(model, 1))
-    of_chunk = (
-        2 * (element if compiles_chunks(question) else FP32_BYTES) * (stack.loss_chunk or 0) * vocabulary
-    )
+    of_logit = element if compiles_chunks(question) else FP32_BYTES
+    of_chunk = 2 * of_logit * (stack.loss_chunk or 0) * vocabulary
     chunk_bytes = element * stream + element * model.hidden_size * vocabulary * trains + of_chunk
     output = np.where(chunked, 0.0, logits * element)
     # norms before the output matrix, and an encoder's transform
@@ -197,9 +195,7 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
         embedding=(1.0 + model.source_share) * stream * embedded + tokens * _patch_bytes(question),
         head=stream * before_head + element * entered * trains,
         log_probabilities=np.where(chunked, 0.0, logits * stored),
-        loss_gradients=np.where(
-            chunked, chunk_bytes, logits * (gradients + stack.extra_loss_copies * stored)
-        ),
+        loss_gradients=np.where(chunked, chunk_bytes, logits * gradients),
         logits=output,
         released_logits=output * (stack.releases_logits and not stack.fused_loss),
     )
@@ -328,12 +324,10 @@ def _second_output_bytes(question: Question, columns: LayoutColumns) -> Array:
     cuDNN's kernel reads and writes either order, but Transformer Engine prefers FlashAttention on most GPUs.
     If heads are traded back for tokens (Ulysses), the two copies cover different parts on each rank.
     """
-    kernel = question.stack.attention
+    kernel, stack = question.stack.attention, question.stack
     flash = kernel not in STORES_SCORES and (kernel != "cudnn" or not question.cluster.gpu.prefers_cudnn)
-    traded = exchanges_by(question, columns, "all-to-all")
-    twice = ((columns.mbs > 1) & (flash and question.stack.sequence_first)) | (
-        traded & question.stack.saves_gathered_activations
-    )
+    traded = exchanges_by(question, columns, "all-to-all") & stack.saves_gathered_activations
+    twice = traded | ((columns.mbs > 1) & (flash and stack.sequence_first))
     cores = question.model.attention_share + (question.model.stacks is not None)
     width = question.training.element_bytes * question.model.attended_size * cores
     return np.where(twice, width * tokens_on_rank(question, columns, "split"), 0.0)
@@ -342,16 +336,14 @@ def _second_output_bytes(question: Question, columns: LayoutColumns) -> Array:
 def _score_bytes(question: Question) -> Amount:
     """Bytes kept inside the attention core for its backward pass. These are the softmax output, dropout mask
     and its output (s × s per head), or a flash kernel's log-sum-exp row, and picked tokens."""
-    heads, training = question.model.num_heads, question.training
-    crosses = question.model.stacks is not None
+    model, training, heads = question.model, question.training, question.model.num_heads
     if question.stack.attention not in STORES_SCORES:
-        picked = (
-            min(question.model.attention_window or 0, training.sequence_length) * question.model.uses_indexer
-        )
-        return {"split": FP32_BYTES * heads * (1 + crosses), "whole": FP32_BYTES * picked}
+        picked = min(model.attention_window or 0, training.sequence_length) * model.uses_indexer
+        rows = heads * (1 + (model.stacks is not None))
+        return {"split": FP32_BYTES * rows, "whole": FP32_BYTES * picked}
     element = training.element_bytes
     each = 2 * element + _MASK_BYTES if question.dropout > 0 else element
-    return {"split": each * training.sequence_length * (1.0 + question.model.source_share) * heads}
+    return {"split": each * training.sequence_length * (1.0 + model.source_share) * heads}
 
 
 def boundary_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array, Array]:

@@ -24,6 +24,7 @@ from cost_models.operators.parameters import (
     trained_parameters,
     trained_share,
 )
+from cost_models.operators.record import products_of
 from cost_models.question import Question
 from cost_models.specs.cluster import FULL
 from cost_models.specs.training import STATE_BYTES
@@ -190,8 +191,8 @@ def _factored_bytes(question: Question, part: Part) -> float:
     model = question.model
     matrices = [(float(model.vocab_size), float(model.hidden_size))]
     if part not in ENDS:
-        trained = [one for one in job_operators(model, question.training.tuning) if one.gemm and one.trained]
-        gemms = [one.gemm for one in trained if one.gemm]
+        products = products_of(job_operators(model, question.training.tuning))
+        gemms = [gemm for one, gemm in products if one.trained]
         matrices = [(float(gemm.inputs), float(out)) for gemm in gemms for out in gemm.outputs]
     sums, elements = (sum(map(of, matrices)) for of in (sum, lambda sides: sides[0] * sides[1]))
     return 4.0 * sums / max(1.0, elements)

@@ -22,9 +22,7 @@ def gradient_accumulation_bytes(question: Question, columns: LayoutColumns) -> A
     buffer and writes the buffer; if the buffer is simply the first microbatch's gradient, the first addition
     is saved.
     """
-    if fuses_accumulation(question):
-        return np.zeros(len(columns))
-    return bytes_of_a_sum(question) * added_share(question, columns)
+    return bytes_of_a_sum(question) * added_share(question, columns) * (not fuses_accumulation(question))
 
 
 def bytes_of_a_sum(question: Question) -> float:

@@ -382,8 +382,8 @@ def _mlp(
     names = ("experts", "experts") if routed else ("gate", "up")
     h, inner, again = model.hidden_size, Tensor(width, "expert" if routed else "split"), _WITH_THE_MLP[name]
     product = partial(multiply, half="mlp", share=share, redone_by=again, bias=model.mlp_bias)
-    copies = {"experts": model.num_experts, "passed": model.experts_per_token} if routed else {}
-    gemm = partial(Gemm, routed=routed, **copies)
+    experts, passed = (model.num_experts, model.experts_per_token) if routed else (1, 1)
+    gemm = partial(Gemm, routed=routed, experts=experts, passed=passed)
     reads: Place = "copies" if routed else "entrance"
     kept_already = name == "shared" or (dense and model.shares_norm)
     kept_share = dense / matrices

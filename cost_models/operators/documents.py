@@ -83,8 +83,6 @@ def with_bucket_lengths(question: Question) -> Question:
 def uneven_pieces(question: Question, columns: LayoutColumns) -> Array:
     """(N,) relative excess of the busiest context-parallel rank's attention work over the mean of the context
     ranks."""
-    if not _sequences_differ(question):
-        return np.zeros(len(columns))
     whole = context_ways(question, columns) == CONTEXTS.index("all-to-all")
     return _excess_of_pairs(_uneven_excess, question, np.where(whole, 1, columns.cp), columns.mbs)
 
@@ -94,8 +92,6 @@ def straggler_excess(question: Question, columns: LayoutColumns, *, data_paralle
 
     Synchronisation by ZeRO-3 in every microbatch counts only with `data_parallel`.
     """
-    if not _sequences_differ(question):
-        return np.zeros(len(columns))
     gathered = np.where((columns.zero == 3) & data_parallel, columns.shard, 1)
     meet = [
         (columns.dp, columns.microbatches(question.training.global_batch) * columns.mbs),
@@ -104,23 +100,17 @@ def straggler_excess(question: Question, columns: LayoutColumns, *, data_paralle
     return np.maximum(*(_excess_of_pairs(_slowest_excess, question, *one) for one in meet))
 
 
-def _sequences_differ(question: Question) -> bool:
-    """Whether sequences of the job differ in their attention work, as packed documents have different lengths."""
-    lengths = question.training.lengths
-    return lengths is not None and lengths.packing == "pack" and question.stack.attention not in STORES_SCORES
-
-
 _Excess = Callable[[TransformerSpec, LengthsSpec, int, int, int], float]
 
 
 def _excess_of_pairs(excess: _Excess, question: Question, ranks: Ints, sequences: Ints) -> Array:
     """(N,) relative excess of attention work for pairs of ranks and sequences per rank; each distinct pair is
-    computed once."""
-    training = question.training
-    assert training.lengths is not None
+    computed once. It is 0 unless sequences differ in their work, as packed documents have different lengths."""
+    lengths, longest = question.training.lengths, question.training.sequence_length
+    if lengths is None or lengths.packing != "pack" or question.stack.attention in STORES_SCORES:
+        return np.zeros(len(ranks))
     pairs, which = np.unique(np.stack([ranks, sequences]), axis=1, return_inverse=True)
-    asked = (question.model, training.lengths, training.sequence_length)
-    each: Array = np.array([excess(*asked, *pair) for pair in pairs.T.tolist()])
+    each: Array = np.array([excess(question.model, lengths, longest, *pair) for pair in pairs.T.tolist()])
     return each[which.ravel()]
 
 

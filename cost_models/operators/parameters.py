@@ -41,6 +41,7 @@ from cost_models.operators.record import (
     Tensor,
     multiply,
     parameters_on_rank,
+    products_of,
     sum_amounts,
 )
 from cost_models.question import Question
@@ -184,8 +185,8 @@ def missing_targets(model: TransformerSpec, targets: Iterable[str]) -> tuple[str
 
 def matrix_names(model: TransformerSpec) -> tuple[str, ...]:
     """Usual names of the matrices in the model's blocks that may have adapters."""
-    gemms = (one.gemm for one in block_operators(model) if one.gemm)
-    return tuple(dict.fromkeys(name for gemm in gemms for name in gemm.names))
+    products = products_of(block_operators(model))
+    return tuple(dict.fromkeys(name for _, gemm in products for name in gemm.names))
 
 
 def _names_in_group(target: str) -> frozenset[str]:

@@ -177,6 +177,11 @@ def multiply(
     )
 
 
+def products_of(operators: Iterable[Operator]) -> list[tuple[Operator, Gemm]]:
+    """Operators that are matrix products, each with its product."""
+    return [(one, one.gemm) for one in operators if one.gemm is not None]
+
+
 Key = TypeVar("Key", Place, Sharing)
 Amount = Mapping[Place, float]
 """Place → amount per token of the place."""

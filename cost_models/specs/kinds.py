@@ -141,9 +141,7 @@ class Kinds:
     def before(self) -> Ints:
         """(K, L + 1) number of blocks of each kind before every position in the model."""
         is_kind = np.array(self.of_block) == np.arange(self.number)[:, None]
-        return np.concatenate(
-            [np.zeros((self.number, 1), dtype=np.int64), np.cumsum(is_kind, axis=1)], axis=1
-        )
+        return np.pad(np.cumsum(is_kind, axis=1), ((0, 0), (1, 0)))
 
     @cached_property
     def _repeats(self) -> tuple[int, int]:
@@ -187,9 +185,8 @@ class Kinds:
 
     def mean(self, by_kind: Sequence[Array]) -> Array:
         """Mean over all blocks of a model of a value that is given for each kind of block."""
-        weighted = [
-            count / len(self.of_block) * value for count, value in zip(self.counts, by_kind, strict=True)
-        ]
+        blocks = len(self.of_block)
+        weighted = [count / blocks * value for count, value in zip(self.counts, by_kind, strict=True)]
         return np.asarray(sum(weighted[1:], start=weighted[0]))
 
     def lower_bound_of_fullest_rank(self, ranks: Ints, by_kind: Sequence[Array]) -> Array:
@@ -216,10 +213,8 @@ class Kinds:
         sizes = blocks_SP.sum(axis=-1)
         begin = np.cumsum(sizes, axis=-1) - sizes if start is None else start
         end_SP = begin[..., None] + np.cumsum(blocks_SP[..., ::-1], axis=-1)[..., ::-1]
-        last = len(self.of_block)
-        sorts = (
-            self.before[:, np.minimum(end_SP, last)] - self.before[:, np.minimum(end_SP - blocks_SP, last)]
-        )
+        last, before = len(self.of_block), self.before
+        sorts = before[:, np.minimum(end_SP, last)] - before[:, np.minimum(end_SP - blocks_SP, last)]
         return np.moveaxis(sorts, 0, -2).reshape(*end_SP.shape[:-1], -1)
 
 

@@ -398,20 +398,17 @@ def is_change(word: str) -> bool:
     return word.partition("=")[0] in {known.partition("=")[0] for known in CHANGE_WORDS}
 
 
-def apply_changes(
-    model: TransformerSpec, training: TrainingSpec, words: Sequence[str]
-) -> tuple[TransformerSpec, TrainingSpec]:
+ModelAndJob = tuple[TransformerSpec, TrainingSpec]
+
+
+def apply_changes(model: TransformerSpec, training: TrainingSpec, words: Sequence[str]) -> ModelAndJob:
     """A copy of the model and the job with the changes of the mathematics that `--allow` requests.
 
     Raises:
         InputError: words that cannot be read, or that change nothing of this model and this job; all of them at once.
     """
-    problems = [
-        Problem(f"--allow {word}", what)
-        for word in words
-        if (what := _complaint(model, training, word, words))
-    ]
-    if problems:
+    complaints = [(word, _complaint(model, training, word, words)) for word in words]
+    if problems := [Problem(f"--allow {word}", what) for word, what in complaints if what]:
         raise InputError("what is allowed cannot be had", problems=problems)
     if "lamb" in words:
         training = training.model_copy(update={"optimizer": "lamb"})
@@ -433,9 +430,7 @@ def changes_of(model: TransformerSpec, training: TrainingSpec) -> tuple[str, ...
     return (*model.changed, *(["lamb"] if training.optimizer == "lamb" else []))
 
 
-def undo_change(
-    model: TransformerSpec, training: TrainingSpec, word: str
-) -> tuple[TransformerSpec, TrainingSpec]:
+def undo_change(model: TransformerSpec, training: TrainingSpec, word: str) -> ModelAndJob:
     """A copy of a changed model and job in which the change that `word` names is undone."""
     if word == "lamb":
         return model, training.model_copy(update={"optimizer": "adamw"})

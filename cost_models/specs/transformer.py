@@ -861,10 +861,8 @@ def _contradictions(model: TransformerSpec) -> Iterator[str]:
         yield "with separate_halves a MoE block's mixer is none, and moe_layers names others"
     experts, per_token, moe_layers = model.num_experts, model.experts_per_token, model.moe_layers
     if not experts:
-        mixture = (
-            "experts_per_token moe_ffn_hidden_size shared_expert_ffn_hidden_size num_moe_layers moe_layers"
-        )
-        mixture += " router_bias routing_bias shared_expert_gate expert_groups"
+        mixture = "experts_per_token moe_ffn_hidden_size shared_expert_ffn_hidden_size num_moe_layers"
+        mixture += " moe_layers router_bias routing_bias shared_expert_gate expert_groups"
         yield from clashes(mixture, "is for a mixture, and num_experts is 0")
     else:
         if not 1 <= per_token <= experts:
@@ -875,9 +873,7 @@ def _contradictions(model: TransformerSpec) -> Iterator[str]:
             yield "moe_ffn_hidden_size must be above zero"
         if model.shared_expert_gate and not model.shared_expert_ffn_hidden_size:
             yield "shared_expert_gate is for shared experts, and shared_expert_ffn_hidden_size is 0"
-        if moe_layers and (
-            [*moe_layers] != sorted({*moe_layers}) or moe_layers[0] < 0 or moe_layers[-1] >= layers
-        ):
+        if [*moe_layers] != sorted({*moe_layers} & {*range(layers)}):
             yield f"moe_layers are numbers of blocks from 0 to {layers - 1}, in ascending order"
         if moe_layers and len(moe_layers) != model.num_moe_layers:
             yield f"moe_layers names {len(moe_layers)} blocks, and num_moe_layers is {model.num_moe_layers}"
