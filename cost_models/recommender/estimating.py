@@ -95,7 +95,7 @@ def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEs
     pairs = tuple(dict.fromkeys(kinds))
     row_of = {pair: index for index, pair in enumerate(pairs)}
     table_rows = np.array([row_of[kind] for kind in kinds], dtype=np.int64)
-    shard_gpus, held_rows = _shards(sharding, table_rows, per_node)
+    shard_gpus, held_rows, holders = _shards(sharding, table_rows, per_node)
     counts = np.bincount(table_rows, minlength=len(pairs)).astype(np.float64)
     x, links = option_columns(question, pairs), links_of(question)
     shard_seconds, everywhere_seconds = stage_loads(question, x, links)
@@ -112,8 +112,7 @@ def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEs
     filled = parts.sum(axis=2) + np.sum(list(fixed_parts.values()), axis=0)[:, None]
     peak = filled.argmax(axis=0)
     device = parts[peak, np.arange(gpus)]
-    holders = _holders(sharding, table_rows, per_node)[:, None]
-    rank_host = on_gpus(size.shard_host, size.everywhere_host / per_node, holders)
+    rank_host = on_gpus(size.shard_host, size.everywhere_host / per_node, holders[:, None])
     host = rank_host.reshape(nodes, per_node, -1).sum(axis=1)
     fixed, hidden = fixed_seconds(question, links)
     stages = np.maximum(loads.max(axis=0), hidden) + fixed
@@ -139,27 +138,15 @@ def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEs
     )
 
 
-def _shards(sharding: Sharding, table_rows: Ints, per_node: int) -> tuple[Ints, Ints]:
-    """GPU index and option index of every shard with a GPU of its own, (S,) each; `node-row` has one entry
-    for each GPU of the node."""
-    gpus: list[int] = []
-    rows: list[int] = []
-    for placement, row in zip(sharding.tables, table_rows, strict=True):
-        for at in placement.at:
-            node = placement.option.form == "node-row"
-            holders = range(at * per_node, (at + 1) * per_node) if node else (at,)
-            gpus.extend(holders)
-            rows.extend([row] * len(holders))
-    return np.array(gpus, dtype=np.int64), np.array(rows, dtype=np.int64)
-
-
-def _holders(sharding: Sharding, table_rows: Ints, per_node: int) -> Array:
-    """(S,) number of GPUs that hold the same shard together, for every entry of `_shards`."""
-    holders: list[float] = []
-    for placement, _ in zip(sharding.tables, table_rows, strict=True):
-        times = per_node if placement.option.form == "node-row" else 1
-        holders.extend([float(times)] * (len(placement.at) * times))
-    return np.array(holders)
+def _shards(sharding: Sharding, table_rows: Ints, per_node: int) -> tuple[Ints, Ints, Array]:
+    """GPU index, option index and number of GPUs that hold it together of every shard with a GPU of its own, (S,)
+    each; `node-row` has one entry for each GPU of the node."""
+    entries = []
+    for placement, row in zip(sharding.tables, table_rows.tolist(), strict=True):
+        size = per_node if placement.option.form == "node-row" else 1
+        entries += [(gpu, row, size) for at in placement.at for gpu in range(at * size, (at + 1) * size)]
+    gpus, rows, holders = np.array(entries, dtype=np.int64).reshape(-1, 3).T
+    return gpus, rows, holders.astype(np.float64)
 
 
 def _check(question: RecommenderQuestion, sharding: Sharding) -> None:

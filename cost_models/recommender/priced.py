@@ -16,7 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cost_models.arrays import Array, Ints
+import numpy as np
+
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.specs.recommender.sharding import Option
 
 
@@ -78,6 +80,36 @@ class PricedOptions:
     gpus_per_node: int
     table_names: tuple[str, ...] = ()
     """(T,) names of the tables; (): unknown."""
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes, N; the last may have fewer GPUs than the others."""
+        return -(-self.gpus // self.gpus_per_node)
+
+    @property
+    def on_nodes(self) -> Bools:
+        """Whether the shards of each option lie on nodes instead of GPUs, (O,)."""
+        return np.array([option.form == "node-row" for option in self.options], dtype=np.bool_)
+
+    @property
+    def class_of_table(self) -> Ints:
+        """Class of each table, (T,)."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    def gpus_at(self, place: int, *, on_nodes: bool) -> slice:
+        """Slice of the GPUs that hold a shard at `place`, which is a node or a GPU."""
+        size = self.gpus_per_node if on_nodes else 1
+        return slice(place * size, (place + 1) * size)
+
+    def rows_of_class(self, class_index: int) -> Ints:
+        """Indices of the options of one class of tables."""
+        return np.flatnonzero(self.table_class == class_index)
+
+    @property
+    def row_of(self) -> dict[tuple[int, Option], int]:
+        """(class of tables, option) → index of the option."""
+        pairs = zip(self.table_class.tolist(), self.options, strict=True)
+        return {pair: row for row, pair in enumerate(pairs)}
 
     def name_of(self, table: int) -> str:
         """Name of a table in error messages, as in "table 5 (`c5`)"."""

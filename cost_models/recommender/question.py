@@ -35,6 +35,11 @@ class RecommenderQuestion:
             object.__setattr__(self, "embedding", embedding_profile_of(self.cluster.gpu.name))
 
     @property
+    def samples(self) -> float:
+        """Samples of each GPU in a step."""
+        return self.training.global_batch / self.cluster.num_gpus
+
+    @property
     def kernel_seconds(self) -> float:
         """Shortest time of a GPU kernel in seconds, by the embedding profile or else the hardware profile."""
         own_seconds = self.embedding.kernel_seconds

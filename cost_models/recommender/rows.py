@@ -92,31 +92,25 @@ def option_columns(question: RecommenderQuestion, pairs: Sequence[Pair]) -> Opti
         counts.append(counts_of_key[key])
     tables = [classes[class_index] for class_index, _ in pairs]
     options = [option for _, option in pairs]
-    spread = {"row": question.cluster.num_gpus, "node-row": question.cluster.gpus_per_node}  # of one slice
+    form = np.array([option.form for option in options], dtype=np.str_)
+    slices = np.array([option.shards for option in options], dtype=np.int64)
+    whole_width = np.array([table.width for table in tables], dtype=np.float64)
+    cluster = question.cluster
+    sharers = np.where(form == "node-row", cluster.gpus_per_node * slices, 1)
     return OptionColumns(
         pairs=tuple(pairs),
-        form=np.array([option.form for option in options], dtype=np.str_),
+        form=form,
         rows=np.array([table.rows for table in tables], dtype=np.float64),
-        width=np.array(
-            [
-                classes[class_index].width / (of.shards if of.form == "column" else 1)
-                for class_index, of in pairs
-            ]
-        ),
-        whole_width=np.array([table.width for table in tables], dtype=np.float64),
-        shards=np.array([option.shards if option.placed else 0 for option in options], dtype=np.int64),
-        sharers=np.array([_sharers(option, spread) for option in options], dtype=np.float64),
+        width=whole_width / np.where(form == "column", slices, 1),
+        whole_width=whole_width,
+        shards=np.where([option.placed for option in options], slices, 0),
+        sharers=np.select(
+            [(form == "row") & (slices > 1), form == "row"], [slices, cluster.num_gpus], sharers
+        ).astype(np.float64),
         on_host=np.array([option.tier == "host" for option in options], dtype=np.bool_),
         hashed=np.array([table.hashed for table in tables], dtype=np.bool_),
         **{name: np.array([one[name] for one in counts], dtype=np.float64) for name in counts[0]},
     )
-
-
-def _sharers(option: Option, spread: dict[str, int]) -> int:
-    """Number of GPUs that the rows of one table, or of its column shard, are spread over."""
-    if option.form == "row" and option.shards > 1:
-        return option.shards
-    return spread.get(option.form, 1) * (option.shards if option.form == "node-row" else 1)
 
 
 def _access_counts(
@@ -129,13 +123,19 @@ def _access_counts(
     hot = float(accesses.hits(hot_rows))
     cold = 1.0 - hot
     bags, hot_bags = outputs * cold, outputs * hot
-    if table.combiner != "concat":
-        bags, hot_bags = outputs * _any(cold, table.pooling), outputs * _any(hot, table.pooling)
+    if table.combiner != "concat":  # samples with at least one id of a kind that has this share of all ids
+        bags, hot_bags = (outputs * (1.0 - (1.0 - share) ** max(table.pooling, 1.0)) for share in (cold, hot))
     cached_rows = float(round(option.cached * table.rows))
     hot_distinct = float(accesses.distinct(ids, hot_rows)) if hot_rows else 0.0
     exchanged = ids * cold
     if question.facts.unique_ids:
         exchanged = gpus * float(accesses.distinct(ids / gpus) - accesses.distinct(ids / gpus, hot_rows))
+    lengths = batch * (1.0 if table.pooling != 1 or hot_rows else 0.0)
+    if question.facts.sends_all_lengths:
+        lengths = batch * table.outputs
+    hit = 1.0
+    if option.tier == "host" and hot < 1:
+        hit = float((accesses.hits(hot_rows + cached_rows) - hot) / (1.0 - hot))
     return {
         "ids": ids * cold,
         "exchanged": exchanged,
@@ -148,31 +148,10 @@ def _access_counts(
         "local_hot_distinct": float(accesses.distinct(ids / gpus, hot_rows)) if hot_rows else 0.0,
         "cold_rows": table.rows - hot_rows,
         "hot_rows": hot_rows,
-        "hit": _hit(accesses, option, hot_rows, cached_rows),
+        "hit": hit,
         "cached_rows": cached_rows,
-        "lengths": _lengths(table, question, hot=bool(hot_rows)),
+        "lengths": lengths,
     }
-
-
-def _lengths(table: TableSpec, question: RecommenderQuestion, *, hot: bool) -> float:
-    """Number of bag lengths of one table that are sent beside the ids in a step."""
-    batch = question.training.global_batch
-    if question.facts.sends_all_lengths:
-        return batch * table.outputs
-    return batch * (1.0 if table.pooling != 1 or hot else 0.0)
-
-
-def _any(share: float, pooling: float) -> float:
-    """Share of samples with at least one id of a kind that makes up `share` of all ids, at `pooling` ids a sample."""
-    return float(1.0 - (1.0 - share) ** max(pooling, 1.0))
-
-
-def _hit(accesses: Accesses, option: Option, hot_rows: float, cached_rows: float) -> float:
-    """Share of the ids of uncopied rows that find the row in device memory."""
-    if option.tier == "device":
-        return 1.0
-    hot, with_cached = accesses.hits([hot_rows, hot_rows + cached_rows])
-    return float((with_cached - hot) / (1.0 - hot)) if hot < 1 else 1.0
 
 
 _LEAST_WIDTH = 16

@@ -20,15 +20,20 @@ Left out: the dense network, requests that wait for a batch to fill, and rows of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
+from pydantic import Field
 
 from cost_models.arrays import Array
-from cost_models.recommender.caching import TAG_BYTES, CachedTables, rows_brought
+from cost_models.base import Overhead, Spec
+from cost_models.recommender.caching import TAG_BYTES, CachedTables, Policy, cached_tables, rows_brought
+from cost_models.recommender.prices.dense import DenseNetwork
 from cost_models.recommender.prices.lookup import ID_BYTES
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.recommender.constants import EmbeddingProfile, ServedPoint
+from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.recommender.training import ELEMENT_BYTES, TableDtype
 
 DRIVE_BLOCK = 4096.0
 """Bytes that a drive reads at least: a page of flash file systems."""
@@ -38,18 +43,45 @@ _KERNELS = 2
 """Kernels of a lookup over all tables: keys are probed, vectors are gathered and added."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
-    """Serving machine with embedding constants, launch seconds, measured lookups and drive rate."""
+WORKSPACE = 1.0e9
+"""Device memory beside cache and dense network: context and libraries, as when training."""
+_DENSE_BYTES = 4.0
 
+
+class ServingQuestion(Spec):
+    """A recommender to serve on a cluster with an embedding cache on each GPU, and batch sizes to price."""
+
+    model: RecommenderSpec
     cluster: ClusterSpec
-    constants: EmbeddingProfile
-    launch_seconds: float = 0.0
+    table_dtype: TableDtype = "fp32"
+    """Type of the tables' vectors in memory."""
+    policy: Policy = "hottest"
+    """Rows that the cache keeps: permanently the hottest, or the most recently used."""
+    batches: Annotated[
+        tuple[Annotated[int, Field(gt=0, le=10**9)], ...], Field(min_length=1, max_length=1000)
+    ]
+    """Samples of a batch, each to be priced."""
+    drive_rate: Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)] | None = None
+    """Read rate of a node's drives, bytes/s, for rows beyond host memory; None: host memory has to hold all."""
+    embedding: EmbeddingProfile = EmbeddingProfile()
+    launch_seconds: Overhead = 0.0
     """Host seconds in which the lookup of one table is launched; 0: all tables are looked up at once."""
     measured: tuple[ServedPoint, ...] = ()
-    """Lookups of one table as they were measured; they replace what constants and launches say."""
-    drive_rate: float | None = None
-    """Bytes/s that the drives of a node read; None where all rows are in host memory."""
+    """Lookups through such a cache as the cluster's profile measured them; empty: constants price them."""
+
+    @property
+    def tables(self) -> CachedTables:
+        """Embedding tables of the model with access curves, bytes and cache policy."""
+        return cached_tables(self.model, ELEMENT_BYTES[self.table_dtype], self.policy)
+
+    @property
+    def most_bytes(self) -> float:
+        """Bytes of GPU memory left for the cache, beside the reserve and the dense network."""
+        gpu = self.cluster.gpu
+        reserve = (
+            WORKSPACE if self.cluster.memory_reserve is None else self.cluster.memory_reserve * gpu.memory
+        )
+        return gpu.memory - reserve - DenseNetwork(self.model).parameters * _DENSE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,20 +115,18 @@ class Served:
         return self.gpus * self.batch / self.seconds
 
 
-def served(
-    tables: CachedTables, cached: Array, on_host: Array, batches: npt.ArrayLike, server: Server
-) -> Served:
-    """Predict latencies of `batches` (N,) samples, with (C,) `cached` rows of each table on the GPU and
-    `on_host` in host memory."""
-    batch, cluster = np.asarray(batches, np.float64), server.cluster
+def served(question: ServingQuestion, cached: Array, on_host: Array) -> Served:
+    """Predict latencies of the question's N batches, with (C,) `cached` rows of each table on the GPU and `on_host` in
+    host memory."""
+    batch, cluster, tables = np.asarray(question.batches, np.float64), question.cluster, question.tables
     ids = batch[:, None] * tables.lookups
     brought = rows_brought(tables, ids, cached)
     cold_rows = tables.distinct_cold_rows(ids, np.maximum(on_host, cached)) * tables.counts
     blocks = (cold_rows * np.maximum(tables.vector_bytes, DRIVE_BLOCK)).sum(-1)
     drive = np.zeros_like(batch)
-    if server.drive_rate:
-        drive = blocks * cluster.gpus_per_node / server.drive_rate + DRIVE_SECONDS
-    launch, cache, host = (_measured if server.measured else _priced)(tables, ids, brought, server)
+    if question.drive_rate:
+        drive = blocks * cluster.gpus_per_node / question.drive_rate + DRIVE_SECONDS
+    launch, cache, host = (_measured if question.measured else _priced)(question, tables, ids, brought)
     hits = tables.table_hits(cached) if tables.policy == "hottest" else 1.0 - brought / ids
     return Served(
         batch=batch,
@@ -118,26 +148,30 @@ def host_rate(cluster: ClusterSpec, constants: EmbeddingProfile) -> float:
     return float(min(link, memory)) * constants.host_efficiency
 
 
-def _priced(tables: CachedTables, ids: Array, brought: Array, server: Server) -> tuple[Array, Array, Array]:
+def _priced(
+    question: ServingQuestion, tables: CachedTables, ids: Array, brought: Array
+) -> tuple[Array, Array, Array]:
     """(N,) seconds of launches, of cache reads, and of rows from the host, by the embedding constants. A row
     that came from the host is read from the cache like any other."""
-    cluster, constants = server.cluster, server.constants
+    cluster, constants = question.cluster, question.embedding
     kernel = constants.kernel_seconds or 0.0
     rate = cluster.gpu.memory_bandwidth * constants.lookup_efficiency
     of_rows = tables.vector_bytes + constants.half_row_bytes
     bytes_moved = ids * tables.counts * (of_rows + ID_BYTES + TAG_BYTES)
     over_link = (brought * tables.counts * tables.vector_bytes).sum(-1)
     host = over_link / host_rate(cluster, constants) + kernel
-    at_once = 0.0 if server.launch_seconds else _KERNELS * kernel
-    launch = np.full(len(ids), server.launch_seconds * float(tables.counts.sum()))
+    at_once = 0.0 if question.launch_seconds else _KERNELS * kernel
+    launch = np.full(len(ids), question.launch_seconds * float(tables.counts.sum()))
     return launch, bytes_moved.sum(-1) / rate + at_once, np.where(over_link > 0, host, 0.0)
 
 
-def _measured(tables: CachedTables, ids: Array, brought: Array, server: Server) -> tuple[Array, Array, Array]:
+def _measured(
+    question: ServingQuestion, tables: CachedTables, ids: Array, brought: Array
+) -> tuple[Array, Array, Array]:
     """(N,) seconds of launches, of cache reads, and of rows from the host, by measured lookups. A cache of
     rows used last looks up each distinct row of a batch once."""
     looked_up = ids if tables.policy == "hottest" else tables.distinct_cold_rows(ids, np.zeros(ids.shape[1]))
-    points = sorted(server.measured, key=lambda point: point.row_bytes)
+    points = sorted(question.measured, key=lambda point: point.row_bytes)
     lengths = [point.row_bytes for point in points]
     launch, hit, miss = (
         tables.counts * np.interp(tables.vector_bytes, lengths, [getattr(point, name) for point in points])

@@ -59,7 +59,7 @@ def cache_frame(plan: ServingPlan) -> pd.DataFrame:
         chosen = size == plan.cache_bytes
         held = plan.rows if chosen else order.fill(size).rows
         apart = one_share(tables, size).hits
-        found = served(tables, held, below, question.batches, question.server)
+        found = served(question, held, below)
         rows += [
             {
                 "cache_bytes": size,

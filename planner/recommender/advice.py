@@ -193,40 +193,35 @@ def _other_questions(question: RecommenderQuestion) -> Iterator[tuple[str, str, 
     """Yield variants of the question as (change in words, kind of change, question), with other precision,
     GPUs, hosts, links or memory."""
     training, cluster, gpu = question.training, question.cluster, question.cluster.gpu
+
+    def trained(**fields: object) -> RecommenderQuestion:
+        return replace(question, training=training.model_copy(update=fields))
+
+    def clustered(**fields: object) -> RecommenderQuestion:
+        return replace(question, cluster=cluster.model_copy(update=fields))
+
     if training.precision in FULL and "bf16" in gpu.peak:
-        yield "--precision bf16", "other numerics", _trained(question, precision="bf16")
+        yield "--precision bf16", "other numerics", trained(precision="bf16")
     elif training.exchange_bytes > 2:
-        yield "`exchange_dtype: fp16`", "other numerics", _trained(question, exchange_dtype="fp16")
+        yield "`exchange_dtype: fp16`", "other numerics", trained(exchange_dtype="fp16")
     if training.table_bytes > 2:
-        yield "`table_dtype: fp16`", "other numerics", _trained(question, table_dtype="fp16")
+        yield "`table_dtype: fp16`", "other numerics", trained(table_dtype="fp16")
     if gpu.kind == "cpu":
         return
     doubled, on_nodes = 2 * cluster.num_gpus, on_whole_nodes(question)
     if possible(doubled, on_nodes.cluster) and not training.global_batch % doubled:
         yield f"--gpus {doubled}", "other GPUs", resized(on_nodes, doubled)
     if cluster.host_memory and not is_own_host(cluster):
-        yield (
-            "twice the host memory",
-            "other hosts",
-            _clustered(question, host_memory=2 * cluster.host_memory),
-        )
-    for words, factors in (("a node", {"intra_node": 2.0}), ("the network", {"inter_node": 2.0})):
-        if cluster.gpus_per_node > 1 if "intra_node" in factors else cluster.nodes > 1:
-            links = _clustered(question, links=cluster.links.faster(**factors))
-            yield f"twice the bandwidth of {words}", "other links", links
-    larger = gpu.model_copy(update={"memory": gpu.memory * _MORE_MEMORY})
-    yield (
-        f"{100 * (_MORE_MEMORY - 1):.0f} % more device memory",
-        "other GPUs",
-        _clustered(question, gpu=larger),
-    )
-    faster = gpu.model_copy(update={"memory_bandwidth": 2 * gpu.memory_bandwidth})
-    yield "twice the memory bandwidth", "other GPUs", _clustered(question, gpu=faster)
-
-
-def _trained(question: RecommenderQuestion, **fields: object) -> RecommenderQuestion:
-    return replace(question, training=question.training.model_copy(update=fields))
-
-
-def _clustered(question: RecommenderQuestion, **fields: object) -> RecommenderQuestion:
-    return replace(question, cluster=question.cluster.model_copy(update=fields))
+        yield "twice the host memory", "other hosts", clustered(host_memory=2 * cluster.host_memory)
+    if cluster.gpus_per_node > 1:
+        links = clustered(links=cluster.links.faster(intra_node=2.0))
+        yield "twice the bandwidth of a node", "other links", links
+    if cluster.nodes > 1:
+        links = clustered(links=cluster.links.faster(inter_node=2.0))
+        yield "twice the bandwidth of the network", "other links", links
+    for words, field, factor in (
+        (f"{100 * (_MORE_MEMORY - 1):.0f} % more device memory", "memory", _MORE_MEMORY),
+        ("twice the memory bandwidth", "memory_bandwidth", 2),
+    ):
+        larger = gpu.model_copy(update={field: factor * getattr(gpu, field)})
+        yield words, "other GPUs", clustered(gpu=larger)

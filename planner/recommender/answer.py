@@ -1,12 +1,10 @@
-"""The best sharding of a recommender's tables, its loads and certificate: of one question, and at each number of GPUs.
-
-Loads are added up table by table from the prices, apart from the search's own sums.
-"""
+"""The best sharding of a recommender's tables with its certificate: of one question, and at each number of GPUs."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from cost_models.arrays import Array
 from cost_models.base import Spec
 from cost_models.errors import InputError, RunError
 from cost_models.recommender.estimating import estimate
@@ -30,79 +27,18 @@ from planner.search.search import Budget, Row, scaling_rows
 from planner.space.sizes import on_whole_nodes, require_possible, resized
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loads:
-    """Table seconds of each GPU and stage, and bytes of each memory, under one sharding."""
-
-    load: Array
-    """(G, K) seconds of each GPU in each stage."""
-    stage_seconds: Array
-    """(K,) seconds of each stage, what no table changes left out."""
-    fixed: float
-    """Seconds that no table changes."""
-    device_bytes: Array
-    """(G, M) of each GPU at each moment."""
-    host_bytes: Array
-    """(N,)"""
-
-    @property
-    def step_seconds(self) -> float:
-        """Seconds of a step, as the longest load of each stage, summed, plus the fixed seconds."""
-        return float(self.stage_seconds.sum()) + self.fixed
-
-    @property
-    def torchrec_seconds(self) -> float:
-        """Largest sum over stages of one GPU's table seconds (TorchRec's objective), without dense network and
-        latencies."""
-        return float(self.load.sum(axis=1).max())
-
-
-def loads_of(priced: PricedOptions, rows: Sequence[int], places: Sequence[tuple[int, ...]]) -> Loads:
-    """Loads and memory of a sharding in which table t takes option `rows[t]` of the prices, with shards at
-    `places[t]`."""
-    per_node = priced.gpus_per_node
-    nodes = -(-priced.gpus // per_node)
-    load = np.zeros((priced.gpus, len(priced.fixed)))
-    device = np.tile(priced.fixed_bytes, (priced.gpus, 1))
-    host = np.zeros(nodes)
-    for row, at in zip(rows, places, strict=True):
-        load += priced.everywhere_seconds[row]
-        device += priced.everywhere_bytes[row]
-        host += priced.everywhere_host_bytes[row]
-        on_nodes = priced.options[row].form == "node-row"
-        for place in at:
-            gpus = slice(place * per_node, (place + 1) * per_node) if on_nodes else slice(place, place + 1)
-            load[gpus] += priced.shard_seconds[row]
-            device[gpus] += priced.shard_bytes[row]
-            host[place if on_nodes else place // per_node] += priced.shard_host_bytes[row]
-    return Loads(
-        load=load,
-        stage_seconds=np.maximum(load.max(axis=0), priced.stage_floors),
-        fixed=float(priced.fixed.sum()),
-        device_bytes=device,
-        host_bytes=host,
-    )
-
-
 def rows_of(priced: PricedOptions, sharding: Sharding) -> tuple[int, ...]:
     """Index into the priced options of the option that each table of a sharding takes.
 
     Raises:
         InputError: tables of another number, or an option that has no price.
     """
-    table_class = np.repeat(np.arange(len(priced.counts)), priced.counts).tolist()
-    if len(sharding.tables) != len(table_class):
-        raise InputError(f"the sharding has {len(sharding.tables)} tables, the prices {len(table_class)}")
-    row_of = {
-        (class_index, option): row
-        for row, (class_index, option) in enumerate(
-            zip(priced.table_class.tolist(), priced.options, strict=True)
-        )
-    }
+    class_of_table, row_of = priced.class_of_table.tolist(), priced.row_of
+    if len(sharding.tables) != len(class_of_table):
+        raise InputError(f"the sharding has {len(sharding.tables)} tables, the prices {len(class_of_table)}")
     rows = []
-    for table, (class_index, placed) in enumerate(zip(table_class, sharding.tables, strict=True)):
-        row = row_of.get((class_index, placed.option))
-        if row is None:
+    for table, (class_index, placed) in enumerate(zip(class_of_table, sharding.tables, strict=True)):
+        if (row := row_of.get((class_index, placed.option))) is None:
             raise InputError(f"{priced.name_of(table)} cannot be held as `{placed.option}`: it has no price")
         rows.append(row)
     return tuple(rows)
@@ -142,22 +78,14 @@ class ShardingCertificate(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingAnswer:
-    """The best sharding found, with its loads, the prices used and the certificate of its quality."""
+    """The best sharding found, with the certificate of its quality."""
 
     sharding: Sharding
     rows: tuple[int, ...]
     """(T,) row of the prices that each table takes."""
-    priced: PricedOptions
-    """The prices, with the memories that restrictions leave."""
-    loads: Loads
     certificate: ShardingCertificate
     interrupted: bool = False
     """True where Ctrl-C ended the search; the answer is what was found by then."""
-
-    @property
-    def step_seconds(self) -> float:
-        """Seconds of a step, in which stages follow one another, each as long as on the busiest GPU."""
-        return self.loads.step_seconds
 
 
 def sharding_of(problem: Problem, placement: Placement) -> tuple[Sharding, tuple[int, ...]]:
@@ -167,7 +95,7 @@ def sharding_of(problem: Problem, placement: Placement) -> tuple[Sharding, tuple
     for table, (row, at) in problem.preplaced.items():
         rows[table], places[table] = row, at
     for unit, row, at in zip(problem.units, placement.row.tolist(), placement.places, strict=True):
-        for table, pick in zip(unit, problem.picks[row], strict=True):
+        for table, pick in zip(unit, problem.rows.picks[row], strict=True):
             rows[table], places[table] = pick, at
     chosen_rows = tuple(rows.tolist())
     options = problem.priced.options
@@ -235,37 +163,33 @@ def plan_sharding(
     return ShardingAnswer(
         sharding=sharding,
         rows=rows,
-        priced=problem.priced,
-        loads=loads_of(problem.priced, rows, [placed.at for placed in sharding.tables]),
         certificate=certificate,
         interrupted=interrupt.pressed,
     )
 
 
 def certificate_fields(search: Search) -> dict[str, Any]:
-    """Certificate fields that are known once a search has a greedy sharding."""
+    """Certificate fields that are known once a search has a greedy sharding; `space` says which shardings the proof
+    covers."""
     problem, greedy = search.problem, search.greedy_value
+    options = problem.priced.options
+    used = [options[pick] for picks in problem.rows.picks for pick in picks]
+    forms = sorted({str(option.form) for option in used})
+    forms += ["copies of hot rows"] * any(option.hot for option in used)
+    tiers = sorted({option.tier for option in used})
+    places = counted(problem.gpus, "GPU")
+    if problem.priced.nodes > 1:
+        places += f" in {counted(problem.priced.nodes, 'node')}"
+    units = f"{counted(len(problem.units), 'table')}, {len(problem.members)} of them distinct"
+    fixed = f"; {counted(len(problem.preplaced), 'table')} where said" if problem.preplaced else ""
+    held = f"held as {', '.join(forms)} in memory of {' and '.join(tiers)}"
     return {
-        "space": space_in_words(problem),
+        "space": f"{units}, {held}, on all places of {places}{fixed}",
         "tables": int(problem.priced.counts.sum()),
         "distinct": len(problem.members),
-        "options": len(problem.picks),
+        "options": len(problem.rows.picks),
         "greedy": greedy if math.isfinite(greedy) else None,
     }
-
-
-def space_in_words(problem: Problem) -> str:
-    """Description, in words, of the shardings that a proof over this problem covers."""
-    options = problem.priced.options
-    forms = sorted({str(options[pick].form) for picks in problem.picks for pick in picks})
-    forms += ["copies of hot rows"] * any(options[pick].hot for picks in problem.picks for pick in picks)
-    tiers = sorted({options[pick].tier for picks in problem.picks for pick in picks})
-    places = counted(problem.gpus, "GPU")
-    if problem.nodes > 1:
-        places += f" in {counted(problem.nodes, 'node')}"
-    units = f"{counted(len(problem.unit_class), 'table')}, {len(problem.members)} of them distinct"
-    fixed = f"; {counted(len(problem.preplaced), 'table')} where said" if problem.preplaced else ""
-    return f"{units}, held as {', '.join(forms)} in memory of {' and '.join(tiers)}, on all places of {places}{fixed}"
 
 
 def best_sharding(
@@ -335,24 +259,14 @@ def sharding_scaling_frame(
 def _row(question: RecommenderQuestion, answer: ShardingAnswer) -> Row:
     priced = estimate(question, answer.sharding)
     stages = priced.stages.as_dict()
+    held = Counter(str(placed.option) for placed in answer.sharding.tables)
     return {
         "gpus": question.cluster.num_gpus,
         "global_batch": question.training.global_batch,
-        "held": _tables_by_option(answer),
+        "held": ", ".join(f"{count} {option}" for option, count in held.most_common()),
         "step_seconds": priced.step_seconds,
         "samples_per_second": priced.samples_per_second,
         "gap": answer.certificate.gap,
         "longest": max(stages, key=lambda name: stages[name]),
         **stages,
     }
-
-
-def _tables_by_option(answer: ShardingAnswer) -> str:
-    """Number of tables held in each option, most first, such as "18 whole, 6 copy, 2 row"."""
-    counts: dict[str, int] = {}
-    for placed in answer.sharding.tables:
-        option = str(placed.option)
-        counts[option] = counts.get(option, 0) + 1
-    return ", ".join(
-        f"{count} {option}" for option, count in sorted(counts.items(), key=lambda item: -item[1])
-    )

@@ -43,14 +43,7 @@ class ShardingLimits(Spec):
 
     def read(self, model: RecommenderSpec) -> ShardingRestrictions:
         """Parse the texts into restrictions of the search; raises InputError where a word cannot be read."""
-        return read_restrictions(
-            model,
-            fix=self.fix,
-            together=self.together,
-            forbid=self.forbid,
-            allow=self.allow,
-            max_memory=self.max_memory,
-        )
+        return read_restrictions(model, **dict(self))
 
 
 class ShardingPrediction(Spec):
@@ -82,20 +75,10 @@ class ShardingPrediction(Spec):
     @classmethod
     def of(cls, priced: RecommenderEstimate) -> ShardingPrediction:
         """Convert an estimate into the prediction that a plan file stores."""
-        return cls(
-            step_seconds=priced.step_seconds,
-            busiest_sum_seconds=priced.busiest_sum_seconds,
-            samples_per_second=priced.samples_per_second,
-            mfu=priced.mfu,
-            stages=priced.stages.as_dict(),
-            busiest=priced.busiest,
-            device_bytes=tuple(priced.device_bytes.tolist()),
-            device_parts={name: tuple(size.tolist()) for name, size in priced.device_parts.items()},
-            fullest_moment=priced.fullest_moment,
-            device_memory=float(priced.device_memory),
-            host_bytes=tuple(priced.host_bytes.tolist()),
-            host_memory=float(priced.host_memory),
-        )
+        fields = {name: getattr(priced, name) for name in cls.model_fields}
+        parts = {name: tuple(size.tolist()) for name, size in priced.device_parts.items()}
+        sizes = {name: tuple(fields[name].tolist()) for name in ("device_bytes", "host_bytes")}
+        return cls(**fields | sizes | {"stages": priced.stages.as_dict(), "device_parts": parts})
 
 
 class RecommenderPlan(AnyPlan):

@@ -34,16 +34,11 @@ class ShardingRestrictions:
     """Words of ALLOWED_WORDS."""
     max_memory: float | None = None
     """Bytes of a device that may be filled; None: all that the question leaves."""
-    host_memory: float | None = None
-    """Bytes of a node's host memory that may be filled; None: the question's."""
 
     def allows(self, option: Option) -> bool:
         """Whether no forbidden word ("copy", "host", ...) applies to a sharding option."""
-        option_words: set[str] = {option.form}
-        option_words |= {"hot"} if option.hot else set()
-        option_words |= {"host"} if option.tier == "host" else set()
-        option_words |= {"cached"} if option.cached else set()
-        return not option_words & self.forbidden
+        words = {"hot": option.hot, "host": option.tier == "host", "cached": option.cached, option.form: True}
+        return not any(words.get(word) for word in self.forbidden)
 
 
 def read_restrictions(
@@ -54,22 +49,18 @@ def read_restrictions(
     forbid: Iterable[str] = (),
     allow: Iterable[str] = (),
     max_memory: float | None = None,
-    host_memory: float | None = None,
 ) -> ShardingRestrictions:
     """Parse the user's restrictions, such as `table:5=row`, `user_id,item_id` (or numbers of tables), `copy`.
 
     Raises:
         InputError: a word that is none, or a table that is not there.
     """
-    fixed = parse_words(" ".join(fix), model.num_tables)
-    forbidden, allowed = _words(forbid, FORBIDDEN_WORDS), _words(allow, ALLOWED_WORDS)
     return ShardingRestrictions(
-        fixed=fixed,
+        fixed=parse_words(" ".join(fix), model.num_tables),
+        forbidden=_words(forbid, FORBIDDEN_WORDS),
+        allowed=_words(allow, ALLOWED_WORDS),
         together=tuple(_group(model, text) for text in together),
-        forbidden=forbidden,
-        allowed=allowed,
         max_memory=max_memory,
-        host_memory=host_memory,
     )
 
 
@@ -85,22 +76,18 @@ def _words(texts: Iterable[str], vocabulary: tuple[str, ...]) -> frozenset[str]:
 
 def _group(model: RecommenderSpec, text: str) -> tuple[int, ...]:
     """Table numbers of one group, given names of tables, names of classes or numbers."""
-    names = {name: number for number, name in enumerate(model.table_names)}
-    starts = dict.fromkeys(one.name for one in model.classes)
+    classes: dict[str, list[int]] = {}
+    for number, index in enumerate(model.class_of_table):
+        classes.setdefault(model.classes[index].name, []).append(number)
+    names = classes | {name: [number] for number, name in enumerate(model.table_names)}
     tables: list[int] = []
     for word in (part.strip() for part in text.split(",")):
         if word in names:
-            tables.append(names[word])
-        elif word in starts:
-            tables += [
-                number
-                for number, index in enumerate(model.class_of_table)
-                if model.classes[index].name == word
-            ]
+            tables += names[word]
         elif word.isdecimal() and len(word) < 7 and int(word) < model.num_tables:
             tables.append(int(word))
         else:
-            raise UnknownNameError("table", word, [*names, *starts])
+            raise UnknownNameError("table", word, [*model.table_names, *classes])
     if len(tables) < 2 or len(set(tables)) < len(tables):
         raise InputError(f"`{text}` must name two tables or more, each once")
     return tuple(tables)

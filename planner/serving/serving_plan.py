@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
 from cost_models.arrays import Array
-from cost_models.base import Overhead, Spec
+from cost_models.base import Spec
 from cost_models.defaults import chosen_profile, chosen_stack, measured_cluster
 from cost_models.documents import Document
 from cost_models.errors import InfeasibleError, InputError
@@ -17,73 +16,19 @@ from cost_models.files.catalog import embedding_profile_of
 from cost_models.files.parsing import check_kind, validate
 from cost_models.files.reading import read_document
 from cost_models.memory.device import usable_host_memory
-from cost_models.recommender.caching import CachedTables, Policy, cached_tables
-from cost_models.recommender.prices.dense import DenseNetwork
+from cost_models.recommender.caching import cached_tables
 from cost_models.recommender.question import USUAL_STACK
-from cost_models.recommender.serving import Served, Server, served
-from cost_models.specs.cluster import ClusterSpec
+from cost_models.recommender.serving import Served, ServingQuestion, served
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.recommender.constants import EmbeddingProfile, ServedPoint
-from cost_models.specs.recommender.model import RecommenderSpec
-from cost_models.specs.recommender.training import ELEMENT_BYTES, TableDtype
+from cost_models.specs.recommender.training import ELEMENT_BYTES
 from cost_models.units import format_bytes
 from planner.plan import plan_yaml, require_ended, write_plan
 from planner.serving.knapsack import Filling, filling_order
 
-WORKSPACE = 1.0e9
-"""Device memory beside cache and dense network: context and libraries, as when training."""
 _HEADER = """\
 # A Meshwright plan of a cache: which rows of a recommender's tables every GPU holds while serving.
 #   meshwright plot cache PLAN    hits and latency by size
 """
-_DENSE_BYTES = 4.0
-
-
-class ServingQuestion(Spec):
-    """A recommender to serve on a cluster with an embedding cache on each GPU, and batch sizes to price."""
-
-    model: RecommenderSpec
-    cluster: ClusterSpec
-    table_dtype: TableDtype = "fp32"
-    """Type of the tables' vectors in memory."""
-    policy: Policy = "hottest"
-    """Rows that the cache keeps: permanently the hottest, or the most recently used."""
-    batches: Annotated[
-        tuple[Annotated[int, Field(gt=0, le=10**9)], ...], Field(min_length=1, max_length=1000)
-    ]
-    """Samples of a batch, each to be priced."""
-    drive_rate: Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)] | None = None
-    """Read rate of a node's drives, bytes/s, for rows beyond host memory; None: host memory has to hold all."""
-    embedding: EmbeddingProfile = EmbeddingProfile()
-    launch_seconds: Overhead = 0.0
-    """Host seconds in which the lookup of one table is launched; 0: all tables are looked up at once."""
-    measured: tuple[ServedPoint, ...] = ()
-    """Lookups through such a cache as the cluster's profile measured them; empty: constants price them."""
-
-    @property
-    def server(self) -> Server:
-        """Serving hardware and rates of the question, for the latency model."""
-        return Server(
-            cluster=self.cluster,
-            constants=self.embedding,
-            launch_seconds=self.launch_seconds,
-            measured=self.measured,
-            drive_rate=self.drive_rate,
-        )
-
-    @property
-    def tables(self) -> CachedTables:
-        """Embedding tables of the model with access curves, bytes and cache policy."""
-        return cached_tables(self.model, ELEMENT_BYTES[self.table_dtype], self.policy)
-
-    @property
-    def most_bytes(self) -> float:
-        """Bytes of GPU memory left for the cache, beside the reserve and the dense network."""
-        gpu = self.cluster.gpu
-        reserve = (
-            WORKSPACE if self.cluster.memory_reserve is None else self.cluster.memory_reserve * gpu.memory
-        )
-        return gpu.memory - reserve - DenseNetwork(self.model).parameters * _DENSE_BYTES
 
 
 class ServingPlan(Spec):
@@ -212,13 +157,7 @@ def rows_on_host(question: ServingQuestion) -> Array:
 
 def latencies(question: ServingQuestion, filling: Filling | ServingPlan) -> Served:
     """Latency of every batch size of the question, with these rows cached."""
-    return served(
-        question.tables,
-        np.asarray(filling.rows),
-        rows_on_host(question),
-        question.batches,
-        question.server,
-    )
+    return served(question, np.asarray(filling.rows), rows_on_host(question))
 
 
 def save_serving_plan(plan: ServingPlan, path: str | Path) -> None:

@@ -120,15 +120,15 @@ def _check_bound(problem: Problem, certificate: ShardingCertificate, time_limit:
     claimed = max(0.0, 1 - certificate.bound / certificate.value) if certificate.value > 0 else 0.0
     if not math.isclose(claimed, certificate.gap, abs_tol=CLOSE):
         return Check("bound", False, f"`gap` says {certificate.gap:.3g}, value and bound {claimed:.3g}")
-    if not len(problem.unit_class) or float(problem.least_stages.sum()) + problem.fixed >= target:
+    if not problem.members or float(problem.least_stages.sum()) + problem.fixed >= target:
         return Check("bound", True, "the mean of GPUs takes as long")
-    options = OptionsProgram(problem, target)
-    options.nothing_slower(target)
+    unit = problem.in_units_of(target)
+    options = OptionsProgram(unit, limit=1.0)
     answer = solve(options.problem, _SOLVER, seconds=time_limit / 2)
     if answer.verdict == "infeasible":
         return Check("bound", True, f"{_SOLVER} finds no choice of options below it")
     if few_classes := len(problem.members) <= FLAT_CLASSES:
-        places = PlacesProgram(problem, target, ordered=True)
+        places = PlacesProgram(unit, ordered=True, limit=1.0)
         answer = solve(places.problem, _SOLVER, seconds=time_limit / 2)
         if answer.verdict == "infeasible":
             return Check("bound", True, f"{_SOLVER} finds no sharding below it")

@@ -19,7 +19,6 @@ import numpy as np
 
 from cost_models.compute.gemm import Device, gemm_seconds, require_rate
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.specs.cluster import FULL
 from cost_models.specs.recommender.constants import RecommenderStack
 from cost_models.specs.recommender.model import RecommenderSpec
 
@@ -148,8 +147,7 @@ class DenseSeconds:
 def dense_seconds(question: RecommenderQuestion) -> DenseSeconds:
     """Seconds of a step that each GPU spends on the dense network, by part."""
     network, device = DenseNetwork(question.model), dense_device(question)
-    samples = question.training.global_batch / question.cluster.num_gpus
-    facts = question.facts
+    samples, facts = question.samples, question.facts
     bottom, cross, top = (
         _layers_seconds(layers, samples, device, facts, first=layers is network.bottom)
         for layers in (network.bottom, network.cross, network.top)
@@ -158,23 +156,14 @@ def dense_seconds(question: RecommenderQuestion) -> DenseSeconds:
     copies = _stream(facts.interaction_passes * samples * network.joined, device)
     states = dense_state_bytes(question)
     return DenseSeconds(
-        bottom_forward=bottom.forward,
-        bottom_backward=bottom.inputs + bottom.weights,
-        interaction=copies + dot + cross.forward + cross.inputs,
-        top=top.forward + top.inputs,
-        weight_gradients=cross.weights + top.weights,
+        bottom_forward=bottom[0],
+        bottom_backward=bottom[1] + bottom[2],
+        interaction=copies + dot + cross[0] + cross[1],
+        top=top[0] + top[1],
+        weight_gradients=cross[2] + top[2],
         update=device.profile.kernel_seconds + 2 * states / device.optimizer_rate,
-        forward=bottom.forward + cross.forward + top.forward + (copies + dot) / 3,
+        forward=bottom[0] + cross[0] + top[0] + (copies + dot) / 3,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Passes:
-    """Seconds of a chain of layers for the forward pass, the gradients of inputs and the gradients of weights."""
-
-    forward: float
-    inputs: float
-    weights: float
 
 
 def _layers_seconds(
@@ -184,8 +173,9 @@ def _layers_seconds(
     facts: RecommenderStack,
     *,
     first: bool = False,
-) -> _Passes:
-    """Seconds of a chain of layers on `samples` samples; the chain called `first` needs no gradient of its input."""
+) -> tuple[float, float, float]:
+    """Seconds of a chain of layers on `samples` samples: forward pass, gradients of inputs, gradients of weights. The
+    chain called `first` needs no gradient of its input."""
     forward = backward = weights = 0.0
     for index, (inputs, out) in enumerate(layers):
         forward += _product(samples, out, inputs, device)
@@ -194,7 +184,7 @@ def _layers_seconds(
         backward += _stream(samples * out * facts.backward_passes, device)
         if not (first and index == 0):
             backward += _product(samples, inputs, out, device)
-    return _Passes(forward, backward, weights)
+    return forward, backward, weights
 
 
 def _dot_seconds(network: DenseNetwork, samples: float, device: Device) -> float:
@@ -235,7 +225,6 @@ def dense_device(question: RecommenderQuestion) -> Device:
             "gemm_efficiency": embedding.gemm_efficiency or question.hardware.gemm_efficiency,
         }
     )
-    element = 4.0 if training.precision in FULL else 2.0
     return Device(
         profile=profile,
         peak=gpu.peak[precision],
@@ -245,8 +234,8 @@ def dense_device(question: RecommenderQuestion) -> Device:
         optimizer_rate=gpu.memory_bandwidth * profile.optimizer_efficiency,
         attention=gpu.attention_share("unfused"),
         sm_count=gpu.sm_count,
-        element_bytes=element,
-        operand_bytes=element,
+        element_bytes=training.dense_bytes,
+        operand_bytes=training.dense_bytes,
         tensor_cores=precision != "fp32",
         launches_ahead=gpu.kind != "cpu",
     )

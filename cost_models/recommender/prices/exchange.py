@@ -73,16 +73,22 @@ def link_profile(question: RecommenderQuestion) -> HardwareProfile:
 
 
 def links_of(question: RecommenderQuestion) -> Links:
-    """Linear costs of the collectives between the question's GPUs, fitted near the usual message size."""
+    """Linear costs of the collectives between the question's GPUs: the straight line through their seconds at two
+    message sizes, the mean bytes of embedding vectors per GPU and step, and twice as many. Formulas are straight lines;
+    measured curves have a start-up that large messages do not show."""
     cluster, profile = question.cluster, link_profile(question)
     everyone = group_of(cluster, cluster.num_gpus)
     node = group_of(cluster, cluster.gpus_per_node)
     peers = group_of(cluster, cluster.nodes, cluster.gpus_per_node)
+    vectors = sum(one.count * one.outputs * one.width for one in question.model.classes)
+    message_bytes = question.samples * vectors * question.training.exchange_bytes
 
-    message_bytes = _typical_message_bytes(question)
-
-    def rate(collective: Callable[..., Array], group: Groups, ranks: float = 1.0) -> Rate:
-        return _rate(collective, group, profile, ranks, message_bytes)
+    def rate(collective: Callable[..., Any], group: Groups, ranks: float = 1.0) -> Rate:
+        near, far = (
+            float(collective(size * ranks, group, profile)[0]) for size in (message_bytes, 2 * message_bytes)
+        )
+        seconds_per_byte = max(0.0, (far - near) / message_bytes)
+        return Rate(start=max(0.0, near - seconds_per_byte * message_bytes), each_byte=seconds_per_byte)
 
     return Links(
         all_to_all=rate(all_to_all_seconds, everyone, cluster.num_gpus),
@@ -93,30 +99,6 @@ def links_of(question: RecommenderQuestion) -> Links:
         node_gather=rate(all_gather_seconds, node),
         between_nodes=rate(all_to_all_seconds, peers, cluster.nodes),
     )
-
-
-def _typical_message_bytes(question: RecommenderQuestion) -> float:
-    """Mean bytes of embedding vectors per GPU and step, the message size near which collectives are priced.
-    Formulas are straight lines; measured curves have a start-up that large messages do not show."""
-    samples = question.training.global_batch / question.cluster.num_gpus
-    vectors = sum(one.count * one.outputs * one.width for one in question.model.classes)
-    return samples * vectors * question.training.exchange_bytes
-
-
-def _rate(
-    collective: Callable[..., Any],
-    group: Groups,
-    profile: HardwareProfile,
-    ranks: float,
-    message_bytes: float,
-) -> Rate:
-    """Linear cost of `collective`, the straight line through its seconds at two message sizes, each of
-    `ranks` parts."""
-    near, far = (
-        float(collective(size * ranks, group, profile)[0]) for size in (message_bytes, 2 * message_bytes)
-    )
-    seconds_per_byte = max(0.0, (far - near) / message_bytes)
-    return Rate(start=max(0.0, near - seconds_per_byte * message_bytes), each_byte=seconds_per_byte)
 
 
 def index_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:

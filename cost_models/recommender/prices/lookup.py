@@ -76,13 +76,9 @@ def state_bytes(question: RecommenderQuestion, width: npt.ArrayLike) -> Array:
     """Bytes of fp32 optimizer states of a row of `width` elements. There are none, one number, or one or two
     numbers an element."""
     elements = np.asarray(width, dtype=np.float64)
-    of: dict[str, Array] = {
-        "sgd": 0 * elements,
-        "rowwise-adagrad": 4.0 + 0 * elements,
-        "adagrad": 4.0 * elements,
-        "adam": 8.0 * elements,
-    }
-    return of[question.training.optimizer]
+    if question.training.optimizer == "rowwise-adagrad":
+        return np.full_like(elements, 4.0)
+    return {"sgd": 0.0, "adagrad": 4.0, "adam": 8.0}[question.training.optimizer] * elements
 
 
 def lookup_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:

@@ -41,7 +41,6 @@ from cost_models.recommender.prices.dense import DenseNetwork, dense_state_bytes
 from cost_models.recommender.prices.lookup import ID_BYTES, state_bytes
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import OptionColumns
-from cost_models.specs.cluster import FULL
 from cost_models.specs.recommender.constants import EagerBuffers
 from cost_models.units import FP32_BYTES
 
@@ -71,8 +70,9 @@ def filled(
     """Moment of a step → bytes of ids, vectors and update, on GPUs that hold (part of) a shard and on every GPU."""
     gpus, element_bytes, zero = question.cluster.num_gpus, question.training.exchange_bytes, np.zeros(len(x))
     has_ids, row_bytes = x.ids > 0, FP32_BYTES * x.width + buffers.touched_row_bytes
-    received_ids, own_ids = _ids(question, x)
     lengths = question.facts.length_bytes * x.lengths
+    received_ids = np.where(has_ids, x.ids / x.sharers * ID_BYTES + lengths, 0.0)
+    own_ids = ((x.ids + x.hot_ids) * ID_BYTES + lengths) / gpus
     hot = np.where((x.hot_rows > 0) & (x.form != "copy"), (x.hot_ids * ID_BYTES + lengths) / gpus, 0.0)
     vectors_made = np.where(has_ids, x.outputs * x.width, 0.0) * element_bytes * buffers.made
     own_vectors = x.outputs * x.whole_width / gpus
@@ -109,14 +109,6 @@ def filled(
     return {name: of[name] for name in moments_of(question)}
 
 
-def _ids(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
-    """(O,) bytes of the ids that a GPU with (part of) a shard receives, and (O,) of the ids of a GPU's own
-    samples."""
-    lengths = question.facts.length_bytes * x.lengths
-    received_ids = np.where(x.ids > 0, x.ids / x.sharers * ID_BYTES + lengths, 0.0)
-    return received_ids, ((x.ids + x.hot_ids) * ID_BYTES + lengths) / question.cluster.num_gpus
-
-
 def _copied(question: RecommenderQuestion, x: OptionColumns, buffers: EagerBuffers) -> tuple[Array, Array]:
     """(O,) peak bytes while the gradients of copied rows are summed, and (O,) bytes of the sums.
 
@@ -138,10 +130,8 @@ def dense_bytes(question: RecommenderQuestion) -> dict[str, tuple[float, float]]
     """Moment → bytes of the dense network's states and of the activations of a GPU's samples."""
     facts, network = question.facts, DenseNetwork(question.model)
     assert facts.eager_buffers is not None
-    gpus = question.cluster.num_gpus
-    samples = question.training.global_batch / gpus
+    gpus, samples, element = question.cluster.num_gpus, question.samples, question.training.dense_bytes
     inputs = FP32_BYTES * samples * (question.model.dense_features + question.model.top_mlp[-1])
-    element = FP32_BYTES if question.training.precision in FULL else 2.0
     alive = samples * (network.alive or network.activations * facts.activation_bytes) * element
     states, weights = dense_state_bytes(question), FP32_BYTES * network.parameters
     shares = 1.0 / gpus if gpus > 1 else 0.0
@@ -181,31 +171,31 @@ def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> OptionBytes
     entry = np.where(x.hashed, facts.hash_entry_bytes / facts.hash_load, 0.0)
     device_rows = np.where(x.on_host, x.cached_rows, x.cold_rows) / x.sharers
     keys = np.where(facts.keys_on_device, x.cold_rows / x.sharers, device_rows)
-    table_parts = (
-        device_rows * x.width * element_bytes,
-        device_rows * state_bytes(question, x.width),
-        keys * entry,
-    )
-    copied = (
-        x.hot_rows * x.whole_width * element_bytes,
-        x.hot_rows * state_bytes(question, x.whole_width),
-        x.hot_rows * entry,
-    )
+    stay = x.cold_rows - (0.0 if facts.cached_rows_on_host else x.cached_rows)
+    slices = np.where(x.form == "column", 1.0, np.maximum(x.shards, 1.0))
+    in_node = np.where(x.shards == 0, stay / question.cluster.nodes, stay / slices)
+    away = np.where(x.on_host, in_node, 0.0)
+
+    def table_parts(rows: Array, width: Array, element: float, entries: Array) -> tuple[Array, ...]:
+        return rows * width * element, rows * state_bytes(question, width), entries * entry
+
+    on_holders = table_parts(device_rows, x.width, element_bytes, keys)
+    copied = table_parts(x.hot_rows, x.whole_width, element_bytes, x.hot_rows)
+    host_keys = np.where(facts.keys_on_device, 0.0, away)
+    on_hosts = table_parts(away, x.width, training.table_bytes, host_keys)
+
     buffers = facts.eager_buffers
     moments = [_all_at_once(question, x)] if buffers is None else filled(question, x, buffers).values()
-    stay = x.cold_rows - (0.0 if facts.cached_rows_on_host else x.cached_rows)
-    in_node = np.where(x.shards == 0, stay / question.cluster.nodes, stay / _slices(x))
-    away = np.where(x.on_host, in_node, 0.0)
-    host = (
-        away * x.width * training.table_bytes,
-        away * state_bytes(question, x.width),
-        away * np.where(facts.keys_on_device, 0.0, entry),
-    )
-    return _by_placement(
-        x,
-        np.stack([np.stack([*table_parts, *held], axis=1) for held, _ in moments]),
-        np.stack([np.stack([*copied, *everywhere], axis=1) for _, everywhere in moments]),
-        np.stack([*host, zero, zero, zero], axis=1),
+    shard = np.stack([np.stack([*on_holders, *held], axis=1) for held, _ in moments])
+    everywhere = np.stack([np.stack([*copied, *held], axis=1) for _, held in moments])
+    host = np.stack([*on_hosts, zero, zero, zero], axis=1)
+    has_places = (x.shards > 0)[:, None]
+    spread = ((x.shards == 0) & (x.ids > 0))[:, None]
+    return OptionBytes(
+        shard=np.where(has_places, shard, 0.0),
+        everywhere=everywhere + np.where(spread, shard, 0.0),
+        shard_host=np.where(has_places, host, 0.0),
+        everywhere_host=np.where(spread, host, 0.0),
     )
 
 
@@ -227,23 +217,6 @@ def _all_at_once(question: RecommenderQuestion, x: OptionColumns) -> tuple[Fille
     return on_holders, everywhere
 
 
-def _slices(x: OptionColumns) -> Array:
-    """(O,) number of row slices of a table, each on a GPU or node of its own."""
-    return np.where(x.form == "column", 1.0, np.maximum(x.shards, 1.0))
-
-
-def _by_placement(x: OptionColumns, shard_bytes: Array, copied: Array, host: Array) -> OptionBytes:
-    """Separate the bytes of shards that lie on GPUs of their own from bytes that are equal on all GPUs."""
-    has_places = (x.shards > 0)[:, None]
-    spread = ((x.shards == 0) & (x.ids > 0))[:, None]
-    return OptionBytes(
-        shard=np.where(has_places, shard_bytes, 0.0),
-        everywhere=copied + np.where(spread, shard_bytes, 0.0),
-        shard_host=np.where(has_places, host, 0.0),
-        everywhere_host=np.where(spread, host, 0.0),
-    )
-
-
 def fixed_bytes(question: RecommenderQuestion) -> dict[str, Array]:
     """Part → (M,) device memory bytes of every GPU that do not depend on the sharding. A CPU has no context
     and no communicator buffers."""
@@ -251,16 +224,13 @@ def fixed_bytes(question: RecommenderQuestion) -> dict[str, Array]:
     if facts.eager_buffers is not None:
         states, activations = np.array(list(dense_bytes(question).values())).T
     else:
-        samples = question.training.global_batch / question.cluster.num_gpus
-        element = 4.0 if question.training.precision in FULL else 2.0
-        numbers = samples * DenseNetwork(question.model).activations
+        numbers = question.samples * DenseNetwork(question.model).activations
         states = np.array([dense_state_bytes(question)])
-        activations = np.array([numbers * element * facts.activation_bytes])
-    per_moment = np.ones(len(moments_of(question)))
+        activations = np.array([numbers * question.training.dense_bytes * facts.activation_bytes])
+    communicates = is_gpu and question.cluster.num_gpus > 1
     return {
         "dense states": states,
         "activations": activations,
-        "workspace": per_moment * (facts.workspace_bytes if is_gpu else 0.0),
-        "communicators": per_moment
-        * (facts.communicator_bytes if is_gpu and question.cluster.num_gpus > 1 else 0.0),
+        "workspace": np.full(len(states), facts.workspace_bytes if is_gpu else 0.0),
+        "communicators": np.full(len(states), facts.communicator_bytes if communicates else 0.0),
     }

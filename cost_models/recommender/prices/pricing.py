@@ -15,7 +15,7 @@ import numpy as np
 from cost_models.arrays import Array, Bools
 from cost_models.memory.device import is_own_host
 from cost_models.recommender.priced import STAGES, PricedOptions
-from cost_models.recommender.prices.dense import DenseNetwork, DenseSeconds, dense_seconds
+from cost_models.recommender.prices.dense import DenseNetwork, dense_seconds
 from cost_models.recommender.prices.exchange import (
     Links,
     backward_seconds,
@@ -162,20 +162,21 @@ def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, A
     start = links.all_to_all.start
     if facts.hierarchical and question.cluster.nodes > 1:
         start = links.node_scatter.start + links.between_nodes.start
-    fixed = dict.fromkeys(STAGES, 0.0)
-    hidden = dict.fromkeys(STAGES, 0.0)
+    fixed, hidden = dict.fromkeys(STAGES, 0.0), dict.fromkeys(STAGES, 0.0)
     waits_for_ids = facts.exchanges_ids and not facts.hides_ids
     fixed[STAGES.index_exchange] = facts.index_collectives * start if waits_for_ids else 0.0
     fixed[STAGES.lookup] = kernel
-    fixed[STAGES.forward_exchange] = start
-    fixed[STAGES.backward_exchange] = start
+    fixed[STAGES.forward_exchange] = fixed[STAGES.backward_exchange] = start
     fixed[STAGES.update] = kernel + dense.update
     fixed[STAGES.dense] = dense.interaction + dense.top + host_seconds(question)
-    target = hidden if facts.hides_weight_gradients else fixed
-    target[STAGES.update if facts.hides_weight_gradients else STAGES.dense] += dense.weight_gradients
-    _bottom(hidden if facts.hides_bottom else fixed, dense, exchanges=facts.hides_bottom)
-    target = hidden if facts.hides_reduction and not is_own_host(question.cluster) else fixed
-    target[STAGES.update] += reduction_seconds(question, links)
+    hides_reduction = facts.hides_reduction and not is_own_host(question.cluster)
+    for hides, behind, otherwise, seconds in (
+        (facts.hides_weight_gradients, STAGES.update, STAGES.dense, dense.weight_gradients),
+        (facts.hides_bottom, STAGES.forward_exchange, STAGES.dense, dense.bottom_forward),
+        (facts.hides_bottom, STAGES.backward_exchange, STAGES.dense, dense.bottom_backward),
+        (hides_reduction, STAGES.update, STAGES.update, reduction_seconds(question, links)),
+    ):
+        (hidden if hides else fixed)[behind if hides else otherwise] += seconds
     return np.array([*fixed.values()]) + fixed_launch_seconds(question), np.array([*hidden.values()])
 
 
@@ -185,16 +186,9 @@ def host_seconds(question: RecommenderQuestion) -> float:
     return question.facts.step_seconds + samples * question.facts.sample_seconds
 
 
-def _bottom(target: dict[str, float], dense: DenseSeconds, *, exchanges: bool) -> None:
-    """Add the bottom MLP's forward seconds before the interaction and its backward seconds after it, in place."""
-    target[STAGES.forward_exchange if exchanges else STAGES.dense] += dense.bottom_forward
-    target[STAGES.backward_exchange if exchanges else STAGES.dense] += dense.bottom_backward
-
-
 def reduction_seconds(question: RecommenderQuestion, links: Links) -> float:
     """Seconds a step of the all-reduce of the dense network's gradients; 0 for one GPU."""
     if question.cluster.num_gpus == 1:
         return 0.0
-    element = 4.0 if question.training.precision in FULL else 2.0
-    size = DenseNetwork(question.model).parameters * element
+    size = DenseNetwork(question.model).parameters * question.training.dense_bytes
     return question.facts.reduction_collectives * links.all_reduce.start + size * links.all_reduce.each_byte

@@ -77,15 +77,7 @@ class StageOperations(Spec):
 
     def of(self, ranks: int) -> tuple[float, ...]:
         """Number of host operations in each stage (K,) of a step on `ranks` ranks."""
-        stages = (
-            self.index_exchange,
-            self.lookup,
-            self.forward_exchange,
-            self.dense,
-            self.backward_exchange,
-            self.update,
-        )
-        return tuple(each + more * ranks for each, more in stages)
+        return tuple(each + more * ranks for _, (each, more) in self)
 
 
 NONE = StageOperations()

@@ -35,10 +35,14 @@ class RecommenderTraining(Spec):
     """Samples to train on, from which the duration follows."""
 
     @property
+    def dense_bytes(self) -> float:
+        """Bytes per element of the operands of the dense network's products."""
+        return 4.0 if self.precision in FULL else 2.0
+
+    @property
     def exchange_bytes(self) -> float:
         """Bytes per element of the vectors and gradients exchanged between GPUs."""
-        dense = "fp32" if self.precision in FULL else "bf16"
-        return ELEMENT_BYTES[self.exchange_dtype or dense]
+        return ELEMENT_BYTES[self.exchange_dtype] if self.exchange_dtype else self.dense_bytes
 
     @property
     def dense_state_bytes(self) -> float:

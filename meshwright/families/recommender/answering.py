@@ -13,6 +13,7 @@ from cost_models.defaults import OWN_STACK
 from cost_models.errors import InputError, Problem
 from cost_models.files.loading import resolve_cluster
 from cost_models.files.whole import whole_file
+from cost_models.recommender.serving import ServingQuestion
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from executor.requirements import require_torch
@@ -22,7 +23,7 @@ from meshwright.inputs.problems import Problems
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
 from meshwright.verbs.serve import ServeOptions
-from planner.serving.serving_plan import ServingPlan, ServingQuestion, load_serving_plan, scaled, with_rates
+from planner.serving.serving_plan import ServingPlan, load_serving_plan, scaled, with_rates
 
 if TYPE_CHECKING:
     from executor.serving.serving import Served

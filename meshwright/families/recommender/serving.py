@@ -11,6 +11,7 @@ from cost_models.errors import InputError, Problem
 from cost_models.files.models import read_once
 from cost_models.files.recommenders import resolve_recommender
 from cost_models.recommender.caching import POLICIES
+from cost_models.recommender.serving import ServingQuestion
 from cost_models.specs.cluster import MixedCluster
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from cost_models.specs.recommender.training import ELEMENT_BYTES
@@ -20,7 +21,6 @@ from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import cluster_of, read_host_memory, with_host_memory
 from meshwright.verbs.plan_cache import CacheOptions
 from planner.serving import serving_plan
-from planner.serving.serving_plan import ServingQuestion
 
 BATCHES = (64, 256, 1024, 4096, 16384)
 """Samples of a batch, where nobody says."""

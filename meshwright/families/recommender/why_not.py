@@ -69,7 +69,7 @@ class ShardingNotChosen(AnswerBase):
             if found is None
             else {
                 "layout": str(found.sharding),
-                "step_seconds": found.step_seconds,
+                "step_seconds": found.certificate.value,
                 "gap": found.certificate.gap,
             },
         }
@@ -96,7 +96,7 @@ class ShardingNotChosen(AnswerBase):
         if self.answer.forbidden:
             yield f"It is left out: {self.answer.forbidden}"
         if self.replanned is not None:
-            anew, gap = self.replanned.step_seconds, self.replanned.certificate.gap
+            anew, gap = self.replanned.certificate.value, self.replanned.certificate.gap
             proof = "which is proved" if gap <= 0 else f"proved within {percent(gap)}"
             if self.otherwise.fits and anew > then:
                 yield f"With the other tables re-planned: nothing faster found in {SECONDS:.0f} s"

@@ -7,6 +7,9 @@ places.
     minimise  Σ_k max(max_g load_gk, floor_k) + fixed       within device memory of each GPU at each moment,
                                                         host memory of each node
 
+Resources are one array of K + M + 1 columns: loads of the stages, shares of a GPU's memory at the moments, and last
+the share of the host memory of the GPU's node.
+
 TorchRec's objective is the same with one stage: a GPU's load is the sum over stages, and no floor applies. Where
 nothing fits, an error names the table that no GPU holds, its least shard and remedies, or the memory of all tables
 together.
@@ -18,7 +21,8 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from itertools import chain, product
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -36,6 +40,54 @@ OBJECTIVES: tuple[Objective, ...] = ("step", "torchrec")
 
 FULL = 1 + 1e-8
 """Share of a memory that may be filled: rounding apart, all of it."""
+MOST_ROWS = 500
+"""Ways to hold a group of tables beyond which only those are searched that hold its tables alike."""
+
+Unit = tuple[int, ...]
+"""Numbers of the tables that lie together; mostly one."""
+Places = tuple[int, ...]
+"""GPU of each shard, or node where the option row lies on nodes."""
+
+
+class Rows(NamedTuple):
+    """Option rows, R ways to hold units of tables, with the resources (K + M + 1) that each takes."""
+
+    picks: tuple[tuple[int, ...], ...]
+    """(R,) row of the prices that each table of the unit takes."""
+    unit_class: Ints
+    """(R,) class of the units (before they are known: of the tables); rows of a class follow one another."""
+    shards: Ints
+    """(R,) shards with a place of their own."""
+    on_nodes: Bools
+    """(R,) whether these places are nodes."""
+    shard: Array
+    """(R, K + M + 1) resources of a shard on each GPU that holds it, and in its node's host memory."""
+    everywhere: Array
+    """(R, K + M + 1) resources of a unit on every GPU, and in every host's memory."""
+
+    def select(self, rows: Ints) -> Rows:
+        """Copy with some of the rows."""
+        columns: Sequence[Any] = self[1:]
+        return Rows(tuple(self.picks[row] for row in rows.tolist()), *(column[rows] for column in columns))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """Rows of several tables, one after another."""
+        picks, *columns = zip(*parts, strict=True)
+        return cls(tuple(chain(*picks)), *map(np.concatenate, columns))
+
+    @property
+    def undominated(self) -> Rows:
+        """Rows that no other row replaces. A row replaces another with as many shards (or none) and no more of any
+        resource; of equal rows the first stays."""
+        less_everywhere = (self.everywhere[:, None] <= self.everywhere).all(
+            axis=2
+        )  # [a, b]: a needs no more than b
+        less_a_shard = (self.shard[:, None] <= self.shard).all(axis=2)
+        same_shape = (self.shards[:, None] == self.shards) & (self.on_nodes[:, None] == self.on_nodes)
+        replaces = less_everywhere & ((same_shape & less_a_shard) | (self.shards == 0)[:, None])
+        earlier = np.arange(len(self.shards))[:, None] < np.arange(len(self.shards))
+        return self.select(np.flatnonzero(~(replaces & (~replaces.T | earlier)).any(axis=0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,37 +96,12 @@ class Problem:
     placed already."""
 
     priced: PricedOptions
-    members: tuple[tuple[tuple[int, ...], ...], ...]
+    members: tuple[tuple[Unit, ...], ...]
     """By class: its units, each the tables that it stands for."""
-    unit_class: Ints
-    """(U,) class of each unit."""
-    row_class: Ints
-    """(R,) class of each row; rows of a class follow one another."""
-    picks: tuple[tuple[int, ...], ...]
-    """(R,) row of `priced` that each table of the unit takes."""
-    shards: Ints
-    """(R,) shards with a place of their own."""
-    on_nodes: Bools
-    """(R,) whether these places are nodes."""
-    shard_load: Array
-    """(R, K) load of a shard on each GPU that holds it."""
-    everywhere_load: Array
-    """(R, K)"""
-    shard_full: Array
-    """(R, M) share of the device memory limit that a shard fills."""
-    everywhere_full: Array
-    """(R, M)"""
-    shard_host: Array
-    """(R,) share of a node's host memory limit."""
-    everywhere_host: Array
-    """(R,)"""
-    base_load: Array
-    """(G, K) loads of tables whose places are given."""
-    base_full: Array
-    """(G, M) share of device memory filled before any unit."""
-    base_host: Array
-    """(N,)"""
-    preplaced: dict[int, tuple[int, tuple[int, ...]]]
+    rows: Rows
+    base: Array
+    """(G, K + M + 1) resources that tables with given places and the dense network take of each GPU and its host."""
+    preplaced: dict[int, tuple[int, Places]]
     """Row of `priced` and places of the tables whose places are given."""
     stage_floors: Array
     """(K,) each stage lasts at least as long."""
@@ -87,19 +114,24 @@ class Problem:
         return self.priced.gpus
 
     @property
-    def gpus_per_node(self) -> int:
-        """Number of GPUs in a node; the last node may have fewer."""
-        return self.priced.gpus_per_node
+    def loads(self) -> slice:
+        """Columns of the loads of stages."""
+        return slice(len(self.stage_floors))
 
     @property
-    def nodes(self) -> int:
-        """Number of nodes, N."""
-        return -(-self.gpus // self.gpus_per_node)
+    def memories(self) -> slice:
+        """Columns of shares of GPU memory at the moments of a step, and of host memory."""
+        return slice(len(self.stage_floors), None)
+
+    @property
+    def has_hosts(self) -> bool:
+        """Whether shards may lie in host memory."""
+        return bool(self.rows.shard[:, -1].any())
 
     @property
     def node_of_gpu(self) -> Ints:
         """Index of each GPU's node, (G,)."""
-        return np.arange(self.gpus) // self.gpus_per_node
+        return np.arange(self.gpus) // self.priced.gpus_per_node
 
     @property
     def counts(self) -> Ints:
@@ -107,297 +139,194 @@ class Problem:
         return np.array([len(units) for units in self.members], dtype=np.int64)
 
     @property
-    def units(self) -> list[tuple[int, ...]]:
+    def units(self) -> list[Unit]:
         """Table numbers of each unit, (U,)."""
         return [unit for units in self.members for unit in units]
+
+    @property
+    def class_of_unit(self) -> Ints:
+        """Class of each unit, (U,)."""
+        return np.repeat(np.arange(len(self.members)), self.counts)
+
+    @property
+    def places(self) -> Ints:
+        """Number of GPUs, or of nodes for rows over nodes, (R,)."""
+        return np.where(self.rows.on_nodes, self.priced.nodes, self.gpus)
 
     @property
     def span(self) -> Ints:
         """Least number of GPUs that a shard of each option row loads, (R,); rows over nodes count the last
         node, which may be smaller."""
-        return np.where(self.on_nodes, self.gpus - (self.nodes - 1) * self.gpus_per_node, 1)
+        last_node = self.gpus - (self.priced.nodes - 1) * self.priced.gpus_per_node
+        return np.where(self.rows.on_nodes, last_node, 1)
 
     @property
-    def nodes_matter(self) -> bool:
-        """Whether the cost of a placement depends on which GPUs share a node."""
-        hosted = bool(self.shard_host.any())
-        return self.nodes > 1 and (bool(self.on_nodes.any()) or hosted)
+    def mean(self) -> Array:
+        """Least resources that a unit in each option row takes of a GPU and its host in the mean, (R, K + M + 1)."""
+        share = self.rows.shards * self.span / self.gpus
+        mean = self.rows.everywhere + self.rows.shard * share[:, None]
+        mean[:, -1] = (
+            self.rows.everywhere[:, -1] + self.rows.shard[:, -1] * self.rows.shards / self.priced.nodes
+        )
+        return mean
 
     def rows_of(self, class_index: int) -> Ints:
         """Indices of the option rows of one class of units."""
-        return np.flatnonzero(self.row_class == class_index)
+        return np.flatnonzero(self.rows.unit_class == class_index)
 
-    @property
-    def mean_load(self) -> Array:
-        """Least seconds that a unit in each option row adds to the mean load of a GPU, (R, K)."""
-        return self.everywhere_load + self.shard_load * (self.shards * self.span / self.gpus)[:, None]
+    def least_total(self, amounts: Array) -> Array:
+        """Sum over units of the least amount among the option rows of each, (R, ...) → (...)."""
+        total = np.zeros(amounts.shape[1:])
+        for class_index, count in enumerate(self.counts.tolist()):
+            total = total + count * amounts[self.rows_of(class_index)].min(axis=0)
+        return total
 
     @property
     def least_stages(self) -> Array:
         """Lower bound on the length of each stage, (K,), with all units in the option rows that load the stage
         least."""
-        lengths_so_far, mean = self.base_load.mean(axis=0), self.mean_load
-        for class_index, count in enumerate(self.counts.tolist()):
-            lengths_so_far = lengths_so_far + count * mean[self.rows_of(class_index)].min(axis=0)
-        lengths: Array = np.maximum(lengths_so_far, self.stage_floors)
+        mean = self.base[:, self.loads].mean(axis=0) + self.least_total(self.mean[:, self.loads])
+        lengths: Array = np.maximum(mean, self.stage_floors)
         return lengths
 
     def with_rows(self, rows: Ints) -> Problem:
         """Copy of the problem with a subset of option rows; each class must keep at least one."""
-        arrays = (
-            "row_class",
-            "shards",
-            "on_nodes",
-            "shard_load",
-            "everywhere_load",
-            "shard_full",
-            "everywhere_full",
+        return replace(self, rows=self.rows.select(rows))
+
+    def in_units_of(self, seconds: float) -> Problem:
+        """The same problem with loads in units of `seconds`."""
+        unit = np.ones(self.base.shape[1])
+        unit[self.loads] = seconds
+        shard, everywhere = self.rows.shard / unit, self.rows.everywhere / unit
+        return replace(
+            self,
+            rows=self.rows._replace(shard=shard, everywhere=everywhere),
+            base=self.base / unit,
+            stage_floors=self.stage_floors / seconds,
+            fixed=self.fixed / seconds,
         )
-        selected = {name: getattr(self, name)[rows] for name in (*arrays, "shard_host", "everywhere_host")}
-        return replace(self, picks=tuple(self.picks[row] for row in rows.tolist()), **selected)
 
-    def value(self, load_GK: Array) -> float:
-        """Objective in seconds for given loads (G, K)."""
-        return float(np.maximum(load_GK.max(axis=0), self.stage_floors).sum() + self.fixed)
+    def add_shards(self, use: Array, row: int, places: Sequence[int], times: int = 1) -> None:
+        """Add the shards of a unit at `places` to the resources (G, K + M + 1) that are taken."""
+        shard, on_nodes = times * self.rows.shard[row], bool(self.rows.on_nodes[row])
+        for place in places:
+            gpus = self.priced.gpus_at(place, on_nodes=on_nodes)
+            use[gpus, :-1] += shard[:-1]
+            if shard[-1]:
+                node = gpus.start // self.priced.gpus_per_node
+                use[self.priced.gpus_at(node, on_nodes=True), -1] += shard[-1]
+
+    def use(self, placement: Placement) -> Array:
+        """Resources (G, K + M + 1) that a placement of all units takes of each GPU and its host."""
+        use: Array = self.base + self.rows.everywhere[placement.row].sum(axis=0)
+        for row, places in zip(placement.row.tolist(), placement.places, strict=True):
+            self.add_shards(use, row, places)
+        return use
+
+    def fits(self, use: Array) -> bool:
+        """Whether no memory is overfull."""
+        return bool(use[:, self.memories].max() <= FULL)
+
+    def value(self, use: Array) -> float:
+        """Objective in seconds for given loads."""
+        lengths = np.maximum(use[:, self.loads].max(axis=0), self.stage_floors)
+        return float(lengths.sum() + self.fixed)
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """Option row of every unit, and the GPUs or nodes of the unit's shards."""
 
     row: Ints
     """(U,)"""
-    places: tuple[tuple[int, ...], ...]
-    """(U,) GPUs, or nodes where the row lies on nodes."""
+    places: tuple[Places, ...]
+    """(U,)"""
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
-    """Load of each GPU, and filled share of GPU and host memory, under a placement of tables."""
-
-    load: Array
-    """(G, K)"""
-    full: Array
-    """(G, M) share of the device memory limit."""
-    host: Array
-    """(N,) share of the host memory limit."""
-
-    @property
-    def fits(self) -> bool:
-        """Whether no memory is overfull."""
-        return bool(self.full.max() <= FULL and self.host.max(initial=0.0) <= FULL)
-
-
-def use_of(problem: Problem, placement: Placement) -> Use:
-    """Loads and filled memory of a placement, summed over all units."""
-    row = placement.row
-    load = problem.base_load + problem.everywhere_load[row].sum(axis=0)
-    full = problem.base_full + problem.everywhere_full[row].sum(axis=0)
-    host = problem.base_host + problem.everywhere_host[row].sum()
-    for row_of_unit, places in zip(row.tolist(), placement.places, strict=True):
-        for place in places:
-            gpus = gpus_of(problem, row_of_unit, place)
-            load[gpus] += problem.shard_load[row_of_unit]
-            full[gpus] += problem.shard_full[row_of_unit]
-            host[place if problem.on_nodes[row_of_unit] else place // problem.gpus_per_node] += (
-                problem.shard_host[row_of_unit]
-            )
-    return Use(load, full, host)
-
-
-def gpus_of(problem: Problem, row: int, place: int) -> slice:
-    """Slice of GPUs that a shard loads at `place`, which is a node or a GPU depending on the option row."""
-    if not problem.on_nodes[row]:
-        return slice(place, place + 1)
-    return slice(place * problem.gpus_per_node, (place + 1) * problem.gpus_per_node)
-
-
-def undominated(shards: Ints, on_nodes: Ints, shard: Array, everywhere: Array) -> Ints:
-    """Indices of option rows that no other row dominates. Another row dominates with as many shards (or none)
-    and no more of any resource.
-
-    Of equal rows the first stays. `shard` and `everywhere` are (R, resources).
-    """
-    less_everywhere = (everywhere[:, None] <= everywhere).all(axis=2)  # [a, b]: a needs no more than b
-    less_a_shard = (shard[:, None] <= shard).all(axis=2)
-    same_shape = (shards[:, None] == shards) & (on_nodes[:, None] == on_nodes)
-    replaces = less_everywhere & ((same_shape & less_a_shard) | (shards == 0)[:, None])
-    first = np.arange(len(shards))[:, None] < np.arange(len(shards))
-    return np.flatnonzero(~(replaces & (~replaces.T | first)).any(axis=0))
-
-
-def no_option_left_error(priced: PricedOptions, tables: Sequence[int]) -> InputError:
+def no_option_left_error(priced: PricedOptions, table: int) -> InputError:
     """The error for restrictions that leave a table without any sharding option."""
-    return InputError(f"restrictions leave no way to hold {priced.name_of(tables[0])}")
+    return InputError(f"restrictions leave no way to hold {priced.name_of(table)}")
 
 
 def does_not_fit_error(priced: PricedOptions, rows: Ints, table: int) -> DoesNotFitError:
-    """The error for a table that fits in none of the priced options `rows`."""
-    free = _free(priced)
-    device = _worst_moment(priced, rows)
-    host = _fullest_host(priced, rows)
+    """The error for a table that fits in none of the priced options `rows`, with the least that it needs and what
+    would hold it: host memory, a larger GPU, more GPUs or column slices."""
+    fixed = float(priced.fixed_bytes.max())
+    free = float(priced.device_memory - fixed)
+    shard = np.where(priced.shards[:, None] > 0, priced.shard_bytes, 0.0)
+    of_gpu = (priced.everywhere_bytes + shard + priced.fixed_bytes - fixed).max(axis=1)
+    of_host = priced.everywhere_host_bytes + -(-priced.shards // priced.nodes) * priced.shard_host_bytes
+    device, host = of_gpu[rows], of_host[rows]
     over = np.maximum(device - free, 0) + np.maximum(host - priced.host_memory, 0)
     best = int(np.argmin(over))
-    option = priced.options[int(rows[best])]
-    how = "however it is held" if len(rows) > 1 else f"held as `{option}`"
+    options = [priced.options[row] for row in rows.tolist()]
+    how = "however it is held" if len(rows) > 1 else f"held as `{options[best]}`"
     room = f"of a GPU's {format_bytes(free)}" if free > 0 else "of a GPU that the dense network fills alone"
     places = [f"{format_bytes(float(device[best]))} {room}"]
     if host[best] > 0:
         places.append(f"{format_bytes(float(host[best]))} of a host's {format_bytes(priced.host_memory)}")
+
+    hints = []
+    on_device = {
+        option.form: float(of_gpu[row])
+        for row, option in zip(rows[::-1].tolist(), options[::-1], strict=True)
+        if option.tier == "device"
+    }
+    hosted = [at for at, option in enumerate(options) if option.tier == "host" and device[at] <= free]
+    if hosted:
+        hints.append(f"{format_bytes(float(host[hosted].min()))} of each node's host memory would do")
+    if on_device:
+        least = min(float(device[at]) for at, option in enumerate(options) if option.tier == "device")
+        hints.append(f"{format_bytes(least + fixed)} a GPU would do")
+    if "row" in on_device and free > 0:
+        hints.append(f"`row` over {counted(math.ceil(priced.gpus * on_device['row'] / free), 'GPU')}")
+    if "whole" in on_device and "column" not in on_device and free > 0:
+        hints.append(f"`column{math.ceil(on_device['whole'] / free)}` where its width divides")
+
+    whole = [
+        row
+        for row in priced.rows_of_class(priced.table_class[rows[0]]).tolist()
+        if priced.options[row] == Option("whole")
+    ]
+    shown = (whole or rows.tolist())[0]
+    table_bytes = float(of_gpu[shown] + priced.shard_host_bytes[shown])
     return DoesNotFitError(
-        f"{priced.name_of(table)}, {format_bytes(_table_bytes(priced, rows))}, does not fit, {how}",
-        problems=[UserProblem("least", f"`{option}` needs {' and '.join(places)}")],
-        hint="; or ".join(_remedies(priced, rows, device, host, free)),
+        f"{priced.name_of(table)}, {format_bytes(table_bytes)}, does not fit, {how}",
+        problems=[UserProblem("least", f"`{options[best]}` needs {' and '.join(places)}")],
+        hint="; or ".join(hints),
     )
-
-
-def _fullest_host(priced: PricedOptions, rows: Ints) -> Array:
-    """(rows,) bytes of host memory that a table takes on the fullest node in each option, with shards spread
-    evenly."""
-    nodes = -(-priced.gpus // priced.gpus_per_node)
-    shards = -(-priced.shards[rows] // nodes)
-    return priced.everywhere_host_bytes[rows] + shards * priced.shard_host_bytes[rows]
 
 
 def no_room_error(problem: Problem) -> DoesNotFitError:
-    """The error for tables that fit one by one but not together."""
-    priced = problem.priced
-    needed = (
-        problem.everywhere_full * problem.gpus + problem.shard_full * (problem.shards * problem.span)[:, None]
+    """The error for tables that fit one by one but not together, with the least memory that they need of all GPUs
+    (where these have enough, of GPUs and hosts) and how many GPUs would do."""
+    priced, gpus, nodes = problem.priced, problem.gpus, problem.priced.nodes
+    shares = problem.mean[:, problem.memories] * np.append(
+        np.full(problem.base.shape[1] - len(problem.stage_floors) - 1, gpus), nodes
     )
-    needed_share = problem.base_full.sum(axis=0)
-    for class_index, count in enumerate(problem.counts.tolist()):
-        needed_share = needed_share + count * needed[problem.rows_of(class_index)].min(axis=0)
-    moment = int(needed_share.argmax())
+    device_shares = problem.base[:, problem.memories][:, :-1].sum(axis=0) + problem.least_total(
+        shares[:, :-1]
+    )
+    moment = int(device_shares.argmax())
     fixed = float(priced.fixed_bytes[moment])
     free = priced.device_memory - fixed
-    least_bytes = float(needed_share[moment]) * priced.device_memory - fixed * priced.gpus
-    gpus = math.ceil(least_bytes / free) if free > 0 else 0
-    host_hint = "" if all(option.tier == "device" for option in priced.options) else " or lie in host memory"
-    if gpus > priced.gpus:
-        hint = f"they need {counted(gpus, 'GPU')} of this size or more"
-        hint += "; or let tables lie in host memory" if host_hint else ""
+    least_bytes = float(device_shares[moment]) * priced.device_memory - fixed * gpus
+    needs, have = least_bytes, f"GPUs have {format_bytes(free * gpus)}"
+    if least_bytes <= free * gpus and priced.host_memory:
+        total = shares[:, moment] * priced.device_memory + shares[:, -1] * priced.host_memory
+        needs = float(problem.least_total(total))
+        have += f", and hosts {format_bytes(nodes * priced.host_memory)}"
+    enough = math.ceil(least_bytes / free) if free > 0 else 0
+    hosts = any(option.tier == "host" for option in priced.options)
+    if enough > gpus:
+        hint = f"they need {counted(enough, 'GPU')} of this size or more"
+        hint += "; or let tables lie in host memory" if hosts else ""
     else:
-        hint = f"use more GPUs; or let large tables be split{host_hint}"
+        hint = f"use more GPUs; or let large tables be split{' or lie in host memory' if hosts else ''}"
     return DoesNotFitError(
-        f"the tables do not fit {counted(priced.gpus, 'GPU')} together",
-        problems=[UserProblem("needs", _needed(problem, least_bytes, free * priced.gpus, moment))],
+        f"the tables do not fit {counted(gpus, 'GPU')} together",
+        problems=[UserProblem("needs", f"{format_bytes(needs)} or more; {have}")],
         hint=hint,
     )
-
-
-def _needed(problem: Problem, least_bytes: float, gpu_bytes: float, moment: int) -> str:
-    """Text with the least memory that the tables need and the memory of all GPUs; if the GPUs have enough, host
-    memory is counted too."""
-    gpu_memory = format_bytes(gpu_bytes)
-    if least_bytes > gpu_bytes or not problem.priced.host_memory:
-        return f"{format_bytes(least_bytes)} or more; GPUs have {gpu_memory}"
-    spans = problem.shards * problem.span
-    device = problem.everywhere_full * problem.gpus + problem.shard_full * spans[:, None]
-    host = problem.everywhere_host * problem.nodes + problem.shard_host * problem.shards
-    total = device[:, moment] * problem.priced.device_memory + host * problem.priced.host_memory
-    least_total = sum(
-        count * float(total[problem.rows_of(one)].min()) for one, count in enumerate(problem.counts.tolist())
-    )
-    hosts = format_bytes(problem.nodes * problem.priced.host_memory)
-    return f"{format_bytes(least_total)} or more; GPUs have {gpu_memory}, and hosts {hosts}"
-
-
-def _free(priced: PricedOptions) -> float:
-    """Bytes of GPU memory left for tables at the fullest moment."""
-    return float(priced.device_memory - priced.fixed_bytes.max())
-
-
-def _worst_moment(priced: PricedOptions, rows: Ints) -> Array:
-    """Bytes of a GPU's free memory that a table needs in each option, at the tightest moment, (rows,)."""
-    shard = np.where(priced.shards[rows][:, None] > 0, priced.shard_bytes[rows], 0.0)
-    needed = priced.everywhere_bytes[rows] + shard + priced.fixed_bytes - priced.fixed_bytes.max()
-    worst: Array = needed.max(axis=1)
-    return worst
-
-
-def _table_bytes(priced: PricedOptions, rows: Ints) -> float:
-    """Bytes of a table, held whole if the options include that, else in the first of the options `rows`."""
-    class_rows = np.flatnonzero(priced.table_class == priced.table_class[rows[0]])
-    whole_rows = [at for at in class_rows.tolist() if priced.options[at] == Option("whole")]
-    chosen_row = (whole_rows or rows.tolist())[:1]
-    return float(_worst_moment(priced, np.array(chosen_row))[0] + priced.shard_host_bytes[chosen_row[0]])
-
-
-def _remedies(priced: PricedOptions, rows: Ints, device: Array, host: Array, free: float) -> list[str]:
-    """Texts of remedies with which a table would fit, such as host memory, a larger GPU, more GPUs or column
-    slices."""
-    forms = [priced.options[row] for row in rows.tolist()]
-    words: list[str] = []
-    hosted = [at for at, option in enumerate(forms) if option.tier == "host" and device[at] <= free]
-    if hosted:
-        least_bytes = min(float(host[at]) for at in hosted)
-        words.append(f"{format_bytes(least_bytes)} of each node's host memory would do")
-    on_device = [at for at, option in enumerate(forms) if option.tier == "device"]
-    if on_device:
-        least_bytes = min(float(device[at]) for at in on_device)
-        words.append(f"{format_bytes(least_bytes + float(priced.fixed_bytes.max()))} a GPU would do")
-    rows_split = [at for at in on_device if forms[at].form == "row"]
-    if rows_split and free > 0:
-        gpus = math.ceil(priced.gpus * float(device[rows_split[0]]) / free)
-        words.append(f"`row` over {counted(gpus, 'GPU')}")
-    whole_rows = [at for at in on_device if forms[at].form == "whole"]
-    columns = [at for at in on_device if forms[at].form == "column"]
-    if whole_rows and not columns and free > 0:
-        words.append(f"`column{math.ceil(float(device[whole_rows[0]]) / free)}` where its width divides")
-    return words
-
-
-MOST_ROWS = 500
-"""Ways to hold a group of tables beyond which only those are searched that hold its tables alike."""
-
-Unit = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows:
-    """Candidate options for units, with the resources of each (loads of K stages, shares of GPU memory at M
-    moments, host memory)."""
-
-    picks: tuple[tuple[int, ...], ...]
-    shards: Ints
-    on_nodes: Ints
-    shard: Array
-    """(R, K + M + 1)"""
-    everywhere: Array
-    """(R, K + M + 1)"""
-    moments: slice
-    """Columns of device memory; loads come before, host memory last."""
-    places: Ints
-    """(R,) GPUs, or nodes: as many shards of a table may lie apart."""
-    nodes: int
-
-    def select(self, rows: Ints) -> _Rows:
-        """Copy with only the given option rows."""
-        return _Rows(
-            picks=tuple(self.picks[row] for row in rows.tolist()),
-            shards=self.shards[rows],
-            on_nodes=self.on_nodes[rows],
-            shard=self.shard[rows],
-            everywhere=self.everywhere[rows],
-            moments=self.moments,
-            places=self.places[rows],
-            nodes=self.nodes,
-        )
-
-    @property
-    def best(self) -> _Rows:
-        """Option rows that no other row dominates."""
-        return self.select(undominated(self.shards, self.on_nodes, self.shard, self.everywhere))
-
-    def fitting(self, filled: Array) -> _Rows:
-        """Option rows that still fit in memory, given the (M + 1) memory shares `filled` already."""
-        memories = slice(self.moments.start, None)
-        shards = np.repeat(np.minimum(self.shards, 1)[:, None], len(filled), axis=1)
-        shards[:, -1] = -(-self.shards // self.nodes)  # of the node that has most of them, spread evenly
-        needed = self.everywhere[:, memories] + np.where(shards > 0, shards * self.shard[:, memories], 0.0)
-        fits = (filled + needed <= FULL).all(axis=1)
-        return self.select(np.flatnonzero(fits & (self.shards <= self.places)))
 
 
 def pose(priced: PricedOptions, objective: Objective, restrictions: ShardingRestrictions) -> Problem:
@@ -408,62 +337,78 @@ def pose(priced: PricedOptions, objective: Objective, restrictions: ShardingRest
         DoesNotFitError: a table that no option holds.
     """
     priced = limited(priced, restrictions)
-    rows = _rows(priced, objective)
-    table_class = np.repeat(np.arange(len(priced.counts)), priced.counts)
+    every, fixed = every_option(priced, objective), _fixed(priced, restrictions)
+    rows = every.rows
+    preplaced = {table: row_and_places for table, row_and_places in fixed.items() if row_and_places[1]}
+    problem = replace(every, preplaced=preplaced)
+    for row, places in preplaced.values():
+        problem.base[:] += rows.everywhere[row]
+        problem.add_shards(problem.base, row, places)
+
     allowed = np.array([restrictions.allows(option) for option in priced.options])
-    preplaced = _fixed(priced, table_class, restrictions)
-    base = _base(priced, rows, preplaced)
-    least_filled = base[:, rows.moments.start :].min(axis=0)
-    built: list[tuple[list[Unit], _Rows]] = []
-    for (class_index, fixed), units in _table_classes(table_class, preplaced, restrictions).items():
-        class_rows = (
-            np.flatnonzero((priced.table_class == class_index) & allowed) if fixed < 0 else np.array([fixed])
-        )
+    grouped = set(chain(*restrictions.together))
+    alike: dict[tuple[int, int], list[Unit]] = defaultdict(list)
+    for table, class_index in enumerate(priced.class_of_table.tolist()):
+        if table not in grouped and table not in problem.preplaced:
+            alike[class_index, fixed[table][0] if table in fixed else -1].append((table,))
+    built: list[tuple[list[Unit], Rows]] = []
+    for (class_index, fixed_row), units in alike.items():
+        class_rows = priced.rows_of_class(class_index)
+        class_rows = class_rows[allowed[class_rows]] if fixed_row < 0 else np.array([fixed_row])
         if not len(class_rows):
-            raise no_option_left_error(priced, units[0])
-        fitting = rows.select(class_rows).fitting(least_filled)
+            raise no_option_left_error(priced, units[0][0])
+        fitting = _fitting(problem, rows.select(class_rows))
         if not len(fitting.picks):
             raise does_not_fit_error(priced, class_rows, units[0][0])
-        built.append((units, fitting.best))
-    built += [
-        ([group], _whole_table_options(priced, rows, table_class, allowed, group, least_filled))
-        for group in restrictions.together
+        built.append((units, fitting.undominated))
+    is_whole = allowed & np.array([option.form == "whole" for option in priced.options])
+    built += [([group], _group_rows(problem, group, is_whole)) for group in restrictions.together]
+    parts = [
+        part._replace(unit_class=np.full(len(part.picks), class_index))
+        for class_index, (_, part) in enumerate(built)
     ]
-    return _problem(priced, objective, built, preplaced, base, rows.moments)
-
-
-def limited(priced: PricedOptions, restrictions: ShardingRestrictions) -> PricedOptions:
-    """Copy of the prices with the memory limits of the restrictions."""
-    device, host = restrictions.max_memory, restrictions.host_memory
+    none = rows.select(np.zeros(0, dtype=np.int64))
     return replace(
-        priced,
-        device_memory=priced.device_memory if device is None else min(device, priced.device_memory),
-        host_memory=priced.host_memory if host is None else host,
+        problem, members=tuple(tuple(units) for units, _ in built), rows=Rows.joined([none, *parts])
     )
 
 
-def _rows(priced: PricedOptions, objective: Objective) -> _Rows:
-    """Candidate row for every priced option, with resources as the objective counts them."""
-    on_nodes = np.array([option.form == "node-row" for option in priced.options])
-    nodes = -(-priced.gpus // priced.gpus_per_node)
+def limited(priced: PricedOptions, restrictions: ShardingRestrictions) -> PricedOptions:
+    """Copy of the prices with the memory limit of the restrictions."""
+    if restrictions.max_memory is None:
+        return priced
+    return replace(priced, device_memory=min(restrictions.max_memory, priced.device_memory))
+
+
+def every_option(priced: PricedOptions, objective: Objective) -> Problem:
+    """Problem in which each table is a unit by itself and each priced option a row, with the same numbers."""
+    by_stage = objective == "step"
 
     def resources(seconds: Array, device: Array, host: Array) -> Array:
-        loads = seconds if objective == "step" else seconds.sum(axis=1, keepdims=True)
+        loads = seconds if by_stage else seconds.sum(axis=1, keepdims=True)
         shares = [_share(device, priced.device_memory), _share(host, priced.host_memory)[:, None]]
         return np.concatenate([loads, *shares], axis=1)
 
-    stages = priced.shard_seconds.shape[1] if objective == "step" else 1
-    return _Rows(
-        picks=tuple((row,) for row in range(len(priced.options))),
-        shards=priced.shards,
-        on_nodes=on_nodes.astype(np.int64),
-        shard=resources(priced.shard_seconds, priced.shard_bytes, priced.shard_host_bytes),
-        everywhere=resources(
-            priced.everywhere_seconds, priced.everywhere_bytes, priced.everywhere_host_bytes
+    shard = resources(priced.shard_seconds, priced.shard_bytes, priced.shard_host_bytes)
+    everywhere = resources(priced.everywhere_seconds, priced.everywhere_bytes, priced.everywhere_host_bytes)
+    base = np.zeros((priced.gpus, shard.shape[1]))
+    base[:, -len(priced.fixed_bytes) - 1 : -1] = _share(priced.fixed_bytes, priced.device_memory)
+    tables = np.split(np.arange(priced.counts.sum()), np.cumsum(priced.counts)[:-1])
+    return Problem(
+        priced=priced,
+        members=tuple(tuple((table,) for table in own.tolist()) for own in tables),
+        rows=Rows(
+            picks=tuple((row,) for row in range(len(priced.options))),
+            unit_class=priced.table_class,
+            shards=priced.shards,
+            on_nodes=priced.on_nodes,
+            shard=shard,
+            everywhere=everywhere,
         ),
-        moments=slice(stages, stages + priced.shard_bytes.shape[1]),
-        places=np.where(on_nodes, nodes, priced.gpus),
-        nodes=nodes,
+        base=base,
+        preplaced={},
+        stage_floors=priced.stage_floors if by_stage else np.zeros(1),
+        fixed=float(priced.fixed.sum()) if by_stage else 0.0,
     )
 
 
@@ -472,28 +417,44 @@ def _share(filled: Array, limit: float) -> Array:
     return filled / limit if limit > 0 else np.where(filled > 0, np.inf, 0.0)
 
 
-def _fixed(
-    priced: PricedOptions, table_class: Ints, restrictions: ShardingRestrictions
-) -> dict[int, tuple[int, tuple[int, ...]]]:
+def _fitting(problem: Problem, rows: Rows) -> Rows:
+    """Option rows that fit in memory beside what is placed already, with as many places as shards."""
+    filled = problem.base[:, problem.memories].min(axis=0)
+    shards = np.repeat(np.minimum(rows.shards, 1)[:, None], len(filled), axis=1)
+    shards[:, -1] = -(
+        -rows.shards // problem.priced.nodes
+    )  # of the node that has most of them, spread evenly
+    on_shards = np.where(shards > 0, shards * rows.shard[:, problem.memories], 0.0)
+    fits = (filled + rows.everywhere[:, problem.memories] + on_shards <= FULL).all(axis=1)
+    places = np.where(rows.on_nodes, problem.priced.nodes, problem.gpus)
+    return rows.select(np.flatnonzero(fits & (rows.shards <= places)))
+
+
+def _fixed(priced: PricedOptions, restrictions: ShardingRestrictions) -> dict[int, tuple[int, Places]]:
     """Table → (row of its sharding option among the priced ones, places of its shards) for tables that
     restrictions fix; () where only the option is fixed."""
-    fixed: dict[int, tuple[int, tuple[int, ...]]] = {}
+    fixed: dict[int, tuple[int, Places]] = {}
+    class_of_table, row_of = priced.class_of_table.tolist(), priced.row_of
     for word in restrictions.fixed:
         if not restrictions.allows(word.option):
             raise InputError(f"`{word.option}` is fixed for {priced.name_of(word.first)} and also forbidden")
         for nth, table in enumerate(range(word.first, word.last + 1)):
+            name = priced.name_of(table)
             if table in fixed:
-                raise InputError(f"{priced.name_of(table)} is fixed twice")
-            rows = np.flatnonzero(priced.table_class == table_class[table]).tolist()
-            row = next((row for row in rows if priced.options[row] == word.option), None)
-            if row is None:
+                raise InputError(f"{name} is fixed twice")
+            if (row := row_of.get((class_of_table[table], word.option))) is None:
+                rows = priced.rows_of_class(class_of_table[table]).tolist()
                 options = ", ".join(str(priced.options[row]) for row in rows)
-                raise InputError(
-                    f"{priced.name_of(table)} cannot be held as `{word.option}`", hint=f"it can as {options}"
-                )
+                raise InputError(f"{name} cannot be held as `{word.option}`", hint=f"it can as {options}")
             shards = int(priced.shards[row])
-            at = word.at[nth * shards : (nth + 1) * shards] if word.at else ()
-            fixed[table] = row, _checked_places(priced, table, row, at)
+            fixed[table] = row, word.at[nth * shards : (nth + 1) * shards]
+            places, places_word = (
+                (priced.nodes, "node") if word.option.form == "node-row" else (priced.gpus, "GPU")
+            )
+            if invalid := [place for place in fixed[table][1] if place >= places]:
+                raise InputError(
+                    f"{name} is fixed on {places_word} {invalid[0]}, and there are 0 to {places - 1}"
+                )
     if conflicting := [table for group in restrictions.together for table in group if table in fixed]:
         raise InputError(
             f"{priced.name_of(conflicting[0])} is fixed and also kept together with others: say one of the two"
@@ -501,132 +462,32 @@ def _fixed(
     return fixed
 
 
-def _checked_places(priced: PricedOptions, table: int, row: int, at: tuple[int, ...]) -> tuple[int, ...]:
-    nodes = -(-priced.gpus // priced.gpus_per_node)
-    on_nodes = priced.options[row].form == "node-row"
-    num_places = nodes if on_nodes else priced.gpus
-    if invalid := [place for place in at if place >= num_places]:
-        places_word = "node" if on_nodes else "GPU"
-        raise InputError(
-            f"{priced.name_of(table)} is fixed on {places_word} {invalid[0]}, and there are 0 to {num_places - 1}"
-        )
-    return at
-
-
-def _base(priced: PricedOptions, rows: _Rows, preplaced: dict[int, tuple[int, tuple[int, ...]]]) -> Array:
-    """Loads and filled memory shares before any unit is placed, (G, K + M + 1); the last column is the host
-    memory of the GPU's node."""
-    per_node = priced.gpus_per_node
-    base = np.zeros((priced.gpus, rows.shard.shape[1]))
-    base[:, rows.moments] = _share(priced.fixed_bytes, priced.device_memory)
-    for row, at in preplaced.values():
-        if not at:
-            continue
-        base += rows.everywhere[row]
-        for place in at:
-            node = place if rows.on_nodes[row] else place // per_node
-            whole_node = slice(node * per_node, (node + 1) * per_node)
-            gpus = whole_node if rows.on_nodes[row] else slice(place, place + 1)
-            base[gpus, :-1] += rows.shard[row, :-1]
-            base[whole_node, -1] += rows.shard[row, -1]
-    return base
-
-
-def _table_classes(
-    table_class: Ints, preplaced: dict[int, tuple[int, tuple[int, ...]]], restrictions: ShardingRestrictions
-) -> dict[tuple[int, int], list[Unit]]:
-    """Tables without given places, grouped by class and fixed option row (−1 if not fixed)."""
-    grouped = {table for group in restrictions.together for table in group}
-    tables: dict[tuple[int, int], list[Unit]] = defaultdict(list)
-    for table, class_index in enumerate(table_class.tolist()):
-        row, at = preplaced.get(table, (-1, ()))
-        if table not in grouped and not at:
-            tables[class_index, row].append((table,))
-    return tables
-
-
-def _whole_table_options(
-    priced: PricedOptions,
-    rows: _Rows,
-    table_class: Ints,
-    allowed: Ints,
-    group: Unit,
-    least_filled: Array,
-) -> _Rows:
+def _group_rows(problem: Problem, group: Unit, is_whole: Bools) -> Rows:
     """Option rows for tables that must lie whole on one GPU, which combine one option of each table."""
-    is_whole = np.array([option.form == "whole" for option in priced.options]) & allowed.astype(bool)
-    joined: _Rows | None = None
+    priced, class_of_table = problem.priced, problem.priced.class_of_table
+    joined: Rows | None = None
     for table in group:
-        table_rows = rows.select(np.flatnonzero(is_whole & (priced.table_class == table_class[table]))).best
-        if not len(table_rows.picks):
-            raise no_option_left_error(priced, group)
-        joined = (
-            table_rows if joined is None else _joined(priced, joined, table_rows).fitting(least_filled).best
+        table_rows = priced.rows_of_class(class_of_table[table])
+        own = problem.rows.select(table_rows[is_whole[table_rows]]).undominated
+        if not len(own.picks):
+            raise no_option_left_error(priced, group[0])
+        if joined is None:
+            joined = own
+            continue
+        pairs = list(product(range(len(joined.picks)), range(len(own.picks))))
+        if len(pairs) > MOST_ROWS:
+            options = [{priced.options[pick] for pick in picks} for picks in joined.picks]
+            alike = [(a, b) for a, b in pairs if options[a] == {priced.options[own.picks[b][0]]}]
+            pairs = alike or pairs[:MOST_ROWS]
+        a, b = np.array(pairs).T
+        picks = tuple(joined.picks[i] + own.picks[j] for i, j in pairs)
+        pair_rows = joined.select(a)._replace(
+            picks=picks,
+            shard=joined.shard[a] + own.shard[b],
+            everywhere=joined.everywhere[a] + own.everywhere[b],
         )
+        joined = _fitting(problem, pair_rows).undominated
         if not len(joined.picks):
             raise InputError(f"{', '.join(map(priced.name_of, group))} do not fit on one GPU together")
     assert joined is not None
     return joined
-
-
-def _joined(priced: PricedOptions, first: _Rows, second: _Rows) -> _Rows:
-    pairs = [(a, b) for a in range(len(first.picks)) for b in range(len(second.picks))]
-    if len(pairs) > MOST_ROWS:
-        equal_options = [
-            pair for pair in pairs if _option(priced, first, pair[0]) == _option(priced, second, pair[1])
-        ]
-        pairs = equal_options or pairs[:MOST_ROWS]
-    a, b = np.array(pairs).T
-    return _Rows(
-        picks=tuple(first.picks[i] + second.picks[j] for i, j in pairs),
-        shards=np.ones(len(pairs), dtype=np.int64),
-        on_nodes=np.zeros(len(pairs), dtype=np.int64),
-        shard=first.shard[a] + second.shard[b],
-        everywhere=first.everywhere[a] + second.everywhere[b],
-        moments=first.moments,
-        places=first.places[a],
-        nodes=first.nodes,
-    )
-
-
-def _option(priced: PricedOptions, rows: _Rows, row: int) -> object:
-    """The sharding option that all tables of a unit take in this row; None if they differ."""
-    options = {priced.options[pick] for pick in rows.picks[row]}
-    return options.pop() if len(options) == 1 else None
-
-
-def _problem(
-    priced: PricedOptions,
-    objective: Objective,
-    built: list[tuple[list[Unit], _Rows]],
-    preplaced: dict[int, tuple[int, tuple[int, ...]]],
-    base: Array,
-    moments: slice,
-) -> Problem:
-    step = objective == "step"
-    lengths = [len(rows.picks) for _, rows in built]
-    shard = np.concatenate([rows.shard for _, rows in built] or [np.zeros((0, base.shape[1]))])
-    everywhere = np.concatenate([rows.everywhere for _, rows in built] or [np.zeros((0, base.shape[1]))])
-    none: Ints = np.zeros(0, dtype=np.int64)
-    loads = slice(moments.start)
-    return Problem(
-        priced=priced,
-        members=tuple(tuple(units) for units, _ in built),
-        unit_class=np.repeat(np.arange(len(built)), [len(units) for units, _ in built]),
-        row_class=np.repeat(np.arange(len(built)), lengths),
-        picks=tuple(pick for _, rows in built for pick in rows.picks),
-        shards=np.concatenate([none, *(rows.shards for _, rows in built)]),
-        on_nodes=np.concatenate([none, *(rows.on_nodes for _, rows in built)]).astype(bool),
-        shard_load=shard[:, loads],
-        everywhere_load=everywhere[:, loads],
-        shard_full=shard[:, moments],
-        everywhere_full=everywhere[:, moments],
-        shard_host=shard[:, -1],
-        everywhere_host=everywhere[:, -1],
-        base_load=base[:, loads],
-        base_full=base[:, moments],
-        base_host=base[:: priced.gpus_per_node, -1],
-        preplaced={table: one for table, one in preplaced.items() if one[1]},
-        stage_floors=priced.stage_floors if step else np.zeros(1),
-        fixed=float(priced.fixed.sum()) if step else 0.0,
-    )

@@ -18,6 +18,7 @@ from cost_models.errors import HostError, InputError
 from cost_models.files.catalog import load_stack
 from cost_models.files.loading import resolve_cluster
 from cost_models.memory.device import USABLE
+from cost_models.recommender.serving import ServingQuestion
 from cost_models.specs.recommender.model import Interaction, RecommenderSpec, TableSpec
 from executor.embeddings.bags import pooled
 from executor.embeddings.holding import fill
@@ -25,7 +26,7 @@ from executor.embeddings.places import Slice
 from executor.serving.requests import drawn
 from executor.serving.serving import serve
 from executor.serving.tables import ServedTables
-from planner.serving.serving_plan import ServingPlan, ServingQuestion, latencies, plan_cache, scaled
+from planner.serving.serving_plan import ServingPlan, latencies, plan_cache, scaled
 
 CPU = torch.device("cpu")
 MODEL = RecommenderSpec(

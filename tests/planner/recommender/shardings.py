@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.recommender.priced import PricedOptions
 from cost_models.specs.recommender.sharding import Option
-from planner.recommender.answer import Loads, loads_of
 
 STAGES = 6
 OPTIONS = (
@@ -84,6 +85,40 @@ def _varied(random: np.random.Generator, rows: int, moments: int, least: float, 
     factors: Array = random.uniform(least, most, (rows, moments))
     factors[:, 0] = 1.0
     return factors
+
+
+class Loads(NamedTuple):
+    """Seconds of GPUs by stage and bytes of memories under a sharding, added up apart from the search's sums."""
+
+    load: Array
+    device_bytes: Array
+    host_bytes: Array
+    step_seconds: float
+
+    @property
+    def torchrec_seconds(self) -> float:
+        """Most that a GPU does in all."""
+        return float(self.load.sum(axis=1).max())
+
+
+def loads_of(priced: PricedOptions, rows: Sequence[int], places: Sequence[tuple[int, ...]]) -> Loads:
+    """Loads where table t takes option `rows[t]`, with shards at `places[t]`."""
+    per_node = priced.gpus_per_node
+    load = np.zeros((priced.gpus, STAGES))
+    device = np.tile(priced.fixed_bytes, (priced.gpus, 1))
+    host = np.zeros(-(-priced.gpus // per_node))
+    for row, at in zip(rows, places, strict=True):
+        load += priced.everywhere_seconds[row]
+        device += priced.everywhere_bytes[row]
+        host += priced.everywhere_host_bytes[row]
+        nodes = priced.options[row].form == "node-row"
+        for place in at:
+            gpus = slice(place * per_node, (place + 1) * per_node) if nodes else slice(place, place + 1)
+            load[gpus] += priced.shard_seconds[row]
+            device[gpus] += priced.shard_bytes[row]
+            host[place if nodes else place // per_node] += priced.shard_host_bytes[row]
+    stages = np.maximum(load.max(axis=0), priced.stage_floors)
+    return Loads(load, device, host, float(stages.sum() + priced.fixed.sum()))
 
 
 def least_of_all(priced: PricedOptions, objective: str) -> float:

@@ -10,7 +10,7 @@ import pytest
 from effort import number
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shardings import least_of_all, random_prices
+from shardings import least_of_all, loads_of, random_prices
 
 from cost_models.errors import DoesNotFitError, RunError
 from planner.exact.solvers import Interrupt, solve
@@ -37,7 +37,8 @@ def test_no_sharding_of_a_few_tables_is_better(seed: int) -> None:
             continue
         found = plan_sharding(priced, objective=objective)
         proof = found.certificate
-        added_up = found.step_seconds if objective == "step" else found.loads.torchrec_seconds
+        loads = loads_of(priced, found.rows, [one.at for one in found.sharding.tables])
+        added_up = loads.step_seconds if objective == "step" else loads.torchrec_seconds
         assert proof.value == pytest.approx(least, rel=1e-6)
         assert proof.value == pytest.approx(added_up, rel=1e-12)
         assert proof.bound <= least * (1 + 1e-9)
@@ -45,8 +46,8 @@ def test_no_sharding_of_a_few_tables_is_better(seed: int) -> None:
         assert all(len(set(one.at)) == len(one.at) for one in found.sharding.tables)
         assert not proof.undecided
         assert proof.greedy is None or proof.value <= proof.greedy
-        assert found.loads.device_bytes.max() <= priced.device_memory * (1 + 1e-7)
-        assert found.loads.host_bytes.max() <= priced.host_memory * (1 + 1e-7)
+        assert loads.device_bytes.max() <= priced.device_memory * (1 + 1e-7)
+        assert loads.host_bytes.max() <= priced.host_memory * (1 + 1e-7)
 
 
 @settings(max_examples=number(15, 300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -61,7 +62,7 @@ def test_the_bound_over_options_is_never_above_the_optimum(
     except DoesNotFitError:
         assert math.isinf(least)
         return
-    solved = solve(OptionsProgram(problem, 1e-3, integer=whole).problem, "highs")
+    solved = solve(OptionsProgram(problem.in_units_of(1e-3), integer=whole).problem, "highs")
     assert solved.bound * 1e-3 + problem.fixed <= least * (1 + 1e-7)
     assert float(problem.least_stages.sum()) + problem.fixed <= least * (1 + 1e-9)
 
@@ -80,7 +81,8 @@ def test_ending_early_keeps_the_best_with_its_gap() -> None:
     assert found.certificate.undecided
     assert found.certificate.gap > 0
     assert found.certificate.value == found.certificate.greedy
-    assert np.isclose(found.certificate.value, found.step_seconds)
+    loads = loads_of(tight, found.rows, [one.at for one in found.sharding.tables])
+    assert np.isclose(found.certificate.value, loads.step_seconds)
 
 
 def test_a_gap_within_what_prices_are_known_to_ends_a_search_early() -> None:
@@ -88,7 +90,7 @@ def test_a_gap_within_what_prices_are_known_to_ends_a_search_early() -> None:
     problem = pose(random_prices(3), "step", ShardingRestrictions())
     search = Search(problem=problem, solver="highs", interrupt=Interrupt(), time_limit=600.0)
     assert search.seconds_left > 590
-    assert search.offer(greedy(problem, 1.0))
+    assert search.offer(greedy(problem))
     search.prove(search.value * (1 - 2 * ENOUGH))
     assert search.seconds_left > 590
     search.prove(search.value * (1 - ENOUGH / 2))

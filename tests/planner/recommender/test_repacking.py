@@ -11,7 +11,7 @@ from shardings import STAGES, random_prices
 from cost_models.specs.recommender.sharding import Option
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.recommender.search.local_search import State, improve, repack
-from planner.recommender.search.problem import OBJECTIVES, Placement, pose, use_of
+from planner.recommender.search.problem import OBJECTIVES, Placement, pose
 
 LONG, SHORT = 5.0, 2.0
 
@@ -37,10 +37,10 @@ def test_one_long_shard_for_two_short_ones() -> None:
         gpus_per_node=2,
     )
     problem = pose(prices, "step", ShardingRestrictions())
-    state = State(problem, 18.0)
+    state = State(problem.in_units_of(18.0))
     state.load(Placement(np.array([0, 0, 1, 1, 1, 1]), ((0,), (0,), (1,), (1,), (1,), (1,))))
     assert repack(state, 0, np.random.default_rng(0))
-    assert use_of(problem, state.placement).load[:, 1].tolist() == [9.0, 9.0]
+    assert problem.use(state.placement)[:, 1].tolist() == [9.0, 9.0]
     assert not repack(state, 0, np.random.default_rng(0))
 
 
@@ -48,16 +48,17 @@ def test_one_long_shard_for_two_short_ones() -> None:
 def test_sums_are_those_of_the_placement_and_slices_lie_apart(objective: str) -> None:
     for seed in range(6):
         problem = pose(random_prices(seed, tables=30, gpus=4), objective, ShardingRestrictions())  # type: ignore[arg-type]
-        state = State(problem, 1e-3)
-        for unit in range(len(problem.unit_class)):
+        unscaled, problem = problem, problem.in_units_of(1e-3)
+        state = State(problem)
+        for unit in range(len(problem.units)):
             best = state.insertion(unit)
             state.add(unit, best.row, best.places)
         before = state.score
         repack(state, 0, np.random.default_rng(seed))
         assert state.score <= before
-        use = use_of(problem, state.placement)
-        assert state.use[:, state.loads] == pytest.approx(use.load / 1e-3)
-        assert state.host == pytest.approx(use.host)
+        use = unscaled.use(state.placement)
+        assert state.use[:, state.loads] == pytest.approx(use[:, state.loads] / 1e-3)
+        assert state.use[:, state.memories] == pytest.approx(use[:, state.memories])
         assert all(len(set(places)) == len(places) for places in state.placement.places)
         improve(state, rounds=3, patience=3, seed=seed, target=0.0, stop=lambda: False)
-        assert state.use[:, state.loads] == pytest.approx(use_of(problem, state.placement).load / 1e-3)
+        assert state.use == pytest.approx(problem.use(state.placement))
