@@ -69,23 +69,19 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
         # patches of an image, complete on every tensor rank, positions and a norm; pixels need no gradients
         moved = (4 + 2 * model.tower.norm_before) * tokens * width * device.element_bytes / rate
         forward, _, weight = product(tokens, width, model.tower.pixels)
-        return EndSeconds(
-            embedding_forward=forward + moved,
-            embedding_backward=(weight + moved) * training.trains("embedding"),
-            head_forward=none,
-            head_backward=none,
-            head_weight=none,
-        )
+        trained = (weight + moved) * training.trains("embedding")
+        head = dict.fromkeys(("head_forward", "head_backward", "head_weight"), none)
+        return EndSeconds(embedding_forward=forward + moved, embedding_backward=trained, **head)
     vocabulary = head_rows(model, columns.tp) / columns.tp
     # operators other than products: measured curves, or bytes
     if has_measured_operators(question):
-        embedding, head = embedding_operators(question, columns), head_operators(question, columns)
+        embedding, outputs = embedding_operators(question, columns), head_operators(question, columns)
     else:
         hidden_bytes = tokens * model.hidden_size * device.element_bytes
         loss = tokens * vocabulary * question.scored_share * np.array(_loss_bytes(question, device))[:, None]
         kernel = device.profile.kernel_seconds
         embedding = 3 * kernel + np.array([[3], [4]]) * hidden_bytes / rate
-        head = 5 * kernel + (loss + np.array([[2], [3]]) * hidden_bytes) / rate
+        outputs = 5 * kernel + (loss + np.array([[2], [3]]) * hidden_bytes) / rate
     both = 1.0 + model.source_share  # encoder and decoder both embed
     enters, entered = both * embedding
     # the matrix before the output matrix, with activation and norm at memory rate: an encoder's square matrix, of
@@ -108,8 +104,8 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     return EndSeconds(
         embedding_forward=enters,
         embedding_backward=entered * training.trains("embedding"),
-        head_forward=head[0] + logits + transform,
-        head_backward=head[1] + towards_input + (weight + transform),
+        head_forward=outputs[0] + logits + transform,
+        head_backward=outputs[1] + towards_input + (weight + transform),
         head_weight=weight,
     )
 

@@ -67,11 +67,8 @@ def measured_block(question: Question, columns: LayoutColumns) -> Array:
     both.append(calls(cast(ElementwiseOperator, timed_as), inner))
     if any(one.kind == "activation" and one.inputs > 1 for one in operators):
         both.append(calls("multiply", inner))
-    sums = [
-        calls("add", {one.reads.place: one.reads.width}, one.inputs - 1)
-        for one in operators
-        if one.kind == "residual"
-    ]
+    residuals = [one for one in operators if one.kind == "residual"]
+    sums = [calls("add", {one.reads.place: one.reads.width}, one.inputs - 1) for one in residuals]
     biased = sum_amounts(
         (one.share, {"stream" if one.returns.place == "whole" else one.returns.place: one.returns.width})
         for one in operators

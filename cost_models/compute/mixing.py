@@ -99,10 +99,8 @@ def _merging_seconds(question: Question, columns: LayoutColumns, device: Device)
     steps = np.where(attends_in_steps(question, columns), columns.cp, 0)
     width = device.element_bytes
     local = columns.tokens(question.training.sequence_length) / columns.tp / device.memory_rate
-    found, queries, keys_values = (
-        local * columns_of
-        for columns_of in (question.model.attended_size, question.model.query_size, attended_width(question))
-    )
+    sizes = question.model.attended_size, question.model.query_size, attended_width(question)
+    found, queries, keys_values = (local * size for size in sizes)
     if not question.stack.torch_context_parallel:
         merged = steps * found * (width + 2 * FP32_BYTES)
         return np.array([merged, steps * 3 * width * (queries + keys_values)])

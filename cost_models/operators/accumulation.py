@@ -39,11 +39,8 @@ def copied_bytes(question: Question, columns: LayoutColumns, trained: Array | fl
     and written in the reduced type, `gradient_passes` times per reduction.
     """
     stack = question.stack
-    weights = np.where(
-        (columns.zero == 3) & (columns.shard > 1) & stack.zero3_gathers_every_microbatch,
-        2 * question.training.element_bytes * stack.copies_gathered_weights,
-        0.0,
-    )
+    gathers = (columns.zero == 3) & (columns.shard > 1) & stack.zero3_gathers_every_microbatch
+    weights = np.where(gathers, 2 * question.training.element_bytes * stack.copies_gathered_weights, 0.0)
     microbatches = columns.microbatches(question.training.global_batch)
     each = reduces_every_microbatch(question, columns)
     once = question.training.element_bytes + STATE_BYTES[gradient_dtype(question)]

@@ -219,12 +219,10 @@ def attention_operators(model: TransformerSpec) -> Iterator[Operator]:
     yield _attention_core(model)
     if model.attention_gate:  # made beside the queries
         yield _operator("attention gate", "gating", Tensor(model.attended_size, "split"))
-    yield _output_product(
-        model, "output projection", model.attended_size, after_core=not model.attention_gate
-    )
+    yield _output_matrix(model, "output projection", model.attended_size, after_core=not model.attention_gate)
 
 
-def _output_product(model: TransformerSpec, name: str, width: int, *, after_core: bool) -> Operator:
+def _output_matrix(model: TransformerSpec, name: str, width: int, *, after_core: bool) -> Operator:
     """Operator for the matrix product from all heads to the residual stream."""
     out, bias = Gemm(width, (model.hidden_size,), "rows", ("o",)), model.attention_output_bias
     return _product(name, out, "split", bias=bias, shares_input=after_core, reads_core=after_core)
@@ -286,23 +284,16 @@ def cross_operators(model: TransformerSpec) -> Iterator[Operator]:
     others = Gemm(h, (kv, kv), "columns", ("k", "v"), rows=share)
     yield _product("cross keys, values", others, "entrance", bias=bias, shares_input=True)
     yield replace(_attention_core(model), name="cross core", reads=Tensor(q + 2 * share * kv, "split"))
-    yield _output_product(model, "cross output projection", q, after_core=True)
+    yield _output_matrix(model, "cross output projection", q, after_core=True)
 
 
 def _attention_core(model: TransformerSpec) -> Operator:
     """Operator for attention scores, softmax and weighted values. Every selective policy runs it again."""
-    out = Tensor(model.attended_size, "split")
-    return Operator(
-        "attention core",
-        "core",
-        "attention",
-        Tensor(model.query_size + model.kv_size + model.value_size, "split"),
-        returns=out,
-        weights={"split": model.num_heads} if model.attention_sinks else {},
-        redone_by=frozenset({"core", "block-attention"}),
-        reads_output_of=None if model.latent_attention is None else "latent-heads",
-        kept=out,
-    )
+    read, out = model.query_size + model.kv_size + model.value_size, Tensor(model.attended_size, "split")
+    more: dict[str, Any] = {"weights": {"split": model.num_heads} if model.attention_sinks else {}}
+    more["redone_by"] = frozenset({"core", "block-attention"})
+    more["reads_output_of"] = None if model.latent_attention is None else "latent-heads"
+    return _operator("attention core", "core", Tensor(read, "split"), returns=out, kept=out, **more)
 
 
 _HEAD_VECTORS = {"mamba1": 2, "mamba2": 3, "lightning": 0, "gated-delta": 2, "kimi-delta": 1}
@@ -343,24 +334,12 @@ def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> I
         yield _product("step sizes", up, "whole")
     if mixer.scans:
         vectors = (_HEAD_VECTORS[mixer.kind] + (mixer.kind in _BY_NUMBER) * mixer.state_dim) * mixer.heads
-        yield _operator(
-            "state scan",
-            "scan",
-            Tensor(mixer.mixed_size, "split"),
-            returns=returned,
-            weights={"split": vectors} if vectors else {},
-            flops=2.0 * state_products(mixer) * mixer.value_size * mixer.state_dim,
-        )
+        mixed, learned = Tensor(mixer.mixed_size, "split"), {"split": vectors} if vectors else {}
+        flops = 2.0 * state_products(mixer) * mixer.value_size * mixer.state_dim
+        yield _operator("state scan", "scan", mixed, returns=returned, weights=learned, flops=flops)
     gains = {"whole": mixer.head_dim} if mixer.delta else {"split": mixer.value_size}
-    yield _operator(
-        "gated norm",
-        "gating",
-        returned,
-        returns=returned,
-        weights=gains if mixer.output_norm else {},
-        inputs=1 if mixer.scans else 2,
-        launched=not mixer.step_rank,
-    )
+    more: dict[str, Any] = {"weights": gains if mixer.output_norm else {}, "inputs": 1 if mixer.scans else 2}
+    yield _operator("gated norm", "gating", returned, returns=returned, launched=not mixer.step_rank, **more)
     again = mixer.step_rank is not None  # the scan's kernel recomputes this input
     out = Gemm(mixer.value_size, (h,), "rows", ("out_proj",))
     yield _product("state outputs", out, "split", bias=mixer.bias, shares_input=again)
@@ -389,16 +368,9 @@ def _mlp(
     kept_share = dense / matrices
     up = gemm(h, (width,) * matrices, "columns", names[-matrices:], behind_norm=dense, kept_share=kept_share)
     yield product(f"{name} up", up, reads=reads, kept=width, shares_input=kept_already)
-    yield Operator(
-        f"{name} activation",
-        "activation",
-        "mlp",
-        inner,
-        share=share,
-        inputs=matrices,
-        launched=name != "shared",
-        redone_by=again | {"expert-activations"} if routed else again,
-    )
+    more: dict[str, Any] = {"share": share, "inputs": matrices, "launched": name != "shared"}
+    more["redone_by"] = again | {"expert-activations"} if routed else again
+    yield Operator(f"{name} activation", "activation", "mlp", inner, **more)
     down = gemm(width, (h,), "rows", ("experts" if routed else "down",), last=dense)
     joins = dense and model.parallel_block  # which adds the output to attention's
     output_of = "expert-activations" if routed else None
@@ -436,11 +408,8 @@ def projector_operators(tower: Tower, model: TransformerSpec) -> Iterator[Operat
     """
     rows, inputs, inner = tower.share, tower.projector_inputs, tower.projector_hidden_size
     over, gains = Tensor(rows * inputs, "whole"), 2 if tower.norm == "layernorm" else 1
-    norms = (
-        (TOWER_NORM, tower.hidden_size, tower.norm_after),
-        ("projector norm", inputs, tower.projector_norm),
-    )
-    for name, width, there in norms:
+    last = TOWER_NORM, tower.hidden_size, tower.norm_after
+    for name, width, there in (last, ("projector norm", inputs, tower.projector_norm)):
         if there:
             weights: dict[Sharing, float] = {"whole": gains * width}
             yield Operator(name, "norm", "attention", over, returns=over, norm=tower.norm, weights=weights)

@@ -61,10 +61,8 @@ def attended_keys(model: TransformerSpec, training: TrainingSpec) -> Attended:
     if lengths is None:
         return Attended(model.unmasked(whole), model.attended(whole), model.unmasked(whole))
     drawn = sequences_of(lengths, whole)
-    masked, useful = (
-        float(_score_pairs(keys, drawn.documents).sum()) / (drawn.number * whole)
-        for keys in (model.unmasked, model.attended)
-    )
+    pairs = (_score_pairs(keys, drawn.documents) for keys in (model.unmasked, model.attended))
+    masked, useful = (float(scored.sum()) / (drawn.number * whole) for scored in pairs)
     return Attended(model.unmasked(whole) if lengths.packing == "pad" else masked, useful, masked)
 
 

@@ -242,12 +242,10 @@ def trained_share(question: Question, columns: LayoutColumns, part: Part) -> Tra
     if tuning.left is not None and not {"block", "tower", "projector"} & {*tuning.left}:
         return ALL_TRAINED
     degrees, which = (columns.tp, columns.ep, columns.etp), part == "experts"
-    trained, frozen = _block_tuning_sizes(question.model, tuning, element)
     there = np.maximum(1.0, parameters_on_rank(block_weights(question.model), *degrees)[which])
-    return TrainedShare(
-        share=parameters_on_rank(trained, *degrees)[which] / there,
-        frozen=parameters_on_rank(frozen, *degrees)[which] / there,
-    )
+    sizes = _block_tuning_sizes(question.model, tuning, element)
+    share, frozen = (parameters_on_rank(size, *degrees)[which] / there for size in sizes)
+    return TrainedShare(share=share, frozen=frozen)
 
 
 def trained_weights(question: Question, columns: LayoutColumns, block: Array, experts: Array) -> Array:

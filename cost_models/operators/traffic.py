@@ -77,10 +77,8 @@ def block_traffic(
         forward.append((one.share * moved.forward * over.width, {over.place: 1.0}))
         backward.append((one.share * (moved.backward + repeated) * over.width, {over.place: 1.0}))
         kernels += one.share * moved.kernels * one.launched
-    return Traffic(
-        np.array([on_rank(question, columns, sum_amounts(terms)) for terms in (forward, backward)]),
-        kernels + (_KERNELS if operators is None else np.zeros((2, 1))),
-    )
+    both = np.array([on_rank(question, columns, sum_amounts(terms)) for terms in (forward, backward)])
+    return Traffic(both, kernels + (_KERNELS if operators is None else np.zeros((2, 1))))
 
 
 def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
