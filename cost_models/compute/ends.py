@@ -82,8 +82,7 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
         kernel = device.profile.kernel_seconds
         embedding = 3 * kernel + np.array([[3], [4]]) * hidden_bytes / rate
         outputs = 5 * kernel + (loss + np.array([[2], [3]]) * hidden_bytes) / rate
-    both = 1.0 + model.source_share  # encoder and decoder both embed
-    enters, entered = both * embedding
+    enters, entered = (1.0 + model.source_share) * embedding  # encoder and decoder both embed
     # the matrix before the output matrix, with activation and norm at memory rate: an encoder's square matrix, of
     # which every tensor rank has all, for its part of the stream, or in diffusion one that makes shifts and scales
     stream = tokens_on_rank(question, columns, "stream")

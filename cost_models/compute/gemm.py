@@ -163,8 +163,7 @@ def gemm_seconds(
     `over_rows`: the product is a weight's gradient, of (k, m) transposed and (k, n), so that k counts rows.
     """
     flops = 2.0 * m * n * k * batch
-    half = device.profile.gemm_k_half
-    fill = k / (k + half)
+    fill = k / (k + device.profile.gemm_k_half)
     share = fill * _tile_utilisation(m, n, batch, device)
     widths = [n, m if over_rows else k]
     if over_rows and device.operand_bytes < device.element_bytes:

@@ -123,9 +123,8 @@ def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Ar
     into the scatter buffer."""
     shards = np.where((columns.zero == 3) & question.stack.fully_shard, columns.shard, 1)
     gathered = np.where(shards > 1, (1 + 1 / shards) * parameters, 0.0)
-    microbatches = columns.microbatches(question.training.global_batch)
+    profile, microbatches = question.hardware, columns.microbatches(question.training.global_batch)
     scattered = np.where(shards > 1, parameters / microbatches, 0.0)
-    profile = question.hardware
     forward, once = (_curve_seconds(profile, [("copy", one, 1.0)]) for one in (gathered, scattered))
     return np.array([forward, forward + once])
 
@@ -134,8 +133,7 @@ def embedding_operators(question: Question, columns: LayoutColumns) -> Array:
     """(2, N) seconds of the embedding, forward and backward. Forward it is a gather; backward a scatter and,
     over the entire table, a zero fill and an addition."""
     model, profile = question.model, question.hardware
-    tokens = columns.tokens(question.training.sequence_length)
-    hidden = tokens * model.hidden_size
+    hidden = columns.tokens(question.training.sequence_length) * model.hidden_size
     table = padded_vocabulary(model, columns.tp) / columns.tp * model.hidden_size
     both: list[_Calls] = [("embedding", hidden, 1.0), ("dropout", hidden, float(question.dropout > 0))]
     positions: _Calls = ("add", hidden, float(model.positions == "learned"))

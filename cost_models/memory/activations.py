@@ -368,8 +368,7 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, A
     encoded = source / (1.0 + source) * tensor * live
     if not question.stack.torch_pipelining:
         none = np.zeros(len(columns))
-        every = np.where(piped, 2 * tensor, 0.0) + encoded
-        return every, none, none
+        return np.where(piped, 2 * tensor, 0.0) + encoded, none, none
     tensor = np.where(piped, tensor, 0.0)
     microbatches = columns.microbatches(question.training.global_batch)
     held = tensor * microbatches

@@ -39,15 +39,13 @@ def memory_limit(question: Question, columns: LayoutColumns) -> Array:
     share = confident_share(question.confidence, question.memory_error)
     if reserve is not None:
         return np.full(len(columns), device * (1.0 - reserve) * share)
-    free: Array = (device - context_bytes(question, columns)).clip(min=0.0)
-    return free * share
+    return np.maximum(device - context_bytes(question, columns), 0.0) * share
 
 
 def in_use(question: Question, columns: LayoutColumns, reserved: Array | float) -> Array:
     """Bytes of device memory that the driver reports as used when the allocator has reserved `reserved` bytes,
     (N,)."""
-    used: Array = reserved + context_bytes(question, columns)
-    return used.clip(max=question.cluster.gpu.memory)
+    return np.minimum(reserved + context_bytes(question, columns), question.cluster.gpu.memory)
 
 
 def fragmentation(question: Question) -> float:
@@ -74,8 +72,7 @@ def communicators(columns: LayoutColumns) -> Ints:
     """Number of communicators that a rank creates along the mesh axes, (N,), one for each axis and two for a
     pipeline (one per direction)."""
     degrees = (columns.tp, columns.cp, columns.replicas, columns.ep, columns.pp, columns.pp)
-    count: Ints = np.sum([degree > 1 for degree in degrees], axis=0)
-    return count
+    return np.asarray(np.sum([degree > 1 for degree in degrees], axis=0))
 
 
 def workspace_bytes(question: Question) -> float:

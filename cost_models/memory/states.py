@@ -200,8 +200,7 @@ def _factored_bytes(question: Question, part: Part) -> float:
 
 def updates_parameters(question: Question, columns: LayoutColumns, *, experts: bool) -> Bools:
     """Whether the optimizer updates the model's parameters themselves, without a separate 16-bit copy, (N,)."""
-    ranks = columns.shards(experts=experts)
-    sharded = _is_sharded(question, columns, ranks, experts)
+    sharded = _is_sharded(question, columns, columns.shards(experts=experts), experts)
     return (sharded & question.stack.fully_shard) | (not question.stack.master_weights)
 
 

@@ -330,8 +330,7 @@ def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> I
         if mixer.latent_norms:
             gains: dict[Sharing, float] = {"whole": mixer.selected_size}
             yield _inner_norm("norms of keys, queries, step latent", mixer.selected_size, "whole", gains)
-        up = Gemm(rank, (mixer.value_size,), "columns", from_latent=True)
-        yield _product("step sizes", up, "whole")
+        yield _product("step sizes", Gemm(rank, (mixer.value_size,), "columns", from_latent=True), "whole")
     if mixer.scans:
         vectors = (_HEAD_VECTORS[mixer.kind] + (mixer.kind in _BY_NUMBER) * mixer.state_dim) * mixer.heads
         mixed, learned = Tensor(mixer.mixed_size, "split"), {"split": vectors} if vectors else {}

@@ -184,8 +184,7 @@ def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic:
     own = tokens_on_rank(question, columns, "split")
     several = (columns.ep > 1) & (model.num_experts / columns.ep > 1)
     copies = tokens_on_rank(question, columns, "copies")
-    reordered = np.where(several, 4 * copies, 0.0)
-    passes = 2 * (own + tokens_on_rank(question, columns, "sent")) + reordered
+    passes = 2 * (own + tokens_on_rank(question, columns, "sent")) + np.where(several, 4 * copies, 0.0)
     # Transformer Engine moves an expert's rows into padded ones and out of padded results in fp8 or fp4, whose scales
     # need whole multiples of them (`Fp8Padding`; Megatron Core, moe/experts.py); a dispatcher that sends tokens writes
     # them padded

@@ -42,8 +42,6 @@ Output = Literal["norms", "expert-activations", "latent-heads"]
 SelectiveDrops = Literal[Module, "all-but-every-other-product", Output, "dense-mlp", "shared-experts"]
 CORE: frozenset[SelectiveDrops] = frozenset({"core"})
 OUTPUTS: frozenset[SelectiveDrops] = frozenset(get_args(Output))
-ATTEND_AGAIN: frozenset[SelectiveDrops] = frozenset(
-    {"core", "block-attention", "all-but-every-other-product"}
-)
+ATTEND_AGAIN: frozenset[SelectiveDrops] = CORE | {"block-attention", "all-but-every-other-product"}
 """Selective drops after which the backward pass runs the attention core again, or exchanges its inputs
 again."""

@@ -85,8 +85,7 @@ def curve_seconds(points: Sequence[CurvePoint], size: Array) -> Array:
     known_seconds = np.array([point.seconds for point in ordered])
     positive = np.maximum(sizes, np.finfo(np.float64).tiny)
     seconds = np.exp(np.interp(np.log(positive), np.log(known_sizes), np.log(known_seconds)))
-    overshoot = np.maximum(positive / known_sizes[-1], 1.0)
-    return np.where(sizes > 0, seconds * overshoot, 0.0)
+    return np.where(sizes > 0, seconds * np.maximum(positive / known_sizes[-1], 1.0), 0.0)
 
 
 def attention_head_seconds(curves: Sequence[AttentionCurve], sequence: Array, head_dim: int) -> Array:

@@ -243,6 +243,10 @@ def _frozen_part(name: str) -> str:
     return name
 
 
+FrozenPart = Annotated[str, AfterValidator(_frozen_part)]
+"""A part that is not trained: one of `FROZEN_PARTS`, or the first N blocks (`first=N`)."""
+
+
 class TrainingSpec(Spec):
     """One training job, without its layout."""
 
@@ -285,9 +289,7 @@ class TrainingSpec(Spec):
     """Tokens to train on, from which the duration in days follows."""
     tuning: TuningSpec | None = OMITTED
     """Adapters that are trained on a frozen model; None: every parameter is trained."""
-    freeze: tuple[Annotated[str, AfterValidator(_frozen_part)], ...] = Field(
-        default=(), exclude_if=lambda freeze: not freeze
-    )
+    freeze: tuple[FrozenPart, ...] = Field(default=(), exclude_if=lambda freeze: not freeze)
     """Parts that are not trained: tower, projector and language (embedding, decoder, head) of a model with a
     vision tower, embedding, or first=N, the first N blocks of a model or its decoder."""
 
