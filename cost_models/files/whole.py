@@ -61,7 +61,8 @@ def sweep(folder: Path, names: re.Pattern[str]) -> None:
 def _sweep_one(path: Path) -> None:
     """Delete a file or folder unless it was written to within the last hour. Raises OSError where it is locked,
     or gone meanwhile."""
-    if time.time() - _last_written(path) < AGE_SECONDS:
+    inside = [Path(parent, name) for parent, folders, files in os.walk(path) for name in (*folders, *files)]
+    if time.time() - max(one.lstat().st_mtime for one in (path, *inside)) < AGE_SECONDS:
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
@@ -74,12 +75,6 @@ def _sweep_one(path: Path) -> None:
             path.unlink()
     finally:
         os.close(descriptor)
-
-
-def _last_written(path: Path) -> float:
-    """Time of the last write to a file, or to anything in a folder, in seconds since 1970."""
-    content = [Path(parent, name) for parent, folders, files in os.walk(path) for name in (*folders, *files)]
-    return max(one.lstat().st_mtime for one in (path, *content))
 
 
 _SYSTEM = ("/dev", "/proc")

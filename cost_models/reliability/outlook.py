@@ -26,19 +26,8 @@ _MOST_DRAWS = 20_000_000
 """Maximum number of failures drawn one by one; sums of more are normal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """Simulated durations of a job in seconds, sorted."""
-
-    seconds: Array
-
-    def at(self, share: float) -> float:
-        """Duration in seconds below which the fraction `share` of the simulated runs end."""
-        return float(np.quantile(self.seconds, share))
-
-
-def draw_ends(prediction: Forecast, runs: int = RUNS, seed: int = SEED) -> Ends:
-    """Simulate the job's duration `runs` times under random failures, reproducible by `seed`.
+def draw_ends(prediction: Forecast, runs: int = RUNS, seed: int = SEED) -> Array:
+    """Simulate the job's duration under random failures, (runs,) seconds sorted; reproducible by `seed`.
 
     A segment fails with a chance, or not; one that failed is tried until a restart and a segment pass without failure.
     """
@@ -54,18 +43,19 @@ def draw_ends(prediction: Forecast, runs: int = RUNS, seed: int = SEED) -> Ends:
         waits = rng.binomial(fails + retries, prediction.waiting.chance)
         seconds += np.where(waits > 0, rng.gamma(np.maximum(waits, 1), prediction.waiting.seconds), 0.0)
     seconds = prediction.job.start_seconds + seconds * prediction.segments / count + prediction.replacing
-    return Ends(np.sort(seconds / (1 - prediction.maintained)))
+    ends: Array = np.sort(seconds / (1 - prediction.maintained))
+    return ends
 
 
-def draw_ends_of(prediction: Forecast, steps: Array, runs: int = RUNS) -> Ends:
-    """Simulate the job's duration with an uncertain step time, which is any of `steps` (K,) seconds with equal
-    probability. `runs` draws in all."""
+def draw_ends_of(prediction: Forecast, steps: Array, runs: int = RUNS) -> Array:
+    """Simulate the job's duration, (runs,) seconds sorted, with an uncertain step time, which is any of `steps` (K,)
+    seconds with equal probability."""
     draws = []
     for place, step in enumerate(steps):
         timed = forecast(replace(prediction.job, step_seconds=float(step)), prediction.operations)
-        ends = draw_ends(with_interval(timed, prediction.interval), max(1, runs // len(steps)), SEED + place)
-        draws.append(ends.seconds)
-    return Ends(np.sort(np.concatenate(draws)))
+        same_interval = with_interval(timed, prediction.interval)
+        draws.append(draw_ends(same_interval, max(1, runs // len(steps)), SEED + place))
+    return np.sort(np.concatenate(draws))
 
 
 def _sum_of(rng: np.random.Generator, counts: Ints, mean: float, threshold: float) -> Array:

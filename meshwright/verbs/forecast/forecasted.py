@@ -62,7 +62,8 @@ class Forecasted(AnswerBase):
             shares = (np.arange(_STEPS) + 0.5) / _STEPS
             normal = np.array([NormalDist().inv_cdf(share) for share in shares])
             drawn = draw_ends_of(self.found, self.expected.sample_steps(normal))
-        return drawn.at(0.05), self.found.seconds, drawn.at(0.95)
+        early, late = np.quantile(drawn, (0.05, 0.95)).tolist()
+        return early, self.found.seconds, late
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:

@@ -106,5 +106,5 @@ def test_a_forecast_pays_one_start_and_no_restart_is_quicker() -> None:
         assert found.parts["starting"] == found.job.start_seconds
         assert found.parts.total == pytest.approx(found.seconds)
     assert "starting" not in plain.parts.as_dict()
-    drawn = draw_ends(quick).seconds.mean() - draw_ends(plain).seconds.mean()
+    drawn = draw_ends(quick).mean() - draw_ends(plain).mean()
     assert drawn == pytest.approx(6.0 / (1 - plain.maintained))
