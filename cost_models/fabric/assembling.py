@@ -17,7 +17,7 @@ from cost_models.errors import InputError, Problem, first_of
 from cost_models.fabric.fabric import Fabric, FabricLevel, most_common, odd_links
 from cost_models.fabric.graph import graph_of, nearest, within_node
 from cost_models.fabric.tiers import Bundle, Tier, tiers_of
-from cost_models.specs.graph import Link, device_kind, natural, node_of, read_lines
+from cost_models.specs.graph import MOST_DEVICES, Link, device_kind, natural, node_of, read_lines
 from cost_models.units import counted, parse_seconds
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _INSIDE = (("nvlink", "nvswitch", "xgmi"), ("pcie", "shared-memory"))
 """Media inside a node, from the GPUs outwards."""
-_MOST_GPUS = 50_000
 _NAMES = "GPUs are named like `node0.gpu0`"
 
 
@@ -52,8 +51,8 @@ def fabric_of_links(links: Sequence[Link], source: str) -> Fabric:
     cluster = _Cluster(links=links, source=source, gpus=gpus, nodes=list(gpus_of_node))
     if not gpus:
         cluster.refuse(["no device of it is a GPU"], _NAMES)
-    if len(gpus) > _MOST_GPUS:
-        cluster.refuse([f"it has {len(gpus):,} GPUs; {_MOST_GPUS:,} are the most"], _NAMES)
+    if len(gpus) > MOST_DEVICES:
+        cluster.refuse([f"it has {len(gpus):,} GPUs; {MOST_DEVICES:,} are the most"], _NAMES)
     seen: dict[tuple[frozenset[str], float], Link] = {}
     firsts = [(link, seen.setdefault((frozenset(link[:2]), link.bandwidth), link)) for link in links]
     cluster.refuse(

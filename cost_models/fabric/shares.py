@@ -65,23 +65,12 @@ def shares(fabric: Fabric, size: int, step: int, piece: int, stages: int, world:
     """Bandwidth of rank groups on each link level, as shares of the level's usual bandwidth. Groups have `size`
     ranks, `step` apart in a stage's own count; of `world` ranks in runs of `piece`, a stage owns one run in every
     `stages`."""
-    key = size, step, piece, stages, world
-    if key not in fabric.cache:
-        fabric.cache[key] = _shares(fabric, *key)
-    level_shares: tuple[Share, ...] = fabric.cache[key]
-    return level_shares
-
-
-def listed(size: int, step: int, piece: int, stages: int, world: int) -> Ints:
-    """Ranks of every communication group, as an array (groups, size)."""
-    place = np.arange(world // stages)
-    ranks = np.arange(stages)[:, None] * piece + place // piece * (piece * stages) + place % piece
-    return np.ascontiguousarray(ranks.reshape(-1, size, step).swapaxes(1, 2).reshape(-1, size))
-
-
-def _shares(fabric: Fabric, size: int, step: int, piece: int, stages: int, world: int) -> tuple[Share, ...]:
     if size == 1 or world > len(fabric.gpus):  # a cluster that somebody made larger has the usual everywhere
         return (FULL_SHARE,) * len(fabric.levels)
+    key = size, step, piece, stages, world
+    if key in fabric.cache:
+        known: tuple[Share, ...] = fabric.cache[key]
+        return known
     flows: _Flows | None = None
     level_shares: list[Share] = []
     slowed, was_even = np.inf, True
@@ -95,7 +84,15 @@ def _shares(fabric: Fabric, size: int, step: int, piece: int, stages: int, world
         share, rate = flows.share(level, _views(fabric, at), slowed)
         slowed = min(slowed, rate) if np.less(share.ring, 1) else slowed
         level_shares.append(flows.with_places(level, share) if uneven else share)
+    fabric.cache[key] = tuple(level_shares)
     return tuple(level_shares)
+
+
+def listed(size: int, step: int, piece: int, stages: int, world: int) -> Ints:
+    """Ranks of every communication group, as an array (groups, size)."""
+    place = np.arange(world // stages)
+    ranks = np.arange(stages)[:, None] * piece + place // piece * (piece * stages) + place % piece
+    return np.ascontiguousarray(ranks.reshape(-1, size, step).swapaxes(1, 2).reshape(-1, size))
 
 
 class _View(NamedTuple):
@@ -123,18 +120,13 @@ def _views(fabric: Fabric, at: int) -> tuple[_View, _View]:
         domain, node = np.zeros((2, len(level.bundle)), dtype=np.int64)
         domain[level.end], node[level.end] = level.inner, opening.inner
         rate: Array = np.append(opening.capacity, np.inf)[opening.bundle]
-        one_per_end = slice(None, None, opening.sharers)
         end = np.arange(len(level.end)) // opening.sharers
         bundle = end if level.opens else level.inner
         capacity: Array = np.bincount(bundle) * np.float64(level.bandwidth)
-        typical = _View(
-            end,
-            bundle[one_per_end],
-            capacity,
-            level.inner[one_per_end],
-            opening.inner[one_per_end],
-            np.ones(len(bundle[one_per_end])),
+        of_end, inner, node_inside = (
+            column[:: opening.sharers] for column in (bundle, level.inner, opening.inner)
         )
+        typical = _View(end, of_end, capacity, inner, node_inside, np.ones(len(inner)))
         fabric.cache[at] = _View(level.end, level.bundle, level.capacity, domain, node, rate), typical
     views: tuple[_View, _View] = fabric.cache[at]
     return views

@@ -28,11 +28,7 @@ _FIRST_BYTES = 1 << 16
 
 def is_pipe(path: str | Path) -> bool:
     """Whether a path is a pipe or a terminal, whose content can be read only once."""
-    try:
-        place = Path(path)
-        return place.exists() and not place.is_file() and not place.is_dir()
-    except (OSError, ValueError):  # too long, or a null character
-        return False
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 def read_raw(path: str | Path, most_bytes: int) -> bytes:
@@ -206,7 +202,4 @@ class Nesting:
 
 def is_file(path: str | Path) -> bool:
     """Whether a path is an existing file; False for text that cannot be a path."""
-    try:
-        return Path(path).is_file()
-    except (OSError, ValueError):  # too long, or a null character
-        return False
+    return os.path.isfile(path)  # where the path is too long, or has a null character, `Path.is_file` raises
