@@ -43,8 +43,7 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCl
     if gpus is not None and gpus <= 0:
         raise InputError(f"a cluster of {gpus} GPUs cannot train anything", hint="--gpus must be above zero")
     _require_existing(gpus or 0)
-    if _POOLS.fullmatch(text):
-        return _as_stated(_pooled(text), gpus)
+    has_pools = _POOLS.fullmatch(text) is not None
     if text == LOCAL:
         return catalog.local_cluster(gpus)
     if (sizes := _SIZED.fullmatch(text)) and not is_file(text):
@@ -53,14 +52,19 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCl
             message = f"`{printable(text)}` has {counted(size, 'GPU')}, --gpus says {grouped(gpus or 0)}"
             raise InputError(message, hint="say it once")
         return resolve_cluster(sizes[1], size)
-    if (known := known_cluster(text)) and not is_file(text):
+    if not has_pools and (known := known_cluster(text)) and not is_file(text):
         cluster = catalog.load_cluster(known)
         return sized(cluster, gpus or cluster.num_gpus)
-    if not names_a_file(text):
+    if not has_pools and not names_a_file(text):
         raise unknown_cluster(text, gpus)
-    stated = _of_file(text)
+    stated = _pooled(text) if has_pools else _of_file(text)
     if isinstance(stated, MixedCluster):
-        return _as_stated(stated, gpus)
+        if gpus in (None, stated.num_gpus):
+            return stated
+        raise InputError(
+            f"--gpus {gpus} leaves open which pools of `{stated.name}` they come from",
+            hint="size the pools: `nodes:` in the file, or `dgx-a100-80gb:512+dgx-h100:512`",
+        )
     if gpus is not None and gpus > stated.num_gpus:
         raise InputError(
             f"{gpus} GPUs are more than cluster `{stated.name}` has, {stated.num_gpus}",
@@ -102,20 +106,14 @@ def _pooled(text: str) -> MixedCluster:
         if isinstance(pool, MixedCluster):
             problems.append(Problem(printable(part), "a pool is a cluster of one GPU"))
             continue
-        earlier_pools = sum(pool.name in (known.name, known.name.rpartition(".")[0]) for known in pools)
-        pools.append(
-            pool.model_copy(update={"name": f"{pool.name}.{earlier_pools + 1}"}) if earlier_pools else pool
-        )
+        namesakes = sum(pool.name in (known.name, known.name.rpartition(".")[0]) for known in pools)
+        name = f"{pool.name}.{namesakes + 1}" if namesakes else pool.name
+        pools.append(pool.model_copy(update={"name": name}))
     if problems:
         raise InputError(f"`{printable(text)}` is no cluster", problems=problems)
-    document = Document(
-        source=f"`{printable(text)}`",
-        value={
-            "name": printable("+".join(pool.name for pool in pools), limit=90),
-            "pools": [pool.model_dump(mode="json") for pool in pools],
-        },
-    )
-    return validate(document, MixedCluster)
+    fields: dict[str, Any] = {"name": printable("+".join(pool.name for pool in pools), limit=90)}
+    fields["pools"] = [pool.model_dump(mode="json") for pool in pools]
+    return validate(Document(source=f"`{printable(text)}`", value=fields), MixedCluster)
 
 
 def _mixed_cluster(document: Document) -> MixedCluster:
@@ -133,16 +131,6 @@ def _mixed_cluster(document: Document) -> MixedCluster:
     mixed = validate(replace(document, value=fields, problems=problems), MixedCluster)
     pools_with_profiles = tuple(_with_profile_beside(pool, document.source) for pool in mixed.pools)
     return mixed.model_copy(update={"pools": pools_with_profiles})
-
-
-def _as_stated(mixed: MixedCluster, gpus: int | None) -> MixedCluster:
-    """Return a cluster of several pools unchanged if `--gpus` states no other number of GPUs. Raises InputError."""
-    if gpus not in (None, mixed.num_gpus):
-        raise InputError(
-            f"--gpus {gpus} leaves open which pools of `{mixed.name}` they come from",
-            hint="size the pools: `nodes:` in the file, or `dgx-a100-80gb:512+dgx-h100:512`",
-        )
-    return mixed
 
 
 def _with_profile_beside(cluster: ClusterSpec, path: str) -> ClusterSpec:
