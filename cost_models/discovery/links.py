@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, permutations
+from itertools import combinations, permutations, takewhile
 from typing import Any
 
 from cost_models.discovery.gpus import SeenGpu
@@ -67,23 +67,15 @@ def parse_topology(output: str) -> Topology:
     ways = {}
     for line in lines:
         words = line.split()
-        if not columns:
-            columns = _columns(words)
+        if not columns and words and words[0].startswith("GPU"):
+            # without the columns of CPU and NUMA affinity after them, of which one is called "GPU NUMA ID"
+            columns = list(takewhile(_DEVICE.fullmatch, words))
+            columns = columns[:-1] if columns[-1] == "GPU" else columns
         elif words and _DEVICE.fullmatch(words[0]) and _CELL.fullmatch((words[1:] or [""])[0]):
             for column, way in zip(columns, words[1:], strict=False):
                 if _CELL.fullmatch(way) and way != "X":
                     ways[real.get(words[0], words[0]), real.get(column, column)] = way
     return Topology(ways=ways)
-
-
-def _columns(words: Iterable[str]) -> list[str]:
-    """Device names in the matrix's header line, without the CPU and NUMA affinity columns after them."""
-    names = list(words)
-    if not names or not names[0].startswith("GPU"):
-        return []
-    end = next((at for at, word in enumerate(names) if not _DEVICE.fullmatch(word)), len(names))
-    columns = names[:end]
-    return columns[:-1] if columns[-1:] == ["GPU"] else columns  # of "GPU NUMA ID"
 
 
 UNKNOWN = "unknown"

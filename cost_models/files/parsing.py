@@ -22,7 +22,6 @@ from cost_models.errors import InputError, MeshwrightError, Problem, UnknownName
 from cost_models.families import FAMILIES
 from cost_models.files.reading import read_document
 from cost_models.files.whole import write_whole
-from cost_models.files.yaml_text import parse_yaml
 from cost_models.specs.cluster import ClusterSpec, MixedCluster, OperationsSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.recommender.model import RecommenderSpec
@@ -74,11 +73,6 @@ def load_job(
     flags: dict[Key, str] = {(name,): _FLAGS.get(name, "--" + name.replace("_", "-")) for name in named}
     document = dataclasses.replace(document, value=document.value | flag_values, flags=flags)
     return validate(document, spec_type, replace=replacements(document.value))
-
-
-def parse_spec(text: str, spec_type: type[S], *, source: str, replace: Replacements | None = None) -> S:
-    """Parse YAML text and validate the content as `spec_type`; `source` is the file name in error messages."""
-    return validate(parse_yaml(text, source=source), spec_type, replace=replace)
 
 
 def validate(document: Document, spec_type: type[S], *, replace: Replacements | None = None) -> S:

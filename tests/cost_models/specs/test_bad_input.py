@@ -16,8 +16,9 @@ from cost_models.errors import InputError, UnknownNameError
 from cost_models.files import reading
 from cost_models.files.loading import resolve_cluster, resolve_training
 from cost_models.files.models import resolve_model
-from cost_models.files.parsing import load_spec, parse_spec
+from cost_models.files.parsing import load_spec, validate
 from cost_models.files.reading import Nesting
+from cost_models.files.yaml_text import parse_yaml
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
@@ -36,7 +37,7 @@ links:
 
 def model_problems(text: str) -> str:
     with pytest.raises(InputError) as caught:
-        parse_spec(text, TransformerSpec, source="model.yaml")
+        validate(parse_yaml(text, source="model.yaml"), TransformerSpec)
     return str(caught.value)
 
 
@@ -126,14 +127,14 @@ def test_all_problems_come_at_once_in_the_order_of_the_lines() -> None:
 )
 def test_hostile_or_broken_yaml_is_refused(text: str) -> None:
     with pytest.raises(InputError):
-        parse_spec(text, TransformerSpec, source="model.yaml")
+        validate(parse_yaml(text, source="model.yaml"), TransformerSpec)
 
 
 @given(st.integers(0, len(MODEL)), st.integers(0, len(MODEL)), st.text(max_size=12))
 def test_any_text_is_a_model_or_an_input_error(start: int, end: int, text: str) -> None:
     mangled = MODEL[:start] + text + MODEL[end:]
     try:
-        spec = parse_spec(mangled, TransformerSpec, source="model.yaml")
+        spec = validate(parse_yaml(mangled, source="model.yaml"), TransformerSpec)
     except InputError:
         return
     assert spec.num_layers > 0

@@ -13,7 +13,8 @@ from cost_models.base import Spec
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.files.parsing import parse_spec
+from cost_models.files.parsing import validate
+from cost_models.files.yaml_text import parse_yaml
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, LinkSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.stack import StackSpec
@@ -50,16 +51,16 @@ PROFILE = catalog.load_profile("datasheet-gpu").model_dump(mode="json")
 def test_what_no_such_thing_can_have_is_refused(
     spec: type[Spec], right: dict[str, Any], wrong: dict[str, Any], said: str
 ) -> None:
-    assert parse_spec(json.dumps(right), spec, source="mine.yaml")
+    assert validate(parse_yaml(json.dumps(right), source="mine.yaml"), spec)
     with pytest.raises(InputError) as caught:
-        parse_spec(json.dumps(right | wrong), spec, source="mine.yaml")
+        validate(parse_yaml(json.dumps(right | wrong), source="mine.yaml"), spec)
     assert said in str(caught.value)
 
 
 def test_a_device_holds_more_than_is_kept_free() -> None:
     cluster = catalog.load_cluster("dgx-a100-80gb").model_dump(mode="json") | {"memory_reserve": 1.0}
     with pytest.raises(InputError, match="memory_reserve: must be below 1"):
-        parse_spec(json.dumps(cluster), ClusterSpec, source="mine.yaml")
+        validate(parse_yaml(json.dumps(cluster), source="mine.yaml"), ClusterSpec)
 
 
 @pytest.mark.parametrize("name", ["recompute", "layers", "pools"])
@@ -80,7 +81,7 @@ def test_layouts_of_more_than_there_is_are_refused() -> None:
 def test_many_problems_end_after_twenty() -> None:
     fields = TRAINING | {f"unknown_{number}": 1 for number in range(100_000)}
     with pytest.raises(InputError) as caught:
-        parse_spec(json.dumps(fields), TrainingSpec, source="mine.yaml")
+        validate(parse_yaml(json.dumps(fields), source="mine.yaml"), TrainingSpec)
     lines = str(caught.value).splitlines()
     assert lines[0] == "100,000 problems in mine.yaml"
     assert lines[-1] == "  and 99,980 more"
