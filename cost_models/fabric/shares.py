@@ -84,8 +84,7 @@ def shares(fabric: Fabric, size: int, step: int, piece: int, stages: int, world:
         share, rate = flows.share(level, _views(fabric, at), slowed)
         slowed = min(slowed, rate) if np.less(share.ring, 1) else slowed
         level_shares.append(flows.with_places(level, share) if uneven else share)
-    fabric.cache[key] = tuple(level_shares)
-    return tuple(level_shares)
+    return fabric.cache.setdefault(key, tuple(level_shares))  # type: ignore[no-any-return]
 
 
 def listed(size: int, step: int, piece: int, stages: int, world: int) -> Ints:
