@@ -27,3 +27,8 @@ def least_allowed(values: Array, allowed: Bools) -> Array:
 def multiplied(*columns: Ints) -> Array:
     """Product of integer arrays as floats, (N,), so that absurdly large degrees do not overflow."""
     return np.asarray(np.prod(np.stack(columns).astype(np.float64), axis=0))
+
+
+def indivisible(total: float | Array, *degrees: Ints) -> Bools:
+    """Whether the product of some degrees does not divide a total, (N,)."""
+    return np.asarray(np.fmod(total, multiplied(*degrees)) != 0)

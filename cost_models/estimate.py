@@ -165,8 +165,7 @@ class Estimate:
     @property
     def fullest_rank(self) -> int:
         """Pipeline rank with the highest peak relative to its device's limit."""
-        peaks = [rank.total for rank in self.rank_memory]
-        shares = list(map(fullness, peaks, self.rank_limits))
+        shares = list(map(fullness, (rank.total for rank in self.rank_memory), self.rank_limits))
         return shares.index(max(shares))
 
     @property

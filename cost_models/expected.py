@@ -126,8 +126,7 @@ class Rows:
 
 def row_of(question: Question, layout: Layout, spread: float) -> Rows:
     """Single row with the features of one question and layout, without a source."""
-    facts = features_of(question, layout) | names_of(question)
-    return rows_of([{**facts, "source": "", "spread": spread}])
+    return rows_of([{**features_of(question, layout), **names_of(question), "source": "", "spread": spread}])
 
 
 def rows_of(table: Sequence[Mapping[str, Any]]) -> Rows:

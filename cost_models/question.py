@@ -44,8 +44,7 @@ class Question:
             return
         assert self.cluster == self.mixed.common_limits, "change each pool: see `each_pool`"
         shared = {name: getattr(self, name) for name in ("model", "training", "stack", "confidence")}
-        members = tuple(replace(pool, **shared) for pool in self.members)
-        object.__setattr__(self, "members", members)
+        object.__setattr__(self, "members", tuple(replace(pool, **shared) for pool in self.members))
 
     @property
     def by_kind(self) -> tuple[Question, ...]:

@@ -38,12 +38,9 @@ def _parse(text: object, units: dict[str, float], noun: str, example: str) -> fl
     if match is None or match[2] not in units:
         raise ValueError(f"`{text}` is not {noun}; write it like {example}")
     value = float(match[1]) * units[match[2]]
-    if value > LARGEST:
-        raise ValueError(f"`{text}` is too large a number")
-    if value <= 0:
-        raise ValueError(f"`{text}` must be above zero")
-    if value < SMALLEST:
-        raise ValueError(f"`{text}` is too small a number")
+    if not SMALLEST <= value <= LARGEST:
+        size = "is too large a number" if value > LARGEST else "is too small a number"
+        raise ValueError(f"`{text}` {'must be above zero' if value <= 0 else size}")
     return value
 
 
@@ -80,35 +77,29 @@ def parse_count(text: object) -> float:
     return value
 
 
-def _exact(value: float, units: dict[str, float], preferred: tuple[str, ...], base: str) -> str:
-    """Shortest readable text that parses to exactly `value`, so that files reproduce the value bit for bit."""
-    for unit in preferred:
-        scaled = value / units[unit]
-        text = f"{scaled:.6g}"
-        if 0.5 <= scaled < 1024 and "e" not in text and float(text) * units[unit] == value:
-            return f"{text} {unit}"
-    return f"{value!r} {base}"
+def _writer(units: dict[str, float], preferred: str) -> PlainSerializer:
+    """Serializer to the shortest readable text that parses to exactly the same value, so that files reproduce
+    it bit for bit, in one of the `preferred` units or in the base unit."""
+    base = next(unit for unit, factor in units.items() if factor == 1)
+
+    def exact(value: float) -> str:
+        for unit in preferred.split():
+            scaled = value / units[unit]
+            text = f"{scaled:.6g}"
+            if 0.5 <= scaled < 1024 and "e" not in text and float(text) * units[unit] == value:
+                return f"{text} {unit}"
+        return f"{value!r} {base}"
+
+    return PlainSerializer(exact, return_type=str)
 
 
-def _writer(units: dict[str, float], preferred: tuple[str, ...], base: str) -> PlainSerializer:
-    return PlainSerializer(lambda value: _exact(value, units, preferred, base), return_type=str)
-
-
-Bytes = Annotated[
-    float,
-    BeforeValidator(parse_bytes),
-    _writer(_BYTES, ("TiB", "GiB", "MiB", "KiB", "TB", "GB", "MB", "B"), "B"),
-]
+Bytes = Annotated[float, BeforeValidator(parse_bytes), _writer(_BYTES, "TiB GiB MiB KiB TB GB MB B")]
 """A size in bytes; written "80 GiB"."""
-Bandwidth = Annotated[
-    float, BeforeValidator(parse_bandwidth), _writer(_BANDWIDTH, ("TB/s", "GB/s", "MB/s"), "B/s")
-]
+Bandwidth = Annotated[float, BeforeValidator(parse_bandwidth), _writer(_BANDWIDTH, "TB/s GB/s MB/s")]
 """A bandwidth in bytes/s, one direction; written "50 GB/s" or "400 Gb/s"."""
-Seconds = Annotated[float, BeforeValidator(parse_seconds), _writer(_SECONDS, ("s", "ms", "us", "ns"), "s")]
+Seconds = Annotated[float, BeforeValidator(parse_seconds), _writer(_SECONDS, "s ms us ns")]
 """A duration in seconds; written "5 us"."""
-FlopRate = Annotated[
-    float, BeforeValidator(parse_flop_rate), _writer(_FLOP_RATE, ("PFLOP/s", "TFLOP/s", "GFLOP/s"), "FLOP/s")
-]
+FlopRate = Annotated[float, BeforeValidator(parse_flop_rate), _writer(_FLOP_RATE, "PFLOP/s TFLOP/s GFLOP/s")]
 """A compute rate in FLOP/s; written "312 TFLOP/s"."""
 
 

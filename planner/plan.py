@@ -539,8 +539,7 @@ def _read_plan(document: Document, plan_type: type[P]) -> P:
     try:
         plan.require_readable()
     except InputError as error:
-        place = document.where(("restrictions",))
-        problems = [Problem(place, str(problem)) for problem in error.problems]
+        problems = [Problem(document.where(("restrictions",)), str(one)) for one in error.problems]
         raise InputError(error.headline, problems=problems) from None
     return plan
 
@@ -560,8 +559,7 @@ def priced_within_restrictions(plan: Plan) -> Estimate:
 
 MAX_FILES = 500
 """Maximum files in the cache folder; the most recently written stay."""
-_QUESTION = {"model", "cluster", "training", "stack", "hardware", "restrictions", "objective", "layout"}
-_QUESTION |= {"confidence", "risk"}
+_QUESTION = {*SHARED_PARTS, "cluster", "hardware", "restrictions", "objective", "layout"}
 """Fields of a plan on which its stored rivals and what-ifs depend."""
 
 Searched = tuple[Sequence[Layout], bool]

@@ -249,6 +249,11 @@ class Layout(Spec):
         return self.dp * self.cp
 
     @property
+    def sequence_ranks(self) -> str:
+        """Text of the parallel degrees that split a sequence, such as "cp2 x tp4"."""
+        return f"cp{self.cp} x tp{self.tp}" if self.cp > 1 else f"tp{self.tp}"
+
+    @property
     def shard_group(self) -> int:
         """Number of ranks that ZeRO shards over, `shard` or else dp × cp."""
         return self.shard or self.data_ranks

@@ -36,8 +36,8 @@ class Rule:
     broken: Broken
     """Condition that breaks the rule, of N layouts: (N,), or one value for all."""
     what: str | Sentence
-    """Template of `layout`, `question`, `model` and `stack` ("not with `zero{layout.zero}`"), or a function that
-    words the broken rule."""
+    """Template of `layout`, `question`, `model`, `training` and `stack` ("not with `zero{layout.zero}`"), or a function
+    that words the broken rule."""
     hint: str = ""
     """Template of the hint, if `what` is one."""
     unknown: Callable[[Question], bool] | None = None
@@ -47,7 +47,8 @@ class Rule:
         """Error sentence and hint for a layout that breaks the rule."""
         if not isinstance(self.what, str):
             return self.what(question, layout)
-        known = {"layout": layout, "question": question, "model": question.model, "stack": question.stack}
+        parts = {name: getattr(question, name) for name in ("model", "training", "stack")}
+        known = {"layout": layout, "question": question, **parts}
         return Words(self.what.format(**known), self.hint.format(**known))
 
 

@@ -38,7 +38,7 @@ from cost_models.operators.accumulation import gradient_dtype
 from cost_models.question import Question
 from cost_models.risk import EVEN, confident_share
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from cost_models.specs.cluster import FULL, ClusterSpec, MixedCluster
+from cost_models.specs.cluster import FULL, AnyCluster, ClusterSpec
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats.trainers import TRAINERS
@@ -101,9 +101,8 @@ def largest_sizes(
         sure = max((one.size for one in largest if {*one.offloads} <= {*offloads}), default=0)
         allowed = frozenset({"offload"} if offloads else ())
         sizes = _Sizes(question, family, replace(restrictions, allowed=allowed), offloads, budget)
-        largest.append(
-            sizes.largest(sure, guess=max([sure, *(one.size for one in largest)]) or family.base_size)
-        )
+        guess = max([sure, *(one.size for one in largest)]) or family.base_size
+        largest.append(sizes.largest(sure, guess))
         yield largest[-1]
 
 
@@ -121,7 +120,7 @@ class _Sizes:
     decided: bool = True
     """Whether every tried size is known to fit or not to fit."""
 
-    def largest(self, sure: int, *, guess: int) -> LargestSize:
+    def largest(self, sure: int, guess: int) -> LargestSize:
         """Find the largest size that fits, given that `sure` fits; a good guess saves searches.
 
         A size above the last that fits may fit too, if other degrees divide it; none does if the first of
@@ -146,8 +145,7 @@ class _Sizes:
         # stays, and where it grows every number of them may be spread over pipelines
         plain = (("schedule", ONE_CHUNK), ("vpp", 1))
         spread = all(self.limits.permits(axis, np.array([value]))[0] for axis, value in plain)
-        uniform = spread and self.question.kinds.number == 1
-        comparable = self.family.by == "sequence" or uniform
+        comparable = self.family.by == "sequence" or (spread and self.question.kinds.number == 1)
         return LargestSize(
             offloads=self.offloads,
             question=self.family.question_of_size(self.question, size) if size else None,
@@ -211,11 +209,7 @@ _HOST_DOUBLINGS = 4
 
 @contextmanager
 def with_remedies(
-    question: Question,
-    limits: Restrictions,
-    *,
-    sizes: Sequence[int] = (),
-    whole_nodes: ClusterSpec | MixedCluster | None = None,
+    question: Question, limits: Restrictions, sizes: Sequence[int] = (), whole_nodes: AnyCluster | None = None
 ) -> Iterator[None]:
     """Context manager that adds remedies, changes that would fit, to a DoesNotFitError raised inside; with
     several numbers of GPUs the largest is changed.
@@ -312,9 +306,8 @@ class Remedies:
         for flag, word in [(flag, word) for flag, words in flags.items() for word in words]:
             fewer = flags | {flag: tuple(one for one in flags[flag] if one != word)}
             less = parse_restrictions(**fewer, max_memory=limits.max_memory, trainer=limits.trainer)
-            changes.append(
-                Change(f"without --{flag} {word}", question, replace(less, allowed=limits.allowed))
-            )
+            less = replace(less, allowed=limits.allowed)
+            changes.append(Change(f"without --{flag} {word}", question, less))
         if limits.max_memory is not None:
             changes.append(Change("without --max-memory", question, replace(limits, max_memory=None)))
         if question.confidence > EVEN:
@@ -336,9 +329,7 @@ class Remedies:
         )
         yield from self._fitting(opened, until)
         if "offload" in limits.allowed:
-            hosts = larger_hosts(question, self.state_bytes)
-            changes = (Change(words, changed, limits) for words, changed in hosts)
-            yield from islice(self._fitting(changes), 1)
+            yield from islice(self._fitting(larger_hosts(question, limits, self.state_bytes)), 1)
         stacks = [
             one if "offload=" in one.layout else replace(one, change=one.change.removesuffix(_OFFLOAD))
             for one in self._fitting(self._other_stacks(), until)
@@ -404,8 +395,7 @@ class Remedies:
                 skipped = True
             if self.budget.seconds_spent > until:
                 break
-        nodes = int(self.state_bytes / device) // per_node
-        start = max(2 * last, nodes * per_node)
+        start = max(2 * last, int(self.state_bytes / device) // per_node * per_node)
         doubled = (start * 2**power for power in range(DOUBLINGS))
         sizes = (size for size in doubled if size <= MAX_GPUS and possible(size, self.on_nodes.cluster))
         yield from islice(self._fitting(map(self.on_gpus, sizes)), 1)
@@ -447,8 +437,7 @@ class Remedies:
             if self.budget.seconds_left <= 0:
                 return
             words = f"num_layers: {middle} (of {model.num_layers}) in the model's file"
-            change = Change(words, replace(self.question, model=cut), self.limits)
-            plan = next(self._fitting([change]), None)
+            plan = next(self._fitting([Change(words, replace(self.question, model=cut), self.limits)]), None)
             low, high, best = (middle, high, plan) if plan is not None else (low, middle, best)
         if best is not None:
             yield best
@@ -460,10 +449,10 @@ def _machine_class(cluster: ClusterSpec) -> tuple[str, bool]:
     return cluster.gpu.kind, cluster.links.intra_node.kind == "pcie"
 
 
-def larger_hosts(question: Question, state_bytes: float) -> Iterator[tuple[str, Question]]:
-    """Yield a `--host-memory` flag and the changed question for each larger size of host memory. Sizes are
-    powers of two, from the bytes that the states need in addition to the devices; none over several pools, or
-    if devices are their own hosts."""
+def larger_hosts(question: Question, limits: Restrictions, state_bytes: float) -> Iterator[Change]:
+    """Yield a change of `--host-memory` for each larger size of host memory. Sizes are powers of two, from the
+    bytes that the states need in addition to the devices; none over several pools, or if devices are their own
+    hosts."""
     if question.has_pools or is_own_host(question.cluster):
         return
     cluster, now = question.cluster, question.cluster.host_memory or 0.0
@@ -472,5 +461,5 @@ def larger_hosts(question: Question, state_bytes: float) -> Iterator[tuple[str, 
     for power in range(smallest_power, smallest_power + _HOST_DOUBLINGS):
         size = 2**power
         if size * _GIB > now:
-            larger = cluster.model_copy(update={"host_memory": size * _GIB})
-            yield f"--host-memory {size}GiB", replace(question, cluster=larger)
+            larger = question.updated("cluster", host_memory=size * _GIB)
+            yield Change(f"--host-memory {size}GiB", larger, limits)

@@ -32,7 +32,6 @@ from cost_models.axes.stages import even_layers
 from cost_models.communication.topology import used_levels
 from cost_models.errors import DoesNotFitError, InfeasibleError, InputError, Problem
 from cost_models.estimate import Estimate
-from cost_models.memory.device import memory_limit
 from cost_models.operators.flops import model_flops
 from cost_models.pipeline.pricing import crossing
 from cost_models.pipeline.pricing import estimate as price
@@ -46,7 +45,7 @@ from planner.objectives import Objective
 from planner.placement.leaf import TOLERANCE
 from planner.search.branching import SearchResult
 from planner.search.pools import count_layouts
-from planner.search.search import KINDS, Budget, Row, scaling_rows
+from planner.search.search import Budget, Row, scaling_rows
 from planner.space.axes import divisors
 from planner.space.clouds import BalancedPrices, balanced_prices, cloud
 from planner.space.limits import left_out
@@ -79,11 +78,7 @@ def _row(estimate: Estimate, *names: str) -> Row:
 
 
 def scaling_frame(
-    question: Question,
-    gpu_counts: Sequence[int],
-    *,
-    kinds: Sequence[str] = KINDS,
-    budget: Budget | None = None,
+    question: Question, gpu_counts: Sequence[int], kinds: Sequence[str], budget: Budget
 ) -> pd.DataFrame:
     """Data frame of the best layout at each number of GPUs, for strong and for weak scaling.
 
@@ -97,26 +92,21 @@ def scaling_frame(
     import pandas as pd
 
     require_possible(question.cluster, gpu_counts)
-    spending = budget or Budget()
 
     def row_at(gpus: int, global_batch: int) -> Row | None:
-        sized = resized(question, gpus, global_batch)
-        result = spending.search(sized, Restrictions(), effort="bounds")
+        result = budget.search(resized(question, gpus, global_batch), Restrictions(), effort="bounds")
         if result is None:
             return None
         point = {"gpus": gpus, "global_batch": global_batch}
         best = _row(result.best, "step_seconds", "tokens_per_second", "mfu")
         return {**point, **best, "gap": result.certificate.gap, **result.best.time.as_dict()}
 
-    rows = scaling_rows(question, gpu_counts, kinds, spending, row_at)
+    rows = scaling_rows(question, gpu_counts, kinds, budget, row_at)
     return pd.DataFrame(rows).fillna(0.0)  # parts that some layouts lack
 
 
 def heatmap_frame(
-    question: Question,
-    chosen: Estimate | None = None,
-    restrictions: Restrictions | None = None,
-    budget: Budget | None = None,
+    question: Question, chosen: Layout, restrictions: Restrictions, budget: Budget
 ) -> pd.DataFrame:
     """Data frame with a row for the best layout of each pair of `tp` and `pp`. Columns are `layout`, `mfu`,
     `step_seconds`, `peak_bytes` and `gap`, NaN if there is none.
@@ -130,33 +120,31 @@ def heatmap_frame(
     """
     import pandas as pd
 
-    limits, spending = (restrictions or Restrictions()).without(("tp", "pp")), budget or Budget()
-    plan = None if chosen is None else (chosen.layout.tp, chosen.layout.pp)
+    limits, plan = restrictions.without(("tp", "pp")), (chosen.tp, chosen.pp)
     per_node, degrees = question.cluster.gpus_per_node, divisors(question.cluster.num_gpus)
     of_a_node = [degree for degree in degrees if degree > per_node or per_node % degree == 0]
-    tps = _degrees(of_a_node, per_node, plan and plan[0])
-    pps = _degrees(degrees, question.model.num_layers, plan and plan[1])
-    pairs = list(product(tps, pps))
-    if plan is not None:  # if time runs out, pairs far from the plan are missing
-        pairs.sort(key=lambda pair: abs(log(pair[0] / plan[0])) + abs(log(pair[1] / plan[1])))
+    tps = _degrees(of_a_node, per_node, chosen.tp)
+    pps = _degrees(degrees, question.model.num_layers, chosen.pp)
+    pairs = list(product(tps, pps))  # if time runs out, those far from the plan are missing
+    pairs.sort(key=lambda pair: abs(log(pair[0] / chosen.tp)) + abs(log(pair[1] / chosen.pp)))
     rows: list[Row] = []
-    with spending.spaces.shared():
+    with budget.spaces.shared():
         _ = question.has_pools or legal_space(limits.apply_confidence(question), limits)
     for tp, pp in pairs:
-        spending.tell(f"tp{tp} pp{pp} ({len(rows) + 1} of {len(pairs)})")
-        untried = () if plan and tp == plan[0] else left_out(question, limits, Layout(tp=tp))
-        row = {"tp": tp, "pp": pp, **_cell(question, tp, pp, limits, untried, spending)}
+        budget.tell(f"tp{tp} pp{pp} ({len(rows) + 1} of {len(pairs)})")
+        untried = () if tp == chosen.tp else left_out(question, limits, Layout(tp=tp))
+        row = {"tp": tp, "pp": pp, **_cell(question, tp, pp, limits, untried, budget)}
         rows.append({**row, "chosen": (tp, pp) == plan})
     return pd.DataFrame(rows).sort_values(["tp", "pp"], ignore_index=True)
 
 
-def _degrees(degrees: Sequence[int], most: int, plan: int | None) -> Sequence[int]:
+def _degrees(degrees: Sequence[int], most: int, plan: int) -> Sequence[int]:
     """Parallel degrees to show in a heat map, up to `most`, the plan's degree, and the first beyond `most`."""
     first_beyond = [degree for degree in degrees if degree > most][:1]
     small = [degree for degree in degrees if degree <= most]
     if len(small) > MAX_DEGREES:
         small = [degree for degree in small if degree & (degree - 1) == 0 or degree == plan]
-    return sorted({*small, *first_beyond, *([] if plan is None else [plan])})
+    return sorted({*small, *first_beyond, plan})
 
 
 def _cell(
@@ -182,9 +170,7 @@ def _cell(
     return {**_row(result.best, *names), "gap": result.certificate.gap, "reason": "", "why": ""}
 
 
-def far_links_frame(
-    question: Question, restrictions: Restrictions | None = None, budget: Budget | None = None
-) -> pd.DataFrame:
+def far_links_frame(question: Question, restrictions: Restrictions, budget: Budget) -> pd.DataFrame:
     """Data frame of the best layout for each bandwidth of the cluster's farthest links. It has a row per
     bandwidth and number of domains that they join (buildings, or 0 for a list of levels).
 
@@ -195,15 +181,14 @@ def far_links_frame(
     """
     import pandas as pd
 
-    spending, limits, rows = budget or Budget(), restrictions or Restrictions(), list[Row]()
-    points = list(_far_links(question.cluster))
+    rows, points = list[Row](), list(_far_links(question.cluster))
     for number, (domains, bandwidth, cluster) in enumerate(points, start=1):
         buildings = f"{counted(domains, 'building')}, " if domains else ""
-        spending.tell(f"{buildings}{format_bandwidth(bandwidth)} ({number} of {len(points)})")
+        budget.tell(f"{buildings}{format_bandwidth(bandwidth)} ({number} of {len(points)})")
         linked = replace(question, cluster=cluster)
         result = None
         with suppress(InfeasibleError):
-            result = spending.search(linked, limits, effort="bounds")
+            result = budget.search(linked, restrictions, effort="bounds")
         if result is None:
             continue
         far = crossing(linked, result.best)
@@ -253,8 +238,7 @@ def _with_farthest(cluster: ClusterSpec, bandwidth: float) -> ClusterSpec:
     update = {"bandwidth": bandwidth}
     if cluster.buildings is not None:
         link = cluster.buildings.link.model_copy(update=update)
-        buildings = cluster.buildings.model_copy(update={"link": link})
-        return cluster.model_copy(update={"buildings": buildings})
+        return cluster.model_copy(update={"buildings": cluster.buildings.model_copy(update={"link": link})})
     assert isinstance(cluster.links, LinkLevels)
     levels, at = list(cluster.links.root), len(used_levels(cluster)) - 1
     levels[at] = levels[at].model_copy(update=update)
@@ -278,7 +262,7 @@ class Technique:
     """Whether the plan already uses it."""
 
 
-def ladder_frame(question: Question, chosen: Estimate, allow: Sequence[str] = ()) -> pd.DataFrame:
+def ladder_frame(question: Question, chosen: Layout, allow: Sequence[str]) -> pd.DataFrame:
     """Data frame of the step time that each technique saves in a plan with a fixed layout. It has a row per
     rung from the bare trainer up, the one that saves most first.
 
@@ -290,8 +274,8 @@ def ladder_frame(question: Question, chosen: Estimate, allow: Sequence[str] = ()
     """
     import pandas as pd
 
-    techniques = [*_trainer_techniques(question, chosen.layout), *_mathematics(question, allow)]
-    layout = chosen.layout.model_copy(update={"overlap": None})
+    techniques = [*_trainer_techniques(question, chosen), *_mathematics(question, allow)]
+    layout = chosen.model_copy(update={"overlap": None})
     tokens = question.training.tokens_per_step
     for technique in techniques:
         question = question.updated(technique.part, **technique.off)
@@ -556,13 +540,13 @@ def pareto_frame(frontier: Frontier) -> pd.DataFrame:
 
 def frontier_frame(
     question: Question,
-    chosen: Estimate | None = None,
+    chosen: Estimate,
+    restrictions: Restrictions,
+    budget: Budget,
     *,
     exact: bool = False,
     points: int | None = POINTS,
     most_named: int | None = None,
-    restrictions: Restrictions | None = None,
-    budget: Budget | None = None,
 ) -> pd.DataFrame:
     """Data frame of legal layouts with every recompute policy, cheaply priced, and of the Pareto frontier of
     memory and time.
@@ -580,19 +564,18 @@ def frontier_frame(
     """
     import pandas as pd
 
-    limits, spending = restrictions or Restrictions(), budget or Budget()
-    columns = cloud(question, limits, None if chosen is None else chosen.layout)
-    limit = float(memory_limit(question, columns).min()) if chosen is None else chosen.memory_limit
+    columns, limit = cloud(question, restrictions, chosen.layout), chosen.memory_limit
     line, proven = list[Estimate](), set[Layout]()
     if exact:
         objectives = (_MEMORY, Objective(name="time"))
-        frontier = exact_frontier(question, objectives, points=points, restrictions=limits, budget=spending)
+        frontier = exact_frontier(
+            question, objectives, points=points, restrictions=restrictions, budget=budget
+        )
         line = [point.estimate for point in frontier.points]
         proven = {point.estimate.layout for point in frontier.points if point.gap <= 0}
-    if chosen:
-        line = [one for one in line if one.layout != chosen.layout] + [chosen]
+    line = [one for one in line if one.layout != chosen.layout] + [chosen]
     prices = balanced_prices(question, columns)
-    open_rows, priced = _price_near_line(question, columns, prices, limit, line, spending)
+    open_rows, priced = _price_near_line(question, columns, prices, limit, line, budget)
     line = priced + line  # the chosen plan stays last
     cheap = pd.DataFrame(_cheap_rows(question, columns, prices, open_rows, most_named))
     frame = pd.concat([cheap, pd.DataFrame([_row(one, *_PRICES) for one in line])], ignore_index=True)
@@ -602,7 +585,7 @@ def frontier_frame(
         fits=frame["peak_bytes"] <= limit,
         pareto=np.isin(frame.index, pareto),
         proven=[False] * len(cheap) + [one.layout in proven for one in line],
-        chosen=np.isin(frame.index, [len(frame) - 1] if chosen else []),
+        chosen=frame.index == len(frame) - 1,
     )
 
 

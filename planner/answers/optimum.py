@@ -31,7 +31,7 @@ from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.cluster import Precision
 from cost_models.units import counted, format_bytes, format_count, format_days
-from planner.objectives import DAY, Certificate, Effort, Measure, Objective
+from planner.objectives import DAY, Certificate, Effort, Objective
 from planner.placement.leaf import TOLERANCE
 from planner.plan import Plan, PlanObjective, PlanOffer
 from planner.search.branching import BranchAndBound, SearchResult, by_speed
@@ -428,8 +428,7 @@ class MemoryDescent:
         """
         efforts: tuple[Effort, ...] = ("any", "bounds")
         for effort in efforts:
-            limited = replace(self.limits, max_memory=limit)
-            result = self.budget.search(self.question, limited, effort=effort)
+            result = self.budget.search(self.question, replace(self.limits, max_memory=limit), effort=effort)
             if result is not None and objective.meets_deadline(self.question, result.best.step_seconds):
                 return result
             if result is not None and not objective.meets_deadline(self.question, result.certificate.bound):
@@ -528,21 +527,17 @@ class Ranking:
         return self.answers[0]
 
     @property
-    def measure(self) -> Measure:
-        """Measure by which the ranked plans are compared."""
-        return self.objective.measure
-
-    @property
     def bound(self) -> float:
         """Proven bound on the objective of all clusters. No covered plan on any of the clusters has a better
         value."""
         bounds = [one.optimum.bound for one in self.answers]
-        return self.measure.open if self.unanswered else self.measure.best(bounds)
+        measure = self.objective.measure
+        return measure.open if self.unanswered else measure.best(bounds)
 
     @property
     def gap(self) -> float:
         """Largest relative gain over the best value that the proven bound leaves possible; 0 is proof."""
-        return self.measure.gap(self.best.optimum.value, self.bound)
+        return self.objective.measure.gap(self.best.optimum.value, self.bound)
 
     def places(self, answer: OfferAnswer) -> tuple[int, int]:
         """First and last place in the ranking that an answer may truly have, given the proven bounds. Each
@@ -552,8 +547,8 @@ class Ranking:
         def surely_ahead(first: OfferAnswer, second: OfferAnswer) -> bool:
             """Whether the first answer's value is at least as good as any plan that the second answer's search
             can still find."""
-            value, bound = first.optimum.value, second.optimum.bound
-            return second.optimum.gap <= PROVEN or self.measure.loss(value) <= self.measure.loss(bound)
+            measure, bound = self.objective.measure, second.optimum.bound
+            return second.optimum.gap <= PROVEN or measure.loss(first.optimum.value) <= measure.loss(bound)
 
         place = self.answers.index(answer)
         ahead = sum(surely_ahead(other, answer) for other in self.answers[:place])
@@ -634,15 +629,12 @@ def rank_offers(
             raise spending.nothing_found()
         headline = f"{no_plan_words(offers[0].question, objective.deadline)} on any of these clusters"
         problems = [Problem(f"{one.cluster}, {counted(one.gpus, 'GPU')}", one.why) for one in left_out]
-        unfit = "more GPUs or shorter sequences would do"
-        hint = unfit if objective.deadline is None else LATE_HINT
+        hint = "more GPUs or shorter sequences would do" if objective.deadline is None else LATE_HINT
         raise InfeasibleError(headline, problems=problems, hint=hint)
 
     def order(answer: OfferAnswer) -> tuple[float, float, float]:
-        optimum = answer.optimum
-        loss = objective.measure.loss(optimum.value)
-        gpus = optimum.question.cluster.num_gpus
-        return loss, answer.cost or gpus, optimum.result.best.step_seconds
+        optimum, loss = answer.optimum, objective.measure.loss(answer.optimum.value)
+        return loss, answer.cost or optimum.question.cluster.num_gpus, optimum.result.best.step_seconds
 
     return Ranking(
         objective=objective,

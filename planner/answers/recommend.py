@@ -214,16 +214,6 @@ class Alternative:
     """Probability that it is faster than the recommended one."""
 
 
-@dataclass(frozen=True, slots=True)
-class WithinError:
-    """Number of layouts whose steps the model cannot distinguish from the best."""
-
-    share: float
-    """Largest relative slowdown: the profile's error of the ratio of two times."""
-    layouts: int
-    """Upper bound on the number of such layouts."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
     """The recommended layout of a question, with the fastest and the classical one for comparison."""
@@ -245,8 +235,9 @@ class Recommendation:
     """Median error of the ratio of two times, per axis on which layouts differ."""
     risk: Risk = "none"
     """Mean over scenarios by which steps were compared."""
-    within_error: WithinError | None = None
-    """Number of layouts that the model cannot distinguish from the fastest; None if they were not counted."""
+    within_error: int | None = None
+    """Upper bound on the number of layouts within `pair_error` of the fastest, which the model cannot distinguish
+    from it; None if they were not counted."""
     expected: ExpectedStep | None = None
     """Expected step with a 90 % interval; None if the profile has no scenarios."""
     choice: PlanChoice | None = None
@@ -367,8 +358,7 @@ def simplest_competitive(
         if kind is None or not kind.estimates:
             continue
         if chance_faster(question, kind.best, reference) < CLEAR:
-            refused = _is_refused(question, step.limits, reference)
-            for slower_kind in slower if refused else ():
+            for slower_kind in slower if _is_refused(question, step.limits, reference) else ():
                 if chance_faster(question, slower_kind[0].best, kind.best) < CLEAR:
                     kind, step = slower_kind
                     break
@@ -384,8 +374,7 @@ def simplest_competitive(
     all_sure = all_sure or _search(question, sure, budget, _no_slower_than(reference))
     if all_sure is not None and not all_sure.estimates:  # the reference recomputes as the trainer cannot
         all_sure = _search(question, sure, budget)
-    fitting = LayoutKind(f"fit with {100 * FITTING:.0f} %", sure)
-    return None if all_sure is None else (all_sure, fitting)
+    return None if all_sure is None else (all_sure, LayoutKind(f"fit with {100 * FITTING:.0f} %", sure))
 
 
 def fastest_feasible(
@@ -495,11 +484,10 @@ def middle_seconds(question: Question, layout: Layout) -> float:
 
 def within_error(
     question: Question, limits: Restrictions, result: SearchResult, budget: Budget
-) -> WithinError | None:
+) -> int | None:
     """Number of layouts within the model's error of the best, counted from the final state of the search; None
     if there are too many to count, or time has run out."""
-    share = pair_error_of(question)
-    below, total, names = result.best.compared_seconds * (1 + share), 0, set[str]()
+    below, total, names = result.best.compared_seconds * (1 + pair_error_of(question)), 0, set[str]()
     searches = result.searches or _unsearched(question, limits)
     for search in searches:
         near = count_below(search, below, _MAX_COUNTED, lambda: budget.seconds_left > 0)
@@ -508,7 +496,7 @@ def within_error(
         total += near
         if len(searches) > 1:  # several recompute policies share layouts
             names |= search.names(search.rows.first_bound < below)
-    return WithinError(share, len(names) or total)
+    return len(names) or total
 
 
 def _unsearched(question: Question, limits: Restrictions) -> tuple[BranchAndBound, ...]:
@@ -516,6 +504,5 @@ def _unsearched(question: Question, limits: Restrictions) -> tuple[BranchAndBoun
     searches = []
     for part in limits.by_recompute(question) or (limits,):
         with suppress(InfeasibleError):  # none is legal
-            candidates = UniformCandidates(question, part)
-            searches.append(BranchAndBound(candidates, SearchSettings()))
+            searches.append(BranchAndBound(UniformCandidates(question, part), SearchSettings()))
     return tuple(searches)

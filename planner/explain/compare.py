@@ -55,8 +55,7 @@ def same_work(questions: Sequence[Question]) -> bool:
 
 def same_model(questions: Sequence[Question]) -> bool:
     """Whether all models compute equally many FLOPs for the same tokens, whatever else their files say."""
-    training = questions[0].training
-    return len({model_flops(question.model, training) for question in questions}) == 1
+    return len({model_flops(question.model, questions[0].training) for question in questions}) == 1
 
 
 def _named(what: str, specs: Sequence[Spec]) -> list[tuple[str, list[str]]]:
@@ -76,10 +75,7 @@ def _texts(values: Sequence[object]) -> list[str]:
     """Values in words, numbers and names as they are, longer values only as "one", "another", ..."""
     if all(isinstance(value, (int, float, str, type(None))) for value in values):
         return [grouped(value) if type(value) is int else str(value) for value in values]
-    distinct: list[object] = []
-    for value in values:
-        if value not in distinct:
-            distinct.append(value)
+    distinct = [value for at, value in enumerate(values) if value not in values[:at]]
     return [_WHICH[min(distinct.index(value), len(_WHICH) - 1)] for value in values]
 
 

@@ -117,10 +117,7 @@ def _search(
 
 
 def tornado_frame(
-    question: Question,
-    estimate: Estimate,
-    restrictions: Restrictions | None = None,
-    budget: Budget | None = None,
+    question: Question, estimate: Estimate, restrictions: Restrictions, budget: Budget
 ) -> pd.DataFrame:
     """Data frame of the effect on a plan's step of a quarter more and a quarter less of each quantity, with a
     row for each quantity and factor, the largest effects first.
@@ -131,16 +128,16 @@ def tornado_frame(
     """
     import pandas as pd
 
-    spending, limits, rows = budget or Budget(), restrictions or Restrictions(), []
-    with spending.spaces.shared():
-        space = searched_space(question, limits)
+    rows = []
+    with budget.spaces.shared():
+        space = searched_space(question, restrictions)
     for change in (Change(name, factor) for name in QUANTITIES for factor in TORNADO_FACTORS):
         if (changed := change.of(question)) is None:
             continue
-        spending.tell(f"{change.factor:.0%} of {change.quantity}")
-        repriced = price(changed, estimate.layout).within(scaled(limits, question, changed).max_memory)
+        budget.tell(f"{change.factor:.0%} of {change.quantity}")
+        repriced = price(changed, estimate.layout).within(scaled(restrictions, question, changed).max_memory)
         below = seconds_to_beat(repriced)
-        faster = faster_under(change, (question, changed), limits, below, space, spending)
+        faster = faster_under(change, (question, changed), restrictions, below, space, budget)
         best = faster or (repriced if repriced.fits else None)
         step_seconds = float("nan") if best is None else best.step_seconds
         moves = np.abs(np.array([repriced.step_seconds, step_seconds]) - estimate.step_seconds)
@@ -169,7 +166,7 @@ def faster_under(
     restrictions: Restrictions,
     below: float,
     space: Space | None,
-    budget: Budget | None = None,
+    budget: Budget,
 ) -> Estimate | None:
     """Fastest plan of a changed question that takes less than `below` seconds; None if there is none, or none
     was found in time.
@@ -187,7 +184,7 @@ def faster_under(
         spaces = [space.with_rates(question).of_cores(may_win & np.isin(space.cores.tp, degrees))]
         if added := frozenset(degrees) - {*tried_tensor_degrees(before, restrictions)}:
             spaces.append(legal_space(question, replace(limits, only=limits.only | {"tp": added})))
-    fastest, budget = None, budget or Budget()
+    fastest = None
     for part in spaces:
         with suppress(InfeasibleError):
             faster = budget.faster_than(below, question, limits, seconds=SEARCH_SECONDS, space=part)
@@ -364,9 +361,8 @@ def complete_layout(question: Question, text: str, within: Restrictions | None =
     layout: Layout | None = None
     certificate: Certificate | None = None
     if not _is_complete(question, written, axes):
-        restricted = _restricted(written, axes, limits)
         for confidence in dict.fromkeys((FITTING, question.confidence)):
-            sure = restricted.with_confidence(question, confidence)
+            sure = _restricted(written, axes, limits).with_confidence(question, confidence)
             try:
                 result = search(question, top=1, restrictions=sure, time_limit=_COMPLETION_SECONDS)
             except DoesNotFitError as error:
@@ -458,7 +454,7 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
     """
     question, restrictions, cache = plan.question, plan.restrictions.read, PlanCache(plan)
     with shared_spaces().shared():
-        rivals = search_rivals(plan, cache)
+        ties, rival = ties_and_rival(estimate, search_rivals(plan, cache))
         replan = plan.searched and plan.objective_name == "time"
         changed = sensitivities(question, estimate, restrictions, cache, replan=replan)
     confident = restrictions.apply_confidence(question)
@@ -469,8 +465,8 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
         plan=plan,
         estimate=estimate,
         binding=binding,
-        ties=ties(estimate, rivals),
-        rival=closest_rival(estimate, rivals),
+        ties=ties,
+        rival=rival,
         sensitivities=changed,
     )
 
@@ -521,19 +517,16 @@ def binding_constraint(
     return BindingConstraint(resource="memory", faster=fastest, change=change)
 
 
-def ties(estimate: Estimate, rivals: Sequence[Estimate]) -> tuple[Estimate, ...]:
-    """Rivals with other degrees whose step takes as long as that of the plan."""
-    others = (rival for rival in rivals if not same_degrees(rival.layout, estimate.layout))
-    return tuple(rival for rival in others if abs(gain(estimate, rival)) <= NEGLIGIBLE_GAIN)
-
-
-def closest_rival(estimate: Estimate, rivals: Sequence[Estimate]) -> Estimate | None:
-    """Fastest rival with other degrees whose step differs from the plan's; None if there is none."""
-    tied = ties(estimate, rivals)
-    slower_or_faster = (
-        one for one in rivals if not (one in tied or same_degrees(one.layout, estimate.layout))
+def ties_and_rival(
+    estimate: Estimate, rivals: Sequence[Estimate]
+) -> tuple[tuple[Estimate, ...], Estimate | None]:
+    """Rivals with other degrees: those whose step takes as long as that of the plan, and the fastest of the others
+    (None if there are no others)."""
+    others = [one for one in rivals if not same_degrees(one.layout, estimate.layout)]
+    ties = tuple(one for one in others if abs(gain(estimate, one)) <= NEGLIGIBLE_GAIN)
+    return ties, min(
+        (one for one in others if one not in ties), key=lambda one: one.step_seconds, default=None
     )
-    return min(slower_or_faster, key=lambda rival: rival.step_seconds, default=None)
 
 
 def overflows(estimate: Estimate, other: Estimate) -> bool:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from cost_models.arrays import Bools, Ints, multiplied
-from cost_models.axes.columns import LayoutColumns, context_ways, exchanges_by
+from cost_models.arrays import Bools, Ints, indivisible, multiplied
+from cost_models.axes.columns import LayoutColumns, exchanges_by
 from cost_models.axes.layout import USUAL_RING, Layout
 from cost_models.axes.offload.hosts import drive_bytes, host_bytes
 from cost_models.axes.offload.residency import named_blocks as offloaded_by_number
@@ -23,14 +23,14 @@ from cost_models.axes.words import EVERY
 from cost_models.memory.device import usable_drive, usable_host_memory
 from cost_models.question import Question
 from cost_models.schedules.registry import is_scheduled, legal, rank_of_stage
-from cost_models.specs.choices import CONTEXTS, SCHEDULES, Recompute
+from cost_models.specs.choices import SCHEDULES, Recompute
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.training import NF4_BLOCK
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import counted, format_bytes
 from planner.formats.trainers import refusals
 from planner.rules.pools import pool_objections, with_mean_batch
-from planner.rules.stack import STACK_RULES, sequence_ranks, split_rows
+from planner.rules.stack import STACK_RULES, split_rows
 
 
 def _uses_every_gpu(question: Question, layout: Layout) -> Words:
@@ -43,21 +43,15 @@ def _uses_every_gpu(question: Question, layout: Layout) -> Words:
     return Words(text, f"add {counted(more_nodes, 'node')}" if more_nodes > 0 and not partial else "")
 
 
-def _divides(count: Callable[[TransformerSpec], float], noun: str) -> Row:
-    """Condition and sentence of a rule that the tensor-parallel degree divides a count of the model, such as
-    heads."""
+def _divides(noun: str, count: Callable[[TransformerSpec], float]) -> dict[str, Row]:
+    """Rule that the tensor-parallel degree divides a count of the model, such as heads."""
 
     def sentence(question: Question, layout: Layout) -> Words:
         total = int(count(question.model))
         hint = dividing("tp", total, question.cluster.gpus_per_node)
         return Words(f"`tp{layout.tp}` splits {total:,} {noun}", hint)
 
-    return lambda q, x: count(q.model) % x.tp != 0, sentence
-
-
-def _sequence_divides(question: Question, layout: Layout) -> Words:
-    length = question.training.sequence_length
-    return Words(f"`sp` splits a sequence of {length} tokens over {sequence_ranks(layout)}")
+    return {f"tp divides the {noun}": (lambda q, x: count(q.model) % x.tp != 0, sentence)}
 
 
 def _splits_blocks(question: Question, x: LayoutColumns) -> Bools:
@@ -78,15 +72,10 @@ def _blocks_are_whole(question: Question, layout: Layout) -> Words:
     return Words(f"{text} {which}", "use a smaller tp, or --base-precision int8")
 
 
-def _trades_heads(question: Question, x: LayoutColumns) -> Bools:
-    trades: Bools = context_ways(question, x) == CONTEXTS.index("all-to-all")
-    return trades
-
-
 def _pieces(question: Question, x: LayoutColumns) -> Ints:
     """Number of pieces into which context parallelism divides a sequence, (N,). Each rank has two, one from
     either end, for equal causal work; one if heads are traded."""
-    return x.cp * np.where(_trades_heads(question, x), 1, 2)
+    return x.cp * np.where(exchanges_by(question, x, "all-to-all"), 1, 2)
 
 
 def _pieces_divide(question: Question, layout: Layout) -> Words:
@@ -221,18 +210,10 @@ _RULES: dict[str, Row] = {
         lambda q, x: multiplied(x.tp, x.cp, x.pp, x.dp) != q.cluster.num_gpus,
         _uses_every_gpu,
     ),
-    "tp divides the heads": _divides(
-        lambda model: model.num_heads * (model.attention_share > 0), "attention heads"
-    ),
-    "tp divides the key/value heads": _divides(
-        lambda model: model.num_kv_heads * (model.attention_share > 0), "key/value heads"
-    ),
-    "tp divides the MLP": _divides(
-        lambda model: model.ffn_hidden_size * (model.dense_share > 0), "columns of the MLP"
-    ),
-    "tp divides the shared experts": _divides(
-        lambda model: model.shared_expert_ffn_hidden_size, "columns of the shared experts"
-    ),
+    **_divides("attention heads", lambda m: m.num_heads * (m.attention_share > 0)),
+    **_divides("key/value heads", lambda m: m.num_kv_heads * (m.attention_share > 0)),
+    **_divides("columns of the MLP", lambda m: m.ffn_hidden_size * (m.dense_share > 0)),
+    **_divides("columns of the shared experts", lambda m: m.shared_expert_ffn_hidden_size),
     "etp divides an expert": (
         lambda q, x: q.model.has_experts & (q.model.moe_ffn_hidden_size % x.etp != 0),
         "`etp{layout.expert_tp}` splits {model.moe_ffn_hidden_size:,} columns of an expert",
@@ -243,9 +224,7 @@ _RULES: dict[str, Row] = {
         _experts_split,
     ),
     "expert groups divide the ranks of a stage": (
-        lambda q, x: (
-            q.model.has_experts & (np.fmod(multiplied(x.tp, x.cp, x.dp), multiplied(x.ep, x.etp)) != 0)
-        ),
+        lambda q, x: q.model.has_experts & indivisible(multiplied(x.tp, x.cp, x.dp), x.ep, x.etp),
         _groups_divide,
     ),
     "stages between the ends have blocks": (
@@ -253,7 +232,7 @@ _RULES: dict[str, Row] = {
         _stages_have_blocks,
     ),
     "batch divides into microbatches": (
-        lambda q, x: np.fmod(float(q.training.global_batch), multiplied(x.dp, x.mbs)) != 0,
+        lambda q, x: indivisible(q.training.global_batch, x.dp, x.mbs),
         _batch_divides,
     ),
     "ZeRO needs replicas": (
@@ -267,7 +246,7 @@ _RULES: dict[str, Row] = {
         "write zero1",
     ),
     "shard groups divide the replicas": (
-        lambda q, x: np.fmod(multiplied(x.dp, x.cp), x.shard) != 0,
+        lambda q, x: indivisible(multiplied(x.dp, x.cp), x.shard),
         "`shard{layout.shard}` does not divide the {layout.data_ranks:,} ranks of dp x cp",
     ),
     "sequence parallelism needs tensor parallelism": (
@@ -279,20 +258,18 @@ _RULES: dict[str, Row] = {
         lambda q, x: (
             (x.sp == 1)
             & (
-                (np.fmod(q.training.sequence_length, multiplied(x.cp, x.tp)) != 0)
-                | (np.fmod(q.training.target_length or 0, x.tp) != 0)
+                indivisible(q.training.sequence_length, x.cp, x.tp)
+                | indivisible(q.training.target_length or 0, x.tp)
             )
         ),
-        _sequence_divides,
+        "`sp` splits a sequence of {training.sequence_length} tokens over {layout.sequence_ranks}",
     ),
     "cp divides the sequence": (
         lambda q, x: (x.cp > 1) & (q.training.sequence_length % _pieces(q, x) != 0),
         _pieces_divide,
     ),
     "cp divides the heads it trades": (
-        lambda q, x: (
-            (x.cp > 1) & _trades_heads(q, x) & (np.fmod(q.model.num_kv_heads, multiplied(x.cp, x.tp)) != 0)
-        ),
+        lambda q, x: exchanges_by(q, x, "all-to-all") & indivisible(q.model.num_kv_heads, x.cp, x.tp),
         _heads_divide,
     ),
     "experts are for a mixture": (
@@ -309,20 +286,13 @@ _RULES: dict[str, Row] = {
         "`schedule={layout.schedule}` needs pp2 or more",
         "leave out `schedule`",
     ),
-    "tp divides the heads of states": _divides(
-        lambda model: model.recurrence.split_units if model.recurrence else 0, "groups of heads with states"
-    ),
-    "tp divides the tower's heads": _divides(
-        lambda model: model.tower.num_heads if model.tower else 0, "heads of the tower"
-    ),
-    "tp divides the tower's MLP": _divides(
-        lambda model: model.tower.ffn_hidden_size if model.tower else 0, "columns of the tower's MLP"
-    ),
+    **_divides("groups of heads with states", lambda m: m.recurrence.split_units if m.recurrence else 0),
+    **_divides("heads of the tower", lambda m: m.tower.num_heads if m.tower else 0),
+    **_divides("columns of the tower's MLP", lambda m: m.tower.ffn_hidden_size if m.tower else 0),
     "tp keeps quantisation blocks whole": (_splits_blocks, _blocks_are_whole),
     "cp divides the heads of states": (
         lambda q, x: (
-            (x.cp > 1)
-            & (np.fmod(q.model.recurrence.heads if q.model.recurrence else 0, multiplied(x.cp, x.tp)) != 0)
+            (x.cp > 1) & indivisible(q.model.recurrence.heads if q.model.recurrence else 0, x.cp, x.tp)
         ),
         "a scan's tokens are traded for heads: tp{layout.tp} x cp{layout.cp} ranks share"
         " {model.recurrence.heads} heads of its {model.recurrence.title}",

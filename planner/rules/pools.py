@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from cost_models.arrays import Bools, Ints
+from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import OUTERMOST_REPLICAS, Layout
 from cost_models.axes.offload.residency import offloads
@@ -24,10 +24,17 @@ HIGHEST_ZERO = 1
 take different numbers of microbatches, so no collective per microbatch may span two of them."""
 
 
-def fills_pools(question: Question, columns: LayoutColumns) -> Bools:
-    """For each layout, whether every pipeline rank lies in one pool of GPUs, all GPUs are used, and each rank
-    has one stage, (N,)."""
-    return _fills(question, columns, "pp", columns.tp * columns.replicas)
+def fills_pools(question: Question, x: LayoutColumns, axis: Literal["pp", "dp"] = "pp") -> Bools:
+    """For each layout, whether every pipeline rank, or every replica for `axis="dp"`, lies in one pool of GPUs,
+    all GPUs are used, and each pipeline rank has one stage, (N,). True for all on a cluster of one kind of GPU."""
+    if not question.has_pools:
+        return np.ones(len(x), dtype=np.bool_)
+    size = x.tp * x.cp * (x.dp if axis == "pp" else x.pp)
+    gpus_K1 = np.array([pool.cluster.num_gpus for pool in question.pools])[:, None]
+    divides: Bools = (gpus_K1 % size == 0).all(axis=0)
+    plain: Bools = is_scheduled(x, PLAIN) & (x.vpp == 1)
+    outermost: Bools = x.stride(axis) == size
+    return divides & outermost & plain
 
 
 def holds_replicas(question: Question, columns: LayoutColumns) -> Bools:
@@ -36,19 +43,7 @@ def holds_replicas(question: Question, columns: LayoutColumns) -> Bools:
     x = columns
     inside: Bools = np.fmod(x.tp * x.cp, x.ep * x.etp) == 0
     meets_once: Bools = (x.zero <= HIGHEST_ZERO) & ~offloads(x) & inside
-    return _fills(question, x, "dp", x.tp * x.cp * x.pp) & meets_once
-
-
-def _fills(question: Question, x: LayoutColumns, axis: Literal["pp", "dp"], size: Ints) -> Bools:
-    """For each layout, whether its pipeline ranks or replicas (`axis`), of `size` GPUs each, divide every pool
-    of GPUs and are neighbours in rank, (N,). True for all on a cluster of one kind of GPU."""
-    if not question.has_pools:
-        return np.ones(len(x), dtype=np.bool_)
-    gpus_K1 = np.array([pool.cluster.num_gpus for pool in question.pools])[:, None]
-    divides: Bools = (gpus_K1 % size == 0).all(axis=0)
-    plain: Bools = is_scheduled(x, PLAIN) & (x.vpp == 1)
-    outermost: Bools = x.stride(axis) == size
-    return divides & outermost & plain
+    return fills_pools(question, x, "dp") & meets_once
 
 
 def pool_objections(question: Question, layout: Layout) -> list[Words]:

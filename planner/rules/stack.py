@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools, Ints
+from cost_models.arrays import Array, Bools, Ints, indivisible
 from cost_models.axes.columns import LayoutColumns, context_ways
 from cost_models.axes.layout import Layout, Offload, same_seats
 from cost_models.axes.offload.residency import offloads
@@ -97,17 +97,6 @@ def _positions(question: Question, layout: Layout) -> Words:
     needed = length + model.max_positions - model.longest_sequence
     hint = f"shorten the sequence, or write `max_positions: {needed}` in a model file of yours"
     return Words(f"{text} {length:,} tokens", hint)
-
-
-def sequence_ranks(layout: Layout) -> str:
-    """Text of the parallel degrees that split a sequence, such as "cp2 x tp4"."""
-    return f"cp{layout.cp} x tp{layout.tp}" if layout.cp > 1 else f"tp{layout.tp}"
-
-
-def _routed_parts(question: Question, layout: Layout) -> Words:
-    text = f"the executor has each of tp{layout.tp} ranks route its part of a sequence"
-    length = question.training.sequence_length
-    return Words(f"{text}; {sequence_ranks(layout)} does not divide {length} tokens")
 
 
 def _parallel_block_is_split(question: Question, layout: Layout) -> Words:
@@ -262,12 +251,9 @@ _RUNNABLE: dict[str, Row] = {
         _fp8_sides,
     ),
     "tp divides the tokens it routes": (
-        lambda q, x: (
-            q.model.has_experts
-            & (x.sp == 0)
-            & (np.fmod(q.training.sequence_length, x.cp.astype(np.float64) * x.tp) != 0)
-        ),
-        _routed_parts,
+        lambda q, x: q.model.has_experts & (x.sp == 0) & indivisible(q.training.sequence_length, x.cp, x.tp),
+        "the executor has each of tp{layout.tp} ranks route its part of a sequence; {layout.sequence_ranks} does not"
+        " divide {training.sequence_length} tokens",
     ),
     "norms over all heads have all heads": (
         lambda q, x: (x.tp > 1) & (q.model.qk_norm_over == "all"),

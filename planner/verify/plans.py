@@ -253,7 +253,7 @@ def _ask_of_clusters(plan: Plan, budget: Budget) -> Iterator[Check]:
         return
     objective, precisions = replace(written.terms, price=None), written.precisions
     ranking = rank_offers(offers, objective, precisions=precisions, restrictions=limits, budget=budget)
-    optimum, measure = ranking.best.optimum, ranking.measure
+    optimum, measure = ranking.best.optimum, objective.measure
     gpus = counted(optimum.question.cluster.num_gpus, "GPU")
     best = f"{ranking.best.offer.name} on {gpus} has {measure.label} {optimum.value:.6g}"
     if measure.loss(optimum.value) < measure.loss(written.value) - PROVEN * abs(written.value):

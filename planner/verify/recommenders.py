@@ -6,9 +6,11 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from itertools import chain, pairwise
+from typing import Any
 
 import numpy as np
 
+from cost_models.arrays import Array
 from cost_models.errors import InfeasibleError
 from cost_models.recommender.priced import PricedOptions
 from cost_models.specs.recommender.sharding import Sharding
@@ -60,24 +62,26 @@ def _check_loads(
     priced: PricedOptions, rows: tuple[int, ...], sharding: Sharding, certificate: ShardingCertificate
 ) -> Check:
     """Check loads of each GPU in exact fractions. Every memory must hold its load, and the objective must be
-    as claimed."""
-    per_node, nodes = priced.gpus_per_node, -(-priced.gpus // priced.gpus_per_node)
-    exact = np.vectorize(lambda value: Fraction(float(value)), otypes=[object])
-    loads_GK = np.full((priced.gpus, len(priced.fixed)), Fraction(0))
-    device_GM = np.tile(exact(priced.fixed_bytes), (priced.gpus, 1))
-    host_N = np.full(nodes, Fraction(0))
-    for row, table in zip(rows, sharding.tables, strict=True):
+    as claimed.
+
+    Shape legend: T tables, G GPUs, N nodes, K stages, M memories of a GPU.
+    """
+    per_node, chosen = priced.gpus_per_node, list(rows)
+    gpus, nodes = range(priced.gpus), range(-(-priced.gpus // per_node))
+    shards_TG, shards_TN = list[list[int]](), list[list[int]]()
+    for table in sharding.tables:
         on_node = table.option.form == "node-row"
-        places = [place if on_node else place // per_node for place in table.at]
-        at_G = [table.at.count(gpu // per_node if on_node else gpu) for gpu in range(priced.gpus)]
-        at_N = [places.count(node) for node in range(nodes)]
-        for sums, everywhere, shard, at in (
-            (loads_GK, priced.everywhere_seconds, priced.shard_seconds, at_G),
-            (device_GM, priced.everywhere_bytes, priced.shard_bytes, at_G),
-            (host_N, priced.everywhere_host_bytes, priced.shard_host_bytes, at_N),
-        ):
-            for place, shards in enumerate(at):
-                sums[place] += exact(everywhere[row]) + shards * exact(shard[row])
+        on_nodes = [place if on_node else place // per_node for place in table.at]
+        shards_TG.append([table.at.count(gpu // per_node if on_node else gpu) for gpu in gpus])
+        shards_TN.append([on_nodes.count(node) for node in nodes])
+    exact = np.vectorize(lambda value: Fraction(float(value)), otypes=[object])
+
+    def loads(everywhere: Array, shard: Array, shards: list[list[int]]) -> Any:
+        return exact(everywhere[chosen]).sum(axis=0) + np.array(shards, dtype=object).T @ exact(shard[chosen])
+
+    loads_GK = loads(priced.everywhere_seconds, priced.shard_seconds, shards_TG)
+    device_GM = exact(priced.fixed_bytes) + loads(priced.everywhere_bytes, priced.shard_bytes, shards_TG)
+    host_N = loads(priced.everywhere_host_bytes, priced.shard_host_bytes, shards_TN)
     peak, host = float(device_GM.max()), float(host_N.max())
     for name, used, limit in (("GPU", peak, priced.device_memory), ("host", host, priced.host_memory)):
         if used > limit * (1 + CLOSE):

@@ -65,11 +65,11 @@ def draw_frontier(
         frame = frontier_frame(
             question,
             chosen,
+            what.restrictions or Restrictions(),
+            spending,
             exact=what.exact,
             points=what.points,
             most_named=None if what.exact and what.named else _MOST_NAMED,
-            restrictions=what.restrictions,
-            budget=spending,
         )
         return Drawing(frame=frame, figure=frontier(frame, chosen.memory_limit, subject_of(question)))
     from meshwright.plots.curves.pareto import pareto
@@ -130,13 +130,13 @@ def _scaled(
     """The best layouts at these numbers of GPUs. Raises InfeasibleError."""
     require_one_kind(question, "scaling")
     counts = doublings(question) if gpu_counts is None else gpu_counts
-    frame = scaling_frame(question, counts, kinds=kinds, budget=budget)
+    frame = scaling_frame(question, counts, kinds, budget or Budget())
     if frame.empty:
         raise InfeasibleError(f"nothing fits on {sizes_text(tuple(counts))}")
     return frame
 
 
-def draw_ladder(question: Question, estimate: Estimate, allow: Sequence[str] = ()) -> Drawing:
+def draw_ladder(question: Question, estimate: Estimate, allow: Sequence[str]) -> Drawing:
     """What each technique adds to a plan's MFU, from a bare trainer up.
 
     Raises:
@@ -146,15 +146,12 @@ def draw_ladder(question: Question, estimate: Estimate, allow: Sequence[str] = (
     from planner.answers.frontier import ladder_frame
 
     require_one_kind(question, "ladder")
-    frame = ladder_frame(question, estimate, allow)
+    frame = ladder_frame(question, estimate.layout, allow)
     return Drawing(frame=frame, figure=ladder(frame, subject_of(question, estimate)))
 
 
 def draw_heatmap(
-    question: Question,
-    estimate: Estimate,
-    restrictions: Restrictions | None = None,
-    budget: Budget | None = None,
+    question: Question, estimate: Estimate, restrictions: Restrictions, budget: Budget
 ) -> Drawing:
     """The best layout for each tensor and pipeline degree, and why there is none.
 
@@ -165,15 +162,12 @@ def draw_heatmap(
     from planner.answers.frontier import heatmap_frame
 
     require_one_kind(question, "heatmap")
-    frame = heatmap_frame(question, estimate, restrictions, budget)
+    frame = heatmap_frame(question, estimate.layout, restrictions, budget)
     return Drawing(frame=frame, figure=heatmap(frame, subject_of(question)))
 
 
 def draw_tornado(
-    question: Question,
-    estimate: Estimate,
-    restrictions: Restrictions | None = None,
-    budget: Budget | None = None,
+    question: Question, estimate: Estimate, restrictions: Restrictions, budget: Budget
 ) -> Drawing:
     """How far the step moves with a quarter more or less of each thing, the plan held and planned again."""
     from meshwright.plots.curves.tornado import tornado
@@ -183,9 +177,7 @@ def draw_tornado(
     return Drawing(frame=frame, figure=tornado(frame, subject_of(question, estimate)))
 
 
-def draw_far_links(
-    question: Question, restrictions: Restrictions | None = None, budget: Budget | None = None
-) -> Drawing:
+def draw_far_links(question: Question, restrictions: Restrictions, budget: Budget) -> Drawing:
     """The best layout over the bandwidth of the farthest links, with the axes that cross them.
 
     Raises:

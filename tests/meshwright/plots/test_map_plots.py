@@ -11,7 +11,6 @@ import pytest
 from matplotlib.patches import Rectangle
 
 import meshwright as mw
-from cost_models.pipeline.pricing import estimate
 from meshwright.families.transformer.pictures import PICTURES
 from meshwright.plots.curves.heatmap import finding, heatmap
 from meshwright.plots.curves.tornado import finding as tornado_finding
@@ -22,7 +21,7 @@ from meshwright.verbs.plot import PlotOptions, plot
 from meshwright.verbs.plot.requests import PictureRequest
 from planner.answers.frontier import heatmap_frame
 from planner.search.search import Budget, search
-from planner.space.restrictions import parse_restrictions
+from planner.space.restrictions import Restrictions, parse_restrictions
 
 
 @cache
@@ -63,11 +62,11 @@ def test_holes_say_why() -> None:
     tight = planned().question
     small = tight.cluster.gpu.model_copy(update={"memory": 24 * 2.0**30})
     asked = replace(tight, cluster=tight.cluster.model_copy(update={"gpu": small}))
-    cells = heatmap_frame(asked).set_index(["tp", "pp"])
+    cells = heatmap_frame(asked, planned().layout, Restrictions(), Budget()).set_index(["tp", "pp"])
     lacking = cells[cells["reason"] == "memory"]
     assert len(lacking)
     assert (lacking["peak_bytes"] > 0.8 * small.memory).all()
-    assert not cells["chosen"].any()
+    assert cells["chosen"].sum() == 1
 
 
 def test_pairs_near_the_plan_are_searched_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +77,7 @@ def test_pairs_near_the_plan_are_searched_first(monkeypatch: pytest.MonkeyPatch)
         return {"mfu": 0.5, "reason": ""}
 
     monkeypatch.setattr("planner.answers.frontier._cell", cell)
-    frame = heatmap_frame(planned().question, estimate(planned().question, planned().layout))
+    frame = heatmap_frame(planned().question, planned().layout, Restrictions(), Budget())
     own = frame[frame["chosen"]].iloc[0]
     assert order[0] == (own["tp"], own["pp"])
     assert list(zip(frame["tp"], frame["pp"], strict=True)) == sorted(order)

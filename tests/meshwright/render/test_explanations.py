@@ -22,14 +22,13 @@ from planner.explain.compare import compare, difference
 from planner.explain.reasons import (
     CHANGES,
     binding_constraint,
-    closest_rival,
     complete_layout,
     sensitivities,
-    ties,
+    ties_and_rival,
     why_not,
 )
 from planner.search.given_layout import place_layout
-from planner.search.search import doublings, search
+from planner.search.search import KINDS, Budget, doublings, search
 from planner.space.clouds import balanced_prices
 from planner.space.restrictions import Restrictions, parse_restrictions
 
@@ -69,8 +68,7 @@ def test_compared_parts_sum_to_their_totals(asked: Question, ranked: tuple[Estim
 
 def test_rivals_are_ties_or_slower(ranked: tuple[Estimate, ...]) -> None:
     best = ranked[0]
-    rival = closest_rival(best, ranked)
-    equal = ties(best, ranked)
+    equal, rival = ties_and_rival(best, ranked)
     assert all(tie.step_seconds == pytest.approx(best.step_seconds, rel=1e-3) for tie in equal)
     assert rival is not None
     change = difference(best.time, rival.time)
@@ -101,7 +99,7 @@ def test_why_not_a_layout_that_does_not_fit(asked: Question, ranked: tuple[Estim
 
 
 def test_why_not_the_second(asked: Question, ranked: tuple[Estimate, ...]) -> None:
-    rival = closest_rival(ranked[0], ranked)
+    _, rival = ties_and_rival(ranked[0], ranked)
     assert rival is not None
     answer = why_not(asked, ranked[0], str(rival.layout))
     assert answer.reason == "slower"
@@ -213,7 +211,7 @@ def test_pareto_rows_by_hand() -> None:
 
 
 def test_frontier_holds_the_plan(asked: Question, ranked: tuple[Estimate, ...]) -> None:
-    frame = frontier_frame(asked, ranked[0])
+    frame = frontier_frame(asked, ranked[0], Restrictions(), Budget())
     assert frame["chosen"].sum() == 1
     line = frame[frame["pareto"]].sort_values("peak_bytes")
     assert line["tokens_per_second"].is_monotonic_increasing
@@ -224,7 +222,7 @@ def test_frontier_holds_the_plan(asked: Question, ranked: tuple[Estimate, ...]) 
 
 
 def test_scaling_keeps_or_grows_the_batch(asked: Question) -> None:
-    frame = scaling_frame(asked, [8, 16])
+    frame = scaling_frame(asked, [8, 16], KINDS, Budget())
     strong, weak = (frame[frame["kind"] == kind] for kind in ("strong", "weak"))
     assert set(strong["global_batch"]) == {64}
     assert weak["global_batch"].tolist() == [32, 64]

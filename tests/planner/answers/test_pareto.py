@@ -112,10 +112,11 @@ def test_a_frontier_needs_two_objectives() -> None:
 
 def test_the_exact_frame_is_never_below_the_even_one() -> None:
     question, few = few_layouts()
-    frame = frontier_frame(question, exact=True, restrictions=few)
+    chosen = search(question, top=1, restrictions=few).best
+    frame = frontier_frame(question, chosen, few, Budget(), exact=True)
     line = frame[frame["pareto"]].sort_values("peak_bytes")
     assert line["tokens_per_second"].is_monotonic_increasing
-    even = frontier_frame(question, restrictions=few)
+    even = frontier_frame(question, chosen, few, Budget())
     for _, row in even[even["pareto"]].iterrows():
         reached = line.loc[line["peak_bytes"] <= row["peak_bytes"] * (1 + 1e-9), "tokens_per_second"]
         assert reached.max() >= row["tokens_per_second"] * 0.98
@@ -124,9 +125,10 @@ def test_the_exact_frame_is_never_below_the_even_one() -> None:
 def test_no_layout_of_the_cloud_lies_above_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that look better are priced in full; of more than there is time for none is shown."""
     question, few = few_layouts()
+    chosen = search(question, top=1, restrictions=few).best
     for most in (frontier.MAX_PRICED, 0):
         monkeypatch.setattr(frontier, "MAX_PRICED", most)
-        frame = frontier_frame(question, exact=True, points=2, restrictions=few)
+        frame = frontier_frame(question, chosen, few, Budget(), exact=True, points=2)
         fits = frame[frame["fits"]]
         line = fits[fits["pareto"]]
         for row in fits[~fits["pareto"]].itertuples():

@@ -107,10 +107,10 @@ def test_a_host_smaller_than_the_states_says_how_large_one_must_be() -> None:
     cluster = small_cluster(1, "200 MiB").model_copy(update={"host_memory": float(2**30)})
     question = replace(small_question(1, memory="200 MiB"), cluster=cluster)
     states = 600 * 2**30  # a model of such size, where everything but one block is on the host
-    words = [change for change, _ in larger_hosts(question, states)]
-    assert words == [f"--host-memory {2**power}GiB" for power in (10, 11, 12, 13)]
-    assert all(changed.cluster.host_memory > 600 * 2**30 for _, changed in larger_hosts(question, states))
-    assert next(iter(larger_hosts(question, 0.0)))[0] == "--host-memory 2GiB"  # more than it has
+    changes = list(larger_hosts(question, Restrictions(), states))
+    assert [one.words for one in changes] == [f"--host-memory {2**power}GiB" for power in (10, 11, 12, 13)]
+    assert all(one.question.cluster.host_memory > 600 * 2**30 for one in changes)
+    assert next(larger_hosts(question, Restrictions(), 0.0)).words == "--host-memory 2GiB"  # more than it has
 
 
 def test_larger_hosts_are_offered_where_they_may_be_used() -> None:

@@ -78,7 +78,7 @@ def test_a_search_from_known_bounds_agrees_with_the_whole_one(found: Everything)
     for change in CHANGES.values():
         if (changed := change.of(question)) is not None:
             below = seconds_to_beat(price(changed, plan.layout)) * (1 - 1e-9)
-            sparing = faster_under(change, (question, changed), FREE, below, space)
+            sparing = faster_under(change, (question, changed), FREE, below, space, Budget())
             whole = _fastest(changed, below)
             assert (sparing and sparing.step_seconds) == pytest.approx(whole and whole.step_seconds)
 

@@ -98,7 +98,7 @@ def test_a_trainer_with_several_recompute_policies_counts_and_lists_a_layout_onc
     assert len(named) == len(set(named)) <= layouts
     within = within_error(question, limits, found, Budget())
     assert within is not None
-    assert within.layouts <= layouts
+    assert within <= layouts
     for one in limits.by_recompute(question):
         for other in search(question, top=layouts, restrictions=one).estimates:
             name = str(

@@ -159,7 +159,7 @@ class Ranked(WithPlan):
                 "tokens": ranking.best.optimum.question.training.tokens,
                 "deadline_seconds": objective.deadline,
                 "value": ranking.best.optimum.value,
-                "unit": ranking.measure.unit,
+                "unit": ranking.objective.measure.unit,
                 "bound": ranking.bound,
                 "gap": ranking.gap,
                 "left_out": [

@@ -107,7 +107,7 @@ def ranking_facts(ranking: Ranking) -> Iterator[Fact]:
 
 def _runner_up(ranking: Ranking, other: OfferAnswer) -> str:
     """ "512 GPUs of b, tp8 pp4 …: cost $1.4 M (+8.1 %), 10.4 days on paper; expected 10.9 days and $1.5 M"."""
-    measure, own = ranking.measure, ranking.best.optimum.value
+    measure, own = ranking.objective.measure, ranking.best.optimum.value
     value = other.optimum.value
     open_ = "" if ranking.places(ranking.best)[1] == 1 else " so far, not separated"
     words = (
@@ -147,7 +147,7 @@ def frontier_words(ranking: Ranking) -> str:
 
 def _proof_words(ranking: Ranking) -> str:
     """How far the first is proven: each cluster on each number of GPUs by a search of its own."""
-    best, measure = ranking.best, ranking.measure
+    best, measure = ranking.best, ranking.objective.measure
     layouts = sum(one.optimum.result.certificate.layouts for one in ranking.answers)
     done = f"{counted(len(ranking.answers), 'search')}, {counted(layouts, 'layout')}"
     value = f"{measure.label} {value_text(best.optimum.value, measure.unit)}"

@@ -23,11 +23,11 @@ FASTEST: dict[Risk, str] = {
 
 def near_sentence(told: Recommendation) -> str:
     """How many layouts the model cannot tell from the fastest; empty where it can, or they were not counted."""
-    near = told.within_error
-    if near is None or near.layouts <= 1:
+    if told.within_error is None or told.within_error <= 1:
         return ""
     return wrapped(
-        f"Up to {counted(near.layouts, 'layout')} lie within {percent(near.share)} of the {FASTEST[told.risk]},"
+        f"Up to {counted(told.within_error, 'layout')} lie within {percent(told.pair_error)} of the"
+        f" {FASTEST[told.risk]},"
         " the model's error between two layouts"
     )
 
@@ -77,7 +77,7 @@ def recommendation_record(told: Recommendation, question: Question) -> dict[str,
         "fills_devices": told.fills_devices,
         "within_error": None
         if told.within_error is None
-        else {"share": told.within_error.share, "layouts_at_most": told.within_error.layouts},
+        else {"share": told.pair_error, "layouts_at_most": told.within_error},
         "expected": expected_record(question, told.estimate.layout, told.expected),
         "choice": None if told.choice is None else told.choice.model_dump(mode="json"),
         "certificate": told.certificate.model_dump(mode="json"),
