@@ -83,13 +83,8 @@ def complete_question(
     if stack_spec.pads_vocabulary and model.vocab_multiple == 1 and not model.diffusion:
         model = model.model_copy(update={"vocab_multiple": VOCABULARY_UNIT})
     require_tiles(hardware, cluster.gpu)
-    question = Question(
-        model=model,
-        cluster=measured_cluster(hardware, cluster),
-        training=training,
-        stack=stack_spec,
-        hardware=hardware,
-    )
+    cluster = measured_cluster(hardware, cluster)
+    question = Question(model=model, cluster=cluster, training=training, stack=stack_spec, hardware=hardware)
     return question.updated("training", dropout=question.dropout)
 
 

@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
 
 WARNING = "warning: "
 """Prefix of a note about lost data, which is shown even where notes are not."""
@@ -114,24 +115,15 @@ class Alternative:
 class DoesNotFitError(InfeasibleError):
     """No layout of the question fits in memory."""
 
-    def __init__(
-        self,
-        headline: str,
-        *,
-        problems: Sequence[Problem] = (),
-        hint: str = "",
-        state_bytes: float = 0.0,
-        least_bytes: float = 0.0,
-        would_fit: Sequence[Alternative] = (),
-        closest: object = None,
-    ) -> None:
-        super().__init__(headline, problems=problems, hint=hint)
+    would_fit: tuple[Alternative, ...] = ()
+    """Changes of the question after which a plan fits, if any were searched for."""
+
+    def __init__(self, headline: str, *, state_bytes: float = 0.0, closest: Any = None, **words: Any) -> None:
+        """Create the error; `words` are its problems and its hint."""
+        super().__init__(headline, **words)
         self.state_bytes = state_bytes
         """Lower bound on bytes of weights, gradients and optimizer states over all devices together; 0:
         unknown."""
-        self.least_bytes = least_bytes
-        """Peak bytes of the fullest device in the closest layout; 0: unknown."""
-        self.would_fit = tuple(would_fit)
         self.closest = closest
         """`Estimate` of the closest layout, if there is one."""
 

@@ -252,13 +252,11 @@ class Kernel:
         the process attributes part of their error to the publishers' clusters, of which nothing else is
         known.
         """
-        row_covariance = self.covariance(row, timed)[0]
+        cross = self.covariance(row, timed)[0]
         inside = self.covariance(timed, timed)
         inside[np.diag_indices(len(timed))] += self.noise**2
-        solved = np.linalg.solve(
-            inside, np.stack([row_covariance, np.clip(errors, -LARGEST, LARGEST)], axis=1)
-        )
-        mean, explained = float(row_covariance @ solved[:, 1]), row_covariance @ solved[:, 0]
+        solved = np.linalg.solve(inside, np.stack([cross, np.clip(errors, -LARGEST, LARGEST)], axis=1))
+        mean, explained = float(cross @ solved[:, 1]), cross @ solved[:, 0]
         variance = max(float(self.prior(row)[0] - explained), self.noise**2)
         if (same := self.same_question(row, timed)).any():
             same_error, weight = float(np.mean(errors[same])), variance / (variance + self.same**2)
@@ -434,8 +432,7 @@ def _differences(one: Rows, other: Rows) -> tuple[str, ...]:
     """Words for the features in which two rows differ; empty if both ask the same question."""
     names = {"gpu": "GPU", "family": "stack"}
     words = [word for name, word in names.items() if not one.equal_names(other, name)[0, 0]]
-    far = np.abs(one.features[0] - other.features[0])
-    for place, name in enumerate(FEATURES):
-        if far[place] > (_SIZE_TOLERANCE if name in SHAPE else 1e-3):
-            words.append(_WORDS.get(name, name))
+    apart = zip(FEATURES, np.abs(one.features[0] - other.features[0]), strict=True)
+    tolerances = dict.fromkeys(SHAPE, _SIZE_TOLERANCE)
+    words += [_WORDS.get(name, name) for name, distance in apart if distance > tolerances.get(name, 1e-3)]
     return tuple(dict.fromkeys(words))

@@ -9,7 +9,7 @@ from typing import Any, Self
 from cost_models.errors import InputError
 from cost_models.risk import EVEN, Risk
 from cost_models.specs.choices import Recompute
-from cost_models.specs.cluster import ClusterSpec, GpuSpec, LinkSpec, MixedCluster
+from cost_models.specs.cluster import AnyCluster, ClusterSpec, GpuSpec, LinkSpec, MixedCluster
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.kinds import Kinds, kinds_in, of_each_kind
 from cost_models.specs.stack import StackSpec
@@ -151,9 +151,7 @@ def require_tiles(profile: HardwareProfile, gpu: GpuSpec) -> None:
         )
 
 
-def parts_of(
-    question: Question,
-) -> tuple[ClusterSpec | MixedCluster, HardwareProfile | tuple[HardwareProfile, ...]]:
+def parts_of(question: Question) -> tuple[AnyCluster, HardwareProfile | tuple[HardwareProfile, ...]]:
     """Cluster and hardware profile of the question (one profile for each pool), in the form that a plan file
     stores."""
     if question.mixed is None:
@@ -166,9 +164,7 @@ SHARED_PARTS = ("model", "training", "stack", "confidence", "risk")
 
 
 def question_of_parts(
-    cluster: ClusterSpec | MixedCluster,
-    hardware: HardwareProfile | tuple[HardwareProfile, ...],
-    **shared: Any,
+    cluster: AnyCluster, hardware: HardwareProfile | tuple[HardwareProfile, ...], **shared: Any
 ) -> Question:
     """Question from the parts in a plan file, of which some are `SHARED_PARTS`; the inverse of `parts_of`.
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -447,11 +447,9 @@ def save_plan(plan: AnyPlan, path: str | Path) -> None:
     write_plan(path, plan_text(plan))
 
 
-def plan_yaml(header: str, fields: Mapping[str, Any]) -> str:
+def plan_yaml(header: str, fields: dict[str, Any]) -> str:
     """YAML text of a plan file, comments, then the fields, ended by YAML's end-of-document mark."""
-    return header + yaml.safe_dump(
-        dict(fields), sort_keys=False, explicit_end=True, allow_unicode=True, width=120
-    )
+    return header + yaml.safe_dump(fields, sort_keys=False, explicit_end=True, allow_unicode=True, width=120)
 
 
 def write_plan(path: str | Path, text: str) -> None:

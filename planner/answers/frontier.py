@@ -105,9 +105,7 @@ def scaling_frame(
     return pd.DataFrame(rows).fillna(0.0)  # parts that some layouts lack
 
 
-def heatmap_frame(
-    question: Question, chosen: Layout, restrictions: Restrictions, budget: Budget
-) -> pd.DataFrame:
+def heatmap_frame(question: Question, chosen: Layout, limits: Restrictions, budget: Budget) -> pd.DataFrame:
     """Data frame with a row for the best layout of each pair of `tp` and `pp`. Columns are `layout`, `mfu`,
     `step_seconds`, `peak_bytes` and `gap`, NaN if there is none.
 
@@ -120,7 +118,7 @@ def heatmap_frame(
     """
     import pandas as pd
 
-    limits, plan = restrictions.without(("tp", "pp")), (chosen.tp, chosen.pp)
+    limits, plan = limits.without(("tp", "pp")), (chosen.tp, chosen.pp)
     per_node, degrees = question.cluster.gpus_per_node, divisors(question.cluster.num_gpus)
     of_a_node = [degree for degree in degrees if degree > per_node or per_node % degree == 0]
     tps = _degrees(of_a_node, per_node, chosen.tp)
@@ -129,10 +127,10 @@ def heatmap_frame(
     pairs.sort(key=lambda pair: abs(log(pair[0] / chosen.tp)) + abs(log(pair[1] / chosen.pp)))
     rows: list[Row] = []
     with budget.spaces.shared():
-        _ = question.has_pools or legal_space(limits.apply_confidence(question), limits)
+        legal_space(limits.apply_confidence(question), limits)
     for tp, pp in pairs:
         budget.tell(f"tp{tp} pp{pp} ({len(rows) + 1} of {len(pairs)})")
-        untried = () if tp == chosen.tp else left_out(question, limits, Layout(tp=tp))
+        untried = "" if tp == chosen.tp else next(iter(left_out(question, limits, Layout(tp=tp))), "")
         row = {"tp": tp, "pp": pp, **_cell(question, tp, pp, limits, untried, budget)}
         rows.append({**row, "chosen": (tp, pp) == plan})
     return pd.DataFrame(rows).sort_values(["tp", "pp"], ignore_index=True)
@@ -147,21 +145,19 @@ def _degrees(degrees: Sequence[int], most: int, plan: int) -> Sequence[int]:
     return sorted({*small, *first_beyond, plan})
 
 
-def _cell(
-    question: Question, tp: int, pp: int, limits: Restrictions, untried: Sequence[str], budget: Budget
-) -> Row:
+def _cell(question: Question, tp: int, pp: int, limits: Restrictions, untried: str, budget: Budget) -> Row:
     """Quantities of the best layout with this `tp` and `pp`, or the reason why there is none. `untried` says
     why plans are not searched there by default."""
     limited = replace(limits, only={**limits.only, "tp": frozenset({tp}), "pp": frozenset({pp})})
     names = ("mfu", "step_seconds", "peak_bytes")
     cell: Row = {"layout": "", **dict.fromkeys((*names, "gap"), float("nan"))}
     if untried and count_layouts(question, limited):
-        return {**cell, "reason": "limit", "why": untried[0]}
+        return {**cell, "reason": "limit", "why": untried}
     try:
         result = budget.search(question, limited, effort="bounds")
     except DoesNotFitError as error:
         why = REASON_SEPARATOR.join(f"{one.where}: {one.what}" for one in error.problems)
-        return {**cell, "peak_bytes": error.least_bytes, "reason": "memory", "why": why}
+        return {**cell, "peak_bytes": error.closest.peak_bytes, "reason": "memory", "why": why}
     except InfeasibleError as error:
         why = REASON_SEPARATOR.join(one.what for one in error.problems) or error.headline
         return {**cell, "reason": "rule", "why": why}
@@ -541,7 +537,7 @@ def pareto_frame(frontier: Frontier) -> pd.DataFrame:
 def frontier_frame(
     question: Question,
     chosen: Estimate,
-    restrictions: Restrictions,
+    limits: Restrictions,
     budget: Budget,
     *,
     exact: bool = False,
@@ -564,18 +560,16 @@ def frontier_frame(
     """
     import pandas as pd
 
-    columns, limit = cloud(question, restrictions, chosen.layout), chosen.memory_limit
+    columns, limit = cloud(question, limits, chosen.layout), chosen.memory_limit
     line, proven = list[Estimate](), set[Layout]()
     if exact:
         objectives = (_MEMORY, Objective(name="time"))
-        frontier = exact_frontier(
-            question, objectives, points=points, restrictions=restrictions, budget=budget
-        )
+        frontier = exact_frontier(question, objectives, points=points, restrictions=limits, budget=budget)
         line = [point.estimate for point in frontier.points]
         proven = {point.estimate.layout for point in frontier.points if point.gap <= 0}
     line = [one for one in line if one.layout != chosen.layout] + [chosen]
     prices = balanced_prices(question, columns)
-    open_rows, priced = _price_near_line(question, columns, prices, limit, line, budget)
+    open_rows, priced = _price_near_line(question, columns, prices, line, budget)
     line = priced + line  # the chosen plan stays last
     cheap = pd.DataFrame(_cheap_rows(question, columns, prices, open_rows, most_named))
     frame = pd.concat([cheap, pd.DataFrame([_row(one, *_PRICES) for one in line])], ignore_index=True)
@@ -590,21 +584,16 @@ def frontier_frame(
 
 
 def _price_near_line(
-    question: Question,
-    columns: LayoutColumns,
-    prices: BalancedPrices,
-    limit: float,
-    line: Sequence[Estimate],
-    budget: Budget,
+    question: Question, columns: LayoutColumns, prices: BalancedPrices, line: list[Estimate], budget: Budget
 ) -> tuple[Bools, list[Estimate]]:
-    """Mask of cheap prices that would not improve the frontier of known plans, and further plans, priced in
-    full because they seemed to improve the frontier.
+    """Mask of cheap prices that would not improve the frontier of known plans (`line`, the chosen one last), and
+    further plans, priced in full because they seemed to improve the frontier.
 
     A cheap price may be too low; the best-looking layouts are priced in full until none looks better any
     more. Beyond `MAX_PRICED` layouts the remaining ones are left out, as their real prices are unknown.
     """
     seconds, peaks = prices.step_seconds.ravel(), prices.peak_bytes.ravel()
-    open_rows, priced = np.isfinite(seconds), list[Estimate]()
+    open_rows, priced, limit = np.isfinite(seconds), list[Estimate](), line[-1].memory_limit
     while True:
         # smaller or faster than every known plan that fits
         points = sorted((one.peak_bytes, one.step_seconds) for one in (*line, *priced) if one.fits)
@@ -631,20 +620,16 @@ def evenly_spread(question: Question, columns: LayoutColumns, flat: int) -> Layo
 
 
 def _cheap_rows(
-    question: Question,
-    columns: LayoutColumns,
-    prices: BalancedPrices,
-    is_shown: Bools,
-    most_named: int | None,
+    question: Question, x: LayoutColumns, prices: BalancedPrices, is_shown: Bools, most_named: int | None
 ) -> dict[str, object]:
     """Columns of the data frame for cheaply priced layouts, the open entries of the flattened prices."""
     row, policy = np.nonzero(is_shown.reshape(prices.step_seconds.shape))
     seconds = prices.step_seconds[row, policy]
     named_rows = np.unique(row) if most_named is None or len(row) <= most_named else row[:0]
-    names = {number: str(columns.layout(number)) for number in named_rows.tolist()}
+    names = {number: str(x.layout(number)) for number in named_rows.tolist()}
     words = ["" if name == "none" else f" recompute={name}" for name in RECOMPUTE_POLICIES]
     pairs = zip(row.tolist(), policy.tolist(), strict=True)
-    degrees, place = np.unique(columns.tp[row], return_inverse=True)
+    degrees, place = np.unique(x.tp[row], return_inverse=True)
     flops = np.array([model_flops(question.model, question.training, tp) for tp in degrees.tolist()])[place]
     peak = question.cluster.gpu.peak[question.training.precision]
     return {

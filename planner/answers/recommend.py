@@ -159,11 +159,9 @@ def classical_layout(question: Question, limits: Restrictions) -> Estimate | Non
 
 def is_allowed(layout: Layout | None, question: Question, limits: Restrictions) -> TypeGuard[Layout]:
     """Whether a layout is legal, within the restrictions, and supported by the trainer in the restrictions."""
-    return (
-        layout is not None
-        and satisfies(question, limits, layout)
-        and not check(question, layout, limits.trainer)
-    )
+    if layout is None:
+        return False
+    return satisfies(question, limits, layout) and not check(question, layout, limits.trainer)
 
 
 def _by_size(question: Question, limits: Restrictions, policy: str, zero: int) -> Iterator[Layout]:
@@ -327,7 +325,7 @@ def recommend(
         classical=None if classical is None else _compare_with(question, best, classical),
         pair_error=pair_error_of(question),
         risk=question.risk,
-        within_error=within_error(question, restrictions, result, budget),
+        within_error=count_near(question, restrictions, result, budget),
         expected=expected_step(question, best),
     )
 
@@ -482,9 +480,7 @@ def middle_seconds(question: Question, layout: Layout) -> float:
     return middle(seconds)
 
 
-def within_error(
-    question: Question, limits: Restrictions, result: SearchResult, budget: Budget
-) -> int | None:
+def count_near(question: Question, limits: Restrictions, result: SearchResult, budget: Budget) -> int | None:
     """Number of layouts within the model's error of the best, counted from the final state of the search; None
     if there are too many to count, or time has run out."""
     below, total, names = result.best.compared_seconds * (1 + pair_error_of(question)), 0, set[str]()

@@ -202,9 +202,9 @@ def _switched(
                     priced[name] = price(switched, today.layout).within(restrictions.max_memory)
         return {name: one for name, one in priced.items() if one.fits or not today.fits}
 
-    reached, by_itself = today, priced_with(values)
-    while by_itself:
-        priced = priced_with(by_itself)
+    reached, single = today, priced_with(values)
+    while single:
+        priced = priced_with(single)
         best = max(priced, key=lambda name: (gain(reached, priced[name]), name), default="")
         if not best or gain(reached, priced[best]) < LEAST_GAIN:
             break
@@ -213,9 +213,7 @@ def _switched(
             f"{best}: {str(value).lower() if isinstance(value, bool) else value} in the stack"
         )
         question, reached = switched, priced[best]
-        changes.append(
-            Change(words=words, trouble="a flag", by_itself=by_itself.pop(best), with_earlier=reached)
-        )
+        changes += [Change(words=words, trouble="a flag", by_itself=single.pop(best), with_earlier=reached)]
     return question, reached, changes
 
 

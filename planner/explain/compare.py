@@ -34,7 +34,7 @@ class Difference:
 def differences(questions: Sequence[Question]) -> tuple[Difference, ...]:
     """All fields in which the questions differ; specs with equal names are compared field by field."""
     clusters = [parts_of(question)[0] for question in questions]
-    values_by_name = [
+    fields = [
         *_named("model", [question.model for question in questions]),
         ("GPUs", [grouped(cluster.num_gpus) for cluster in clusters]),
         *_named("cluster", clusters),
@@ -42,9 +42,7 @@ def differences(questions: Sequence[Question]) -> tuple[Difference, ...]:
         *_named("stack", [question.stack for question in questions]),
         *_named("profile", [question.hardware for question in questions]),
     ]
-    return tuple(
-        Difference(what=name, values=tuple(values)) for name, values in values_by_name if len({*values}) > 1
-    )
+    return tuple(Difference(what=name, values=tuple(values)) for name, values in fields if len({*values}) > 1)
 
 
 def same_work(questions: Sequence[Question]) -> bool:

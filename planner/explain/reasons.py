@@ -24,7 +24,7 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import AXES, Layout, first_same, parse_layout
+from cost_models.axes.layout import AXES, Layout, parse_layout
 from cost_models.axes.stages import policy_mask
 from cost_models.errors import DoesNotFitError, InfeasibleError, InputError, Problem
 from cost_models.estimate import Breakdown, Estimate
@@ -81,25 +81,20 @@ class Sensitivity:
 
 
 def sensitivities(
-    question: Question,
-    estimate: Estimate,
-    restrictions: Restrictions,
-    cache: PlanCache | None = None,
-    *,
-    replan: bool = True,
+    question: Question, estimate: Estimate, restrictions: Restrictions, cache: PlanCache | None
 ) -> tuple[Sensitivity, ...]:
     """Effect on a plan of every change in `CHANGES` that applies to its question. Each has the unchanged
-    plan's price and, with `replan`, the best plan, from the cache or by a search."""
+    plan's price and, with a `cache`, the best plan, from the cache or by a search."""
     effects = []
     for words, change in CHANGES.items():
         if (changed := change.of(question)) is None:
             continue
         limits = scaled(restrictions, question, changed)
         repriced, best = price(changed, estimate.layout).within(limits.max_memory), None
-        if replan:
+        if cache is not None:
             below = seconds_to_beat(repriced) * (1 - NEGLIGIBLE_GAIN)
             search = partial(_search, change, (question, changed), restrictions, below)
-            layouts = cache.layouts(f"if {words}", search) if cache else search()[0]
+            layouts = cache.layouts(f"if {words}", search)
             repriced_layouts = (
                 price(limits.apply_confidence(changed), one).within(limits.max_memory) for one in layouts
             )
@@ -116,9 +111,7 @@ def _search(
     return [best.layout] if best else [], budget.seconds_left > 0
 
 
-def tornado_frame(
-    question: Question, estimate: Estimate, restrictions: Restrictions, budget: Budget
-) -> pd.DataFrame:
+def tornado_frame(question: Question, chosen: Estimate, limits: Restrictions, budget: Budget) -> pd.DataFrame:
     """Data frame of the effect on a plan's step of a quarter more and a quarter less of each quantity, with a
     row for each quantity and factor, the largest effects first.
 
@@ -130,17 +123,17 @@ def tornado_frame(
 
     rows = []
     with budget.spaces.shared():
-        space = searched_space(question, restrictions)
+        space = searched_space(question, limits)
     for change in (Change(name, factor) for name in QUANTITIES for factor in TORNADO_FACTORS):
         if (changed := change.of(question)) is None:
             continue
         budget.tell(f"{change.factor:.0%} of {change.quantity}")
-        repriced = price(changed, estimate.layout).within(scaled(restrictions, question, changed).max_memory)
+        repriced = price(changed, chosen.layout).within(scaled(limits, question, changed).max_memory)
         below = seconds_to_beat(repriced)
-        faster = faster_under(change, (question, changed), restrictions, below, space, budget)
+        faster = faster_under(change, (question, changed), limits, below, space, budget)
         best = faster or (repriced if repriced.fits else None)
         step_seconds = float("nan") if best is None else best.step_seconds
-        moves = np.abs(np.array([repriced.step_seconds, step_seconds]) - estimate.step_seconds)
+        moves = np.abs(np.array([repriced.step_seconds, step_seconds]) - chosen.step_seconds)
         rows.append(
             {
                 "quantity": change.quantity,
@@ -149,7 +142,7 @@ def tornado_frame(
                 "held_fits": repriced.fits,
                 "step_seconds": step_seconds,
                 "layout": "" if best is None else best.layout.brief,
-                "plan_seconds": estimate.step_seconds,
+                "plan_seconds": chosen.step_seconds,
                 "order": np.nanmax(moves),
             }
         )
@@ -366,7 +359,7 @@ def complete_layout(question: Question, text: str, within: Restrictions | None =
             try:
                 result = search(question, top=1, restrictions=sure, time_limit=_COMPLETION_SECONDS)
             except DoesNotFitError as error:
-                layout = error.closest.layout if isinstance(error.closest, Estimate) else None
+                layout = None if error.closest is None else error.closest.layout
             except InfeasibleError:  # no layout is legal, or covered by the search
                 break
             else:
@@ -456,18 +449,13 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
     with shared_spaces().shared():
         ties, rival = ties_and_rival(estimate, search_rivals(plan, cache))
         replan = plan.searched and plan.objective_name == "time"
-        changed = sensitivities(question, estimate, restrictions, cache, replan=replan)
+        changed = sensitivities(question, estimate, restrictions, cache if replan else None)
     confident = restrictions.apply_confidence(question)
     binding = binding_constraint(confident, priced_within_restrictions(plan), restrictions)
     if binding.faster is not None:
         binding = replace(binding, faster=priced_again(plan, binding.faster.layout))
     return Explanation(
-        plan=plan,
-        estimate=estimate,
-        binding=binding,
-        ties=ties,
-        rival=rival,
-        sensitivities=changed,
+        plan=plan, estimate=estimate, binding=binding, ties=ties, rival=rival, sensitivities=changed
     )
 
 
@@ -488,10 +476,8 @@ def search_rivals(plan: Plan, cache: PlanCache) -> tuple[Estimate, ...]:
     return tuple(price(question, layout).within(restrictions.max_memory) for layout in layouts)
 
 
-def binding_constraint(
-    question: Question, estimate: Estimate, restrictions: Restrictions
-) -> BindingConstraint:
-    """Constraint that prevents a plan, searched within `restrictions`, from being faster.
+def binding_constraint(question: Question, estimate: Estimate, limits: Restrictions) -> BindingConstraint:
+    """Constraint that prevents a plan, searched within `limits`, from being faster.
 
     Memory binds if a neighbour within the restrictions (the plan with less recomputation, another microbatch
     size, one degree moved to data parallelism, a lower ZeRO stage) would be faster but does not fit, or if
@@ -506,7 +492,7 @@ def binding_constraint(
         neighbour
         for layout in _neighbours(question, estimate.layout)
         if not check(question, layout)
-        and satisfies(question, restrictions, layout)
+        and satisfies(question, limits, layout)
         and overflows(estimate, neighbour := price(question, place_layout(roomy, layout)))
         and gain(estimate, neighbour) > NEGLIGIBLE_GAIN
     ]
@@ -549,10 +535,6 @@ def _neighbours(question: Question, layout: Layout) -> list[Layout]:
     moves += [{"tp": layout.tp // 2, "dp": 2 * layout.dp}] if layout.tp % 2 == 0 else []
     moves += [{"pp": layout.pp // 2, "dp": 2 * layout.dp, "pools": ()}] if layout.pp % 2 == 0 else []
     neighbours = [one for move in moves if (one := apply_move(layout, start | dict(move))) is not None]
-    orders = [first_same(one.order, one.cp, one.dp, one.pp) for one in neighbours]
-    neighbours = [
-        one.model_copy(update={"order": order}) for one, order in zip(neighbours, orders, strict=True)
-    ]
     if question.has_pools and layout.replicas:
         return [in_pools(question, one) for one in neighbours]
     return neighbours
@@ -582,10 +564,8 @@ class WhyNot:
         return None if self.completed is None else self.completed.estimate
 
 
-def why_not(
-    question: Question, estimate: Estimate, text: str, restrictions: Restrictions | None = None
-) -> WhyNot:
-    """Find the reason why the layout in `text` is not the plan; `restrictions` are those of the plan's search.
+def why_not(question: Question, estimate: Estimate, text: str, limits: Restrictions | None = None) -> WhyNot:
+    """Find the reason why the layout in `text` is not the plan; `limits` are those of the plan's search.
 
     Words that the text omits are free.
 
@@ -594,7 +574,7 @@ def why_not(
     """
     parse_layout(text)
     try:
-        completed = complete_layout(question, text, restrictions)
+        completed = complete_layout(question, text, limits)
     except InputError as error:
         problems = error.problems or (Problem("", error.headline),)
         return WhyNot(layout=text, reason="illegal", problems=tuple(problems))
@@ -609,7 +589,7 @@ def why_not(
         layout=text,
         reason=reason,
         completed=completed,
-        excluded=restrictions is not None and not satisfies(question, restrictions, priced.layout),
-        left_out=left_out(question, restrictions or Restrictions(), priced.layout),
+        excluded=limits is not None and not satisfies(question, limits, priced.layout),
+        left_out=left_out(question, limits or Restrictions(), priced.layout),
         difference=difference(estimate.time, priced.time),
     )

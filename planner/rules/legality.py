@@ -66,10 +66,8 @@ def _blocks_are_whole(question: Question, layout: Layout) -> Words:
     rows = split_rows(question, layout.tp, layout.expert_tp)
     cuts = [(name, width // degree) for name, width, degree in rows]
     which = " and ".join(f"{cut:,} elements of `{name}`" for name, cut in cuts if cut % NF4_BLOCK)
-    text = (
-        f"`tp{layout.tp}` splits blocks of {NF4_BLOCK} elements that share a scale of nf4: a rank has rows of"
-    )
-    return Words(f"{text} {which}", "use a smaller tp, or --base-precision int8")
+    text = f"`tp{layout.tp}` splits blocks of {NF4_BLOCK} elements that share a scale of nf4"
+    return Words(f"{text}: a rank has rows of {which}", "use a smaller tp, or --base-precision int8")
 
 
 def _pieces(question: Question, x: LayoutColumns) -> Ints:
@@ -405,15 +403,13 @@ LATE_RULES = (
 """Rules that need prices; they are checked for layouts that break no other."""
 
 
-def legal_rows(
-    question: Question, columns: LayoutColumns, *, shaped: bool = True, hosts: bool = True
-) -> Bools:
+def legal_rows(question: Question, x: LayoutColumns, *, shaped: bool = True, hosts: bool = True) -> Bools:
     """For each layout, whether it breaks no rule, (N,). Unless `shaped`, rules on schedule and microbatch size
     are left out. Without `hosts`, overflow of host memory is left to the price of a layout."""
-    legal = unbroken((rule for rule in RULES if shaped or rule not in SIZED_RULES), question, columns)
+    legal = unbroken((rule for rule in RULES if shaped or rule not in SIZED_RULES), question, x)
     for rule in [*LATE_RULES * hosts, *[SCHEDULE_RULE] * shaped]:
         candidates = np.flatnonzero(legal)
-        legal[candidates] = unbroken([rule], question, columns.rows(candidates))
+        legal[candidates] = unbroken([rule], question, x.rows(candidates))
     return legal
 
 

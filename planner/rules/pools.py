@@ -59,22 +59,18 @@ def pool_objections(question: Question, layout: Layout) -> list[Words]:
     hint = f"every {part.split()[-1]} lies in one pool, and all GPUs are used"
     text = f"a {part} of {counted(size, 'GPU')} ({axes}) does not divide pool"
     pools = [pool.cluster for pool in question.pools]
-    odd = [
-        Words(f"{text} `{pool.name}` of {pool.num_gpus:,}", hint) for pool in pools if pool.num_gpus % size
-    ]
+    odd = [Words(f"{text} `{one.name}` of {one.num_gpus:,}", hint) for one in pools if one.num_gpus % size]
     right = dict(zip(question.names, parts_in(question, size), strict=True))
     further = _replica_objections if layout.replicas else _stage_objections
-    return [*odd, *further(question, layout, size, {} if odd else right)]
+    return [*odd, *further(question, layout, {} if odd else right)]
 
 
-def _stage_objections(
-    question: Question, layout: Layout, size: int, right: Mapping[str, int]
-) -> Iterator[Words]:
-    """Yield sentences on problems of pipeline ranks of `size` GPUs each on a cluster of several pools. `right`
-    has the number of ranks in each pool; empty: none divides them."""
+def _stage_objections(question: Question, layout: Layout, right: Mapping[str, int]) -> Iterator[Words]:
+    """Yield sentences on problems of pipeline ranks on a cluster of several pools. `right` has the number of ranks
+    in each pool; empty: none divides them."""
     if words := _written_schedule(layout):
         yield Words(f"{words} needs equal stages, and pools of different GPUs have none", "use 1f1b or gpipe")
-    outermost = layout.stride("pp") == size
+    outermost = layout.stride("pp") * layout.pp == layout.num_gpus
     if not outermost:
         text = f"`order={layout.order}` spreads each pipeline rank, and each lies in one pool"
         yield Words(text, "use an order that ends with pp")
@@ -84,12 +80,10 @@ def _stage_objections(
         yield Words(text, f"pools={_counts(right.items())}, in any order of the pools")
 
 
-def _replica_objections(
-    question: Question, layout: Layout, size: int, right: Mapping[str, int]
-) -> Iterator[Words]:
-    """Yield sentences on problems of replicas of `size` GPUs each on a cluster of several pools. `right` has
-    the number of replicas in each pool; empty: none divides them."""
-    named = Counter(layout.replicas)
+def _replica_objections(question: Question, layout: Layout, right: Mapping[str, int]) -> Iterator[Words]:
+    """Yield sentences on problems of replicas on a cluster of several pools. `right` has the number of replicas in
+    each pool; empty: none divides them."""
+    named, size = Counter(layout.replicas), layout.num_gpus // layout.dp
     if right and named != right:
         text = f"`replicas={_counts(named.items())}` is not how replicas of {counted(size, 'GPU')} divide the pools"
         yield Words(text, f"dp{sum(right.values())} replicas={_counts(right.items())}")

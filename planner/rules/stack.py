@@ -262,9 +262,7 @@ _RUNNABLE: dict[str, Row] = {
     ),
     "split experts and latents follow one another": (
         lambda q, x: (
-            (x.tp > 1)
-            & q.model.parallel_block
-            & (q.model.has_experts or q.model.latent_attention is not None)
+            (x.tp > 1) & q.model.parallel_block & (q.model.has_experts or bool(q.model.latent_attention))
         ),
         _parallel_block_is_split,
     ),
@@ -326,11 +324,9 @@ def _any_positive(x: LayoutColumns, axis: str, parts: Iterable[str]) -> Bools | 
 
 
 def _stack_lacks_offload(question: Question, layout: Layout) -> Words:
-    stack = question.stack
-    kept = either([f"`{one}`" for one in stack.residencies]) if stack.residencies else "nothing"
-    lacking = [
-        part for part, count in layout.offload._asdict().items() if count and part not in stack.residencies
-    ]
+    stack, has = question.stack, question.stack.residencies
+    kept = either([f"`{one}`" for one in has]) if has else "nothing"
+    lacking = [part for part, count in layout.offload._asdict().items() if count and part not in has]
     if lacking == ["drive"]:
         text = f"software stack `{stack.name}` cannot keep states on a drive"
         return Words(text, "leave out `drive`; `--stack` names another")

@@ -223,7 +223,6 @@ def explain_infeasible(
         ],
         hint=hint,
         state_bytes=states,
-        least_bytes=closest.peak_bytes,
         closest=closest,
     )
 

@@ -27,6 +27,7 @@ from planner.explain.reasons import (
     ties_and_rival,
     why_not,
 )
+from planner.plan import PlanCache, make_plan
 from planner.search.given_layout import place_layout
 from planner.search.search import KINDS, Budget, doublings, search
 from planner.space.clouds import balanced_prices
@@ -113,7 +114,8 @@ def test_why_not_nonsense(asked: Question, ranked: tuple[Estimate, ...]) -> None
 
 
 def test_sensitivities_go_the_right_way(asked: Question, ranked: tuple[Estimate, ...]) -> None:
-    answers = {one.change: one for one in sensitivities(asked, ranked[0], Restrictions())}
+    cache = PlanCache(make_plan(asked, ranked[0]))
+    answers = {one.change: one for one in sensitivities(asked, ranked[0], Restrictions(), cache)}
     assert set(answers) == {
         words
         for words in CHANGES
@@ -131,7 +133,7 @@ def test_sensitivities_go_the_right_way(asked: Question, ranked: tuple[Estimate,
 
 def test_a_layout_that_was_asked_for_is_held(asked: Question) -> None:
     asked_for = price(asked, place_layout(asked, parse_layout("tp8 pp2 mbs1 sp")))
-    for one in sensitivities(asked, asked_for, Restrictions(), replan=False):
+    for one in sensitivities(asked, asked_for, Restrictions(), None):
         assert one.best.layout == asked_for.layout
         assert one.replanned is None
 

@@ -25,9 +25,9 @@ from planner.answers.recommend import (
     LayoutKind,
     Recommendation,
     classical_layout,
+    count_near,
     layout_kinds,
     recommend,
-    within_error,
 )
 from planner.formats.registry import exporter_of
 from planner.plan import make_plan
@@ -222,16 +222,14 @@ def test_no_layout_within_the_models_error_is_left_uncounted() -> None:
     every = search(question, top=10**6).estimates
     best, share = every[0].step_seconds, pair_error_of(question)
     found = search(question, top=1)
-    near = within_error(question, Restrictions(), found, Budget())
-    anew = within_error(question, Restrictions(), replace(found, searches=()), Budget())
+    near = count_near(question, Restrictions(), found, Budget())
+    anew = count_near(question, Restrictions(), replace(found, searches=()), Budget())
     assert near == anew
     assert near is not None
     close = sum(one.step_seconds < best * (1 + share) for one in every)
     assert close > 1
     assert close <= near <= len(every) + 100
-    alone = within_error(
-        question, parse_restrictions(["tp=1", "pp=1"]), replace(found, searches=()), Budget()
-    )
+    alone = count_near(question, parse_restrictions(["tp=1", "pp=1"]), replace(found, searches=()), Budget())
     assert alone is not None
     assert alone <= near
 

@@ -15,7 +15,7 @@ from cost_models.question import Question
 from cost_models.specs.cluster import Links, LinkSpec
 from cost_models.specs.training import TrainingSpec
 from planner.answers.optimum import optimise, paddings
-from planner.answers.recommend import within_error
+from planner.answers.recommend import count_near
 from planner.formats.trainers import TRAINERS
 from planner.objectives import Objective
 from planner.rules.legality import check
@@ -96,7 +96,7 @@ def test_a_trainer_with_several_recompute_policies_counts_and_lists_a_layout_onc
         str(one.layout.model_copy(update={"layers": (), "recompute": ("none",)})) for one in found.estimates
     ]
     assert len(named) == len(set(named)) <= layouts
-    within = within_error(question, limits, found, Budget())
+    within = count_near(question, limits, found, Budget())
     assert within is not None
     assert within <= layouts
     for one in limits.by_recompute(question):
