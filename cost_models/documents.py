@@ -109,9 +109,9 @@ def _sentence(spec_type: type[BaseModel], key: Key, details: ErrorDetails) -> st
             return f"unknown field `{name}`{did_you_mean(name, _field_names(spec_type, key[:-1]))}"
         case "greater_than" if not context["gt"]:
             return f"must be above zero, not {_show(value)}"
-        case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal" as kind:
-            limit = next(iter(context.values()))
-            return f"must be {_COMPARISONS[kind]} {limit:g}, not {_show(value)}"
+        case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
+            comparison, limit = next(iter(context.items()))
+            return f"must be {_COMPARISONS[comparison]} {limit:g}, not {_show(value)}"
         case "literal_error":
             words = [word.strip(" '") for word in context["expected"].replace(" or ", ", ").split(",")]
             listed = ", ".join(f"`{word}`" for word in words)
@@ -131,12 +131,7 @@ def _sentence(spec_type: type[BaseModel], key: Key, details: ErrorDetails) -> st
             return f"{details['msg'][:1].lower()}{details['msg'][1:]}"
 
 
-_COMPARISONS = {
-    "greater_than": "above",
-    "greater_than_equal": "at least",
-    "less_than": "below",
-    "less_than_equal": "at most",
-}
+_COMPARISONS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 _NOUNS = {
     **dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "a whole number"),
     "int_parsing_size": "a whole number of sensible size",

@@ -100,9 +100,8 @@ class AnyPlan(Spec):
         if not (names := self._ignored_facts):
             return ()
         listed = ", ".join(names[:_LISTED_FACTS]) + ", ..." * (len(names) > _LISTED_FACTS)
-        return (
-            f"{counted(len(names), 'fact')} of the plan's software stack no longer in use, ignored: {listed}",
-        )
+        facts = f"{counted(len(names), 'fact')} of the plan's software stack no longer in use"
+        return (f"{facts}, ignored: {listed}",)
 
     if TYPE_CHECKING:
         model: Any

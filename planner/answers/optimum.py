@@ -438,7 +438,7 @@ class MemoryDescent:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Offer:
     """A cluster that the user offers for a plan, with possible numbers of GPUs and a price."""
 
@@ -465,11 +465,7 @@ def offers_of(plan: Plan) -> tuple[Offer, ...]:
     """Offers of clusters among which a plan was chosen; empty if there was no choice."""
     written, question = plan.objective.offers if plan.objective is not None else (), plan.question
     return tuple(
-        Offer(
-            question=replace(question, cluster=one.cluster, hardware=one.hardware),
-            sizes=one.gpus,
-            price=one.price,
-        )
+        Offer(replace(question, cluster=one.cluster, hardware=one.hardware), one.gpus, one.price)
         for one in written
     )
 

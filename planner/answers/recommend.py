@@ -201,7 +201,7 @@ _MAX_COUNTED = 100_000
 """Number of layouts from which they are no longer counted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Alternative:
     """A layout compared with the recommended one."""
 
@@ -430,12 +430,9 @@ def _slowest_competitive(question: Question, reference: Estimate) -> float:
     return reference.compared_seconds * math.exp(clear) * (1 + TIE_TOLERANCE)
 
 
-def _compare_with(question: Question, recommended: Estimate, other: Estimate) -> Alternative:
-    return Alternative(
-        estimate=other,
-        axes=axes_that_differ(recommended.layout, other.layout),
-        chance=chance_faster(question, recommended, other),
-    )
+def _compare_with(question: Question, best: Estimate, other: Estimate) -> Alternative:
+    chance = chance_faster(question, best, other)
+    return Alternative(other, axes_that_differ(best.layout, other.layout), chance)
 
 
 def share_compared(question: Question) -> float | None:

@@ -139,11 +139,7 @@ class Advice:
 
 
 def advise(
-    question: Question,
-    today: Layout,
-    restrictions: Restrictions,
-    budget: Budget,
-    switch_words: SwitchWords = lambda before, after, layout: "",
+    question: Question, today: Layout, restrictions: Restrictions, budget: Budget, switch_words: SwitchWords
 ) -> Advice:
     """Find the changes that lead from today's layout to the best plan within the restrictions. `switch_words`
     gives the trainer's words for switches.

@@ -194,9 +194,7 @@ def seconds_to_beat(repriced: Estimate) -> float:
 
 def searched_space(question: Question, restrictions: Restrictions) -> Space | None:
     """Space of the layouts that a search within some restrictions covers; None if there is no single space."""
-    if question.has_pools:
-        return None
-    return legal_space(restrictions.apply_confidence(question), restrictions)
+    return None if question.has_pools else legal_space(restrictions.apply_confidence(question), restrictions)
 
 
 def scaled(restrictions: Restrictions, before: Question, after: Question) -> Restrictions:
@@ -510,9 +508,8 @@ def ties_and_rival(
     (None if there are no others)."""
     others = [one for one in rivals if not same_degrees(one.layout, estimate.layout)]
     ties = tuple(one for one in others if abs(gain(estimate, one)) <= NEGLIGIBLE_GAIN)
-    return ties, min(
-        (one for one in others if one not in ties), key=lambda one: one.step_seconds, default=None
-    )
+    apart = (one for one in others if one not in ties)
+    return ties, min(apart, key=lambda one: one.step_seconds, default=None)
 
 
 def overflows(estimate: Estimate, other: Estimate) -> bool:

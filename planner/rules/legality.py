@@ -289,9 +289,7 @@ _RULES: dict[str, Row] = {
     **_divides("columns of the tower's MLP", lambda m: m.tower.ffn_hidden_size if m.tower else 0),
     "tp keeps quantisation blocks whole": (_splits_blocks, _blocks_are_whole),
     "cp divides the heads of states": (
-        lambda q, x: (
-            (x.cp > 1) & indivisible(q.model.recurrence.heads if q.model.recurrence else 0, x.cp, x.tp)
-        ),
+        lambda q, x: (x.cp > 1) & indivisible(getattr(q.model.recurrence, "heads", 0), x.cp, x.tp),
         "a scan's tokens are traded for heads: tp{layout.tp} x cp{layout.cp} ranks share"
         " {model.recurrence.heads} heads of its {model.recurrence.title}",
     ),

@@ -32,8 +32,13 @@ from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.space.sizes import on_whole_nodes, resized
 
 
+def no_words(before: Question, after: Question, layout: Layout) -> str:
+    """No trainer's words for a switch."""
+    return ""
+
+
 def advised(question: Question, layout: str, restrictions: Restrictions | None = None) -> Advice:
-    return advise(question, parse_layout(layout), restrictions or Restrictions(), Budget())
+    return advise(question, parse_layout(layout), restrictions or Restrictions(), Budget(), no_words)
 
 
 QUESTIONS = [
@@ -105,7 +110,7 @@ def test_what_does_not_fit_today_is_made_to_fit() -> None:
 def test_the_best_plan_needs_no_change() -> None:
     question = small_question(4)
     best = search(question, top=1).best.layout
-    advice = advise(question, best, Restrictions(), Budget())
+    advice = advise(question, best, Restrictions(), Budget(), no_words)
     assert advice.changes == ()
     assert advice.best.step_seconds == pytest.approx(advice.today.step_seconds)
     assert advice.rest == ""
