@@ -74,9 +74,8 @@ class UnknownNameError(InputError):
     def __init__(
         self, kind: str, name: str, known: Iterable[str], *, like: str | None = None, hint: str = ""
     ) -> None:
-        super().__init__(
-            f"unknown {kind} `{name}`{did_you_mean(like or name, alike(like or name, known))}", hint=hint
-        )
+        guess = did_you_mean(like or name, alike(like or name, known))
+        super().__init__(f"unknown {kind} `{name}`{guess}", hint=hint)
 
 
 class InfeasibleError(MeshwrightError):

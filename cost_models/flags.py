@@ -114,8 +114,7 @@ def defaults_of(options: type[Any]) -> dict[str, Any]:
     """Default values of an options class by field name; MISSING for required fields."""
     if not hasattr(options, "model_fields"):
         return {one.name: one.default for one in fields(options)}
-    stated = options.model_fields.items()
-    return {name: MISSING if one.is_required() else one.default for name, one in stated}
+    return {name: MISSING if one.is_required() else one.default for name, one in options.model_fields.items()}
 
 
 def given_flags(options: Any) -> tuple[str, ...]:

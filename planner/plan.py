@@ -474,16 +474,17 @@ def load_any_plan(path: str | Path) -> AnyPlan:
         InputError: missing, no plan, of another schema version, cut short, or inconsistent; all problems at once.
     """
     document = read_document(path)
-    return _load(document, _plan_type(document))
+    return _legal(document, read_plan_in(document))
 
 
 def load_plan(path: str | Path) -> Plan:
     """Read a plan file of a transformer; raises the errors of `load_any_plan`."""
-    return _load(read_document(path), Plan)
+    document = read_document(path)
+    return _legal(document, _read_plan(document, Plan))
 
 
-def _load(document: Document, plan_type: type[P]) -> P:
-    plan = _read_plan(document, plan_type)
+def _legal(document: Document, plan: P) -> P:
+    """The plan of a document. Raises InputError if its layout breaks a rule."""
     if problems := plan.problems():
         place, headline = document.where(("layout",)), f"the layout of `{document.source}` cannot run"
         raise InputError(headline, problems=[Problem(place, problem.what) for problem in problems])
@@ -491,20 +492,15 @@ def _load(document: Document, plan_type: type[P]) -> P:
 
 
 def read_plan_in(document: Document) -> AnyPlan:
-    """Plan of any model family from a parsed file, without a check of the layout.
+    """Plan of any model family from a parsed file, without a check of the layout. A file of an unknown kind is
+    read as a transformer's, whose reader reports the error.
 
     Raises:
         InputError: no plan, of another schema version or cut short; all problems at once.
     """
-    return _read_plan(document, _plan_type(document))
-
-
-def _plan_type(document: Document) -> type[AnyPlan]:
-    """Class that reads a plan file of the document's kind; for an unknown kind that of transformers, which
-    then reports the error."""
     kind = document.value.get("kind") if isinstance(document.value, dict) else None
     plan_type: type[AnyPlan] = part(family_of_plan_kind(kind).plan)
-    return plan_type
+    return _read_plan(document, plan_type)
 
 
 def without_dropped_facts(fields: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

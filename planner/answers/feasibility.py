@@ -41,6 +41,7 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import FULL, AnyCluster, ClusterSpec
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.transformer import TransformerSpec
+from cost_models.units import GIB
 from planner.formats.trainers import TRAINERS
 from planner.search.branching import SearchResult
 from planner.search.search import Budget
@@ -202,7 +203,6 @@ DOUBLINGS, HALVINGS = 4, 4
 """Maximum doublings of the number of GPUs, after trying sizes one by one has used its share of the time, and
 maximum halvings of a sequence."""
 _OFFLOAD = " --allow offload"
-_GIB = float(2**30)
 _HOST_DOUBLINGS = 4
 """Number of host memory sizes that are tried."""
 
@@ -457,9 +457,9 @@ def larger_hosts(question: Question, limits: Restrictions, state_bytes: float) -
         return
     cluster, now = question.cluster, question.cluster.host_memory or 0.0
     overflow = (state_bytes - cluster.num_gpus * cluster.gpu.memory) / cluster.nodes
-    smallest_power = math.ceil(math.log2(max(overflow, now, _GIB) / _GIB))
+    smallest_power = math.ceil(math.log2(max(overflow, now, GIB) / GIB))
     for power in range(smallest_power, smallest_power + _HOST_DOUBLINGS):
         size = 2**power
-        if size * _GIB > now:
-            larger = question.updated("cluster", host_memory=size * _GIB)
+        if size * GIB > now:
+            larger = question.updated("cluster", host_memory=size * GIB)
             yield Change(f"--host-memory {size}GiB", larger, limits)

@@ -94,20 +94,15 @@ def sensitivities(
         if cache is not None:
             below = seconds_to_beat(repriced) * (1 - NEGLIGIBLE_GAIN)
             search = partial(_search, change, (question, changed), restrictions, below)
-            layouts = cache.layouts(f"if {words}", search)
-            repriced_layouts = (
-                price(limits.apply_confidence(changed), one).within(limits.max_memory) for one in layouts
-            )
-            best = next(repriced_layouts, None)
+            layouts, confident = cache.layouts(f"if {words}", search), limits.apply_confidence(changed)
+            best = next((price(confident, one).within(limits.max_memory) for one in layouts), None)
         effects.append(Sensitivity(change=words, repriced=repriced, replanned=best))
     return tuple(effects)
 
 
-def _search(
-    change: Change, questions: tuple[Question, Question], restrictions: Restrictions, below: float
-) -> Searched:
-    budget, space = Budget(time_limit=SEARCH_SECONDS), searched_space(questions[0], restrictions)
-    best = faster_under(change, questions, restrictions, below, space, budget)
+def _search(change: Change, questions: Pair, limits: Restrictions, below: float) -> Searched:
+    budget, space = Budget(time_limit=SEARCH_SECONDS), searched_space(questions[0], limits)
+    best = faster_under(change, questions, limits, below, space, budget)
     return [best.layout] if best else [], budget.seconds_left > 0
 
 
@@ -129,8 +124,7 @@ def tornado_frame(question: Question, chosen: Estimate, limits: Restrictions, bu
             continue
         budget.tell(f"{change.factor:.0%} of {change.quantity}")
         repriced = price(changed, chosen.layout).within(scaled(limits, question, changed).max_memory)
-        below = seconds_to_beat(repriced)
-        faster = faster_under(change, (question, changed), limits, below, space, budget)
+        faster = faster_under(change, (question, changed), limits, seconds_to_beat(repriced), space, budget)
         best = faster or (repriced if repriced.fits else None)
         step_seconds = float("nan") if best is None else best.step_seconds
         moves = np.abs(np.array([repriced.step_seconds, step_seconds]) - chosen.step_seconds)
@@ -153,34 +147,34 @@ def tornado_frame(question: Question, chosen: Estimate, limits: Restrictions, bu
     return ranked.drop(columns="order")
 
 
+Pair = tuple[Question, Question]
+"""Question before and after a change."""
+
+
 def faster_under(
-    change: Change,
-    questions: tuple[Question, Question],
-    restrictions: Restrictions,
-    below: float,
-    space: Space | None,
-    budget: Budget,
+    change: Change, questions: Pair, limits: Restrictions, below: float, space: Space | None, budget: Budget
 ) -> Estimate | None:
     """Fastest plan of a changed question that takes less than `below` seconds; None if there is none, or none
     was found in time.
 
-    `questions` are those before and after the change; `space` has the layouts of the first. Cores that the
+    `limits` are those before the change, and `space` has the layouts of the question before it. Cores that the
     change cannot make fast enough, by their known bounds, are left out; those of tensor degrees that are
     tried only after the change form a space of their own.
     """
     before, after = questions
-    limits = scaled(restrictions, before, after)
-    question, spaces = limits.apply_confidence(after), list[Space | None]([space])
+    limits_after = scaled(limits, before, after)
+    question, spaces = limits_after.apply_confidence(after), list[Space | None]([space])
     if space is not None:
-        degrees = tried_tensor_degrees(question, limits)
-        may_win = change.least_seconds(space, restrictions) < below
+        degrees = tried_tensor_degrees(question, limits_after)
+        may_win = change.least_seconds(space, limits) < below
         spaces = [space.with_rates(question).of_cores(may_win & np.isin(space.cores.tp, degrees))]
-        if added := frozenset(degrees) - {*tried_tensor_degrees(before, restrictions)}:
-            spaces.append(legal_space(question, replace(limits, only=limits.only | {"tp": added})))
+        if added := frozenset(degrees) - {*tried_tensor_degrees(before, limits)}:
+            only = limits_after.only | {"tp": added}
+            spaces.append(legal_space(question, replace(limits_after, only=only)))
     fastest = None
     for part in spaces:
         with suppress(InfeasibleError):
-            faster = budget.faster_than(below, question, limits, seconds=SEARCH_SECONDS, space=part)
+            faster = budget.faster_than(below, question, limits_after, seconds=SEARCH_SECONDS, space=part)
             if faster is not None:
                 fastest, below = faster, faster.compared_seconds
     return fastest

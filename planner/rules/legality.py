@@ -1,8 +1,9 @@
 """Legality of layouts: a list of named rules, shared by the search, the errors and the explanations.
 
 Every rule has two forms, a condition on many layouts (`broken`, a column) and a sentence for the user
-(`sentence`); both read the same quantities. Rules of software stacks and of the project's executor are in
-`planner.rules.stack`. A legal layout may still not fit in memory, which the cost model decides.
+(`sentence`); both read the same quantities (`q` the question, `x` columns of layouts, `y` one layout). Rules of
+software stacks and of the project's executor are in `planner.rules.stack`. A legal layout may still not fit in
+memory, which the cost model decides.
 """
 
 from __future__ import annotations
@@ -299,9 +300,7 @@ _RULES: dict[str, Row] = {
         "use cp1",
     ),
     "updates in the backward pass have one microbatch": (
-        lambda q, x: (
-            q.training.optimizer_in_backward & ((x.microbatches(q.training.global_batch) != 1) | (x.pp > 1))
-        ),
+        lambda q, x: q.training.optimizer_in_backward & (x.pp * x.microbatches(q.training.global_batch) != 1),
         _updates_at_once,
     ),
     "an indexer picks from all keys": (
@@ -377,9 +376,7 @@ def _schedule_refuses(question: Question, x: LayoutColumns) -> Bools:
 SCHEDULE_RULE = Rule(
     "the schedule can run",
     _schedule_refuses,
-    lambda q, layout: Words(
-        legal(layout.schedule, layout.pp, layout.vpp, layout.microbatches(q.training.global_batch)) or ""
-    ),
+    lambda q, y: Words(legal(y.schedule, y.pp, y.vpp, y.microbatches(q.training.global_batch)) or ""),
 )
 """Rule checked last, and only for layouts whose batch divides, as it depends on the number of
 microbatches."""
