@@ -150,8 +150,10 @@ def json_schema(kind: str) -> dict[str, Any]:
     schema = KINDS[kind].model_json_schema(mode="serialization")
     specs = {spec.__name__: spec for spec in _specs(Spec)}
     for name, part in {KINDS[kind].__name__: schema, **schema.get("$defs", {})}.items():
-        if name in specs:
-            _describe(part, field_docstrings(specs[name]))
+        docstrings = field_docstrings(specs[name]) if name in specs else {}
+        for field in part.get("properties", {}).keys() & docstrings.keys():
+            entry = {"description": docstrings[field], **part["properties"][field]}
+            part["properties"][field] = dict(sorted(entry.items()))  # keys in the order of pydantic
     schema["required"] = [name for name in schema.get("required", []) if name not in DERIVED_FIELDS]
     if kind in ("cluster", "pools"):
         cluster = schema if kind == "cluster" else schema["$defs"]["ClusterSpec"]
@@ -165,15 +167,6 @@ def _specs(base: type[Spec]) -> Iterator[type[Spec]]:
     for spec in base.__subclasses__():
         yield spec
         yield from _specs(spec)
-
-
-def _describe(part: dict[str, Any], docstrings: dict[str, str]) -> None:
-    """Add field docstrings to a JSON schema as descriptions, with keys in the order of pydantic."""
-    for name, field in part.get("properties", {}).items():
-        if name in docstrings:
-            entries = sorted({"description": docstrings[name], **field}.items())
-            field.clear()
-            field.update(entries)
 
 
 def field_docstrings(spec: type[Spec]) -> dict[str, str]:

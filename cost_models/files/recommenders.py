@@ -90,26 +90,16 @@ def _of_slots(document: Document, value: dict[str, Any]) -> list[dict[str, Any]]
     sizes = value["slot_size_array"]
     if not isinstance(sizes, list) or not sizes:
         raise InputError(f"{document.where(('slot_size_array',))}: a list of rows of each table is needed")
-    hot, widths = (
-        _number_per_slot(document, value, name, len(sizes), default)
-        for name, default in (("multi_hot_sizes", 1), ("ev_size", 128))
-    )
+    columns = {"rows": sizes}
+    for field, name, default in (("pooling", "multi_hot_sizes", 1), ("width", "ev_size", 128)):
+        numbers = value.get(name, default)  # a number is that of every slot
+        columns[field] = numbers if isinstance(numbers, list) else [numbers] * len(sizes)
+        if len(columns[field]) != len(sizes):
+            raise InputError(f"{document.where((name,))}: {len(numbers)} numbers for {len(sizes)} slots")
     return [
-        {"name": f"slot{at}", "rows": rows, "width": width, "pooling": float(ids)}
-        for at, (rows, ids, width) in enumerate(zip(sizes, hot, widths, strict=True))
+        {"name": f"slot{at}", "rows": rows, "width": width, "pooling": float(pooling)}
+        for at, (rows, pooling, width) in enumerate(zip(*columns.values(), strict=True))
     ]
-
-
-def _number_per_slot(
-    document: Document, value: dict[str, Any], name: str, count: int, default: int
-) -> list[Any]:
-    """One number per slot (table) of a HugeCTR file, from a list or from one number for all slots."""
-    numbers = value.get(name, default)
-    if not isinstance(numbers, list):
-        return [numbers] * count
-    if len(numbers) != count:
-        raise InputError(f"{document.where((name,))}: {len(numbers)} numbers for {count} slots")
-    return numbers
 
 
 def resolve_recommender(text: str | Document) -> RecommenderSpec:
