@@ -130,9 +130,8 @@ def device_of(question: Question, *, wide: bool = False) -> Device:
     gpu, training, profile = question.cluster.gpu, question.training, question.hardware
     precision = training.wide_precision if wide else training.precision
     require_rate(gpu, precision)
-    narrow = 1.0
-    if precision in NARROW and profile.fp8_gemm_efficiency is not None:
-        narrow = profile.fp8_gemm_efficiency / profile.gemm_efficiency
+    in_fp8 = profile.fp8_gemm_efficiency if precision in NARROW else None
+    narrow = 1.0 if in_fp8 is None else in_fp8 / profile.gemm_efficiency
     share = gpu.attention_share(question.stack.attention)
     return Device(
         profile=profile,

@@ -157,11 +157,8 @@ def state_bytes(
         return own
     beside, gathers = trained_share(question, columns, part), sharded & zero3
     kept = np.where(shards_are_weights, 1 / ranks + ~zero3, np.where(zero3, 1 / ranks, 1.0))
-    frozen = {
-        "weights": beside.frozen * kept,
-        "gathered": beside.frozen * gathers,
-        "stored": beside.frozen * np.where(shards_are_weights, 1 / ranks, kept),
-    }
+    copies = {"weights": kept, "gathered": gathers, "stored": np.where(shards_are_weights, 1 / ranks, kept)}
+    frozen = {name: beside.frozen * copy for name, copy in copies.items()}
     names = [field.name for field in fields(StateBytes)]
     return StateBytes(**{name: beside.share * getattr(own, name) + frozen.get(name, 0.0) for name in names})
 

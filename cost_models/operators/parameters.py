@@ -100,13 +100,10 @@ def parameters(
     block, experts = parameters_on_rank(block_weights(model), tp, ep, tp if etp is None else etp)
     embeds = not model.is_tower
     vocabulary, head = (rows(model, tp) * h / tp * embeds for rows in (padded_vocabulary, head_rows))
+    embedding, unsplit = vocabulary + embedding_weights(model), norm * model.ends_in_norm
+    vectors = (unsplit + transform_weights(model)) * np.ones(tp.shape) + model.head_bias * head / h
     return Parameters(
-        block=block,
-        experts=experts,
-        embedding=vocabulary + embedding_weights(model),
-        head_vectors=(norm * model.ends_in_norm + transform_weights(model)) * np.ones(tp.shape)
-        + model.head_bias * head / h,
-        head_matrix=head,
+        block=block, experts=experts, embedding=embedding, head_vectors=vectors, head_matrix=head
     )
 
 
