@@ -6,16 +6,12 @@ rows that nothing used left out. Counts are sorted, so it does not matter which 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from cost_models.arrays import Array
-from cost_models.documents import Document, Key, printable
+from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.files.reading import is_pipe
 
@@ -65,31 +61,6 @@ def steps_of(counts: Counts) -> Steps:
         edges = edges[edges <= len(ranked)]
     shares = np.add.reduceat(ranked, edges[:-1]) / ranked.sum()
     return tuple(zip(np.diff(edges).tolist(), shares.tolist(), strict=True))
-
-
-def with_histograms(document: Document, folder: Path) -> Document:
-    """Replace the file names in `histogram` fields of a recommender's document by the histograms read from the
-    files. A problem is noted at each that cannot be read. Relative paths start at the model's file."""
-    problems, fields = dict(document.problems), deepcopy(document.value)
-    for key, table in tables_of(fields):
-        name, rows = table.get("histogram"), table.get("rows")
-        if not isinstance(name, str) or not isinstance(rows, int) or rows <= 0:
-            continue  # the spec says what is wrong with its rows
-        try:
-            table["histogram"] = [list(step) for step in read_histogram(folder / name, rows)]
-        except InputError as error:
-            at = (*key, "histogram")
-            problems[at] = Problem(document.where(at), "; ".join([error.headline, *map(str, error.problems)]))
-    return replace(document, value=fields, problems=problems)
-
-
-def tables_of(fields: Any) -> Iterator[tuple[Key, dict[str, Any]]]:
-    """Yield (place, fields) for each class of embedding tables listed among a recommender's fields."""
-    for group in ("tables", "wide"):
-        listed = fields.get(group) if isinstance(fields, dict) else None
-        for at, table in enumerate(listed if isinstance(listed, list) else []):
-            if isinstance(table, dict):
-                yield (group, at), table
 
 
 def _of_array(path: Path, rows: int) -> Counts:

@@ -84,9 +84,10 @@ def validate(document: Document, spec_type: type[S], *, replace: Replacements | 
     check_kind(document, spec_type)
     fields = dict(document.value)
     problems = dict(document.problems)
-    for name in (replace or {}).keys() & fields.keys():
+    replacements = {name: convert for name, convert in (replace or {}).items() if name in fields}
+    for name, convert in replacements.items():
         try:
-            fields[name] = (replace or {})[name](fields[name])
+            fields[name] = convert(fields[name])
         except ValueError as error:
             message = error.headline if isinstance(error, MeshwrightError) else str(error)
             problems[name,] = Problem(document.where((name,)), printable(message))

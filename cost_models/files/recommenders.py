@@ -20,7 +20,7 @@ from cost_models.documents import Document, Key
 from cost_models.errors import InputError, Problem
 from cost_models.files import catalog
 from cost_models.files.amounts import read_samples
-from cost_models.files.histograms import tables_of, with_histograms
+from cost_models.files.histograms import read_histogram
 from cost_models.files.names import known_model, known_recommender, unknown_model
 from cost_models.files.parsing import load_job, validate
 from cost_models.files.reading import is_file, read_document
@@ -128,26 +128,38 @@ def _of_document(document: Document, folder: Path) -> RecommenderSpec:
     """Convert a document into a recommender; `folder` is the base of relative paths of histograms."""
     if is_foreign_recommender(document):
         return read_recommender(document)
-    return validate(with_each_named_once(with_histograms(document, folder)), RecommenderSpec)
+    return validate(read_tables(document, folder), RecommenderSpec)
 
 
-def with_each_named_once(document: Document) -> Document:
-    """Add a problem to a recommender's document for each class of tables that repeats the name of another class."""
+def read_tables(document: Document, folder: Path) -> Document:
+    """Replace the file names in `histogram` fields of a recommender's document by the histograms read from the files,
+    whose relative paths start at `folder`. A problem is noted at each file that cannot be read, and at each class of
+    tables that repeats the name of another class. The spec reports any other nonsense."""
     problems, fields = dict(document.problems), deepcopy(document.value)
     first: dict[str, Key] = {}
-    for key, table in tables_of(fields):
-        name, count = table.get("name"), table.get("count", 1)
-        if not isinstance(name, str) or not isinstance(count, int) or not 0 < count <= MAX_TABLES:
-            continue  # the spec says what is wrong with these
-        names = [name] if count == 1 else [name, *(f"{name}.{index}" for index in range(count))]
-        if twice := next((one for one in names if one in first), None):
-            at = (*key, "name")
-            other_place = document.where(first[twice])
-            problems[at] = Problem(
-                document.where(at), f"two tables are called `{twice}`; the other is {other_place}"
-            )
-            del table["name"]
-        first |= dict.fromkeys(names, key)
+    for group in ("tables", "wide"):
+        listed = fields.get(group) if isinstance(fields, dict) else None
+        for at, table in enumerate(listed if isinstance(listed, list) else []):
+            if not isinstance(table, dict):
+                continue
+            name, count = table.get("name"), table.get("count", 1)
+            file, rows = table.get("histogram"), table.get("rows")
+            if isinstance(file, str) and isinstance(rows, int) and rows > 0:
+                try:
+                    table["histogram"] = [list(step) for step in read_histogram(folder / file, rows)]
+                except InputError as error:
+                    key: Key = (group, at, "histogram")
+                    message = "; ".join([error.headline, *map(str, error.problems)])
+                    problems[key] = Problem(document.where(key), message)
+            if not isinstance(name, str) or not isinstance(count, int) or not 0 < count <= MAX_TABLES:
+                continue
+            names = [name] if count == 1 else [name, *(f"{name}.{index}" for index in range(count))]
+            if twice := next((one for one in names if one in first), None):
+                key = (group, at, "name")
+                message = f"two tables are called `{twice}`; the other is {document.where(first[twice])}"
+                problems[key] = Problem(document.where(key), message)
+                del table["name"]
+            first |= dict.fromkeys(names, (group, at))
     return replace(document, value=fields, problems=problems)
 
 

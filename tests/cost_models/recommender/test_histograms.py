@@ -10,7 +10,8 @@ import pytest
 
 from cost_models.documents import Document
 from cost_models.errors import InputError
-from cost_models.files.histograms import read_histogram, steps_of, with_histograms
+from cost_models.files.histograms import read_histogram, steps_of
+from cost_models.files.recommenders import read_tables
 from cost_models.recommender.accesses import accesses_of
 from cost_models.specs.recommender.model import TableSpec
 
@@ -37,7 +38,7 @@ def test_many_rows_become_steps_with_the_same_hits() -> None:
 def test_a_model_names_its_files(tmp_path: Path) -> None:
     np.save(tmp_path / "clicks.npy", np.array([3, 1]))
     tables = [{"name": "a", "rows": 2, "histogram": "clicks.npy"}, {"name": "b"}]
-    read = with_histograms(Document(source="model.yaml", value={"tables": tables}), tmp_path)
+    read = read_tables(Document(source="model.yaml", value={"tables": tables}), tmp_path)
     assert read.value["tables"] == [
         {"name": "a", "rows": 2, "histogram": [[1, 0.75], [1, 0.25]]},
         {"name": "b"},
