@@ -68,9 +68,8 @@ def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> J
     over ranks, the passes of pipelines found, and sends separated from waits for stages and late ranks."""
     longest = max(rank_trace.seconds for rank_trace in traced)
     matched = arrivals({rank_trace.rank: rank_trace.exchanges for rank_trace in traced}, layout)
-    waits: dict[int, list[tuple[float, float]]] = defaultdict(
-        list
-    )  # rank → begin, seconds it waited for the last
+    # rank → begin, and seconds that the rank waited for the last, of each matched collective
+    waits: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for members in matched:
         last = max(arrival.waited for arrival in members)
         for arrival in members:
@@ -89,9 +88,8 @@ def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> J
         return Job(traced=tuple(ranks), passes={}, late=late, late_seconds=_in_slices(ranks, matched))
     pipeline = pipeline_of(question, layout)
     traces, placed_passes, raw = {}, {}, {}
-    replicas: dict[int, dict[int, RankTrace]] = defaultdict(
-        dict
-    )  # first rank → place in the pipeline → trace
+    # first rank of a replica → place in the pipeline → trace
+    replicas: dict[int, dict[int, RankTrace]] = defaultdict(dict)
     for rank_trace in ranks:
         place = layout.place_along("pp", rank_trace.rank)
         replicas[rank_trace.rank - place * layout.stride("pp")][place] = rank_trace
