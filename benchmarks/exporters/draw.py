@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.axes.stages import even_layers
+from cost_models.axes.stages import blocks_by_policy, even_layers, mixes_of
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
@@ -48,7 +48,9 @@ def draw(
             continue
         if not check(asked, layout, trainer, hosts=False):
             found += 1
-            yield asked, layout
+            # a search writes `full:2` of two blocks as `full`
+            mixes = mixes_of(blocks_by_policy(layout.layers, layout.stage_recompute))
+            yield asked, Layout(**layout.model_dump() | {"recompute": mixes})
     raise AssertionError(f"{count} legal layouts of {stack} in {_TRIES} draws")
 
 

@@ -223,6 +223,8 @@ def sharded_layout(
         )
     shard = shard or max(gpus // ranks, 1)
     zero, shards_per_node = (0, "") if not fsdp else _zero_stage(settings, paths, assumed)
+    if fsdp and not zero and tp * cp > 1:
+        raise InputError(f"tp{tp} × cp{cp} of the file needs FSDP that shards", hint="fsdp_version: 2")
     if shards_per_node and not shard % options.node:
         shard, replicas = options.node, replicas * (shard // options.node)
     if tp * cp * ep * replicas * shard != gpus:

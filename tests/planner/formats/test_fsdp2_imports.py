@@ -97,6 +97,11 @@ def test_adapters_of_axolotl_are_read() -> None:
         (axolotl, {"adapter": "llama-adapter"}, "lora and qlora|llama-adapter"),
         (axolotl, {"rl": "dpo"}, "rl: dpo"),
         (axolotl, {"tensor_parallel_size": 2}, "needs FSDP"),
+        (
+            axolotl,
+            {"fsdp_config": {"fsdp_sharding_strategy": "NO_SHARD"}, "context_parallel_size": 2},
+            "FSDP that shards",
+        ),
         (axolotl, {"micro_batch_size": "few"}, "no whole number above zero"),
     ],
 )
