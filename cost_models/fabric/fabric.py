@@ -68,9 +68,8 @@ class FabricLevel:
     def even(self) -> bool:
         """Whether the domains (groups of GPUs) of a link level are runs of consecutive ranks of equal length."""
         size = int(np.argmax(self.domain != self.domain[0])) or len(self.domain)
-        return self.sizes == (size,) and bool(
-            (self.domain == self.domain[np.arange(len(self.domain)) // size * size]).all()
-        )
+        start = np.arange(len(self.domain)) // size * size
+        return self.sizes == (size,) and bool((self.domain == self.domain[start]).all())
 
     @cached_property
     def odd(self) -> bool:

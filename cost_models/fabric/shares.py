@@ -47,9 +47,8 @@ class Share:
     def packing(self, equal: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
         """Fewest members of a rank group in one domain, and most domains that a group spans; `equal` are the
         values for domains of equal size, used as a fallback."""
-        members, spanned = (
-            np.where(own, own, known) for own, known in zip((self.members, self.spanned), equal, strict=True)
-        )
+        members = np.where(self.members, self.members, equal[0])
+        spanned = np.where(self.spanned, self.spanned, equal[1])
         return members.astype(np.int64), spanned.astype(np.int64)
 
     def neighbours_meet(self, equal: Bools) -> Bools:
@@ -146,11 +145,8 @@ class _Flows:
         passing = reached > inside
         if not passing.any():
             return FULL_SHARE, np.inf
-        group, rank, farther_members = (
-            self._group[passing],
-            self._rank[passing],
-            (reached - inside)[passing].astype(np.float64),
-        )
+        group, rank = self._group[passing], self._rank[passing]
+        farther_members = (reached - inside)[passing].astype(np.float64)
         first, second = self._groups[:, :-1].reshape(-1), self._groups[:, 1:].reshape(-1)
         over = (level.inner[first] != level.inner[second]) & (level.top[first] == level.top[second])
         rings, exchanges, pairs = list[float](), list[float](), list[float]()
@@ -161,13 +157,8 @@ class _Flows:
                 min(_fullest(view, view.end[ranks[over]], np.ones(over.sum())) for ranks in (first, second))
             )
         mean = np.bincount(group, level.seconds[level.end[rank]]) / np.maximum(1, np.bincount(group))
-        share = Share(
-            ring=_ratio(*rings),
-            exchange=_ratio(*exchanges),
-            pair=_ratio(*pairs),
-            delay=_ratio(mean.max(), level.latency),
-        )
-        return share, rings[0]
+        delay = _ratio(mean.max(), level.latency)
+        return Share(_ratio(*rings), _ratio(*exchanges), _ratio(*pairs), delay), rings[0]
 
     def with_places(self, level: FabricLevel, share: Share) -> Share:
         """Add the placement of group members to a share, for levels whose domains differ in size."""
