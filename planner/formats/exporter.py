@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, KeysView, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
@@ -73,9 +72,13 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldExport:
-    """Trainer settings for one plan field, or the reason why there are none."""
+    """One field of a plan, its value, and the trainer's settings for it or the reason why there are none."""
 
+    field: str
+    """Dotted path, such as `layout.tp`."""
+    plan_value: str
     settings: Settings = field(default_factory=dict)
+    """Empty where the trainer does it by default, another field's settings say it, or it changes no run."""
     difference: str = ""
     """Difference in meaning; empty where there is none."""
     lacking: str = ""
@@ -87,128 +90,114 @@ class FieldExport:
         "lacking")."""
         return "lacking" if self.lacking else "otherwise" if self.difference else "expressed"
 
-
-Translate = Callable[[Job], FieldExport]
-"""The trainer's settings for one field of a job."""
-NO_SETTING = FieldExport()
-"""No setting is needed: the trainer does it by default, or the field does not change a run."""
-
-
-def sets(**settings: Any) -> FieldExport:
-    """Export of a plan field by trainer settings that mean the same."""
-    return FieldExport(settings=settings)
-
-
-def differs(how: str, **settings: Any) -> FieldExport:
-    """Export of a plan field by trainer settings that mean something slightly different."""
-    return FieldExport(settings=settings, difference=how)
-
-
-def lacks(reason: str) -> FieldExport:
-    """Export of a plan field for which the trainer has no setting, with the reason."""
-    return FieldExport(lacking=reason)
-
-
-def no_setting(job: Job) -> FieldExport:
-    """Export without a setting, for a field that does not change a run or that another field's settings
-    cover."""
-    return NO_SETTING
-
-
-def supports_only(
-    fields: Mapping[str, tuple[Any, ...]], other: Callable[[str], FieldExport] = lacks
-) -> dict[str, Translate]:
-    """Translations of plan fields of which the trainer supports only some values, without a setting.
-
-    `fields` are path → (reason, value, ..); any other value is `other`, for that reason.
-    """
-
-    def export(path: str, job: Job) -> FieldExport:
-        reason, *values = fields[path]
-        return NO_SETTING if job.value(path) in values else other(reason)
-
-    return {path: partial(export, path) for path in fields}
-
-
-def by_value(path: str, choices: Mapping[Any, Settings], reason: str) -> Translate:
-    """Translation of a plan field by a table, value → settings; values outside are reported as lacking
-    (`{value}` in the reason)."""
-
-    def export(job: Job) -> FieldExport:
-        value = job.value(path)
-        return FieldExport(settings=choices[value]) if value in choices else lacks(reason.format(value=value))
-
-    return export
-
-
-COMMON_FIELDS: dict[str, Translate] = {
-    "layout.dp": no_setting,  # what is left of the processes
-    **supports_only(
-        {
-            "layout.pools": ("all its ranks are of one kind", ()),
-            "layout.replicas": ("replicas take equal shares", ()),
-            "training.reference": ("its reference model is not written", None),
-            "training.reward": ("rewards are not written", False),
-            "model.diffusion": ("diffusion transformers are not written", None),
-            "training.optimizer_in_backward": ("it updates after the backward pass", False),
-            "training.tuning": ("its adapters are not written", None),
-            "model.recurrence": ("recurrences are not written", None),
-            "model.stacks": ("two stacks are not written", None),
-            "model.tower": ("vision towers are not written", None),
-            "training.freeze": ("what is left frozen is not written", ()),
-            "model.encoder": ("encoders are not written", None),
-            "model.separate_halves": ("its blocks have both halves", False),
-            "model.attention_gate": ("gates on attention are not written", False),
-        }
-    ),
-    "training.kind": no_setting,
-    "training.recompute": no_setting,  # what the search may use
-    **supports_only(
-        {
-            "training.lengths": ("its own data makes sequences of documents", None),
-            "training.answers": ("its own data says which tokens the loss counts", None),
-        },
-        differs,
-    ),
-    "model.outputs": no_setting,  # a part of rewards and of diffusion
-    "model.kind": no_setting,
-    "model.source": no_setting,
-    "model.changed": no_setting,  # the other fields say what
-    "training.target_length": no_setting,  # a part of two stacks
-    "training.images": no_setting,  # a part of vision towers
-    "model.mixers": no_setting,  # a part of recurrences
-    "stack.context_parallel": no_setting,  # said with the layout's `context`
-}
-"""Fields that all trainers treat alike."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Translation:
-    """One field of a plan, its value, and the trainer's settings for it."""
-
-    field: str
-    plan_value: str
-    export: FieldExport
-
     def record(self) -> dict[str, Any]:
-        """The translation as a dictionary for JSON output."""
+        """The export of the field as a dictionary for JSON output."""
         return {
             "field": self.field,
             "ours": self.plan_value,
-            "theirs": dict(self.export.settings),
-            "verdict": self.export.verdict,
-            "how": self.export.difference or self.export.lacking,
+            "theirs": dict(self.settings),
+            "verdict": self.verdict,
+            "how": self.difference or self.lacking,
         }
+
+
+_COMMON_LIMITS: Mapping[str, tuple[Any, ...]] = {
+    "layout.pools": ("all its ranks are of one kind", ()),
+    "layout.replicas": ("replicas take equal shares", ()),
+    "training.reference": ("its reference model is not written", None),
+    "training.reward": ("rewards are not written", False),
+    "model.diffusion": ("diffusion transformers are not written", None),
+    "training.optimizer_in_backward": ("it updates after the backward pass", False),
+    "training.tuning": ("its adapters are not written", None),
+    "model.recurrence": ("recurrences are not written", None),
+    "model.stacks": ("two stacks are not written", None),
+    "model.tower": ("vision towers are not written", None),
+    "training.freeze": ("what is left frozen is not written", ()),
+    "model.encoder": ("encoders are not written", None),
+    "model.separate_halves": ("its blocks have both halves", False),
+    "model.attention_gate": ("gates on attention are not written", False),
+}
+"""Fields of which all trainers support some values alone: the reason, and the values."""
+_OWN_DATA: Mapping[str, tuple[Any, ...]] = {
+    "training.lengths": ("its own data makes sequences of documents", None),
+    "training.answers": ("its own data says which tokens the loss counts", None),
+}
+
+
+class JobExport:
+    """Settings of one job's fields, as the functions of a trainer name them.
+
+    A later answer for a field replaces an earlier one. A field without an answer needs no setting: the trainer does it
+    by default, its rules or another field's settings decide it, or it changes no run; a test prices changes of every
+    field to see that.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.fields: dict[str, FieldExport] = {}
+        self.supports(_COMMON_LIMITS)
+        self.supports(_OWN_DATA, differs=True)
+        self.sets("stack.context_parallel")  # said with the layout's `context`
+
+    def sets(self, path: str, settings: Settings | None = None, /, *, differs: str = "", **more: Any) -> None:
+        """Express a plan field by trainer settings; `differs` says how their meaning differs."""
+        self._answer(path, settings={**(settings or {}), **more}, difference=differs)
+
+    def lacks(self, path: str, reason: str) -> None:
+        """Name a plan field for which the trainer has no setting."""
+        self._answer(path, lacking=reason)
+
+    def supports(self, limits: Mapping[str, tuple[Any, ...]], *, differs: bool = False) -> None:
+        """Name the plan fields whose value the trainer does not support, or has with another meaning.
+
+        `limits` are path → (reason, supported value, ..); supported values need no setting.
+        """
+        for path, (reason, *values) in limits.items():
+            is_supported = self.job.value(path) in values
+            key = "difference" if differs else "lacking"
+            self._answer(path, **({} if is_supported else {key: reason}))
+
+    def choose(self, path: str, value: Any, choices: Mapping[Any, Settings], reason: str) -> None:
+        """Express a plan field by a table, value → settings; a value outside is lacking for the reason."""
+        if value in choices:
+            self.sets(path, choices[value])
+        else:
+            self.lacks(path, reason)
+
+    def _answer(self, path: str, **answer: Any) -> None:
+        part, _, name = path.partition(".")
+        value = self.job.value(path)
+        words = AXES[name].compare(name, value) if part == "layout" else value_text(value)
+        self.fields[path] = FieldExport(field=path, plan_value=words, **answer)
+
+    def complete(self, facts: Iterable[str], trainer_stack: StackSpec) -> tuple[FieldExport, ...]:
+        """Answers for all fields of the plan, in order.
+
+        A fact of the software stack without an answer, and not among the `facts` that the trainer switches, is
+        expressed by the choice of the trainer, where `trainer_stack` has the same value or this job costs the same.
+        """
+        trainer_facts = {
+            name: getattr(trainer_stack, name)
+            for name in StackSpec.model_fields.keys() - ABOUT_STACKS - {*facts}
+            if f"stack.{name}" not in self.fields
+            and getattr(self.job.stack, name) != getattr(trainer_stack, name)
+        }
+        for name in trainer_facts.keys() - _without_effect(self.job, trainer_facts):
+            self.lacks(f"stack.{name}", f"`{trainer_stack.name}` has {value_text(trainer_facts[name])}")
+        paths = field_paths()
+        for path in paths - self.fields.keys():
+            self.sets(path)
+        return tuple(self.fields[path] for path in paths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """The text of an exported trainer file, with remarks and the translation of every plan field."""
+    """The text of an exported trainer file, with remarks and the export of every plan field."""
 
     text: str
     remarks: tuple[str, ...] = ()
     """Differences of meaning, missing settings, and how to use the file."""
-    fields: tuple[Translation, ...] = ()
+    fields: tuple[FieldExport, ...] = ()
     """Every field of the plan with the trainer's settings for it."""
 
 
@@ -227,41 +216,14 @@ class Exporter:
     all problems at once."""
 
 
-def field_paths() -> Iterator[str]:
-    """Yield the dotted path of every plan field that an exporter has to translate."""
-    for part, spec in PARTS.items():
-        for name in spec.model_fields:  # type: ignore[attr-defined]
-            if part != "stack" or name not in ABOUT_STACKS:
-                yield f"{part}.{name}"
-
-
-def translated(
-    exports: Mapping[str, Translate], job: Job, trainer_stack: StackSpec
-) -> tuple[Translation, ...]:
-    """Translate every plan field of a job into the trainer's settings. A fact of the software stack without a
-    setting is expressed by the choice of the trainer, where `trainer_stack` has the same value or this job
-    costs the same with it."""
-    trainer_facts = {
-        name: getattr(trainer_stack, name)
-        for part, name in (path.split(".") for path in field_paths())
-        if part == "stack"
-        and f"stack.{name}" not in exports
-        and job.value(f"stack.{name}") != getattr(trainer_stack, name)
-    }
-    idle = _without_effect(job, trainer_facts)
-    translations = []
-    for path in field_paths():
-        name = path.removeprefix("stack.")
-        if path in exports:
-            export = exports[path](job)
-        elif name in trainer_facts and name not in idle:
-            export = lacks(f"`{trainer_stack.name}` has {value_text(trainer_facts[name])}")
-        else:
-            export = NO_SETTING
-        translations.append(
-            Translation(field=path, plan_value=_plan_words(path, job.value(path)), export=export)
-        )
-    return tuple(translations)
+def field_paths() -> KeysView[str]:
+    """Dotted paths of all plan fields that an exporter answers for, in order."""
+    return dict.fromkeys(
+        f"{part}.{name}"
+        for part, spec in PARTS.items()
+        for name in spec.model_fields  # type: ignore[attr-defined]
+        if part != "stack" or name not in ABOUT_STACKS
+    ).keys()
 
 
 def _without_effect(job: Job, trainer_facts: Mapping[str, Any]) -> frozenset[str]:
@@ -283,12 +245,12 @@ def _without_effect(job: Job, trainer_facts: Mapping[str, Any]) -> frozenset[str
         return frozenset()
 
 
-def settings_of(translations: tuple[Translation, ...]) -> dict[str, Any]:
-    """Merge the trainer settings of all translated fields. No two fields may set one name to different
+def settings_of(fields: tuple[FieldExport, ...]) -> dict[str, Any]:
+    """Merge the trainer settings of all exported fields. No two fields may set one name to different
     values."""
     settings: dict[str, Any] = {}
-    for translation in translations:
-        for name, value in translation.export.settings.items():
+    for one in fields:
+        for name, value in one.settings.items():
             assert settings.get(name, value) == value, (name, value, settings[name])
             settings[name] = value
     return settings
@@ -304,13 +266,6 @@ def nested(settings: Settings) -> dict[str, Any]:
             place = place.setdefault(part, {})
         place[last] = value
     return document
-
-
-def _plan_words(path: str, value: Any) -> str:
-    part, _, name = path.partition(".")
-    if part == "layout":
-        return AXES[name].compare(name, value)
-    return value_text(value)
 
 
 def value_text(value: Any) -> str:

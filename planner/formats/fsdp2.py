@@ -19,17 +19,7 @@ from cost_models.files.catalog import load_stack
 from cost_models.specs.choices import Recompute
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.transformer import TransformerSpec
-from planner.formats.exporter import (
-    NO_SETTING,
-    FieldExport,
-    Job,
-    Translate,
-    differs,
-    lacks,
-    no_setting,
-    sets,
-    supports_only,
-)
+from planner.formats.exporter import Job, JobExport
 from planner.formats.settings import ReadOptions, Settings
 from planner.formats.trainer import Trainer
 
@@ -40,8 +30,6 @@ POLICIES: tuple[Recompute, ...] = ("none", "full")
 WRAPS = "TRANSFORMER_BASED_WRAP"
 PRECISIONS = ("bf16", "fp16", "fp32")
 OTHER_PRECISION = "it trains in bf16, fp16 or fp32"
-TOKENS = supports_only({"training.tokens": ("as many steps as the program does", None)}, differs)
-"""Length of a job, which is the program's."""
 
 
 class Paths(NamedTuple):
@@ -143,53 +131,44 @@ def sharding(job: Job, paths: Paths) -> dict[str, Any]:
     return settings
 
 
-def offload(job: Job, paths: Paths) -> FieldExport:
-    """Setting that keeps parameters and optimizer states on the host, if the layout offloads."""
-    return sets(**{paths.offload: True}) if any(job.layout.offload) else NO_SETTING
+def export_recompute(export: JobExport, settings: Mapping[str, Any], differs: str = "") -> None:
+    """Recompute every block in full by these settings, or none; any other policy is reported as lacking."""
+    policies = {*export.job.layout.policies}
+    if policies == {"full"}:
+        export.sets("layout.recompute", settings, differs=differs)
+    elif policies != {"none"}:
+        export.lacks("layout.recompute", "it recomputes whole blocks, of all or of none")
 
 
-def recompute(job: Job, setting: str) -> FieldExport:
-    """Setting that recomputes every block in full, or no setting if none is recomputed; any other policy is
-    reported as lacking."""
-    policies = {*job.layout.policies}
-    if policies == {"none"}:
-        return NO_SETTING
-    return (
-        sets(**{setting: True})
-        if policies == {"full"}
-        else lacks("it recomputes whole blocks, of all or of none")
-    )
+def export_program(export: JobExport, limits: Mapping[str, tuple[Any, ...]], source: str) -> None:
+    """Leave the model to the program or the checkpoint; its dropout, where it has any, is that of the `source`."""
+    for field in TransformerSpec.model_fields:
+        export.sets(f"model.{field}")
+    export.supports(limits)
+    export.supports({"training.tokens": ("as many steps as the program does", None)}, differs=True)
+    export.sets("training.dropout", differs=f"of the {source}" if export.job.question.dropout else "")
 
 
-def translated(paths: Paths) -> Mapping[str, Translate]:
-    """Translations of the plan fields that all trainers over FSDP2 express alike, by path."""
-    return {
-        # the model is the checkpoint's, or the program's
-        **{f"model.{field}": no_setting for field in TransformerSpec.model_fields},
-        "layout.tp": no_setting,  # said with `zero`
-        "layout.cp": no_setting,
-        "layout.shard": no_setting,
-        "layout.zero": lambda job: sets(**sharding(job, paths)),
-        # its rules say what these are
-        **{f"layout.{axis}": no_setting for axis in ("pp", "vpp", "ep", "etp", "sp", "schedule", "layers")},
-        **supports_only(
-            {
-                "layout.order": ("its order is tp-cp-dp-pp", "tp-cp-dp-pp"),
-                "layout.ring": ("it fetches one block ahead", Layout.model_fields["ring"].default),
-                "layout.overlap": ("it always fetches and scatters behind compute", None),
-                "training.gradient_dtype": ("it reduces in the precision of compute", None, "bf16"),
-                "training.state_dtype": ("its states are fp32", "fp32"),
-                "training.moment_dtype": ("its moments are fp32", None, "fp32"),
-            }
-        ),
-        "layout.recompute": lambda job: recompute(job, paths.recompute),
-        "layout.offload": lambda job: offload(job, paths),
-        "training.dropout": lambda job: (
-            differs("of the model's config") if job.question.dropout else NO_SETTING
-        ),
-        **TOKENS,
-        "stack.selective_drops": no_setting,  # it recomputes whole blocks
-    }
+_LIMITS: Mapping[str, tuple[Any, ...]] = {
+    "layout.order": ("its order is tp-cp-dp-pp", "tp-cp-dp-pp"),
+    "layout.ring": ("it fetches one block ahead", Layout.model_fields["ring"].default),
+    "layout.overlap": ("it always fetches and scatters behind compute", None),
+    "training.gradient_dtype": ("it reduces in the precision of compute", None, "bf16"),
+    "training.state_dtype": ("its states are fp32", "fp32"),
+    "training.moment_dtype": ("its moments are fp32", None, "fp32"),
+}
+"""Fields of which trainers over FSDP2 support some values alone: the reason, and the values."""
+FACTS = "selective_drops"
+"""Fact of the software stack that cannot matter: they recompute whole blocks."""
+
+
+def export_job(export: JobExport, paths: Paths) -> None:
+    """Set what all trainers over FSDP2 express alike, by their paths."""
+    export_program(export, _LIMITS, "model's config")
+    export.sets("layout.zero", sharding(export.job, paths))
+    export_recompute(export, {paths.recompute: True})
+    if any(export.job.layout.offload):
+        export.sets("layout.offload", {paths.offload: True})
 
 
 def sharded_layout(

@@ -8,7 +8,7 @@ from typing import Any
 
 from cost_models.defaults import OWN_STACKS
 from cost_models.errors import InfeasibleError, InputError
-from planner.formats.exporter import NO_SETTING, Exported, Exporter, Job, Translation, field_paths
+from planner.formats.exporter import Exported, Exporter, FieldExport, Job, field_paths
 from planner.formats.torchrun import head, several_nodes, torchrun_words
 from planner.plan import Plan
 from planner.rules.stack import require_runnable
@@ -31,10 +31,7 @@ def _exporter(
             require_runnable(plan.question, plan.layout)
         except InputError as error:
             raise InfeasibleError(error.headline, problems=error.problems, hint=error.hint) from None
-        fields = tuple(
-            Translation(field=field, plan_value=str(job.value(field)), export=NO_SETTING)
-            for field in field_paths()
-        )
+        fields = tuple(FieldExport(field=field, plan_value=str(job.value(field))) for field in field_paths())
         remarks = (*_prices(job), *usage(job))
         return Exported(text=text(job, plan_file), remarks=remarks, fields=fields)
 

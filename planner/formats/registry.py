@@ -154,7 +154,7 @@ def switch_words(old_question: Question, new_question: Question, layout: Layout)
     target = next((one for one in _TARGETS if one.stack == old_question.stack.name), None)
     if target is None:
         return ""
-    old, new = (settings_of(target.translations(Job(one, layout))) for one in (old_question, new_question))
+    old, new = (settings_of(target.field_exports(Job(one, layout))) for one in (old_question, new_question))
     added = {name: value for name, value in new.items() if old.get(name) != value}
     dropped = {name: value for name, value in old.items() if name not in new}
     words = [target.spelled(added)] if added else []

@@ -13,11 +13,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from planner.formats.exporter import NO_SETTING, FieldExport, Job, Translate, lacks, sets
+from planner.formats.exporter import JobExport
 
 _FOLDER = Path(__file__).parent
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
@@ -52,17 +52,17 @@ class Argument:
     spellings: Mapping[str, str]
     """Column of other spellings → the spelling there."""
 
-    def export(self, job: Job) -> FieldExport:
-        """Export of the argument's plan field as a setting of the trainer."""
-        ours = job.value(self.field.removeprefix("not "))
-        if self.values and ours not in self.values:
-            return lacks(f"it has no {ours}")
+    def export(self, export: JobExport) -> None:
+        """Express the argument's plan field as a setting of the trainer."""
+        path = self.field.removeprefix("not ")
+        ours = export.job.value(path)
         value = self.trainer_value(ours)
-        if "mixtures" in self.written and not job.model.has_experts:
-            return NO_SETTING
-        return (
-            NO_SETTING if "changed" in self.written and value == self.default else sets(**{self.name: value})
-        )
+        is_idle = "mixtures" in self.written and not export.job.model.has_experts
+        is_idle |= "changed" in self.written and value == self.default
+        if self.values and ours not in self.values:
+            export.lacks(path, f"it has no {ours}")
+        else:
+            export.sets(path, {} if is_idle else {self.name: value})
 
     def trainer_value(self, value: Any) -> Any:
         """Convert a value of the plan field into the trainer's value."""
@@ -101,14 +101,6 @@ class Table:
         fates = self.fates.get(column, {})
         starts = (one for name, one in fates.items() if name[-1] == "*" and spelling.startswith(name[:-1]))
         return fates.get(spelling) or next(starts, None)
-
-    def words(self) -> dict[str, Translate]:
-        """Translations by plan field, for fields that a single argument expresses."""
-        return {
-            one.field.removeprefix("not "): partial(Argument.export, one)
-            for one in self.arguments.values()
-            if one.written
-        }
 
     def fields(self, part: str, get: Callable[[str], Any], *, mixtures: bool = False) -> dict[str, Any]:
         """Values of the plan fields of one part that a single argument expresses, by name of the field."""

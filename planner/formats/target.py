@@ -1,8 +1,8 @@
-"""Exporters of transformer plans: check the trainer's rules, translate every field, write the file."""
+"""Exporters of transformer plans: check the trainer's rules, export every field, write the file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ _TASK_HINT = "`--to axolotl` writes adapters; --task full plans what every train
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A trainer of transformers as an export format, with translations, text and usage notes."""
+    """A trainer of transformers as an export format, with settings, text and usage notes."""
 
     name: str
     """Name of the exporter, and of the trainer in `planner.formats.trainers` whose rules apply."""
@@ -31,8 +31,10 @@ class Target:
     """Catalogue name of the software stack that it runs."""
     table: str
     """Folder of the trainer's `arguments.csv`."""
-    translated: Mapping[str, e.Translate]
-    """Path of a field → its settings, for fields that the table does not write."""
+    export: Callable[[e.JobExport], None]
+    """Function that names the settings of fields that the table does not write."""
+    facts: str
+    """Names of the stack facts that those settings switch."""
     text: Callable[[e.Job, e.Settings, str], str]
     """Writes the file, given the settings and the name of the plan's file."""
     usage: Callable[[e.Job, str], tuple[str, ...]]
@@ -41,11 +43,6 @@ class Target:
         f"{name}: {_value(value)}" for name, value in settings.items()
     )
     """Some settings in a line, as the trainer's users write them."""
-
-    @property
-    def words(self) -> dict[str, e.Translate]:
-        """Translations by plan field, for all fields except stack facts that the trainer does not switch."""
-        return {**e.COMMON_FIELDS, **table_of(self.table).words(), **self.translated}
 
     @property
     def exporter(self) -> e.Exporter:
@@ -67,8 +64,8 @@ class Target:
             )
         job = e.Job(plan.question, plan.layout)
         self.require_allowed(job)
-        fields = self.translations(job)
-        lacking = [one for one in fields if one.export.lacking]
+        fields = self.field_exports(job)
+        lacking = [one for one in fields if one.lacking]
         if tasks := [one for one in lacking if one.field in _TASK]:
             message = (
                 f"what is written for {self.full_name} would train every parameter to predict the next token"
@@ -84,7 +81,7 @@ class Target:
                 if only_stack
                 else "--partly writes the rest",
             )
-        remarks = [_remark(one) for one in fields if one.export.difference]
+        remarks = [_remark(one) for one in fields if one.difference]
         remarks += [f"not written: {problem}" for problem in _problems(lacking)]
         return e.Exported(
             text=self.text(job, e.settings_of(fields), name),
@@ -101,16 +98,21 @@ class Target:
                 hint=f"plan again with --for {self.name}",
             )
 
-    def translations(self, job: e.Job) -> tuple[e.Translation, ...]:
-        """Translate every plan field of a job into this trainer's settings."""
-        return e.translated(self.words, job, load_stack(self.stack))
+    def field_exports(self, job: e.Job) -> tuple[e.FieldExport, ...]:
+        """Export every plan field of a job as this trainer's settings."""
+        export = e.JobExport(job)
+        for argument in table_of(self.table).arguments.values():
+            if argument.written:
+                argument.export(export)
+        self.export(export)
+        return export.complete(self.facts.split(), load_stack(self.stack))
 
 
-def _problems(lacking: list[e.Translation]) -> list[Problem]:
+def _problems(lacking: list[e.FieldExport]) -> list[Problem]:
     """One problem for each field that the trainer lacks; many stack facts are merged into one."""
     stack = [one for one in lacking if one.field.startswith("stack.")]
     single = [one for one in lacking if one not in stack] if len(stack) > _MAX_NAMES else lacking
-    problems = [Problem(one.field, f"`{one.plan_value}`: {one.export.lacking}") for one in single]
+    problems = [Problem(one.field, f"`{one.plan_value}`: {one.lacking}") for one in single]
     if len(stack) > _MAX_NAMES:
         names = ", ".join(one.field.removeprefix("stack.") for one in stack[:_MAX_NAMES])
         message = f"works otherwise in {len(stack)} ways ({names}, ..): prices are of another trainer"
@@ -118,10 +120,10 @@ def _problems(lacking: list[e.Translation]) -> list[Problem]:
     return problems
 
 
-def _remark(translation: e.Translation) -> str:
-    settings = ", ".join(f"{name} {_value(value)}" for name, value in translation.export.settings.items())
+def _remark(export: e.FieldExport) -> str:
+    settings = ", ".join(f"{name} {_value(value)}" for name, value in export.settings.items())
     setting_words = f"`{settings}`" if settings else "no setting"
-    return f"{translation.field} `{translation.plan_value}` is {setting_words} there: {translation.export.difference}"
+    return f"{export.field} `{export.plan_value}` is {setting_words} there: {export.difference}"
 
 
 def _value(value: Any) -> str:

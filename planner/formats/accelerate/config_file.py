@@ -18,15 +18,7 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats import fsdp2
 from planner.formats.deepspeed.config_file import read_deepspeed
-from planner.formats.exporter import (
-    FieldExport,
-    Job,
-    Settings,
-    by_value,
-    differs,
-    nested,
-    sets,
-)
+from planner.formats.exporter import Job, JobExport, Settings, nested
 from planner.formats.settings import Reading, ReadOptions, settings_of
 from planner.formats.table import table_of
 from planner.formats.target import Target
@@ -51,19 +43,33 @@ CHECKPOINTING = "gradient_checkpointing"
 """Arguments of programs over the Hugging Face Trainer."""
 
 
-def _zero(job: Job) -> FieldExport:
-    """Accelerate's settings for `layout.zero`, with the number of processes and machines."""
-    gpus, nodes = job.layout.num_gpus, job.question.cluster.nodes
-    kind = "FSDP" if fsdp2.is_sharded(job) else "MULTI_GPU" if gpus > 1 else "NO"
+def _export(export: JobExport) -> None:
+    job, layout = export.job, export.job.layout
+    fsdp2.export_job(export, PATHS)
+    is_sharded, gpus, nodes = fsdp2.is_sharded(job), layout.num_gpus, job.question.cluster.nodes
+    kind = "FSDP" if is_sharded else "MULTI_GPU" if gpus > 1 else "NO"
     started = {"distributed_type": kind, "num_processes": gpus, "num_machines": nodes}
-    return sets(**started, **fsdp2.sharding(job, PATHS))
-
-
-def _recompute(job: Job) -> FieldExport:
-    word = fsdp2.recompute(job, PATHS.recompute)
-    if fsdp2.is_sharded(job) or not word.settings:
-        return word
-    return differs(f"without FSDP `--{CHECKPOINTING} true` of the program turns it on")
+    export.sets("layout.zero", started | fsdp2.sharding(job, PATHS))
+    export.choose(
+        "layout.context",
+        job.context,
+        {"": {}, "all-gather": {STRATEGY: "allgather"}, "ring": {STRATEGY: "alltoall"}},
+        "its context ranks pass keys or gather them",
+    )
+    if not is_sharded:
+        difference = f"without FSDP `--{CHECKPOINTING} true` of the program turns it on"
+        fsdp2.export_recompute(export, {}, difference)
+    steps = layout.microbatches(job.training.global_batch)
+    program = {
+        "layout.mbs": f"`--{MBS} {layout.mbs}` of the program",
+        "training.global_batch": f"`--{STEPS} {steps}` of the program",
+        "training.sequence_length": "what the program feeds it",
+        "training.optimizer": "the program's",
+    }
+    for path, difference in program.items():
+        export.sets(path, differs=difference)
+    precisions = {name: {"mixed_precision": "no" if name == "fp32" else name} for name in fsdp2.PRECISIONS}
+    export.choose("training.precision", job.training.precision, precisions, fsdp2.OTHER_PRECISION)
 
 
 def program_words(job: Job) -> str:
@@ -93,27 +99,8 @@ TARGET = Target(
     full_name=f"accelerate {VERSION}",
     stack=fsdp2.STACK,
     table="accelerate",
-    translated={
-        **fsdp2.translated(PATHS),
-        "layout.zero": _zero,
-        "layout.context": by_value(
-            "context",
-            {"": {}, "all-gather": {STRATEGY: "allgather"}, "ring": {STRATEGY: "alltoall"}},
-            "its context ranks pass keys or gather them",
-        ),
-        "layout.recompute": _recompute,
-        "layout.mbs": lambda job: differs(f"`--{MBS} {job.layout.mbs}` of the program"),
-        "training.global_batch": lambda job: differs(
-            f"`--{STEPS} {job.layout.microbatches(job.training.global_batch)}` of the program"
-        ),
-        "training.sequence_length": lambda job: differs("what the program feeds it"),
-        "training.precision": by_value(
-            "training.precision",
-            {name: {"mixed_precision": "no" if name == "fp32" else name} for name in fsdp2.PRECISIONS},
-            fsdp2.OTHER_PRECISION,
-        ),
-        "training.optimizer": lambda job: differs("the program's"),
-    },
+    export=_export,
+    facts=fsdp2.FACTS,
     text=_text,
     usage=_usage,
 )

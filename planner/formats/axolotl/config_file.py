@@ -20,7 +20,7 @@ from cost_models.specs.training import TrainingSpec, TuningSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats import fsdp2
 from planner.formats.deepspeed.config_file import read_deepspeed
-from planner.formats.exporter import NO_SETTING, FieldExport, Job, by_value, differs, lacks, nested, sets
+from planner.formats.exporter import Job, JobExport, nested
 from planner.formats.settings import Reading, ReadOptions, Settings, settings_of
 from planner.formats.table import table_of
 from planner.formats.target import Target
@@ -43,11 +43,25 @@ PATHS = fsdp2.Paths(
 )
 
 
-def _adapters(job: Job) -> FieldExport:
-    tuning = job.training.tuning
-    if tuning is None:
-        return NO_SETTING
-    alpha = tuning.scale * tuning.rank
+def _export(export: JobExport) -> None:
+    job, training = export.job, export.job.training
+    fsdp2.export_job(export, PATHS)
+    export.choose(
+        "layout.context",
+        job.context,
+        {"": {}, "ring": {"ring_attn_func": "batch_ring"}},
+        "its context ranks pass keys in a ring",
+    )
+    steps = job.layout.microbatches(training.global_batch)
+    export.sets("training.global_batch", gradient_accumulation_steps=steps)
+    precisions = {"bf16": {"bf16": True}, "fp16": {"fp16": True}, "fp32": {"bf16": False}}
+    export.choose("training.precision", training.precision, precisions, fsdp2.OTHER_PRECISION)
+    if training.tuning is not None:
+        _export_adapters(export, training.tuning)
+
+
+def _export_adapters(export: JobExport, tuning: TuningSpec) -> None:
+    path, alpha = "training.tuning", tuning.scale * tuning.rank
     settings: dict[str, Any] = {
         "adapter": "qlora" if tuning.base == "nf4" else "lora",
         "lora_r": tuning.rank,
@@ -57,13 +71,14 @@ def _adapters(job: Job) -> FieldExport:
     if tuning.base:
         settings["load_in_4bit" if tuning.base == "nf4" else "load_in_8bit"] = True
     if "all-linear" in tuning.targets:
-        settings["lora_target_linear"] = True
-        return differs("on routers, too", **settings) if job.model.has_experts else sets(**settings)
-    if "experts" in (targets := target_names(tuning)):
-        return lacks("its adapters beside experts alone are named by the model")
-    modules = table_of("axolotl").arguments["lora_target_modules"].values
-    settings["lora_target_modules"] = sorted(modules[name] for name in targets)
-    return differs("modules have the names of Llama's", **settings)
+        difference = "on routers, too" if export.job.model.has_experts else ""
+        export.sets(path, settings, differs=difference, lora_target_linear=True)
+    elif "experts" in (targets := target_names(tuning)):
+        export.lacks(path, "its adapters beside experts alone are named by the model")
+    else:
+        modules = table_of("axolotl").arguments["lora_target_modules"].values
+        names = sorted(modules[name] for name in targets)
+        export.sets(path, settings, differs="modules have the names of Llama's", lora_target_modules=names)
 
 
 def _text(job: Job, settings: Mapping[str, Any], name: str) -> str:
@@ -94,23 +109,8 @@ TARGET = Target(
     full_name=f"axolotl {VERSION}",
     stack=fsdp2.STACK,
     table="axolotl",
-    translated={
-        **fsdp2.translated(PATHS),
-        "layout.context": by_value(
-            "context",
-            {"": {}, "ring": {"ring_attn_func": "batch_ring"}},
-            "its context ranks pass keys in a ring",
-        ),
-        "training.global_batch": lambda job: sets(
-            gradient_accumulation_steps=job.layout.microbatches(job.training.global_batch)
-        ),
-        "training.precision": by_value(
-            "training.precision",
-            {"bf16": {"bf16": True}, "fp16": {"fp16": True}, "fp32": {"bf16": False}},
-            fsdp2.OTHER_PRECISION,
-        ),
-        "training.tuning": _adapters,
-    },
+    export=_export,
+    facts=fsdp2.FACTS,
     text=_text,
     usage=_usage,
 )

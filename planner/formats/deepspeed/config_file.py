@@ -19,18 +19,8 @@ from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats import fsdp2
-from planner.formats.exporter import (
-    NO_SETTING,
-    FieldExport,
-    Job,
-    by_value,
-    differs,
-    lacks,
-    nested,
-    no_setting,
-    sets,
-    supports_only,
-)
+from planner.formats.exporter import Job, JobExport, nested
+from planner.formats.exporter import Settings as Written
 from planner.formats.settings import Reading, ReadOptions, Settings, by_path, settings_of
 from planner.formats.table import table_of
 from planner.formats.target import Target
@@ -42,131 +32,99 @@ _DRIVE = "/local/nvme"
 """Mount point of drives, for the user to change."""
 
 
-def _set(**settings: Any) -> FieldExport:
-    return sets(**{f"{_ZERO}.{name}": value for name, value in settings.items()})
+_LIMITS: Mapping[str, tuple[Any, ...]] = {
+    "layout.sp": ("its tensor ranks have whole sequences", False),
+    "layout.order": ("its order is tp-cp-dp-pp", "tp-cp-dp-pp"),
+}
+"""Fields of which DeepSpeed supports some values alone: the reason, and the values."""
+_OPTIMIZERS = {
+    name.lower(): {"optimizer.type": name, "optimizer.params.lr": _RATE} for name in ("AdamW", "SGD", "Lamb")
+}
+FACTS = "gradient_dtype overlap_gradient_reduce collective_buffers update_group selective_drops drive"
+"""Facts of the software stack that settings switch, with those of the job and the layout: what `gradient_dtype` is and
+what overlaps; it recomputes whole blocks."""
 
 
-def _pp(job: Job) -> FieldExport:
-    if job.layout.pp == 1:
-        return NO_SETTING
-    how = f"the program's model is a `PipelineModule` with `num_stages={job.layout.pp}`"
-    return differs(how, **{"pipeline.stages": job.layout.pp})
+def _export(export: JobExport) -> None:
+    job, layout, training = export.job, export.job.layout, export.job.training
+    fsdp2.export_program(export, _LIMITS, "program's model")
+    _export_layout(export)
+    export.sets("training.sequence_length", differs="what the program feeds it")
+    precisions: dict[str, Written] = {one: {f"{one}.enabled": True} for one in ("bf16", "fp16")}
+    export.choose("training.precision", training.precision, precisions | {"fp32": {}}, fsdp2.OTHER_PRECISION)
+    reason = f"it has no {training.optimizer}"
+    export.choose("training.optimizer", training.optimizer, _OPTIMIZERS, reason)
+    if training.precision in precisions:
+        in_fp32 = (training.gradient_dtype or job.stack.gradient_dtype) == "fp32"
+        dtype = "fp32" if in_fp32 else training.precision
+        export.sets("training.gradient_dtype", {"data_types.grad_accum_dtype": dtype})
+    if training.state_dtype != "fp32" and (layout.zero == 0 or training.precision != "bf16"):
+        reason = "it keeps all states in bf16 from zero1 on, beside bf16 weights"
+        export.lacks("training.state_dtype", reason)
+    elif training.state_dtype != "fp32":
+        states = ("bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states")
+        export.sets("training.state_dtype", dict.fromkeys(states, True))
+    if training.moment_dtype not in (None, training.state_dtype):
+        export.lacks("training.moment_dtype", "its moments have the type of its master weights")
+    size, group = job.stack.collective_buffers, job.stack.update_group
+    if size is not None and layout.zero:
+        elements = int(size / 4)  # one bucket to reduce and one to gather, of two bytes each
+        buckets = [f"{_ZERO}.{kind}_bucket_size" for kind in ("reduce", "allgather")]
+        export.sets("stack.collective_buffers", dict.fromkeys(buckets, elements))
+    if group is not None and layout.zero == 3:
+        export.sets("stack.update_group", {f"{_ZERO}.sub_group_size": group})
+    if layout.offload.drive:
+        drive, place = job.stack.drive, f"{_ZERO}.offload_optimizer"
+        pipelines = dict.fromkeys((f"{place}.pipeline_read", f"{place}.pipeline_write"), drive.overlaps)
+        export.sets("stack.drive", {f"{place}.buffer_count": drive.buffers} | pipelines)
 
 
-def _cp(job: Job) -> FieldExport:
-    if job.layout.cp == 1:
-        return NO_SETTING
-    return sets(sequence_parallel_size=job.layout.cp, data_parallel_size=job.layout.dp)
+def _export_layout(export: JobExport) -> None:
+    job, layout = export.job, export.job.layout
+    steps = layout.microbatches(job.training.global_batch)
+    export.sets("layout.mbs", train_micro_batch_size_per_gpu=layout.mbs, gradient_accumulation_steps=steps)
+    interval, program = "pipeline.activation_checkpoint_interval", "activation_checkpointing"
+    if layout.pp > 1:
+        difference = f"the program's model is a `PipelineModule` with `num_stages={layout.pp}`"
+        export.sets("layout.pp", {"pipeline.stages": layout.pp}, differs=difference)
+        fsdp2.export_recompute(export, {interval: 1})
+        export.sets("layout.layers", {"pipeline.partition": "uniform"})
+        if len(set(layout.layers)) > 1:
+            export.lacks("layout.layers", "it divides blocks evenly, by parameters or by type")
+    else:
+        difference = "the program turns it on, as `model.gradient_checkpointing_enable()`"
+        fsdp2.export_recompute(export, {f"{program}.partition_activations": False}, difference)
+    if layout.cp > 1:
+        export.sets("layout.cp", sequence_parallel_size=layout.cp, data_parallel_size=layout.dp)
+    if job.model.has_experts and layout.ep > 1:
+        experts = {"enabled": True, "autoep_size": layout.ep, "expert_tensor_parallel_size": layout.expert_tp}
+        export.sets("layout.ep", {f"expert_parallel.{name}": value for name, value in experts.items()})
+    # a single replica that offloads gets ZeRO-3, which then shards nothing
+    stage = 3 if layout.data_ranks == 1 and any(layout.offload) else layout.zero
+    export.sets("layout.zero", {f"{_ZERO}.stage": stage})
+    choices: dict[str, Written] = {"": {}, "all-to-all": {}}
+    export.choose("layout.context", job.context, choices, "its context ranks trade heads")
+    if layout.overlap is not None and layout.pp > 1 and "pp" not in layout.overlap:
+        export.lacks("layout.overlap", "its stages always send behind compute")
+    elif layout.zero:
+        overlaps = job.stack.overlap_gradient_reduce if layout.overlap is None else "dp" in layout.overlap
+        export.sets("layout.overlap", {f"{_ZERO}.overlap_comm": overlaps})
+    if any(layout.offload):
+        _export_offload(export, layout)
 
 
-def _ep(job: Job) -> FieldExport:
-    if not job.model.has_experts or job.layout.ep == 1:
-        return NO_SETTING
-    settings = {"expert_parallel.enabled": True, "expert_parallel.autoep_size": job.layout.ep}
-    return sets(**settings, **{"expert_parallel.expert_tensor_parallel_size": job.layout.expert_tp})
-
-
-def _mbs(job: Job) -> FieldExport:
-    steps = job.layout.microbatches(job.training.global_batch)
-    return sets(train_micro_batch_size_per_gpu=job.layout.mbs, gradient_accumulation_steps=steps)
-
-
-def _recompute(job: Job) -> FieldExport:
-    all_blocks = fsdp2.recompute(job, "whole")
-    if not all_blocks.settings:
-        return all_blocks
-    if job.layout.pp > 1:
-        return sets(**{"pipeline.activation_checkpoint_interval": 1})
-    return differs(
-        "the program turns it on, as `model.gradient_checkpointing_enable()`",
-        **{"activation_checkpointing.partition_activations": False},
-    )
-
-
-def _offload(job: Job) -> FieldExport:
-    offload, layout = job.layout.offload, job.layout
-    if not any(offload):
-        return NO_SETTING
-    settings: dict[str, Any] = {f"{_ZERO}.offload_optimizer.device": "nvme" if offload.drive else "cpu"}
+def _export_offload(export: JobExport, layout: Layout) -> None:
+    offload, place = layout.offload, f"{_ZERO}.offload_optimizer"
+    settings: dict[str, Any] = {f"{place}.device": "nvme" if offload.drive else "cpu"}
+    difference = ""
     if offload.drive:
-        settings[f"{_ZERO}.offload_optimizer.nvme_path"] = _DRIVE
+        settings[f"{place}.nvme_path"] = _DRIVE
     if offload.streamed:
         settings[f"{_ZERO}.offload_param.device"] = "cpu"
-    if offload.streamed or offload.states >= EVERY:
-        return sets(**settings)
-    share = round(offload.states / min(layout.layers), 6)
-    return differs(
-        "a share of a rank's parameters", **settings, **{f"{_ZERO}.offload_optimizer.ratio": share}
-    )
-
-
-def _stage(job: Job) -> FieldExport:
-    """DeepSpeed's setting for `layout.zero`; a single replica that offloads gets ZeRO-3, which then shards
-    nothing."""
-    layout = job.layout
-    return _set(stage=3 if layout.data_ranks == 1 and any(layout.offload) else layout.zero)
-
-
-def _layers(job: Job) -> FieldExport:
-    if job.layout.pp == 1:
-        return NO_SETTING
-    if len(set(job.layout.layers)) > 1:
-        return lacks("it divides blocks evenly, by parameters or by type")
-    return sets(**{"pipeline.partition": "uniform"})
-
-
-def _overlap(job: Job) -> FieldExport:
-    layout = job.layout
-    if layout.overlap is not None and layout.pp > 1 and "pp" not in layout.overlap:
-        return lacks("its stages always send behind compute")
-    overlaps = job.stack.overlap_gradient_reduce if layout.overlap is None else "dp" in layout.overlap
-    return _set(overlap_comm=overlaps) if layout.zero else NO_SETTING
-
-
-def _gradients(job: Job) -> FieldExport:
-    dtype = job.training.gradient_dtype or job.stack.gradient_dtype
-    if job.training.precision not in ("bf16", "fp16"):
-        return NO_SETTING
-    dtype_name = "fp32" if dtype == "fp32" else job.training.precision
-    return sets(**{"data_types.grad_accum_dtype": dtype_name})
-
-
-def _states(job: Job) -> FieldExport:
-    if job.training.state_dtype == "fp32":
-        return NO_SETTING
-    if job.layout.zero == 0 or job.training.precision != "bf16":
-        return lacks("it keeps all states in bf16 from zero1 on, beside bf16 weights")
-    return sets(**{"bf16.bf16_master_weights_and_grads": True, "bf16.bf16_optimizer_states": True})
-
-
-def _moments(job: Job) -> FieldExport:
-    matches = job.training.moment_dtype in (None, job.training.state_dtype)
-    return NO_SETTING if matches else lacks("its moments have the type of its master weights")
-
-
-def _buckets(job: Job) -> FieldExport:
-    size = job.stack.collective_buffers
-    if size is None or not job.layout.zero:
-        return NO_SETTING
-    elements = int(size / 4)  # one bucket to reduce and one to gather, of two bytes each
-    return _set(reduce_bucket_size=elements, allgather_bucket_size=elements)
-
-
-def _group(job: Job) -> FieldExport:
-    size = job.stack.update_group
-    return NO_SETTING if size is None or job.layout.zero < 3 else _set(sub_group_size=size)
-
-
-def _drive(job: Job) -> FieldExport:
-    if not job.layout.offload.drive:
-        return NO_SETTING
-    drive = job.stack.drive
-    settings = {
-        "offload_optimizer.buffer_count": drive.buffers,
-        "offload_optimizer.pipeline_read": drive.overlaps,
-        "offload_optimizer.pipeline_write": drive.overlaps,
-    }
-    return _set(**settings)
+    elif offload.states < EVERY:
+        settings[f"{place}.ratio"] = round(offload.states / min(layout.layers), 6)
+        difference = "a share of a rank's parameters"
+    export.sets("layout.offload", settings, differs=difference)
 
 
 def _usage(job: Job, name: str) -> tuple[str, ...]:
@@ -187,57 +145,8 @@ TARGET = Target(
     full_name=f"DeepSpeed {VERSION}",
     stack="deepspeed",
     table="deepspeed",
-    translated={
-        **{f"model.{field}": no_setting for field in TransformerSpec.model_fields},  # the program's
-        "layout.pp": _pp,
-        "layout.vpp": no_setting,  # one: its rules
-        "layout.cp": _cp,
-        "layout.ep": _ep,
-        "layout.etp": no_setting,  # said with `ep`
-        "layout.mbs": _mbs,
-        "layout.zero": _stage,
-        "layout.shard": no_setting,  # all: its rules
-        **supports_only(
-            {
-                "layout.sp": ("its tensor ranks have whole sequences", False),
-                "layout.order": ("its order is tp-cp-dp-pp", "tp-cp-dp-pp"),
-            }
-        ),
-        "layout.schedule": no_setting,  # 1f1b: its rules
-        "layout.context": by_value("context", {"": {}, "all-to-all": {}}, "its context ranks trade heads"),
-        "layout.recompute": _recompute,
-        "layout.offload": _offload,
-        "layout.ring": no_setting,  # how far it fetches ahead is in parameters
-        "layout.overlap": _overlap,
-        "layout.layers": _layers,
-        "training.sequence_length": lambda job: differs("what the program feeds it"),
-        "training.precision": by_value(
-            "training.precision",
-            {"bf16": {"bf16.enabled": True}, "fp16": {"fp16.enabled": True}, "fp32": {}},
-            fsdp2.OTHER_PRECISION,
-        ),
-        "training.optimizer": by_value(
-            "training.optimizer",
-            {
-                name.lower(): {"optimizer.type": name, "optimizer.params.lr": _RATE}
-                for name in ("AdamW", "SGD", "Lamb")
-            },
-            "it has no {value}",
-        ),
-        "training.gradient_dtype": _gradients,
-        "training.state_dtype": _states,
-        "training.moment_dtype": _moments,
-        "training.dropout": lambda job: (
-            differs("of the program's model") if job.question.dropout else NO_SETTING
-        ),
-        **fsdp2.TOKENS,
-        "stack.gradient_dtype": no_setting,  # said with the training job's
-        "stack.overlap_gradient_reduce": no_setting,  # said with the layout's `overlap`
-        "stack.collective_buffers": _buckets,
-        "stack.update_group": _group,
-        "stack.selective_drops": no_setting,  # it recomputes whole blocks
-        "stack.drive": _drive,
-    },
+    export=_export,
+    facts=FACTS,
     text=lambda job, settings, name: json.dumps(nested(settings), indent=2) + "\n",
     usage=_usage,
 )

@@ -9,7 +9,6 @@ core/transformer/pipeline_parallel_layer_layout.py, core/transformer/transformer
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,17 +18,7 @@ from cost_models.axes.stages import first_in_full, mixes_of, number_in_full
 from cost_models.axes.words import EVERY, MAX_STAGES
 from cost_models.errors import InputError
 from cost_models.specs.stack import StackSpec
-from planner.formats.exporter import (
-    NO_SETTING,
-    FieldExport,
-    Job,
-    Translate,
-    differs,
-    lacks,
-    no_setting,
-    sets,
-    supports_only,
-)
+from planner.formats.exporter import JobExport
 from planner.formats.megatron.arguments import OFFLOADED, OFFLOADED_OF_EXPERTS, TABLE, Arguments, uses_fsdp
 from planner.formats.table import table_of
 
@@ -37,122 +26,92 @@ _REPEATED = re.compile(r"\(([^()]*)\)\*(\d{1,4})|([A-Za-z])\*(\d{1,4})", re.ASCI
 _MOST_TEXT = 20_000
 
 
-def _vpp(job: Job) -> FieldExport:
-    if job.layout.vpp == 1 or not _even(job):
-        return NO_SETTING  # the stages of `layers` say it
-    return sets(num_layers_per_virtual_pipeline_stage=job.layout.layers[0])
-
-
-def _layers(job: Job) -> FieldExport:
-    if _even(job):
-        return NO_SETTING
-    return sets(pipeline_model_parallel_layout=pipeline_layout(job.layout.layers))
-
-
-def _even(job: Job) -> bool:
-    return len(set(job.layout.layers)) == 1
-
-
-def _context(job: Job) -> FieldExport:
-    kinds = table_of(TABLE).arguments["cp_comm_type"].values
-    return sets(cp_comm_type=[kinds[job.context]]) if job.context else NO_SETTING
-
-
-def _etp(job: Job) -> FieldExport:
-    return sets(expert_tensor_parallel_size=job.layout.expert_tp) if job.model.has_experts else NO_SETTING
-
-
-def _zero(job: Job) -> FieldExport:
-    if job.layout.zero > 1:
-        return lacks("its distributed optimizer shards optimizer states (zero1)")
-    return sets(use_distributed_optimizer=True) if job.layout.zero else NO_SETTING
-
-
-def _shard(job: Job) -> FieldExport:
-    instances = job.layout.data_ranks // job.layout.shard_group
-    if instances == 1 or job.layout.zero == 0:
-        return NO_SETTING
-    return differs(
-        f"{instances} instances of the optimizer, each sharded", num_distributed_optimizer_instances=instances
+def write_layout(export: JobExport) -> None:
+    """Set Megatron Core's arguments for the fields of the layout that its table does not write."""
+    job, layout = export.job, export.job.layout
+    if len(set(layout.layers)) > 1:
+        export.sets("layout.layers", pipeline_model_parallel_layout=pipeline_layout(layout.layers))
+    elif layout.vpp > 1:
+        export.sets("layout.vpp", num_layers_per_virtual_pipeline_stage=layout.layers[0])
+    if job.context:
+        kinds = table_of(TABLE).arguments["cp_comm_type"].values
+        export.sets("layout.context", cp_comm_type=[kinds[job.context]])
+    if job.model.has_experts:
+        export.sets("layout.etp", expert_tensor_parallel_size=layout.expert_tp)
+    if layout.zero > 1:
+        export.lacks("layout.zero", "its distributed optimizer shards optimizer states (zero1)")
+    elif layout.zero:
+        export.sets("layout.zero", use_distributed_optimizer=True)
+    instances = layout.data_ranks // layout.shard_group
+    if instances > 1 and layout.zero:
+        export.sets(
+            "layout.shard",
+            differs=f"{instances} instances of the optimizer, each sharded",
+            num_distributed_optimizer_instances=instances,
+        )
+    export.supports(
+        {"layout.schedule": ("it runs 1f1b, and interleaved where vpp is above 1", "1f1b", "interleaved")}
     )
+    export.choose(
+        "layout.order",
+        layout.order,
+        {"tp-cp-dp-pp": {}, "tp-cp-pp-dp": {"use_tp_pp_dp_mapping": True}},
+        "it seats ranks tp-cp-dp-pp or tp-cp-pp-dp",
+    )
+    _write_recompute(export)
+    _write_offload(export)
 
 
-def _order(job: Job) -> FieldExport:
-    orders = {"tp-cp-dp-pp": NO_SETTING, "tp-cp-pp-dp": sets(use_tp_pp_dp_mapping=True)}
-    return orders.get(job.layout.order, lacks("it seats ranks tp-cp-dp-pp or tp-cp-pp-dp"))
+def _write_recompute(export: JobExport) -> None:
+    layout, path = export.job.layout, "layout.recompute"
+    policies, blocks = {*layout.policies}, number_in_full(layout.layers, layout.stage_recompute)
+    if policies == {"selective"}:
+        _write_selective(export, path)
+    elif policies == {"full"}:
+        export.sets(path, recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
+    elif policies != {"none"} and blocks is not None:
+        export.sets(path, recompute_granularity="full", recompute_method="block", recompute_num_layers=blocks)
+    elif policies != {"none"}:
+        several = len(set(layout.recompute)) > 1
+        same = "recomputes the same on every stage"
+        export.lacks(path, f"it {same if several else 'has one policy for the blocks of a stage'}")
 
 
-def _recompute(job: Job) -> FieldExport:
-    layout = job.layout
-    used = {*layout.policies}
-    if used == {"none"}:
-        return NO_SETTING
-    if used == {"full"}:
-        return sets(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
-    if used == {"selective"}:
-        return _selective(job)
-    blocks = number_in_full(layout.layers, layout.stage_recompute)
-    if blocks is not None:
-        return sets(recompute_granularity="full", recompute_method="block", recompute_num_layers=blocks)
-    if len(set(layout.recompute)) > 1:
-        return lacks("it recomputes the same on every stage")
-    return lacks("it has one policy for the blocks of a stage")
-
-
-def _selective(job: Job) -> FieldExport:
-    drops, modules = set(job.stack.drops), table_of(TABLE).arguments["recompute_modules"].values
-    if job.model.latent_attention is None:
+def _write_selective(export: JobExport, path: str) -> None:
+    drops, modules = set(export.job.stack.drops), table_of(TABLE).arguments["recompute_modules"].values
+    if export.job.model.latent_attention is None:
         drops.discard("latent-heads")
-    if not job.model.has_experts:
+    if not export.job.model.has_experts:
         drops -= {"expert-activations", "experts", "shared-experts"}
     if unknown := drops.difference(modules):
         dropped = ", ".join(sorted(unknown))
-        return lacks(f"its modules to recompute are others than what the stack drops ({dropped})")
-    return sets(
-        recompute_granularity="selective",
-        recompute_modules=[name for ours, name in modules.items() if ours in drops],
-    )
+        export.lacks(path, f"its modules to recompute are others than what the stack drops ({dropped})")
+    else:
+        names = [name for ours, name in modules.items() if ours in drops]
+        export.sets(path, recompute_granularity="selective", recompute_modules=names)
 
 
-def _offload(job: Job) -> FieldExport:
-    offload = job.layout.offload
+def _write_offload(export: JobExport) -> None:
+    layout, offload = export.job.layout, export.job.layout.offload
     if missing := [part for part in ("parked", "streamed", "drive") if getattr(offload, part)]:
-        return lacks(f"it keeps no {' and '.join(missing)} blocks on the host")
+        export.lacks("layout.offload", f"it keeps no {' and '.join(missing)} blocks on the host")
+        return
     settings: dict[str, Any] = {}
-    how = []
+    differences = []
     if offload.states:
-        blocks = min(job.layout.layers) * job.layout.vpp
+        blocks = min(layout.layers) * layout.vpp
         share = 1.0 if offload.states >= EVERY else min(1.0, offload.states / blocks)
         settings |= {
             "optimizer_cpu_offload": True,
             "optimizer_offload_fraction": round(share, 6),
             "use_precision_aware_optimizer": True,
         }
-        how.append(f"states of {share:.0%} of a rank's parameters, in their order")
+        differences.append(f"states of {share:.0%} of a rank's parameters, in their order")
     if offload.activations:
-        modules = OFFLOADED + (OFFLOADED_OF_EXPERTS if job.model.has_experts else ())
+        modules = OFFLOADED + (OFFLOADED_OF_EXPERTS if export.job.model.has_experts else ())
         settings |= {"fine_grained_activation_offloading": True, "offload_modules": list(modules)}
-        how.append(f"the inputs of {', '.join(modules)}")
-    return differs("; ".join(how), **settings) if how else NO_SETTING
-
-
-LAYOUT: Mapping[str, Translate] = {
-    "layout.vpp": _vpp,
-    "layout.etp": _etp,
-    "layout.zero": _zero,
-    "layout.shard": _shard,
-    **supports_only(
-        {"layout.schedule": ("it runs 1f1b, and interleaved where vpp is above 1", "1f1b", "interleaved")}
-    ),
-    "layout.order": _order,
-    "layout.context": _context,
-    "layout.recompute": _recompute,
-    "layout.offload": _offload,
-    "layout.ring": no_setting,  # a part of streaming, which `offload` answers for
-    "layout.overlap": no_setting,  # said with what the stack overlaps where no layout says
-    "layout.layers": _layers,
-}
-"""Fields of the layout whose settings do not follow from the table."""
+        differences.append(f"the inputs of {', '.join(modules)}")
+    export.sets("layout.offload", settings, differs="; ".join(differences))
 
 
 def layout_of(

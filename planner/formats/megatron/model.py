@@ -6,23 +6,13 @@ core/transformer/transformer_config.py, core/transformer/moe/router.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from cost_models.base import MAX_LAYERS
 from cost_models.errors import InputError, Problem
 from cost_models.specs.transformer import Rotary, TransformerSpec
-from planner.formats.exporter import (
-    NO_SETTING,
-    FieldExport,
-    Job,
-    Translate,
-    differs,
-    lacks,
-    no_setting,
-    sets,
-    supports_only,
-)
+from planner.formats.exporter import JobExport
 from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.table import table_of
 
@@ -30,63 +20,39 @@ _SCORED_BY = "two best"
 """How Megatron Core scores a group of experts."""
 
 
-def _moe_layers(job: Job) -> FieldExport:
-    model = job.model
-    if model.num_moe_layers == model.num_layers:
-        return NO_SETTING
-    of = set(model.moe_layers) or set(range(model.num_layers - model.num_moe_layers, model.num_layers))
-    return sets(moe_layer_freq=[int(layer in of) for layer in range(model.num_layers)])
-
-
-def _groups(job: Job) -> FieldExport:
-    groups = job.model.expert_groups
-    if groups is None:
-        return NO_SETTING
-    if groups.scored_by != _SCORED_BY:
-        return lacks("it scores a group by its two best experts")
-    return sets(moe_router_num_groups=groups.count, moe_router_group_topk=groups.per_token)
-
-
-def _scores(job: Job) -> FieldExport:
-    """Megatron-LM's settings for the router's scores; with a balancing bias the scores are fp32, as in
-    DeepSeek-V3."""
-    kind = job.model.router_scores
-    if not job.model.routing_bias:
-        return sets(moe_router_score_function=kind)
-    if kind != "sigmoid":
-        return lacks("it balances experts by a bias beside sigmoid scores alone")
-    return sets(moe_router_score_function=kind, moe_router_dtype="fp32")
-
-
-def _normalized(job: Job) -> FieldExport:
-    if job.model.normalized_routing:
-        return NO_SETTING
-    if job.model.router_scores == "softmax":
-        return sets(moe_router_pre_softmax=True)
-    return lacks("it scales the weights of sigmoid scores to sum to one")
-
-
-def _balance(job: Job) -> FieldExport:
-    if not job.model.load_balance:
-        return sets(moe_router_load_balancing_type="none")
-    return sets(moe_router_load_balancing_type="aux_loss", moe_aux_loss_coeff=job.model.load_balance)
-
-
-def _of_mixtures(word: Callable[[Job], FieldExport]) -> Translate:
-    """Wrap a translation so that dense models get no setting."""
-    return lambda job: word(job) if job.model.has_experts else NO_SETTING
-
-
-EXPERTS: Mapping[str, Translate] = {
-    "model.num_moe_layers": _of_mixtures(_moe_layers),
-    "model.moe_layers": no_setting,  # said with their number
-    **supports_only({"model.router_bias": ("its router has no bias", False)}),
-    "model.expert_groups": _of_mixtures(_groups),
-    "model.router_scores": _of_mixtures(_scores),
-    "model.normalized_routing": _of_mixtures(_normalized),
-    "model.load_balance": _of_mixtures(_balance),
-}
-"""Fields of mixtures whose settings do not follow from the table."""
+def _write_experts(export: JobExport) -> None:
+    """Set Megatron Core's arguments for the fields of a mixture of experts that its table does not write."""
+    model = export.job.model
+    if model.num_moe_layers != model.num_layers:
+        mixtures = set(model.moe_layers) or set(
+            range(model.num_layers - model.num_moe_layers, model.num_layers)
+        )
+        pattern = [int(layer in mixtures) for layer in range(model.num_layers)]
+        export.sets("model.num_moe_layers", moe_layer_freq=pattern)
+    groups = model.expert_groups
+    if groups is not None and groups.scored_by != _SCORED_BY:
+        export.lacks("model.expert_groups", "it scores a group by its two best experts")
+    elif groups is not None:
+        export.sets(
+            "model.expert_groups", moe_router_num_groups=groups.count, moe_router_group_topk=groups.per_token
+        )
+    if model.routing_bias and model.router_scores != "sigmoid":
+        export.lacks("model.router_scores", "it balances experts by a bias beside sigmoid scores alone")
+    else:  # with a balancing bias scores are fp32, as in DeepSeek-V3
+        dtype = {"moe_router_dtype": "fp32"} if model.routing_bias else {}
+        export.sets("model.router_scores", moe_router_score_function=model.router_scores, **dtype)
+    if not model.normalized_routing and model.router_scores == "softmax":
+        export.sets("model.normalized_routing", moe_router_pre_softmax=True)
+    elif not model.normalized_routing:
+        reason = "it scales the weights of sigmoid scores to sum to one"
+        export.lacks("model.normalized_routing", reason)
+    balance: dict[str, Any] = {"moe_router_load_balancing_type": "none"}
+    if model.load_balance:
+        balance = {
+            "moe_router_load_balancing_type": "aux_loss",
+            "moe_aux_loss_coeff": model.load_balance,
+        }
+    export.sets("model.load_balance", balance)
 
 
 def experts_of(args: Arguments, mixtures: tuple[int, ...], dense: int) -> dict[str, Any]:
@@ -129,157 +95,104 @@ _GPT2_WORDS = 50_257
 _NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
 
 
-def _kv_heads(job: Job) -> FieldExport:
-    model = job.model
-    if model.num_kv_heads == model.num_heads or model.latent_attention is not None:
-        return NO_SETTING
-    return sets(group_query_attention=True, num_query_groups=model.num_kv_heads)
-
-
-def _activation(job: Job) -> FieldExport:
-    match job.model.gated_mlp, job.model.activation:
-        case True, "silu":
-            return sets(swiglu=True)
-        case False, "squared-relu":
-            return sets(squared_relu=True)
-        case False, "gelu":
-            return NO_SETTING
-        case False, "gelu-tanh":
-            return differs("its fused GELU is the one by tanh", bias_gelu_fusion=True)
-        case gated, name:
-            return lacks(f"it has no setting for {'a gated ' if gated else ''}{name}")
-
-
-def _norm_bias(job: Job) -> FieldExport:
-    plain = job.model.norm == "rmsnorm" or job.model.norm_bias
-    return NO_SETTING if plain else lacks("its layer norms have biases")
-
-
-def _positions(job: Job) -> FieldExport:
-    argument = table_of(TABLE).arguments["position_embedding_type"]
-    if job.model.positions not in argument.values:
-        return lacks("it has no such positions")
-    return sets(position_embedding_type=argument.trainer_value(job.model.positions))
-
-
-def _attention_bias(job: Job) -> FieldExport:
-    if job.model.attention_bias or not job.model.mlp_bias:
-        return sets(add_qkv_bias=True) if job.model.attention_bias else NO_SETTING
-    return lacks("biases of the MLP come with those of queries, keys and values")
-
-
-def _output_bias(job: Job) -> FieldExport:
-    if job.model.attention_output_bias == job.model.mlp_bias:
-        return NO_SETTING
-    return lacks("attention's output has a bias where the MLP has")
-
-
-def _qk_norm_over(job: Job) -> FieldExport:
-    plain = not job.model.qk_norm or job.model.qk_norm_over == "head"
-    return NO_SETTING if plain else lacks("its norm is over each head")
-
-
-def _rotary(job: Job) -> FieldExport:
-    if job.model.positions != "rotary":
-        return NO_SETTING
-    rotary = job.model.rotary or Rotary()
-    if rotary.windowed_base not in (None, rotary.base):
-        return lacks("it has one rotary base for all blocks")
-    settings: dict[str, Any] = {"rotary_base": int(rotary.base)}
-    if rotary.dim is not None and job.model.latent_attention is None:
-        settings["rotary_percent"] = rotary.dim / job.model.head_dim
-    if rotary.pattern and not all(rotary.pattern):
-        layers = range(job.model.num_layers)
-        settings["no_rope_freq"] = [int(not rotary.pattern[at % len(rotary.pattern)]) for at in layers]
-    if rotary.scaling is None:
-        return sets(**settings)
-    if rotary.scaling.kind == "llama3":
-        return sets(**settings, use_rope_scaling=True, rope_scaling_factor=rotary.scaling.factor)
-    if rotary.scaling.factor != int(rotary.scaling.factor):
-        return lacks("it divides frequencies by whole numbers")
-    return sets(**settings, rotary_seq_len_interpolation_factor=int(rotary.scaling.factor))
-
-
-def _window_kind(job: Job) -> FieldExport:
-    slides = job.model.attention_window is None or job.model.window_kind == "sliding"
-    return NO_SETTING if slides else lacks("its windows slide")
-
-
-def _window_pattern(job: Job) -> FieldExport:
-    model = job.model
-    if model.attention_window is None or not model.window_pattern:
-        return NO_SETTING
-    layers = range(model.num_layers)
-    return sets(window_attn_skip_freq=[int(model.window_of(layer) is not None) for layer in layers])
-
-
-def _latent(job: Job) -> FieldExport:
-    latent = job.model.latent_attention
-    if latent is None:
-        return NO_SETTING
-    settings: dict[str, Any] = {} if latent.query_rank is None else {"q_lora_rank": latent.query_rank}
-    return sets(
-        multi_latent_attention=True,
-        qk_layernorm=True,  # of latents, which all models with them have
-        kv_lora_rank=latent.kv_rank,
-        qk_head_dim=job.model.head_dim - latent.position_dim,
-        qk_pos_emb_head_dim=latent.position_dim,
-        v_head_dim=latent.value_dim,
-        **settings,
-    )
-
-
-def _left_out(job: Job) -> FieldExport:
-    fields = job.model.left_out
-    return lacks(f"nobody read how: {', '.join(fields)}") if fields else NO_SETTING
-
-
-MODEL: Mapping[str, Translate] = {
-    **EXPERTS,
-    **supports_only(
-        {
-            "model.norm_placement": ("its norms lie before attention and MLP", "before"),
-            "model.embedding_norm": ("no norm follows its embedding", False),
-            "model.head_bias": ("its head has no bias", False),
-            "model.embedding_scale": ("it does not scale embeddings", 1.0),
-            "model.residual_scale": ("it does not scale what blocks add", 1.0),
-            "model.logit_scale": ("it does not scale logits", 1.0),
-            "model.attention_scale": ("it scales scores by 1/√head_dim", None),
-            "model.parallel_block": ("its attention and MLP follow one another", False),
-        }
-    ),
-    "model.name": no_setting,
-    "model.num_kv_heads": _kv_heads,
-    "model.head_dim": lambda job: (
-        NO_SETTING if job.model.latent_attention is not None else sets(kv_channels=job.model.head_dim)
-    ),
-    "model.gated_mlp": no_setting,  # said with `activation`
-    "model.activation": _activation,
-    "model.norm_bias": _norm_bias,
-    "model.positions": _positions,
-    "model.max_positions": lambda job: sets(
-        max_position_embeddings=max(job.model.max_positions, job.training.sequence_length)
-    ),
-    "model.attention_bias": _attention_bias,
-    "model.attention_output_bias": _output_bias,
-    "model.qk_norm_over": _qk_norm_over,
-    "model.attention_sinks": lambda job: (
-        sets(softmax_type="learnable") if job.model.attention_sinks else NO_SETTING
-    ),
-    "model.rotary": _rotary,
-    "model.parallel_norms": no_setting,  # a part of parallel blocks
-    "model.attention_window": lambda job: (
-        NO_SETTING
-        if job.model.attention_window is None
-        else sets(window_size=(job.model.attention_window - 1, 0))
-    ),
-    "model.window_kind": _window_kind,
-    "model.window_pattern": _window_pattern,
-    "model.latent_attention": _latent,
-    "model.vocab_multiple": no_setting,  # said with the stack's padding
-    "model.left_out": _left_out,
+_LIMITS: Mapping[str, tuple[Any, ...]] = {
+    "model.router_bias": ("its router has no bias", False),
+    "model.norm_placement": ("its norms lie before attention and MLP", "before"),
+    "model.embedding_norm": ("no norm follows its embedding", False),
+    "model.head_bias": ("its head has no bias", False),
+    "model.embedding_scale": ("it does not scale embeddings", 1.0),
+    "model.residual_scale": ("it does not scale what blocks add", 1.0),
+    "model.logit_scale": ("it does not scale logits", 1.0),
+    "model.attention_scale": ("it scales scores by 1/√head_dim", None),
+    "model.parallel_block": ("its attention and MLP follow one another", False),
 }
-"""Fields of the model whose settings do not follow from the table."""
+"""Fields of models of which Megatron Core supports some values alone: the reason, and the values."""
+
+
+def write_model(export: JobExport) -> None:
+    """Set Megatron Core's arguments for the fields of the model that its table does not write."""
+    model, latent = export.job.model, export.job.model.latent_attention
+    export.supports(_LIMITS)
+    if model.has_experts:
+        _write_experts(export)
+    match model.gated_mlp, model.activation:
+        case True, "silu":
+            export.sets("model.activation", swiglu=True)
+        case False, "squared-relu":
+            export.sets("model.activation", squared_relu=True)
+        case False, "gelu-tanh":
+            difference = "its fused GELU is the one by tanh"
+            export.sets("model.activation", differs=difference, bias_gelu_fusion=True)
+        case gated, name if gated or name != "gelu":
+            export.lacks("model.activation", f"it has no setting for {'a gated ' if gated else ''}{name}")
+    if model.norm != "rmsnorm" and not model.norm_bias:
+        export.lacks("model.norm_bias", "its layer norms have biases")
+    positions = table_of(TABLE).arguments["position_embedding_type"]
+    choices = {kind: {positions.name: name} for kind, name in positions.values.items()}
+    export.choose("model.positions", model.positions, choices, "it has no such positions")
+    longest = max(model.max_positions, export.job.training.sequence_length)
+    export.sets("model.max_positions", max_position_embeddings=longest)
+    _write_rotary(export)
+    if model.attention_bias:
+        export.sets("model.attention_bias", add_qkv_bias=True)
+    elif model.mlp_bias:
+        reason = "biases of the MLP come with those of queries, keys and values"
+        export.lacks("model.attention_bias", reason)
+    if model.attention_output_bias != model.mlp_bias:
+        export.lacks("model.attention_output_bias", "attention's output has a bias where the MLP has")
+    if model.qk_norm and model.qk_norm_over != "head":
+        export.lacks("model.qk_norm_over", "its norm is over each head")
+    if model.attention_sinks:
+        export.sets("model.attention_sinks", softmax_type="learnable")
+    if model.attention_window is not None:
+        if model.window_kind != "sliding":
+            export.lacks("model.window_kind", "its windows slide")
+        export.sets("model.attention_window", window_size=(model.attention_window - 1, 0))
+        if model.window_pattern:
+            windows = [int(model.window_of(layer) is not None) for layer in range(model.num_layers)]
+            export.sets("model.window_pattern", window_attn_skip_freq=windows)
+    if latent is None:
+        export.sets("model.head_dim", kv_channels=model.head_dim)
+        if model.num_kv_heads != model.num_heads:
+            export.sets("model.num_kv_heads", group_query_attention=True, num_query_groups=model.num_kv_heads)
+    else:
+        export.sets(
+            "model.latent_attention",
+            multi_latent_attention=True,
+            qk_layernorm=True,  # of latents, which all models with them have
+            kv_lora_rank=latent.kv_rank,
+            qk_head_dim=model.head_dim - latent.position_dim,
+            qk_pos_emb_head_dim=latent.position_dim,
+            v_head_dim=latent.value_dim,
+            **({} if latent.query_rank is None else {"q_lora_rank": latent.query_rank}),
+        )
+    if model.left_out:
+        export.lacks("model.left_out", f"nobody read how: {', '.join(model.left_out)}")
+
+
+def _write_rotary(export: JobExport) -> None:
+    model = export.job.model
+    if model.positions != "rotary":
+        return
+    rotary = model.rotary or Rotary()
+    scaling = rotary.scaling
+    if rotary.windowed_base not in (None, rotary.base):
+        export.lacks("model.rotary", "it has one rotary base for all blocks")
+        return
+    settings: dict[str, Any] = {"rotary_base": int(rotary.base)}
+    if rotary.dim is not None and model.latent_attention is None:
+        settings["rotary_percent"] = rotary.dim / model.head_dim
+    if rotary.pattern and not all(rotary.pattern):
+        layers = range(model.num_layers)
+        settings["no_rope_freq"] = [int(not rotary.pattern[at % len(rotary.pattern)]) for at in layers]
+    if scaling is None:
+        export.sets("model.rotary", settings)
+    elif scaling.kind == "llama3":
+        export.sets("model.rotary", settings, use_rope_scaling=True, rope_scaling_factor=scaling.factor)
+    elif scaling.factor != int(scaling.factor):
+        export.lacks("model.rotary", "it divides frequencies by whole numbers")
+    else:
+        export.sets("model.rotary", settings, rotary_seq_len_interpolation_factor=int(scaling.factor))
 
 
 def model_of(args: Arguments, assumed: list[str], tokenizer: str | None) -> TransformerSpec:

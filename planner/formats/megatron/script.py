@@ -12,19 +12,22 @@ from dataclasses import replace
 
 from cost_models.files.catalog import load_stack
 from cost_models.specs.stack import StackSpec
-from planner.formats.exporter import Job, Settings, Translate, no_setting
+from planner.formats.exporter import Job, JobExport, Settings
 from planner.formats.megatron.arguments import TABLE, Arguments, read_arguments, unpriced_values, written
 from planner.formats.megatron.launches import Launch, world_size
-from planner.formats.megatron.layout import LAYOUT, layout_of
-from planner.formats.megatron.model import MODEL, model_of
-from planner.formats.megatron.stack import FACTS, STACK, stack_of
-from planner.formats.megatron.training import TRAINING, training_of
+from planner.formats.megatron.layout import layout_of, write_layout
+from planner.formats.megatron.model import model_of, write_model
+from planner.formats.megatron.stack import FACTS, STACK, stack_of, write_facts
+from planner.formats.megatron.training import training_of, write_training
 from planner.formats.settings import Reading, unpriced
 from planner.formats.target import Target
 from planner.formats.torchrun import head, several_nodes, torchrun_words
 
-CORE: dict[str, Translate] = {**LAYOUT, **TRAINING, **MODEL, **FACTS}
-"""Megatron Core's settings for fields that its table does not write."""
+
+def write_core(export: JobExport) -> None:
+    """Set Megatron Core's arguments for all fields that its table does not write."""
+    for write in (write_layout, write_training, write_model, write_facts):
+        write(export)
 
 
 def _text(job: Job, settings: Settings, name: str) -> str:
@@ -68,7 +71,8 @@ TARGET = Target(
     full_name="Megatron-LM (core 0.20)",
     stack=STACK,
     table=TABLE,
-    translated=CORE | {"stack.launches_block": no_setting},  # in the environment
+    export=write_core,
+    facts=f"{FACTS} launches_block",  # the last in the environment
     text=_text,
     usage=_usage,
     spelled=_in_a_line,

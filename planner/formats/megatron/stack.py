@@ -6,125 +6,88 @@ core/distributed/distributed_data_parallel_config.py, core/fusions/fused_bias_dr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_stack
 from cost_models.specs.choices import Overlap
 from cost_models.specs.stack import USER_BUFFERS, VOCABULARY_UNIT, StackSpec
-from planner.formats.exporter import NO_SETTING, FieldExport, Job, Translate, lacks, no_setting, sets
+from planner.formats.exporter import JobExport
 from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.megatron.layout import zero_of
 from planner.formats.table import table_of
 
 STACK = "megatron-core"
 """Catalogue name of the software stack of core 0.20."""
-_BACKENDS = {"unfused": "unfused", "flash2": "flash", "flash3": "flash", "cudnn": "fused"}
+_BACKENDS = {"cudnn": "auto", "unfused": "unfused", "flash2": "flash", "flash3": "flash"}
 _KERNELS = {"unfused": "unfused", "local": "fused-softmax", "flash": "flash2", "fused": "cudnn"}
-_OWN_KERNEL = "cudnn"
-"""Kernel of `--attention-backend auto`."""
 
 
-def _attention(job: Job) -> FieldExport:
-    kernel = job.stack.attention
-    if kernel == _OWN_KERNEL:
-        return sets(attention_backend="auto")
-    if kernel not in _BACKENDS:
-        return lacks("its attention backends are unfused, flash and fused")
-    return sets(attention_backend=_BACKENDS[kernel])
+FACTS = """
+    attention pads_vocabulary gradient_dtype fused_elementwise master_remainders overlap_gradient_reduce
+    overlap_parameter_gather overlap_tensor_parallel expert_dispatch selective_drops overlaps_host
+    overlap_pipeline_sends transformer_engine
+"""
+"""Facts of the software stack that Megatron Core switches; `gradient_dtype` with the training job's, `selective_drops`
+with the layout's `recompute`."""
 
 
-def _overlaps(job: Job, axis: Overlap, *, always: bool) -> bool:
-    """Whether communication over an axis overlaps compute, by the layout or, where the layout leaves it open,
-    by `always`."""
-    return always if job.layout.overlap is None else axis in job.layout.overlap
-
-
-def _overlap_tensor(job: Job) -> FieldExport:
-    layout, stack = job.layout, job.stack
-    overlaps = _overlaps(job, "tp", always=stack.overlap_tensor_parallel > 0)
-    overlaps = overlaps and job.training.precision in USER_BUFFERS
-    return sets(tp_comm_overlap=True) if overlaps and layout.tp > 1 and layout.sp else NO_SETTING
-
-
-def _overlap_reduce(job: Job) -> FieldExport:
-    overlaps = _overlaps(job, "dp", always=job.stack.overlap_gradient_reduce)
-    return sets(overlap_grad_reduce=True) if overlaps else NO_SETTING
-
-
-def _overlap_gather(job: Job) -> FieldExport:
-    overlaps = _overlaps(job, "dp", always=job.stack.overlap_parameter_gather)
-    if not overlaps or job.layout.zero == 0:
-        return NO_SETTING
-    if not _overlaps(job, "dp", always=job.stack.overlap_gradient_reduce):
-        return lacks("it gathers parameters behind compute only where it reduces gradients so")
-    return sets(overlap_param_gather=True)
-
-
-def _overlap_sends(job: Job) -> FieldExport:
-    sends = _overlaps(job, "pp", always=job.stack.overlap_pipeline_sends)
-    return NO_SETTING if sends or job.layout.vpp == 1 else sets(overlap_p2p_comm=False)
-
-
-def _dispatch(job: Job) -> FieldExport:
-    if not job.model.has_experts:
-        return NO_SETTING
-    if job.stack.expert_dispatch == "copies" or job.layout.ep * job.layout.expert_tp == 1:
-        return sets(moe_token_dispatcher_type="alltoall", moe_grouped_gemm=True)
-    return sets(moe_token_dispatcher_type="flex", moe_flex_dispatcher_backend="deepep", moe_grouped_gemm=True)
-
-
-def _remainders(job: Job) -> FieldExport:
-    if not job.stack.master_remainders or job.training.precision == "fp32":
-        return NO_SETTING
-    if job.layout.zero == 0:
-        return lacks("only its distributed optimizer (zero1) keeps master weights so")
-    return sets(use_precision_aware_optimizer=True)
-
-
-def _vocabulary(job: Job) -> FieldExport:
-    """Megatron-LM's setting for the multiple of the vocabulary size; plans of earlier releases have it in the
-    stack, not the model."""
-    multiple = job.model.vocab_multiple
-    return sets(
-        make_vocab_size_divisible_by=VOCABULARY_UNIT
-        if multiple == 1 and job.stack.pads_vocabulary
-        else multiple
+def write_facts(export: JobExport) -> None:
+    """Set Megatron Core's arguments for the facts of the software stack that they switch."""
+    job, layout, stack, model = export.job, export.job.layout, export.job.stack, export.job.model
+    backends = {kernel: {"attention_backend": name} for kernel, name in _BACKENDS.items()}
+    export.choose(
+        "stack.attention", stack.attention, backends, "its attention backends are unfused, flash and fused"
     )
+    multiple = model.vocab_multiple
+    if multiple == 1 and stack.pads_vocabulary:  # plans of earlier releases have it in the stack
+        multiple = VOCABULARY_UNIT
+    export.sets("stack.pads_vocabulary", make_vocab_size_divisible_by=multiple)
+    if not stack.fused_elementwise and model.activation == "gelu-tanh":
+        export.lacks("stack.fused_elementwise", "its GELU by tanh is fused with the bias")
+    elif not stack.fused_elementwise:
+        fusions = ("bias_gelu_fusion", "bias_swiglu_fusion", "bias_dropout_fusion")
+        export.sets("stack.fused_elementwise", dict.fromkeys(fusions, False))
+    if stack.master_remainders and job.training.precision != "fp32":
+        if layout.zero == 0:
+            reason = "only its distributed optimizer (zero1) keeps master weights so"
+            export.lacks("stack.master_remainders", reason)
+        else:
+            export.sets("stack.master_remainders", use_precision_aware_optimizer=True)
+    _write_overlaps(export)
+    if model.has_experts:
+        in_copies = stack.expert_dispatch == "copies" or layout.ep * layout.expert_tp == 1
+        dispatcher = {"moe_token_dispatcher_type": "alltoall"}
+        if not in_copies:
+            dispatcher = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep"}
+        export.sets("stack.expert_dispatch", dispatcher, moe_grouped_gemm=True)
+    if stack.overlaps_host and layout.offload.states:
+        export.sets("stack.overlaps_host", overlap_cpu_optimizer_d2h_h2d=True)
+    if not stack.transformer_engine:
+        export.sets("stack.transformer_engine", transformer_impl="local")
 
 
-def _fusions(job: Job) -> FieldExport:
-    if job.stack.fused_elementwise:
-        return NO_SETTING
-    if job.model.activation == "gelu-tanh":
-        return lacks("its GELU by tanh is fused with the bias")
-    return sets(bias_gelu_fusion=False, bias_swiglu_fusion=False, bias_dropout_fusion=False)
+def _write_overlaps(export: JobExport) -> None:
+    """Set what runs behind compute: what the layout names or, where it leaves that open, what the stack always does."""
+    layout, stack = export.job.layout, export.job.stack
 
+    def overlaps(axis: Overlap, fact: str) -> bool:
+        return getattr(stack, fact) > 0 if layout.overlap is None else axis in layout.overlap
 
-def _overlaps_host(job: Job) -> FieldExport:
-    overlaps = job.stack.overlaps_host and job.layout.offload.states
-    return sets(overlap_cpu_optimizer_d2h_h2d=True) if overlaps else NO_SETTING
-
-
-FACTS: Mapping[str, Translate] = {
-    "stack.attention": _attention,
-    "stack.pads_vocabulary": _vocabulary,
-    "stack.gradient_dtype": no_setting,  # the training job's, else this one: said there
-    "stack.fused_elementwise": _fusions,
-    "stack.master_remainders": _remainders,
-    "stack.overlap_gradient_reduce": _overlap_reduce,
-    "stack.overlap_parameter_gather": _overlap_gather,
-    "stack.overlap_tensor_parallel": _overlap_tensor,
-    "stack.expert_dispatch": _dispatch,
-    "stack.selective_drops": no_setting,  # said with the layout's `recompute`
-    "stack.overlaps_host": _overlaps_host,
-    "stack.overlap_pipeline_sends": _overlap_sends,
-    "stack.transformer_engine": lambda job: (
-        NO_SETTING if job.stack.transformer_engine else sets(transformer_impl="local")
-    ),
-}
-"""Facts of the software stack that Megatron Core switches."""
+    reduces = overlaps("dp", "overlap_gradient_reduce")
+    if reduces:
+        export.sets("stack.overlap_gradient_reduce", overlap_grad_reduce=True)
+    if overlaps("dp", "overlap_parameter_gather") and layout.zero:
+        if reduces:
+            export.sets("stack.overlap_parameter_gather", overlap_param_gather=True)
+        else:
+            reason = "it gathers parameters behind compute only where it reduces gradients so"
+            export.lacks("stack.overlap_parameter_gather", reason)
+    has_buffers = layout.tp > 1 and layout.sp and export.job.training.precision in USER_BUFFERS
+    if has_buffers and overlaps("tp", "overlap_tensor_parallel"):
+        export.sets("stack.overlap_tensor_parallel", tp_comm_overlap=True)
+    if layout.vpp > 1 and not overlaps("pp", "overlap_pipeline_sends"):
+        export.sets("stack.overlap_pipeline_sends", overlap_p2p_comm=False)
 
 
 def stack_of(args: Arguments, base: StackSpec, stack_named: bool, assumed: list[str]) -> StackSpec:

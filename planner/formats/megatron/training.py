@@ -11,18 +11,7 @@ from typing import Any
 
 from cost_models.axes.layout import Layout
 from cost_models.specs.training import TrainingSpec
-from planner.formats.exporter import (
-    NO_SETTING,
-    FieldExport,
-    Job,
-    Settings,
-    Translate,
-    by_value,
-    differs,
-    lacks,
-    sets,
-    supports_only,
-)
+from planner.formats.exporter import JobExport, Settings
 from planner.formats.megatron.arguments import TABLE, Arguments
 from planner.formats.table import table_of
 
@@ -35,53 +24,35 @@ _PRECISIONS: Mapping[str, Settings] = {
 }
 
 
-def _optimizer(job: Job) -> FieldExport:
-    match job.training.optimizer:
-        case "adamw":
-            return differs("its Adam decays weights apart from gradients, as AdamW", optimizer="adam")
-        case "sgd":
-            return sets(optimizer="sgd")
-        case other:
-            return lacks(f"it has no {other}")
-
-
-def _gradients(job: Job) -> FieldExport:
-    dtype = job.training.gradient_dtype or job.stack.gradient_dtype
-    if job.training.precision == "fp32":
-        return NO_SETTING
-    if dtype == "fp32":
-        return sets(accumulate_allreduce_grads_in_fp32=True)
-    return sets(grad_reduce_in_bf16=True) if job.training.precision != "fp16" else NO_SETTING
-
-
-def _moments(job: Job) -> FieldExport:
-    if (job.training.moment_dtype or job.training.state_dtype) == "fp32":
-        return NO_SETTING
-    if job.layout.zero == 0:
-        return lacks("only its distributed optimizer (zero1) keeps moments in bf16")
-    return sets(use_precision_aware_optimizer=True, exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16")
-
-
-def _tokens(job: Job) -> FieldExport:
-    if job.training.tokens is None:
-        return NO_SETTING
-    samples = max(1, int(job.training.tokens // job.training.sequence_length))
-    return differs("sequences", train_samples=samples)
-
-
-TRAINING: Mapping[str, Translate] = {
-    "training.precision": by_value(
-        "training.precision", _PRECISIONS, "its products in fp32 are without TF32"
-    ),
-    "training.optimizer": _optimizer,
-    "training.gradient_dtype": _gradients,
-    **supports_only({"training.state_dtype": ("its master weights are in fp32 or fp16", "fp32")}),
-    "training.moment_dtype": _moments,
-    "training.dropout": lambda job: sets(
-        hidden_dropout=job.question.dropout, attention_dropout=job.question.dropout
-    ),
-    "training.tokens": _tokens,
-}
+def write_training(export: JobExport) -> None:
+    """Set Megatron Core's arguments for the fields of the training job that its table does not write."""
+    job, training = export.job, export.job.training
+    wide = training.precision == "fp32"
+    export.choose(
+        "training.precision", training.precision, _PRECISIONS, "its products in fp32 are without TF32"
+    )
+    if training.optimizer == "adamw":
+        difference = "its Adam decays weights apart from gradients, as AdamW"
+        export.sets("training.optimizer", differs=difference, optimizer="adam")
+    else:
+        choices = {"sgd": {"optimizer": "sgd"}}
+        export.choose("training.optimizer", training.optimizer, choices, f"it has no {training.optimizer}")
+    if (training.gradient_dtype or job.stack.gradient_dtype) == "fp32" and not wide:
+        export.sets("training.gradient_dtype", accumulate_allreduce_grads_in_fp32=True)
+    elif not wide and training.precision != "fp16":
+        export.sets("training.gradient_dtype", grad_reduce_in_bf16=True)
+    export.supports({"training.state_dtype": ("its master weights are in fp32 or fp16", "fp32")})
+    narrow_moments = (training.moment_dtype or training.state_dtype) != "fp32"
+    if narrow_moments and job.layout.zero == 0:
+        export.lacks("training.moment_dtype", "only its distributed optimizer (zero1) keeps moments in bf16")
+    elif narrow_moments:
+        moments = {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
+        export.sets("training.moment_dtype", {"use_precision_aware_optimizer": True} | moments)
+    dropout = job.question.dropout
+    export.sets("training.dropout", hidden_dropout=dropout, attention_dropout=dropout)
+    if training.tokens is not None:
+        samples = max(1, int(training.tokens // training.sequence_length))
+        export.sets("training.tokens", differs="sequences", train_samples=samples)
 
 
 def training_of(args: Arguments, layout: Layout, stack_named: bool, assumed: list[str]) -> TrainingSpec:

@@ -16,9 +16,10 @@ from cost_models.documents import printable
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_stack
 from planner.formats import python_text as py
-from planner.formats.exporter import NO_SETTING, FieldExport, Job, Settings, differs, lacks
+from planner.formats.exporter import Job, JobExport, Settings
 from planner.formats.megatron.arguments import TABLE
-from planner.formats.megatron.script import CORE, reading_of
+from planner.formats.megatron.script import reading_of, write_core
+from planner.formats.megatron.stack import FACTS
 from planner.formats.nemo.config_file import FileArguments, overrides
 from planner.formats.python_values import Call, Unknown, built_by, module_of
 from planner.formats.settings import Reading, without
@@ -138,16 +139,14 @@ def _usage(job: Job, name: str) -> tuple[str, ...]:
     )
 
 
-def _max_positions(job: Job) -> FieldExport:
-    length, longest = job.training.sequence_length, job.model.max_positions
-    if job.model.positions != "learned" or length == longest:
-        return NO_SETTING
-    return differs(f"its table of positions is as long as a sequence, {length:,}")
-
-
-def _positions(job: Job) -> FieldExport:
-    has_positions = job.model.positions in ("learned", "rotary")
-    return CORE["model.positions"](job) if has_positions else lacks("it has learned and rotary positions")
+def _export(export: JobExport) -> None:
+    write_core(export)
+    model, length = export.job.model, export.job.training.sequence_length
+    difference = f"its table of positions is as long as a sequence, {length:,}"
+    is_shorter = model.positions == "learned" and length != model.max_positions
+    export.sets("model.max_positions", differs=difference if is_shorter else "")
+    if model.positions not in ("learned", "rotary"):
+        export.lacks("model.positions", "it has learned and rotary positions")
 
 
 TARGET = Target(
@@ -155,7 +154,8 @@ TARGET = Target(
     full_name="NeMo (Megatron Bridge 0.6)",
     stack=STACK,
     table=TABLE,
-    translated=CORE | {"model.max_positions": _max_positions, "model.positions": _positions},
+    export=_export,
+    facts=FACTS,
     text=_text,
     usage=_usage,
 )

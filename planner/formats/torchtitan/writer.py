@@ -19,18 +19,7 @@ from cost_models.files.catalog import load_model
 from cost_models.schedules.registry import schedule_named
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats import python_text as py
-from planner.formats.exporter import (
-    NO_SETTING,
-    FieldExport,
-    Job,
-    Translate,
-    by_value,
-    differs,
-    lacks,
-    no_setting,
-    sets,
-    supports_only,
-)
+from planner.formats.exporter import Job, JobExport
 from planner.formats.target import Target
 from planner.formats.torchrun import torchrun_by_hand
 
@@ -80,6 +69,7 @@ _SHAPE = (
 _ELSEWHERE = frozenset(
     {"kind", "name", "source", "changed", "max_positions", "left_out", "load_balance", "vocab_multiple"}
 )
+"""Fields of models that are no part of a flavor."""
 
 
 @cache
@@ -120,81 +110,6 @@ def flavour_of(model: TransformerSpec) -> tuple[Flavour, TransformerSpec] | None
     return None
 
 
-def _num_layers(job: Job) -> FieldExport:
-    """Export of the model's shape, which no setting expresses; lacking if torchtitan has no model of this
-    shape."""
-    if flavour_of(job.model) is not None:
-        return NO_SETTING
-    return lacks("it has no model of this shape; its module `llama3` can be given one by hand")
-
-
-def _detail(name: str) -> Translate:
-    def export(job: Job) -> FieldExport:
-        match = flavour_of(job.model)
-        if match is None or getattr(job.model, name) == getattr(match[1], name):
-            return NO_SETTING
-        return lacks(f"its {match[0].family} {match[0].name} has `{getattr(match[1], name)}`")
-
-    return export
-
-
-def _rotary(job: Job) -> FieldExport:
-    match = flavour_of(job.model)
-    if match is None or match[0].family != "llama3":
-        return _detail("rotary")(job)
-    ours, trainer_rotary = job.model.rotary, match[1].rotary
-    if ours == trainer_rotary:
-        return NO_SETTING
-    if (
-        ours is not None
-        and trainer_rotary is not None
-        and ours.model_copy(update={"scaling": trainer_rotary.scaling}) == trainer_rotary
-    ):
-        return differs("its llama3 scales positions as Llama 3.1 does")
-    return _detail("rotary")(job)
-
-
-def _name(job: Job) -> FieldExport:
-    match = flavour_of(job.model)
-    return NO_SETTING if match is None else sets(model=tuple(match[0]))
-
-
-def _left_out(job: Job) -> FieldExport:
-    match = flavour_of(job.model)
-    if not job.model.left_out or (match is not None and match[1].left_out == job.model.left_out):
-        return NO_SETTING
-    return lacks(f"nobody read how: {', '.join(job.model.left_out)}")
-
-
-MODEL: Mapping[str, Translate] = {
-    f"model.{name}": no_setting if name in _SHAPE else _detail(name)
-    for name in TransformerSpec.model_fields
-    if name not in _ELSEWHERE
-} | {
-    "model.name": _name,
-    "model.num_layers": _num_layers,
-    "model.max_positions": no_setting,  # its caches are as long as the sequence
-    "model.rotary": _rotary,
-    "model.left_out": _left_out,
-    "model.load_balance": lambda job: (
-        differs("its routers have a bias for each expert, moved towards even loads")
-        if job.model.has_experts and job.model.load_balance
-        else NO_SETTING
-    ),
-    **supports_only(
-        {
-            "model.vocab_multiple": ("its vocabulary is not padded", 1),
-            "layout.order": ("it seats ranks tp-cp-dp-pp", "tp-cp-dp-pp"),
-            "layout.ring": ("it fetches one block ahead", Layout.model_fields["ring"].default),
-            "training.optimizer": ("it has Adam and AdamW", "adamw"),
-            "training.gradient_dtype": ("it reduces gradients in fp32", None, "fp32"),
-            "training.state_dtype": ("it keeps weights and moments in fp32", "fp32"),
-            "training.moment_dtype": ("it keeps moments in fp32", None, "fp32"),
-        }
-    ),
-}
-
-
 VERSION = "0.3.0"
 _RATE = 3e-4
 _AC = "torchtitan.distributed.activation_checkpoint"
@@ -208,36 +123,6 @@ _IMPORTS = {
 }
 
 
-def _set(**settings: object) -> FieldExport:
-    return sets(**{f"parallelism.{name}": value for name, value in settings.items()})
-
-
-def _zero(job: Job) -> FieldExport:
-    layout = job.layout
-    if layout.zero == 0:
-        return _set(data_parallel_replicate_degree=layout.dp, data_parallel_shard_degree=1)
-    if layout.zero == 1:
-        return lacks("it shards weights, gradients and optimizer states together")
-    keeps_weights = layout.pp > 1 and job.stack.pipelines_keep_weights
-    policy = "never" if layout.zero == 2 else "default" if keeps_weights else "always"
-    shard = layout.shard_group // layout.cp
-    settings = {
-        "parallelism.data_parallel_replicate_degree": layout.data_ranks // layout.shard_group,
-        "parallelism.data_parallel_shard_degree": shard,
-        "parallelism.fsdp_reshard_after_forward": policy,
-    }
-    if keeps_weights and layout.zero == 3:
-        return differs("in a pipeline it keeps weights that it gathered until the step ends", **settings)
-    return sets(**settings)
-
-
-def _schedule(job: Job) -> FieldExport:
-    if job.layout.pp == 1:
-        return NO_SETTING
-    engine = schedule_named(job.layout.schedule).engine
-    return _set(pipeline_parallel_schedule=engine.removeprefix("Schedule"))
-
-
 def stages(layers: tuple[int, ...]) -> list[list[str]]:
     """Module names (`tok_embeddings`, `layers.0`, ...) of every virtual stage, given the blocks of each."""
     names, first = [], 0
@@ -249,65 +134,136 @@ def stages(layers: tuple[int, ...]) -> list[list[str]]:
     return names
 
 
-def _layers(job: Job) -> FieldExport:
-    return NO_SETTING if job.layout.pp == 1 else _set(module_fqns_per_model_part=stages(job.layout.layers))
+_LIMITS: Mapping[str, tuple[Any, ...]] = {
+    "model.vocab_multiple": ("its vocabulary is not padded", 1),
+    "layout.order": ("it seats ranks tp-cp-dp-pp", "tp-cp-dp-pp"),
+    "layout.ring": ("it fetches one block ahead", Layout.model_fields["ring"].default),
+    "training.optimizer": ("it has Adam and AdamW", "adamw"),
+    "training.gradient_dtype": ("it reduces gradients in fp32", None, "fp32"),
+    "training.state_dtype": ("it keeps weights and moments in fp32", "fp32"),
+    "training.moment_dtype": ("it keeps moments in fp32", None, "fp32"),
+}
+"""Fields of which torchtitan supports some values alone: the reason, and the values."""
+FACTS = "attention compiles_loss experts_in_one_kernel overlap_tensor_parallel"
+"""Facts of the software stack that settings switch; the last with the layout's `overlap`."""
 
 
-def _mbs(job: Job) -> FieldExport:
-    layout, batch = job.layout, job.training.global_batch
-    if layout.pp == 1:
-        return sets(**{"training.local_batch_size": layout.mbs})
-    local = {
-        "training.local_batch_size": batch // layout.dp,
-        "parallelism.pipeline_parallel_microbatch_size": layout.mbs,
+def _export(export: JobExport) -> None:
+    export.supports(_LIMITS)
+    _export_model(export)
+    _export_layout(export)
+    job, training = export.job, export.job.training
+    dtypes = {"bf16": "bfloat16", "fp32": "float32"}
+    export.choose(
+        "training.precision",
+        training.precision,
+        {
+            name: {"training.dtype": "float32", "training.mixed_precision_param": dtype}
+            for name, dtype in dtypes.items()
+        },
+        "it trains in bfloat16 or float32 unless its model is converted",
+    )
+    if job.question.dropout:
+        export.lacks("training.dropout", "its models drop nothing")
+    if training.tokens is not None:
+        steps = {"training.steps": max(1, round(training.tokens / training.tokens_per_step))}
+        export.sets("training.tokens", steps, differs="steps")
+    if job.stack.attention.startswith("flash"):
+        # varlen calls FlashAttention; context ranks and CPUs have FlexAttention only
+        flex = job.layout.cp > 1 or job.question.cluster.gpu.kind == "cpu"
+        difference = "FlexAttention" if flex else "FlashAttention over documents"
+        export.sets("stack.attention", differs=difference, attention="flex" if flex else "varlen")
+    else:
+        export.lacks("stack.attention", "its attention is FlexAttention or FlashAttention")
+    compiled = ["model", "loss"] if job.stack.compiles_loss else ["model"]
+    export.sets("stack.compiles_loss", {"compile.components": compiled})
+    if job.stack.experts_in_one_kernel:
+        export.lacks("stack.experts_in_one_kernel", "it captures no part of a step")
+    else:
+        export.sets("stack.experts_in_one_kernel", {"training.disable_cuda_graphs": True})
+
+
+def _export_model(export: JobExport) -> None:
+    """Name the flavor with the model's shape, and what else differs between the two."""
+    model = export.job.model
+    for name in TransformerSpec.model_fields.keys() - _ELSEWHERE:
+        export.sets(f"model.{name}")
+    if (match := flavour_of(model)) is None:
+        reason = "it has no model of this shape; its module `llama3` can be given one by hand"
+        export.lacks("model.num_layers", reason)
+    else:
+        flavour, spec = match
+        export.sets("model.name", model=tuple(flavour))
+        for name in TransformerSpec.model_fields.keys() - _ELSEWHERE:
+            if getattr(model, name) != getattr(spec, name):
+                theirs = f"its {flavour.family} {flavour.name} has `{getattr(spec, name)}`"
+                export.lacks(f"model.{name}", theirs)
+        both = [one.rotary and one.rotary.model_copy(update={"scaling": None}) for one in (model, spec)]
+        if flavour.family == "llama3" and model.rotary != spec.rotary and both[0] and both[0] == both[1]:
+            export.sets("model.rotary", differs="its llama3 scales positions as Llama 3.1 does")
+    if model.left_out and (match is None or match[1].left_out != model.left_out):
+        export.lacks("model.left_out", f"nobody read how: {', '.join(model.left_out)}")
+    if model.has_experts and model.load_balance:
+        difference = "its routers have a bias for each expert, moved towards even loads"
+        export.sets("model.load_balance", differs=difference)
+
+
+def _export_layout(export: JobExport) -> None:
+    job, layout, stack = export.job, export.job.layout, export.job.stack
+    mesh = "parallelism"
+    export.sets("layout.mbs", {"training.local_batch_size": layout.mbs})
+    if layout.pp > 1:
+        engine = schedule_named(layout.schedule).engine.removeprefix("Schedule")
+        export.sets("layout.schedule", {f"{mesh}.pipeline_parallel_schedule": engine})
+        export.sets("layout.layers", {f"{mesh}.module_fqns_per_model_part": stages(layout.layers)})
+        batch = {
+            "training.local_batch_size": job.training.global_batch // layout.dp,
+            f"{mesh}.pipeline_parallel_microbatch_size": layout.mbs,
+        }
+        difference = "a rank's whole share of the batch, which the pipeline cuts"
+        export.sets("layout.mbs", batch, differs=difference)
+    export.choose("layout.context", job.context, {"": {}, "all-gather": {}}, "its context ranks gather")
+    policies = policies_in(layout.recompute[0])
+    if len(set(layout.recompute)) > 1 or len(policies) > 1:
+        export.lacks("layout.recompute", "it has one policy for all blocks")
+    else:
+        export.sets("layout.recompute", activation_checkpoint=_POLICIES[policies[0]])
+    if any(layout.offload):
+        export.sets("layout.offload", {"training.enable_cpu_offload": True})
+    shard, replicas = 1, layout.dp
+    if layout.zero:
+        shard, replicas = layout.shard_group // layout.cp, layout.data_ranks // layout.shard_group
+    settings: dict[str, Any] = {
+        f"{mesh}.data_parallel_replicate_degree": replicas,
+        f"{mesh}.data_parallel_shard_degree": shard,
     }
-    return differs("a rank's whole share of the batch, which the pipeline cuts", **local)
+    keeps_weights, difference = layout.pp > 1 and stack.pipelines_keep_weights, ""
+    if layout.zero == 3 and keeps_weights:
+        difference = "in a pipeline it keeps weights that it gathered until the step ends"
+    if layout.zero:
+        policy = "never" if layout.zero == 2 else "default" if keeps_weights else "always"
+        settings[f"{mesh}.fsdp_reshard_after_forward"] = policy
+    export.sets("layout.zero", settings, differs=difference)
+    if layout.zero == 1:
+        export.lacks("layout.zero", "it shards weights, gradients and optimizer states together")
+    _export_overlap(export)
 
 
-def _recompute(job: Job) -> FieldExport:
-    mixes = set(job.layout.recompute)
-    policies = policies_in(job.layout.recompute[0])
-    if len(mixes) > 1 or len(policies) > 1:
-        return lacks("it has one policy for all blocks")
-    return sets(activation_checkpoint=_POLICIES[policies[0]])
-
-
-def _offload(job: Job) -> FieldExport:
-    return sets(**{"training.enable_cpu_offload": True}) if any(job.layout.offload) else NO_SETTING
-
-
-def _overlap(job: Job) -> FieldExport:
-    """torchtitan's setting for `layout.overlap`; tensor-parallel overlap needs compiled blocks, all other
-    overlap is always on."""
-    layout, stack = job.layout, job.stack
+def _export_overlap(export: JobExport) -> None:
+    """Tensor-parallel communication overlaps in compiled blocks only; all other overlap is always on."""
+    layout, stack = export.job.layout, export.job.stack
     overlap = layout.overlap
-    if overlap is not None:
-        ranks = {"pp": layout.pp, "dp": layout.data_ranks}
-        if always := [axis for axis, degree in ranks.items() if degree > 1 and axis not in overlap]:
-            return lacks(f"its {' and '.join(always)} communication always runs behind compute")
-    overlaps_tensor = stack.overlap_tensor_parallel > 0 if overlap is None else "tp" in overlap
-    if overlaps_tensor and not stack.compiled:
-        return lacks("it overlaps tensor-parallel communication in compiled blocks only")
-    return sets(**{"compile.enable_async_tensor_parallel": True}) if overlaps_tensor else NO_SETTING
-
-
-def _tokens(job: Job) -> FieldExport:
-    if job.training.tokens is None:
-        return NO_SETTING
-    return differs(
-        "steps", **{"training.steps": max(1, round(job.training.tokens / job.training.tokens_per_step))}
-    )
-
-
-def _attention(job: Job) -> FieldExport:
-    """torchtitan's attention kernel; varlen calls FlashAttention, context ranks and CPUs have FlexAttention
-    only."""
-    if not job.stack.attention.startswith("flash"):
-        return lacks("its attention is FlexAttention or FlashAttention")
-    flex = job.layout.cp > 1 or job.question.cluster.gpu.kind == "cpu"
-    return differs(
-        "FlexAttention" if flex else "FlashAttention over documents", attention="flex" if flex else "varlen"
-    )
+    ranks = {"pp": layout.pp, "dp": layout.data_ranks}
+    always = [axis for axis in ranks if overlap is not None and ranks[axis] > 1 and axis not in overlap]
+    tensor = stack.overlap_tensor_parallel > 0 if overlap is None else "tp" in overlap
+    if always:
+        reason = f"its {' and '.join(always)} communication always runs behind compute"
+        export.lacks("layout.overlap", reason)
+    elif tensor and not stack.compiled:
+        reason = "it overlaps tensor-parallel communication in compiled blocks only"
+        export.lacks("layout.overlap", reason)
+    elif tensor:
+        export.sets("layout.overlap", {"compile.enable_async_tensor_parallel": True})
 
 
 def _text(job: Job, settings: Mapping[str, Any], name: str) -> str:
@@ -348,42 +304,8 @@ TARGET = Target(
     full_name=f"torchtitan {VERSION}",
     stack="torchtitan",
     table="torchtitan",
-    translated={
-        **MODEL,
-        "layout.vpp": no_setting,  # as many stages as `layers` names
-        "layout.etp": no_setting,  # one where experts are shared, else tp: its rules
-        "layout.mbs": _mbs,
-        "layout.zero": _zero,
-        "layout.shard": no_setting,  # said with `zero`
-        "layout.overlap": _overlap,
-        "layout.schedule": _schedule,
-        "layout.context": by_value("context", {"": {}, "all-gather": {}}, "its context ranks gather"),
-        "layout.recompute": _recompute,
-        "layout.offload": _offload,
-        "layout.layers": _layers,
-        "training.precision": by_value(
-            "training.precision",
-            {
-                name: {"training.dtype": "float32", "training.mixed_precision_param": dtype}
-                for name, dtype in (("bf16", "bfloat16"), ("fp32", "float32"))
-            },
-            "it trains in bfloat16 or float32 unless its model is converted",
-        ),
-        "training.dropout": lambda job: (
-            lacks("its models drop nothing") if job.question.dropout else NO_SETTING
-        ),
-        "training.tokens": _tokens,
-        "stack.attention": _attention,
-        "stack.compiles_loss": lambda job: sets(
-            **{"compile.components": ["model", "loss"] if job.stack.compiles_loss else ["model"]}
-        ),
-        "stack.experts_in_one_kernel": lambda job: (
-            lacks("it captures no part of a step")
-            if job.stack.experts_in_one_kernel
-            else sets(**{"training.disable_cuda_graphs": True})
-        ),
-        "stack.overlap_tensor_parallel": no_setting,  # said with the layout's `overlap`
-    },
+    export=_export,
+    facts=FACTS,
     text=_text,
     usage=_usage,
 )
