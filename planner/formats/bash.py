@@ -107,8 +107,8 @@ class _Reader:
                 return
         raise _missing(missing)
 
-    def lines(self) -> list[Line]:
-        """All commands from the current position to the end of the text."""
+    def lines(self, *, array: bool = False) -> list[Line]:
+        """All commands from the current position to the end of the text, or to the bracket that closes an array."""
         lines: list[Line] = []
         words: list[Word] = []
         dropped = testing = False  # the word behind `>` is a file; inside `[[ .. ]]` marks are words
@@ -116,6 +116,9 @@ class _Reader:
         while char := self.peek():
             if self.take(_SKIPPED):
                 continue
+            if array and char == ")":
+                self.at += 1
+                return [*lines, Line(words, "")]
             if testing and char in "\r\n":
                 self.at += 1
             elif testing and char in "<>&|()":
@@ -125,7 +128,11 @@ class _Reader:
                 ends.append((re.sub(r"[\\'\"]", "", document[2]), bool(document[1])))
             elif self.take(_REDIRECTION):
                 dropped = True
-            elif self.text.startswith(COUNT, self.at) and all(word.start in _BEFORE_COUNT for word in words):
+            elif (
+                not array
+                and self.text.startswith(COUNT, self.at)
+                and all(word.start in _BEFORE_COUNT for word in words)
+            ):
                 start = self.at
                 self.enclosed("(", ")", "))")
                 words.append(Word([Piece(COUNT, False), Piece(self.text[start + 2 : self.at - 2], True)]))
@@ -135,28 +142,13 @@ class _Reader:
                 lines.append(Line(words, mark, documents))
                 words = []
             else:
-                word = self.word(arrays=True)
-                testing = (testing or word.start == TEST[0]) and word.start != TEST[1]
+                word = self.word(arrays=not array)
+                testing = not array and (testing or word.start == TEST[0]) and word.start != TEST[1]
                 words += [] if dropped else [word]
                 dropped = False
+        if array:
+            raise _missing(")")
         return [*lines, Line(words, "")]
-
-    def _array(self) -> list[Word]:
-        """Words of a bash array, up to the closing bracket."""
-        words: list[Word] = []
-        dropped = False
-        while self.peek():
-            if self.take(_SKIPPED):
-                continue
-            if self.peek() == ")":
-                self.at += 1
-                return words
-            if self.take(_REDIRECTION):
-                dropped = True
-            elif not self.take(_MARK):
-                words += [self.word(arrays=False)][dropped:]
-                dropped = False
-        raise _missing(")")
 
     def _document(self, end: str, tabs: bool) -> str:
         """Text of a here-document; moves behind the line that equals `end`."""
@@ -191,7 +183,7 @@ class _Reader:
                 opens = self.peek() == "(" and word.pieces[-1].text.endswith("=")
                 if arrays and opens and len(word.pieces) == 1:
                     self.at += 1
-                    word.array = self._array()
+                    word.array = [each for line in self.lines(array=True) for each in line.words]
                     break
         return word
 
@@ -233,17 +225,6 @@ class _Reader:
         elif not self.take(_PARAMETER_NAME):
             return Piece("$", quoted)
         return Piece(self.text[start : self.at], quoted, True)
-
-
-def lines_of(text: str) -> list[Line]:
-    """Split a bash text into commands. Raises InputError where a quote or bracket never closes."""
-    return _Reader(text).lines()
-
-
-def word_of(text: str) -> Word:
-    """Parse a text as a single bash word, in which blanks and marks do not separate words. Raises InputError
-    where a quote or bracket never closes."""
-    return _Reader(text).as_one_word()
 
 
 def may_hold_arguments(word: str) -> bool:
@@ -347,7 +328,7 @@ class Values:
         if depth > _DEEPEST_EXPANSION:
             return f"{OPEN}{text[:40]}{CLOSE}"
         parts: list[str] = []
-        for piece in word_of(text).pieces:
+        for piece in _Reader(text).as_one_word().pieces:
             parts += self._value(piece.text, depth + 1)[0] if piece.expands else [piece.text]
         return "".join(parts)
 
@@ -517,14 +498,8 @@ BUILTINS = ("echo", "printf", "[", "[[", "test")
 """Commands that start no program."""
 _SETS_VARIABLES = ("read", "readarray", "mapfile", "getopts", "let")
 """Commands that set variables to values which are not in the script."""
-_COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
-    "-eq": operator.eq,
-    "-ne": operator.ne,
-    "-lt": operator.lt,
-    "-le": operator.le,
-    "-gt": operator.gt,
-    "-ge": operator.ge,
-}
+_COMPARISONS = ("-eq", "-ne", "-lt", "-le", "-gt", "-ge")
+"""Comparisons of integers, each a dash before the name of the function of `operator`."""
 _INTEGER = re.compile(r"\s*[-+]?\d{1,15}\s*", re.ASCII)
 _MOST_WORDS = 200
 
@@ -623,9 +598,7 @@ class _Test:
             return None
         if how in _COMPARISONS:
             numbers = [int(one) if _INTEGER.fullmatch(one) else self.values.number(one) for one in texts]
-            if numbers[0] is None or numbers[1] is None:
-                return None
-            return _COMPARISONS[how](numbers[0], numbers[1])
+            return None if None in numbers else bool(getattr(operator, how[1:])(*numbers))
         quoted = all(one.quoted for one in right.pieces)
         equal = fnmatchcase(*texts) if self.patterns and not quoted else texts[0] == texts[1]
         return equal if how != "!=" else not equal
@@ -646,13 +619,6 @@ def take_effect(words: list[str], runs: Truth, values: Values) -> None:
             values.assign(name, [] if runs else UNKNOWN)
     for name in forgotten:
         values.assign(name, UNKNOWN)
-
-
-def forget_incremented(text: str, values: Values) -> None:
-    """Mark the variables of an arithmetic expression that assigns (`((N++))`) as unknown."""
-    if re.search(r"(?<![=!<>])=(?!=)|\+\+|--", text):
-        for name in _NAME.findall(text):
-            values.assign(name, UNKNOWN)
 
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.ASCII | re.DOTALL)
@@ -693,8 +659,8 @@ class _Frame:
 
 
 @dataclass(slots=True)
-class _Script:
-    """Interpreter state of a bash script that is read line by line."""
+class Script:
+    """A bash script that is read line by line: its commands, and the variables at the current line."""
 
     values: Values = field(default_factory=Values)
     commands: list[Command] = field(default_factory=list)
@@ -711,13 +677,18 @@ class _Script:
     ended: bool = False
 
     @property
+    def environment(self) -> dict[str, str]:
+        """Variables with their values, of an array the first, at the current line."""
+        return {name: value[0] for name, value in self.values.variables.items() if value}
+
+    @property
     def runs(self) -> Truth:
         """Whether the next command runs; None if unknown."""
         return all_of(self.frames[-1].runs, self.gate)
 
     def read(self, text: str, nested: int = 0) -> None:
         """Interpret a bash text and collect the commands that it runs."""
-        for line in lines_of(text):
+        for line in _Reader(text).lines():
             if self.ended:
                 return
             self.declares = False
@@ -729,7 +700,7 @@ class _Script:
         """Interpret a script within the script, at most `_DEEPEST_SCRIPT` levels deep."""
         if nested < _DEEPEST_SCRIPT:
             frames = [_Frame("whole", runs, runs)]
-            inner = _Script(values=values, commands=self.commands, frames=frames, starter=starter)
+            inner = Script(values=values, commands=self.commands, frames=frames, starter=starter)
             inner.read(text, nested + 1)
 
     def _document(self, text: str, nested: int) -> None:
@@ -853,7 +824,10 @@ class _Script:
         succeeds."""
         runs = self.runs
         if words[0].start == COUNT:
-            forget_incremented(words[0].pieces[1].text, self.values)
+            arithmetic = words[0].pieces[1].text
+            if re.search(r"(?<![=!<>])=(?!=)|\+\+|--", arithmetic):  # it assigns
+                for name in _NAME.findall(arithmetic):
+                    self.values.assign(name, UNKNOWN)
             return exit_status(words, self.values)
         if self.declares:
             words[:] = [word for word in words if _ASSIGNMENT.fullmatch(word.start)]
@@ -872,7 +846,7 @@ class _Script:
         del words[:first]
         if not command_words:
             return True
-        environment = {name: value[0] for name, value in self.values.variables.items() if value}
+        environment = self.environment
         values = self.values
         if first:  # `TP=4 command $TP`: the command's alone, and its words are as before
             values, self.values.variables = replace(self.values), known_before
@@ -908,17 +882,6 @@ class _Script:
             self.values.assign(name, [prefix + text], appends=appends)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
-    """The commands of a bash script, with variables at its end and assumptions about its environment."""
-
-    commands: tuple[Command, ...]
-    assumptions: tuple[str, ...]
-    """Assumptions about the environment of the script."""
-    environment: dict[str, str]
-    """Variables with their values at its end."""
-
-
 def read_script(text: str, environment: Mapping[str, str] | None = None) -> Script:
     """Find the commands that a bash script runs, with known values filled in, given its environment variables.
 
@@ -927,12 +890,7 @@ def read_script(text: str, environment: Mapping[str, str] | None = None) -> Scri
     """
     if len(text) > _MOST_TEXT:
         raise InputError(f"a script of {len(text):,} characters is none that starts a training")
-    script = _Script()
+    script = Script()
     script.values.variables |= {name: [value] for name, value in (environment or {}).items()}
     script.read(text.translate({ord(OPEN): None, ord(CLOSE): None}))
-    environment_at_end = {name: value[0] for name, value in script.values.variables.items() if value}
-    return Script(
-        commands=tuple(script.commands),
-        assumptions=tuple(script.values.assumptions),
-        environment=environment_at_end,
-    )
+    return script

@@ -18,9 +18,10 @@ from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
 from cost_models.specs.choices import Recompute
 from cost_models.specs.stack import StackSpec
+from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats.exporter import Job, JobExport
-from planner.formats.settings import ReadOptions, Settings
+from planner.formats.settings import Reading, ReadOptions, Settings
 from planner.formats.trainer import Trainer
 
 STACK, FUSED_LOSS = "fsdp", "fsdp-fused-loss"
@@ -171,26 +172,28 @@ def export_job(export: JobExport, paths: Paths) -> None:
         export.sets("layout.offload", {paths.offload: True})
 
 
-def sharded_layout(
+def read_sharded(
     settings: Settings,
     paths: Paths,
     model: TransformerSpec,
     options: ReadOptions,
-    mbs: int,
-    assumed: list[str],
+    job: Mapping[str, Any],
     *,
+    mbs: int,
+    steps: int,
+    context: str,
     fsdp: bool,
-) -> Layout:
-    """Layout of a trainer's file, on the user's number of GPUs or else the product of its mesh sizes.
+) -> Reading:
+    """Read a trainer's file without DeepSpeed, on the user's number of GPUs or else the product of its mesh sizes.
+
+    `job` are fields of the training job besides its batch of `steps` microbatches of `mbs` sequences, `context` is the
+    kind of context parallelism; without `fsdp` every rank holds all weights.
 
     Raises:
         InputError: sizes that contradict one another, or are not said.
     """
-    tp, cp, replicas = (
-        settings.integer(paths.tp),
-        settings.integer(paths.cp),
-        settings.integer(paths.replicate),
-    )
+    assumed: list[str] = []
+    tp, cp, replicas = (settings.integer(path) for path in (paths.tp, paths.cp, paths.replicate))
     ep = settings.integer(paths.ep) if paths.ep else 1
     settings.read |= {paths.wrap, paths.version, paths.strategy, paths.reshard, paths.offload}
     if not fsdp and tp * cp > 1:
@@ -213,7 +216,8 @@ def sharded_layout(
         assumed.append(
             f"what is no expert is sharded over all {ep * shard} ranks; there over {shard}, in {ep} copies"
         )
-    return Layout(
+    stack = load_stack(options.stack or STACK)
+    layout = Layout(
         tp=tp,
         cp=cp,
         dp=replicas * shard * ep,
@@ -221,10 +225,13 @@ def sharded_layout(
         mbs=mbs,
         zero=zero,
         shard=shard * ep * cp if zero and replicas > 1 else None,
+        context=None if cp == 1 or context == stack.context_parallel else context,
         recompute=(settings.plan_value(paths.recompute),),
         offload=Offload(streamed=EVERY) if settings.get(paths.offload) and fsdp else Offload(),
         layers=(model.num_layers,),
     )
+    training = TrainingSpec.model_validate({"global_batch": mbs * steps * layout.dp, **job})
+    return Reading(model=model, training=training, layout=layout, stack=stack, assumptions=tuple(assumed))
 
 
 def _zero_stage(settings: Settings, paths: Paths, assumed: list[str]) -> tuple[int, str]:
@@ -239,13 +246,6 @@ def _zero_stage(settings: Settings, paths: Paths, assumed: list[str]) -> tuple[i
             f"FSDP 1 takes as long, and as much memory, as FSDP 2 with the same layout (zero{zero})"
         )
     return int(zero), scope
-
-
-def with_context(layout: Layout, way: str, stack: StackSpec) -> Layout:
-    """Copy of the layout with this kind of context parallelism, left implicit where the stack has it by
-    default."""
-    is_default = layout.cp == 1 or way == stack.context_parallel
-    return layout if is_default else layout.model_copy(update={"context": way})
 
 
 def with_fused_loss(stack: StackSpec) -> StackSpec:

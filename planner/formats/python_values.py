@@ -77,20 +77,17 @@ class Module:
         """Evaluate a function of the file without running it, given some arguments."""
         if depth > _DEEPEST:
             raise InputError(f"`{function}` calls itself, or functions too deep to follow")
-        names = dict(arguments or {})
-        node = self.functions[function]
-        spare = node.args.defaults
-        for argument, default in zip(node.args.args[len(node.args.args) - len(spare) :], spare, strict=True):
-            names.setdefault(argument.arg, self.value(default, names, depth))
-        for argument, default_node in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
-            if default_node is not None:
-                names.setdefault(argument.arg, self.value(default_node, names, depth))
-        parameters = [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)]
-        for name in parameters:
-            names.setdefault(name, Unknown(name))
+        given, node = dict(arguments or {}), self.functions[function]
+        positional = [*node.args.posonlyargs, *node.args.args]
+        without_default = [None] * (len(positional) - len(node.args.defaults))
+        defaults = [*without_default, *node.args.defaults, *node.args.kw_defaults]
+        names: dict[str, Any] = {}
+        for parameter, default in zip([*positional, *node.args.kwonlyargs], defaults, strict=True):
+            value = Unknown(parameter.arg) if default is None else self.value(default, given, depth)
+            names[parameter.arg] = value
         if node.args.kwarg is not None:
-            names[node.args.kwarg.arg] = {key: value for key, value in names.items() if key not in parameters}
-        returned = self.run(node.body, names, depth)
+            names[node.args.kwarg.arg] = {key: value for key, value in given.items() if key not in names}
+        returned = self.run(node.body, names | given, depth)
         return None if returned is _NOTHING else returned
 
     def run(self, body: Iterable[ast.stmt], names: dict[str, Any], depth: int) -> Any:

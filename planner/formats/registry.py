@@ -27,14 +27,7 @@ from planner.formats.torchtitan import writer as torchtitan
 from planner.formats.trainers import trainers_of
 from planner.plan import Plan
 
-_TARGETS = (
-    megatron.TARGET,
-    torchtitan.TARGET,
-    deepspeed.TARGET,
-    nemo.TARGET,
-    accelerate.TARGET,
-    axolotl.TARGET,
-)
+_TARGETS = tuple(one.TARGET for one in (megatron, torchtitan, deepspeed, nemo, accelerate, axolotl))
 EXPORTERS: dict[str, Exporter] = {
     **{target.name: target.exporter for target in _TARGETS},
     "torchrun": own_executor.TORCHRUN,
@@ -42,15 +35,10 @@ EXPORTERS: dict[str, Exporter] = {
     "torchrec": torchrec.EXPORTER,
 }
 _SUFFIXES = {
+    **dict.fromkeys((".sh", ".bash", ".slurm", ".sbatch"), "megatron"),
+    **dict.fromkeys((".py", ".toml"), "torchtitan"),
+    **dict.fromkeys((".yaml", ".yml"), "nemo"),
     ".json": "torchrec",
-    ".sh": "megatron",
-    ".bash": "megatron",
-    ".slurm": "megatron",
-    ".sbatch": "megatron",
-    ".py": "torchtitan",
-    ".toml": "torchtitan",
-    ".yaml": "nemo",
-    ".yml": "nemo",
 }
 _SEVERAL = (".json", ".py", ".yaml", ".yml")
 """Suffixes that several trainers use; the content tells their files apart."""
@@ -72,10 +60,8 @@ def exporter_named(name: str) -> Exporter:
 def exporter_of(plan: Plan) -> tuple[str, str]:
     """Name of the exporter that writes a plan (by its trainer, else by its stack), and an empty reason; if none
     does, an empty name and the reason."""
-    requested, executors = (
-        plan.user_restrictions.trainer,
-        ["torchrun"] if plan.stack.name in OWN_STACKS else [],
-    )
+    requested = plan.user_restrictions.trainer
+    executors = ["torchrun"] if plan.stack.name in OWN_STACKS else []
     names = [requested] if requested else [*trainers_of(plan.stack), *executors]
     refused = [] if names else [f"stack {plan.stack.name} has no exporter"]
     for name in names:

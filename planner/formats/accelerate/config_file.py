@@ -13,8 +13,6 @@ from typing import Any
 import yaml
 
 from cost_models.errors import InputError
-from cost_models.files.catalog import load_stack
-from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats import fsdp2
 from planner.formats.deepspeed.config_file import read_deepspeed
@@ -145,25 +143,17 @@ def read_accelerate(document: Mapping[str, Any], model: TransformerSpec, options
         settings.read |= {path for path in settings.values if path.startswith("fsdp_config.")}
     options = replace(options, gpus=gpus, node=max(gpus // settings.integer("num_machines"), 1))
     if kind == "DEEPSPEED":
-        batch = {"train_micro_batch_size_per_gpu": mbs, STEPS: steps, CHECKPOINTING: recompute == "full"}
-        narrow = {} if precision == "fp32" else {f"{precision}.enabled": True}
-        optimizer_setting = {name: value for name, value in settings.values.items() if name == OPTIMIZER}
-        deepspeed_run = read_deepspeed(
-            inner, model, replace(options, also=batch | narrow | optimizer_setting)
-        )
-        base, layout, training = deepspeed_run.stack, deepspeed_run.layout, deepspeed_run.training
-        assumed += deepspeed_run.assumptions
+        program = {"train_micro_batch_size_per_gpu": mbs, STEPS: steps, CHECKPOINTING: recompute == "full"}
+        program |= {} if precision == "fp32" else {f"{precision}.enabled": True}
+        program |= {name: value for name, value in settings.values.items() if name == OPTIMIZER}
+        run = read_deepspeed(inner, model, replace(options, also=program))
     else:
-        base = load_stack(options.stack or fsdp2.STACK)
-        layout = fsdp2.sharded_layout(settings, PATHS, model, options, mbs, assumed, fsdp=kind == "FSDP")
-        layout = fsdp2.with_context(layout, settings.plan_value(STRATEGY), base)
-        sizes = {
-            "global_batch": mbs * steps * layout.dp,
-            "sequence_length": options.sequence,
-            "precision": precision,
-        }
-        training = TrainingSpec.model_validate(sizes | {"optimizer": optimizer})
-        assumed += ["AdamW: the file names no optimizer"] if OPTIMIZER not in settings.values else []
-    stack = fsdp2.with_fused_loss(base) if fused else base
-    words = (*settings.unread(), *assumed)
-    return Reading(model=model, training=training, layout=layout, stack=stack, assumptions=words)
+        job = {"sequence_length": options.sequence, "precision": precision, "optimizer": optimizer}
+        context, fsdp = settings.plan_value(STRATEGY), kind == "FSDP"
+        run = fsdp2.read_sharded(
+            settings, PATHS, model, options, job, mbs=mbs, steps=steps, context=context, fsdp=fsdp
+        )
+    stack = fsdp2.with_fused_loss(run.stack) if fused else run.stack
+    unnamed = kind != "DEEPSPEED" and OPTIMIZER not in settings.values
+    assumed += [*run.assumptions, *["AdamW: the file names no optimizer"] * unnamed]
+    return replace(run, stack=stack, assumptions=(*settings.unread(), *assumed))

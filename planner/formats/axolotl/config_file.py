@@ -14,9 +14,8 @@ from typing import Any
 import yaml
 
 from cost_models.errors import InputError
-from cost_models.files.catalog import load_stack
 from cost_models.operators.parameters import target_names
-from cost_models.specs.training import TrainingSpec, TuningSpec
+from cost_models.specs.training import TuningSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats import fsdp2
 from planner.formats.deepspeed.config_file import read_deepspeed
@@ -145,7 +144,7 @@ def read_axolotl(document: Mapping[str, Any], model: TransformerSpec, options: R
     plugins = settings.plan_value("plugins")
     way = settings.plan_value("ring_attn_func") or ("all-gather" if packed else "ring")
     fsdp_values = [document.get("fsdp"), *(document.get(_FSDP) or {}).values()]
-    fsdp, assumed = any(one not in (None, []) for one in fsdp_values), [_FULL]
+    fsdp = any(one not in (None, []) for one in fsdp_values)
     fused = settings.get("liger_fused_linear_cross_entropy") or (cuts and _CUTS in plugins)
     if config := document.get("deepspeed"):
         program = {
@@ -160,21 +159,18 @@ def read_axolotl(document: Mapping[str, Any], model: TransformerSpec, options: R
         if settings.integer(PATHS.cp) > 1:
             raise InputError(f"`{PATHS.cp}` under DeepSpeed is not priced here", hint="under FSDP it is")
         with_program = replace(options, also=program, sequence=settings.integer("sequence_len"))
-        deepspeed_run = read_deepspeed(config, model, with_program)
-        training = deepspeed_run.training.model_copy(update={"tuning": job["tuning"]})
-        base, layout = deepspeed_run.stack, deepspeed_run.layout
-        assumed += deepspeed_run.assumptions
+        run = read_deepspeed(config, model, with_program)
+        run = replace(run, training=run.training.model_copy(update={"tuning": job["tuning"]}))
     else:
-        base = load_stack(options.stack or fsdp2.STACK)
-        layout = fsdp2.sharded_layout(settings, PATHS, model, options, mbs, assumed, fsdp=fsdp)
-        layout = fsdp2.with_context(layout, way, base)
-        sizes = {"global_batch": mbs * steps * layout.dp, "precision": precision}
-        training = TrainingSpec.model_validate(sizes | job)
+        job["precision"] = precision
+        run = fsdp2.read_sharded(
+            settings, PATHS, model, options, job, mbs=mbs, steps=steps, context=way, fsdp=fsdp
+        )
+    stack = run.stack
     if settings.get("eager_attention") or attention == "eager":
-        base = base.model_copy(update={"attention": "unfused"})
-    stack = fsdp2.with_fused_loss(base) if fused else base
-    words = (*settings.unread(), *assumed)
-    return Reading(model=model, training=training, layout=layout, stack=stack, assumptions=words)
+        stack = stack.model_copy(update={"attention": "unfused"})
+    stack = fsdp2.with_fused_loss(stack) if fused else stack
+    return replace(run, stack=stack, assumptions=(*settings.unread(), _FULL, *run.assumptions))
 
 
 def _tuning_of(settings: Settings) -> TuningSpec | None:

@@ -108,7 +108,7 @@ def launch_of(text: str, also: str = "", options: Mapping[str, Any] = MappingPro
         ),
         arguments=(*arguments, *(word for one in also_script.commands for word in one.words)),
         environment=environment,
-        assumptions=script.assumptions,
+        assumptions=tuple(script.values.assumptions),
     )
 
 

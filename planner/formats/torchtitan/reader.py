@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -32,6 +32,7 @@ from planner.formats.settings import Reading, Settings, also_settings, by_path, 
 from planner.formats.table import table_of
 from planner.formats.torchtitan.writer import Flavour, flavours, model_of
 
+Kind = TypeVar("Kind", Layout, TrainingSpec)
 _FAMILIES = ("llama3", "llama4", "qwen3", "deepseek_v3")
 _FLAT = ("Config", "default_adamw")
 """Ends of the names of calls whose arguments are settings."""
@@ -45,8 +46,8 @@ class Recipe:
     family: str
     """Module of `torchtitan.models`."""
     flavour: str
-    attention: str | None
-    """Attention kernel of the model, or None where the file leaves it open."""
+    attention: Any
+    """Attention kernel of the model, if the file says it by a name."""
     converters: tuple[str, ...] = ()
     """Names of converters, which replace modules of the model."""
     by_operator: bool = True
@@ -71,8 +72,8 @@ def _of_job_file(text: str, arguments: dict[str, Any]) -> Recipe:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"no TOML: {str(error)[:200]}") from None
-    values = dict(by_path(document))
-    settings = _with_current_names(values) | _with_current_names(arguments)
+    table = table_of("torchtitan")
+    settings = renamed(by_path(document), table) | renamed(arguments.items(), table)
     converters = settings.pop("model.converters", ())
     names = converters.split(",") if isinstance(converters, str) else converters
     if settings.get("float8.enable_float8_linear") or settings.get("training.enable_fp8_linear"):
@@ -84,20 +85,14 @@ def _of_job_file(text: str, arguments: dict[str, Any]) -> Recipe:
         settings=settings,
         family=family,
         flavour=flavour,
-        attention=_kernel(settings.pop("model.attn_type", None)),
+        attention=settings.pop("model.attn_type", None),
         converters=tuple(str(one).strip() for one in names if str(one).strip()),
         by_operator=False,
     )
 
 
-def _with_current_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by path, with names of older torchtitan releases replaced by current ones. Raises InputError
-    where two releases' words contradict one another."""
-    return renamed(values.items(), table_of("torchtitan"))
-
-
 def _of_registry(text: str, name: str, arguments: dict[str, Any]) -> Recipe:
-    module = module_of(text)
+    module, table = module_of(text), table_of("torchtitan")
     function, config = _recipe_function(module, arguments.pop("config", None))
     arguments.pop("module", None)
     spec = config.fields.pop("model_spec", None)
@@ -116,10 +111,10 @@ def _of_registry(text: str, name: str, arguments: dict[str, Any]) -> Recipe:
         *_converters(config.fields.pop("model_converters", ())),
     ]
     return Recipe(
-        settings=_with_current_names(dict(_flat(config))) | _with_current_names(arguments),
+        settings=renamed(dict(_flat(config)).items(), table) | renamed(arguments.items(), table),
         family=_family(module.sources.get(spec.name.split(".")[0], ""), name, function),
         flavour=model_arguments[0],
-        attention=_kernel(spec.fields.get("attn_backend")),
+        attention=spec.fields.get("attn_backend"),
         converters=tuple(converters),
     )
 
@@ -180,10 +175,6 @@ def _converters(value: Any) -> Iterator[str]:
         yield str(value)
 
 
-def _kernel(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
 def _family(source: str, name: str, function: str) -> str:
     """Model family of a recipe, by the module that `model_registry` comes from, else the file's folder or the
     function's name."""
@@ -196,24 +187,20 @@ def _family(source: str, name: str, function: str) -> str:
 
 _MESH = "parallelism"
 _RECOMPUTE = "activation_checkpoint"
-_POLICIES = {
-    "none": "none",
-    "FullAC": "full",
-    "full": "full",
-    "SelectiveAC": "selective",
-    "selective": "selective",
+_POLICIES = {"FullAC": "full", "SelectiveAC": "selective"} | {
+    one: one for one in ("none", "full", "selective")
 }
-_CONTEXT_KINDS = {"allgather": None, "alltoall": "ring"}
 
 
 def layout_of(
     settings: Settings, recipe: Recipe, model: TransformerSpec, world: int, assumed: list[str]
 ) -> tuple[Layout, int]:
     """The parallel layout of a torchtitan recipe, and the sequences per rank in one accumulation step."""
-    tp, pp, cp, ep = (
-        settings.integer(f"{_MESH}.{axis}_parallel_degree")
-        for axis in ("tensor", "pipeline", "context", "expert")
-    )
+    degrees = {
+        axis: settings.integer(f"{_MESH}.{word}_parallel_degree")
+        for axis, word in (("tp", "tensor"), ("pp", "pipeline"), ("cp", "context"), ("ep", "expert"))
+    }
+    tp, pp, cp, ep = degrees.values()
     replicas, shard = _mesh(settings, world, tp * pp * cp)
     etp = settings.integer(f"{_MESH}.expert_tensor_parallel_degree")
     policy = settings.get(f"{_MESH}.fsdp_reshard_after_forward")
@@ -223,12 +210,9 @@ def layout_of(
     mbs, local = _microbatch(settings, pp, assumed)
     schedule, layers = _stages(settings, model.num_layers, pp)
     fields: dict[str, Any] = {
-        "tp": tp,
-        "pp": pp,
+        **degrees,
         "vpp": len(layers) // pp,
-        "cp": cp,
         "dp": replicas * shard,
-        "ep": ep,
         "mbs": mbs,
         "zero": (2 if policy == "never" else 3) if is_sharded else 0,
         "sp": bool(settings.get(f"{_MESH}.enable_sequence_parallel")) and tp > 1,
@@ -241,13 +225,17 @@ def layout_of(
         fields["shard"] = shard * cp
     if model.has_experts and ep > 1:
         fields["etp"] = etp
-    rotated = settings.get(f"{_MESH}.context_parallel_rotate_method")
-    if cp > 1 and _CONTEXT_KINDS.get(str(rotated)):
-        fields["context"] = _CONTEXT_KINDS[rotated]
+    if settings.get(f"{_MESH}.context_parallel_rotate_method") == "alltoall" and cp > 1:
+        fields["context"] = "ring"
+    return _validated(Layout, fields), local
+
+
+def _validated(kind: type[Kind], fields: Mapping[str, Any]) -> Kind:
+    """A specification made of these fields. Raises InputError with all its problems."""
     try:
-        return Layout.model_validate(fields), local
+        return kind.model_validate(fields)
     except ValidationError as error:
-        raise spec_error(error, Layout) from None
+        raise spec_error(error, kind) from None
 
 
 def _mesh(settings: Settings, world: int, inner: int) -> tuple[int, int]:
@@ -461,10 +449,7 @@ def _training(
     for name in groups or [settings.get("optimizer", settings.get("optimizer.name"))]:
         if name not in ("Adam", "AdamW"):
             raise InputError(f"`optimizer: {name}` is not priced here", hint="Adam and AdamW are")
-    try:
-        return TrainingSpec.model_validate(fields)
-    except ValidationError as error:
-        raise spec_error(error, TrainingSpec) from None
+    return _validated(TrainingSpec, fields)
 
 
 def _precision(settings: Settings, recipe: Recipe, assumed: list[str]) -> str:
