@@ -29,8 +29,8 @@ def verdicts(name: str, one: Read, count: int) -> Counter[str]:
     cases, wanted, broken = [], [], []
     for question, layout in draw(one.stack, _MOST * count, _SEED, name, one.models):
         asked = Job(question, layout)
-        fields = one.target.translations(asked)
-        if any(field.export.lacking for field in fields):
+        fields = one.target.field_exports(asked)
+        if any(field.lacking for field in fields):
             found["not expressible"] += 1
             continue
         cases.append(one.case(asked, settings_of(fields)))
@@ -40,8 +40,8 @@ def verdicts(name: str, one: Read, count: int) -> Counter[str]:
     for question, layout in draw(one.stack, count, _SEED + 1, None, one.models):
         if refusals(name, question, layout):
             found["refused"] += 1
-            fields = one.target.translations(Job(question, layout))
-            if not any(field.export.lacking for field in fields):
+            fields = one.target.field_exports(Job(question, layout))
+            if not any(field.lacking for field in fields):
                 broken.append(one.case(Job(question, layout), settings_of(fields)))
     answers = peers.read_back(one.peer, cases + broken)
     for (question, plan), answer in zip(wanted, answers, strict=False):

@@ -233,20 +233,18 @@ def _is_number(value: Any) -> bool:
 def _arithmetic(op: ast.operator, left: Any, right: Any) -> Any:
     if isinstance(left, list) and isinstance(right, list) and isinstance(op, ast.Add):
         return [*left, *right] if len(left) + len(right) <= _MOST_STEPS else _NOTHING
-    if not (_is_number(left) and _is_number(right)) or type(op) not in _ARITHMETIC:
-        return _NOTHING
-    try:
-        return _ARITHMETIC[type(op)](left, right)
-    except (ZeroDivisionError, OverflowError):
-        return _NOTHING
+    return _apply(_ARITHMETIC, op, left, right) if _is_number(left) and _is_number(right) else _NOTHING
 
 
 def _comparison(op: ast.cmpop, left: Any, right: Any) -> Any:
-    if isinstance(left, Unknown | Call) or isinstance(right, Unknown) or type(op) not in _COMPARISONS:
-        return _NOTHING
+    is_unknown = isinstance(left, Unknown | Call) or isinstance(right, Unknown)
+    return _NOTHING if is_unknown else _apply(_COMPARISONS, op, left, right)
+
+
+def _apply(operations: Mapping[Any, Callable[[Any, Any], Any]], op: ast.AST, left: Any, right: Any) -> Any:
     try:
-        return _COMPARISONS[type(op)](left, right)
-    except TypeError:
+        return operations[type(op)](left, right)
+    except (KeyError, TypeError, ZeroDivisionError, OverflowError):
         return _NOTHING
 
 

@@ -175,14 +175,9 @@ def read_axolotl(document: Mapping[str, Any], model: TransformerSpec, options: R
 
 def _tuning_of(settings: Settings) -> TuningSpec | None:
     """LoRA settings of an Axolotl file; None if every weight is trained."""
-    in_4_bits, in_8_bits, linear = (
-        settings.get(name) for name in ("load_in_4bit", "load_in_8bit", "lora_target_linear")
-    )
-    rank, alpha, dropout = (
-        settings.integer("lora_r"),
-        settings.integer("lora_alpha"),
-        settings.get("lora_dropout"),
-    )
+    bases = {"nf4": settings.get("load_in_4bit"), "int8": settings.get("load_in_8bit")}
+    rank, alpha = (settings.integer(name) for name in ("lora_r", "lora_alpha"))
+    linear, dropout = (settings.get(name) for name in ("lora_target_linear", "lora_dropout"))
     modules = settings.plan_value("lora_target_modules")
     if not settings.get("adapter"):
         return None
@@ -192,13 +187,12 @@ def _tuning_of(settings: Settings) -> TuningSpec | None:
     if not linear and not modules:
         hint = "lora_target_linear or lora_target_modules does"
         raise InputError(f"`adapter: {adapter}` says no modules", hint=hint)
+    targets = "all-linear" if linear else modules
     return TuningSpec.model_validate(
         {
             "rank": rank,
-            "targets": ("all-linear",)
-            if linear
-            else tuple([modules] if isinstance(modules, str) else modules),
-            "base": "nf4" if in_4_bits else "int8" if in_8_bits else None,
+            "targets": (targets,) if isinstance(targets, str) else tuple(targets),
+            "base": next((base for base, is_set in bases.items() if is_set), None),
             "dropout": dropout,
             "alpha": None if alpha == rank else alpha,
         }

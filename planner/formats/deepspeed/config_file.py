@@ -273,31 +273,24 @@ def _recomputes_blocks(settings: Settings, pp: int, assumed: list[str]) -> bool:
 
 
 def _offload_of(settings: Settings, blocks: int) -> Offload:
-    optimizer = (
-        "cpu" if settings.get(f"{_ZERO}.cpu_offload") else settings.get(f"{_ZERO}.offload_optimizer.device")
-    )
-    weights = None
-    if settings.get(f"{_ZERO}.stage") == 3:
-        weights = (
-            "cpu"
-            if settings.get(f"{_ZERO}.cpu_offload_param")
-            else settings.get(f"{_ZERO}.offload_param.device")
-        )
-    for device in (optimizer, weights):
-        if device not in ("none", None, "cpu", "nvme"):
-            raise InputError(f"`device: {device}` is not known here")
+    def device(part: str, earlier: str) -> Any:
+        name = "cpu" if settings.get(f"{_ZERO}.{earlier}") else settings.get(f"{_ZERO}.{part}.device")
+        if name not in ("none", None, "cpu", "nvme"):
+            raise InputError(f"`device: {name}` is not known here")
+        return name if name != "none" else None
+
+    optimizer = device("offload_optimizer", "cpu_offload")
+    weights = device("offload_param", "cpu_offload_param") if settings.get(f"{_ZERO}.stage") == 3 else None
     if weights == "nvme":
         raise InputError("weights on a drive are not priced here", hint="`offload_param` to cpu is")
-    drive = EVERY if optimizer == "nvme" else 0
-    if weights == "cpu" and optimizer in ("none", None):
+    if weights and not optimizer:
         raise InputError(
             "weights on the host and states on the device are not priced here",
             hint="`offload_optimizer` to cpu is",
         )
-    if weights == "cpu":
-        return Offload(streamed=EVERY, drive=drive)
-    if optimizer in ("none", None):
-        return Offload()
+    drive = EVERY if optimizer == "nvme" else 0
+    if weights or not optimizer:
+        return Offload(streamed=EVERY if weights else 0, drive=drive)
     share = settings.get(f"{_ZERO}.offload_optimizer.ratio")
     if not isinstance(share, int | float) or not 0 <= share <= 1:
         raise InputError(f"`ratio: {share}` is no share")

@@ -235,21 +235,18 @@ def _value(words: Sequence[str], flags: Sequence[str]) -> str | None:
 def import_instead(words: Sequence[str]) -> tuple[str, str] | None:
     """Name of another trainer that a command starts (torchtitan, NeMo, DeepSpeed), and the `meshwright import`
     command for the trainer's files; None if the command starts none of these."""
-    for program, name, tell in (
-        (_TORCHTITAN, "torchtitan", _torchtitan),
-        (_NEMO, "NeMo", _nemo),
-        (_DEEPSPEED, "DeepSpeed", _deepspeed),
+    for program, name, read, beside in (
+        (_TORCHTITAN, "torchtitan", _torchtitan, "CLUSTER --gpus N"),
+        (_NEMO, "NeMo", _nemo, "CLUSTER"),
+        (_DEEPSPEED, "DeepSpeed", _deepspeed, "MODEL CLUSTER --gpus N --sequence S"),
     ):
         places = [at for at, word in enumerate(words) if program.fullmatch(plain(word))]
         if places:
-            return name, tell(words, places[-1])
+            file, arguments = read(words, places[-1])
+            words_behind = plain(" ".join(arguments))
+            also = f' --also "{words_behind}"' if words_behind else ""
+            return name, f"meshwright import {plain(file)} {beside}{also}"
     return None
-
-
-def _import_command(file: str, model: str, arguments: Sequence[str], gpus: bool = True) -> str:
-    words = " ".join(map(plain, arguments))
-    also = f' --also "{words}"' if words else ""
-    return f"meshwright import {file} {model}CLUSTER{' --gpus N' if gpus else ''}{also}"
 
 
 def _take_flag(words: Sequence[str], *flags: str) -> tuple[str | None, list[str]]:
@@ -264,24 +261,21 @@ def _take_flag(words: Sequence[str], *flags: str) -> tuple[str | None, list[str]
     return None, remaining
 
 
-def _torchtitan(words: Sequence[str], at: int) -> str:
+def _torchtitan(words: Sequence[str], at: int) -> tuple[str, list[str]]:
     file, arguments = _take_flag(words[at + 1 :], "--job.config_file", "--job.config-file")
     module, arguments = _take_flag(arguments, "--module")
     if file is None:
         file = f"{module}/config_registry.py" if module is not None else "recipe.py"
-    return _import_command(plain(file), "", arguments)
+    return file, arguments
 
 
-def _nemo(words: Sequence[str], at: int) -> str:
+def _nemo(words: Sequence[str], at: int) -> tuple[str, list[str]]:
     folder, arguments = _take_flag(words[at + 1 :], "--config-path", "-cp")
     name, arguments = _take_flag(arguments, "--config-name", "-cn")
     stem = str(name or "gpt").removesuffix(".yaml")
-    return _import_command(
-        plain(str(PurePosixPath(folder or ".") / f"{stem}.yaml")), "", arguments, gpus=False
-    )
+    return str(PurePosixPath(folder or ".") / f"{stem}.yaml"), arguments
 
 
-def _deepspeed(words: Sequence[str], at: int) -> str:
+def _deepspeed(words: Sequence[str], at: int) -> tuple[str, list[str]]:
     file, _ = _take_flag(words, "--deepspeed_config", "--deepspeed")
-    config = file if file is not None and file.endswith(".json") else "ds.json"
-    return f"{_import_command(plain(config), 'MODEL ', ())} --sequence S"
+    return file if file is not None and file.endswith(".json") else "ds.json", []

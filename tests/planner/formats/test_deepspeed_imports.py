@@ -135,7 +135,7 @@ def test_a_plan_that_offloads_on_one_gpu_is_exported_and_read_back() -> None:
         layout = found.layout.model_copy(update={"zero": 0})
         job = Job(complete_question(found.model, resolve_cluster("gh200-quad", 1), found.training), layout)
         assert not refusals("deepspeed", job.question, layout)
-        written = settings_of(TARGET.translations(job))
+        written = settings_of(TARGET.field_exports(job))
         assert written["zero_optimization.stage"] == 3
         again = read_deepspeed(nested(written), found.model, ReadOptions(gpus=1, sequence=4096))
         assert str(again.layout) == str(found.layout)

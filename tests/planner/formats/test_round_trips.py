@@ -119,17 +119,17 @@ def again(target: Target, first: Reading, read: Callable[[str], Reading]) -> boo
     job = Job(complete_question(first.model, cluster, first.training, stack=first.stack), first.layout)
     if check(job.question, job.layout):
         return False
-    fields = target.translations(job)
-    if any(one.export.lacking for one in fields):
+    fields = target.field_exports(job)
+    if any(one.lacking for one in fields):
         return False
     text = target.text(job, settings_of(fields), "plan.yaml")
     back = read(text)
     for one in fields:
         part, _, name = one.field.partition(".")
-        if part != "stack" and one.export.verdict == "expressed" and name != "gradient_dtype":
+        if part != "stack" and one.verdict == "expressed" and name != "gradient_dtype":
             assert getattr(getattr(back, part), name) == getattr(getattr(first, part), name), one.field
     question = complete_question(back.model, cluster, back.training, stack=back.stack)
-    repeated = target.translations(Job(question, back.layout))
+    repeated = target.field_exports(Job(question, back.layout))
     assert target.text(Job(question, back.layout), settings_of(repeated), "plan.yaml") == text
     return True
 
@@ -260,5 +260,5 @@ def test_a_gelu_that_is_fused_elsewhere_only_is_named() -> None:
     stack = first.stack.model_copy(update={"fused_elementwise": False})
     cluster = resolve_cluster("dgx-h100", GPUS)
     job = Job(complete_question(first.model, cluster, first.training, stack=stack), first.layout)
-    lacking = [one.field for one in MEGATRON.translations(job) if one.export.lacking]
+    lacking = [one.field for one in MEGATRON.field_exports(job) if one.lacking]
     assert lacking == ["stack.fused_elementwise"]
