@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from cost_models.errors import Problem
-from cost_models.measured.logs import Log, Setting
+from cost_models.measured.logs import Log
 from cost_models.units import grouped
 from planner.formats.exporter import PARTS, Job
 from planner.formats.table import table_of
@@ -39,9 +39,12 @@ def contradictions(log: Log, plan: Plan) -> Iterator[Problem]:
         else:
             continue
         if not _agrees(setting.value, expected):
+            text = setting.value.strip("'\"")
+            is_count = text.isdecimal() and text.isascii() and len(text) < 20
+            printed = grouped(int(text)) if is_count else text
             yield Problem(
                 f"{setting.place}  {setting.name}",
-                f"the log has {_printed_words(setting)}, the plan {_words(expected)}",
+                f"the log has {printed}, the plan {_words(expected)}",
             )
 
 
@@ -66,8 +69,3 @@ def _words(expected: Any) -> str:
     if isinstance(expected, int) and not isinstance(expected, bool):
         return grouped(expected)
     return "none" if expected is None else str(expected)
-
-
-def _printed_words(setting: Setting) -> str:
-    text = setting.value.strip("'\"")
-    return grouped(int(text)) if text.isdecimal() and text.isascii() and len(text) < 20 else text

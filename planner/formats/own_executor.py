@@ -32,16 +32,13 @@ def _exporter(
         except InputError as error:
             raise InfeasibleError(error.headline, problems=error.problems, hint=error.hint) from None
         fields = tuple(FieldExport(field=field, plan_value=str(job.value(field))) for field in field_paths())
-        remarks = (*_prices(job), *usage(job))
+        prices = (
+            f"prices are of `{job.stack.name}`, and the executor works as `meshwright`: --stack meshwright"
+        )
+        remarks = usage(job) if job.stack.name in OWN_STACKS else (prices, *usage(job))
         return Exported(text=text(job, plan_file), remarks=remarks, fields=fields)
 
     return Exporter(name=name, plan_kind="plan", noun="plans of transformers", write=write)
-
-
-def _prices(job: Job) -> tuple[str, ...]:
-    if job.stack.name in OWN_STACKS:
-        return ()
-    return (f"prices are of `{job.stack.name}`, and the executor works as `meshwright`: --stack meshwright",)
 
 
 def _torchrun(job: Job, plan_file: str) -> str:

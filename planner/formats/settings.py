@@ -153,10 +153,11 @@ def unpriced(unused: Iterable[UnusedSetting]) -> list[str]:
     stops: dict[str, Problem] = {}
     noted, unknown = [], []
     for setting in unused:
-        setting_words, is_off = f"`{printable(setting.words)}`", _is_off(setting.value, setting.fate)
-        fate = (
-            _BY_NAME if setting.fate is None and not is_off and _DECIDES.search(setting.key) else setting.fate
-        )
+        setting_words, fate = f"`{printable(setting.words)}`", setting.fate
+        text = "" if setting.value in ([], {}) else str(setting.value).lower()
+        is_off = text in _OFF or (fate is not None and text == (fate.default.lower() or None))
+        if fate is None and not is_off and _DECIDES.search(setting.key):
+            fate = _BY_NAME
         if fate is None:
             unknown.append(setting_words)
         elif fate.kind == "unpriced" and not is_off:
@@ -173,12 +174,6 @@ def unpriced(unused: Iterable[UnusedSetting]) -> list[str]:
             f"no effect of {', '.join(unknown)}: not known here, so what it does to step and memory is unknown"
         )
     return noted
-
-
-def _is_off(value: Any, fate: Fate | None) -> bool:
-    """Whether a value is the trainer's default, or switches the feature off."""
-    text = "" if value in ([], {}) else str(value).lower()
-    return text in _OFF or (fate is not None and text == (fate.default.lower() or None))
 
 
 def without(values: Mapping[str, Any], keys: Sequence[str], prefix: str = "") -> dict[str, Any]:

@@ -63,12 +63,18 @@ def experts_of(args: Arguments, mixtures: tuple[int, ...], dense: int) -> dict[s
         InputError: the load balance is no number.
     """
     of = tuple(at for at, one in enumerate(mixtures) if one)
+    balances = args.get("moe_router_load_balancing_type")[0] == "aux_loss"
+    coefficient = args.get("moe_aux_loss_coeff")[0] if balances else 0.0
+    try:
+        load_balance = float(coefficient)
+    except ValueError:
+        raise InputError(f"`--moe-aux-loss-coeff {coefficient}` is no number") from None
     fields: dict[str, Any] = {
         **table_of(TABLE).fields("model", args.get, mixtures=True),
         "moe_ffn_hidden_size": args.get("moe_ffn_hidden_size", dense),
         "num_moe_layers": len(of),
         "normalized_routing": not args.get("moe_router_pre_softmax"),
-        "load_balance": _balance_of(args),
+        "load_balance": load_balance,
     }
     if of != tuple(range(len(mixtures) - len(of), len(mixtures))):
         fields["moe_layers"] = of
@@ -79,16 +85,6 @@ def experts_of(args: Arguments, mixtures: tuple[int, ...], dense: int) -> dict[s
             "scored_by": _SCORED_BY,
         }
     return fields
-
-
-def _balance_of(args: Arguments) -> float:
-    if args.get("moe_router_load_balancing_type")[0] != "aux_loss":
-        return 0.0
-    text = args.get("moe_aux_loss_coeff")[0]
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"`--moe-aux-loss-coeff {text}` is no number") from None
 
 
 _GPT2_WORDS = 50_257

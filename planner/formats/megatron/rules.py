@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from cost_models.arrays import Bools
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.rule import Rule, Words
@@ -23,12 +22,6 @@ def _interleaved(question: Question, layout: Layout) -> Words:
     return Words(message, "choose dp and mbs so that pp divides them, or leave out `vpp`")
 
 
-def _pipeline_not_outermost(x: LayoutColumns) -> Bools:
-    """(N,) whether a pipeline of several stages is not the outermost axis of the order."""
-    inside: Bools = (x.pp > 1) & (x.order != 0)
-    return inside
-
-
 def _experts_and_order(question: Question, layout: Layout) -> Words:
     message = f"Megatron cannot seat `cp{layout.cp}` in `order={layout.order}`"
     if question.model.has_experts:
@@ -36,13 +29,6 @@ def _experts_and_order(question: Question, layout: Layout) -> Words:
         message = f"in `order={layout.order}` Megatron wants dp{layout.dp} copies of an expert, not {copies}"
         return Words(message, "choose ep and etp so that ep x etp = tp x cp, or leave out `order`")
     return Words(message, "use cp1, or leave out `order`")
-
-
-def _expert_copies(x: LayoutColumns) -> Bools:
-    """(N,) whether the number of optimizer instances does not divide the number of ranks that hold the same
-    experts."""
-    uneven: Bools = (x.shard != x.replicas) & (x.expert_replicas % np.maximum(1, x.replicas // x.shard) != 0)
-    return uneven
 
 
 def _instances(question: Question, layout: Layout) -> Words:
@@ -85,12 +71,16 @@ MEGATRON = Trainer(
         ),
         Rule(
             "data outside the pipeline are as many as copies of experts",
-            lambda q, x: _pipeline_not_outermost(x) & (x.expert_replicas != x.dp),
+            # a pipeline of several stages that is not the outermost axis of the order
+            lambda q, x: (x.pp > 1) & (x.order != 0) & (x.expert_replicas != x.dp),
             _experts_and_order,
         ),
         Rule(
             "optimizer instances divide the copies of experts",
-            lambda q, x: q.model.has_experts & _expert_copies(x),
+            lambda q, x: (
+                (q.model.has_experts & (x.shard != x.replicas))
+                & (x.expert_replicas % np.maximum(1, x.replicas // x.shard) != 0)
+            ),
             _instances,
         ),
     ),

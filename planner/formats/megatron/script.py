@@ -62,10 +62,6 @@ def _usage(job: Job, name: str) -> tuple[str, ...]:
     )
 
 
-def _in_a_line(settings: Settings) -> str:
-    return " ".join(map(shlex.join, written(settings)))
-
-
 TARGET = Target(
     name="megatron",
     full_name="Megatron-LM (core 0.20)",
@@ -75,7 +71,7 @@ TARGET = Target(
     facts=f"{FACTS} launches_block",  # the last in the environment
     text=_text,
     usage=_usage,
-    spelled=_in_a_line,
+    spelled=lambda settings: " ".join(map(shlex.join, written(settings))),
 )
 
 
