@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, KeysView, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
@@ -77,7 +78,7 @@ class FieldExport:
     field: str
     """Dotted path, such as `layout.tp`."""
     plan_value: str
-    settings: Settings = field(default_factory=dict)
+    settings: Settings = dataclasses.field(default_factory=dict)
     """Empty where the trainer does it by default, another field's settings say it, or it changes no run."""
     difference: str = ""
     """Difference in meaning; empty where there is none."""

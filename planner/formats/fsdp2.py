@@ -16,7 +16,7 @@ from cost_models.axes.rule import Rule
 from cost_models.axes.words import EVERY
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
-from cost_models.specs.choices import Recompute
+from cost_models.specs.choices import Context, Recompute
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
@@ -181,7 +181,7 @@ def read_sharded(
     *,
     mbs: int,
     steps: int,
-    context: str,
+    context: Context,
     fsdp: bool,
 ) -> Reading:
     """Read a trainer's file without DeepSpeed, on the user's number of GPUs or else the product of its mesh sizes.

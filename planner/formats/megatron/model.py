@@ -152,6 +152,9 @@ def write_model(export: JobExport) -> None:
         if model.num_kv_heads != model.num_heads:
             export.sets("model.num_kv_heads", group_query_attention=True, num_query_groups=model.num_kv_heads)
     else:
+        query_rank: dict[str, Any] = {}
+        if latent.query_rank is not None:
+            query_rank["q_lora_rank"] = latent.query_rank
         export.sets(
             "model.latent_attention",
             multi_latent_attention=True,
@@ -160,7 +163,7 @@ def write_model(export: JobExport) -> None:
             qk_head_dim=model.head_dim - latent.position_dim,
             qk_pos_emb_head_dim=latent.position_dim,
             v_head_dim=latent.value_dim,
-            **({} if latent.query_rank is None else {"q_lora_rank": latent.query_rank}),
+            **query_rank,
         )
     if model.left_out:
         export.lacks("model.left_out", f"nobody read how: {', '.join(model.left_out)}")
