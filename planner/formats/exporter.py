@@ -26,21 +26,18 @@ PARTS: dict[str, type] = {
     "stack": StackSpec,
 }
 """Parts of a plan whose every field an exporter has to answer for."""
-_ABOUT_STACKS = {
-    "its name": "kind name family last_month source",
-    "what it can run, which the rules of legality check": """
-        zero_stages schedules axis_orders context_kinds expert_tensor_parallel hybrid_shard residencies overlaps
-    """,
-    "what its users do unless they say otherwise; a plan says it": """
-        usual_zero_stage usual_degrees usual_recompute ends_count_as_blocks usually_splits_sequence
-        usual_dropout places_blocks microbatches_per_stage_until loss_not_compiled
-    """,
-    "how well it is known": "memory_error mixture_memory_error",
-    "how it runs recommenders": "recommender",
-}
-ABOUT_STACKS = frozenset(" ".join(_ABOUT_STACKS.values()).split())
-"""Fields of a software stack that do not change how a transformer runs. All others are facts: exported by choosing a
-trainer whose own stack has the same value, unless the exporter has a setting for it."""
+_ABOUT_STACKS = """
+    kind name family last_month source
+    zero_stages schedules axis_orders context_kinds expert_tensor_parallel hybrid_shard residencies overlaps
+    usual_zero_stage usual_degrees usual_recompute ends_count_as_blocks usually_splits_sequence usual_dropout
+    places_blocks microbatches_per_stage_until loss_not_compiled
+    memory_error mixture_memory_error recommender
+"""
+ABOUT_STACKS = frozenset(_ABOUT_STACKS.split())
+"""Fields of a software stack that do not change how a transformer runs: its name, what it can run (which rules of
+legality check), what its users do unless they say otherwise (a plan says it), how well it is known, and how it runs
+recommenders. All others are facts: exported by choosing a trainer whose own stack has the same value, unless the
+exporter has a setting for it."""
 
 
 class Job(NamedTuple):
@@ -206,10 +203,9 @@ class Exported:
 class Exporter:
     """A trainer that plans of one kind can be exported to, with the function that writes the file."""
 
-    name: str
-    plan_kind: str
+    plan_kind: str = "plan"
     """`kind` of the plan files that it takes."""
-    noun: str
+    noun: str = "plans of transformers"
     """Noun for those plans: "shardings of recommenders"."""
     write: Callable[[Any, str, bool], Exported]
     """Function that writes a plan, given the name of its file, and whether a part of it is enough. Raises InputError

@@ -38,7 +38,7 @@ def _exporter(
         remarks = usage(job) if job.stack.name in OWN_STACKS else (prices, *usage(job))
         return Exported(text=text(job, plan_file), remarks=remarks, fields=fields)
 
-    return Exporter(name=name, plan_kind="plan", noun="plans of transformers", write=write)
+    return Exporter(write=write)
 
 
 def _torchrun(job: Job, plan_file: str) -> str:

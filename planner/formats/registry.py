@@ -29,7 +29,7 @@ from planner.plan import Plan
 
 _TARGETS = tuple(one.TARGET for one in (megatron, torchtitan, deepspeed, nemo, accelerate, axolotl))
 EXPORTERS: dict[str, Exporter] = {
-    **{target.name: target.exporter for target in _TARGETS},
+    **{target.name: Exporter(write=target.write) for target in _TARGETS},
     "torchrun": own_executor.TORCHRUN,
     "slurm": own_executor.SLURM,
     "torchrec": torchrec.EXPORTER,

@@ -44,11 +44,6 @@ class Target:
     )
     """Some settings in a line, as the trainer's users write them."""
 
-    @property
-    def exporter(self) -> e.Exporter:
-        """The `Exporter` of this trainer, for the registry."""
-        return e.Exporter(name=self.name, plan_kind="plan", noun="plans of transformers", write=self.write)
-
     def write(self, plan: Plan, name: str, partly: bool) -> e.Exported:
         """Export a plan as the trainer's file.
 

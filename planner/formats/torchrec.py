@@ -257,6 +257,4 @@ def _placement(fields: dict[str, Any], rows: int, width: int, world: int, local:
     return placement
 
 
-EXPORTER = Exporter(
-    name="torchrec", plan_kind="recommender-plan", noun="shardings of recommenders", write=export_sharding
-)
+EXPORTER = Exporter(plan_kind="recommender-plan", noun="shardings of recommenders", write=export_sharding)

@@ -142,7 +142,7 @@ def read_axolotl(document: Mapping[str, Any], model: TransformerSpec, options: R
     }
     packed, attention = settings.get("sample_packing"), settings.get("attn_implementation")
     plugins = settings.plan_value("plugins")
-    way = settings.plan_value("ring_attn_func") or ("all-gather" if packed else "ring")
+    context = settings.plan_value("ring_attn_func") or ("all-gather" if packed else "ring")
     fsdp_values = [document.get("fsdp"), *(document.get(_FSDP) or {}).values()]
     fsdp = any(one not in (None, []) for one in fsdp_values)
     fused = settings.get("liger_fused_linear_cross_entropy") or (cuts and _CUTS in plugins)
@@ -164,7 +164,7 @@ def read_axolotl(document: Mapping[str, Any], model: TransformerSpec, options: R
     else:
         job["precision"] = precision
         run = fsdp2.read_sharded(
-            settings, PATHS, model, options, job, mbs=mbs, steps=steps, context=way, fsdp=fsdp
+            settings, PATHS, model, options, job, mbs=mbs, steps=steps, context=context, fsdp=fsdp
         )
     stack = run.stack
     if settings.get("eager_attention") or attention == "eager":
