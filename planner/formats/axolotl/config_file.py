@@ -15,6 +15,7 @@ import yaml
 
 from cost_models.errors import InputError
 from cost_models.operators.parameters import target_names
+from cost_models.specs.choices import Context
 from cost_models.specs.training import TuningSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats import fsdp2
@@ -142,7 +143,7 @@ def read_axolotl(document: Mapping[str, Any], model: TransformerSpec, options: R
     }
     packed, attention = settings.get("sample_packing"), settings.get("attn_implementation")
     plugins = settings.plan_value("plugins")
-    context = settings.plan_value("ring_attn_func") or ("all-gather" if packed else "ring")
+    context: Context = settings.plan_value("ring_attn_func") or ("all-gather" if packed else "ring")
     fsdp_values = [document.get("fsdp"), *(document.get(_FSDP) or {}).values()]
     fsdp = any(one not in (None, []) for one in fsdp_values)
     fused = settings.get("liger_fused_linear_cross_entropy") or (cuts and _CUTS in plugins)
