@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -79,6 +80,45 @@ def solve(
         bound = min(bound, value) if math.isfinite(bound) else value
         return Solved(verdict="optimal", bound=bound, has_solution=True)
     return Solved(verdict="stopped", bound=bound, has_solution=has_solution)
+
+
+def bounds_with_variable(
+    problem: pulp.LpProblem,
+    solved: Solved,
+    variables: Sequence[pulp.LpVariable],
+    cutoff: float,
+    stop: Interrupt,
+    seconds: float = math.inf,
+) -> list[float]:
+    """Lower bounds of the optimum of a relaxed program just solved, one for each variable when that variable is
+    at least 1.
+
+    Bounds follow from reduced costs; for `seconds` HiGHS solves the program again for each variable whose bound is
+    below `cutoff`.
+    """
+    bounds = [solved.bound + max(variable.dj or 0.0, 0.0) for variable in variables]
+    if not isinstance(problem.solver, pulp.HiGHS):
+        return bounds
+    from highspy import HighsModelStatus
+
+    model = problem.solverModel
+    model.setOptionValue("presolve", "off")
+    model.setOptionValue("objective_bound", cutoff)
+    basis, until = model.getBasis(), time.monotonic() + seconds
+    for nth, variable in enumerate(variables):
+        if stop.pressed or time.monotonic() > until:
+            break
+        if bounds[nth] > cutoff or (variable.value() or 0.0) >= 1:
+            continue
+        model.changeColBounds(variable.index, 1.0, variable.upBound)
+        model.setBasis(basis)
+        model.run()
+        if model.getModelStatus() == HighsModelStatus.kOptimal:
+            bounds[nth] = max(bounds[nth], model.getObjectiveValue())
+        elif model.getModelStatus() in (HighsModelStatus.kInfeasible, HighsModelStatus.kObjectiveBound):
+            bounds[nth] = math.inf
+        model.changeColBounds(variable.index, 0.0, variable.upBound)
+    return bounds
 
 
 def _highs(limit: float, gap: float, stop: Interrupt, watch: Watch | None) -> pulp.LpSolver:

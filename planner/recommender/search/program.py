@@ -43,7 +43,7 @@ class ShardingProgram:
     """Integer program that counts units per sharding option, of at most `limit` in the problem's unit; `integer=False`
     relaxes it."""
 
-    def __init__(self, problem: Problem, *, integer: bool = True, limit: float = math.inf) -> None:
+    def __init__(self, problem: Problem, *, integer: bool, limit: float, shards: bool) -> None:
         self.of = problem
         self.problem = pulp.LpProblem("sharding", pulp.LpMinimize)
         self.category = pulp.LpInteger if integer else pulp.LpContinuous
@@ -63,6 +63,8 @@ class ShardingProgram:
         self.stage_is_no_shorter_than_the_mean()
         self.memory_holds_the_mean()
         self.large_shards_lie_apart()
+        if shards:
+            self.stage_is_no_shorter_than_a_shard()
         if limit < math.inf:
             self.problem += pulp.lpSum(self.T) <= limit - problem.fixed, "no_worse_than_known"
 
@@ -109,18 +111,6 @@ class ShardingProgram:
                     total = self.sum(share * self.rows.shards * self.of.span)
                     self.problem += total <= self.of.gpus, f"large_{m}_{k}"
 
-    def row_counts(self) -> Ints:
-        """Number of units in each option row in the solver's solution, (R,)."""
-        return np.array([round(one.value() or 0.0) for one in self.x], dtype=np.int64)
-
-
-class OptionsProgram(ShardingProgram):
-    """Integer program over sharding options without places, in which large shards lengthen some GPU's stages."""
-
-    def __init__(self, problem: Problem, *, integer: bool = True, limit: float = math.inf) -> None:
-        super().__init__(problem, integer=integer, limit=limit)
-        self.stage_is_no_shorter_than_a_shard()
-
     def stage_is_no_shorter_than_a_shard(self) -> None:
         """Constrain stages to last at least as long as the large shards on some one GPU, which holds no
         fewer than the mean of an option's shards. One table holds one of its rows, so these share a constraint."""
@@ -151,12 +141,25 @@ class OptionsProgram(ShardingProgram):
         self.problem += shards * self.x[row] - places * z <= 0, f"some_gpu_{row}"
         return z
 
+    def row_counts(self) -> Ints:
+        """Number of units in each option row in the solver's solution, (R,)."""
+        return np.array([round(one.value() or 0.0) for one in self.x], dtype=np.int64)
+
+
+class OptionsProgram(ShardingProgram):
+    """Integer program over sharding options without places, in which large shards lengthen some GPU's stages."""
+
+    def __init__(self, problem: Problem, *, integer: bool = True, limit: float = math.inf) -> None:
+        super().__init__(problem, integer=integer, limit=limit, shards=True)
+
 
 class PlacesProgram(ShardingProgram):
     """Integer program over sharding options and places (the program of record)."""
 
-    def __init__(self, problem: Problem, *, ordered: bool, limit: float = math.inf) -> None:
-        super().__init__(problem, limit=limit)
+    def __init__(
+        self, problem: Problem, *, ordered: bool = False, integer: bool = True, limit: float = math.inf
+    ) -> None:
+        super().__init__(problem, integer=integer, limit=limit, shards=not integer)
         self.y = {
             row: [
                 self.problem.add_variable(f"y_{row}_{place}", 0, int(count), self.category)

@@ -2,7 +2,8 @@
 record over options and places.
 
 The relaxation bounds all shardings, and by its reduced costs says which option rows something better than the
-incumbent may use. Where few distinct tables are left with few places, the program of record closes the proof.
+incumbent may use. Where few distinct tables are left with few places, the program of record closes the proof, case by
+case: a table whose options matter most takes one row in each, and rows that cost too much go (probing).
 """
 
 from __future__ import annotations
@@ -10,20 +11,24 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
 
 from cost_models.arrays import Array, Ints
 from cost_models.errors import RunError
-from planner.exact.solvers import Interrupt, Solved, SolverName, solve
+from planner.exact.solvers import Interrupt, Solved, SolverName, bounds_with_variable, solve
 from planner.recommender.search.local_search import State, greedy, improve, place_units
 from planner.recommender.search.problem import Placement, Problem, no_room_error
 from planner.recommender.search.program import OptionsProgram, PlacesProgram, ShardingProgram
 
 ROUNDED = 1e-7
 """Relative rounding error of a linear program's optimum, subtracted from bounds."""
+SPLIT = 0.6
+"""Share of the open gap that all cases but one must close for a table to be split."""
+FEWER = 0.95
+"""Probing is repeated while at most this share of the rows remains."""
 FLAT_PLACES = 20_000
 """Largest number of place variables in the program of record."""
 FLAT_CLASSES = 100
@@ -44,6 +49,8 @@ ROUNDS = 300
 """Largest number of rounds of local search."""
 PATIENCE = 12
 """Rounds without improvement that end local search; with few distinct tables, three times as many or one per unit."""
+LOCAL_SECONDS = 3.0
+"""Longest local search, and longest of all further ones, where the program of record follows."""
 SEEDS = 4
 """Local searches where few distinct tables leave a gap of more than SMALL_GAP."""
 SMALL_GAP, PROOF_SECONDS = 5e-3, 12.0
@@ -148,36 +155,15 @@ class Search:
         """Seconds of a step whose stages, or their bound, sum to `lengths` in the problem's unit."""
         return lengths * self.scale + self.problem.fixed
 
-    def solve(
-        self,
-        program: ShardingProgram,
-        *,
-        seconds: float | None = None,
-        gap: float = 0.0,
-        watches: bool = False,
-    ) -> Solved:
-        """Solve a program of a relaxation, and raise the lower bound by its bound. Nothing is found or proved where
-        it is infeasible: the incumbent is the optimum, or no sharding fits. With `watches` the bound rises
-        while the solver runs.
+    def solve(self, program: ShardingProgram, *, seconds: float = math.inf, gap: float = 0.0) -> Solved:
+        """Solve a program whose optimum bounds all shardings, and raise the lower bound. Where it is infeasible, the
+        incumbent is the optimum.
 
         Raises:
             DoesNotFitError: it is infeasible, without an incumbent.
         """
-
-        def watch(_: float, bound: float) -> bool:
-            if math.isfinite(bound):
-                self.prove(self.seconds(bound * (1 - ROUNDED)))
-            self.report("proving")
-            return self.seconds_left <= 0
-
-        solved = solve(
-            program.problem,
-            self.solver,
-            seconds=self.seconds_left if seconds is None else seconds,
-            gap=gap,
-            interrupt=self.interrupt,
-            watch=watch if watches else None,
-        )
+        limit = min(seconds, self.seconds_left)
+        solved = solve(program.problem, self.solver, seconds=limit, gap=gap, interrupt=self.interrupt)
         if solved.verdict == "infeasible" and self.best is None:
             raise no_room_error(self.problem)
         self.prove(self.seconds(solved.bound * (1 - ROUNDED)))
@@ -217,16 +203,14 @@ def run(search: Search) -> None:
         search.report("placing")
         if solved.has_solution:
             starts.insert(0, place_units(unit, np.repeat(open_rows, options.row_counts())))
-    until = time.monotonic() + search.seconds_left / (6 if search.has_few_classes else 1)
+    until = time.monotonic() + search.seconds_left
+    if search.has_few_classes:
+        until = time.monotonic() + min(search.seconds_left / 6, LOCAL_SECONDS)
     for start in starts[:1] if search.offer(starts[0]) else starts:
         if search.gap > OPTIONS_GAP and time.monotonic() < until:
             _improve(search, start, 0, until)
     if search.has_few_classes and search.gap > PROVEN and not search.stopped():
-        until = time.monotonic() + search.seconds_left / 4
-        for seed in range(1, SEEDS):
-            if search.gap > SMALL_GAP and time.monotonic() < until:
-                _improve(search, starts[0], seed, until)
-        _prove_with_places(search)
+        _prove_with_places(search, starts[0])
     if search.best is None:
         if search.interrupt.pressed:
             raise KeyboardInterrupt
@@ -253,18 +237,148 @@ def _improve(search: Search, start: Placement, seed: int, until: float) -> None:
     search.offer(placement)
 
 
-def _prove_with_places(search: Search) -> None:
-    """Solve the program with places over the open option rows, if they are not too many."""
-    rows = search.open_rows
-    problem = search.unit.with_rows(rows)
-    if search.stopped() or int(problem.places[problem.rows.shards > 0].sum()) > FLAT_PLACES:
+def _restart(search: Search, start: Placement) -> None:
+    """Repeat local search with other random seeds while the gap is large."""
+    until = time.monotonic() + min(search.seconds_left / 4, LOCAL_SECONDS)
+    for seed in range(1, SEEDS):
+        if search.gap > SMALL_GAP and time.monotonic() < until:
+            _improve(search, start, seed, until)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """A subproblem of a sharding search, with open option rows and a lower bound in seconds on any placement in
+    them."""
+
+    rows: Ints
+    bound: float
+    row_bounds: Array
+    """(rows,) bounds with a unit in each of the rows."""
+    has_places: bool = False
+    """Whether places were part of the bounds."""
+
+
+def probed(search: Search, case: Case, *, has_places: bool) -> Case | None:
+    """Case with the option rows that a placement as good as the incumbent may use, by the relaxed program solved again
+    with a unit in each row, as long as that drops rows; None if no placement can be as good."""
+    limit = search.value * (1 + ROUNDED)
+    while True:
+        problem = search.unit.with_rows(case.rows)
+        program: ShardingProgram = OptionsProgram(problem, integer=False)
+        if has_places:
+            program = PlacesProgram(problem, integer=False, limit=search.value / search.scale)
+        seconds, stop = search.seconds_left, search.interrupt
+        solved = solve(program.problem, search.solver, seconds=seconds, interrupt=stop)
+        if solved.verdict == "infeasible":
+            return None
+        if solved.verdict != "optimal":
+            return replace(case, row_bounds=np.full(len(case.rows), case.bound), has_places=has_places)
+        cutoff = (limit - search.problem.fixed) / search.scale * (1 + ROUNDED)
+        bounds = bounds_with_variable(program.problem, solved, program.x, cutoff, stop, search.seconds_left)
+        row_bounds = np.maximum(search.seconds(np.array(bounds) * (1 - ROUNDED)), case.bound)
+        bound = max(float(row_bounds[problem.rows_of(one)].min()) for one in range(len(problem.members)))
+        if bound > limit or bound == math.inf:
+            return None
+        open_rows = np.flatnonzero(row_bounds <= limit)
+        before = len(case.rows)
+        case = Case(case.rows[open_rows], bound, np.maximum(row_bounds[open_rows], bound), has_places)
+        if len(open_rows) > FEWER * before:
+            return case
+
+
+def split(search: Search, case: Case) -> list[Case] | None:
+    """Branch on the option of one table, the one whose second-best option raises the bound most; None if the gain is
+    too small. With one large table in rows another has to lie in slices, and each case is far smaller than all."""
+    problem = search.unit.with_rows(case.rows)
+    gains = np.zeros(len(problem.members))
+    for class_index in np.flatnonzero(problem.counts == 1).tolist():
+        bounds = np.sort(case.row_bounds[problem.rows_of(class_index)])
+        gains[class_index] = bounds[1] - case.bound if len(bounds) > 1 else 0.0
+    split_class = int(np.argmax(gains))
+    if gains[split_class] < SPLIT * (search.value - case.bound):
+        return None
+    others = problem.rows.unit_class != split_class
+    parts = [
+        Case(
+            case.rows[np.sort(np.append(np.flatnonzero(others), row))], case.row_bounds[row], case.row_bounds
+        )
+        for row in problem.rows_of(split_class).tolist()
+    ]
+    return [one for part in parts if (one := probed(search, part, has_places=False)) is not None]
+
+
+def _prove_with_places(search: Search, start: Placement) -> None:
+    """Solve the program with places over the open option rows, case by case, lowest bound first, if places are not too
+    many. Once cases have raised the bound, local search goes on from `start`, before the solver runs."""
+    rows, problem = search.open_rows, search.problem
+    if int(problem.places[rows][problem.rows.shards[rows] > 0].sum()) > FLAT_PLACES:
+        _restart(search, start)
         return
     search.flat = True
     search.report("proving")
-    program = PlacesProgram(problem, ordered=search.solver == "cbc", limit=search.value / search.scale)
-    solved = search.solve(program, gap=FLAT_GAP, watches=True)
+    first = probed(search, Case(rows, search.bound, search.row_bounds[rows]), has_places=False)
+    open_cases = [first] if first else []
+    decided = math.inf  # the least bound of cases that the solver is done with
+    searched = False
+    while open_cases and not search.stopped():
+        case = min(open_cases, key=lambda candidate: candidate.bound)
+        search.prove(min(case.bound, decided))
+        search.report("proving")
+        if case.has_places and not searched:
+            _restart(search, start)
+            searched = True
+        open_cases.remove(case)
+        if case.bound > search.value * (1 + ROUNDED):
+            continue
+        if case.has_places:
+            bound, is_done = _solve_case(search, case, min([decided, *(one.bound for one in open_cases)]))
+            if is_done:
+                decided = min(decided, bound)
+            else:
+                open_cases.append(replace(case, bound=bound))
+        elif (parts := split(search, case)) is not None:
+            open_cases += parts
+        elif (placed := probed(search, case, has_places=True)) is not None:
+            open_cases.append(placed)
+    if not open_cases:
+        if search.best is None:
+            raise no_room_error(problem)
+        search.prove(decided)
+
+
+def _solve_case(search: Search, case: Case, other_bounds: float) -> tuple[float, bool]:
+    """Solve one subproblem with places, and return its bound and whether it was solved to the end. No other
+    subproblem has a bound below `other_bounds`.
+
+    It is left to a later turn once others hold the bound back by more than half of what is left to prove.
+    """
+    program = PlacesProgram(
+        search.unit.with_rows(case.rows),
+        ordered=search.solver == "cbc",
+        limit=search.value / search.scale,
+    )
+    enough = (other_bounds + search.value) / 2 if other_bounds < math.inf else math.inf
+
+    def watch(_: float, bound: float) -> bool:
+        proved = search.seconds(bound)
+        if math.isfinite(bound):
+            search.prove(min(proved, other_bounds))
+        search.report("proving")
+        return enough < proved < math.inf or search.seconds_left <= 0
+
+    solved = solve(
+        program.problem,
+        search.solver,
+        seconds=search.seconds_left,
+        gap=FLAT_GAP,
+        interrupt=search.interrupt,
+        watch=watch,
+    )
     if solved.has_solution:
         placement = program.placement()
-        search.offer(placement._replace(row=rows[placement.row]))
-        search.prove(search.seconds(solved.bound))
-    search.left_open = search.left_open or solved.verdict == "stopped"
+        search.offer(placement._replace(row=case.rows[placement.row]))
+    bound = max(case.bound, search.seconds(solved.bound))
+    search.prove(min(bound, other_bounds))
+    is_done = solved.verdict != "stopped"
+    search.left_open = search.left_open or (not is_done and bound <= enough)
+    return bound, is_done
