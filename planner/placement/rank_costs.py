@@ -68,8 +68,8 @@ class RankCosts:
         columns: LayoutColumns,
         costs: StageCosts,
         allowed: Bools,
-        *,
         uses_full_counts: bool = False,
+        *,
         one_shape: bool = True,
     ) -> RankCosts:
         """Costs by rank of layouts of one schedule, from their columns and stage costs. The layouts have one

@@ -24,7 +24,6 @@ from cost_models.pipeline.pricing import scenarios_of
 from cost_models.risk import weighed_of
 from cost_models.schedules.timeline import CriticalPath
 from cost_models.specs.choices import Schedule
-from cost_models.units import counted, format_seconds
 from planner.exact.counts import good_of_numbers
 from planner.exact.program import Survivor, best_placement, solve_record
 from planner.exact.solvers import SolverName
@@ -59,23 +58,6 @@ def out_of_time(space: str = "") -> NothingPlacedError:
     """Error to raise if the user's time limit is over before any layout was placed."""
     return NothingPlacedError(
         "time ran out before any layout was placed", hint="allow more with --time-limit", space=space
-    )
-
-
-def out_of_own_time(seconds: float) -> NothingPlacedError:
-    """Error to raise if the time of one search of several is over before any layout was placed."""
-    return NothingPlacedError(
-        f"no layout was placed in {format_seconds(seconds)}, which is what each search of this answer gets",
-        hint="--fix and --forbid leave it fewer layouts",
-    )
-
-
-def placement_abandoned(layouts: int, *, weighed: bool, space: str) -> NothingPlacedError:
-    """Error to raise if exact placement was abandoned for every layout left, with time to spare."""
-    return NothingPlacedError(
-        f"{counted(layouts, 'layout')} could neither be placed nor be shown not to fit, though there was time",
-        hint="--risk none places them on paper" if weighed else "please report the question",
-        space=space,
     )
 
 
@@ -133,6 +115,11 @@ class SearchSettings:
     """Layouts to search, if known: the question's, or only those that may be fast enough."""
 
 
+OPENED, REFINED, PLACED, ABANDONED, DECIDED = range(5)
+"""State of a row: with a quick bound; with a capacity bound; with a good placement, or none found; left by exact
+placement with time to spare, so that only the row's bound is proven; and with its best placement known."""
+
+
 class Rows:
     """Opened layouts of one search with bound and decision; every column has shape (N,)."""
 
@@ -141,58 +128,43 @@ class Rows:
         """Proven lower bound, seconds; infinite where nothing fits, the best step where the row is decided."""
         self.first_bound: Array = np.empty(0)
         """Bounds before any placement, seconds."""
-        none = np.empty(0, dtype=np.bool_)
-        self.refined: Bools = none
-        """Whether the row has a capacity bound."""
-        self.has_placement: Bools = none
-        """Whether a good placement was sought."""
-        self.decided: Bools = none
-        """Whether the best placement is known."""
-        self.solved: Bools = none
+        self.state: Ints = np.empty(0, dtype=np.int64)
+        self.solved: Bools = np.empty(0, dtype=np.bool_)
         """Whether the best placement was searched for and proven."""
-        self.abandoned: Bools = none
-        """Whether exact placement stopped with time to spare; only the row's bound is proven."""
 
-    def __len__(self) -> int:
-        return len(self.bound)
+    @property
+    def decided(self) -> Bools:
+        """Mask of the rows whose best placement is known."""
+        return self.state == DECIDED
 
     def add(self, bound: Array) -> None:
         """Append rows for newly opened layouts with their quick bounds."""
-        self.bound = np.concatenate([self.bound, bound])
-        self.first_bound = np.concatenate([self.first_bound, bound])
-        for name in ("refined", "has_placement", "decided", "solved", "abandoned"):
-            closed = np.zeros(len(bound), dtype=np.bool_)
-            setattr(self, name, np.concatenate([getattr(self, name), closed]))
+        for name, column in vars(self).items():
+            added = bound if column.dtype == bound.dtype else np.zeros(len(bound), dtype=column.dtype)
+            setattr(self, name, np.concatenate([column, added]))
 
     def refine(self, rows: Ints, bound: Array) -> None:
         """Raise the bounds of some rows to their capacity bounds."""
         self.bound[rows] = self.first_bound[rows] = np.maximum(self.bound[rows], bound)
-        self.refined[rows] = True
+        self.state[rows] = np.maximum(self.state[rows], REFINED)
 
     def open_below(self, seconds: float) -> Bools:
         """Mask of undecided rows that may take less than `seconds`, (N,)."""
-        rows: Bools = ~self.decided & np.isfinite(self.bound) & (self.bound < seconds)
-        return rows
+        return ~self.decided & np.isfinite(self.bound) & (self.bound < seconds)
 
     def decide(self, row: int, seconds: float) -> None:
         """Mark a row as decided, because none of its placements is faster than `seconds`, or the row is no
         longer of interest."""
-        self.bound[row], self.decided[row] = max(self.bound[row], seconds), True
+        self.bound[row], self.state[row] = max(self.bound[row], seconds), DECIDED
 
     def swap(self, first: int, second: int) -> None:
         """Exchange bounds and decisions of two rows with equal costs."""
-        for column in (self.bound, self.decided, self.solved):
+        for column in (self.bound, self.state, self.solved):
             column[[first, second]] = column[[second, first]]
 
 
 class Prover:
     """Base class of searches that prove optimality, with candidates, incumbents and time."""
-
-    @property
-    def abandoned(self) -> int:
-        """Number of undecided layouts, if exact placement was abandoned for all though time remains; 0 if any
-        can still be decided."""
-        return 0
 
     def __init__(self, candidates: Candidates, settings: SearchSettings) -> None:
         self.candidates, self.top, self._cut_off = candidates, settings.top, settings.must_beat_seconds
@@ -265,7 +237,9 @@ class BranchAndBound(Prover):
         """Number of undecided layouts, if exact placement was abandoned for all though time remains; 0 if any
         can still be decided."""
         rows = self._open_rows()
-        if (rows & ~self.rows.abandoned).any() or self.candidates.least_closed() < self._threshold():
+        if (
+            rows & (self.rows.state != ABANDONED)
+        ).any() or self.candidates.least_closed() < self._threshold():
             return 0
         return int(rows.sum())
 
@@ -280,16 +254,19 @@ class BranchAndBound(Prover):
             self._rounds = min(self._rounds, SHARED_SEARCH_ROUNDS)
         while self._seconds_left() > 0 and not (effort == "any" and self.best):
             has_closed = self.candidates.least_closed() < self._threshold()
-            row = self._next(~self.rows.has_placement)
+            row = self._next(self.rows.state < PLACED)
             if row is None and not has_closed:
                 break
             if has_closed and (row is None or math.isfinite(self.kth_seconds)):
                 self.rows.add(self.candidates.open(self._threshold()))
             if row is not None:
-                self.rows.has_placement[row] = True
+                self.rows.state[row] = PLACED
                 self._place(row)
             self._report()
-        while not (effort == "any" and self.best) and (row := self._next(~self.rows.abandoned)) is not None:
+        while (
+            not (effort == "any" and self.best)
+            and (row := self._next(self.rows.state != ABANDONED)) is not None
+        ):
             self._solve(row, effort)
             self._report()
         self._counted_at = -math.inf  # the last report is exact
@@ -312,7 +289,7 @@ class BranchAndBound(Prover):
             or self.candidates.leaf(min(self.best, key=lambda row: self.best[row][1])).has_replicas
         ):
             return
-        self._refine(np.flatnonzero((self.rows.first_bound <= worst) & ~self.rows.refined))
+        self._refine(np.flatnonzero((self.rows.first_bound <= worst) & (self.rows.state == OPENED)))
         is_beaten = self._beaten(worst)
         rows = np.flatnonzero((self.rows.first_bound <= worst) & ~is_beaten).tolist()
         beaten = {self.candidates.leaf(row).key for row in np.flatnonzero(is_beaten).tolist()}
@@ -350,13 +327,13 @@ class BranchAndBound(Prover):
             if not len(rows):
                 return None
             first = rows[np.argmin(self.rows.bound[rows])]
-            if self.rows.refined[first]:
+            if self.rows.state[first] != OPENED:
                 return int(first)
-            refined = rows[self.rows.refined[rows]]
+            refined = rows[self.rows.state[rows] != OPENED]
             if fruitless and len(refined):
                 return int(refined[np.argmin(self.rows.bound[refined])])
             batch = self._refined_together
-            rows = lowest(self.rows.bound, rows[~self.rows.refined[rows]], batch)
+            rows = lowest(self.rows.bound, rows[self.rows.state[rows] == OPENED], batch)
             self._refine(rows)
             discarded = 2 * int((self.rows.bound[rows] >= self._threshold()).sum()) > len(rows)
             self._refined_together = min(2 * batch, MOST_REFINED) if discarded else FEWEST_REFINED
@@ -402,7 +379,8 @@ class BranchAndBound(Prover):
         self.rows.solved[row] = solution.status != "stopped"
         if solution.status == "stopped":
             self.rows.bound[row] = max(self.rows.bound[row], solution.bound)
-            self.rows.abandoned[row] = self._seconds_left() > 0
+            if self._seconds_left() > 0:
+                self.rows.state[row] = ABANDONED
             self._rounds = max(self._rounds // 2, MIN_ROUNDS)
         elif solution.status == "infeasible":
             self.rows.decide(row, math.inf)
@@ -469,7 +447,7 @@ def count_below(
             return None
     near = rows.first_bound < seconds
     stopped = rows.first_bound >= search.kth_seconds
-    unrefined = np.flatnonzero(near & (~rows.refined | stopped))
+    unrefined = np.flatnonzero(near & ((rows.state == OPENED) | stopped))
     rows.refine(unrefined, candidates.capacity_bounds(unrefined, seconds))
     return int((rows.first_bound < seconds).sum())
 

@@ -25,7 +25,7 @@ from cost_models.pipeline.pricing import costs_under_scenarios
 from cost_models.pipeline.stage_costs import StageCosts, stage_costs
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN, is_scheduled
-from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
+from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES
 from planner.bounds.boxes import least_costs, most_held, nothing_held
 from planner.bounds.cores import best_known_bounds, relaxed_bounds
 from planner.bounds.steps import capacity_bounds, quick_bounds
@@ -38,70 +38,6 @@ from planner.space.restrictions import Restrictions
 from planner.space.space import Space, legal_space
 
 Columns = TypeVar("Columns", LayoutColumns, StageCosts)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pricing:
-    """Computes costs and lower bounds of layouts of a space, within the search's policies and memory limit."""
-
-    space: Space
-    policies: tuple[Recompute, ...]
-    """Recompute policies the search may use."""
-    max_memory: float | None
-    """Bytes of a device that a plan may use, if less than the device allows."""
-    uses_full_counts: bool = False
-    """See `Leaf.uses_full_counts`."""
-
-    def allowed(self, schedule: int | None = None) -> Bools:
-        """Mask of the recompute policies that a stage may use under a schedule, (P,), or with None under any
-        schedule."""
-        runs = RECOMPUTE_POLICIES if schedule is None else allowed_recompute(SCHEDULES[schedule])
-        return policy_mask({*self.policies}.intersection(runs))
-
-    def costs(self, columns: LayoutColumns, counts: Boxes) -> StageCosts:
-        """Stage costs of layouts, or minimum costs of boxes of layouts that differ in counts of blocks, within
-        the memory limit."""
-        return least_costs(self.space.question, columns, counts).within(self.max_memory)
-
-    def bounds(self, columns: LayoutColumns, costs: StageCosts) -> Array:
-        """Quick lower bounds of layouts, seconds (N,). Those of one pipeline shape are computed together,
-        those in chunks by schedule; infinite where the schedule runs under none of the policies, as in a space
-        that was made for more of them."""
-        bound = np.full(len(columns), np.inf)
-        plain = is_scheduled(columns, PLAIN)
-        for rows in groups_of(columns, np.flatnonzero(plain)):
-            bound[rows] = quick_bounds(self.group(columns, costs, rows))
-        for schedule in np.unique(columns.schedule[~plain]).tolist():
-            if not self.allowed(schedule).any():
-                continue
-            rows = np.flatnonzero(columns.schedule == schedule)
-            bound[rows] = quick_bounds(self.group(columns, costs, rows, one_shape=False))
-        return bound
-
-    def group(
-        self, columns: LayoutColumns, costs: StageCosts, rows: Ints, *, one_shape: bool = True
-    ) -> RankCosts:
-        """Costs of the selected rows, all of one schedule, in the form from which bounds are computed; several
-        pipeline shapes at once only for quick bounds in chunks."""
-        columns = columns.rows(rows)
-        return RankCosts.of_rows(
-            self.space.question,
-            columns,
-            costs.rows(rows),
-            self.allowed(int(columns.schedule[0])),
-            uses_full_counts=self.uses_full_counts,
-            one_shape=one_shape,
-        )
-
-    def leaf(self, columns: LayoutColumns, costs: StageCosts, row: int) -> Leaf:
-        """Placement problem of one layout, a leaf of the search tree."""
-        leaf, columns = self.group(columns, costs, np.array([row])).leaf, columns.rows(np.array([row]))
-        leaf = replace(leaf, least_blocks=int(named_blocks(columns)[0]))
-        if not self.space.in_scenarios:
-            return leaf
-        scenarios = costs_under_scenarios(self.space.question, columns)
-        assert scenarios is not None
-        return WeighedLeaf.of(leaf, scenarios, self.space.question.risk)
 
 
 def groups_of(columns: LayoutColumns, rows: Ints | None = None) -> list[Ints]:
@@ -162,15 +98,10 @@ class UniformCandidates:
         space = space or legal_space(question, limits)
         if not len(space):
             raise nothing_legal(question, limits)
-        self._pricing = Pricing(
-            space=space,
-            policies=limits.recompute(question),
-            max_memory=limits.max_memory,
-            uses_full_counts=limits.recomputes_by_count(question),
-        )
-        self.question, self.max_memory = question, limits.max_memory
-        self._limits = limits
-        self._core_bound = best_known_bounds(space, self._pricing.allowed())
+        self.question, self.space, self._limits = question, space, limits
+        self.max_memory, self._policies = limits.max_memory, limits.recompute(question)
+        self._uses_full_counts = limits.recomputes_by_count(question)
+        self._core_bound = best_known_bounds(space, self._allowed())
         """(N,) seconds: of cores their ideal bound, once relaxed their sharper relaxed bound; infinite of open ones."""
         self._core_sizes = space.sizes.copy()
         """(N,) layouts of each closed core."""
@@ -182,7 +113,7 @@ class UniformCandidates:
         self._seeded, self._batch, self._relaxed_together = False, FIRST_OPENED, FIRST_RELAXED
 
     def __len__(self) -> int:
-        return len(self._pricing.space)
+        return len(self.space)
 
     def least_closed(self) -> float:
         """Lowest bound, in seconds, of all layouts not yet opened; infinite where none is left."""
@@ -207,10 +138,39 @@ class UniformCandidates:
             return self.open_cores(cores, threshold)
         return self.halve(lowest(bound, np.flatnonzero(bound < threshold), self._batch), threshold)
 
+    def _allowed(self, schedule: int | None = None) -> Bools:
+        """Mask of the recompute policies that a stage may use under a schedule, (P,), or with None under any
+        schedule."""
+        runs = RECOMPUTE_POLICIES if schedule is None else allowed_recompute(SCHEDULES[schedule])
+        return policy_mask({*self._policies}.intersection(runs))
+
+    def bounds(self, columns: LayoutColumns, costs: StageCosts) -> Array:
+        """Quick lower bounds of layouts, seconds (N,). Those of one pipeline shape are computed together,
+        those in chunks by schedule; infinite where the schedule runs under none of the policies, as in a space
+        that was made for more of them."""
+        bound = np.full(len(columns), np.inf)
+        plain = is_scheduled(columns, PLAIN)
+        for rows in groups_of(columns, np.flatnonzero(plain)):
+            bound[rows] = quick_bounds(self.group(columns, costs, rows))
+        for schedule in np.unique(columns.schedule[~plain]).tolist():
+            rows = np.flatnonzero(columns.schedule == schedule)
+            if self._allowed(schedule).any():
+                bound[rows] = quick_bounds(self.group(columns, costs, rows, one_shape=False))
+        return bound
+
+    def group(
+        self, columns: LayoutColumns, costs: StageCosts, rows: Ints, *, one_shape: bool = True
+    ) -> RankCosts:
+        """Costs of the selected rows, all of one schedule, in the form from which bounds are computed; several
+        pipeline shapes at once only for quick bounds in chunks."""
+        columns, costs, counts = columns.rows(rows), costs.rows(rows), self._uses_full_counts
+        allowed = self._allowed(int(columns.schedule[0]))
+        return RankCosts.of_rows(self.question, columns, costs, allowed, counts, one_shape=one_shape)
+
     def _seeds(self) -> Ints:
         """Indices of the layout cores likely to hold a good layout, to be opened first. They have the lowest
         relaxed bounds among those with the best ideal bound, overall or of their (tp, pp, cp)."""
-        cores, order = self._pricing.space.cores, np.argsort(self._core_bound, kind="stable")
+        cores, order = self.space.cores, np.argsort(self._core_bound, kind="stable")
         mesh = (cores.tp * (1 << 40) + cores.pp * (1 << 20) + cores.cp)[order]
         _, first = np.unique(mesh, return_index=True)
         likely = order[np.union1d(first, np.arange(min(len(order), SEED_CORES)))]
@@ -222,9 +182,7 @@ class UniformCandidates:
         """Replace the ideal bounds of some layout cores by their sharper relaxed bounds."""
         for start in range(0, len(cores), PRICED_TOGETHER):
             batch = cores[start : start + PRICED_TOGETHER]
-            sharper = relaxed_bounds(
-                self._pricing.space, batch, self._pricing.allowed(), self._pricing.max_memory
-            )
+            sharper = relaxed_bounds(self.space, batch, self._allowed(), self.max_memory)
             self._core_bound[batch] = np.maximum(self._core_bound[batch], sharper)
         self._is_relaxed[cores] = True
 
@@ -245,8 +203,8 @@ class UniformCandidates:
         """Price every layout of some layout cores. Returns the quick bounds of layouts that may take less than
         `threshold` seconds."""
         self._core_bound[cores], self._core_sizes[cores] = np.inf, 0
-        core, choice = self._pricing.space.choices_of(cores)
-        return self._price(core, choice, self._pricing.space.counts.rows(core), threshold)
+        core, choice = self.space.choices_of(cores)
+        return self._price(core, choice, self.space.counts.rows(core), threshold)
 
     def halve(self, rows: Ints, threshold: float) -> Array:
         """Split closed boxes of counts in halves, or smaller parts where there are few. Single layouts that
@@ -268,9 +226,9 @@ class UniformCandidates:
         for start in range(0, len(core), PRICED_TOGETHER):
             batch = np.arange(start, min(start + PRICED_TOGETHER, len(core)))
             boxes = counts.rows(batch)
-            columns = with_counts(self._pricing.space.rows(core[batch], choice[batch]), boxes.least)
-            costs = self._pricing.costs(columns, boxes)
-            bound = self._pricing.bounds(columns, costs)
+            columns = with_counts(self.space.rows(core[batch], choice[batch]), boxes.least)
+            costs = least_costs(self.question, columns, boxes).within(self.max_memory)
+            bound = self.bounds(columns, costs)
             is_row = boxes.is_single & (bound < threshold * (1 + TIES))
             rows, priced = np.flatnonzero(is_row), Closed(core[batch], choice[batch], boxes, bound)
             columns_of.append(columns.rows(rows))
@@ -283,21 +241,27 @@ class UniformCandidates:
 
     def open_all(self) -> None:
         """Open every layout of the space, even those that hosts cannot hold."""
-        self._columns = self._pricing.space.all_rows()
-        self._costs = self._pricing.costs(self._columns, Boxes.of(self._columns))
+        self._columns = self.space.all_rows()
+        self._costs = least_costs(self.question, self._columns, Boxes.of(self._columns)).within(
+            self.max_memory
+        )
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
         """Lower bounds of rows that account for memory capacity, seconds (N,); bounds above `cut_off` may be
         the cut-off."""
         bound = np.empty(len(rows))
         for members in groups_of(self._columns.rows(rows)):
-            group = self._pricing.group(self._columns, self._costs, rows[members])
+            group = self.group(self._columns, self._costs, rows[members])
             bound[members] = capacity_bounds(group, cut_off)
         return bound
 
     def leaf(self, row: int) -> Leaf:
         """Placement problem of one row's layout, with its costs."""
-        return self._pricing.leaf(self._columns, self._costs, row)
+        rows, columns = np.array([row]), self._columns.rows(np.array([row]))
+        least_blocks = int(named_blocks(columns)[0])
+        leaf = replace(self.group(self._columns, self._costs, rows).leaf, least_blocks=least_blocks)
+        scenarios = costs_under_scenarios(self.question, columns) if self.space.in_scenarios else None
+        return leaf if scenarios is None else WeighedLeaf.of(leaf, scenarios, self.question.risk)
 
     def layout(self, row: int) -> Layout:
         """Layout of one row, without a placement."""
@@ -305,21 +269,21 @@ class UniformCandidates:
 
     def nothing_fits(self) -> InfeasibleError:
         """Error to raise when no placement of any layout fits in memory."""
-        core, columns = self._pricing.space.smallest_rows()
-        columns, has_room = most_held(self.question, columns, self._pricing.space.counts.rows(core))
+        core, columns = self.space.smallest_rows()
+        columns, has_room = most_held(self.question, columns, self.space.counts.rows(core))
         if not has_room.any():
             return nothing_held(self.question, columns)
         core, columns = core[has_room], columns.rows(np.flatnonzero(has_room))
-        costs = self._pricing.costs(columns, Boxes.of(columns))
-        return explain_infeasible(self.question, columns, costs, self._pricing.policies)
+        costs = least_costs(self.question, columns, Boxes.of(columns)).within(self.max_memory)
+        return explain_infeasible(self.question, columns, costs, self._policies)
 
     def in_words(self) -> str:
         """Description in words of the layouts that the search covers."""
-        used = [SCHEDULES[index] for index in np.unique(self._pricing.space.shapes.rows[:, 1]).tolist()]
-        policies = " / ".join(self._pricing.policies)
+        used = [SCHEDULES[index] for index in np.unique(self.space.shapes.rows[:, 1]).tolist()]
+        policies = " / ".join(self._policies)
         mixes = f"any number of blocks of a stage under each of recompute {policies}"
         chunked = ", or where stages are of such sizes all ranks as many of their first blocks"
-        if self._pricing.uses_full_counts:
+        if self._uses_full_counts:
             mixes, chunked = "any number of first blocks recomputed in full, of every stage the same", ""
         return (
             "all legal tp x pp x vpp x cp x dp x ep x etp x mbs x ZeRO x shard groups x sequence parallelism x axis"
@@ -327,7 +291,7 @@ class UniformCandidates:
             f" {self.question.cluster.num_gpus} GPUs, within limits:"
             f" {limits_in_words(self.question, self._limits)}; {mixes}{chunked}"
             + "; in plain pipelines each stage recomputes as is fastest at mean costs of the scenarios"
-            * bool(self._pricing.space.in_scenarios)
+            * bool(self.space.in_scenarios)
         )
 
 

@@ -123,9 +123,7 @@ class PoolCandidates:
         columns = self._stages.rows(layouts)
         costs = rank_costs(self._terms, layouts, self._pool_of_rank(int(rows[0])))
         allowed = policy_mask(self._policies)
-        return RankCosts.of_rows(
-            self.question, columns, costs, allowed, uses_full_counts=self._uses_full_counts
-        )
+        return RankCosts.of_rows(self.question, columns, costs, allowed, self._uses_full_counts)
 
     def _by_group(self, rows: Ints, bound: Callable[[RankCosts], Array]) -> Array:
         """Result of `bound` for each row, seconds (N,), computed for groups of one schedule, pp and order of

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from cost_models.estimate import Estimate
 from cost_models.pipeline.pricing import estimate, scenarios_of
 from cost_models.question import Question
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.units import counted
+from cost_models.units import counted, format_seconds
 from planner.exact.solvers import SolverName
 from planner.objectives import PROOFS, Effort
 from planner.placement.leaf import gap_of
@@ -36,9 +36,7 @@ from planner.search.branching import (
     SearchResult,
     SearchSettings,
     by_speed,
-    out_of_own_time,
     out_of_time,
-    placement_abandoned,
 )
 from planner.search.candidates import UniformCandidates
 from planner.search.pools import count_layouts, pool_candidates
@@ -51,17 +49,9 @@ from planner.space.space import Space, SpaceCache, shared_spaces
 
 
 def search(
-    question: Question,
-    *,
-    top: int = 5,
-    restrictions: Restrictions | None = None,
-    time_limit: float | None = None,
-    on_progress: Progress | None = None,
-    keep_on_interrupt: bool = False,
-    solver: SolverName | None = None,
-    proof: Effort = "search",
+    question: Question, *, top: int = 5, restrictions: Restrictions | None = None, **settings: Any
 ) -> SearchResult:
-    """Find the `top` fastest layouts of a question, with a certificate.
+    """Find the `top` fastest layouts of a question, with a certificate; `settings` are those of `SearchSettings`.
 
     `time_limit` is in seconds. When it runs out, or on Ctrl-C with `keep_on_interrupt`, the best so far comes back with
     its proven gap. `solver` closes the proof (`planner.exact.program`); HiGHS if installed. With
@@ -72,15 +62,7 @@ def search(
         InputError: the restrictions leave no recompute policy, or the integer program does not take the question.
         NothingPlacedError: it ended before anything was placed: time ran out, or what is left cannot be decided.
     """
-    settings = SearchSettings(
-        top=top,
-        time_limit=time_limit,
-        on_progress=on_progress,
-        keep_on_interrupt=keep_on_interrupt,
-        solver=solver,
-        proof=proof,
-    )
-    return search_on(settings, question, restrictions or Restrictions())
+    return search_on(SearchSettings(top=top, **settings), question, restrictions or Restrictions())
 
 
 def search_on(settings: SearchSettings, question: Question, limits: Restrictions) -> SearchResult:
@@ -121,9 +103,13 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
         interrupted = True
     leaders = prover.leaders()
     if not leaders:
-        if layouts := prover.abandoned:
+        if isinstance(prover, BranchAndBound) and (layouts := prover.abandoned):
             weighed = bool(scenarios_of(question))
-            raise placement_abandoned(layouts, weighed=weighed, space=candidates.in_words())
+            raise NothingPlacedError(
+                f"{counted(layouts, 'layout')} could neither be placed nor be shown not to fit, though there was time",
+                hint="--risk none places them on paper" if weighed else "please report the question",
+                space=candidates.in_words(),
+            )
         if prover.is_unfinished:
             raise out_of_time(candidates.in_words())
         if math.isinf(settings.must_beat_seconds):
@@ -357,7 +343,10 @@ class Budget:
         by_choice = limit < self.seconds_left and time.monotonic() - start >= limit
         self.ended = self.interrupted or (not proven and self.seconds_left <= 0)
         if by_choice and isinstance(self.failure, NothingPlacedError) and result is None:
-            self.failure = out_of_own_time(seconds)
+            self.failure = NothingPlacedError(
+                f"no layout was placed in {format_seconds(seconds)}, which is what each search of this answer gets",
+                hint="--fix and --forbid leave it fewer layouts",
+            )
         return result
 
     def faster_than(

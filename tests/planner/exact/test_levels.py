@@ -15,7 +15,7 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.bounds.cores import ideal_seconds, relaxed_bounds
 from planner.bounds.steps import capacity_bounds
 from planner.placement.leaf import TOLERANCE
-from planner.search.candidates import Pricing, UniformCandidates, groups_of
+from planner.search.candidates import UniformCandidates, groups_of
 from planner.space.restrictions import Restrictions
 from planner.space.space import legal_space
 
@@ -54,16 +54,15 @@ def test_no_level_bounds_above_what_brute_force_finds(seed: int) -> None:
     core_of_row = np.repeat(every, space.sizes)
     costs = stage_costs(question, rows)
     for max_memory in limits_of(found, seed):
-        pricing = Pricing(space=space, policies=policies, max_memory=max_memory)
         exact = exact_seconds(found, rows, max_memory or math.inf) * (1 + TOLERANCE)
         ideal = ideal_seconds(space, allowed)
         relaxed = relaxed_bounds(space, every, allowed, max_memory)
         candidates = UniformCandidates(question, Restrictions(max_memory=max_memory), space)
         candidates.open_cores(every, threshold=0.0)
         limited = costs.within(max_memory)
-        quick, capacity = pricing.bounds(rows, limited), np.empty(len(rows))
+        quick, capacity = candidates.bounds(rows, limited), np.empty(len(rows))
         for own in groups_of(rows):
-            capacity[own] = capacity_bounds(pricing.group(rows, limited, own))
+            capacity[own] = capacity_bounds(candidates.group(rows, limited, own))
         assert (ideal[core_of_row] <= exact).all()
         assert (relaxed[core_of_row] <= exact).all()
         assert (quick == candidates.closed.bound).all()

@@ -26,7 +26,7 @@ from planner.placement.leaf import TOLERANCE
 from planner.plan import make_plan
 from planner.search import program
 from planner.search.branching import SearchResult
-from planner.search.candidates import Pricing
+from planner.search.candidates import UniformCandidates
 from planner.search.pools import count_layouts
 from planner.search.search import Budget, search
 from planner.space import space
@@ -138,12 +138,12 @@ def test_a_bound_that_is_too_high_is_found_out(monkeypatch: pytest.MonkeyPatch) 
     question, limits = small_question(memory="220 MiB"), parse_restrictions()
     found, solved = _answers(question, limits)
     agree(found, solved)
-    bounds, best = Pricing.bounds, found.best.layout.mbs
+    bounds, best = UniformCandidates.bounds, found.best.layout.mbs
 
-    def too_high(pricing: Pricing, columns: LayoutColumns, costs: StageCosts) -> Array:
-        return bounds(pricing, columns, costs) * np.where(columns.mbs == best, 2, 1)
+    def too_high(candidates: UniformCandidates, columns: LayoutColumns, costs: StageCosts) -> Array:
+        return bounds(candidates, columns, costs) * np.where(columns.mbs == best, 2, 1)
 
-    monkeypatch.setattr(Pricing, "bounds", too_high)
+    monkeypatch.setattr(UniformCandidates, "bounds", too_high)
     with pytest.raises(AssertionError):
         agree(*_answers(question, limits))
 
