@@ -29,15 +29,10 @@ from planner.rules.legality import LATE_RULES
 from planner.space.counts import Boxes, with_counts
 
 
-def corner_columns(columns: LayoutColumns, boxes: Boxes) -> list[LayoutColumns]:
-    """Layouts at the corners of boxes of offload counts, one table of N layouts for each corner."""
-    return [with_counts(columns, counts) for counts in boxes.corners()]
-
-
 def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> StageCosts:
     """Minimum cost of any layout in each box of offload counts, (N,) for each coefficient; the memory limit is
     zero where hosts or drives lack room for every corner of the box under all recompute policies."""
-    costs, corners = weighed_costs(question, columns), corner_columns(columns, boxes)
+    costs, corners = weighed_costs(question, columns), boxes.corners(columns)
     if not boxes.is_single.all():
         sized = [stage_costs(question, corner, memory_terms) for corner in corners]
         update = -boxes.room * costs.layer_optimizer
@@ -63,13 +58,8 @@ def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> Sta
 
 def some_allowed(question: Question, corners: list[LayoutColumns]) -> Bools:
     """For each box, whether hosts and drives have room for one of the layouts at its corners, (N,)."""
-    allowed: Bools = np.any([within_late_rules(question, corner) for corner in corners], axis=0)
+    allowed: Bools = np.any([unbroken(LATE_RULES, question, corner) for corner in corners], axis=0)
     return allowed
-
-
-def within_late_rules(question: Question, columns: LayoutColumns) -> Bools:
-    """For each layout, whether hosts and drives have room for what it offloads, (N,)."""
-    return unbroken(LATE_RULES, question, columns)
 
 
 def most_held(question: Question, columns: LayoutColumns, boxes: Boxes) -> tuple[LayoutColumns, Bools]:
@@ -83,7 +73,7 @@ def most_held(question: Question, columns: LayoutColumns, boxes: Boxes) -> tuple
     spare = boxes.room - (boxes.least % EVERY).sum(axis=1)
     share = np.minimum(share, spare / np.maximum(sides.sum(axis=1), 1))
     fullest = with_counts(columns, boxes.least + np.floor(share[:, None] * sides).astype(np.int64))
-    return fullest, within_late_rules(question, fullest)
+    return fullest, unbroken(LATE_RULES, question, fullest)
 
 
 def nothing_held(question: Question, columns: LayoutColumns) -> InfeasibleError:

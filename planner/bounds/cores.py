@@ -32,7 +32,7 @@ from cost_models.pipeline.stage_costs import (
     time_terms,
 )
 from cost_models.risk import weigh
-from planner.bounds.boxes import corner_columns, some_allowed
+from planner.bounds.boxes import some_allowed
 from planner.placement.rank_costs import count_fitting
 from planner.space.axes import columns_that_affect
 from planner.space.space import Space
@@ -292,7 +292,7 @@ def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Seque
     is_legal = np.zeros(len(rows), dtype=np.bool_)
     for zero, has in space.zero_stages_of(distinct_cores):
         staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0), shard=rows.replicas)
-        corners = corner_columns(staged, space.counts.rows(distinct_cores))
+        corners = space.counts.rows(distinct_cores).corners(staged)
         is_legal |= has & some_allowed(space.question, corners)
         for corner in corners:
             for sizes, terms in zip(

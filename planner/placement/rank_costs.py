@@ -349,6 +349,16 @@ class RankCosts:
         return cheapest_seconds(np.array(self.num_layers), seconds_NE, added_NE, order_NE)
 
 
+def groups_of(columns: LayoutColumns, rows: Ints | None = None) -> list[Ints]:
+    """Indices of rows grouped by equal pp, vpp and schedule, for some rows or all."""
+    rows = np.arange(len(columns)) if rows is None else rows
+    if not len(rows):
+        return []
+    keys = ((columns.schedule * (1 << 40)) + (columns.pp << 20) + columns.vpp)[rows]
+    order = np.argsort(keys, kind="stable")
+    return np.split(rows[order], np.flatnonzero(np.diff(keys[order])) + 1)
+
+
 def cheapest_seconds(blocks_N: Ints, seconds_NE: Array, room_NE: Array, order_NE: Ints) -> Array:
     """Minimum total seconds of `blocks_N` blocks, (N,), if at most `room_NE` of them may take `seconds_NE`
     each; the cheapest come first, and any number may take the slowest."""

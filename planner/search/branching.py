@@ -135,7 +135,8 @@ class Rows:
     @property
     def decided(self) -> Bools:
         """Mask of the rows whose best placement is known."""
-        return self.state == DECIDED
+        decided: Bools = self.state == DECIDED
+        return decided
 
     def add(self, bound: Array) -> None:
         """Append rows for newly opened layouts with their quick bounds."""

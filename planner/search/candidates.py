@@ -30,7 +30,7 @@ from planner.bounds.boxes import least_costs, most_held, nothing_held
 from planner.bounds.cores import best_known_bounds, relaxed_bounds
 from planner.bounds.steps import capacity_bounds, quick_bounds
 from planner.placement.leaf import TOLERANCE, Leaf, WeighedLeaf
-from planner.placement.rank_costs import RankCosts
+from planner.placement.rank_costs import RankCosts, groups_of
 from planner.space.counts import Boxes, with_counts
 from planner.space.limits import limits_in_words
 from planner.space.obstacles import explain_infeasible, nothing_legal
@@ -38,16 +38,6 @@ from planner.space.restrictions import Restrictions
 from planner.space.space import Space, legal_space
 
 Columns = TypeVar("Columns", LayoutColumns, StageCosts)
-
-
-def groups_of(columns: LayoutColumns, rows: Ints | None = None) -> list[Ints]:
-    """Indices of rows grouped by equal pp, vpp and schedule, for some rows or all."""
-    rows = np.arange(len(columns)) if rows is None else rows
-    if not len(rows):
-        return []
-    keys = ((columns.schedule * (1 << 40)) + (columns.pp << 20) + columns.vpp)[rows]
-    order = np.argsort(keys, kind="stable")
-    return np.split(rows[order], np.flatnonzero(np.diff(keys[order])) + 1)
 
 
 SEED_CORES = 64

@@ -18,6 +18,7 @@ import numpy as np
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.axes.rule import unbroken
 from cost_models.axes.stages import policy_mask
 from cost_models.errors import DoesNotFitError, InfeasibleError
 from cost_models.pipeline.pools import parts_in, pool_terms, rank_costs
@@ -25,12 +26,12 @@ from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
 from cost_models.units import format_bytes
-from planner.bounds.boxes import nothing_held, within_late_rules
+from planner.bounds.boxes import nothing_held
 from planner.bounds.steps import capacity_bounds, quick_bounds
 from planner.placement.leaf import Leaf
-from planner.placement.rank_costs import RankCosts
+from planner.placement.rank_costs import RankCosts, groups_of
+from planner.rules.legality import LATE_RULES
 from planner.rules.pools import fills_pools
-from planner.search.candidates import groups_of
 from planner.search.replicas import ReplicaSpace, plain_only, replica_layouts
 from planner.space.limits import limits_in_words
 from planner.space.obstacles import evenly_full, least_share, nothing_legal
@@ -195,7 +196,7 @@ def _stage_layouts(question: Question, limits: Restrictions) -> tuple[LayoutColu
     drives have room for what each offloads, (N,)."""
     space = legal_space(question, replace(limits, only=plain_only(limits)))
     rows = space.rows_of(np.flatnonzero(fills_pools(question, space.cores)))
-    return rows, within_late_rules(question, rows)
+    return rows, unbroken(LATE_RULES, question, rows)
 
 
 def orders_of(question: Question, layout: Layout) -> Iterator[Layout]:

@@ -25,7 +25,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations, product
-from operator import itemgetter
 
 import numpy as np
 
@@ -219,23 +218,14 @@ def fitting_columns(leaf: Leaf, paths: Sequence[CriticalPath], target: float) ->
     return timed if timed and len(timed.columns.stage) else None
 
 
-def balanced(leaf: Leaf, columns: Columns) -> Placement | None:
-    """Initial placement from the columns of a layout, chosen to keep the slowest stage fast; None if none is
-    known. For several kinds of blocks, whose stages must join, and for numbers recomputed in full, a good
-    placement, if any is known."""
-    if leaf.is_plain and (leaf.kinds.number > 1 or leaf.uses_full_counts):
+def first_placement(leaf: Leaf, columns: Columns) -> Placement | None:
+    """Initial placement of a layout, good but not proven; None if none is known. For patterns, that whose
+    slowest stage is fastest."""
+    if leaf.is_plain:
         placement, _ = good_of_numbers(leaf, math.inf)
         return placement[0] if placement else None
     seconds_J = (leaf.forward(columns.blocks) + leaf.backward(columns.blocks)).max(axis=-1)
-    if not leaf.is_plain:
-        return Placement.of(columns.blocks[seconds_J.argmin()])
-    blocks_J = columns.num_blocks
-    of_stage = [np.flatnonzero(columns.stage == stage).tolist() for stage in range(leaf.pp)]
-    picks = [own.pop(0) for own in of_stage]
-    while blocks_J[picks].sum() < leaf.num_layers:
-        stage = min((s for s in range(leaf.pp) if of_stage[s]), key=lambda s: seconds_J[of_stage[s][0]])
-        picks[stage] = of_stage[stage].pop(0)
-    return Placement.of(columns.blocks[picks].sum(axis=0))
+    return Placement.of(columns.blocks[seconds_J.argmin()])
 
 
 def _stages(leaf: Leaf, target: float) -> Columns | None:
@@ -307,12 +297,8 @@ class ProgramSearch(Prover):
         self._lower_bound = 0.0
         """Lower bound in seconds on all layouts that are not proven yet."""
         self._batch = FIRST_SHARPENED
-        self._ended = False
-
-    @property
-    def is_unfinished(self) -> bool:
+        self.is_unfinished = True
         """Whether a layout that is not proven yet may be better than the k best."""
-        return not self._ended
 
     def leaders(self) -> list[tuple[int, Placement]]:
         """Candidate indices and placements of the k best layouts and of all that tie; equal layouts under their
@@ -328,16 +314,13 @@ class ProgramSearch(Prover):
             return
         scale = float(np.min(self._bound, initial=math.inf))
         if math.isinf(scale):
-            self._ended = True
+            self.is_unfinished = False
             return
         program = Program(np.where(np.isinf(self._bound), scale, self._bound).tolist(), scale)
         self._sharpen(program)
-        while self._seconds_left() > 0 and not self._ended:
+        while self._seconds_left() > 0 and self.is_unfinished:
             self._round(program, available_solver())
             self._report()
-
-    def close_proof(self, solver: SolverName | None = None) -> None:
-        """Do nothing, as the integer program has proved the answer already."""
 
     def _gather(self) -> None:
         """Price every layout that the independent enumerator finds, and merge layouts with equal costs.
@@ -387,13 +370,13 @@ class ProgramSearch(Prover):
         for number in np.flatnonzero(~may).tolist():
             program.y[number].upBound = 0
         if len(self._proofs) >= self.top or not may.any():
-            self._ended = True
+            self.is_unfinished = False
             return
         solved = program.solve(solver, self._seconds_left())
         self._lower_bound = max(self._lower_bound, solved.bound)
         is_beaten = self._lower_bound >= self._threshold()
-        self._ended = is_beaten or solved.verdict == "infeasible"
-        if solved.verdict == "stopped" or self._ended:
+        self.is_unfinished = not is_beaten and solved.verdict != "infeasible"
+        if solved.verdict == "stopped" or not self.is_unfinished:
             return
         number = program.chosen_layout
         choice = program.choices.get(number)
@@ -428,7 +411,7 @@ class ProgramSearch(Prover):
             if timed is None:
                 self._bound[number] = max(self._bound[number], target)
                 continue
-            if (first := balanced(leaf, timed.columns)) is None:
+            if (first := first_placement(leaf, timed.columns)) is None:
                 continue
             self._record_placement(number, first)
             high = min(self.kth_seconds, self.best[number][1])
@@ -439,13 +422,11 @@ class ProgramSearch(Prover):
     def _place(self, program: Program) -> None:
         """Add placements to the program for the layouts with the lowest bounds among those with columns."""
         may = self._open_layouts()
-        closed = [
-            (float(self._bound[number]), number, timed)
-            for number, timed in self._columns.items()
-            if timed and may[number] and number not in program.choices
-        ]
-        for _, number, timed in sorted(closed, key=itemgetter(0))[:PLACEMENT_BATCH]:
-            leaf, in_time = self._leaves[number], timed.limited_to(self.kth_seconds)
+        may[[*program.choices]] = False
+        closed = [number for number in self._columns if may[number]]
+        for number in sorted(closed, key=lambda number: self._bound[number])[:PLACEMENT_BATCH]:
+            leaf, timed = self._leaves[number], self._columns[number]
+            in_time = timed and timed.limited_to(self.kth_seconds)
             if in_time is None:
                 self._bound[number] = max(self._bound[number], self.kth_seconds)
             else:
@@ -465,7 +446,7 @@ class ProgramSearch(Prover):
 
     def _proven_bound(self) -> float:
         """Proven lower bound of the step over all layouts, seconds."""
-        if self._ended or self._proofs:
+        if self._proofs or not self.is_unfinished:
             return self._best_seconds()
         return min(max(self._lower_bound, float(self._bound.min(initial=math.inf))), self._best_seconds())
 
@@ -474,7 +455,7 @@ class ProgramSearch(Prover):
 
     def _report(self) -> None:
         if self._on_progress is not None:
-            total, undecided = len(self.candidates), 0 if self._ended else self._count(self._open_layouts())
+            total, undecided = len(self.candidates), self.is_unfinished and self._count(self._open_layouts())
             self._on_progress(total - undecided, total, self._best_seconds(), self._proven_bound())
 
     def certificate(self) -> Certificate:
@@ -482,8 +463,8 @@ class ProgramSearch(Prover):
         infeasible = np.isinf(self._bound)
         solved = np.zeros(len(self._bound), dtype=np.bool_)
         solved[[*self._proofs, *(n for n, (_, own) in self.best.items() if own <= self.kth_seconds)]] = True
-        solved &= self._ended
-        undecided = self._open_layouts() & ~infeasible & (not self._ended)
+        solved &= not self.is_unfinished
+        undecided = self._open_layouts() & ~infeasible & self.is_unfinished
         return self._certificate(
             self._proven_bound(),
             infeasible=self._count(infeasible) + self._uncovered,

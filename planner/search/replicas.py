@@ -31,6 +31,7 @@ import numpy as np
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import MOST_REPLICAS, Layout
+from cost_models.axes.rule import unbroken
 from cost_models.axes.stages import even_layers, policy_mask
 from cost_models.errors import DoesNotFitError
 from cost_models.estimate import fullest_pool, fullness
@@ -50,12 +51,12 @@ from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN, QUEUES, is_scheduled
 from cost_models.specs.choices import SCHEDULES, Recompute
 from cost_models.units import format_bytes
-from planner.bounds.boxes import within_late_rules
 from planner.bounds.steps import pipeline_seconds
 from planner.placement.leaf import Leaf, leaf_fields
-from planner.placement.rank_costs import RankCosts
+from planner.placement.rank_costs import RankCosts, groups_of
+from planner.rules.legality import LATE_RULES
 from planner.rules.pools import HIGHEST_ZERO, holds_replicas
-from planner.search.candidates import groups_of, joined
+from planner.search.candidates import joined
 from planner.space.limits import limits_in_words
 from planner.space.restrictions import Restrictions
 from planner.space.space import legal_space
@@ -179,7 +180,7 @@ def replica_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
         columns = legal_space(replace(question, training=training), within).all_rows()
         enough = batch // columns.mbs >= _least(columns) * columns.dp
         runs = holds_replicas(question, columns) & (columns.pp <= question.model.num_layers) & enough
-        tables.append(columns.rows(np.flatnonzero(runs & within_late_rules(question, columns))))
+        tables.append(columns.rows(np.flatnonzero(runs & unbroken(LATE_RULES, question, columns))))
     return joined(tables)
 
 

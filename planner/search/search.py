@@ -89,13 +89,13 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
         candidates = pool_candidates(question, limits)
     else:
         candidates = UniformCandidates(question, limits, settings.space)
-    is_program, interrupted = settings.proof == "ilp", False
-    prover = (
-        ProgramSearch(candidates, settings, limits) if is_program else BranchAndBound(candidates, settings)
-    )
+    prover: BranchAndBound | ProgramSearch = BranchAndBound(candidates, settings)
+    if settings.proof == "ilp":
+        prover = ProgramSearch(candidates, settings, limits)
+    interrupted = False
     try:
         prover.run(settings.proof)
-        if settings.closes_with_ilp and settings.proof in PROOFS:
+        if isinstance(prover, BranchAndBound) and settings.closes_with_ilp and settings.proof in PROOFS:
             prover.close_proof(settings.solver)
     except KeyboardInterrupt:
         if not (settings.keep_on_interrupt and prover.best):

@@ -23,9 +23,8 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.stages import policy_mask
 from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.question import Question
-from cost_models.specs.choices import SCHEDULES
 from cost_models.specs.kinds import Kinds
-from planner.placement.rank_costs import RankCosts
+from planner.placement.rank_costs import RankCosts, groups_of
 from planner.space.restrictions import Restrictions
 from planner.space.space import enumerate_layouts
 
@@ -60,22 +59,12 @@ class BalancedPrices:
 def balanced_prices(question: Question, columns: LayoutColumns) -> BalancedPrices:
     """Step time and peak memory of N legal layouts with evenly spread blocks, under each recompute policy."""
     costs = replace(stage_costs(question, columns), kinds=())  # costs of mean blocks
-    shapes = np.stack([columns.pp, columns.vpp, columns.schedule], axis=1)
-    distinct, index = np.unique(shapes, axis=0, return_inverse=True)
     allowed = policy_mask(question.training.recompute)
     seconds = np.full((len(columns), len(allowed)), np.inf)
-    size = np.full_like(seconds, np.inf)
-    for number, (pp, vpp, schedule) in enumerate(distinct.tolist()):
-        rows = np.flatnonzero(index.reshape(-1) == number)
-        group = RankCosts(
-            costs=costs.rows(rows),
-            pp=pp,
-            vpp=vpp,
-            schedule=SCHEDULES[schedule],
-            microbatches=columns.rows(rows).microbatches(question.training.global_batch),
-            kinds=Kinds((0,) * question.model.num_layers),
-            allowed=allowed,
-        )
+    size, alike = np.full_like(seconds, np.inf), Kinds((0,) * question.model.num_layers)
+    for rows in groups_of(columns):
+        group = RankCosts.of_rows(question, columns.rows(rows), costs.rows(rows), allowed)
+        group = replace(group, kinds=alike)
         seconds[rows], size[rows] = _step_seconds(group), _peak_bytes(group)
     return BalancedPrices(step_seconds=seconds, peak_bytes=size)
 

@@ -98,12 +98,12 @@ class Boxes:
         single: Bools = (self.least == self.most).all(axis=1)
         return single
 
-    def corners(self) -> list[Ints]:
-        """Counts at the corners of the boxes, an array (N, R) for each combination of `least` and `most`.
-        Single counts repeat corners."""
+    def corners(self, columns: LayoutColumns) -> list[LayoutColumns]:
+        """Layouts at the corners of the boxes, one table of N layouts for each combination of `least` and
+        `most`. Single counts repeat corners."""
         open_R: Bools = np.any(self.least < self.most, axis=0)
         ends = product(*((False, True) if is_open else (False,) for is_open in open_R.tolist()))
-        return [np.where(np.array(at_most), self.most, self.least) for at_most in ends]
+        return [with_counts(columns, np.where(np.array(most), self.most, self.least)) for most in ends]
 
     def halves(self) -> tuple[Ints, Boxes]:
         """Split each box of counts along its longest side; return the index of the parent of each half, and the

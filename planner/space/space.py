@@ -15,11 +15,11 @@ limit or other recompute policies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain, product
 from typing import Any
 
@@ -34,7 +34,7 @@ from cost_models.pipeline.pricing import scenarios_of
 from cost_models.question import Question
 from cost_models.risk import EVEN
 from cost_models.schedules.registry import SPLIT_BACKWARD, schedule_named
-from cost_models.specs.choices import SCHEDULES
+from cost_models.specs.choices import SCHEDULES, Schedule
 from planner.placement.patterns import covers
 from planner.rules.legality import LATE_RULES, SIZED_RULES, legal_rows
 from planner.space.axes import CLOSED, VALUES, Mesh, columns_that_affect, divisors
@@ -56,6 +56,11 @@ class Groups:
     borders: Ints
     """Where each of G groups begins, and the end of the last, (G + 1,)."""
 
+    @classmethod
+    def of(cls, rows: Ints, group: Ints, count: int) -> Groups:
+        """Table whose rows belong to the given of `count` groups, (T,) in rising order."""
+        return cls(rows, np.searchsorted(group, np.arange(count + 1)))
+
     @property
     def sizes(self) -> Ints:
         """Number of table rows in each group, (G,)."""
@@ -74,44 +79,36 @@ class Groups:
         return index, self.rows[first + np.arange(len(index))]
 
 
-class _Options:
-    """Cached values that the restrictions permit on each layout axis."""
-
-    def __init__(self, question: Question, restrictions: Restrictions) -> None:
-        self._question, self._restrictions = question, restrictions
-        self._permitted: dict[tuple[str, tuple[int, ...]], list[int]] = {}
-
-    def permitted(self, axis: str, values: Sequence[int]) -> list[int]:
-        """The given values of a layout column that the restrictions permit."""
-        key = (axis, tuple(values))
-        if key not in self._permitted:
-            numbers = np.array(values, dtype=np.int64)
-            self._permitted[key] = numbers[self._restrictions.permits(axis, numbers)].tolist()
-        return self._permitted[key]
-
-    def inside(self, name: str, mesh: Mesh) -> list[tuple[int, ...]]:
-        """Combinations of values of an axis's columns to try in a mesh of tp, pp, cp and dp.
-
-        An axis of several columns, one whose values may mean the same and one that may say nothing are left to the
-        restrictions on whole layouts.
-        """
-        if name in CLOSED and not self._restrictions.opens(name):
-            return [tuple(word.simplest for word in AXES[name].columns(name).values())]
-        values = VALUES[name](self._question, mesh)
-        if name not in COLUMNS or name in ("order", "context"):
-            return [value if isinstance(value, tuple) else (value,) for value in values]
-        numbers = {value for value in values if not isinstance(value, tuple)}
-        requested = self._restrictions.only.get(name, frozenset())
-        return [(value,) for value in self.permitted(name, sorted(numbers | requested))]
+Permitted = Callable[[str, tuple[int, ...]], list[int]]
+"""Function from a layout column and some of its values to those that the restrictions permit."""
 
 
 def candidate_cores(question: Question, restrictions: Restrictions) -> LayoutColumns:
     """Cores (layouts before microbatch size, ZeRO and schedule are chosen) from the divisors of GPUs, batch
     and experts; every legal one is among them."""
-    options = _Options(question, restrictions)
+
+    @cache
+    def permitted(axis: str, values: tuple[int, ...]) -> list[int]:
+        numbers = np.array(values, dtype=np.int64)
+        return [int(number) for number in numbers[restrictions.permits(axis, numbers)]]
+
+    def inside(name: str, mesh: Mesh) -> list[tuple[int, ...]]:
+        """Combinations of values of an axis's columns to try in a mesh of tp, pp, cp and dp.
+
+        An axis of several columns, one whose values may mean the same and one that may say nothing are left to the
+        restrictions on whole layouts.
+        """
+        if name in CLOSED and not restrictions.opens(name):
+            return [tuple(word.simplest for word in AXES[name].columns(name).values())]
+        values = VALUES[name](question, mesh)
+        if name not in COLUMNS or name in ("order", "context"):
+            return [value if isinstance(value, tuple) else (value,) for value in values]
+        requested = {*values, *restrictions.only.get(name, ())}
+        return [(value,) for value in permitted(name, tuple(sorted(requested)))]
+
     blocks = [np.empty((0, len(_COLUMNS)), dtype=np.int64)]
-    for mesh in _meshes(question, restrictions, options):
-        rows = product([mesh], *(options.inside(name, mesh) for name in VALUES))
+    for mesh in _meshes(question, restrictions, permitted):
+        rows = product([mesh], *(inside(name, mesh) for name in VALUES))
         numbers = list(chain.from_iterable(chain.from_iterable(rows)))
         blocks.append(np.array(numbers, dtype=np.int64).reshape(-1, len(_COLUMNS)))
     table = np.ascontiguousarray(np.concatenate(blocks).T)
@@ -125,17 +122,17 @@ def candidate_cores(question: Question, restrictions: Restrictions) -> LayoutCol
     return replace(cores, shard=cores.replicas)
 
 
-def _meshes(question: Question, restrictions: Restrictions, options: _Options) -> Iterator[Mesh]:
+def _meshes(question: Question, restrictions: Restrictions, permitted: Permitted) -> Iterator[Mesh]:
     """Yield the permitted combinations of tp, pp, cp and dp that batch, sequence and number of blocks allow."""
     cluster = question.cluster
     for tp in tried_tensor_degrees(question, restrictions):
-        for cp in options.permitted("cp", divisors(cluster.num_gpus // tp)):
+        for cp in permitted("cp", tuple(divisors(cluster.num_gpus // tp))):
             if question.training.sequence_length % cp or (cp > 1 and not question.stack.context_kinds):
                 continue
-            for pp in options.permitted("pp", divisors(cluster.num_gpus // (tp * cp))):
+            for pp in permitted("pp", tuple(divisors(cluster.num_gpus // (tp * cp)))):
                 dp = cluster.num_gpus // (tp * cp * pp)
                 room = pp <= question.model.num_layers and question.training.global_batch % dp == 0
-                if room and options.permitted("dp", [dp]):
+                if room and permitted("dp", (dp,)):
                     yield Mesh(tp, pp, cp, dp)
 
 
@@ -177,35 +174,28 @@ def variants_of(
 ) -> Groups:
     """Legal ZeRO stages and shard sizes of each family; redundant ones are left out if they are redundant even
     in `fullest`, the families with their highest counts of blocks."""
-    family: list[int] = []
-    zero: list[int] = []
-    shard: list[int] = []
-    for index, replicas in enumerate(families.replicas.tolist()):
-        groups = divisors(replicas)[1:] if question.stack.hybrid_shard else [replicas]
-        for stage in question.stack.zero_stages:
-            groups_of = groups if stage else [replicas]
-            family += [index] * len(groups_of)
-            zero += [stage] * len(groups_of)
-            shard += groups_of
-    rows = families.rows(np.array(family, dtype=np.int64))
-    variants = {"zero": np.array(zero, dtype=np.int64), "shard": np.array(shard, dtype=np.int64)}
-    full = replace(fullest.rows(np.array(family, dtype=np.int64)), **variants)
-    rows = replace(rows, **variants)
-    allowed = legal_unscheduled(question, restrictions, rows)
-    allowed &= ~needless_rows(question, restrictions, full)
-    legal = np.flatnonzero(allowed)
-    table = np.stack([rows.zero, rows.shard], axis=1)[legal]
-    return Groups(
-        table, np.searchsorted(np.array(family, dtype=np.int64)[legal], np.arange(len(families) + 1))
-    )
+    is_hybrid = question.stack.hybrid_shard
+    tried = [
+        (family, zero, shard)
+        for family, replicas in enumerate(families.replicas.tolist())
+        for zero in question.stack.zero_stages
+        for shard in (divisors(replicas)[1:] if zero and is_hybrid else [replicas])
+    ]
+    family, zero, shard = np.ascontiguousarray(np.array(tried, dtype=np.int64).reshape(-1, 3).T)
+    legal = legal_within(question, restrictions, replace(families.rows(family), zero=zero, shard=shard))
+    full = replace(fullest.rows(family), zero=zero, shard=shard)
+    legal &= ~needless_rows(question, restrictions, full)
+    return Groups.of(np.stack([zero, shard], axis=1)[legal], family[legal], len(families))
 
 
-def legal_unscheduled(question: Question, restrictions: Restrictions, rows: LayoutColumns) -> Bools:
-    """Mask of rows that satisfy restrictions and rules, (N,), except rules on the schedule and on the
-    microbatch size."""
+def legal_within(
+    question: Question, restrictions: Restrictions, rows: LayoutColumns, *, shaped: bool = False
+) -> Bools:
+    """Mask of rows that satisfy restrictions and rules, (N,); rules on schedule and microbatch size only if
+    `shaped`."""
     legal = allowed_rows(question, restrictions, rows)
     remaining = np.flatnonzero(legal)
-    legal[remaining] = legal_rows(question, rows.rows(remaining), shaped=False, hosts=False)
+    legal[remaining] = legal_rows(question, rows.rows(remaining), shaped=shaped, hosts=False)
     return legal
 
 
@@ -218,8 +208,14 @@ def legal_at_any_stage(question: Question, restrictions: Restrictions, cores: La
         for zero in question.stack.zero_stages:
             remaining = batch[~legal[batch]]
             rows = replace(cores.rows(remaining), zero=np.full(len(remaining), zero))
-            legal[remaining] = legal_unscheduled(question, restrictions, rows)
+            legal[remaining] = legal_within(question, restrictions, rows)
     return legal
+
+
+def schedules_run(question: Question, restrictions: Restrictions) -> list[Schedule]:
+    """Schedules of the question's stack that run under some recompute policy that the restrictions permit."""
+    policies = set(restrictions.recompute(question))
+    return [name for name in question.stack.schedules if policies & set(allowed_recompute(name))]
 
 
 def shapes_of(
@@ -227,39 +223,29 @@ def shapes_of(
 ) -> Groups:
     """Legal pairs of vpp and schedule, a group for each pipeline and ZeRO stage; rules are checked with (K, Z)
     shard groups."""
-    model, policies = question.model, set(restrictions.recompute(question))
-    runs = [schedule for schedule in question.stack.schedules if policies & set(allowed_recompute(schedule))]
-    pipeline, stage, shape, shard = [], [], [], []
-    for index, pp in enumerate(pipelines.pp.tolist()):
-        pairs = [(1, ONE_CHUNK)]
-        if pp > 1:
-            chunks = range(1, (model.num_layers + ENDS) // pp + 1)
-            pairs = [
-                (vpp, SCHEDULES.index(schedule))
-                for schedule in runs
-                for vpp in chunks
-                if schedule_named(schedule).runs_chunks(vpp) and covers(schedule, model.num_layers, pp * vpp)
-            ]
-        for zero in range(ZERO_STAGES):
-            pipeline += [index] * len(pairs)
-            stage += [zero] * len(pairs)
-            shard += [shards[index, zero]] * len(pairs)
-            shape += pairs
-    rows = replace(
-        pipelines.rows(np.array(pipeline, dtype=np.int64)),
-        zero=np.array(stage, dtype=np.int64),
-        shard=np.array(shard, dtype=np.int64),
-        vpp=np.array([vpp for vpp, _ in shape], dtype=np.int64),
-        schedule=np.array([schedule for _, schedule in shape], dtype=np.int64),
-    )
-    legal = allowed_rows(question, restrictions, rows)
-    remaining = np.flatnonzero(legal)
-    legal[remaining] = legal_rows(question, rows.rows(remaining), hosts=False)
-    table, group = (
-        np.array(shape, dtype=np.int64).reshape(-1, 2),
-        np.array(pipeline) * ZERO_STAGES + rows.zero,
-    )
-    return Groups(table[legal], np.searchsorted(group[legal], np.arange(len(pipelines) * ZERO_STAGES + 1)))
+    layers, runs = question.model.num_layers, schedules_run(question, restrictions)
+
+    @cache
+    def tried_shapes(pp: int) -> list[tuple[int, int]]:
+        chunks = range(1, (layers + ENDS) // pp + 1)
+        shapes = [
+            (vpp, SCHEDULES.index(schedule))
+            for schedule, vpp in product(runs, chunks)
+            if schedule_named(schedule).runs_chunks(vpp) and covers(schedule, layers, pp * vpp)
+        ]
+        return shapes if pp > 1 else [(1, ONE_CHUNK)]
+
+    tried = [
+        (pipeline, zero, *shape)
+        for pipeline, pp in enumerate(pipelines.pp.tolist())
+        for zero in range(ZERO_STAGES)
+        for shape in tried_shapes(pp)
+    ]
+    pipeline, zero, vpp, schedule = np.ascontiguousarray(np.array(tried, dtype=np.int64).reshape(-1, 4).T)
+    shard, group = shards[pipeline, zero], pipeline * ZERO_STAGES + zero
+    rows = replace(pipelines.rows(pipeline), zero=zero, shard=shard, vpp=vpp, schedule=schedule)
+    legal = legal_within(question, restrictions, rows, shaped=True)
+    return Groups.of(np.stack([vpp, schedule], axis=1)[legal], group[legal], ZERO_STAGES * len(pipelines))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -472,8 +458,7 @@ def _key(question: Question, restrictions: Restrictions) -> tuple[Question, Rest
     """Cache key of question and restrictions, without what no legality rule reads (memory limit,
     confidence). These are question, restrictions and the schedules that run under some permitted policy;
     without memory limit and confidence of fitting, which no rule of legality reads."""
-    policies = set(restrictions.recompute(question))
-    runs = (name for name in question.stack.schedules if policies & set(allowed_recompute(name)))
+    runs = schedules_run(question, restrictions)
     free = replace(restrictions, max_memory=None, confidence=None, forbidden_recompute=frozenset())
     return replace(question, confidence=EVEN), free, frozenset(runs)
 

@@ -15,7 +15,8 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.bounds.cores import ideal_seconds, relaxed_bounds
 from planner.bounds.steps import capacity_bounds
 from planner.placement.leaf import TOLERANCE
-from planner.search.candidates import UniformCandidates, groups_of
+from planner.placement.rank_costs import groups_of
+from planner.search.candidates import UniformCandidates
 from planner.space.restrictions import Restrictions
 from planner.space.space import legal_space
 
