@@ -9,7 +9,7 @@ all others selectively). Blocks that recompute most come first in a stage, as in
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Annotated
 
 import numpy as np
@@ -18,7 +18,7 @@ from pydantic import AfterValidator
 from cost_models.arrays import Bools, Ints
 from cost_models.errors import InputError
 from cost_models.schedules.registry import SPLIT_BACKWARD
-from cost_models.specs.choices import RECOMPUTE_POLICIES, Recompute
+from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 
 ENDS = 2
 """Number of stages that may have no block: the first, with the embedding, and the last, with the head."""
@@ -64,6 +64,12 @@ def allowed_recompute(schedule: str) -> tuple[Recompute, ...]:
 def policy_mask(policies: Container[str]) -> Bools:
     """(P,) whether each of `RECOMPUTE_POLICIES` is among `policies`."""
     return np.array([policy in policies for policy in RECOMPUTE_POLICIES])
+
+
+def policies_by_schedule(policies: Iterable[str]) -> Bools:
+    """Whether stages may use each of `RECOMPUTE_POLICIES` under each of `SCHEDULES`, if it is among `policies`,
+    (schedules, P)."""
+    return np.array([policy_mask({*policies}.intersection(allowed_recompute(one))) for one in SCHEDULES])
 
 
 def _is_mix(text: str) -> str:

@@ -15,17 +15,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools, Ints
+from cost_models.arrays import Array, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload.residency import named_blocks
-from cost_models.axes.stages import allowed_recompute, policy_mask
+from cost_models.axes.stages import policies_by_schedule, policy_mask
 from cost_models.errors import InfeasibleError
 from cost_models.pipeline.pricing import costs_under_scenarios
 from cost_models.pipeline.stage_costs import StageCosts, stage_costs
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN, is_scheduled
-from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES
+from cost_models.specs.choices import SCHEDULES
 from planner.bounds.boxes import least_costs, most_held, nothing_held
 from planner.bounds.cores import best_known_bounds, relaxed_bounds
 from planner.bounds.steps import capacity_bounds, quick_bounds
@@ -91,7 +91,8 @@ class UniformCandidates:
         self.question, self.space, self._limits = question, space, limits
         self.max_memory, self._policies = limits.max_memory, limits.recompute(question)
         self._uses_full_counts = limits.recomputes_by_count(question)
-        self._core_bound = best_known_bounds(space, self._allowed())
+        self._allowed, self._allowed_SP = policy_mask(self._policies), policies_by_schedule(self._policies)
+        self._core_bound = best_known_bounds(space, self._allowed)
         """(N,) seconds: of cores their ideal bound, once relaxed their sharper relaxed bound; infinite of open ones."""
         self._core_sizes = space.sizes.copy()
         """(N,) layouts of each closed core."""
@@ -128,12 +129,6 @@ class UniformCandidates:
             return self.open_cores(cores, threshold)
         return self.halve(lowest(bound, np.flatnonzero(bound < threshold), self._batch), threshold)
 
-    def _allowed(self, schedule: int | None = None) -> Bools:
-        """Mask of the recompute policies that a stage may use under a schedule, (P,), or with None under any
-        schedule."""
-        runs = RECOMPUTE_POLICIES if schedule is None else allowed_recompute(SCHEDULES[schedule])
-        return policy_mask({*self._policies}.intersection(runs))
-
     def bounds(self, columns: LayoutColumns, costs: StageCosts) -> Array:
         """Quick lower bounds of layouts, seconds (N,). Those of one pipeline shape are computed together,
         those in chunks by schedule; infinite where the schedule runs under none of the policies, as in a space
@@ -144,7 +139,7 @@ class UniformCandidates:
             bound[rows] = quick_bounds(self.group(columns, costs, rows))
         for schedule in np.unique(columns.schedule[~plain]).tolist():
             rows = np.flatnonzero(columns.schedule == schedule)
-            if self._allowed(schedule).any():
+            if self._allowed_SP[schedule].any():
                 bound[rows] = quick_bounds(self.group(columns, costs, rows, one_shape=False))
         return bound
 
@@ -154,7 +149,7 @@ class UniformCandidates:
         """Costs of the selected rows, all of one schedule, in the form from which bounds are computed; several
         pipeline shapes at once only for quick bounds in chunks."""
         columns, costs, counts = columns.rows(rows), costs.rows(rows), self._uses_full_counts
-        allowed = self._allowed(int(columns.schedule[0]))
+        allowed = self._allowed_SP[columns.schedule[0]]
         return RankCosts.of_rows(self.question, columns, costs, allowed, counts, one_shape=one_shape)
 
     def _seeds(self) -> Ints:
@@ -172,7 +167,7 @@ class UniformCandidates:
         """Replace the ideal bounds of some layout cores by their sharper relaxed bounds."""
         for start in range(0, len(cores), PRICED_TOGETHER):
             batch = cores[start : start + PRICED_TOGETHER]
-            sharper = relaxed_bounds(self.space, batch, self._allowed(), self.max_memory)
+            sharper = relaxed_bounds(self.space, batch, self._allowed, self.max_memory)
             self._core_bound[batch] = np.maximum(self._core_bound[batch], sharper)
         self._is_relaxed[cores] = True
 

@@ -13,9 +13,10 @@ from itertools import chain, permutations, product
 
 import numpy as np
 
+from cost_models.arrays import Bools
 from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import USUAL_RING, Layout, Offload
-from cost_models.axes.stages import allowed_recompute
+from cost_models.axes.stages import policies_by_schedule
 from cost_models.axes.words import EVERY, UNSAID
 from cost_models.pipeline.pools import in_pools
 from cost_models.question import Question
@@ -65,8 +66,7 @@ def covered(question: Question, limits: Restrictions) -> LayoutColumns:
 
 def _covered_of(question: Question, limits: Restrictions, rows: LayoutColumns) -> LayoutColumns:
     """Those of some layouts that a search covers on one kind of GPU, or in stages that fill several pools."""
-    policies = set(policies_of(question, limits))
-    runs = np.array([bool(policies & set(allowed_recompute(name))) for name in SCHEDULES])
+    runs: Bools = np.asarray(policies_by_schedule(policies_of(question, limits)).any(axis=1))
     rows = rows.rows(np.flatnonzero(runs[rows.schedule] & allowed_rows(question, limits, rows)))
     return _within_limits(question, limits, rows.rows(np.flatnonzero(legal_rows(question, rows))))
 

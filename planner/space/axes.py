@@ -124,17 +124,17 @@ def _opens_no_replicas(question: Question, trainer: str | None) -> str:
 
 
 def _opens_no_offload(question: Question, trainer: str | None) -> str:
-    if is_offload_unpriced(question):
-        return UNPRICED_OFFLOAD
-    if any(pool.cluster.gpu.kind == "cpu" for pool in question.pools):
-        return f"the memory of devices of `{question.cluster.name}` is the host's"
-    if not question.stack.residencies:
-        return f"software stack `{question.stack.name}` keeps nothing of a block in host memory"
-    if question.has_pools:
-        return "over several pools it is not searched"
-    if question.cluster.host_memory is None:
-        return f"cluster `{question.cluster.name}` does not say how much memory a host has (`--host-memory`)"
-    return ""
+    cluster, stack = question.cluster, question.stack
+    on_cpu = any(pool.cluster.gpu.kind == "cpu" for pool in question.pools)
+    no_memory = f"cluster `{cluster.name}` does not say how much memory a host has (`--host-memory`)"
+    reasons = (
+        (is_offload_unpriced(question), UNPRICED_OFFLOAD),
+        (on_cpu, f"the memory of devices of `{cluster.name}` is the host's"),
+        (not stack.residencies, f"software stack `{stack.name}` keeps nothing of a block in host memory"),
+        (question.has_pools, "over several pools it is not searched"),
+        (cluster.host_memory is None, no_memory),
+    )
+    return next((reason for holds, reason in reasons if holds), "")
 
 
 CLOSED: dict[str, Callable[[Question, str | None], str]] = {

@@ -42,12 +42,12 @@ class Limit:
     """(N,) whether layouts lie beyond the limit, within restrictions that may request them."""
     what: str
     """Sentence on a layout beyond it, a template of `layout`, `question` and `model`."""
-    matters: Callable[[Question, Restrictions], bool] = lambda question, restrictions: True
+    matters: Callable[[Question, Restrictions], bool] = lambda question, limits: True
     """Whether the limit leaves out any layout of a question within some restrictions."""
 
-    def rule(self, restrictions: Restrictions) -> Rule:
+    def rule(self, limits: Restrictions) -> Rule:
         """Rule that layouts break if they lie beyond the search limit, within some restrictions."""
-        return Rule(self.name, lambda q, x: self.beyond(q, restrictions, x), self.what)
+        return Rule(self.name, lambda q, x: self.beyond(q, limits, x), self.what)
 
 
 NEARLY_AS_FAST = 0.5
@@ -65,12 +65,12 @@ def tensor_degrees(cluster: ClusterSpec) -> list[int]:
     return divisors(cluster.gpus_per_node if is_slow else cluster.num_gpus)
 
 
-def tried_tensor_degrees(question: Question, restrictions: Restrictions) -> list[int]:
+def tried_tensor_degrees(question: Question, limits: Restrictions) -> list[int]:
     """Tensor-parallel degrees that a search tries or the user names, as far as the restrictions permit them and
     they divide the GPUs."""
-    gpus, requested = question.cluster.num_gpus, restrictions.only.get("tp", frozenset())
+    gpus, requested = question.cluster.num_gpus, limits.only.get("tp", frozenset())
     degrees = [tp for tp in sorted({*tensor_degrees(question.cluster), *requested}) if gpus % tp == 0]
-    permitted = restrictions.permits("tp", np.array(degrees, dtype=np.int64))
+    permitted = limits.permits("tp", np.array(degrees, dtype=np.int64))
     return [*compress(degrees, permitted.tolist())]
 
 

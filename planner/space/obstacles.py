@@ -14,15 +14,14 @@ from itertools import product
 
 import numpy as np
 
-from cost_models.arrays import Array, Ints
+from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import COLUMNS, USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import ZERO_STAGES, Layout
 from cost_models.axes.rule import Rule, Words
-from cost_models.axes.stages import allowed_recompute, even_layers, policy_mask
+from cost_models.axes.stages import even_layers, policies_by_schedule
 from cost_models.axes.words import MAX_STAGES
 from cost_models.defaults import OWN_STACKS
 from cost_models.errors import DoesNotFitError, InfeasibleError, Problem, either
-from cost_models.estimate import Estimate
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline.pricing import estimate, scenarios_of
 from cost_models.pipeline.stage_costs import StageCosts
@@ -110,7 +109,7 @@ def _rules(question: Question, limits: Restrictions) -> tuple[Rule, ...]:
     """All rules to check when no layout is legal, including those of layouts, of the trainer, of pools, of the
     search's limits, and of schedules."""
     policies = limits.recompute(question)
-    recomputes = np.array([not {*policies}.isdisjoint(allowed_recompute(schedule)) for schedule in SCHEDULES])
+    recomputes: Bools = np.asarray(policies_by_schedule(policies).any(axis=1))
     return (
         *RULES,
         *(trainer_named(limits.trainer).rules if limits.trainer else ()),
@@ -202,10 +201,23 @@ def explain_infeasible(
 ) -> DoesNotFitError:
     """Error to raise when no placement of any layout fits in memory. It names the closest layout, and what its
     fullest rank holds, as in `explain`, with the limit that communicators leave."""
-    closest = _closest(question, columns, costs, policies)
-    limit = float(costs.memory_limit.max())
-    states = _model_states(columns, costs, question.model.num_layers)
-    gpus = question.cluster.num_gpus
+    layers, gpus, x = question.model.num_layers, question.cluster.num_gpus, costs
+    # roughly the peak of a rank with an even share of blocks and one live microbatch a rank, without both ends
+    blocks: Ints = -(-layers // columns.pp)
+    kept_NP = (blocks * columns.pp)[:, None] * x.layer_activation + x.working
+    static_N, update_N = x.static + blocks * x.layer_static, blocks * x.layer_update
+    peak_NP = static_N[:, None] + np.maximum(kept_NP, update_N[:, None])
+    peak_NP = np.where(policies_by_schedule(policies)[columns.schedule], peak_NP, np.inf)
+    priced = []
+    for row in np.argsort(peak_NP.min(axis=1), kind="stable")[:COMPARED].tolist():
+        layout, leanest = columns.layout(row), RECOMPUTE_POLICIES[int(peak_NP[row].argmin())]
+        placed = {"layers": even_layers(layers, layout.num_stages), "recompute": (leanest,)}
+        priced.append(estimate(question, layout.model_copy(update=placed)))
+    closest = min(priced, key=lambda plan: (plan.peak_bytes - plan.memory_limit, str(plan.layout)))
+    # weights, gradients and optimizer states over all GPUs together, of the layout that needs least
+    one_pipeline = columns.pp * x.static + layers * x.layer_static + (x.embedding_static + x.head_static)
+    states = float((columns.tp * columns.replicas * one_pipeline).min())
+    limit = float(x.memory_limit.max())
     share = confident_share(question.confidence, question.memory_error)
     sure = f" with {100 * question.confidence:.4g} %" * (share < 1)
     enough = (limit + closest.peak_bytes - closest.memory_limit) / share
@@ -225,43 +237,6 @@ def explain_infeasible(
         state_bytes=states,
         closest=closest,
     )
-
-
-def _closest(
-    question: Question, columns: LayoutColumns, costs: StageCosts, policies: Sequence[Recompute]
-) -> Estimate:
-    """Estimate of the layout whose fullest rank exceeds memory least, with blocks spread evenly under the
-    policy that keeps least."""
-    num_layers = question.model.num_layers
-    allowed = [policy_mask({*policies}.intersection(allowed_recompute(schedule))) for schedule in SCHEDULES]
-    rough_NP = np.where(np.array(allowed)[columns.schedule], _rough_peak(columns, costs, num_layers), np.inf)
-    rows = np.argsort(rough_NP.min(axis=1), kind="stable")[:COMPARED].tolist()
-    priced = []
-    for row in rows:
-        layout = columns.layout(row)
-        leanest = RECOMPUTE_POLICIES[int(rough_NP[row].argmin())]
-        layers = even_layers(num_layers, layout.num_stages)
-        priced.append(
-            estimate(question, layout.model_copy(update={"layers": layers, "recompute": (leanest,)}))
-        )
-    return min(priced, key=lambda plan: (plan.peak_bytes - plan.memory_limit, str(plan.layout)))
-
-
-def _rough_peak(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> Array:
-    """Approximate peak bytes of a rank with an even share of blocks and one live microbatch per rank, without
-    embedding and head, (N, P)."""
-    blocks: Ints = -(-num_layers // columns.pp)
-    static = costs.static + blocks * costs.layer_static
-    activations = (blocks * columns.pp)[:, None] * costs.layer_activation
-    return static[:, None] + np.maximum(activations + costs.working, (blocks * costs.layer_update)[:, None])
-
-
-def _model_states(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> float:
-    """Bytes of weights, gradients and optimizer states over all GPUs together, of the layout that needs least."""
-    ends = costs.embedding_static + costs.head_static
-    one_pipeline = columns.pp * costs.static + num_layers * costs.layer_static + ends
-    total: Array = columns.tp * columns.replicas * one_pipeline
-    return float(total.min())
 
 
 def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
@@ -320,21 +295,13 @@ _FP8_ROWS = 16
 
 def notes_of(question: Question, restrictions: Restrictions | None = None) -> tuple[str, ...]:
     """Sentences, without a full stop, on parts of the question that have no effect or divide badly."""
-    limits = restrictions or Restrictions()
-    return (
-        *_learned_positions(question),
-        *_sequence(question),
-        *_windows(question),
-        *_memory(question, limits.max_memory),
-        *_risk(question),
-        *_unopened(question, limits),
-    )
+    return tuple(_notes(question, restrictions or Restrictions()))
 
 
-def _learned_positions(question: Question) -> Iterator[str]:
-    """Yield a note if sequences are longer than the model's learned positions, which the project's executor
-    refuses."""
-    model, length = question.model, question.training.sequence_length
+def _notes(question: Question, limits: Restrictions) -> Iterator[str]:
+    """Yield the notes on a question: positions, divisors of sequences, windows, memory limit, risk, `--allow`."""
+    model, training, length = question.model, question.training, question.training.sequence_length
+    # the project's executor refuses sequences that are longer than the model's learned positions
     beyond = model.positions == "learned" and length > model.longest_sequence
     if beyond and question.stack.name not in OWN_STACKS:
         extra = format_count(float((length - model.longest_sequence) * model.hidden_size))
@@ -342,16 +309,11 @@ def _learned_positions(question: Question) -> Iterator[str]:
             f"{model.name} has {grouped(model.longest_sequence)} learned positions; sequences of {grouped(length)}"
             f" tokens need a longer table, whose {extra} more parameters are not priced"
         )
-
-
-def _sequence(question: Question) -> Iterator[str]:
-    """Yield a note if the sequence length cannot be shared by common degrees, or is no multiple of 16 with fp8.
-    Tensor ranks share a sequence under `sp`, context ranks always; fp8 sums whole sixteens."""
-    model, length = question.model, question.training.sequence_length
+    # tensor ranks share a sequence under `sp`, context ranks always; fp8 sums whole sixteens
     heads = math.gcd(model.num_heads, model.num_kv_heads)
     degrees = [degree for degree in divisors(question.cluster.gpus_per_node)[1:] if heads % degree == 0]
     unshared = [str(degree) for degree in degrees if length % degree]
-    fp8 = question.training.precision == "fp8" and length % _FP8_ROWS != 0
+    fp8 = training.precision == "fp8" and length % _FP8_ROWS != 0
     unit = math.lcm(*degrees, _FP8_ROWS) if fp8 else math.lcm(*degrees, 2) * 2
     note = f"sequences of {grouped(length)} tokens"
     if unshared:
@@ -360,39 +322,22 @@ def _sequence(question: Question) -> Iterator[str]:
         note += " and" * bool(unshared) + " make gradients in fp8 slow, which sum whole sixteens"
     if unshared or fp8:
         yield f"{note}; {grouped(max(unit, round(length / unit) * unit))} tokens do better"
-
-
-def _windows(question: Question) -> Iterator[str]:
-    window, length = question.model.attention_window, question.training.sequence_length
-    if window is not None and window >= length:
-        yield f"windows of {grouped(window)} tokens hide nothing of sequences of {grouped(length)}"
-
-
-def _risk(question: Question) -> Iterator[str]:
-    """Yield a note if the question has a risk preference, and the hardware profile no scenarios to apply it to."""
+    if model.attention_window is not None and model.attention_window >= length:
+        window = grouped(model.attention_window)
+        yield f"windows of {window} tokens hide nothing of sequences of {grouped(length)}"
+    if limits.max_memory is not None:
+        single_gpu = LayoutColumns.of([Layout()])  # without communicators, so it has most memory
+        share = confident_share(question.confidence, question.memory_error)
+        fills = {  # limits without the margin of confidence
+            pool.cluster.gpu.name: float(memory_limit(pool, single_gpu)[0]) / share for pool in question.pools
+        }
+        limit = limits.max_memory / share
+        if limit > max(fills.values()):
+            fill = " and ".join(f"{format_bytes(size)} of `{name}`" for name, size in fills.items())
+            yield f"--max-memory {format_bytes(limit)} limits nothing: a plan may fill {fill} at most"
     if question.risk != "none" and not scenarios_of(question):
         owner = "several pools have" if question.has_pools else f"profile {question.hardware.name} has"
         yield f"{owner} no scenarios, so `--risk {question.risk}` minimises the step on paper"
-
-
-def _unopened(question: Question, limits: Restrictions) -> Iterator[str]:
-    """Yield a note for each axis of `--allow` that has no value to try in this question, with the reason."""
     for name, reason in CLOSED.items():
         if name in limits.allowed and (words := reason(question, limits.trainer)):
             yield f"--allow {name} opens nothing: {words}"
-
-
-def _memory(question: Question, limit: float | None) -> Iterator[str]:
-    """Yield a note if `--max-memory` is above the memory that a plan may use anyway. A single GPU, without
-    communicators, has most."""
-    if limit is None:
-        return
-    single_gpu = LayoutColumns.of([Layout()])
-    share = confident_share(question.confidence, question.memory_error)
-    # limits without the margin of confidence
-    fills = {
-        pool.cluster.gpu.name: float(memory_limit(pool, single_gpu)[0]) / share for pool in question.pools
-    }
-    if limit / share > max(fills.values()):
-        fill = " and ".join(f"{format_bytes(size)} of `{name}`" for name, size in fills.items())
-        yield f"--max-memory {format_bytes(limit / share)} limits nothing: a plan may fill {fill} at most"

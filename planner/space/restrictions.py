@@ -64,11 +64,14 @@ class Restrictions:
         """For each layout, whether it satisfies the restrictions, (N,), apart from the trainer's
         (`allowed_rows`). The kind of context parallelism must be given. An order is allowed under any name that
         seats the ranks of the layout alike."""
-        allowed = np.ones(len(columns), dtype=np.bool_)
+        allowed, followed = (
+            np.ones(len(columns), dtype=np.bool_),
+            {"etp": columns.tp, "shard": columns.replicas},
+        )
         for axis in self._axes():
             allowed &= self._allows(axis, columns)
         for axis in self.unused:
-            allowed &= getattr(columns, axis) == _unused(axis, columns)
+            allowed &= getattr(columns, axis) == followed.get(axis, COLUMNS[axis].simplest)
         return allowed
 
     def apply_confidence(self, question: Question) -> Question:
@@ -225,12 +228,6 @@ def satisfies(question: Question, restrictions: Restrictions, layout: Layout) ->
 def with_context_ways(question: Question, columns: LayoutColumns) -> LayoutColumns:
     """Copies of the layouts that name their kind of context parallelism, even if it is the stack's default."""
     return replace(columns, context=context_ways(question, columns))
-
-
-def _unused(axis: str, columns: LayoutColumns) -> Ints | int:
-    """Default value of an axis for each layout, such as etp = tp, (N,), or a single number."""
-    followed = {"etp": columns.tp, "shard": columns.replicas}
-    return followed[axis] if axis in followed else COLUMNS[axis].simplest
 
 
 def names_of(axis: str) -> tuple[str, ...]:

@@ -83,14 +83,14 @@ Permitted = Callable[[str, tuple[int, ...]], list[int]]
 """Function from a layout column and some of its values to those that the restrictions permit."""
 
 
-def candidate_cores(question: Question, restrictions: Restrictions) -> LayoutColumns:
+def candidate_cores(question: Question, limits: Restrictions) -> LayoutColumns:
     """Cores (layouts before microbatch size, ZeRO and schedule are chosen) from the divisors of GPUs, batch
     and experts; every legal one is among them."""
 
     @cache
     def permitted(axis: str, values: tuple[int, ...]) -> list[int]:
         numbers = np.array(values, dtype=np.int64)
-        return [int(number) for number in numbers[restrictions.permits(axis, numbers)]]
+        return [int(number) for number in numbers[limits.permits(axis, numbers)]]
 
     def inside(name: str, mesh: Mesh) -> list[tuple[int, ...]]:
         """Combinations of values of an axis's columns to try in a mesh of tp, pp, cp and dp.
@@ -98,16 +98,16 @@ def candidate_cores(question: Question, restrictions: Restrictions) -> LayoutCol
         An axis of several columns, one whose values may mean the same and one that may say nothing are left to the
         restrictions on whole layouts.
         """
-        if name in CLOSED and not restrictions.opens(name):
+        if name in CLOSED and not limits.opens(name):
             return [tuple(word.simplest for word in AXES[name].columns(name).values())]
         values = VALUES[name](question, mesh)
         if name not in COLUMNS or name in ("order", "context"):
             return [value if isinstance(value, tuple) else (value,) for value in values]
-        requested = {*values, *restrictions.only.get(name, ())}
+        requested = {*values, *limits.only.get(name, ())}
         return [(value,) for value in permitted(name, tuple(sorted(requested)))]
 
     blocks = [np.empty((0, len(_COLUMNS)), dtype=np.int64)]
-    for mesh in _meshes(question, restrictions, permitted):
+    for mesh in _meshes(question, limits, permitted):
         rows = product([mesh], *(inside(name, mesh) for name in VALUES))
         numbers = list(chain.from_iterable(chain.from_iterable(rows)))
         blocks.append(np.array(numbers, dtype=np.int64).reshape(-1, len(_COLUMNS)))
@@ -122,10 +122,10 @@ def candidate_cores(question: Question, restrictions: Restrictions) -> LayoutCol
     return replace(cores, shard=cores.replicas)
 
 
-def _meshes(question: Question, restrictions: Restrictions, permitted: Permitted) -> Iterator[Mesh]:
+def _meshes(question: Question, limits: Restrictions, permitted: Permitted) -> Iterator[Mesh]:
     """Yield the permitted combinations of tp, pp, cp and dp that batch, sequence and number of blocks allow."""
     cluster = question.cluster
-    for tp in tried_tensor_degrees(question, restrictions):
+    for tp in tried_tensor_degrees(question, limits):
         for cp in permitted("cp", tuple(divisors(cluster.num_gpus // tp))):
             if question.training.sequence_length % cp or (cp > 1 and not question.stack.context_kinds):
                 continue
@@ -137,15 +137,15 @@ def _meshes(question: Question, restrictions: Restrictions, permitted: Permitted
 
 
 def microbatch_sizes(
-    question: Question, restrictions: Restrictions, cores: LayoutColumns
+    question: Question, limits: Restrictions, cores: LayoutColumns
 ) -> tuple[Ints, LayoutColumns]:
     """Index of the core, (N,), and a copy of the core for every legal microbatch size. Sizes divide the share
     of the batch of a data-parallel rank."""
     of_degree = {}
     for dp in np.unique(cores.dp).tolist():
         sizes = np.array(divisors(question.training.global_batch // dp), dtype=np.int64)
-        sizes = sizes[restrictions.permits("mbs", sizes)]
-        of_degree[dp] = np.union1d(sizes[:1], sizes[-1:]) if restrictions.extreme_mbs else sizes
+        sizes = sizes[limits.permits("mbs", sizes)]
+        of_degree[dp] = np.union1d(sizes[:1], sizes[-1:]) if limits.extreme_mbs else sizes
     sizes_of_core = [of_degree[dp] for dp in cores.dp.tolist()]
     core = np.repeat(np.arange(len(cores)), [len(sizes) for sizes in sizes_of_core])
     sized = replace(cores.rows(core), mbs=np.concatenate([np.empty(0, dtype=np.int64), *sizes_of_core]))
@@ -170,7 +170,7 @@ def families_of(cores: LayoutColumns, core: Ints, sized: LayoutColumns) -> tuple
 
 
 def variants_of(
-    question: Question, restrictions: Restrictions, families: LayoutColumns, fullest: LayoutColumns
+    question: Question, limits: Restrictions, families: LayoutColumns, fullest: LayoutColumns
 ) -> Groups:
     """Legal ZeRO stages and shard sizes of each family; redundant ones are left out if they are redundant even
     in `fullest`, the families with their highest counts of blocks."""
@@ -182,24 +182,24 @@ def variants_of(
         for shard in (divisors(replicas)[1:] if zero and is_hybrid else [replicas])
     ]
     family, zero, shard = np.ascontiguousarray(np.array(tried, dtype=np.int64).reshape(-1, 3).T)
-    legal = legal_within(question, restrictions, replace(families.rows(family), zero=zero, shard=shard))
+    legal = legal_within(question, limits, replace(families.rows(family), zero=zero, shard=shard))
     full = replace(fullest.rows(family), zero=zero, shard=shard)
-    legal &= ~needless_rows(question, restrictions, full)
+    legal &= ~needless_rows(question, limits, full)
     return Groups.of(np.stack([zero, shard], axis=1)[legal], family[legal], len(families))
 
 
 def legal_within(
-    question: Question, restrictions: Restrictions, rows: LayoutColumns, *, shaped: bool = False
+    question: Question, limits: Restrictions, rows: LayoutColumns, *, shaped: bool = False
 ) -> Bools:
     """Mask of rows that satisfy restrictions and rules, (N,); rules on schedule and microbatch size only if
     `shaped`."""
-    legal = allowed_rows(question, restrictions, rows)
+    legal = allowed_rows(question, limits, rows)
     remaining = np.flatnonzero(legal)
     legal[remaining] = legal_rows(question, rows.rows(remaining), shaped=shaped, hosts=False)
     return legal
 
 
-def legal_at_any_stage(question: Question, restrictions: Restrictions, cores: LayoutColumns) -> Bools:
+def legal_at_any_stage(question: Question, limits: Restrictions, cores: LayoutColumns) -> Bools:
     """Mask of the cores (layouts without ZeRO stage and schedule) that are legal with some ZeRO stage over all
     ranks, (N,)."""
     legal = np.zeros(len(cores), dtype=np.bool_)
@@ -208,22 +208,20 @@ def legal_at_any_stage(question: Question, restrictions: Restrictions, cores: La
         for zero in question.stack.zero_stages:
             remaining = batch[~legal[batch]]
             rows = replace(cores.rows(remaining), zero=np.full(len(remaining), zero))
-            legal[remaining] = legal_within(question, restrictions, rows)
+            legal[remaining] = legal_within(question, limits, rows)
     return legal
 
 
-def schedules_run(question: Question, restrictions: Restrictions) -> list[Schedule]:
+def schedules_run(question: Question, limits: Restrictions) -> list[Schedule]:
     """Schedules of the question's stack that run under some recompute policy that the restrictions permit."""
-    policies = set(restrictions.recompute(question))
+    policies = set(limits.recompute(question))
     return [name for name in question.stack.schedules if policies & set(allowed_recompute(name))]
 
 
-def shapes_of(
-    question: Question, restrictions: Restrictions, pipelines: LayoutColumns, shards: Ints
-) -> Groups:
+def shapes_of(question: Question, limits: Restrictions, pipelines: LayoutColumns, shards: Ints) -> Groups:
     """Legal pairs of vpp and schedule, a group for each pipeline and ZeRO stage; rules are checked with (K, Z)
     shard groups."""
-    layers, runs = question.model.num_layers, schedules_run(question, restrictions)
+    layers, runs = question.model.num_layers, schedules_run(question, limits)
 
     @cache
     def tried_shapes(pp: int) -> list[tuple[int, int]]:
@@ -244,7 +242,7 @@ def shapes_of(
     pipeline, zero, vpp, schedule = np.ascontiguousarray(np.array(tried, dtype=np.int64).reshape(-1, 4).T)
     shard, group = shards[pipeline, zero], pipeline * ZERO_STAGES + zero
     rows = replace(pipelines.rows(pipeline), zero=zero, shard=shard, vpp=vpp, schedule=schedule)
-    legal = legal_within(question, restrictions, rows, shaped=True)
+    legal = legal_within(question, limits, rows, shaped=True)
     return Groups.of(np.stack([vpp, schedule], axis=1)[legal], group[legal], ZERO_STAGES * len(pipelines))
 
 
@@ -396,26 +394,26 @@ class Space:
         return cores[core[of_variant]], np.column_stack([variant[of_variant], shape])
 
 
-def legal_space(question: Question, restrictions: Restrictions) -> Space:
+def legal_space(question: Question, limits: Restrictions) -> Space:
     """Space of all layouts that satisfy the rules of `planner.rules.legality` and the restrictions. Rules that
     need prices are applied when layouts are priced."""
     spaces = _SHARED.get()
-    return _legal_space(question, restrictions) if spaces is None else spaces.of(question, restrictions)
+    return _legal_space(question, limits) if spaces is None else spaces.of(question, limits)
 
 
-def _legal_space(question: Question, restrictions: Restrictions) -> Space:
-    core_limits = restrictions.without(("zero", "shard", "vpp", "schedule", "mbs"))
-    cores = candidate_cores(question, restrictions)
+def _legal_space(question: Question, limits: Restrictions) -> Space:
+    core_limits = limits.without(("zero", "shard", "vpp", "schedule", "mbs"))
+    cores = candidate_cores(question, limits)
     counts = Boxes.from_minimum(question, cores)
-    if speaks_of_counts(restrictions.named_axes):
+    if speaks_of_counts(limits.named_axes):
         of_box, single = counts.singles()
         cores, counts = with_counts(cores.rows(of_box), single), Boxes(single, single, counts.room[of_box])
     legal = np.flatnonzero(legal_at_any_stage(question, core_limits, cores))
     cores, counts = cores.rows(legal), counts.rows(legal)
-    narrow = restrictions.without(("vpp", "schedule", "mbs"))
-    core, sized = microbatch_sizes(question, restrictions, cores)
+    narrow = limits.without(("vpp", "schedule", "mbs"))
+    core, sized = microbatch_sizes(question, limits, cores)
     families, family = families_of(cores, core, sized)
-    spoken = speaks_of_counts(restrictions.named_axes)
+    spoken = speaks_of_counts(limits.named_axes)
     most_counts = Boxes.of(families).most if spoken else Boxes.from_minimum(question, families).most
     variants = variants_of(question, narrow, families, with_counts(families, most_counts))
     cores, counts = sized, counts.rows(core)
@@ -435,16 +433,16 @@ def _legal_space(question: Question, restrictions: Restrictions) -> Space:
         family=family,
         variants=variants,
         pipeline=pipeline,
-        shapes=shapes_of(question, restrictions, cores.rows(first), shards),
+        shapes=shapes_of(question, limits, cores.rows(first), shards),
         counts=counts,
     )._without_empty_cores()
 
 
-def enumerate_layouts(question: Question, restrictions: Restrictions) -> LayoutColumns:
+def enumerate_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
     """Every legal layout of a small question as columns, without those whose offloaded data overflows host
     or drive, or that use a drive needlessly."""
-    rows = legal_space(question, restrictions).all_rows()
-    is_covered = unbroken(LATE_RULES, question, rows) & ~needless_rows(question, restrictions, rows)
+    rows = legal_space(question, limits).all_rows()
+    is_covered = unbroken(LATE_RULES, question, rows) & ~needless_rows(question, limits, rows)
     return rows.rows(np.flatnonzero(is_covered))
 
 
@@ -454,12 +452,12 @@ _MOST_CORES = 2_000_000
 """Maximum cores of the cached spaces, latest first: each takes some 200 bytes."""
 
 
-def _key(question: Question, restrictions: Restrictions) -> tuple[Question, Restrictions, frozenset[str]]:
+def _key(question: Question, limits: Restrictions) -> tuple[Question, Restrictions, frozenset[str]]:
     """Cache key of question and restrictions, without what no legality rule reads (memory limit,
     confidence). These are question, restrictions and the schedules that run under some permitted policy;
     without memory limit and confidence of fitting, which no rule of legality reads."""
-    runs = schedules_run(question, restrictions)
-    free = replace(restrictions, max_memory=None, confidence=None, forbidden_recompute=frozenset())
+    runs = schedules_run(question, limits)
+    free = replace(limits, max_memory=None, confidence=None, forbidden_recompute=frozenset())
     return replace(question, confidence=EVEN), free, frozenset(runs)
 
 
@@ -478,21 +476,21 @@ class SpaceCache:
         finally:
             _SHARED.reset(token)
 
-    def of(self, question: Question, restrictions: Restrictions) -> Space:
+    def of(self, question: Question, limits: Restrictions) -> Space:
         """Space of a question's legal layouts, taken from the cache, selected from a cached space of all
         degrees, or new."""
-        key, wider_key = _key(question, restrictions), _key(question, restrictions.without(_DEGREES))
+        key, wider_key = _key(question, limits), _key(question, limits.without(_DEGREES))
         space = next((space for known, space in self._entries if known == key), None)
         wider = next((space for known, space in self._entries if known == wider_key), None)
         if space is None and wider is not None:
             degrees = {name: getattr(wider.cores, name) for name in _DEGREES}
-            requested = {name: restrictions.only.get(name, frozenset()) for name in _DEGREES}
+            requested = {name: limits.only.get(name, frozenset()) for name in _DEGREES}
             # tensor ranks over nodes are there where they are asked for alone
             if all(requested[name] <= {*tried.tolist()} for name, tried in degrees.items()):
-                masks = [restrictions.permits(name, tried) for name, tried in degrees.items()]
+                masks = [limits.permits(name, tried) for name, tried in degrees.items()]
                 return wider.of_cores(np.logical_and.reduce(masks)).with_confidence(question)
         if space is None:
-            space = _legal_space(question, restrictions)
+            space = _legal_space(question, limits)
         elif space.question != question:
             space = space.with_confidence(question)
         num_cores = len(space.cores)
