@@ -272,9 +272,8 @@ def _bounds_per_policy(space: Space, cores: Ints, choices: Sequence[Bools]) -> A
     recompute policies, seconds (choices, N)."""
 
     def bound(scenario: Space) -> Array:
-        return np.concatenate(
-            [shortest_steps(scenario, cores, pieces) for pieces in _unshared_pieces(scenario, cores, choices)]
-        )
+        each = _unshared_pieces(scenario, cores, choices)
+        return np.concatenate([shortest_steps(scenario, cores, pieces) for pieces in each])
 
     return _weighed_bounds(space, bound).reshape(len(choices), -1)
 
@@ -320,9 +319,8 @@ def _unshared_pieces(space: Space, cores: Ints, choices: Sequence[Bools]) -> lis
     for zero, has in space.zero_stages_of(cores):
         staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0))
         kinds = [block_update_seconds(own, staged) for own in space.question.by_kind]
-        update = np.minimum(
-            update, np.where(has, space.question.kinds.lower_bound_of_fullest_rank(rows.pp, kinds), np.inf)
-        )
+        fullest = space.question.kinds.lower_bound_of_fullest_rank(rows.pp, kinds)
+        update = np.minimum(update, np.where(has, fullest, np.inf))
     deferrable = choice_pieces[0].deferrable_weight_seconds
     if space.splits_backward:
         unsharded = _costs_without_block_update(space, rows, min(stages))

@@ -80,12 +80,10 @@ def quick_bounds(group: RankCosts) -> Array:
     return np.where(_may_fit(group), pipeline + group.least_tail, np.inf)
 
 
-def pipeline_seconds(
-    schedule: Schedule, pp: Ints | int, microbatches: Ints, cycle: Array, busiest: Array
-) -> Array:
+def pipeline_seconds(schedule: Schedule, pp: Ints | int, m: Ints, cycle: Array, busiest: Array) -> Array:
     """Lower bound of the end of the last action on rank 0, seconds (N,), if some rank takes `busiest` seconds
-    for one microbatch, and a microbatch takes `cycle` seconds down the pipeline and up again."""
-    m, steady = microbatches, schedule_named(schedule).steady
+    for one of `m` microbatches, and a microbatch takes `cycle` seconds down the pipeline and up again."""
+    steady = schedule_named(schedule).steady
     if steady == "queue":
         return cycle + (m - 1) * busiest
     if steady is None:
@@ -104,11 +102,8 @@ def capacity_bounds(group: RankCosts, cut_off: float = np.inf, precision: float 
     if group.schedule not in PLAIN:
         return chunk_bounds(group)
     step = max(1, TABLE_ENTRIES // (group.shape[0] * len(group.limited_to(cut_off).sizes)))
-    starts = range(0, len(group), step)
-    parts = [
-        bounds_by_ranks(group.rows(slice(start, start + step)), cut_off, _rank_seconds, precision)
-        for start in starts
-    ]
+    groups = (group.rows(slice(start, start + step)) for start in range(0, len(group), step))
+    parts = [bounds_by_ranks(part, cut_off, _rank_seconds, precision) for part in groups]
     return np.concatenate(parts) if parts else np.empty(0)
 
 
@@ -247,17 +242,15 @@ def _rank_sizes(group: RankCosts, seconds_NRB: Array, step: Array, work: Array) 
     return least_NR, most_NR
 
 
-def rank_limits(
-    group: RankCosts, pipeline_N: Array, work_N: Array, least_NR: Array, longest_NR: Array
-) -> Array:
-    """Maximum seconds per microbatch that each rank may take for the pipeline to end in `pipeline_N` seconds,
+def rank_limits(group: RankCosts, end_N: Array, work_N: Array, least_NR: Array, longest_NR: Array) -> Array:
+    """Maximum seconds per microbatch that each rank may take for the pipeline to end in `end_N` seconds,
     (N, R); the path inequalities above, solved for the rank.
 
     Ranks take `least_NR` to `longest_NR` seconds for one microbatch, all together at least `work_N`. Sums over other
     ranks are what all work leaves, with at most `longest_NR` on every rank that does not matter.
     """
     (pp, _), c = group.shape, group.of_first_rank(group.costs.p2p)[:, None]
-    M, m, W = pipeline_N[:, None], group.microbatches[:, None], work_N[:, None]
+    M, m, W = end_N[:, None], group.microbatches[:, None], work_N[:, None]
     rank_R = np.arange(pp)
     before_NR = np.cumsum(least_NR, axis=1) - least_NR
     limits = [(M - before_NR - 2 * rank_R * c) / m]

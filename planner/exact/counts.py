@@ -18,7 +18,7 @@ import numpy as np
 from cost_models.arrays import Array, Ints
 from cost_models.schedules.timeline import CriticalPath
 from planner.bounds.steps import bounds_by_ranks
-from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, Status, proven
+from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, Status, Task, proven
 from planner.placement.mixes import counted_mixes, good_placement
 from planner.placement.rank_costs import RankCosts
 
@@ -53,9 +53,7 @@ def leaves_by_full_count(leaf: Leaf, cut_off: float = math.inf) -> list[tuple[fl
         rows = group.rows(np.zeros(len(number_N), dtype=np.int64))
         bound_N = bounds_by_ranks(rows, cut_off, lambda _: least_NRB, PRECISION)
     in_order = zip(bound_N.tolist(), number_N.tolist(), strict=True)
-    return [
-        (bound, replace(leaf, full_count=number)) for bound, number in sorted(in_order) if bound < cut_off
-    ]
+    return [(bound, replace(leaf, full_count=count)) for bound, count in sorted(in_order) if bound < cut_off]
 
 
 def good_of_numbers(leaf: Leaf, cut_off: float) -> tuple[tuple[Placement, float] | None, float]:
@@ -74,29 +72,25 @@ def good_of_numbers(leaf: Leaf, cut_off: float) -> tuple[tuple[Placement, float]
     return best, numbers[0][0] if numbers else threshold
 
 
-def best_of_numbers(
-    leaf: Leaf,
-    solve: Callable[..., Solution],
-    incumbent: tuple[Placement, float] | None,
-    cut_off: float,
-) -> Solution:
-    """Best placement of a layout under any number of fully recomputed blocks; `solve(leaf, cut_off=...)` finds
-    the best for one number."""
-    best, seconds = incumbent if incumbent else (None, math.inf)
+def best_of_numbers(task: Task, solve: Callable[[Task], Solution]) -> Solution:
+    """Best placement of a layout under any number of fully recomputed blocks; `solve` finds the best for one
+    number."""
+    best, seconds = task.incumbent or (None, math.inf)
     stopped: list[float] = []
     paths: list[CriticalPath] = []
     rounds = 0
-    for bound, numbered_leaf in leaves_by_full_count(leaf, min(seconds, cut_off)):
-        if bound >= min(seconds, cut_off):
+    for bound, numbered_leaf in leaves_by_full_count(task.leaf, min(seconds, task.cut_off)):
+        if bound >= min(seconds, task.cut_off):
             break
-        solution = solve(numbered_leaf, cut_off=min(seconds, cut_off))
+        cut_off = min(seconds, task.cut_off)
+        solution = solve(replace(task, leaf=numbered_leaf, incumbent=None, cut_off=cut_off))
         rounds, paths = rounds + solution.rounds, [*paths, *solution.paths]
         if solution.status == "stopped":
             stopped.append(max(bound, solution.bound))
         if solution.placement is not None and solution.objective < seconds:
             best, seconds = solution.placement, solution.objective
-    status: Status = "stopped" if stopped else proven(seconds, cut_off)
-    return Solution(status, best, seconds, min([*stopped, seconds, cut_off]), rounds, tuple(paths))
+    status: Status = "stopped" if stopped else proven(seconds, task.cut_off)
+    return Solution(status, best, seconds, min([*stopped, seconds, task.cut_off]), rounds, tuple(paths))
 
 
 def least_number(leaf: Leaf) -> int | None:

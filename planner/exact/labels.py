@@ -55,6 +55,7 @@ from planner.placement.leaf import (
     ScenarioPaths,
     Solution,
     Status,
+    Task,
     WeighedLeaf,
     proven,
 )
@@ -311,9 +312,7 @@ class LabelPass:
         self._limit_windows(extended, rank, before.seconds[in_time], rank_K[in_time], rest_K[in_time])
         return extended
 
-    def _limit_windows(
-        self, labels: Labels, rank: int, before_K: Array, rank_K: Array, rest_K: Array
-    ) -> None:
+    def _limit_windows(self, labels: Labels, rank: int, prior_K: Array, rank_K: Array, rest_K: Array) -> None:
         """Lower the time limits of labels (partial placements) to the seconds that the 1F1B windows that begin
         on a rank leave to later ranks."""
         leaf = self.choices.leaf
@@ -323,11 +322,11 @@ class LabelPass:
         length_Q = np.arange(1, leaf.pp - rank + 1)
         rounds_Q, remainder_Q = np.divmod(after_warm_up, length_Q)
         transfers_Q = 4 * (leaf.pp - 1) - 2 * rank + rounds_Q * 2 * (length_Q - 1)
-        in_all = before_K + rank_K + rest_K
-        left_K = self._room(labels.optimizer) - labels.lead - 2 * in_all + before_K
+        in_all = prior_K + rank_K + rest_K
+        left_K = self._room(labels.optimizer) - labels.lead - 2 * in_all + prior_K
         left_KQ = left_K[:, None] - transfers_Q * leaf.cost("p2p") - remainder_Q * rank_K[:, None]
         no_round_KQ = np.where(left_KQ < 0, -1.0, NO_LIMIT)
-        round_KQ = before_K[:, None] + left_KQ / np.maximum(rounds_Q, 1)
+        round_KQ = prior_K[:, None] + left_KQ / np.maximum(rounds_Q, 1)
         limit_KQ = np.where(rounds_Q > 0, round_KQ, no_round_KQ)
         np.minimum(labels.limit[:, rank + 1 :], limit_KQ, out=labels.limit[:, rank + 1 :])
 
@@ -414,8 +413,6 @@ def _front(rows: Ints, merits: Array) -> Ints:
     return np.concatenate(front)
 
 
-Incumbent = tuple[Placement, float]
-"""A placement and the seconds of its step."""
 MOST_LABELS = 4096
 """Maximum labels kept after one rank; with more, the integer program takes over."""
 MOST_CANDIDATES = 16
@@ -424,31 +421,20 @@ MOST_PASSES = 24
 """Maximum passes that close ways before the integer program is built."""
 
 
-def place_by_labels(
-    leaf: Leaf,
-    incumbent: Incumbent | None = None,
-    cut_off: float = math.inf,
-    met_paths: Sequence[CriticalPath] = (),
-    deadline: float = math.inf,
-    most_rounds: int | None = None,
-) -> Solution | None:
-    """Best placement of a plain layout by label setting, if it takes less than `cut_off` seconds; None if there
-    are too many labels.
-
-    `incumbent` is a placement and its time, `met_paths` are critical paths of other layouts with the same pipeline. It
-    is `stopped`, without a bound, at a `deadline` in seconds of the monotonic clock or after `most_rounds` of passes
-    and timelines; without both the answer is always proven.
+def place_by_labels(task: Task) -> Solution | None:
+    """Best placement of a plain layout by label setting, if it takes less than the cut-off; None if there are
+    too many labels. It is `stopped`, without a bound, at the deadline or after most rounds.
 
     Where scenarios are weighed, passes are at mean costs and leave every placement that may take less than the target
     (`cost_models.pipeline.pricing`). Each candidate is priced in every scenario; the mean length of its critical paths
     there, of the scenarios that count, is its weighed step and a bound of every other placement's. Each stage has the
     mix of recompute policies that is fastest at mean costs. No integer program does that, so too many labels stop it.
     """
-    best, best_seconds = incumbent if incumbent else (None, math.inf)
-    paths: list[CriticalPath] = [*met_paths]
+    leaf, cut_off, paths = task.leaf, task.cut_off, [*task.met_paths]
+    best, best_seconds = task.incumbent or (None, math.inf)
     weighed, weighed_paths = leaf if isinstance(leaf, WeighedLeaf) else None, list[ScenarioPaths]()
     rounds = 0
-    while not (stopped := time.monotonic() >= deadline or rounds == most_rounds):
+    while not (stopped := time.monotonic() >= task.deadline or rounds == task.most_rounds):
         target = min(best_seconds, cut_off) * (1 - TOLERANCE)
         choices = choices_of(leaf, target)
         if choices is None:
@@ -475,7 +461,7 @@ def place_by_labels(
             best, best_seconds = Placement.of(blocks_KRP[fastest]), float(seconds_K[fastest])
     status: Status = "stopped" if stopped else proven(best_seconds, cut_off)
     bound = 0.0 if stopped else min(best_seconds, cut_off)
-    return Solution(status, best, best_seconds, bound, rounds, tuple(paths[len(met_paths) :]))
+    return Solution(status, best, best_seconds, bound, rounds, tuple(paths[len(task.met_paths) :]))
 
 
 def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = ()) -> Choices | None:

@@ -30,7 +30,6 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -40,10 +39,10 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.errors import RunError
 from cost_models.schedules.timeline import CriticalPath
 from planner.exact.counts import best_of_numbers, leaves_by_full_count
-from planner.exact.labels import Choices, Incumbent, choices_in_time, choices_of, place_by_labels
+from planner.exact.labels import Choices, choices_in_time, choices_of, place_by_labels
 from planner.exact.solvers import Interrupt, Solved, SolverName, available_solver, solve
 from planner.objectives import Settled
-from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, Status, proven
+from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, Status, Task, proven
 from planner.placement.patterns import chunk_patterns
 
 OVERLOOKED = 1e-5
@@ -127,9 +126,7 @@ class Program:
         self.problem = pulp.LpProblem("record", pulp.LpMinimize)
         self.choices: dict[int, Choice] = {}
         """Layouts with placements."""
-        self.y = [
-            self.problem.add_variable(f"y_{number}", cat=pulp.LpBinary) for number in range(len(bounds))
-        ]
+        self.y = [self.problem.add_variable(f"y_{row}", cat=pulp.LpBinary) for row in range(len(bounds))]
         self._cost = {y: bound / target for y, bound in zip(self.y, bounds, strict=True)}
         self.problem += pulp.lpSum(self.y) == 1, "one_layout"
 
@@ -389,47 +386,30 @@ def columns_in_time(leaf: Leaf, target: float, met_paths: Sequence[CriticalPath]
     return Columns.of_patterns(patterns) if len(patterns) else None
 
 
-def best_placement(
-    leaf: Leaf,
-    incumbent: Incumbent | None = None,
-    cut_off: float = math.inf,
-    met_paths: Sequence[CriticalPath] = (),
-    deadline: float = math.inf,
-    most_rounds: int | None = None,
-) -> Solution:
+def best_placement(task: Task) -> Solution:
     """Best placement of a plain layout, proven by label setting, or by its integer program where labels are too
     many.
 
-    The solution is `stopped` after `most_rounds` rounds of label setting or at the `deadline`, in seconds of the
-    monotonic clock.
+    The solution is `stopped` after most rounds of label setting or at the deadline.
     """
-    if leaf.uses_full_counts and leaf.full_count is None:
-        solve_number = partial(
-            best_placement, met_paths=met_paths, deadline=deadline, most_rounds=most_rounds
-        )
-        return best_of_numbers(leaf, solve_number, incumbent, cut_off)
-    solution = place_by_labels(leaf, incumbent, cut_off, met_paths, deadline, most_rounds)
-    return solution or place_by_ilp(leaf, incumbent, cut_off, met_paths, deadline)
+    if task.leaf.uses_full_counts and task.leaf.full_count is None:
+        return best_of_numbers(task, best_placement)
+    return place_by_labels(task) or place_by_ilp(task)
 
 
-def place_by_ilp(
-    leaf: Leaf,
-    incumbent: Incumbent | None = None,
-    cut_off: float = math.inf,
-    met_paths: Sequence[CriticalPath] = (),
-    deadline: float = math.inf,
-    solver: SolverName | None = None,
-) -> Solution:
-    """Best placement of a plain layout by the integer program; arguments and result as for `place_by_labels`."""
-    best, best_seconds = incumbent if incumbent else (None, math.inf)
+def place_by_ilp(task: Task, solver: SolverName | None = None) -> Solution:
+    """Best placement of a plain layout by the integer program; the result is as that of `place_by_labels`."""
+    leaf, cut_off = task.leaf, task.cut_off
+    best, best_seconds = task.incumbent or (None, math.inf)
     to_beat = min(best_seconds, cut_off)
     choices = choices_of(leaf, to_beat)
     result = Solution("infeasible", None, math.inf, bound=to_beat, rounds=0)
     if choices is not None:
         program = Program([0.0], min(to_beat, choices.slowest_step) * (1 + TOLERANCE))
-        program.place(0, leaf, stage_columns(choices), [*paths_through(leaf), *met_paths])
+        program.place(0, leaf, stage_columns(choices), [*paths_through(leaf), *task.met_paths])
         program.problem += (program.step <= 1.0), "no_worse_than_known"
-        result = minimum(program, solver or available_solver(), known_seconds=to_beat, deadline=deadline)
+        solver = solver or available_solver()
+        result = minimum(program, solver, known_seconds=to_beat, deadline=task.deadline)
     if result.objective < best_seconds:
         best, best_seconds = result.placement, result.objective
     result = replace(result, placement=best, objective=best_seconds)

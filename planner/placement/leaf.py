@@ -11,6 +11,7 @@ blocks (S, K·P).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -38,17 +39,15 @@ def gap_of(seconds: float, bound: float) -> float:
     return gap if gap > TOLERANCE else 0.0
 
 
-def stage_sizes(
-    num_layers: int, pp: int, vpp: int, schedule: Schedule, rank_minimum: int = 0
-) -> tuple[int, int]:
+def stage_sizes(layers: int, pp: int, vpp: int, schedule: Schedule, rank_minimum: int = 0) -> tuple[int, int]:
     """Fewest and most blocks of one virtual stage that the search covers, if every rank has `rank_minimum` or
     more. `planner.placement.patterns` says which sizes go together where a schedule is not plain."""
     if pp == 1:
-        return num_layers, num_layers
+        return layers, layers
     if schedule in PLAIN:
         least_blocks = max(1, rank_minimum)
-        return least_blocks, num_layers - (pp - 1) * least_blocks
-    return num_layers // (pp * vpp), -(-num_layers // (pp * vpp))
+        return least_blocks, layers - (pp - 1) * least_blocks
+    return layers // (pp * vpp), -(-layers // (pp * vpp))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ class Leaf(Pipeline):
     @property
     def is_plain(self) -> bool:
         """Whether the search covers every number of blocks on every stage, as with 1F1B and GPipe."""
-        return self.schedule in PLAIN
+        return self.schedule in PLAIN and not self.has_replicas
 
     @cached_property
     def sizes(self) -> range:
@@ -192,6 +191,23 @@ def priced(costs: StageCosts, kinds: Kinds) -> dict[str, Any]:
     return {"costs": costs.in_sorts, "mean_costs": costs if costs.kinds else None, "kinds": kinds}
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A layout to place, with what is known of its placements, and the effort that may be spent."""
+
+    leaf: Leaf
+    incumbent: tuple[Placement, float] | None = None
+    """Best placement known, and the seconds of its step."""
+    cut_off: float = math.inf
+    """Only placements whose step takes fewer seconds are of interest."""
+    met_paths: Sequence[CriticalPath] = ()
+    """Critical paths of other layouts with the same pipeline."""
+    deadline: float = math.inf
+    """Seconds of the monotonic clock at which the work stops."""
+    most_rounds: int | None = None
+    """Maximum number of label passes with their timelines; without it and a deadline the answer is always proven."""
+
+
 Status = Literal["optimal", "cut off", "infeasible", "stopped"]
 
 
@@ -246,10 +262,8 @@ class WeighedLeaf(Leaf):
     @cached_property
     def scenario_leaves(self) -> tuple[Leaf, ...]:
         """One leaf for each scenario, with the costs there, (K,); bytes do not differ between them."""
-        return tuple(
-            Leaf(**leaf_fields(self) | {"costs": self.scenarios.rows(slice(at, at + 1))})
-            for at in range(len(self.scenarios))
-        )
+        each = [self.scenarios.rows(slice(at, at + 1)) for at in range(len(self.scenarios))]
+        return tuple(Leaf(**leaf_fields(self) | {"costs": costs}) for costs in each)
 
     @cached_property
     def key(self) -> bytes:

@@ -74,16 +74,6 @@ def counted_mixes(leaf: Leaf, number_N: Ints, size_B: Ints) -> tuple[Array, Ints
     return _seconds(leaf, blocks, begins), blocks
 
 
-def _named_mixes(leaf: Leaf, mixes: tuple[str, ...], size_B: Ints) -> tuple[Ints, Ints]:
-    """For the recompute mix of each rank, such as `full:2`, the number of blocks that the mix names, (R,), and
-    the blocks under each policy if a rank has B blocks or at least the named number, (B, R, P)."""
-    named_R = np.array([named_blocks(mix) for mix in mixes])
-    blocks_BRP = np.zeros((len(size_B), leaf.pp, len(leaf.allowed)), dtype=np.int64)
-    for index, size in enumerate(size_B.tolist()):
-        blocks_BRP[index] = blocks_by_policy(np.maximum(size, named_R).tolist(), mixes)
-    return named_R, blocks_BRP
-
-
 def every_mix(size: int, allowed: Bools) -> Ints:
     """Every way to split `size` blocks among the allowed recompute policies, (K, P)."""
     policies = np.flatnonzero(allowed).tolist()
@@ -98,18 +88,15 @@ def _mixes_of_kinds(leaf: Leaf, size_B: Ints) -> tuple[Array, Ints]:
     """For several kinds of blocks, seconds (B·C, R) of one microbatch and blocks (B·C, R, K·P) of the fastest
     mixes of policies, C classes of positions for each number of blocks."""
     rows, every_C, policies = [], np.arange(leaf.kinds.classes), int(leaf.allowed.sum())
-    has_one_mix = (
-        policies == 1 or leaf.recompute is not None
-    )  # one mix for each number of blocks: all at once
+    has_one_mix = policies == 1 or leaf.recompute is not None  # for each number of blocks: all at once
     for batch_B in [size_B] if has_one_mix else np.split(size_B, len(size_B)):
         starts_U, of_C = (every_C, every_C) if has_one_mix else leaf.kinds.distinct_starts(int(batch_B[0]))
         mixes = 1 if has_one_mix else comb(int(batch_B[0]) + policies - 1, policies - 1)
         parts = np.array_split(starts_U, min(len(starts_U), -(-len(starts_U) * mixes // _AT_ONCE)))
         seconds, blocks = zip(*(_fastest_from(leaf, batch_B, part_U) for part_U in parts), strict=True)
         seconds_BCR, blocks_BCR = (np.concatenate(part, axis=1)[:, of_C] for part in (seconds, blocks))
-        seconds_BCR = np.where(
-            (every_C + batch_B[:, None] <= leaf.num_layers)[..., None], seconds_BCR, np.inf
-        )
+        has_room_BC = every_C + batch_B[:, None] <= leaf.num_layers
+        seconds_BCR = np.where(has_room_BC[..., None], seconds_BCR, np.inf)
         rows.append((seconds_BCR.reshape(-1, leaf.pp), blocks_BCR.reshape(-1, *blocks_BCR.shape[2:])))
     all_seconds, all_blocks = zip(*rows, strict=True)
     return np.concatenate(all_seconds), np.concatenate(all_blocks)
@@ -120,7 +107,9 @@ def _fastest_from(leaf: Leaf, size_B: Ints, start_C: Ints) -> tuple[Array, Ints]
     fits, for stages that begin at `start_C`."""
     named_R = np.zeros(leaf.pp, dtype=np.int64)
     if leaf.recompute is not None:
-        named_R, mixes_BRP = _named_mixes(leaf, leaf.recompute, size_B)
+        named_R = np.array([named_blocks(mix) for mix in leaf.recompute])  # and a rank has at least as many
+        sizes_BR = np.maximum(size_B[:, None], named_R).tolist()
+        mixes_BRP = np.stack([blocks_by_policy(sizes_R, leaf.recompute) for sizes_R in sizes_BR])
         blocks = leaf.kinds.in_sorts(mixes_BRP[:, None, None], start_C[:, None, None])
     else:
         allowed, sizes = tuple(leaf.allowed.tolist()), tuple(size_B.tolist())
@@ -172,9 +161,8 @@ def _mixes_of(leaf: Leaf, policy_set: tuple[int, ...], size_B: Ints) -> Ints:
     possible_BRK = (rest_BK[:, None, :] >= 0) & (slack_BRK - fast_BRK * saved_R1 >= 0)
     best_BR = np.where(possible_BRK, spent_BRK, np.inf).argmin(axis=-1)
     counts_BRU = np.take_along_axis(counts_BRKU, best_BR[..., None, None], axis=2)[:, :, 0]
-    blocks_BRP: Ints = (counts_BRU[..., None] * np.eye(len(leaf.allowed), dtype=np.int64)[policy_RU]).sum(
-        axis=2
-    )
+    is_policy_RUP = np.eye(len(leaf.allowed), dtype=np.int64)[policy_RU]
+    blocks_BRP: Ints = (counts_BRU[..., None] * is_policy_RUP).sum(axis=2)
     return blocks_BRP
 
 
@@ -248,9 +236,8 @@ def _balanced(leaf: Leaf, seconds_BR: Array) -> Ints:
     ranks = list(range(leaf.pp))
     from_ends = sorted(ranks, key=lambda rank: (min(rank, leaf.pp - 1 - rank), rank))
     orders = [ranks, ranks[::-1], from_ends]
-    return np.stack(
-        [_reduced(largest_counts(limits[first]), leaf.num_layers, low, order) for order in orders]
-    )
+    most_R = largest_counts(limits[first])
+    return np.stack([_reduced(most_R, leaf.num_layers, low, order) for order in orders])
 
 
 def _reduced(most_R: Ints, total: int, low: int, order: list[int]) -> Ints:

@@ -61,17 +61,14 @@ def policy_ends(allowed_P: Bools, sizes_CR: Ints, per_chunk: bool = False) -> In
     """Every way (T, P) to divide the blocks of a rank or, with `per_chunk`, of a chunk among recompute
     policies. Each entry is the index where the blocks that recompute at least as much as a policy end."""
     most_blocks = int((sizes_CR if per_chunk else sizes_CR.sum(axis=0)).max())
-    policies = np.flatnonzero(allowed_P).tolist()
-    ends_TP = np.zeros((1, len(allowed_P)), dtype=np.int64)
-    if len(policies) > 1:
-        last, middle = np.arange(most_blocks + 1), np.zeros(1, dtype=np.int64)
-        if len(policies) == 3:
-            last, middle = (grid.ravel() for grid in np.indices((most_blocks + 1, most_blocks + 1)))
-            last, middle = last[last + middle <= most_blocks], middle[last + middle <= most_blocks]
-        ends_TP = np.zeros((len(last), len(allowed_P)), dtype=np.int64)
-        ends_TP[:, policies[-1]] = last
-        ends_TP[:, policies[1]] = last + middle
-    ends_TP[:, policies[0]] = most_blocks
+    first, *stronger = np.flatnonzero(allowed_P).tolist()
+    stronger.reverse()  # the blocks that recompute most come first
+    counts_UT = np.indices((most_blocks + 1,) * len(stronger)).reshape(len(stronger), -1 if stronger else 1)
+    upto_UT = np.cumsum(counts_UT, axis=0)
+    upto_UT = upto_UT[:, (upto_UT <= most_blocks).all(axis=0)]
+    ends_TP = np.zeros((upto_UT.shape[1], len(allowed_P)), dtype=np.int64)
+    ends_TP[:, stronger] = upto_UT.T
+    ends_TP[:, first] = most_blocks
     # A policy that is not allowed ends where the next stronger one does: it has no blocks.
     return np.maximum.accumulate(ends_TP[:, ::-1], axis=1)[:, ::-1]
 
@@ -82,10 +79,7 @@ def blocks_of_chunks(ends_TP: Ints, sizes_C: Ints, per_chunk: bool = False) -> I
     end_C = sizes_C if per_chunk else np.cumsum(sizes_C)
     begin_C = end_C - sizes_C
     upto_TCP = np.clip(ends_TP[:, None, :], begin_C[:, None], end_C[:, None]) - begin_C[:, None]
-    blocks_TCP: Ints = upto_TCP - np.concatenate(
-        [upto_TCP[..., 1:], np.zeros_like(upto_TCP[..., :1])], axis=-1
-    )
-    return blocks_TCP
+    return -np.diff(upto_TCP, axis=-1, append=0)
 
 
 @lru_cache(maxsize=256)

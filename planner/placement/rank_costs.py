@@ -156,10 +156,8 @@ class RankCosts:
         """Sum of a base value for every rank and the values of embedding and head on the ranks that have them,
         (N, R); all are (N, R or 1)."""
         last = 0 if self.schedule in V_SHAPED else self.ranks[:, -1:]
-        sums: Array = (
-            base + np.where(self.ranks == 0, embedding, 0.0) + np.where(self.ranks == last, head, 0.0)
-        )
-        return sums
+        sums: Array = base + np.where(self.ranks == 0, embedding, 0.0)
+        return sums + np.where(self.ranks == last, head, 0.0)
 
     @cached_property
     def lightest_costs(self) -> StageCosts:
@@ -221,11 +219,9 @@ class RankCosts:
     def fixed_seconds(self) -> Array:
         """Minimum seconds of forward plus backward of one microbatch on each rank apart from the blocks, (N, R)."""
         x = self.costs
-        return self.with_ends(
-            self.by_rank(self.vpp * (x.stage_forward + x.stage_backward)),
-            self.by_rank(x.embedding_forward + x.embedding_backward),
-            self.by_rank(x.head_forward + x.head_backward),
-        )
+        stages = self.vpp * (x.stage_forward + x.stage_backward)
+        embedding, head = x.embedding_forward + x.embedding_backward, x.head_forward + x.head_backward
+        return self.with_ends(*map(self.by_rank, (stages, embedding, head)))
 
     @cached_property
     def cycle_delay(self) -> Array:
@@ -301,11 +297,8 @@ class RankCosts:
     def update_bytes(self) -> Array:
         """Bytes left on each rank for blocks during the optimizer step, (N, R)."""
         x = self.costs
-        return self.with_ends(
-            self.by_rank(x.memory_limit - x.static - x.rank_update),
-            -self.by_rank(x.embedding_static + x.embedding_update),
-            -self.by_rank(x.head_static + x.head_update),
-        )
+        free, embedding = x.memory_limit - x.static - x.rank_update, x.embedding_static + x.embedding_update
+        return self.with_ends(*map(self.by_rank, (free, -embedding, -(x.head_static + x.head_update))))
 
     @cached_property
     def updatable(self) -> Array:
@@ -318,10 +311,8 @@ class RankCosts:
         """Maximum number of blocks that fit on a rank with one chunk under each policy, (N, R, P); −1 under
         policies not allowed."""
         x, by_rank = self.lightest_costs, self.by_rank
-        kept_NRP = self.live * by_rank(x.layer_activation)
-        fit_NRP = count_fitting(
-            self.free_bytes[..., None] - self.working, by_rank(x.layer_static)[..., None] + kept_NRP
-        )
+        block_NRP = by_rank(x.layer_static)[..., None] + self.live * by_rank(x.layer_activation)
+        fit_NRP = count_fitting(self.free_bytes[..., None] - self.working, block_NRP)
         return np.where(self.allowed, np.minimum(fit_NRP, self.updatable[..., None]), -1.0)
 
     @cached_property

@@ -28,7 +28,7 @@ from planner.exact.counts import good_of_numbers
 from planner.exact.program import Survivor, best_placement, solve_record
 from planner.exact.solvers import SolverName
 from planner.objectives import Certificate, Effort, Settled
-from planner.placement.leaf import TOLERANCE, Placement, gap_of
+from planner.placement.leaf import TOLERANCE, Placement, Task, gap_of
 from planner.placement.mixes import good_placement
 from planner.placement.patterns import best_pattern
 from planner.search.candidates import UniformCandidates, lowest
@@ -281,17 +281,20 @@ class BranchAndBound(Prover):
         the cut-off, if more than `MAX_ILP_LAYOUTS` layouts are left, or if the best has replicas in several pools: the
         program has no shares of microbatches.
         """
-        worst = self._best_seconds() * (1 + TOLERANCE)
+        best_seconds = self._best_seconds()
+        worst = best_seconds * (1 + TOLERANCE)
         if (
             self.is_unfinished
             or not self.best
-            or self._best_seconds() > self._cut_off
+            or best_seconds > self._cut_off
             or scenarios_of(self.candidates.question)  # not supported by the program
             or self.candidates.leaf(min(self.best, key=lambda row: self.best[row][1])).has_replicas
         ):
             return
         self._refine(np.flatnonzero((self.rows.first_bound <= worst) & (self.rows.state == OPENED)))
-        is_beaten = self._beaten(worst)
+        is_beaten = self.rows.solved.copy()  # rows whose proven best placement takes longer
+        for row, (_, seconds) in self.best.items():
+            is_beaten[row] &= seconds > worst
         rows = np.flatnonzero((self.rows.first_bound <= worst) & ~is_beaten).tolist()
         beaten = {self.candidates.leaf(row).key for row in np.flatnonzero(is_beaten).tolist()}
         leaves: dict[bytes, Survivor] = {}
@@ -304,16 +307,8 @@ class BranchAndBound(Prover):
             leaves.setdefault(leaf.key, Survivor(leaf, incumbent[0] if incumbent else None, paths))
             if len(leaves) > MAX_ILP_LAYOUTS:
                 return
-        self.settled = solve_record(
-            list(leaves.values()), self._best_seconds(), deadline=self._deadline, solver=solver
-        )
-
-    def _beaten(self, worst: float) -> Bools:
-        """Mask of rows whose proven best placement takes longer than `worst` seconds, (N,)."""
-        beaten = self.rows.solved.copy()
-        for row, (_, seconds) in self.best.items():
-            beaten[row] &= seconds > worst
-        return beaten
+        survivors = [*leaves.values()]
+        self.settled = solve_record(survivors, best_seconds, deadline=self._deadline, solver=solver)
 
     def _next(self, eligible: Bools) -> int | None:
         """Eligible undecided row with the least bound, once that bound is refined; None without such a row or
@@ -366,14 +361,9 @@ class BranchAndBound(Prover):
         """Find the best placement of a row's layout exactly, if it can still be among the k best."""
         leaf, is_unlimited = self.candidates.leaf(row), math.isinf(self._deadline)
         known_paths = self._paths.setdefault((leaf.schedule, leaf.pp, leaf.microbatches), [])
-        solution = best_placement(
-            leaf,
-            incumbent=self.best.get(row),
-            met_paths=known_paths,
-            cut_off=self.kth_seconds,
-            deadline=self._deadline,
-            most_rounds=self._rounds if is_unlimited or effort != "search" else None,
-        )
+        rounds = self._rounds if is_unlimited or effort != "search" else None
+        incumbent, cut_off = self.best.get(row), self.kth_seconds
+        solution = best_placement(Task(leaf, incumbent, cut_off, known_paths, self._deadline, rounds))
         known_paths += solution.paths
         if solution.placement is not None:
             self.best[row] = (solution.placement, solution.objective)

@@ -74,9 +74,8 @@ class Closed:
     @classmethod
     def joined(cls, parts: Sequence[Closed]) -> Closed:
         """One table with the entries of several."""
-        core, choice, bound = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in ("core", "choice", "bound")
-        )
+        names = ("core", "choice", "bound")
+        core, choice, bound = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
         return cls(core, choice, Boxes.joined([part.counts for part in parts]), bound)
 
 
@@ -226,10 +225,8 @@ class UniformCandidates:
 
     def open_all(self) -> None:
         """Open every layout of the space, even those that hosts cannot hold."""
-        self._columns = self.space.all_rows()
-        self._costs = least_costs(self.question, self._columns, Boxes.of(self._columns)).within(
-            self.max_memory
-        )
+        columns = self._columns = self.space.all_rows()
+        self._costs = least_costs(self.question, columns, Boxes.of(columns)).within(self.max_memory)
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
         """Lower bounds of rows that account for memory capacity, seconds (N,); bounds above `cut_off` may be

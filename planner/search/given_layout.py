@@ -17,7 +17,7 @@ from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
 from planner.exact.program import best_placement
-from planner.placement.leaf import Leaf, Placement
+from planner.placement.leaf import Leaf, Placement, Task
 from planner.placement.mixes import good_placement
 from planner.placement.patterns import chunk_sizes
 from planner.placement.rank_costs import RankCosts
@@ -52,7 +52,7 @@ def _place_plain(question: Question, layout: Layout) -> tuple[bool, float, Place
     costs = costs_of_ranks(question, layout)
     for overflows, rows in ((False, costs), (True, replace(costs, memory_limit=np.full(len(costs), np.inf)))):
         leaf = _leaf(question, layout, rows)
-        solution = best_placement(leaf, incumbent=good_placement(leaf))
+        solution = best_placement(Task(leaf, good_placement(leaf)))
         if solution.placement is not None:
             return overflows, solution.objective, solution.placement
     raise names_too_many(layout)
@@ -81,9 +81,8 @@ def _in_equal_stages(question: Question, layout: Layout) -> Layout:
         estimates = estimate_each(question, placed)
         seconds, fits = [one.step_seconds for one in estimates], [one.fits for one in estimates]
     else:
-        blocks_ZSP = leaf.kinds.in_sorts(
-            np.stack([blocks_by_policy(one.layers, layout.stage_recompute) for one in placed])
-        )
+        blocks = [blocks_by_policy(sizes, layout.stage_recompute) for sizes in sizes_ZS.tolist()]
+        blocks_ZSP = leaf.kinds.in_sorts(np.stack(blocks))
         seconds, fits = leaf.step_seconds(blocks_ZSP).tolist(), leaf.fits(blocks_ZSP).tolist()
     return placed[min(range(len(placed)), key=lambda index: (not fits[index], seconds[index]))]
 
@@ -99,8 +98,6 @@ def names_too_many(layout: Layout) -> InputError:
 def _leaf(question: Question, layout: Layout, costs: StageCosts) -> Leaf:
     """Problem of placing a given layout's blocks on stages, with only the recompute policies that it names."""
     columns = LayoutColumns.of([layout])
-    return replace(
-        RankCosts.of_rows(question, columns, costs, policy_mask(layout.policies)).leaf,
-        recompute=layout.stage_recompute,
-        least_blocks=int(offloaded_by_number(columns)[0]),
-    )
+    leaf = RankCosts.of_rows(question, columns, costs, policy_mask(layout.policies)).leaf
+    least_blocks = int(offloaded_by_number(columns)[0])
+    return replace(leaf, recompute=layout.stage_recompute, least_blocks=least_blocks)

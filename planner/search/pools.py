@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
 from math import factorial
 
@@ -95,9 +96,8 @@ class PoolCandidates:
         """Finer lower bounds of the step of rows, seconds (N,), zero for replicas; bounds above `cut_off` may
         be the cut-off."""
         bounds, in_stages = np.zeros(len(rows)), rows < self._num_stages
-        bounds[in_stages] = self._by_group(
-            rows[in_stages], lambda group: capacity_bounds(group, cut_off, PRECISION)
-        )
+        bound = partial(capacity_bounds, cut_off=cut_off, precision=PRECISION)
+        bounds[in_stages] = self._by_group(rows[in_stages], bound)
         return bounds
 
     def leaf(self, row: int) -> Leaf:

@@ -163,9 +163,8 @@ class Timed:
 
     def only(self, mask: Bools) -> Timed:
         """Subset of the columns for which a mask is true."""
-        return Timed(
-            self.leaf, self.columns.only(mask), self.fixed, self.column_seconds[mask], self.tail_seconds[mask]
-        )
+        seconds_JQ, tail_J = self.column_seconds[mask], self.tail_seconds[mask]
+        return Timed(self.leaf, self.columns.only(mask), self.fixed, seconds_JQ, tail_J)
 
     def lower_bound(self, low: float, high: float) -> float:
         """Lower bound of the step in seconds between `low` and `high`, by bisection. No shorter step has
@@ -249,9 +248,8 @@ def _stages(leaf: Leaf, target: float) -> Columns | None:
         useful_KS[:, 0] &= start == 0  # the first stage begins the model
         stage_J, mix_J = np.nonzero(useful_KS.T)
         start_J = np.full(len(stage_J), start)
-        tables.append(
-            Columns.of_stages(leaf, stage_J, mixes_KP[mix_J], start_J, mix_J * leaf.uses_full_counts)
-        )
+        number_J = mix_J * leaf.uses_full_counts
+        tables.append(Columns.of_stages(leaf, stage_J, mixes_KP[mix_J], start_J, number_J))
     columns = Columns.joined(tables) if tables else None
     return columns if columns and len(columns.stage) else None
 
@@ -353,9 +351,8 @@ class ProgramSearch(Prover):
         self._bound = np.zeros(len(self._leaves))
         groups: dict[tuple[Pipeline, int, bytes], list[int]] = {}
         for number, leaf in enumerate(self._leaves):
-            groups.setdefault((pipeline_of(leaf), leaf.least_blocks, leaf.allowed.tobytes()), []).append(
-                number
-            )
+            key = (pipeline_of(leaf), leaf.least_blocks, leaf.allowed.tobytes())
+            groups.setdefault(key, []).append(number)
         for (pipeline, _, _), numbers in groups.items():
             if self._seconds_left() <= 0:
                 return

@@ -61,9 +61,6 @@ from planner.space.limits import limits_in_words
 from planner.space.restrictions import Restrictions
 from planner.space.space import legal_space
 
-REPLICAS = "replicas"
-"""The axis that `--allow` opens."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaLeaf(Leaf):
@@ -80,10 +77,6 @@ class ReplicaLeaf(Leaf):
     @cached_property
     def key(self) -> bytes:
         return str(self.layout).encode()
-
-    @property
-    def is_plain(self) -> bool:
-        return False
 
     @cached_property
     def _filled(self) -> dict[tuple[int, int], Leaf]:
@@ -156,7 +149,7 @@ def summed_rates(
 def asks_for_replicas(question: Question, limits: Restrictions) -> bool:
     """Whether a search also covers layouts whose replicas each lie in one of several pools. No trainer gives
     replicas unequal shares of a batch."""
-    return question.has_pools and REPLICAS in limits.allowed and limits.trainer is None
+    return question.has_pools and "replicas" in limits.allowed and limits.trainer is None
 
 
 def replica_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
@@ -248,9 +241,8 @@ class ReplicaSpace:
                 pool = self._group(rows, replace(costs, static=costs.static - retained))
                 pool = replace(pool, microbatches=_least(columns))
                 each_N1, fixed_NR = pool.least_block_seconds[:, None], pool.fixed_seconds
-                rank_NR = np.maximum(
-                    fixed_NR.min(axis=1, keepdims=True) + most * each_N1, fixed_NR + fewest * each_N1
-                )
+                fullest_N1 = fixed_NR.min(axis=1, keepdims=True) + most * each_N1
+                rank_NR = np.maximum(fullest_N1, fixed_NR + fewest * each_N1)
                 cycle = fixed_NR.sum(axis=1) + blocks * each_N1[:, 0] + pool.cycle_delay
                 pools.append((cycle, rank_NR.max(axis=1), pool.tail(fewest)))
                 fits &= (pool.blocks_that_fit.max(axis=-1) >= fewest).all(axis=1)

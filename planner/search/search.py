@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +46,7 @@ from planner.search.program import ProgramSearch
 from planner.search.replicas import asks_for_replicas
 from planner.space.obstacles import nothing_legal
 from planner.space.restrictions import Restrictions
-from planner.space.sizes import possible
+from planner.space.sizes import AnyQuestion, possible
 from planner.space.space import Space, SpaceCache, shared_spaces
 
 
@@ -116,17 +118,11 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
             nothing = candidates.nothing_fits()
             nothing.space = candidates.in_words()
             raise nothing
-    estimates = [
-        estimate(question, placement.on(candidates.layout(row))).within(candidates.max_memory)
-        for row, placement in leaders
-    ]
-    ranked = sorted(estimates, key=by_speed)[: settings.top]
-    return SearchResult(
-        estimates=tuple(ranked),
-        certificate=prover.certificate(),
-        interrupted=interrupted,
-        searches=(prover,) if isinstance(prover, BranchAndBound) else (),
-    )
+    placed = [placement.on(candidates.layout(row)) for row, placement in leaders]
+    estimates = [estimate(question, layout).within(candidates.max_memory) for layout in placed]
+    ranked, proof = tuple(sorted(estimates, key=by_speed)[: settings.top]), prover.certificate()
+    searches = (prover,) if isinstance(prover, BranchAndBound) else ()
+    return SearchResult(estimates=ranked, certificate=proof, interrupted=interrupted, searches=searches)
 
 
 def _each_layout_once(estimates: Sequence[Estimate]) -> list[Estimate]:
@@ -151,10 +147,7 @@ def search_each_policy(
     """
     start, top, cut_off = time.monotonic(), settings.top, settings.must_beat_seconds
     layouts = [count_layouts(question, limits) for limits in parts]
-    answers: list[SearchResult] = []
-    spaces: list[str] = []
-    ranked: list[Estimate] = []
-    left_open = 0
+    answers, spaces, ranked, left_open = list[SearchResult](), list[str](), list[Estimate](), 0
     nothing: InfeasibleError | NothingPlacedError = InfeasibleError("nothing was asked")
     for at, limits in enumerate(parts):
         if answers and answers[-1].interrupted:
@@ -225,12 +218,8 @@ MAX_PROVEN = 2
 """Maximum number of cached answers: each holds as much memory as its search."""
 
 
-class Proven(NamedTuple):
-    """A proved search result with the query that it answers."""
-
-    query: tuple[Question, Restrictions, int, float, Effort]
-    """Question, restrictions, number of layouts, seconds to beat and effort."""
-    result: SearchResult
+Query = tuple[Question, Restrictions, int, float, Effort]
+"""Question, restrictions, number of layouts, seconds to beat and effort of a search."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -248,8 +237,10 @@ class Budget:
     """Method of proof, and how far the searches go."""
     spaces: SpaceCache = field(default_factory=SpaceCache, repr=False, compare=False)
     """SpaceCache that the searches share."""
-    proven: list[Proven] = field(default_factory=list, repr=False, compare=False)
-    """Cache of the last proved answers."""
+    proven: deque[tuple[Query, SearchResult]] = field(
+        default_factory=lambda: deque(maxlen=MAX_PROVEN), repr=False, compare=False
+    )
+    """Cache of the last proved answers, the latest first."""
     start: float = field(default_factory=lambda: time.monotonic())  # looked up when called, as tests slow it
     ended: bool = False
     """True once time ran out or the user interrupted."""
@@ -309,7 +300,7 @@ class Budget:
         proof = effort or self.proof
         query = (question, restrictions, top, must_beat_seconds, proof)
         closes_with_ilp = closes_with_ilp and proof in PROOFS
-        if cached := next((answer.result for answer in self.proven if answer.query == query), None):
+        if cached := next((result for known, result in self.proven if known == query), None):
             needs_ilp = closes_with_ilp and not cached.certificate.settled
             return close_proof(cached, self.solver) if needs_ilp else cached
         limit, start = min(self.seconds_left, seconds), time.monotonic()
@@ -338,8 +329,7 @@ class Budget:
         self.interrupted = self.interrupted or (result is not None and result.interrupted)
         proven = result is not None and not result.certificate.undecided
         if remembers and proven and result is not None and not result.interrupted:
-            self.proven[MAX_PROVEN - 1 :] = []
-            self.proven.insert(0, Proven(query, result))
+            self.proven.appendleft((query, result))
         by_choice = limit < self.seconds_left and time.monotonic() - start >= limit
         self.ended = self.interrupted or (not proven and self.seconds_left <= 0)
         if by_choice and isinstance(self.failure, NothingPlacedError) and result is None:
@@ -401,7 +391,7 @@ Row = dict[str, object]
 
 
 def scaling_rows(
-    question: Question | RecommenderQuestion,
+    question: AnyQuestion,
     gpu_counts: Sequence[int],
     kinds: Sequence[str],
     budget: Budget,
@@ -413,10 +403,9 @@ def scaling_rows(
     Points on which nothing fits, and those for which `row_at` returns None, are left out.
     """
     cluster_gpus, batch = question.cluster.num_gpus, question.training.global_batch
+    weak = {gpus: batch * gpus // cluster_gpus for gpus in gpu_counts}
     points = [
-        (kind, gpus, batch if kind == "strong" else batch * gpus // cluster_gpus)
-        for kind in kinds
-        for gpus in gpu_counts
+        (kind, gpus, weak[gpus] if kind == "weak" else batch) for kind, gpus in product(kinds, gpu_counts)
     ]
     if isinstance(question, RecommenderQuestion):  # GPUs have equal parts of the batch
         points = [point for point in points if not point[2] % point[1]]
@@ -435,7 +424,7 @@ def scaling_rows(
     return [{"kind": kind, **rows[key]} for kind, *rest in points if (key := (rest[0], rest[1])) in rows]
 
 
-def doublings(question: Question | RecommenderQuestion) -> list[int]:
+def doublings(question: AnyQuestion) -> list[int]:
     """Numbers of GPUs for a scaling curve, from an eighth of the cluster to four times the cluster, in whole
     nodes."""
     gpus = question.cluster.num_gpus

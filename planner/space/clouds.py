@@ -40,9 +40,8 @@ def cloud(question: Question, limits: Restrictions, like: Layout | None = None) 
     degrees = {axis: {1} if like is None else {1, getattr(like, axis)} for axis in ("cp", "ep")}
     only = {axis: frozenset(values) for axis, values in degrees.items() if axis not in named_axes}
     plain = frozenset(axis for axis in _PLAIN if axis not in named_axes)
-    columns = enumerate_layouts(
-        question, replace(limits, only={**limits.only, **only}, unused=limits.unused | plain)
-    )
+    limits = replace(limits, only={**limits.only, **only}, unused=limits.unused | plain)
+    columns = enumerate_layouts(question, limits)
     stride = max(1, -(-len(columns) // MOST_ROWS))
     return columns.rows(np.arange(0, len(columns), stride))
 
@@ -74,10 +73,8 @@ def _step_seconds(group: RankCosts) -> Array:
     rank_NRP = group.fixed_seconds[..., None] + blocks * group.by_rank(group.block_seconds)
     slowest_NP, all_NP = rank_NRP.max(axis=1), rank_NRP.sum(axis=1)
     fill_NP = np.where(np.isinf(slowest_NP), np.inf, all_NP - np.where(np.isinf(slowest_NP), 0.0, slowest_NP))
-    tail_N = group.tail(np.full(len(group.costs), blocks))
-    seconds: Array = (
-        group.microbatches[:, None] * slowest_NP + fill_NP / group.vpp + (group.cycle_delay + tail_N)[:, None]
-    )
+    tail_N = group.cycle_delay + group.tail(np.full(len(group.costs), blocks))
+    seconds: Array = group.microbatches[:, None] * slowest_NP + fill_NP / group.vpp + tail_N[:, None]
     return seconds
 
 

@@ -121,17 +121,19 @@ class Boxes:
         nonempty = np.flatnonzero((halves.least <= most).all(axis=1))
         return np.tile(boxes, 2)[nonempty], replace(halves, most=most).rows(nonempty)
 
-    def singles(self) -> tuple[Ints, Ints]:
-        """Every combination of counts in the boxes, (K, R), with the index of its box, (K,)."""
-        box, combination = [], []
-        for at, (lows, highs, room) in enumerate(
-            zip(self.least.tolist(), self.most.tolist(), self.room.tolist(), strict=True)
-        ):
-            for counts in product(*(range(low, high + 1) for low, high in zip(lows, highs, strict=True))):
-                if sum(count % EVERY for count in counts) <= room:
-                    box.append(at)
-                    combination.append(counts)
-        return np.array(box, dtype=np.int64), np.array(combination, dtype=np.int64).reshape(-1, len(_COLUMNS))
+    def singles(self, columns: LayoutColumns) -> tuple[Ints, LayoutColumns, Boxes]:
+        """Every combination of counts in the boxes: the index of its box, (K,), the layout of that box with
+        these counts, and a box of it alone."""
+        bounds = zip(self.least.tolist(), self.most.tolist(), self.room.tolist(), strict=True)
+        combinations = [
+            (box, *counts)
+            for box, (lows, highs, room) in enumerate(bounds)
+            for counts in product(*(range(low, high + 1) for low, high in zip(lows, highs, strict=True)))
+            if sum(count % EVERY for count in counts) <= room
+        ]
+        table = np.array(combinations, dtype=np.int64).reshape(-1, 1 + len(_COLUMNS))
+        index, counts = table[:, 0], table[:, 1:]
+        return index, with_counts(columns.rows(index), counts), Boxes(counts, counts, self.room[index])
 
 
 def with_counts(columns: LayoutColumns, counts: Ints) -> LayoutColumns:

@@ -58,9 +58,8 @@ their messages take over twice as long, which no published run accepted."""
 def tensor_degrees(cluster: ClusterSpec) -> list[int]:
     """Tensor-parallel degrees that a search tries on a cluster. They are divisors of the GPUs of a node or,
     over fast enough links, of all GPUs."""
-    inside, across = (
-        [at.bandwidth for at in levels_of(cluster) if at.network == far] for far in (False, True)
-    )
+    levels = levels_of(cluster)
+    inside, across = ([at.bandwidth for at in levels if at.network == far] for far in (False, True))
     is_slow = not across or min(across) < NEARLY_AS_FAST * min(inside)
     return divisors(cluster.gpus_per_node if is_slow else cluster.num_gpus)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
 import numpy as np
@@ -53,7 +53,10 @@ def obstacles(question: Question, limits: Restrictions) -> list[Words]:
     """
     rows = _rows_within(question, limits)
     if not len(rows):
-        return _exclude_one_another(limits)
+        chunks = "1f1b and gpipe have one chunk a rank, interleaved several, zbv and dualpipev two"
+        every = (*limits.fix_words, *limits.forbid_words)
+        shapes = [f"`{word}`" for word in every if word.startswith(("vpp", "schedule"))]
+        return [Words(f"{' and '.join(shapes)} exclude one another: {chunks}")] if len(shapes) > 1 else []
     rules = _rules(question, limits)
     broken_KN = np.zeros((len(rules), len(rows)), dtype=np.bool_)
     for index, rule in enumerate(rules[:-1]):
@@ -75,17 +78,6 @@ def obstacles(question: Question, limits: Restrictions) -> list[Words]:
         examples.setdefault(tuple(np.flatnonzero(broken_KN[:, row]).tolist()), rows.layout(row))
     cases = list(examples.items())[:MAX_EXAMPLES]
     return [rules[rule].sentence(question, layout) for broken, layout in cases for rule in broken]
-
-
-def _exclude_one_another(limits: Restrictions) -> list[Words]:
-    """Sentence on chunks per rank and schedules that the user fixed or forbade and that exclude one another;
-    empty if there are not two."""
-    every = (*limits.fix_words, *limits.forbid_words)
-    words = [f"`{word}`" for word in every if word.startswith(("vpp", "schedule"))]
-    if len(words) < 2:
-        return []
-    chunks = "1f1b and gpipe have one chunk a rank, interleaved several, zbv and dualpipev two"
-    return [Words(f"{' and '.join(words)} exclude one another: {chunks}")]
 
 
 def _degrees(question: Question, limits: Restrictions) -> Words | None:
@@ -140,20 +132,19 @@ def _rows_within(question: Question, limits: Restrictions) -> LayoutColumns:
         return [int(value) for value in usable]
 
     runs = range(len(SCHEDULES)) if "schedule" in restricted else map(SCHEDULES.index, stack.schedules)
-    shapes = [
-        (vpp, schedule)
-        for schedule in values("schedule", runs)
-        for vpp in values("vpp", (1, 2))
-        if schedule_named(SCHEDULES[schedule]).runs_chunks(vpp)
-    ]
+    pairs = product(values("schedule", runs), values("vpp", (1, 2)))
+    shapes = [(vpp, index) for index, vpp in pairs if schedule_named(SCHEDULES[index]).runs_chunks(vpp)]
     # values of restricted columns, and of others
     simple = {
         name: (word.every or (word.simplest, word.simplest + 1), [word.simplest])
         for name, word in COLUMNS.items()
         if name not in (*_MESH, *_SHAPE)
     }
+    degrees = values("tp", tensor_degrees(question.cluster))
+    every = product(degrees, values("cp", divisors(gpus)), values("pp", divisors(gpus)))
+    dividing = [mesh for mesh in every if gpus % math.prod(mesh) == 0]
     rows = []
-    for tp, cp, pp in _meshes(question, values):
+    for tp, cp, pp in dividing or product(degrees, values("cp", [1]), values("pp", [1])):
         dp_left, remainder = divmod(gpus, tp * cp * pp)
         fitting = [shape for shape in shapes if pp * shape[0] <= MAX_STAGES]
         for dp in values("dp", [1 if remainder else dp_left]):
@@ -170,26 +161,12 @@ def _rows_within(question: Question, limits: Restrictions) -> LayoutColumns:
             }
             options = {name: values(name, tried[name][name not in restricted]) for name in simple}
             options |= {"context": [USUAL_CONTEXT]} if cp == 1 else {}
-            rows += [
-                (tp, cp, pp, dp, *inner, *shape)
-                for inner, shape in product(product(*options.values()), fitting)
-            ]
+            inside = product(*options.values())
+            rows += [(tp, cp, pp, dp, *inner, *shape) for inner, shape in product(inside, fitting)]
     names = (*_MESH, *simple, *_SHAPE)
     table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
     columns = LayoutColumns(**dict(zip(names, np.ascontiguousarray(table.T), strict=True)))
     return columns.rows(np.flatnonzero(limits.allows(with_context_ways(question, columns))))
-
-
-def _meshes(
-    question: Question, values: Callable[[str, Iterable[int]], list[int]]
-) -> list[tuple[int, int, int]]:
-    """Combinations of the degrees tp, cp and pp whose product divides the number of GPUs. If none does,
-    requested degrees and otherwise 1."""
-    gpus = question.cluster.num_gpus
-    tp = values("tp", tensor_degrees(question.cluster))
-    meshes = product(tp, values("cp", divisors(gpus)), values("pp", divisors(gpus)))
-    dividing = [mesh for mesh in meshes if gpus % math.prod(mesh) == 0]
-    return dividing or list(product(tp, values("cp", [1]), values("pp", [1])))
 
 
 COMPARED = 4
@@ -255,11 +232,9 @@ def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
         in_the_way = obstacles(question, limits)
         message += f" under {' '.join(limits.flags)}"
         hint = "loosen --fix and --forbid" + ", or plan without --for" * (limits.trainer is not None)
-    return InfeasibleError(
-        message,
-        problems=[Problem("", words.what) for words in in_the_way],
-        hint=next((words.hint for words in in_the_way if words.hint), hint),
-    )
+    problems = [Problem("", words.what) for words in in_the_way]
+    hint = next((words.hint for words in in_the_way if words.hint), hint)
+    return InfeasibleError(message, problems=problems, hint=hint)
 
 
 def least_share(group: RankCosts) -> Array:

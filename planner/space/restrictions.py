@@ -64,10 +64,8 @@ class Restrictions:
         """For each layout, whether it satisfies the restrictions, (N,), apart from the trainer's
         (`allowed_rows`). The kind of context parallelism must be given. An order is allowed under any name that
         seats the ranks of the layout alike."""
-        allowed, followed = (
-            np.ones(len(columns), dtype=np.bool_),
-            {"etp": columns.tp, "shard": columns.replicas},
-        )
+        allowed = np.ones(len(columns), dtype=np.bool_)
+        followed = {"etp": columns.tp, "shard": columns.replicas}
         for axis in self._axes():
             allowed &= self._allows(axis, columns)
         for axis in self.unused:
@@ -95,11 +93,8 @@ class Restrictions:
         confidence and trainer stay."""
         columns = with_context_ways(question, LayoutColumns.of([layout]))
         only = {axis: frozenset({int(getattr(columns, axis)[0])}) for axis in AXES}
-        fields = {
-            name: getattr(self, name)
-            for name in ("forbidden_recompute", "max_memory", "confidence", "trainer")
-        }
-        return Restrictions(only=only, **fields)
+        shared = ("forbidden_recompute", "max_memory", "confidence", "trainer")
+        return Restrictions(only=only, **{name: getattr(self, name) for name in shared})
 
     def opens(self, name: str) -> bool:
         """Whether the search may use an axis, such as `offload`, that is closed unless the user asks for it."""
@@ -184,9 +179,8 @@ class Restrictions:
         joins_counts = trainer.counts_full and {*_FULL_COUNT_POLICIES} <= {*usable}
         single = [{policy} for policy in usable if not (joins_counts and policy in _FULL_COUNT_POLICIES)]
         settings = [*single, {*_FULL_COUNT_POLICIES}] if joins_counts else single
-        return tuple(
-            replace(self, forbidden_recompute=frozenset(RECOMPUTE_POLICIES) - setting) for setting in settings
-        )
+        every = frozenset(RECOMPUTE_POLICIES)
+        return tuple(replace(self, forbidden_recompute=every - setting) for setting in settings)
 
     @property
     def fix_words(self) -> tuple[str, ...]:
@@ -290,10 +284,8 @@ def parse_restrictions(
     Raises:
         InputError: every word that is wrong, at once, or words that contradict one another.
     """
-    if len(fix) + len(forbid) > MOST_WORDS:
-        raise InputError(
-            f"{len(fix) + len(forbid):,} restrictions are more than anybody needs: {MOST_WORDS} at most"
-        )
+    if (count := len(fix) + len(forbid)) > MOST_WORDS:
+        raise InputError(f"{count:,} restrictions are more than anybody needs: {MOST_WORDS} at most")
     problems: list[Problem] = []
     shut = [name for name in CLOSED if name in forbid]
     words = [*_read("--fix", fix, problems)]
@@ -324,14 +316,12 @@ def parse_restrictions(
     )
     emptied = [axis for axis in (*AXES, "recompute") if not _leaves_something(restrictions, axis)]
     of_axes = {axis: [word for word in words if word.axis == axis] for axis in emptied}
-    contradictions = [
-        Problem(" ".join(f"{word.flag} {word.text}" for word in some), f"no value of `{axis}` is left")
-        for axis, some in of_axes.items()
-    ]
+    written = {axis: " ".join(f"{word.flag} {word.text}" for word in some) for axis, some in of_axes.items()}
+    contradictions = [Problem(text, f"no value of `{axis}` is left") for axis, text in written.items()]
     if problems:
-        count = "a restriction" if len(problems) == 1 else f"{len(problems)} restrictions"
+        unread = "a restriction" if len(problems) == 1 else f"{len(problems)} restrictions"
         raise InputError(
-            f"{count} cannot be read",
+            f"{unread} cannot be read",
             problems=[*problems, *contradictions],
             hint="write them like `--fix tp=8`, `--fix pp>=2`, `--forbid zero3` or `--forbid cp`",
         )
@@ -362,11 +352,9 @@ def _unusable(
             yield Problem(f"--fix {axis}", f"needs a value, like `{example}`")
         elif flag == "--forbid" and axis in ("schedule", "context"):
             yield Problem(f"--forbid {axis}", f"say which, like `{example}`")
-    yield from (
-        Problem(f"--allow {name}", f"is none of {', '.join(_OPENS)}{did_you_mean(name, _OPENS)}")
-        for name in allow
-        if name not in CLOSED
-    )
+    for name in allow:
+        if name not in CLOSED:
+            yield Problem(f"--allow {name}", f"is none of {', '.join(_OPENS)}{did_you_mean(name, _OPENS)}")
     if trainer is not None:
         try:
             trainer_named(trainer)
@@ -431,9 +419,8 @@ def _read(flag: str, texts: Sequence[str], problems: list[Problem]) -> Iterator[
 def _complaint(axis: str, text: str, is_bound: bool) -> str:
     """Complaint about a value of an axis that no layout can have; empty if some layout can have the value."""
     if names := names_of(axis):
-        return (
-            "" if text in names else f"`{text}` is not one of {', '.join(names)}{did_you_mean(text, names)}"
-        )
+        unknown = f"`{text}` is not one of {', '.join(names)}{did_you_mean(text, names)}"
+        return "" if text in names else unknown
     if not _NUMBER.match(text):
         return f"`{text}` is not {'0 or 1' if _is_switch(axis) else 'a whole number'}"
     value, word = int(text), COLUMNS[axis]

@@ -37,6 +37,7 @@ from planner.space.axes import divisors
 from planner.space.limits import tensor_degrees
 
 Q = TypeVar("Q", Question, RecommenderQuestion)
+AnyQuestion = Question | RecommenderQuestion
 
 MOST_SIZES = 1000
 """Maximum number of sizes in one question."""
@@ -46,9 +47,7 @@ SIZES_HINT = (
 _WORD = re.compile(r"(\d{1,12})(?:\.\.(\d{1,12})(?::(\d{1,12})|x(\d{1,4}))?)?$", re.ASCII)
 
 
-def parse_sizes(
-    text: str, question: Question | RecommenderQuestion, *, skip_impossible: bool = False
-) -> tuple[int, ...]:
+def parse_sizes(text: str, question: AnyQuestion, *, skip_impossible: bool = False) -> tuple[int, ...]:
     """Parse the numbers of GPUs of `--gpus`, words between commas, into rising order.
 
     `64` is itself, `64..1024` doubles from the first to the last, `64..1024:64` takes every 64th, and `64..1024x20`
@@ -97,9 +96,7 @@ def _out_of_range(word: str, first: int, last: int, step: int, points: int) -> s
     return f"names {count:,} sizes; {MOST_SIZES:,} are the most" if count > MOST_SIZES else ""
 
 
-def _in_even_ratios(
-    question: Question | RecommenderQuestion, first: int, last: int, points: int
-) -> list[int]:
+def _in_even_ratios(question: AnyQuestion, first: int, last: int, points: int) -> list[int]:
     """Numbers of GPUs near `first · (last / first)^(i / (points − 1))`. Near each, the number with most layouts
     of equal stages is taken."""
     unit = question.cluster.gpus_per_node if first >= question.cluster.gpus_per_node else 1
@@ -117,7 +114,7 @@ def _in_even_ratios(
     return picks
 
 
-def plain_layouts(question: Question | RecommenderQuestion, gpus: int) -> tuple[int, int]:
+def plain_layouts(question: AnyQuestion, gpus: int) -> tuple[int, int]:
     """Counts of the legal plain pipelines on `gpus` GPUs, those with equal stages and all. A plain pipeline has
     no ZeRO, and `mbs1` or one microbatch.
 
@@ -155,18 +152,12 @@ def require_possible(cluster: ClusterSpec, counts: Sequence[int]) -> None:
     Raises:
         InputError: names the numbers that it cannot have.
     """
-    reason = (
-        "no whole number of nodes or buildings"
-        if cluster.buildings
-        else "no whole number of nodes"
-        if cluster.links.inter_node
-        else "more than a node, and nodes are not connected"
-    )
-    problems = [
-        Problem("", f"{count:,} GPUs are {reason}; a node has {cluster.gpus_per_node}")
-        for count in counts
-        if not possible(count, cluster)
-    ]
+    reason = "more than a node, and nodes are not connected"
+    if cluster.buildings or cluster.links.inter_node:
+        reason = "no whole number of nodes" + " or buildings" * bool(cluster.buildings)
+    missing = [count for count in counts if not possible(count, cluster)]
+    what = f"GPUs are {reason}; a node has {cluster.gpus_per_node}"
+    problems = [Problem("", f"{count:,} {what}") for count in missing]
     if problems:
         raise InputError(f"`{cluster.name}` cannot have these numbers of GPUs", problems=problems)
 
@@ -209,11 +200,10 @@ MAX_SEQUENCE = 2**24
 
 
 _LLAMA = ("llama3.2-1b", "llama3.2-3b", "llama-7b", "llama-13b", "llama-30b", "llama-65b", "llama3.1-405b")
-_MEGATRON = ("1.7b", "3.6b", "7.5b", "18b", "39b", "76b", "145b", "310b", "1t")
-LADDERS = {
-    "llama": ("llama2-7b", _LLAMA),
-    "gpt": ("megatron-7.5b", tuple(f"megatron-{size}" for size in _MEGATRON)),
-}
+_MEGATRON = [
+    f"megatron-{size}" for size in ("1.7b", "3.6b", "7.5b", "18b", "39b", "76b", "145b", "310b", "1t")
+]
+LADDERS = {"llama": ("llama2-7b", _LLAMA), "gpt": ("megatron-7.5b", (*_MEGATRON,))}
 """Catalogue models that define a family: the one whose shape it has, and those whose widths and depths its
 sizes by width follow, narrowest first."""
 

@@ -15,7 +15,7 @@ limit or other recompute policies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -79,10 +79,6 @@ class Groups:
         return index, self.rows[first + np.arange(len(index))]
 
 
-Permitted = Callable[[str, tuple[int, ...]], list[int]]
-"""Function from a layout column and some of its values to those that the restrictions permit."""
-
-
 def candidate_cores(question: Question, limits: Restrictions) -> LayoutColumns:
     """Cores (layouts before microbatch size, ZeRO and schedule are chosen) from the divisors of GPUs, batch
     and experts; every legal one is among them."""
@@ -106,8 +102,19 @@ def candidate_cores(question: Question, limits: Restrictions) -> LayoutColumns:
         requested = {*values, *limits.only.get(name, ())}
         return [(value,) for value in permitted(name, tuple(sorted(requested)))]
 
+    gpus, batch = question.cluster.num_gpus, question.training.global_batch
+    length = question.training.sequence_length
+    meshes = (
+        Mesh(tp, pp, cp, gpus // (tp * cp * pp))
+        for tp in tried_tensor_degrees(question, limits)
+        for cp in permitted("cp", tuple(divisors(gpus // tp)))
+        if length % cp == 0 and (cp == 1 or question.stack.context_kinds)
+        for pp in permitted("pp", tuple(divisors(gpus // (tp * cp))))
+    )
     blocks = [np.empty((0, len(_COLUMNS)), dtype=np.int64)]
-    for mesh in _meshes(question, limits, permitted):
+    for mesh in meshes:
+        if mesh.pp > question.model.num_layers or batch % mesh.dp or not permitted("dp", (mesh.dp,)):
+            continue
         rows = product([mesh], *(inside(name, mesh) for name in VALUES))
         numbers = list(chain.from_iterable(chain.from_iterable(rows)))
         blocks.append(np.array(numbers, dtype=np.int64).reshape(-1, len(_COLUMNS)))
@@ -120,20 +127,6 @@ def candidate_cores(question: Question, limits: Restrictions) -> LayoutColumns:
     simplest = {name: everywhere(word.simplest) for name, word in COLUMNS.items()}
     cores = LayoutColumns(**simplest | {"schedule": everywhere(ONE_CHUNK)} | tried)
     return replace(cores, shard=cores.replicas)
-
-
-def _meshes(question: Question, limits: Restrictions, permitted: Permitted) -> Iterator[Mesh]:
-    """Yield the permitted combinations of tp, pp, cp and dp that batch, sequence and number of blocks allow."""
-    cluster = question.cluster
-    for tp in tried_tensor_degrees(question, limits):
-        for cp in permitted("cp", tuple(divisors(cluster.num_gpus // tp))):
-            if question.training.sequence_length % cp or (cp > 1 and not question.stack.context_kinds):
-                continue
-            for pp in permitted("pp", tuple(divisors(cluster.num_gpus // (tp * cp)))):
-                dp = cluster.num_gpus // (tp * cp * pp)
-                room = pp <= question.model.num_layers and question.training.global_batch % dp == 0
-                if room and permitted("dp", (dp,)):
-                    yield Mesh(tp, pp, cp, dp)
 
 
 def microbatch_sizes(
@@ -188,14 +181,12 @@ def variants_of(
     return Groups.of(np.stack([zero, shard], axis=1)[legal], family[legal], len(families))
 
 
-def legal_within(
-    question: Question, limits: Restrictions, rows: LayoutColumns, *, shaped: bool = False
-) -> Bools:
-    """Mask of rows that satisfy restrictions and rules, (N,); rules on schedule and microbatch size only if
+def legal_within(question: Question, limits: Restrictions, x: LayoutColumns, shaped: bool = False) -> Bools:
+    """Mask of layouts that satisfy restrictions and rules, (N,); rules on schedule and microbatch size only if
     `shaped`."""
-    legal = allowed_rows(question, limits, rows)
+    legal = allowed_rows(question, limits, x)
     remaining = np.flatnonzero(legal)
-    legal[remaining] = legal_rows(question, rows.rows(remaining), shaped=shaped, hosts=False)
+    legal[remaining] = legal_rows(question, x.rows(remaining), shaped=shaped, hosts=False)
     return legal
 
 
@@ -286,9 +277,8 @@ class Space:
         """Space of the same layouts, for a question that differs only in rates and memory sizes, which no rule
         of legality reads."""
         space = replace(self, question=question)
-        vars(space).update(
-            {name: getattr(self, name) for name in ("sizes", "microbatches", "may_have_empty_stage")}
-        )
+        shared = ("sizes", "microbatches", "may_have_empty_stage")
+        vars(space).update({name: getattr(self, name) for name in shared})
         return space
 
     def with_confidence(self, question: Question) -> Space:
@@ -308,24 +298,10 @@ class Space:
         index = np.flatnonzero(mask)
         return self._with_cores(self.cores.rows(index), index, self.counts.rows(index))
 
-    def _without_empty_cores(self) -> Space:
-        filled = self.sizes > 0
-        return self if filled.all() else self.of_cores(filled)
-
     def _with_cores(self, cores: LayoutColumns, index: Ints, counts: Boxes) -> Space:
         """Space of new cores, which have the variants and shapes of the cores at `index`."""
-        return replace(
-            self, cores=cores, family=self.family[index], pipeline=self.pipeline[index], counts=counts
-        )
-
-    @cached_property
-    def expanded_counts(self) -> Space:
-        """Space with a separate core for every combination of counts of blocks (such as offloaded ones)."""
-        if self.counts.is_single.all():
-            return self
-        core, counts = self.counts.singles()
-        cores = with_counts(self.cores.rows(core), counts)
-        return self._with_cores(cores, core, Boxes(counts, counts, self.counts.room[core]))
+        family, pipeline = self.family[index], self.pipeline[index]
+        return replace(self, cores=cores, family=family, pipeline=pipeline, counts=counts)
 
     @cached_property
     def microbatches(self) -> Ints:
@@ -370,16 +346,18 @@ class Space:
         last_first = np.lexsort((shapes[:, 1], shapes[:, 0], shapes[:, 1] != ONE_CHUNK, group))[::-1]
         simplest = np.full(len(self.shapes.sizes), -1)
         simplest[group[last_first]] = last_first
-        shape_NZ = np.where(
-            self._stages[self.family] > 0, simplest.reshape(-1, ZERO_STAGES)[self.pipeline], -1
-        )
+        simplest_NZ = simplest.reshape(-1, ZERO_STAGES)[self.pipeline]
+        shape_NZ = np.where(self._stages[self.family] > 0, simplest_NZ, -1)
         zero, core = np.nonzero(shape_NZ.T >= 0)
         choice = np.column_stack([zero, self.cores.replicas[core], shapes[shape_NZ[core, zero]]])
         return core, self.rows(core, choice)
 
     def all_rows(self) -> LayoutColumns:
-        """Layout columns of every layout in the space."""
-        space = self.expanded_counts
+        """Layout columns of every layout in the space, with every combination of counts of blocks."""
+        space = self
+        if not self.counts.is_single.all():
+            index, cores, counts = self.counts.singles(self.cores)
+            space = self._with_cores(cores, index, counts)
         return space.rows_of(np.arange(len(space.cores)))
 
     def rows_of(self, cores: Ints) -> LayoutColumns:
@@ -406,8 +384,7 @@ def _legal_space(question: Question, limits: Restrictions) -> Space:
     cores = candidate_cores(question, limits)
     counts = Boxes.from_minimum(question, cores)
     if speaks_of_counts(limits.named_axes):
-        of_box, single = counts.singles()
-        cores, counts = with_counts(cores.rows(of_box), single), Boxes(single, single, counts.room[of_box])
+        _, cores, counts = counts.singles(cores)
     legal = np.flatnonzero(legal_at_any_stage(question, core_limits, cores))
     cores, counts = cores.rows(legal), counts.rows(legal)
     narrow = limits.without(("vpp", "schedule", "mbs"))
@@ -427,7 +404,7 @@ def _legal_space(question: Question, limits: Restrictions) -> Space:
     first, pipeline = first_of_each([*keys, microbatches, stages[family]])
     shards = shard_FZ[family[first]]
     shards = np.where(shards > 0, shards, cores.replicas[first, None])
-    return Space(
+    space = Space(
         question=question,
         cores=cores,
         family=family,
@@ -435,7 +412,9 @@ def _legal_space(question: Question, limits: Restrictions) -> Space:
         pipeline=pipeline,
         shapes=shapes_of(question, limits, cores.rows(first), shards),
         counts=counts,
-    )._without_empty_cores()
+    )
+    filled = space.sizes > 0
+    return space if filled.all() else space.of_cores(filled)
 
 
 def enumerate_layouts(question: Question, limits: Restrictions) -> LayoutColumns:

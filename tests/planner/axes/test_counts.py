@@ -19,7 +19,7 @@ from cost_models.pipeline.pricing import weighed_costs
 from cost_models.pipeline.stage_costs import COLUMNS
 from planner.bounds.boxes import least_costs
 from planner.search.candidates import UniformCandidates
-from planner.space.counts import Boxes, with_counts
+from planner.space.counts import Boxes
 from planner.space.space import legal_space
 
 COMPARED = 500
@@ -30,16 +30,18 @@ BOXES = Boxes(
     most=np.array([[0, 0, 0], [6, 0, 6], [EVERY, 0, 7], [7, 0, 0], [0, EVERY, 0], [4, 0, 6]]),
     room=np.array([7, 7, 7, 7, 7, 7]),
 )
+LAYOUTS = LayoutColumns.of([Layout()] * len(BOXES))
 
 
 def test_layouts_are_the_combinations() -> None:
-    box, combination = BOXES.singles()
+    box, _, single = BOXES.singles(LAYOUTS)
+    combination = single.least
     assert BOXES.layouts.tolist() == np.bincount(box).tolist() == [1, 21, 7, 6, 1, 10]
     assert np.where(combination < EVERY, combination, 0).sum(axis=1).max() <= 7
 
 
 def test_halves_hold_every_combination_once() -> None:
-    left, known = BOXES, BOXES.singles()[1].tolist()
+    left, known = BOXES, BOXES.singles(LAYOUTS)[2].least.tolist()
     found: list[list[int]] = []
     while len(left):
         single = left.is_single
@@ -74,9 +76,9 @@ def test_no_coefficient_of_a_box_is_above_one_that_it_holds(risk: str) -> None:
         )
         boxes = Boxes.from_minimum(question, rows)
         assert not boxes.is_single.any()
-        box, counts = boxes.singles()
+        box, layouts, _ = boxes.singles(rows)
         least = least_costs(question, rows, boxes).rows(box)
-        own = weighed_costs(question, with_counts(rows.rows(box), counts))
+        own = weighed_costs(question, layouts)
         for name in COLUMNS:
             one, other = (getattr(costs, name) for costs in (least, own))
             if name == "rank_optimizer":

@@ -19,7 +19,7 @@ from cost_models.specs.kinds import Kinds
 from planner.bounds.steps import PRECISION, capacity_bounds, quick_bounds, rank_sizes
 from planner.exact.labels import place_by_labels
 from planner.exact.program import paths_through
-from planner.placement.leaf import TOLERANCE, Leaf, priced
+from planner.placement.leaf import TOLERANCE, Leaf, Task, priced
 from planner.placement.rank_costs import RankCosts
 
 SEEDS = st.integers(min_value=0, max_value=10**6)
@@ -104,7 +104,7 @@ def test_the_best_placement_keeps_to_the_sizes_its_step_allows(seed: int, blocks
     if not leaf.is_plain or math.isinf(exact := exhaustive_best(leaf)):
         return
     least, most = rank_sizes(RankCosts.of(leaf), np.array([exact]))
-    solution = place_by_labels(leaf)
+    solution = place_by_labels(Task(leaf))
     assert solution is not None
     assert solution.placement is not None
     assert (least[0] <= solution.placement.layers).all()

@@ -21,7 +21,7 @@ from planner.exact import labels
 from planner.exact.counts import good_of_numbers
 from planner.exact.labels import choices_in_time, place_by_labels, undominated
 from planner.exact.program import Survivor, best_placement, place_by_ilp, solve_record
-from planner.placement.leaf import TOLERANCE, Leaf, Solution
+from planner.placement.leaf import TOLERANCE, Leaf, Solution, Task
 from planner.placement.mixes import good_placement
 from planner.placement.patterns import best_pattern
 from planner.placement.rank_costs import RankCosts
@@ -42,7 +42,7 @@ def test_the_exact_placement_is_the_best_of_all(seed: int, several: bool) -> Non
         found = best_pattern(leaf)
         assert same(found[1] if found else math.inf, exact)
         return
-    solution = place_by_labels(leaf, incumbent=good_placement(leaf))
+    solution = place_by_labels(Task(leaf, good_placement(leaf)))
     assert solution is not None
     assert same(solution.objective, exact)
     assert solution.status == ("optimal" if math.isfinite(exact) else "infeasible")
@@ -58,9 +58,9 @@ def test_labels_and_the_integer_program_prove_the_best_of_all(seed: int, several
     leaf = random_leaf(seed, plain=True, several=several)
     exact, start = exhaustive_best(leaf), good_placement(leaf)
     for solution in (
-        place_by_labels(leaf),
-        place_by_labels(leaf, incumbent=start),
-        place_by_ilp(leaf, incumbent=start),
+        place_by_labels(Task(leaf)),
+        place_by_labels(Task(leaf, start)),
+        place_by_ilp(Task(leaf, start)),
     ):
         assert solution is not None
         assert solution.status == ("optimal" if math.isfinite(exact) else "infeasible")
@@ -79,13 +79,13 @@ def test_the_best_number_of_blocks_in_full_is_the_best_of_all(seed: int, blocks:
     if leaf.is_plain:
         start, bound = good_of_numbers(leaf, math.inf)
         assert bound <= exact * (1 + TOLERANCE)
-        found = best_placement(leaf, incumbent=start)
+        found = best_placement(Task(leaf, start))
         assert found.status == ("optimal" if math.isfinite(exact) else "infeasible")
         assert same(found.objective, exact)
         for cut_off, status in ((0.999 * exact, "cut off"), (1.001 * exact, "optimal")):
             if math.isfinite(exact):
                 assert good_of_numbers(leaf, cut_off)[1] <= exact * (1 + TOLERANCE)
-                assert best_placement(leaf, cut_off=cut_off).status == status
+                assert best_placement(Task(leaf, cut_off=cut_off)).status == status
     else:
         known = best_pattern(leaf)
         assert same(known[1] if known else math.inf, exact)
@@ -119,7 +119,7 @@ def larger_leaf(seed: int) -> Leaf:
 @settings(max_examples=number(20, 60), deadline=None, derandomize=True)
 def test_labels_agree_with_the_integer_program_on_larger_pipelines(seed: int) -> None:
     leaf = larger_leaf(seed)
-    labels, program = place_by_labels(leaf), place_by_ilp(leaf, incumbent=good_placement(leaf))
+    labels, program = place_by_labels(Task(leaf)), place_by_ilp(Task(leaf, good_placement(leaf)))
     assert labels is not None
     assert same(labels.objective, program.objective)
     assert labels.status == program.status
@@ -129,7 +129,7 @@ def test_labels_agree_with_the_integer_program_on_larger_pipelines(seed: int) ->
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_what_labels_leave_holds_every_placement_in_time(seed: int) -> None:
     leaf = random_leaf(seed, plain=True)
-    solution = best_placement(leaf)
+    solution = best_placement(Task(leaf))
     if solution.placement is None:
         return
     choices = choices_in_time(leaf, solution.objective, solution.paths)
@@ -143,17 +143,17 @@ def test_an_uneven_deep_pipeline_needs_few_labels(monkeypatch: pytest.MonkeyPatc
     roomy = replace(random_costs(np.random.default_rng(5)), memory_limit=np.full(1, np.inf))
     leaf = replace(uneven_leaf(pp=25, layers=126, microbatches=100, policies=1), costs=roomy)
     monkeypatch.setattr(labels, "MOST_LABELS", 64)
-    solution = place_by_labels(leaf, incumbent=good_placement(leaf))
+    solution = place_by_labels(Task(leaf, good_placement(leaf)))
     assert solution is not None
     assert solution.status == "optimal"
 
 
 def test_the_integer_program_takes_over_where_labels_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     leaf = uneven_leaf()
-    exact = best_placement(leaf).objective
+    exact = best_placement(Task(leaf)).objective
     monkeypatch.setattr(labels, "MOST_LABELS", 0)
-    assert place_by_labels(leaf) is None
-    assert same(best_placement(leaf).objective, exact)
+    assert place_by_labels(Task(leaf)) is None
+    assert same(best_placement(Task(leaf)).objective, exact)
 
 
 def test_the_undominated_are_those_that_nothing_surpasses() -> None:
@@ -188,36 +188,38 @@ SOLVERS = pytest.mark.parametrize("solve", [best_placement, place_by_ilp])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_fallback_solver_agrees(seed: int) -> None:
     leaf = uneven_leaf(seed=seed)
-    assert same(place_by_ilp(leaf, solver="cbc").objective, place_by_ilp(leaf, solver="highs").objective)
+    assert same(
+        place_by_ilp(Task(leaf), solver="cbc").objective, place_by_ilp(Task(leaf), solver="highs").objective
+    )
 
 
 @SOLVERS
 def test_a_cut_off_below_the_optimum_proves_that_nothing_beats_it(solve: Callable[..., Solution]) -> None:
     leaf = uneven_leaf()
-    best = solve(leaf).objective
-    below = solve(leaf, cut_off=0.999 * best)
+    best = solve(Task(leaf)).objective
+    below = solve(Task(leaf, cut_off=0.999 * best))
     assert below.status == "cut off"
     assert below.objective >= best
     assert below.bound == pytest.approx(0.999 * best)
-    assert same(solve(leaf, cut_off=1.5 * best).objective, best)
+    assert same(solve(Task(leaf, cut_off=1.5 * best)).objective, best)
 
 
 @SOLVERS
 def test_paths_met_elsewhere_save_rounds_and_change_nothing(solve: Callable[..., Solution]) -> None:
-    first = solve(uneven_leaf(pp=4, layers=11, microbatches=6, seed=1))
-    again = solve(uneven_leaf(pp=4, layers=11, microbatches=6, seed=1), met_paths=first.paths)
+    first = solve(Task(uneven_leaf(pp=4, layers=11, microbatches=6, seed=1)))
+    again = solve(Task(uneven_leaf(pp=4, layers=11, microbatches=6, seed=1), met_paths=first.paths))
     assert again.rounds <= first.rounds
     assert same(again.objective, first.objective)
     other = uneven_leaf(pp=4, layers=11, microbatches=6, seed=2)
-    assert same(solve(other, met_paths=first.paths).objective, solve(other).objective)
+    assert same(solve(Task(other, met_paths=first.paths)).objective, solve(Task(other)).objective)
 
 
 @SOLVERS
 def test_out_of_time_the_bound_still_holds(solve: Callable[..., Solution]) -> None:
     leaf = uneven_leaf(pp=6, layers=17, microbatches=20)
-    stopped = solve(leaf, incumbent=good_placement(leaf), deadline=0.0)
+    stopped = solve(Task(leaf, good_placement(leaf), deadline=0.0))
     assert stopped.status == "stopped"
-    assert stopped.bound <= solve(leaf).objective <= stopped.objective * (1 + TOLERANCE)
+    assert stopped.bound <= solve(Task(leaf)).objective <= stopped.objective * (1 + TOLERANCE)
 
 
 @given(SEEDS)
@@ -246,7 +248,7 @@ def test_busy_time_never_exceeds_the_step(seed: int) -> None:
 
 def test_the_program_of_record_agrees_or_says_that_it_does_not() -> None:
     leaf = uneven_leaf()
-    best = best_placement(leaf)
+    best = best_placement(Task(leaf))
     survivors = [Survivor(leaf, best.placement, ())]
     record = solve_record(survivors, best.objective)
     assert record is not None

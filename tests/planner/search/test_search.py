@@ -223,7 +223,7 @@ def test_without_any_time_there_is_no_answer() -> None:
 def test_layouts_that_are_given_up_in_time_are_not_blamed_on_time(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = Solution(status="stopped", placement=None, objective=math.inf, bound=0.0, rounds=1)
     monkeypatch.setattr(branching, "good_of_numbers", lambda *_: (None, 0.0))
-    monkeypatch.setattr(branching, "best_placement", lambda leaf, **_: stopped)
+    monkeypatch.setattr(branching, "best_placement", lambda task: stopped)
     limits = parse_restrictions(["pp=2,4", "vpp=1"])
     with pytest.raises(
         NothingPlacedError, match=r"\d+ layouts could neither be placed nor .* not to fit"

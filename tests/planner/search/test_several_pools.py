@@ -24,7 +24,7 @@ from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from planner.exact.program import best_placement
 from planner.explain.reasons import why_not
-from planner.placement.leaf import TOLERANCE, Leaf
+from planner.placement.leaf import TOLERANCE, Leaf, Task
 from planner.placement.mixes import good_placement
 from planner.rules.legality import check
 from planner.search.branching import SearchResult
@@ -41,7 +41,7 @@ SEEDS = st.integers(min_value=0, max_value=10**6)
 def test_the_exact_placement_is_the_best_of_all(seed: int) -> None:
     leaf = mixed_leaf(seed)
     exact = exhaustive_best(leaf)
-    solution = best_placement(leaf, incumbent=good_placement(leaf))
+    solution = best_placement(Task(leaf, good_placement(leaf)))
     assert solution.objective == pytest.approx(exact, rel=TOLERANCE)
     assert solution.status == ("optimal" if math.isfinite(exact) else "infeasible")
     if solution.placement is not None:
