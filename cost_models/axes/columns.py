@@ -5,7 +5,7 @@ Costs that depend on few columns are computed once per distinct combination of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import Field, fields, is_dataclass, make_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -16,6 +16,7 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.layout import AXES, MESH_AXES, PLACES, Layout
 from cost_models.axes.words import UNSAID, Word
 from cost_models.question import Question
+from cost_models.schedules.registry import REGISTRY
 from cost_models.specs.choices import CONTEXTS, OVERLAPS, Context, Overlap
 
 Numbers = TypeVar("Numbers", bound=np.generic)
@@ -63,6 +64,12 @@ def is_overlapped(columns: LayoutColumns, mesh_axis: Overlap, *, default: bool) 
     """(N,) whether communication over a mesh axis overlaps compute, or `default` for layouts without `overlap=`."""
     column: Ints = getattr(columns, f"overlap_{mesh_axis}")
     return np.where(column == UNSAID, default, column == 1)
+
+
+def is_scheduled(columns: LayoutColumns, some: Container[str]) -> Bools:
+    """(N,) whether the schedule of each layout is among the names in `some`."""
+    wanted: Bools = np.array([name in some for name in REGISTRY])[columns.schedule]
+    return wanted
 
 
 if TYPE_CHECKING:
@@ -207,7 +214,7 @@ def first_of_each(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
     return first, kind
 
 
-def over_distinct(columns: LayoutColumns, names: Sequence[str], compute: Callable[[LayoutColumns], T]) -> T:
+def over_distinct(columns: LayoutColumns, names: Iterable[str], compute: Callable[[LayoutColumns], T]) -> T:
     """Call `compute` once for each distinct combination of values in the named columns, and spread the
     results over all rows. The result of `compute(columns)`, a record of (N,) arrays, depends on those columns
     alone."""
@@ -225,7 +232,8 @@ def _take_rows(value: Any, index: Ints) -> Any:
     if isinstance(value, np.ndarray):
         return take_rows(value, index)
     if isinstance(value, tuple):
-        return tuple(_take_rows(one, index) for one in value)
+        rows = [_take_rows(one, index) for one in value]
+        return type(value)(*rows) if hasattr(value, "_fields") else tuple(rows)
     if isinstance(value, dict):
         return {name: _take_rows(one, index) for name, one in value.items()}
     if is_dataclass(value) and not isinstance(value, type):

@@ -57,7 +57,8 @@ over the tensor ranks (Narayanan et al. 2021).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -94,8 +95,7 @@ from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.training import STATE_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataSeconds:
+class DataSeconds(NamedTuple):
     """Seconds of data-parallel communication for one module (a block, the embedding, the head), each (N,),
     without overlap."""
 
@@ -107,11 +107,6 @@ class DataSeconds:
     """Gradients reduced once a step."""
     step_gather: Array
     """Updated weights gathered once a step (ZeRO-1/2)."""
-
-    def __add__(self, other: DataSeconds) -> DataSeconds:
-        return DataSeconds(
-            **{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
-        )
 
 
 def data_seconds(
@@ -159,12 +154,6 @@ def data_seconds(
         step_reduce=np.where(each_microbatch, none, reduce),
         step_gather=np.where((zero >= 1) & ~regathers, updated, none),
     )
-
-
-def no_data_seconds(rows: int) -> DataSeconds:
-    """Zero seconds of data-parallel communication in every phase, for modules that only one rank holds."""
-    none = np.broadcast_to(np.float64(0.0), (rows,))
-    return DataSeconds(**{field.name: none for field in fields(DataSeconds)})
 
 
 def exposed_seconds(

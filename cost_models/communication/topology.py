@@ -327,17 +327,7 @@ class Groups:
     reach: tuple[Reach, ...]
     """Use of each level, from the inside out."""
 
-    @property
-    def crosses_nodes(self) -> Bools:
-        """(N,) whether the group has members on more than one node."""
-        return self.nodes > 1
-
-    @property
-    def bandwidth(self) -> Array:
-        """(N,) bytes/s of the slowest link of a ring through the group."""
-        return self.ring_bandwidth(1.0, 1.0)
-
-    def ring_bandwidth(self, link_efficiency: float, network_efficiency: float) -> Array:
+    def ring_bandwidth(self, link_efficiency: float = 1.0, network_efficiency: float = 1.0) -> Array:
         """(N,) bytes/s of the slowest link of a ring through the group, at the efficiency of the link's medium."""
         slowest = np.full(len(self.size), np.inf)
         for at in self.reach:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.arrays import Array
-from cost_models.axes.columns import LayoutColumns, exchanges_by, is_overlapped
+from cost_models.axes.columns import LayoutColumns, exchanges_by, is_overlapped, is_scheduled
 from cost_models.operators.accumulation import chunks_loss, compiles_chunks
 from cost_models.operators.parameters import head_rows, job_operators, padded_vocabulary, part_of
 from cost_models.operators.record import (
@@ -40,7 +40,7 @@ from cost_models.operators.record import (
     tokens_on_rank,
 )
 from cost_models.question import Question
-from cost_models.schedules.registry import ALWAYS_SPLIT, is_scheduled
+from cost_models.schedules.registry import ALWAYS_SPLIT
 from cost_models.specs.choices import SelectiveDrops
 from cost_models.specs.stack import STORES_SCORES
 from cost_models.specs.transformer import Norm

@@ -7,10 +7,10 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.arrays import Array, Bools
-from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.columns import LayoutColumns, is_scheduled
 from cost_models.axes.layout import Layout
 from cost_models.question import Question
-from cost_models.schedules.registry import ALWAYS_SPLIT, KEEPS_ALL_LOGITS, is_scheduled
+from cost_models.schedules.registry import ALWAYS_SPLIT, KEEPS_ALL_LOGITS
 from cost_models.specs.training import STATE_BYTES, StateDtype
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal
 
 import numpy as np
@@ -32,7 +32,7 @@ from cost_models.schedules.registry import (
     shortened_table,
     stages_of_rank,
 )
-from cost_models.schedules.timeline import Timeline, backward_halves, compile_timeline
+from cost_models.schedules.timeline import Timeline, compile_timeline
 from cost_models.specs.choices import Schedule
 
 
@@ -215,27 +215,21 @@ class Pipeline:
         """Value of a cost column that is equal on all ranks of the pipeline."""
         return float(getattr(self.costs, name)[0])
 
-    def by_rank(self, name: str) -> Array:
-        """Values of a cost column on each rank, (R,) or (R, P)."""
-        if name not in self._by_rank:
+    @cached_property
+    def by_rank(self) -> Column:
+        """Function from the name of a cost column to its values on each rank, (R,) or (R, P), each computed once, as
+        every placement reads the same columns."""
+
+        def values(name: str) -> Array:
             column: Array = getattr(self.costs, name)
-            self._by_rank[name] = np.broadcast_to(column, (self.pp, *column.shape[1:]))
-        return self._by_rank[name]
+            return np.broadcast_to(column, (self.pp, *column.shape[1:]))
 
-    def by_stage(self, name: str) -> Array:
-        """Values of a cost column on each virtual stage, (S,) or (S, P)."""
-        if name not in self._by_stage:
-            self._by_stage[name] = self.by_rank(name)[self.rank_of_stage]
-        return self._by_stage[name]
+        return cache(values)
 
     @cached_property
-    def _by_rank(self) -> dict[str, Array]:
-        """Cache for `by_rank`, as every placement reads the same columns."""
-        return {}
-
-    @cached_property
-    def _by_stage(self) -> dict[str, Array]:
-        return {}
+    def by_stage(self) -> Column:
+        """Function from the name of a cost column to its values on each virtual stage, (S,) or (S, P)."""
+        return cache(lambda name: self.by_rank(name)[self.rank_of_stage])
 
     def sum_by_rank(self, value_S: Array) -> Array:
         """Sum of values of virtual stages over the chunks of each rank, in their order, (..., S) → (..., R)."""
@@ -257,10 +251,19 @@ class Pipeline:
         return self._halves(self.by_stage, self.backward(blocks_SP), blocks_SP)
 
     def _halves(self, column: Column, backward_S: Array, blocks_SP: Ints) -> tuple[Array, Array]:
+        """Seconds of the halves of a backward pass of `backward_S` seconds, from the values of `column`. The first
+        stage's input, token numbers, needs no gradient: its weight half runs the complete pass."""
         if not self.splits_backward:
             return backward_S, np.zeros(self.num_stages)
-        weight_S = on_stages(column, "weight", blocks_SP)
-        return backward_halves(backward_S, weight_S, column("stage_backward"), column("stage_weight"))
+        weight_S, whole_S, later_S = (
+            on_stages(column, "weight", blocks_SP),
+            column("stage_backward"),
+            column("stage_weight"),
+        )
+        input_S, second_S = backward_S - weight_S, later_S + weight_S
+        input_S[..., 0] = whole_S[..., 0]
+        second_S[..., 0] = later_S[..., 0] + backward_S[..., 0] - whole_S[..., 0]
+        return input_S, second_S
 
     def once_a_step(self, kind: Literal["sync", "optimizer"], blocks_SP: Ints) -> Array:
         """Seconds of gradient synchronisation or of the optimizer on each rank, once a step, (..., R)."""
@@ -269,20 +272,30 @@ class Pipeline:
 
     def step_seconds(self, blocks_SP: Ints) -> Array:
         """Seconds of a step for each placement, (...,)."""
-        return self._step_seconds(self._seconds_of(blocks_SP), self.cost("p2p"), self.overhead)
+        seconds = self._seconds_of(self.by_stage, self.by_rank, blocks_SP)
+        return self._step_seconds(seconds, self.cost("p2p"), self.overhead)
 
     def step_of(self, blocks_SP: Ints) -> tuple[float, float, Array]:
         """Step seconds of one placement, step seconds if transfers between ranks took no time, and busy
         seconds of each rank, (R,)."""
-        seconds, delays = self._seconds_of(blocks_SP), np.array([self.cost("p2p"), 0.0])
+        delays = np.array([self.cost("p2p"), 0.0])
+        seconds = self._seconds_of(self.by_stage, self.by_rank, blocks_SP)
         both = np.broadcast_to(self._step_seconds(seconds, delays, self.overhead), delays.shape)
-        return float(both[0]), float(both[1]), self._busy_seconds(seconds)
+        forward_S, first_S, second_S, sync_R, optimizer_R = seconds
+        busy_R: Array = self.microbatches * self.sum_by_rank(forward_S + first_S + second_S)
+        return float(both[0]), float(both[1]), busy_R + sync_R + optimizer_R
 
-    def _seconds_of(self, blocks_SP: Ints) -> tuple[Array, ...]:
+    def _seconds_of(self, by_stage: Column, by_rank: Column, blocks_SP: Ints) -> tuple[Array, ...]:
         """Seconds of forward passes and both backward halves of each stage, (..., S), then of gradient
-        synchronisation and optimizer of each rank, (..., R)."""
-        once_R = (self.once_a_step("sync", blocks_SP), self.once_a_step("optimizer", blocks_SP))
-        return (self.forward(blocks_SP), *self.halves(blocks_SP), *once_R)
+        synchronisation and optimizer of each rank, (..., R), from the values of coefficients."""
+        forward_S, backward_S = (
+            on_stages(by_stage, kind, blocks_SP, f"stage_{kind}") for kind in ("forward", "backward")
+        )
+        once_R = (
+            self.sum_by_rank(on_stages(by_stage, kind, blocks_SP)) + by_rank(f"rank_{kind}")
+            for kind in ("sync", "optimizer")
+        )
+        return (forward_S, *self._halves(by_stage, backward_S, blocks_SP), *once_R)
 
     def _step_seconds(self, seconds: Sequence[Array], delay: Delay, overhead: Delay) -> Array:
         """Seconds of a step for each placement, (...,), from the seconds that `_seconds_of` returns."""
@@ -305,24 +318,8 @@ class Pipeline:
             column: Array = getattr(costs, name)
             return column.reshape(count, *[1] * (batch + 1), *column.shape[1:])
 
-        sync_R, optimizer_R = (
-            self.sum_by_rank(on_stages(each, kind, blocks_SP)) + each(f"rank_{kind}")
-            for kind in ("sync", "optimizer")
-        )
-        forward_S, backward_S = (
-            on_stages(each, kind, blocks_SP) + each(f"stage_{kind}") for kind in ("forward", "backward")
-        )
-        seconds = forward_S, *self._halves(each, backward_S, blocks_SP), sync_R, optimizer_R
+        seconds = self._seconds_of(each, each, blocks_SP)
         return self._step_seconds(seconds, each("p2p")[..., 0], each("step_overhead")[..., 0])
-
-    def rank_seconds(self, blocks_SP: Ints) -> Array:
-        """Seconds in a step during which each rank is busy, (..., R)."""
-        return self._busy_seconds(self._seconds_of(blocks_SP))
-
-    def _busy_seconds(self, seconds: Sequence[Array]) -> Array:
-        forward_S, first_S, second_S, sync_R, optimizer_R = seconds
-        busy_R: Array = self.microbatches * self.sum_by_rank(forward_S + first_S + second_S)
-        return busy_R + sync_R + optimizer_R
 
     @cached_property
     def overhead(self) -> float:

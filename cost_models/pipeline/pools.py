@@ -60,6 +60,7 @@ from cost_models.pipeline.seconds import (
 )
 from cost_models.pipeline.stage_costs import (
     COLUMNS,
+    SECONDS,
     StageCosts,
     costs_of,
     join_terms,
@@ -302,10 +303,7 @@ def _on_ranks(values: list[Array], pool_R: Ints) -> Array:
 Finish = Callable[[int], float]
 """Function from a replica's microbatches to the seconds until they are done; never decreasing."""
 
-ONCE_A_STEP = (
-    *("layer_sync", "embedding_sync", "head_sync", "rank_sync"),
-    *("layer_optimizer", "embedding_optimizer", "head_optimizer", "rank_optimizer", "step_overhead"),
-)
+ONCE_A_STEP = tuple(name for name in SECONDS if name.endswith(("_sync", "_optimizer", "_overhead")))
 """Coefficients of work that all replicas do together, or wait for."""
 
 
@@ -365,28 +363,24 @@ def among_replicas(pool: Question, question: Question) -> Question:
     Collectives measured between its nodes are not used for that link.
     """
     curves = tuple(one for one in pool.hardware.collectives if one.nodes == 1 or one.operation == "p2p")
-    cluster, between = pool.cluster, question.between
-    update: dict[str, object] = {"nodes": -(-question.cluster.num_gpus // cluster.gpus_per_node)}
-    links, one_leaf = cluster.links, cluster.nodes <= (cluster.nodes_per_leaf or 0)
-    if links.inter_node is None:
-        update["links"] = links.with_inter_node(between)
-    elif isinstance(links, LinkLevels):  # and one level more that joins it with others
-        *inner, last = links.under(cluster.nodes).root
+    cluster, between, enlarged = pool.cluster, question.between, _as_large_as_all(pool, question)
+    inter_node, links, update = cluster.links.inter_node, enlarged.cluster.links, dict[str, object]()
+    if inter_node is not None and isinstance(links, LinkLevels):  # one level more that joins it with others
+        *inner, last = links.root
         farther = _slower(between, last)
         level = LevelSpec.model_construct(
             name="between", kind=farther.kind, bandwidth=farther.bandwidth, latency=farther.latency
         )
         own_level = last.model_copy(update={"nodes": cluster.nodes})
         update["links"] = LinkLevels.model_construct((*inner, own_level, level))
-    else:
-        if one_leaf:  # that holds the pool
-            update |= {"oversubscription": 1.0, "nodes_per_leaf": None}
-        own = cluster.buildings if cluster.buildings and cluster.buildings.nodes < cluster.nodes else None
-        oversubscription = 1.0 if one_leaf else cluster.oversubscription
-        inside = own.link if own else links.inter_node.faster(1 / oversubscription)
+    elif inter_node is not None:
+        own = enlarged.cluster.buildings
+        inside = own.link if own else inter_node.faster(1 / enlarged.cluster.oversubscription)
         nodes = own.nodes if own else cluster.nodes
         update["buildings"] = BuildingsSpec(nodes=nodes, link=_slower(between, inside))
-    return pool.updated("cluster", **update).updated("hardware", collectives=curves)
+        if cluster.nodes <= (cluster.nodes_per_leaf or 0):
+            update["nodes_per_leaf"] = None  # of the one leaf that holds the pool
+    return enlarged.updated("cluster", **update).updated("hardware", collectives=curves)
 
 
 def with_microbatches(question: Question, layout: Layout, microbatches: int) -> Question:

@@ -31,12 +31,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 
 from cost_models.arrays import Array, Ints
+from cost_models.axes.columns import COLUMNS as AXIS_COLUMNS
 from cost_models.axes.columns import LayoutColumns, over_distinct
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload.price import tiers
@@ -72,7 +73,6 @@ from cost_models.pipeline.pools import (
 )
 from cost_models.pipeline.seconds import HIDDEN_PARTS, LINK_AXES, MEMORY_PARTS, TIME_PARTS, Terms
 from cost_models.pipeline.stage_costs import (
-    AXES,
     BYTES,
     SECONDS,
     StageCosts,
@@ -272,16 +272,8 @@ class PassSpans:
     end: Array
 
 
-def pass_spans(question: Question, layout: Layout) -> PassSpans:
-    """Start and end seconds of every forward and backward pass of a layout.
-
-    Raises:
-        InputError: the layout cannot be placed or scheduled.
-    """
-    return _pass_spans(price_ranks(question, layout))
-
-
-def _pass_spans(ranks: PricedRanks) -> PassSpans:
+def pass_spans(ranks: PricedRanks) -> PassSpans:
+    """Start and end seconds of every forward and backward pass of a priced layout."""
     pipeline, blocks = ranks.pipeline, ranks.placed.blocks
     first, second = pipeline.halves(blocks)
     table = build(
@@ -301,14 +293,13 @@ def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, 
     """
     ranks = price_ranks(question, layout)
     pipeline, blocks = ranks.pipeline, ranks.placed.blocks
-    passes = _pass_spans(ranks)
-    table = passes.table
-    stage, microbatch, begin, end = table.stage, table.microbatch, passes.start, passes.end
+    passes = pass_spans(ranks)
+    stage, microbatch, begin, end = passes.table.stage, passes.table.microbatch, passes.start, passes.end
     spans = [
         PredictedSpan(
             at[0], KINDS[kind], int(stage[at]), int(microbatch[at]), float(begin[at]), float(end[at])
         )
-        for at, kind in np.ndenumerate(table.kind)
+        for at, kind in np.ndenumerate(passes.table.kind)
         if kind != IDLE
     ]
     sync_R, optimizer_R = pipeline.once_a_step("sync", blocks), pipeline.once_a_step("optimizer", blocks)
@@ -515,9 +506,8 @@ def weighed_costs(question: Question, columns: LayoutColumns) -> StageCosts:
     cases = scenarios_of(question)
     if not cases:
         return stage_costs(question, columns)
-    return over_distinct(
-        as_priced(question, columns), AXES, lambda rows: _weighed_costs(question, cases, rows)
-    )
+    rows = as_priced(question, columns)
+    return over_distinct(rows, AXIS_COLUMNS, partial(_weighed_costs, question, cases))
 
 
 def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: LayoutColumns) -> StageCosts:

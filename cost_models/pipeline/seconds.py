@@ -28,7 +28,7 @@ Shape legend: N layouts, P recompute policies, U matrices of a block.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any
@@ -37,12 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.arrays import Array
-from cost_models.axes.columns import (
-    LayoutColumns,
-    is_overlapped,
-    names_overlap,
-    over_distinct,
-)
+from cost_models.axes.columns import LayoutColumns, is_overlapped, is_scheduled, names_overlap, over_distinct
 from cost_models.communication.by_axis import (
     ContextSeconds,
     DataSeconds,
@@ -52,7 +47,6 @@ from cost_models.communication.by_axis import (
     data_seconds,
     expert_seconds,
     exposed_seconds,
-    no_data_seconds,
     norms_seconds,
     tensor_seconds,
 )
@@ -65,7 +59,8 @@ from cost_models.communication.topology import Groups, MeshGroups, axis_groups
 from cost_models.compute.block import BlockSeconds, block_seconds
 from cost_models.compute.ends import EndSeconds, end_seconds
 from cost_models.compute.gemm import Device, device_of, forward_seconds, local_gemm
-from cost_models.memory.states import ends_apart, state_bytes
+from cost_models.memory.activations import ActivationBytes, activation_bytes
+from cost_models.memory.states import StateBytes, ends_apart, state_bytes
 from cost_models.operators.accumulation import gradient_dtype
 from cost_models.operators.block import block_operators
 from cost_models.operators.documents import straggler_excess
@@ -80,7 +75,7 @@ from cost_models.operators.parameters import (
 from cost_models.operators.record import parameters_on_rank
 from cost_models.question import Question
 from cost_models.schedules.actions import round_sizes
-from cost_models.schedules.registry import ALWAYS_SPLIT, V_SHAPED, is_scheduled
+from cost_models.schedules.registry import ALWAYS_SPLIT, V_SHAPED
 from cost_models.specs.choices import ATTEND_AGAIN, RECOMPUTE_POLICIES
 from cost_models.specs.stack import USER_BUFFERS
 from cost_models.specs.training import STATE_BYTES
@@ -161,7 +156,7 @@ class Links:
 
 @dataclass(frozen=True)
 class Pieces:
-    """Building blocks of the time coefficients of N layouts, each computed on first use."""
+    """Building blocks of the coefficients of N layouts, of time and of memory, each computed on first use."""
 
     question: Question
     columns: LayoutColumns
@@ -243,6 +238,20 @@ class Pieces:
         """Number of parameters of the head on a rank that holds the head, (N,)."""
         return head_parameters(self.question, self.columns, self.counts)
 
+    @cached_property
+    def states(self) -> Mapping[Part, StateBytes]:
+        """Bytes of states per parameter of each part of the model, as if all were on the device."""
+        question, columns = self.question, self.columns
+        block = state_bytes(question, columns)
+        apart = {end: state_bytes(question, columns, end=end) for end in ENDS if ends_apart(question)}
+        experts = state_bytes(question, columns, experts=True) if question.model.has_experts else block
+        return dict.fromkeys(ENDS, block) | apart | {"block": block, "experts": experts}
+
+    @cached_property
+    def kept(self) -> ActivationBytes:
+        """Bytes of activations that a rank keeps for the backward pass."""
+        return activation_bytes(self.question, self.columns)
+
     @property
     def none(self) -> Array:
         """Zeros for N layouts, (N,)."""
@@ -294,10 +303,12 @@ class Pieces:
 
 def _links_of(pieces: Pieces) -> Links:
     question, columns, counts = pieces.question, pieces.columns, pieces.counts
-    groups, none = axis_groups(question.cluster, columns), no_data_seconds(len(columns))
+    groups = axis_groups(question.cluster, columns)
     mesh = MeshGroups(tp=groups.tp, cp=groups.cp, pp=groups.pp, ep=groups.ep, etp=groups.etp)
     if not pieces.data_parallel:
-        return Links(groups=mesh, block=none, embedding=none, head=none, norms=none.gather)
+        zeros = np.broadcast_to(np.float64(0.0), (len(columns),))
+        none = DataSeconds(zeros, zeros, zeros, zeros)
+        return Links(groups=mesh, block=none, embedding=none, head=none, norms=zeros)
     head = pieces.head_parameters
     held = counts.block * question.model.num_layers / columns.pp + counts.embedding + head
     matrices = sum(len(one.gemm.outputs) for one in block_operators(question.model) if one.gemm)
@@ -312,7 +323,8 @@ def _links_of(pieces: Pieces) -> Links:
     block = seconds(counts.block, matrices, "block")
     if question.model.moe_share:  # experts have fewer replicas than the rest
         of = trained_share(question, columns, "experts")
-        block = block + data_seconds(question, columns, groups.experts, counts.experts, of=of)
+        routed = data_seconds(question, columns, groups.experts, counts.experts, of=of)
+        block = DataSeconds(*map(np.add, block, routed))
     return Links(
         groups=mesh,
         block=block,
@@ -366,7 +378,7 @@ def _exposed_tensor_seconds(pieces: Pieces, sent: Array, window: Array) -> Array
         return values.reshape(-1, *[1] * (sent.ndim - 1))
 
     supported = question.training.precision in USER_BUFFERS or not stack.transformer_engine
-    hides = like_sent(supported & ~pieces.links.groups.tp.crosses_nodes)
+    hides = like_sent(supported & (pieces.links.groups.tp.nodes == 1))
     always = np.where(hides, 1.0 - stack.overlap_tensor_parallel, 1.0) * sent
     named = names_overlap(columns)
     if not named.any():
@@ -780,8 +792,11 @@ def _update_seconds(pieces: Pieces, part: Part) -> Array:
     """Seconds to update one parameter on the device, (N,), from the bytes that an optimizer step reads and
     writes per parameter."""
     question, columns = pieces.question, pieces.columns
-    experts, share = part == "experts", trained_share(question, columns, part).share
-    states = state_bytes(question, columns, experts=experts, end=part if part in ENDS else None)
+    experts, states, share = (
+        part == "experts",
+        pieces.states[part],
+        trained_share(question, columns, part).share,
+    )
     sharded = columns.shards(experts=experts, zero=1)
     copies = columns.expert_replicas if experts else columns.replicas
     gradient = STATE_BYTES[gradient_dtype(question)]

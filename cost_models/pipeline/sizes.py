@@ -19,8 +19,6 @@ nothing back, and collectives of other axes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from cost_models.arrays import Array
@@ -28,82 +26,44 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.communication.by_axis import gathered_elements
 from cost_models.compute.gemm import EAGER_CAST_BYTES
 from cost_models.compute.mixing import state_elements
-from cost_models.memory.activations import ActivationBytes, activation_bytes, plain_scan_bytes
-from cost_models.memory.states import StateBytes, ends_apart, state_bytes
+from cost_models.memory.activations import plain_scan_bytes
+from cost_models.memory.states import StateBytes
 from cost_models.operators.accumulation import chunks_loss, fuses_accumulation
 from cost_models.operators.block import block_operators
-from cost_models.operators.parameters import Parameters, job_operators, padded_vocabulary, parameters
+from cost_models.operators.parameters import job_operators, padded_vocabulary
 from cost_models.operators.record import tokens_on_rank
 from cost_models.operators.traffic import block_traffic
-from cost_models.pipeline.seconds import Term, head_parameters, sum_terms
+from cost_models.pipeline.seconds import Pieces, Term, sum_terms
 from cost_models.question import Question
 from cost_models.specs.choices import OUTPUTS, RECOMPUTE_POLICIES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """Building blocks of the memory coefficients of N layouts, such as bytes per parameter and parameters per
-    module."""
-
-    question: Question
-    columns: LayoutColumns
-    states: StateBytes
-    """Bytes of states per parameter, as if all were on the device."""
-    experts: StateBytes
-    """Bytes of states per parameter of routed experts."""
-    ends: tuple[StateBytes, StateBytes]
-    """Bytes of states per parameter of the embedding, and of the head."""
-    counts: Parameters
-    kept: ActivationBytes
-    head: Array
-    """(N,) parameters of the head on its rank."""
-    fp8_copies: Array
-    """(N,) bytes of cast copies per parameter of a block."""
-
-    def persistent_block(self, states: StateBytes, experts: StateBytes) -> Term:
-        """Bytes that a block holds throughout the step, given bytes of states per parameter."""
-        own, routed = self.counts.block, self.counts.experts
-        dense = _persistent_bytes(states, own, self.fp8_copies)
-        return sum_terms(dense, _persistent_bytes(experts, routed, self.fp8_copies))
-
-    def update_bytes_of_block(self, states: StateBytes, experts: StateBytes) -> Term:
-        """Temporary bytes of the optimizer step of a block, given bytes of states per parameter."""
-        return sum_terms(
-            self.update_of(states, self.counts.block), self.update_of(experts, self.counts.experts)
-        )
-
-    def persistent_end(self, states: StateBytes, module_parameters: Array) -> Term:
-        """Bytes that embedding or head hold throughout the step; `fully_shard` keeps their weights gathered."""
-        gathered = self.ends[0].gathered if self.question.stack.fully_shard else 0.0
-        return _persistent_bytes(states, module_parameters, gathered)
-
-    def update_of(self, states: StateBytes, module_parameters: Array) -> Term:
-        """Temporary bytes of the optimizer step of a module, by part."""
-        return {
-            "gradients": states.late_gradients * module_parameters,
-            "working": states.update * module_parameters,
-        }
+def persistent_block(pieces: Pieces, states: StateBytes, experts: StateBytes) -> Term:
+    """Bytes that a block holds throughout the step, given bytes of states per parameter."""
+    # ZeRO-3 makes copies for products in fp8 or fp4 as it gathers
+    copies = np.where(pieces.columns.zero <= 2, narrow_copies(pieces.question), 0.0)
+    dense = _persistent_bytes(states, pieces.counts.block, copies)
+    return sum_terms(dense, _persistent_bytes(experts, pieces.counts.experts, copies))
 
 
-def sizes_of(question: Question, columns: LayoutColumns) -> Sizes:
-    """Compute the building blocks of the memory coefficients of N layouts."""
-    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    states = state_bytes(question, columns)
-    ends = (states, states)
-    if ends_apart(question):
-        ends = state_bytes(question, columns, end="embedding"), state_bytes(question, columns, end="head")
-    return Sizes(
-        question=question,
-        columns=columns,
-        states=states,
-        experts=state_bytes(question, columns, experts=True),
-        ends=ends,
-        counts=counts,
-        kept=activation_bytes(question, columns),
-        head=head_parameters(question, columns, counts),
-        # ZeRO-3 makes copies for products in fp8 or fp4 as it gathers
-        fp8_copies=np.where(columns.zero <= 2, narrow_copies(question), 0.0),
-    )
+def persistent_end(pieces: Pieces, states: StateBytes, module_parameters: Array) -> Term:
+    """Bytes that embedding or head hold throughout the step; `fully_shard` keeps their weights gathered."""
+    gathered = pieces.states["embedding"].gathered if pieces.question.stack.fully_shard else 0.0
+    return _persistent_bytes(states, module_parameters, gathered)
+
+
+def update_of_block(pieces: Pieces, states: StateBytes, experts: StateBytes) -> Term:
+    """Temporary bytes of the optimizer step of a block, given bytes of states per parameter."""
+    dense = update_of(states, pieces.counts.block)
+    return sum_terms(dense, update_of(experts, pieces.counts.experts))
+
+
+def update_of(states: StateBytes, module_parameters: Array) -> Term:
+    """Temporary bytes of the optimizer step of a module, by part."""
+    return {
+        "gradients": states.late_gradients * module_parameters,
+        "working": states.update * module_parameters,
+    }
 
 
 _NARROW_COPIES = 2.0
@@ -162,7 +122,7 @@ def held_back_bytes(question: Question, columns: LayoutColumns) -> Array:
     return np.where(columns.tp > 1, held, 0.0)
 
 
-def working_bytes(sizes: Sizes) -> Array:
+def working_bytes(pieces: Pieces) -> Array:
     """Bytes of the largest set of temporary tensors of one block, (N, P), that is recomputed activations,
     gradients before reduction, and gathered weights.
 
@@ -175,8 +135,8 @@ def working_bytes(sizes: Sizes) -> Array:
     After a loss in chunks the gradient of a tied output matrix counts too; with all logits at once the head's
     own peak is larger than a block's with it.
     """
-    question, columns, kept = sizes.question, sizes.columns, sizes.kept
-    states, experts, counts = sizes.states, sizes.experts, sizes.counts
+    question, columns, kept, counts = pieces.question, pieces.columns, pieces.kept, pieces.counts
+    states, experts = pieces.states["block"], pieces.states["experts"]
     model, training = question.model, question.training
     tokens = columns.tokens(training.sequence_length)
     # numbers of a token inside a block without experts: at most those that a product returns, and those of a scan's
@@ -213,7 +173,7 @@ def working_bytes(sizes: Sizes) -> Array:
         selective = RECOMPUTE_POLICIES.index("selective")
         recomputed[:, selective] = np.maximum(0.0, recomputed[:, selective] - kept.mlp)
     tied = _tied_gradient(question, columns)
-    in_flight = np.maximum(in_flight[:, None], _mixing_bytes(sizes)) + tied[:, None]
+    in_flight = np.maximum(in_flight[:, None], _mixing_bytes(pieces)) + tied[:, None]
     gathered = states.gathered * counts.block + experts.gathered * counts.experts
     scattered = states.scattering * counts.block + experts.scattering * counts.experts
     if not question.stack.fully_shard:
@@ -245,10 +205,10 @@ _SCORES_IN_FLIGHT = {"fused-softmax": 2.0, "unfused": 3.0}
 input, and of a masked copy. Equally many exist when the scores are made."""
 
 
-def _mixing_bytes(sizes: Sizes) -> Array:
+def _mixing_bytes(pieces: Pieces) -> Array:
     """Bytes that the backward pass of stored attention scores or of a plain-product scan holds, less the bytes
     that the MLP has freed, (N, 1)."""
-    question, columns = sizes.question, sizes.columns
+    question, columns = pieces.question, pieces.columns
     model, training = question.model, question.training
     tokens, stream = tokens_on_rank(question, columns, "split"), columns.tokens(training.sequence_length)
     stream = training.element_bytes * stream * model.hidden_size
@@ -257,9 +217,9 @@ def _mixing_bytes(sizes: Sizes) -> Array:
     if tensors and model.attention_share:
         keys = training.sequence_length * max(1.0, model.source_share)
         scores = tensors * (training.element_bytes * model.num_heads * keys) * tokens
-        around = np.maximum(around, stream + scores - sizes.kept.mlp)
+        around = np.maximum(around, stream + scores - pieces.kept.mlp)
     if each := plain_scan_bytes(question):
-        around = np.maximum(around, stream + each * tokens - sizes.kept.mlp)
+        around = np.maximum(around, stream + each * tokens - pieces.kept.mlp)
     return around[:, None]
 
 

@@ -71,12 +71,13 @@ from functools import partial
 import numpy as np
 
 from cost_models.arrays import Array, Ints
-from cost_models.axes.columns import LayoutColumns, is_overlapped, over_distinct
+from cost_models.axes.columns import COLUMNS as AXIS_COLUMNS
+from cost_models.axes.columns import LayoutColumns, is_overlapped, is_scheduled, over_distinct
 from cost_models.axes.offload.price import offload_bytes, offload_seconds
 from cost_models.axes.offload.residency import named_blocks
 from cost_models.communication.by_axis import exposed_seconds
 from cost_models.compute.gemm import gemm_seconds
-from cost_models.memory.activations import ActivationBytes, boundary_bytes, pending_bytes
+from cost_models.memory.activations import boundary_bytes, pending_bytes
 from cost_models.memory.device import fragmentation, memory_limit, workspace_bytes
 from cost_models.operators.accumulation import chunks_loss
 from cost_models.operators.documents import with_bucket_lengths
@@ -99,18 +100,15 @@ from cost_models.pipeline.seconds import (
     with_jitter,
 )
 from cost_models.pipeline.sizes import (
-    Sizes,
     held_back_bytes,
-    sizes_of,
+    persistent_block,
+    persistent_end,
+    update_of,
+    update_of_block,
     working_bytes,
 )
 from cost_models.question import Question
-from cost_models.schedules.registry import (
-    ALWAYS_SPLIT,
-    KEEPS_ALL_LOGITS,
-    REGISTRY,
-    is_scheduled,
-)
+from cost_models.schedules.registry import ALWAYS_SPLIT, KEEPS_ALL_LOGITS, REGISTRY
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.kinds import Kinds
 
@@ -131,33 +129,29 @@ def _further_seconds(pieces: Pieces, terms: Terms) -> Terms:
         way: (_unrecomputed(terms[f"layer_{way}"]), terms[f"head_{way}"], {"compute": seconds})
         for way, seconds in (("forward", forward), ("backward", backward), ("weight", weight))
     }
-    return _with_further(question, columns, terms, own, ("sync", "optimizer"))
+    return _with_further(pieces, terms, own, ("sync", "optimizer"))
 
 
-def _further_bytes(question: Question, columns: LayoutColumns, terms: Terms) -> Terms:
+def _further_bytes(pieces: Pieces, terms: Terms) -> Terms:
     """Memory coefficients that further predicted tokens (multi-token prediction) change, with new values."""
     own: dict[str, tuple[Term, ...]] = {"moment": (terms["head_moment"],)}
     own |= {k: (terms[f"head_{k}"], _unrecomputed(terms[f"layer_{k}"])) for k in ("activation", "pending")}
-    return _with_further(question, columns, terms, own, ("static", "update"))
+    return _with_further(pieces, terms, own, ("static", "update"))
 
 
 def _with_further(
-    question: Question,
-    columns: LayoutColumns,
-    terms: Terms,
-    own: Mapping[str, Sequence[Term]],
-    of_rank: Sequence[str],
+    pieces: Pieces, terms: Terms, own: Mapping[str, Sequence[Term]], of_rank: Sequence[str]
 ) -> Terms:
     """Terms of the model head with further predicted tokens. The head gets the terms `own` for each token, and
     its rank a block and the embedding, which a pipeline's last rank otherwise would not hold."""
-    times = question.model.further_tokens
+    times, pipelined = pieces.question.model.further_tokens, pieces.columns.pp > 1
     changed = {
         f"head_{kind}": sum_terms(terms[f"head_{kind}"], *each, times=times) for kind, each in own.items()
     }
     for kind in of_rank:
         head = sum_terms(terms[f"head_{kind}"], terms[f"layer_{kind}"], times=times)
         embedding = terms[f"embedding_{kind}"].items()
-        again = {part: np.where(columns.pp > 1, value, 0.0) for part, value in embedding if part != "buffers"}
+        again = {part: np.where(pipelined, value, 0.0) for part, value in embedding if part != "buffers"}
         changed[f"head_{kind}"] = sum_terms(head, again)
     return changed
 
@@ -176,12 +170,24 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
     parameters."""
     question = with_bucket_lengths(question)
     pieces = Pieces(question, columns, data_parallel)
+    ends, tensor, summed = pieces.ends, pieces.tensor, pieces.tensor.head_backward
+    host = {"host": _END_OF_A_BLOCK * pieces.launches} if question.cluster.gpu.kind == "cpu" else {}
+    if question.stack.reduces_behind_weight_products:
+        summed = exposed_seconds(summed, ends.head_weight, question.hardware)
+    hidden = {"tp_comm": summed, "tp_hidden": tensor.head_backward - summed}
     terms: Terms = {
         "layer_forward": layer_forward(pieces),
         "layer_backward": layer_backward(pieces),
         **sync_terms(pieces),
         **optimizer_terms(pieces),
-        **_pass_terms(pieces),
+        "embedding_forward": {"compute": ends.embedding_forward, "tp_comm": tensor.embedding_forward, **host},
+        "embedding_backward": {"compute": ends.embedding_backward, "tp_comm": tensor.embedding_backward}
+        | host,
+        "head_forward": {"compute": ends.head_forward, "tp_comm": tensor.head_forward, **host},
+        "head_backward": {"compute": ends.head_backward, **hidden, **host},
+        "head_weight": {"compute": ends.head_weight},
+        **action_terms(pieces),
+        "step_overhead": {"host": np.full(len(columns), question.hardware.step_seconds)},
     }
     terms |= offload_seconds(pieces, terms)
     terms["layer_backward"], terms["layer_weight"] = split_backward(pieces, terms["layer_backward"])
@@ -199,42 +205,20 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
     return {name: with_jitter(term, slowdown) for name, term in terms.items()}
 
 
-def _pass_terms(pieces: Pieces) -> Terms:
-    """Time coefficients of passes through embedding and head, and the fixed ones of a pipeline action and of a
-    step."""
-    ends, tensor, question, summed = pieces.ends, pieces.tensor, pieces.question, pieces.tensor.head_backward
-    host = {"host": _END_OF_A_BLOCK * pieces.launches} if question.cluster.gpu.kind == "cpu" else {}
-    if question.stack.reduces_behind_weight_products:
-        summed = exposed_seconds(summed, ends.head_weight, question.hardware)
-    hidden = {"tp_comm": summed, "tp_hidden": tensor.head_backward - summed}
-    return {
-        "embedding_forward": {"compute": ends.embedding_forward, "tp_comm": tensor.embedding_forward} | host,
-        "embedding_backward": {"compute": ends.embedding_backward, "tp_comm": tensor.embedding_backward}
-        | host,
-        "head_forward": {"compute": ends.head_forward, "tp_comm": tensor.head_forward} | host,
-        "head_backward": {"compute": ends.head_backward, **hidden, **host},
-        "head_weight": {"compute": ends.head_weight},
-        **action_terms(pieces),
-        "step_overhead": {"host": np.full(len(pieces.columns), question.hardware.step_seconds)},
-    }
-
-
-_MOVING = (
-    *("layer_activation", "layer_pending", "embedding_activation", "head_activation", "head_pending"),
-    *("working", "head_moment"),
-)
-"""Terms of tensors that are made and freed within a step, of whose bytes the allocator wastes a share; the
-optimizer's step reuses the memory of activations."""
-
-
 def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     """All memory coefficients for N layouts, by part."""
-    sizes = sizes_of(question, columns)
-    states, (first, last), counts = sizes.states, sizes.ends, sizes.counts
-    kept, head = sizes.kept, sizes.head
+    pieces = Pieces(question, columns)
+    states, counts, kept, head = pieces.states, pieces.counts, pieces.kept, pieces.head_parameters
+    of_block = states["block"], states["experts"]
     pending, head_pending = pending_bytes(question, columns)
     boundary, of_first, of_last = boundary_bytes(question, columns)
-    head_live, head_moment = _head_bytes(columns, kept)
+    # schedules that run backward at once have one microbatch in the head, which belongs to the loss's moment; GPipe
+    # keeps them all, and DualPipeV runs another between; if backward is always split, the output product's kept
+    # tensors wait for its weight half
+    collects = is_scheduled(columns, KEEPS_ALL_LOGITS)
+    waits = is_scheduled(columns, ALWAYS_SPLIT)
+    live = kept.head + kept.log_probabilities
+    head_moment = kept.loss_gradients + np.where(collects, 0.0, np.where(waits, kept.log_probabilities, live))
     if question.training.optimizer_in_backward:  # the output matrix has its gradient beside those of logits
         gradient = question.training.element_bytes * counts.head_matrix
         head_moment = head_moment + np.where(chunks_loss(question, columns), 0.0, gradient)
@@ -243,47 +227,52 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     )  # for shards of gradients and weights
     terms: Terms = {
         "static": {"buffers": boundary + workspace_bytes(question) + buckets},
-        "layer_static": sizes.persistent_block(states, sizes.experts),
+        "layer_static": persistent_block(pieces, *of_block),
         "layer_activation": {"activations": kept.block},
         "layer_pending": {"activations": pending},
-        "layer_update": sizes.update_bytes_of_block(states, sizes.experts),
+        "layer_update": update_of_block(pieces, *of_block),
         "rank_update": {"optimizer": np.zeros(len(columns))},
-        "embedding_static": sizes.persistent_end(first, counts.embedding) | {"buffers": of_first},
+        "embedding_static": persistent_end(pieces, states["embedding"], counts.embedding)
+        | {"buffers": of_first},
         "embedding_activation": {"activations": kept.embedding},
-        "embedding_update": sizes.update_of(first, counts.embedding),
-        "head_static": sizes.persistent_end(last, head) | {"buffers": of_last},
-        "head_activation": {"activations": head_live},
+        "embedding_update": update_of(states["embedding"], counts.embedding),
+        "head_static": persistent_end(pieces, states["head"], head) | {"buffers": of_last},
+        "head_activation": {"activations": np.where(collects, live, np.where(waits, kept.head, 0.0))},
         "head_pending": {"activations": head_pending},
-        "head_update": sizes.update_of(last, head),
-        "working": {"working": working_bytes(sizes)},
+        "head_update": update_of(states["head"], head),
+        "working": {"working": working_bytes(pieces)},
         "head_moment": {"working": head_moment},
     }
-    terms |= offload_bytes(sizes, terms)
+    terms |= offload_bytes(pieces, terms)
     if question.model.further_tokens:
-        terms |= _further_bytes(question, columns, terms)
-    share, fragments = fragmentation(question), _stream_pools(sizes, terms)
+        terms |= _further_bytes(pieces, terms)
+    share, fragments = fragmentation(question), _stream_pools(pieces, terms)
     fragments["static"] = fragments.get("static", 0.0) + held_back_bytes(question, columns)
-    fragments |= {name: share * sum_of_parts(terms[name]) for name in _MOVING}
+    # tensors that are made and freed within a step, of whose bytes the allocator wastes a share; the optimizer's step
+    # reuses the memory of activations
+    moving = [name for name in BYTES if name.endswith(("_activation", "_pending", "_moment", "working"))]
+    fragments |= {name: share * sum_of_parts(terms[name]) for name in moving}
     if share:
         fragments["head_moment"] = fragments["head_moment"] + kept.released_logits
     terms |= {name: terms[name] | {FRAGMENTATION: size} for name, size in fragments.items()}
-    return terms | {"head_moment": _with_freed_ends(sizes, terms["head_moment"])}
+    return terms | {"head_moment": _with_freed_ends(pieces, terms["head_moment"])}
 
 
-def _with_freed_ends(sizes: Sizes, moment: Term) -> Term:
+def _with_freed_ends(pieces: Pieces, moment: Term) -> Term:
     """Memory term of the loss's peak (`moment`), less the weights of embedding and head if these are freed
     during the loss. Their backward pass gathers them again, through a buffer (counted once if it is a stream's
     own), in addition to the gradients of logits in the weights' type."""
-    question, columns = sizes.question, sizes.columns
+    question, columns = pieces.question, pieces.columns
     frees = question.stack.loss_frees_ends and not question.training.optimizer_in_backward
     here = frees & (columns.pp == 1) & ~chunks_loss(question, columns)
-    freed = np.where(here, sizes.ends[0].gathered * (sizes.counts.embedding + sizes.head), 0.0)
+    of_ends = pieces.counts.embedding + pieces.head_parameters
+    freed = np.where(here, pieces.states["embedding"].gathered * of_ends, 0.0)
     copies = 1 if fragmentation(question) else 2
-    again = np.where(here, copies * freed + sizes.kept.logits, 0.0)
+    again = np.where(here, copies * freed + pieces.kept.logits, 0.0)
     return moment | {"weights": -freed, "working": np.maximum(moment["working"], again)}
 
 
-def _stream_pools(sizes: Sizes, terms: Terms) -> dict[str, Array]:
+def _stream_pools(pieces: Pieces, terms: Terms) -> dict[str, Array]:
     """Bytes of `fully_shard` that only one CUDA stream may reuse, as the allocator keeps pools by stream, by
     coefficient.
 
@@ -292,47 +281,28 @@ def _stream_pools(sizes: Sizes, terms: Terms) -> dict[str, Array]:
     on their memory blocks exist before the gradients do (torch,
     distributed/fsdp/_fully_shard/_fsdp_collectives.py).
     """
-    question, states, counts = sizes.question, sizes.states, sizes.counts
+    question, states, counts, head = pieces.question, pieces.states, pieces.counts, pieces.head_parameters
     if not (question.stack.fully_shard and fragmentation(question)):
         return {}
-    element, of_block = question.training.element_bytes, trained_share(question, sizes.columns, "block")
-    gathers = np.where(states.scattering > 0, element, 0.0)
-    each = np.where(states.scattering > 0, element * of_block.share + of_block.frozen, 0.0)
+    element, of_block = question.training.element_bytes, trained_share(question, pieces.columns, "block")
+    gathers = np.where(states["block"].scattering > 0, element, 0.0)
+    each = np.where(states["block"].scattering > 0, element * of_block.share + of_block.frozen, 0.0)
     blocks = 2 * each * counts.block
-    together = sizes.columns.pp == 1
-    first = gathers * (counts.embedding + np.where(together, sizes.head, 0.0))
-    last = np.where(together, 0.0, gathers * sizes.head)
+    together = pieces.columns.pp == 1
+    first = gathers * (counts.embedding + np.where(together, head, 0.0))
+    last = np.where(together, 0.0, gathers * head)
     made = {  # in memory blocks of the pool
         name: -terms[name]["gradients"] for name in ("layer_update", "embedding_update", "head_update")
     }
     return made | {
         "static": blocks,
-        "layer_static": states.reduced * counts.block + sizes.experts.reduced * counts.experts,
-        "embedding_static": sizes.ends[0].reduced * counts.embedding + np.maximum(0.0, first - blocks),
-        "head_static": sizes.ends[1].reduced * sizes.head + np.maximum(0.0, last - blocks),
+        "layer_static": states["block"].reduced * counts.block + states["experts"].reduced * counts.experts,
+        "embedding_static": states["embedding"].reduced * counts.embedding + np.maximum(0.0, first - blocks),
+        "head_static": states["head"].reduced * head + np.maximum(0.0, last - blocks),
     }
 
 
-def _head_bytes(columns: LayoutColumns, kept: ActivationBytes) -> tuple[Array, Array]:
-    """Bytes of the last stage kept per live microbatch, and bytes held at once while the loss runs, (N,) each.
-
-    Schedules that run backward at once have one microbatch in the head, which belongs to that moment. GPipe
-    keeps them all, and DualPipeV runs another microbatch between; if backward is always split, the output
-    product's kept tensors wait for its weight half.
-    """
-    collects, waits = is_scheduled(columns, KEEPS_ALL_LOGITS), is_scheduled(columns, ALWAYS_SPLIT)
-    live = kept.head + kept.log_probabilities
-    moment = kept.loss_gradients + np.where(collects, 0.0, np.where(waits, kept.log_probabilities, live))
-    return np.where(collects, live, np.where(waits, kept.head, 0.0)), moment
-
-
 Price = Callable[[Question, LayoutColumns], Terms]
-AXES = tuple(field.name for field in fields(LayoutColumns))
-OF_BLOCKS = (
-    *("layer_forward", "layer_backward", "layer_weight", "layer_sync", "layer_optimizer"),
-    *("layer_static", "layer_activation", "layer_pending", "layer_update", "working"),
-)
-"""Names of the coefficients of blocks."""
 
 
 def stage_terms(question: Question, columns: LayoutColumns) -> Terms:
@@ -351,7 +321,7 @@ def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = sta
     kinds, counted, each = question.kinds, named_blocks(columns) > 0, list[Terms]()
     for own in question.by_kind:
         rows = _tower_batch_columns(question, own, columns if own.model.moe_share else without)
-        each.append(_zero_frozen_terms(own, over_distinct(rows, AXES, partial(price, own))))
+        each.append(_zero_frozen_terms(own, over_distinct(rows, AXIS_COLUMNS, partial(price, own))))
 
     def mean(name: str) -> Term:
         return join_terms([terms[name] for terms in each], kinds.mean)
@@ -378,8 +348,7 @@ def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = sta
 
 
 def _tower_batch_columns(question: Question, own: Question, columns: LayoutColumns) -> LayoutColumns:
-    """Layout columns for blocks of one kind. For a vision tower every image is a sequence, which no rank
-    splits."""
+    """Layout columns for blocks of one kind. For a vision tower every image is a sequence, which no rank splits."""
     if own.model.tower is None or own.model.tower.part != "tower":
         return columns
     return replace(columns, mbs=columns.mbs * (question.training.images or 1), sp=np.zeros_like(columns.sp))
@@ -532,7 +501,8 @@ class StageCosts:
 COLUMNS = tuple(field.name for field in fields(StageCosts) if field.name != "kinds")
 SECONDS = COLUMNS[: COLUMNS.index("static")]
 BYTES = COLUMNS[len(SECONDS) : COLUMNS.index("memory_limit")]
-"""Names of columns in seconds, of all columns, and of columns in bytes."""
+OF_BLOCKS = tuple(name for name in COLUMNS if name.startswith("layer_") or name == "working")
+"""Names of all columns, of columns in seconds and in bytes, and of those of blocks."""
 
 
 def stage_costs(question: Question, columns: LayoutColumns, price: Price = stage_terms) -> StageCosts:
@@ -542,7 +512,7 @@ def stage_costs(question: Question, columns: LayoutColumns, price: Price = stage
         InputError: the GPU has no rate for the training precision.
     """
     assert not question.has_pools, "ranks in several pools have no one price: see `pool_terms`"
-    return over_distinct(as_priced(question, columns), AXES, partial(_costs, question, price))
+    return over_distinct(as_priced(question, columns), AXIS_COLUMNS, partial(_costs, question, price))
 
 
 def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:

@@ -13,14 +13,14 @@ Tables are those that the class of `torch.distributed.pipelining` named by `engi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
-from cost_models.arrays import Bools, Ints
+from cost_models.arrays import Ints
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.schedules.actions import (
     BACKWARD,
@@ -374,14 +374,6 @@ def stages_of_rank(schedule: str, pp: int, vpp: int) -> Ints:
     return stages_of_ranks(pp, vpp, v_shaped=schedule_named(schedule).v_shaped)
 
 
-class Scheduled(Protocol):
-    """Protocol of layout columns that name the schedule of each layout."""
-
-    @property
-    def schedule(self) -> Ints:
-        """Number of each layout's schedule in the registry, (N,)."""
-
-
 def _names_with(trait: Callable[[PipelineSchedule], bool]) -> frozenset[str]:
     return frozenset(name for name, own in REGISTRY.items() if trait(own))
 
@@ -404,9 +396,3 @@ QUEUES = _names_with(lambda own: own.steady == "queue")
 
 KEEPS_ALL_LOGITS = _names_with(lambda own: own.keeps_all_logits)
 """Schedules that run another pass between the forward and the backward pass of the head."""
-
-
-def is_scheduled(columns: Scheduled, some: Container[str]) -> Bools:
-    """Whether the schedule of each layout is among the names in `some`, (N,)."""
-    wanted: Bools = np.array([name in some for name in REGISTRY])[columns.schedule]
-    return wanted

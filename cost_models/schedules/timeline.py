@@ -359,18 +359,3 @@ def _earliest_levels(sender_RA: Ints) -> Ints:
                 ready.append(asleep.pop(at))
     assert unknown not in level, "the ranks of this schedule wait for one another for ever"
     return np.array(level[:-1]).reshape(ranks, actions)
-
-
-def backward_halves(
-    backward_S: Array, weight_S: Array, stage_backward_S: Array, stage_weight_S: Array
-) -> tuple[Array, Array]:
-    """Seconds of the input half and of the weight half of a backward pass on each stage, (..., S).
-
-    `backward_S` is the complete pass and `weight_S` its weight gradients; a stage without blocks takes
-    `stage_backward_S`, and in two actions `stage_weight_S` longer. The first stage's input, token numbers,
-    needs no gradient: its input half does nothing and its weight half runs the complete pass.
-    """
-    input_S, second_S = backward_S - weight_S, stage_weight_S + weight_S
-    input_S[..., 0] = stage_backward_S[..., 0]
-    second_S[..., 0] = stage_weight_S[..., 0] + backward_S[..., 0] - stage_backward_S[..., 0]
-    return input_S, second_S

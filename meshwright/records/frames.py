@@ -17,7 +17,7 @@ from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.measured.runs.rows import parse_table, read_table
 from cost_models.pipeline.pricing import estimate as price
-from cost_models.pipeline.pricing import pass_spans, predicted_spans
+from cost_models.pipeline.pricing import pass_spans, predicted_spans, price_ranks
 from cost_models.question import Question
 from cost_models.schedules.actions import KINDS
 from executor.measure.slow_ranks import excess_of
@@ -100,7 +100,7 @@ def timeline_frame(question: Question, layout: Layout) -> pd.DataFrame:
     """
     import pandas as pd
 
-    passes = pass_spans(question, layout)
+    passes = pass_spans(price_ranks(question, layout))
     table = passes.table
     frame = pd.DataFrame(
         {

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from cost_models.arrays import Bools, Ints, indivisible, multiplied
-from cost_models.axes.columns import LayoutColumns, exchanges_by
+from cost_models.axes.columns import LayoutColumns, exchanges_by, is_scheduled
 from cost_models.axes.layout import USUAL_RING, Layout
 from cost_models.axes.offload.hosts import drive_bytes, host_bytes
 from cost_models.axes.offload.residency import named_blocks as offloaded_by_number
@@ -23,7 +23,7 @@ from cost_models.axes.stages import ENDS, allowed_recompute, named_blocks
 from cost_models.axes.words import EVERY
 from cost_models.memory.device import usable_drive, usable_host_memory
 from cost_models.question import Question
-from cost_models.schedules.registry import is_scheduled, legal, rank_of_stage
+from cost_models.schedules.registry import legal, rank_of_stage
 from cost_models.specs.choices import SCHEDULES, Recompute
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.training import NF4_BLOCK

@@ -10,13 +10,13 @@ from typing import Literal
 import numpy as np
 
 from cost_models.arrays import Bools
-from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.columns import LayoutColumns, is_scheduled
 from cost_models.axes.layout import OUTERMOST_REPLICAS, Layout
 from cost_models.axes.offload.residency import offloads
 from cost_models.axes.rule import Words
 from cost_models.pipeline.pools import fewest_microbatches, parts_in, with_microbatches
 from cost_models.question import Question
-from cost_models.schedules.registry import PLAIN, is_scheduled
+from cost_models.schedules.registry import PLAIN
 from cost_models.units import counted
 
 HIGHEST_ZERO = 1

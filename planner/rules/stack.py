@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints, indivisible
-from cost_models.axes.columns import LayoutColumns, context_ways
+from cost_models.axes.columns import LayoutColumns, context_ways, is_scheduled
 from cost_models.axes.layout import Layout, Offload, same_seats
 from cost_models.axes.offload.residency import offloads
 from cost_models.axes.rule import Broken, Row, Rule, Words, objections, raise_problems, rules
@@ -24,7 +24,7 @@ from cost_models.files.catalog import load_stack
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import matrix_names, target_names
 from cost_models.question import Question
-from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, is_scheduled
+from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, Overlap
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import NF4_BLOCK, TrainingSpec

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cost_models.arrays import Array, Ints
-from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.columns import LayoutColumns, is_scheduled
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload.residency import named_blocks
 from cost_models.axes.stages import policies_by_schedule, policy_mask
@@ -24,7 +24,7 @@ from cost_models.errors import InfeasibleError
 from cost_models.pipeline.pricing import costs_under_scenarios
 from cost_models.pipeline.stage_costs import StageCosts, stage_costs
 from cost_models.question import Question
-from cost_models.schedules.registry import PLAIN, is_scheduled
+from cost_models.schedules.registry import PLAIN
 from cost_models.specs.choices import SCHEDULES
 from planner.bounds.boxes import least_costs, most_held, nothing_held
 from planner.bounds.cores import best_known_bounds, relaxed_bounds

@@ -29,7 +29,7 @@ from typing import ClassVar
 import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
-from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.columns import LayoutColumns, is_scheduled
 from cost_models.axes.layout import MOST_REPLICAS, Layout
 from cost_models.axes.rule import unbroken
 from cost_models.axes.stages import even_layers, policy_mask
@@ -48,7 +48,7 @@ from cost_models.pipeline.pools import (
 from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.stage_costs import StageCosts, add_up, costs_of
 from cost_models.question import Question
-from cost_models.schedules.registry import PLAIN, QUEUES, is_scheduled
+from cost_models.schedules.registry import PLAIN, QUEUES
 from cost_models.specs.choices import SCHEDULES, Recompute
 from cost_models.units import format_bytes
 from planner.bounds.steps import pipeline_seconds

@@ -57,7 +57,7 @@ def dgx(nodes: int, **fields: object) -> ClusterSpec:
 
 def ring(of: ClusterSpec, size: int, stride: int) -> float:
     """GB/s of the slowest ring through groups of `size` GPUs, `stride` apart."""
-    return float(group_of(of, size, stride).bandwidth[0]) / 1e9
+    return float(group_of(of, size, stride).ring_bandwidth()[0]) / 1e9
 
 
 def groups(of: ClusterSpec, size: int, stride: int) -> Groups:

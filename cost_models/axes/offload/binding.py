@@ -86,22 +86,19 @@ def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
     def exposed(busy: ChannelSeconds) -> float:
         return float(exposed_seconds(question, columns, passes, busy)[0])
 
-    binding: Binding = "nothing"
+    tiers: list[tuple[Binding, float, float | None]] = [
+        ("host memory", estimate.host_bytes, estimate.host_limit),
+        ("drive", estimate.drive_bytes, estimate.drive_limit),
+        ("device memory", estimate.peak_bytes, estimate.memory_limit),
+    ]
+    full = (name for name, size, limit in tiers if limit is not None and size > FULL * limit)
+    binding: Binding = next(full, "nothing")
     if (waits := exposed(channels)) > WORTH_NAMING * estimate.step_seconds:
         slower = {
-            name: channels._replace(**{own: 1.1 * getattr(channels, own) for own in busy})
+            name: exposed(channels._replace(**{own: 1.1 * getattr(channels, own) for own in busy}))
             for name, busy in CHANNELS.items()
         }
-        costliest = max(CHANNELS, key=lambda name: exposed(slower[name]))
-        binding = costliest
-    else:
-        tiers: list[tuple[Binding, float, float | None]] = [
-            ("host memory", estimate.host_bytes, estimate.host_limit),
-            ("drive", estimate.drive_bytes, estimate.drive_limit),
-            ("device memory", estimate.peak_bytes, estimate.memory_limit),
-        ]
-        full = (name for name, size, limit in tiers if limit is not None and size > FULL * limit)
-        binding = next(full, binding)
+        binding, _ = max(slower.items(), key=lambda item: item[1])
     streamed = float(blocks_with(question, columns, STREAMED)[0])
     transfer: float | None = None
     if streamed:  # a step has two passes of every microbatch

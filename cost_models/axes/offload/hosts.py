@@ -29,11 +29,11 @@ from cost_models.axes.offload.residency import (
     blocks_with,
     end_parameters,
     gradients_wait,
-    held_on_device,
     offloads,
     over_residencies,
     rank_parameters,
     rest_is,
+    states_on_device,
 )
 from cost_models.memory.activations import activation_bytes
 from cost_models.memory.device import is_own_host
@@ -64,7 +64,7 @@ def _fullest_rank(question: Question, columns: LayoutColumns, value_of: ValueOf)
 
     Blocks are spread evenly; the larger of embedding and head is added if the ends are offloaded like blocks.
     """
-    rank, blocks = np.zeros(len(columns)), _most_blocks(question, columns)
+    rank, blocks = np.zeros(len(columns)), -(-question.model.num_layers // columns.pp)
     for experts, size in block_parameters(question, columns):
         values = {part: value_of(question, columns, part, experts) for part in get_args(Residency)}
         layer, besides = over_residencies(columns, values)
@@ -74,10 +74,6 @@ def _fullest_rank(question: Question, columns: LayoutColumns, value_of: ValueOf)
     if question.stack.offloads_ends:
         rank = rank + end_parameters(question, columns) * ends
     return rank
-
-
-def _most_blocks(question: Question, columns: LayoutColumns) -> Ints:
-    return -(-question.model.num_layers // columns.pp)
 
 
 # ---------------------------------------------------------------- host memory
@@ -92,7 +88,7 @@ def host_bytes(
     `recompute` are the policies of placed layouts; None: the policy that keeps least among those the job
     allows.
     """
-    blocks, ranks_here = _most_blocks(question, columns), ranks_on_host(question, columns)
+    blocks, ranks_here = -(-question.model.num_layers // columns.pp), ranks_on_host(question, columns)
     if not offloads(columns).any():
         kept = question.training.reference == "host"
         return kept * blocks * reference_bytes(question, columns) * ranks_here
@@ -127,10 +123,7 @@ def _bytes_off_device(question: Question, columns: LayoutColumns, part: str, exp
     """(N,) bytes in host memory per parameter of a block whose states have the residency `part`."""
     if part == RESIDENT:
         return np.zeros(len(columns))
-    full, left = (
-        state_bytes(question, columns, experts=experts, on_device=held_on_device(question, columns, where))
-        for where in (RESIDENT, part)
-    )
+    full, left = (states_on_device(question, columns, at, experts=experts) for at in (RESIDENT, part))
     scattered = gradients_wait(question, columns) & (part in UPDATED_BY_CPU)
     copied = full.worked_on if part == STATES else 0.0  # weights on both sides
     away = full.total - left.total + np.where(scattered, full.reduced, 0.0) + copied

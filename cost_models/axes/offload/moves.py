@@ -18,7 +18,7 @@ passes: on a lane that cannot keep up, moves lag behind the passes that need the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -37,13 +37,12 @@ from cost_models.axes.offload.residency import (
     PARKED,
     STATES,
     STREAMED,
-    Turn,
     residency_of_blocks,
     turns_of_rank,
 )
 from cost_models.axes.stages import policy_of_blocks
 from cost_models.memory.activations import activation_bytes
-from cost_models.pipeline.pricing import PassSpans, pass_spans, place_layout
+from cost_models.pipeline.pricing import PassSpans, pass_spans, price_ranks
 from cost_models.question import Question
 from cost_models.schedules.actions import IDLE
 from cost_models.specs.choices import RECOMPUTE_POLICIES
@@ -82,8 +81,8 @@ def predicted_moves(question: Question, layout: Layout) -> tuple[MoveSpan, ...]:
     """
     if layout.offload == NOWHERE or question.has_pools:
         return ()
-    layout = place_layout(layout, question).layout
-    passes = pass_spans(question, layout)
+    priced = price_ranks(question, layout)
+    layout, passes = priced.placed.layout, pass_spans(priced)
     ranks = [_Lanes(question, layout, rank, passes) for rank in range(layout.pp)]
     lasting = [move for lanes in ranks for move in lanes.carry_out() if move.end > move.start]
     return tuple(sorted(lasting, key=lambda move: (move.rank, move.start, move.end)))
@@ -94,36 +93,25 @@ class _Lanes:
 
     def __init__(self, question: Question, layout: Layout, rank: int, passes: PassSpans) -> None:
         self.question, self.layout, self.rank = question, layout, rank
-        stages = [stage for stage, own in enumerate(passes.table.rank_of_stage) if own == rank]
+        table, stack = passes.table, question.stack
+        stages = [stage for stage, own in enumerate(table.rank_of_stage) if own == rank]
         self.lives = residency_of_blocks(layout, stages)
-        self.turns = self._timed_turns(stages, passes)
+        keeps = stack.keeps_streamed_blocks and layout.zero < 2
+        turns = turns_of_rank(layout, stages, table.microbatches, at_once=stack.overlaps_host, keeps=keeps)
+        spans: list[tuple[float, float]] = []
+        for at in np.flatnonzero(table.kind[rank] != IDLE).tolist():
+            blocks = layout.layers[int(table.stage[rank, at])]
+            start, end = passes.start[rank, at], passes.end[rank, at]
+            spans += pairwise(np.linspace(start, end, blocks + 1).tolist())
+        self.turns = [(turn, *span) for turn, span in zip(turns, spans, strict=True)]
+        """Passes of the rank with their moves, and start and end in seconds: each pass of the timeline is divided
+        into equal parts, one a block."""
         self.moves: list[MoveSpan] = []
-        self._lag = 0.0
-        """Total seconds that passes have waited so far."""
-        self._here: dict[int, float] = {}
-        """Block → time at which its weights are on the device."""
         self._free: dict[Lane, float] = dict.fromkeys(LANE_NAMES, 0.0)
         self._arrived: dict[int, float] = {}
         """Block → time at which its gradients are added up on the host."""
         self._updated: dict[int, float] = {}
-        self._away: dict[tuple[int, int], float] = {}
-        """(block, microbatch) → time at which its activations are on the host."""
         self._set_seconds()
-
-    def _timed_turns(self, stages: Sequence[int], passes: PassSpans) -> list[tuple[Turn, float, float]]:
-        """Passes of the rank with their moves, and start and end in seconds. Each pass of the timeline is
-        divided into equal parts, one a block."""
-        table, stack = passes.table, self.question.stack
-        keeps = stack.keeps_streamed_blocks and self.layout.zero < 2
-        turns = turns_of_rank(
-            self.layout, stages, table.microbatches, at_once=stack.overlaps_host, keeps=keeps
-        )
-        spans: list[tuple[float, float]] = []
-        for at in np.flatnonzero(table.kind[self.rank] != IDLE).tolist():
-            blocks = self.layout.layers[int(table.stage[self.rank, at])]
-            start, end = passes.start[self.rank, at], passes.end[self.rank, at]
-            spans += pairwise(np.linspace(start, end, blocks + 1).tolist())
-        return [(turn, *span) for turn, span in zip(turns, spans, strict=True)]
 
     def _set_seconds(self) -> None:
         """Compute the seconds of one move of each kind. They are each channel's busy seconds divided by its
@@ -167,13 +155,31 @@ class _Lanes:
     def carry_out(self) -> list[MoveSpan]:
         """Schedule all offload copies and CPU updates of a step on one rank's host link, CPU and drive, and
         return them with times."""
-        since = 0.0
+        lag = since = 0.0  # seconds that passes have waited so far, and start of the pass before
+        here: dict[int, float] = {}  # block → time at which its weights are on the device
+        away: dict[tuple[int, int], float] = {}  # (block, microbatch) → time of its activations on the host
         for turn, start, end in self.turns:
-            start = start + self._lag
-            self._begin_pass(turn, since, start)
-            self._end_pass(turn, end + self._lag)
-            since = start
-        last = self.turns[-1][2] + self._lag
+            kind, block, microbatch = turn.use
+            start = start + lag
+            for move in turn.before:
+                here[move.block] = self._put("up", "weights", move.block, start)
+            wanted, copying = here.get(block, 0.0), self._activations[block]
+            if kind == "B":
+                there = max(since, away[block, microbatch])
+                wanted = max(wanted, self._put("up", "activations", block, there, copying))
+            lag, since = lag + max(0.0, wanted - start), start
+            end = end + lag
+            if kind == "F":
+                away[block, microbatch] = self._put("down", "activations", block, end, copying)
+            for what, moved in turn.after:
+                if what == "down" and microbatch >= self._down_from:
+                    there = self._put("down", "gradients", moved, end)
+                    if moved in self._arrived:
+                        there = self._put("update", "add", moved, there)
+                    self._arrived[moved] = there
+                elif what == "update":
+                    self._update(moved, end)
+        last = self.turns[-1][2] + lag
         if not self.question.stack.overlaps_host:
             for block, lives in reversed(self.lives.items()):
                 if lives in UPDATED_BY_CPU:
@@ -185,32 +191,6 @@ class _Lanes:
             if lives == PARKED:
                 self._put("down", "states", block, self._put("up", "states", block, last))
         return self.moves
-
-    def _begin_pass(self, turn: Turn, since: float, start: float) -> None:
-        """Place the moves before a pass that could begin at `start`; the pass before it began at `since`."""
-        kind, block, microbatch = turn.use
-        for move in turn.before:
-            self._here[move.block] = self._put("up", "weights", move.block, start)
-        wanted = self._here.get(block, 0.0)
-        if kind == "B":
-            away = max(since, self._away[block, microbatch])
-            wanted = max(wanted, self._put("up", "activations", block, away, self._activations[block]))
-        self._lag += max(0.0, wanted - start)
-
-    def _end_pass(self, turn: Turn, end: float) -> None:
-        """Place the moves after a pass that ends at `end`."""
-        kind, block, microbatch = turn.use
-        if kind == "F":
-            there = self._put("down", "activations", block, end, self._activations[block])
-            self._away[block, microbatch] = there
-        for what, block in turn.after:
-            if what == "down" and microbatch >= self._down_from:
-                there = self._put("down", "gradients", block, end)
-                if block in self._arrived:
-                    there = self._put("update", "add", block, there)
-                self._arrived[block] = there
-            elif what == "update":
-                self._update(block, end)
 
     def _update(self, block: int, ready: float) -> None:
         """Place the moves of the update of a block whose gradients are all on the host, or go there now."""

@@ -11,8 +11,7 @@ forward passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any, get_args
 
@@ -31,16 +30,15 @@ from cost_models.axes.offload.residency import (
     Affine,
     Residency,
     blocks_with,
-    held_on_device,
     offloads,
     over_residencies,
     rest_is,
+    states_on_device,
 )
 from cost_models.memory.activations import activation_bytes
 from cost_models.memory.device import is_own_host, usable_drive, usable_host_memory
-from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.pipeline.seconds import Pieces, Term, Terms, block_update, jitter_share
-from cost_models.pipeline.sizes import Sizes
+from cost_models.pipeline.sizes import persistent_block, persistent_end, update_of, update_of_block
 from cost_models.question import Question
 
 _GRADIENT_BUFFERS = 2
@@ -51,33 +49,21 @@ PARKED_AT_ONCE = 2
 """Blocks whose parked states are on the device during the update: one is updated while the next arrives."""
 
 
-def states_on_device(question: Question, columns: LayoutColumns) -> dict[str, tuple[StateBytes, StateBytes]]:
-    """Residency of a block's states → bytes on the device per parameter outside routed experts, and per
-    parameter of routed experts."""
-    held = {where: held_on_device(question, columns, where) for where in get_args(Residency)}
-    return {
-        where: (
-            state_bytes(question, columns, on_device=own),
-            state_bytes(question, columns, experts=True, on_device=own),
-        )
-        for where, own in held.items()
-    }
-
-
-def offload_bytes(sizes: Sizes, terms: Terms) -> Terms:
+def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
     """Coefficients of the memory model that offload changes; empty for layouts without offload."""
-    question, columns, counts, kept = sizes.question, sizes.columns, sizes.counts, sizes.kept.block
+    question, columns, counts, kept = pieces.question, pieces.columns, pieces.counts, pieces.kept.block
     if question.training.reference == "host":
         buffers = USUAL_RING * reference_bytes(question, columns)
         return {"static": terms["static"] | {"weights": buffers}}
     if not offloads(columns).any():
         return {}
-    states = states_on_device(question, columns)
+    states = {
+        where: [states_on_device(question, columns, where, experts=experts) for experts in (False, True)]
+        for where in get_args(Residency)
+    }
 
-    def over_blocks(term_of: Callable[[StateBytes, StateBytes], Term]) -> tuple[Term, Term]:
-        """A term summed over a rank's blocks, as a part per block and a constant part per rank. It is given
-        the states of the blocks' parameters and of their routed experts."""
-        terms_of = {where: term_of(*own) for where, own in states.items()}
+    def over_blocks(terms_of: Mapping[str, Term]) -> tuple[Term, Term]:
+        """A term summed over a rank's blocks, given by residency, as a part per block and a constant part."""
         sums = {
             part: over_residencies(columns, {where: own[part] for where, own in terms_of.items()})
             for part in terms_of[RESIDENT]
@@ -89,15 +75,10 @@ def offload_bytes(sizes: Sizes, terms: Terms) -> Terms:
         size: Array = getattr(dense, name) * counts.block + getattr(routed, name) * counts.experts
         return size
 
-    layer_static, rank_static = over_blocks(sizes.persistent_block)
-    layer_update, rank_update = over_blocks(sizes.update_bytes_of_block)
-    ends = sizes.ends[0]
-    if question.stack.offloads_ends:  # as blocks without a count
-        by_name = {
-            field.name: {where: getattr(own[0], field.name) for where, own in states.items()}
-            for field in fields(StateBytes)
-        }
-        ends = StateBytes(**{name: over_residencies(columns, own).layer for name, own in by_name.items()})
+    layer_static, rank_static = over_blocks(
+        {at: persistent_block(pieces, *own) for at, own in states.items()}
+    )
+    layer_update, rank_update = over_blocks({at: update_of_block(pieces, *own) for at, own in states.items()})
     streamed, parked = (blocks_with(question, columns, part) for part in (STREAMED, PARKED))
     ring, own_host = np.minimum(columns.ring, streamed), is_own_host(question.cluster)
     apart = (columns.zero < 2) & question.stack.keeps_streamed_blocks  # separate gradient buffers
@@ -108,22 +89,28 @@ def offload_bytes(sizes: Sizes, terms: Terms) -> Terms:
         "weights": rank_static["weights"] + ring * resident_bytes("weights"),
         "gradients": rank_static["gradients"] + np.where(apart, 0.0, ring) * resident_bytes("gradients"),
     }
-    return {
+    rank_update["optimizer"] = np.minimum(PARKED_AT_ONCE, parked) * resident_bytes("optimizer")
+    changed: Terms = {
         "static": terms["static"] | rank_static,
         "layer_static": layer_static,
         "layer_activation": {"activations": np.where(away, 0.0, kept)},
         "layer_update": layer_update,
-        "rank_update": rank_update
-        | {"optimizer": np.minimum(PARKED_AT_ONCE, parked) * resident_bytes("optimizer")},
-        "embedding_static": terms["embedding_static"] | sizes.persistent_end(ends, counts.embedding),
-        "embedding_update": sizes.update_of(ends, counts.embedding),
-        "head_static": terms["head_static"] | sizes.persistent_end(ends, sizes.head),
-        "head_update": sizes.update_of(ends, sizes.head),
+        "rank_update": rank_update,
         "working": {
             "working": working + np.where(away, 2 * kept, 0.0),
             "gradients": np.broadcast_to(gradients[:, None], kept.shape),
         },
     }
+    if question.stack.offloads_ends:  # as blocks without a count
+        for end, size in (("embedding", counts.embedding), ("head", pieces.head_parameters)):
+            static, _ = over_blocks(
+                {at: persistent_end(pieces, own, size) for at, (own, _) in states.items()}
+            )
+            changed[f"{end}_static"] = terms[f"{end}_static"] | static
+            changed[f"{end}_update"], _ = over_blocks(
+                {at: update_of(own, size) for at, (own, _) in states.items()}
+            )
+    return changed
 
 
 def offload_seconds(pieces: Pieces, terms: Terms) -> Terms:

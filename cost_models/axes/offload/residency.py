@@ -48,7 +48,7 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import RESIDENCIES, Layout, Offload
 from cost_models.axes.words import EVERY
-from cost_models.memory.states import DeviceShare
+from cost_models.memory.states import DeviceShare, StateBytes, state_bytes
 from cost_models.operators.parameters import parameters
 from cost_models.pipeline.seconds import head_parameters
 from cost_models.question import Question
@@ -152,9 +152,11 @@ def rank_parameters(question: Question, columns: LayoutColumns) -> list[tuple[bo
 # ---------------------------------------------------------------- what the device holds
 
 
-def held_on_device(question: Question, columns: LayoutColumns, residency: str) -> DeviceShare:
-    """Shares of a block's optimizer states, weights and gradients that the device holds, for a block with the
-    given residency.
+def states_on_device(
+    question: Question, columns: LayoutColumns, residency: str, *, experts: bool = False
+) -> StateBytes:
+    """Bytes of states on the device per parameter (of routed experts, or any other) of a block with the given
+    residency.
 
     Where the CPU updates them, sharded gradients leave the device as they are reduced (Ren et al. 2021, ZeRO-Offload).
     Streamed blocks keep nothing there: their buffers are the ring's (`price`). Whatever the residency, gradients that
@@ -162,12 +164,13 @@ def held_on_device(question: Question, columns: LayoutColumns, residency: str) -
     """
     streamed = residency == STREAMED
     leave = streamed | ((residency == STATES) & gradients_leave(question, columns))
-    return DeviceShare(
+    share = DeviceShare(
         optimizer=1.0 if residency == RESIDENT else 0.0,
         weights=0.0 if streamed else 1.0,
         gradients=np.where(leave & ~gradients_wait(question, columns), 0.0, 1.0),
         reduced=np.where(leave, 0.0, 1.0),
     )
+    return state_bytes(question, columns, experts=experts, on_device=share)
 
 
 def gradients_wait(question: Question, columns: LayoutColumns) -> Bools:

@@ -26,7 +26,7 @@ from cost_models.measured.traces.passes import Pass, Pipeline, aligned, bubble_o
 from cost_models.measured.traces.products import Product
 from cost_models.measured.traces.rank_trace import RankTrace
 from cost_models.measured.traces.step_parts import AXES, without_waits
-from cost_models.pipeline.pricing import pass_spans
+from cost_models.pipeline.pricing import pass_spans, price_ranks
 from cost_models.question import Question
 from cost_models.schedules.actions import KINDS
 
@@ -181,7 +181,7 @@ def _slow_stage(ranks: Sequence[RankTrace], pipeline: Pipeline, layout: Layout) 
 
 def pipeline_of(question: Question, layout: Layout) -> Pipeline:
     """Schedule of the plan with the median predicted seconds of each kind of pass on each stage."""
-    spans = pass_spans(question, layout)
+    spans = pass_spans(price_ranks(question, layout))
     table, lengths = spans.table, spans.end - spans.start
     seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
     for kind, stage, length in zip(table.kind.flat, table.stage.flat, lengths.flat, strict=True):

@@ -91,7 +91,9 @@ class LinkedCluster(ClusterFile):
                     (f"one GPU of each {inner.name}", cluster.num_gpus // inner.sizes[0], inner.sizes[0])
                 )
         for told, size, stride in [*kinds, *[("all GPUs", cluster.num_gpus, 1)] * (cluster.nodes > 1)]:
-            ring, usual = (float(group_of(one, size, stride).bandwidth[0]) for one in (cluster, regular))
+            ring, usual = (
+                float(group_of(one, size, stride).ring_bandwidth()[0]) for one in (cluster, regular)
+            )
             yield {"group": told, "gpus": size, "ring": ring, "usual": usual}
 
     def document(self) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def test_one_cable_at_a_quarter_slows_the_groups_over_it_alone() -> None:
     assert ring(odd, 32, 1) == 350
     assert ring(odd, 2, 8) == 12.5  # nodes 2 and 3
     first = group_of(odd.model_copy(update={"nodes": 3}), 3, 8)  # the first three nodes do not have it
-    assert first.bandwidth[0] == 50e9
+    assert first.ring_bandwidth()[0] == 50e9
     share = shares(fabric_of(odd), 4, 8, 32, 1, 32)[1]
     assert (share.exchange, share.pair, share.delay) == (0.25, 0.25, 1.0)
 

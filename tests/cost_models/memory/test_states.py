@@ -6,7 +6,7 @@ import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.offload.residency import held_on_device
+from cost_models.axes.offload.residency import states_on_device
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.memory.states import StateBytes, state_bytes
@@ -32,7 +32,7 @@ def states(
     training = TrainingSpec(global_batch=64, sequence_length=1024, precision=precision)
     columns = LayoutColumns.of([Layout(dp=ranks, zero=zero, layers=(48,)) for zero in stages])
     question = complete_question(catalog.load_model("gpt2-xl"), cluster, training, stack=chosen)
-    return state_bytes(question, columns, on_device=held_on_device(question, columns, residency))
+    return states_on_device(question, columns, residency)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_weights_of_a_job_that_keeps_16_bits_alone() -> None:
     columns = LayoutColumns.of([Layout(dp=D, zero=zero, layers=(48,)) for zero in (0, 3)])
     stack = catalog.load_stack("torchtune")
     question = complete_question(catalog.load_model("gpt2-xl"), cluster, training, stack=stack)
-    found = state_bytes(question, columns, on_device=held_on_device(question, columns, "resident"))
+    found = states_on_device(question, columns, "resident")
     assert tuple(found.weights) == (2, 2 / D)
     assert tuple(found.gradients) == (2, 2 / D)
     assert tuple(found.optimizer) == (2 + 2, (2 + 2) / D)

@@ -94,5 +94,5 @@ def test_a_batch_of_placements_is_its_placements(text: str) -> None:
 def test_the_parts_of_a_rank_take_as_long_as_it_is_busy(text: str) -> None:
     ranks = price_ranks(question(), parse_layout(text))
     seconds = sum(ranks.seconds[part] for part in TIME_PARTS)
-    busy = ranks.pipeline.rank_seconds(ranks.placed.blocks) + ranks.pipeline.overhead
+    busy = ranks.pipeline.step_of(ranks.placed.blocks)[2] + ranks.pipeline.overhead
     np.testing.assert_allclose(seconds, busy, rtol=1e-12)

@@ -17,7 +17,8 @@ from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.operators.parameters import total_parameters
-from cost_models.pipeline.sizes import sizes_of
+from cost_models.pipeline.seconds import Pieces
+from cost_models.pipeline.sizes import persistent_block
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec, TuningSpec
 from meshwright.render.goals import tuning_sentence
@@ -320,10 +321,9 @@ def test_frozen_matrices_are_charged_what_is_said_of_them(stack: str, base: str 
     for precision in sorted(cluster.gpu.peak):
         training = TrainingSpec(global_batch=1, sequence_length=256, precision=precision, tuning=tuning)
         question = complete_question(model, cluster, training, stack=stack)
-        sizes = sizes_of(question, LayoutColumns.of([Layout()]))
-        charged = float(
-            (sizes.persistent_block(sizes.states, sizes.experts)["weights"] / sizes.counts.block)[0]
-        )
+        pieces = Pieces(question, LayoutColumns.of([Layout()]))
+        held = persistent_block(pieces, pieces.states["block"], pieces.states["experts"])
+        charged = float((held["weights"] / pieces.counts.block)[0])
         words = " ".join(tuning_sentence(question).split()).partition(" frozen matrices in ")[2]
         said = re.search(r"([\d.]+) bytes a parameter", words)
         assert charged == pytest.approx(float(said[1]) if said else SAID_BYTES[words.split()[0]], rel=0.01), (

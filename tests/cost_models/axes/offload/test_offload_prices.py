@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -18,8 +19,7 @@ from cost_models.axes.offload.channels import (
     update_seconds,
 )
 from cost_models.axes.offload.hosts import host_bytes
-from cost_models.axes.offload.price import states_on_device
-from cost_models.axes.offload.residency import held_on_device, over_residencies, turns_of_rank
+from cost_models.axes.offload.residency import Residency, over_residencies, states_on_device, turns_of_rank
 from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
@@ -59,9 +59,7 @@ def test_what_stays_on_the_device_by_hand() -> None:
         "streamed": (0, 0, 0),
     }
     for residency, each in wanted.items():
-        assert state_bytes(
-            asked(), columns, on_device=held_on_device(asked(), columns, residency)
-        ).total == pytest.approx(each)
+        assert states_on_device(asked(), columns, residency).total == pytest.approx(each)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +79,7 @@ def test_device_and_host_together_hold_every_byte(offload: Offload) -> None:
         return float(LAYERS * layer[0] + rank[0])
 
     def totals(columns: LayoutColumns, size: Array) -> dict[str, Array]:
-        states = states_on_device(question, columns)
-        return {where: dense.total * size for where, (dense, _) in states.items()}
+        return {at: states_on_device(question, columns, at).total * size for at in get_args(Residency)}
 
     away = host_bytes(question, there)[0] / 8
     ends = (counts.embedding + counts.head_vectors)[0]
@@ -290,10 +287,7 @@ def test_gradients_that_wait_for_the_last_microbatch_fill_the_device(offload: Of
         columns_of(Layout(dp=GPUS, zero=3, offload=offload, mbs=BATCH // GPUS // count)) for count in (4, 1)
     )
     residency = "states" if offload == STATES else "streamed"
-    gradients = [
-        state_bytes(question, each, on_device=held_on_device(question, each, residency)).gradients[0]
-        for each in (several, one)
-    ]
+    gradients = [states_on_device(question, each, residency).gradients[0] for each in (several, one)]
     assert gradients == [4.0, 0.0]
     blocks = LAYERS * parameters(question.model, several.tp).block[0]
     more = host_bytes(question, several)[0] - host_bytes(question, one)[0]

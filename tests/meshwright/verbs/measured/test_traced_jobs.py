@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from played_jobs import FAULTS, Fault, plan_of, play
 
-from cost_models.pipeline.pricing import pass_spans
+from cost_models.pipeline.pricing import pass_spans, price_ranks
 from meshwright.families.transformer.measured import measure
 from planner.plan import save_plan
 
@@ -18,7 +18,7 @@ def test_every_pass_is_found_in_sends_and_receives(tmp_path: Path, layout: str) 
     """Their lengths, and by how much clocks are apart, within 2 % of the step of what was played."""
     plan = plan_of(layout)
     answer = measure(plan, (), play(tmp_path, plan, jitter=0.0))
-    spans, step = pass_spans(plan.question, plan.layout), plan.prediction.step_seconds
+    spans, step = pass_spans(price_ranks(plan.question, plan.layout)), plan.prediction.step_seconds
     for rank in answer.report.ranks:
         actions = spans.table.actions(rank.pipeline_rank)
         assert [tuple(one[:3]) for one in rank.passes] == [tuple(action) for action in actions]
