@@ -46,7 +46,7 @@ from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns, is_overlapped
 from cost_models.axes.layout import Layout
 from cost_models.communication.by_axis import boundary_seconds
-from cost_models.communication.topology import AxisGroups, axis_groups, pairs_over
+from cost_models.communication.topology import axis_groups, pairs_over
 from cost_models.errors import InputError
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline.pipeline import Pipeline
@@ -135,7 +135,8 @@ def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTer
     columns, rows = LayoutColumns.of(layouts), range(len(layouts))
     if question.has_pools:
         terms = pool_terms(question, columns)
-        return [rank_terms(terms, np.array([row]), pools_of(question, layouts[row])) for row in rows]
+        pools = [np.array([question.names.index(name) for name in layout.pools]) for layout in layouts]
+        return [rank_terms(terms, np.array([row]), pools[row]) for row in rows]
     sorts, limit = terms_by_sort(terms_by_kind(question, columns)), memory_limit(question, columns)
     return [
         ({name: {part: value[at] for part, value in term.items()} for name, term in sorts.items()}, limit[at])
@@ -149,11 +150,6 @@ def costs_of_ranks(question: Question, layout: Layout) -> StageCosts:
         return stage_costs(question, LayoutColumns.of([layout]))
     (terms,) = terms_of_each(question, [layout])
     return costs_of(*terms)
-
-
-def pools_of(question: Question, layout: Layout) -> Ints:
-    """Index of the pool of each pipeline rank, (R,), for a layout that names the pools."""
-    return np.array([question.names.index(name) for name in layout.pools])
 
 
 def with_pools(question: Question, layout: Layout) -> Layout:
@@ -270,27 +266,17 @@ def _transfers(question: Question, enlarged: list[Question], columns: LayoutColu
     boundary, tied = np.zeros((2, count, count, len(columns)))
     ranks = parts_in(question, columns.tp * columns.replicas)
     for k, pool in enumerate(question.pools):
-        own = replace(columns, pp=ranks[k])
-        boundary[k, k] = boundary_seconds(pool, own, axis_groups(pool.cluster, own))
-    ends = [
-        (boundary_seconds(own, columns, groups), tied_reduce_seconds(own, columns, groups.pp))
-        for own, groups in (_end_of_link(pool, question.between, columns) for pool in enlarged)
-    ]
+        within = replace(columns, pp=ranks[k])
+        boundary[k, k] = boundary_seconds(pool, within, axis_groups(pool.cluster, within))
+    across, ends = pairs_over(question.between, len(columns)), []
+    for pool in enlarged:  # measured transfers are of the pool's own network, and not of the link between
+        collectives = tuple(curve for curve in pool.hardware.collectives if curve.operation != "p2p")
+        own, groups = pool.updated("hardware", collectives=collectives), axis_groups(pool.cluster, columns)
+        sent = boundary_seconds(own, columns, replace(groups, pp=across))
+        ends.append((sent, tied_reduce_seconds(own, columns, across)))
     for first, second in permutations(range(count), 2):
         boundary[first, second], tied[first, second] = map(np.maximum, ends[first], ends[second])
     return boundary, tied
-
-
-def _end_of_link(pool: Question, link: LinkSpec, columns: LayoutColumns) -> tuple[Question, AxisGroups]:
-    """Question and groups of a pool whose pipeline neighbours are at the other end of a link to another pool.
-
-    Measured transfers are of the pool's own network, so they are not used for that link.
-    """
-    collectives = tuple(curve for curve in pool.hardware.collectives if curve.operation != "p2p")
-    across = pairs_over(link, len(columns))
-    return pool.updated("hardware", collectives=collectives), replace(
-        axis_groups(pool.cluster, columns), pp=across
-    )
 
 
 def _on_ranks(values: list[Array], pool_R: Ints) -> Array:
@@ -368,9 +354,7 @@ def among_replicas(pool: Question, question: Question) -> Question:
     if inter_node is not None and isinstance(links, LinkLevels):  # one level more that joins it with others
         *inner, last = links.root
         farther = _slower(between, last)
-        level = LevelSpec.model_construct(
-            name="between", kind=farther.kind, bandwidth=farther.bandwidth, latency=farther.latency
-        )
+        level = LevelSpec.model_construct(**dict(farther), name="between")
         own_level = last.model_copy(update={"nodes": cluster.nodes})
         update["links"] = LinkLevels.model_construct((*inner, own_level, level))
     elif inter_node is not None:

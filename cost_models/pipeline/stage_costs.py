@@ -65,8 +65,9 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, fields, replace
+from dataclasses import Field, make_dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -397,62 +398,47 @@ def join_terms(terms: Sequence[Term], join: Callable[[list[Array]], Array]) -> T
     return {part: join([term.get(part, np.zeros_like(own)) for term in terms]) for part, own in known.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class StageCosts:
-    """Cost columns of N layouts, first seconds, then bytes; each is (N,) unless marked (N, P)."""
+SECONDS = (
+    *("layer_forward", "layer_backward", "embedding_forward", "embedding_backward"),
+    *("head_forward", "head_backward", "stage_forward", "stage_backward"),
+    *("layer_weight", "head_weight", "stage_weight", "p2p"),
+    *("layer_sync", "embedding_sync", "head_sync", "rank_sync"),
+    *("layer_optimizer", "embedding_optimizer", "head_optimizer", "rank_optimizer", "step_overhead"),
+)
+"""Columns in seconds. A block's backward pass, with recomputation and exposed communication, is (N, P); its part for
+weight gradients is without recomputation. `stage_weight` is by how much a pass is longer in two actions than in one,
+`p2p` the delay between the end of an action and the start of its successor on another rank."""
+BYTES = (
+    *("static", "layer_static", "layer_activation", "layer_pending", "layer_update", "rank_update"),
+    *("embedding_static", "embedding_activation", "embedding_update"),
+    *("head_static", "head_activation", "head_pending", "head_update", "working", "head_moment"),
+)
+"""Columns in bytes. `layer_activation`, (N, P), is kept for the backward pass for each block and live microbatch, and
+`layer_pending` between the halves of the backward pass; `rank_update` is what the optimizer step of a rank holds
+whatever its blocks; `working`, (N, P), is the largest temporary set of one block (recomputed activations, gathered
+weights, gradients), and `head_moment` what is held at once while the loss of a microbatch runs, when no block does."""
+COLUMNS = (*SECONDS, *BYTES, "memory_limit")
+OF_BLOCKS = tuple(name for name in COLUMNS if name.startswith("layer_") or name == "working")
+"""Columns of blocks."""
 
-    layer_forward: Array
-    layer_backward: Array
-    """(N, P) seconds of a block's backward pass, with recomputation and exposed communication."""
-    embedding_forward: Array
-    embedding_backward: Array
-    head_forward: Array
-    head_backward: Array
-    stage_forward: Array
-    stage_backward: Array
-    layer_weight: Array
-    """Part of `layer_backward` for weight gradients, without recomputation."""
-    head_weight: Array
-    stage_weight: Array
-    """Seconds by which a pass is longer in two actions than in one."""
-    p2p: Array
-    """Delay between the end of an action and the start of its successor on another rank."""
-    layer_sync: Array
-    embedding_sync: Array
-    head_sync: Array
-    rank_sync: Array
-    layer_optimizer: Array
-    embedding_optimizer: Array
-    head_optimizer: Array
-    rank_optimizer: Array
-    step_overhead: Array
+if TYPE_CHECKING:
 
-    static: Array
-    layer_static: Array
-    layer_activation: Array
-    """(N, P) bytes kept for the backward pass, per block and live microbatch."""
-    layer_pending: Array
-    """Bytes of gradients kept for weight products, per block and microbatch between the halves of
-    backward."""
-    layer_update: Array
-    rank_update: Array
-    """Further bytes of a rank's optimizer step, independent of its blocks."""
-    embedding_static: Array
-    embedding_activation: Array
-    embedding_update: Array
-    head_static: Array
-    head_activation: Array
-    head_pending: Array
-    head_update: Array
-    working: Array
-    """(N, P) bytes of the largest temporary set of one block (recomputed activations, gathered weights,
-    gradients)."""
-    head_moment: Array
-    """Bytes held at once while the loss of a microbatch runs forward and backward, when no block runs."""
-    memory_limit: Array
-    kinds: tuple[dict[str, Array], ...] = ()
-    """Columns of blocks (`OF_BLOCKS`) for each kind, if there are several; the main columns are then of the
-    mean block."""
+    class _CostColumns:
+        __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+        kinds: tuple[dict[str, Array], ...]
+
+        def __init__(self, *, kinds: tuple[dict[str, Array], ...] = (), **columns: Array) -> None: ...
+
+        def __getattr__(self, name: str) -> Array: ...
+
+else:
+    _columns = [*((name, Array) for name in COLUMNS), ("kinds", tuple, ())]
+    _CostColumns = make_dataclass("_CostColumns", _columns, frozen=True, kw_only=True)
+
+
+class StageCosts(_CostColumns):
+    """Cost columns of N layouts, `COLUMNS`, each (N,) unless marked (N, P). `kinds` has the columns of blocks
+    (`OF_BLOCKS`) for each kind, if there are several; the main columns are then of the mean block."""
 
     def __len__(self) -> int:
         return len(self.layer_forward)
@@ -496,13 +482,6 @@ class StageCosts:
             return self
         joined = {name: join([own[name] for own in self.kinds]) for name in OF_BLOCKS}
         return replace(self, kinds=(), **joined)
-
-
-COLUMNS = tuple(field.name for field in fields(StageCosts) if field.name != "kinds")
-SECONDS = COLUMNS[: COLUMNS.index("static")]
-BYTES = COLUMNS[len(SECONDS) : COLUMNS.index("memory_limit")]
-OF_BLOCKS = tuple(name for name in COLUMNS if name.startswith("layer_") or name == "working")
-"""Names of all columns, of columns in seconds and in bytes, and of those of blocks."""
 
 
 def stage_costs(question: Question, columns: LayoutColumns, price: Price = stage_terms) -> StageCosts:
