@@ -57,7 +57,6 @@ over the tensor ranks (Narayanan et al. 2021).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -190,8 +189,7 @@ def norms_seconds(question: Question, columns: LayoutColumns, groups: AxisGroups
     return seconds + all_reduce_seconds(message, groups.tp, question.hardware)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextSeconds:
+class ContextSeconds(NamedTuple):
     """Seconds of context-parallel communication per block and microbatch, each (N,); zero if cp is 1."""
 
     forward: Array
@@ -318,8 +316,7 @@ def _context_messages(
     return [exchange], [exchange, (reduce_scatter_seconds(gathered, group, question.hardware), 0.0)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorSeconds:
+class TensorSeconds(NamedTuple):
     """Seconds of tensor-parallel communication per microbatch, each (N,)."""
 
     block_forward: Array

@@ -263,8 +263,7 @@ class PredictedSpan(NamedTuple):
     end: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassSpans:
+class PassSpans(NamedTuple):
     """Start and end seconds of every action of a schedule table, (R, A) each."""
 
     table: ActionTable

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -141,8 +141,7 @@ def with_jitter(term: Term, slowdown: Array) -> Term:
     return {**term, "jitter": term.get("jitter", 0.0) + (seconds.T * slowdown).T}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class Links(NamedTuple):
     """Process groups of each axis, and seconds of data-parallel communication of each module."""
 
     groups: MeshGroups

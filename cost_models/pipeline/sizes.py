@@ -172,7 +172,10 @@ def working_bytes(pieces: Pieces) -> Array:
     if question.stack.drops <= {"core", "block-attention"} | OUTPUTS:
         selective = RECOMPUTE_POLICIES.index("selective")
         recomputed[:, selective] = np.maximum(0.0, recomputed[:, selective] - kept.mlp)
-    tied = _tied_gradient(question, columns)
+    # the output matrix's gradient from a loss in chunks waits to be added to that of the tied embedding
+    output = training.element_bytes * model.hidden_size * float(padded_vocabulary(model, 1))
+    waits = chunks_loss(question, columns) & (columns.pp == 1) & model.tied_embeddings
+    tied = np.where(waits & training.trains("head matrix"), output, 0.0)
     in_flight = np.maximum(in_flight[:, None], _mixing_bytes(pieces)) + tied[:, None]
     gathered = states.gathered * counts.block + experts.gathered * counts.experts
     scattered = states.scattering * counts.block + experts.scattering * counts.experts
@@ -221,13 +224,3 @@ def _mixing_bytes(pieces: Pieces) -> Array:
     if each := plain_scan_bytes(question):
         around = np.maximum(around, stream + each * tokens - pieces.kept.mlp)
     return around[:, None]
-
-
-def _tied_gradient(question: Question, columns: LayoutColumns) -> Array:
-    """Bytes of the output matrix's gradient from a loss in chunks, which waits to be added to the gradient of
-    the tied embedding, (N,)."""
-    model = question.model
-    matrix = question.training.element_bytes * model.hidden_size * float(padded_vocabulary(model, 1))
-    trains = question.training.trains("head matrix")
-    waits = chunks_loss(question, columns) & (columns.pp == 1) & model.tied_embeddings & trains
-    return np.where(waits, matrix, 0.0)

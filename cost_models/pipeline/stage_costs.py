@@ -61,7 +61,6 @@ from __future__ import annotations
 
 from collections.abc import (
     Callable,
-    Iterable,
     Mapping,
     Sequence,
 )
@@ -443,15 +442,6 @@ class StageCosts(_CostColumns):
     def __len__(self) -> int:
         return len(self.layer_forward)
 
-    def of_kinds(self, each: Iterable[Mapping[str, Array]], kinds: Kinds) -> StageCosts:
-        """Costs with block columns for each kind of block; columns that `each` lacks are the same for all
-        kinds."""
-        if kinds.number == 1:
-            return self
-        own = tuple({name: one.get(name, getattr(self, name)) for name in OF_BLOCKS} for one in each)
-        mean = {name: kinds.mean([one[name] for one in own]) for name in OF_BLOCKS}
-        return replace(self, **mean, kinds=own)
-
     def rows(self, index: Ints | slice) -> StageCosts:
         """Costs of only the layouts at `index`."""
         kinds = tuple({name: value[index] for name, value in one.items()} for one in self.kinds)
@@ -507,15 +497,18 @@ def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
 def _costs(question: Question, price: Price, columns: LayoutColumns) -> StageCosts:
     limit = {"memory_limit": memory_limit(question, columns)}
     by_kind = [add_up(terms) | limit for terms in terms_by_kind(question, columns, price)]
-    return costs_by_kind(question, columns, by_kind)
+    return costs_by_kind(by_kind, question.kinds, len(columns))
 
 
-def costs_by_kind(
-    question: Question, columns: LayoutColumns, by_kind: Sequence[dict[str, Array]]
-) -> StageCosts:
-    """Stage costs of N layouts from the columns of each kind of block; missing columns are zero."""
-    zeros = dict.fromkeys(COLUMNS, np.zeros(len(columns)))
-    return StageCosts(**zeros | by_kind[-1], kinds=()).of_kinds(by_kind, question.kinds)
+def costs_by_kind(by_kind: Sequence[dict[str, Array]], kinds: Kinds, rows: int) -> StageCosts:
+    """Stage costs of N layouts (`rows`) from the columns of each kind of block; missing columns are zero. Columns
+    that belong to no block are those of the last kind, and those of blocks the mean."""
+    zeros = dict.fromkeys(COLUMNS, np.zeros(rows))
+    if kinds.number == 1:
+        return StageCosts(**zeros | by_kind[-1], kinds=())
+    own = tuple({name: one.get(name, zeros[name]) for name in OF_BLOCKS} for one in by_kind)
+    mean = {name: kinds.mean([one[name] for one in own]) for name in OF_BLOCKS}
+    return StageCosts(**zeros | by_kind[-1] | mean, kinds=own)
 
 
 def add_up(terms: Terms) -> dict[str, Array]:

@@ -221,7 +221,7 @@ def _unshared_costs(space: Space, rows: LayoutColumns, seconds_of: Callable[[Ter
     """Costs per stage and block if no other ranks held the same parameters; coefficients that `seconds_of` does
     not name are zero."""
     by_kind = terms_by_kind(space.question, rows, partial(time_terms, data_parallel=False))
-    return costs_by_kind(space.question, rows, [seconds_of(terms) for terms in by_kind])
+    return costs_by_kind([seconds_of(terms) for terms in by_kind], space.question.kinds, len(rows))
 
 
 Seconds = dict[str, Array]

@@ -7,7 +7,8 @@ from itertools import product
 
 import numpy as np
 
-from cost_models.pipeline.stage_costs import OF_BLOCKS, StageCosts
+from cost_models.pipeline import stage_costs
+from cost_models.pipeline.stage_costs import COLUMNS, OF_BLOCKS, StageCosts
 from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, stages_of_rank
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.kinds import Kinds
@@ -148,7 +149,11 @@ def random_kinds(rng: np.random.Generator, layers: int) -> Kinds:
 
 def costs_by_kind(costs: StageCosts, each: list[StageCosts], kinds: Kinds) -> StageCosts:
     """The costs with the blocks of some others, one for each kind, and with the mean block."""
-    return costs.of_kinds([{name: getattr(one, name) for name in OF_BLOCKS} for one in each], kinds)
+    if kinds.number == 1:
+        return costs
+    common = {name: getattr(costs, name) for name in COLUMNS}
+    blocks = [{name: getattr(one, name) for name in OF_BLOCKS} for one in each]
+    return stage_costs.costs_by_kind([common | own for own in blocks], kinds, len(costs))
 
 
 def _stage_options(blocks: int, allowed: np.ndarray) -> list[tuple[int, ...]]:

@@ -72,7 +72,9 @@ def test_ranks_that_cost_the_same_are_one_row(text: str) -> None:
     rows = {name: getattr(pipeline.costs, name) for name in COLUMNS}
     repeated = {name: np.repeat(column, layout.pp, axis=0) for name, column in rows.items()}
     every = replace(pipeline, costs=StageCosts(**repeated))
-    for name in ("step_seconds", "rank_seconds", "rank_bytes", "forward", "backward"):
+    busy = [own.step_of(blocks)[2].tobytes() for own in (pipeline, every)]
+    assert busy[0] == busy[1]
+    for name in ("step_seconds", "rank_bytes", "forward", "backward"):
         one, each = getattr(pipeline, name)(blocks), getattr(every, name)(blocks)
         assert np.asarray(one).tobytes() == np.asarray(each).tobytes(), name
 
