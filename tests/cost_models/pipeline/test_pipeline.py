@@ -86,7 +86,7 @@ def test_a_batch_of_placements_is_its_placements(text: str) -> None:
     moved = blocks.copy()
     moved[0, 0] += 1
     moved[-1, 0] = max(0, moved[-1, 0] - 1)
-    for name in ("step_seconds", "rank_seconds", "rank_bytes"):
+    for name in ("step_seconds", "rank_bytes"):
         price = getattr(pipeline, name)
         together = price(np.stack([blocks, moved]))
         np.testing.assert_array_equal(together, [price(blocks), price(moved)])
