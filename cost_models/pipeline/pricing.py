@@ -199,8 +199,7 @@ def price_ranks(question: Question, layout: Layout) -> PricedRanks:
     Raises:
         InputError: the layout cannot be placed or scheduled, or its replicas do not fill the pools.
     """
-    (priced,) = price_ranks_of_each(question, [layout])
-    return priced
+    return price_ranks_of_each(question, [layout])[0]
 
 
 def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[PricedRanks]:
@@ -385,8 +384,7 @@ def _estimate_of(question: Question, ranks: PricedRanks) -> Estimate:
 
 def trust_of(question: Question) -> Trust:
     """Reliability of a prediction, from the error that the hardware profile has shown."""
-    hardware = question.hardware
-    stack = question.stack
+    hardware, stack = question.hardware, question.stack
     pairs = ((hardware.gpu, {question.cluster.gpu.name}), (hardware.stack, {stack.name, stack.family}))
     differs = [name for name, here in pairs if name not in here | {"any"}]
     its_own = all(name in here for name, here in pairs)

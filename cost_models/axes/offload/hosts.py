@@ -99,9 +99,8 @@ def host_bytes(
         live = np.minimum(columns.pp, columns.microbatches(question.training.global_batch))
         used = [RECOMPUTE_POLICIES.index(policy) for policy in recompute or question.training.recompute]
         each = activation_bytes(question, columns).block[:, used]
-        rank = rank + np.where(
-            away, live * blocks * (each.max(axis=1) if recompute else each.min(axis=1)), 0.0
-        )
+        kept = each.max(axis=1) if recompute else each.min(axis=1)
+        rank = rank + np.where(away, live * blocks * kept, 0.0)
     return rank * ranks_here
 
 

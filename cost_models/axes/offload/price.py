@@ -11,7 +11,7 @@ forward passes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any, get_args
 
@@ -40,6 +40,7 @@ from cost_models.memory.device import is_own_host, usable_drive, usable_host_mem
 from cost_models.pipeline.seconds import Pieces, Term, Terms, block_update, jitter_share
 from cost_models.pipeline.sizes import persistent_block, persistent_end, update_of, update_of_block
 from cost_models.question import Question
+from cost_models.specs.cluster import ClusterSpec
 
 _GRADIENT_BUFFERS = 2
 """Gradient buffers of streamed blocks on the device during backward passes of the project's executor: one is
@@ -180,19 +181,16 @@ def tiers(question: Question, layout: Layout) -> Mapping[str, Any]:
     """Bytes used and limits, by name, of the fullest host and drive of an offloading layout; empty for others."""
     if not any(layout.offload) and question.training.reference != "host":
         return {}
-    columns, pools = LayoutColumns.of([layout]), question.pools
+    columns = LayoutColumns.of([layout])
 
-    def fullest(tier: str, sizes: list[Array], limits: list[float]) -> dict[str, float | None]:
-        filled = zip((float(size[0]) for size in sizes), limits, strict=True)
-        size, limit = max(filled, key=lambda one: one[0] / (one[1] or np.inf))
-        return {f"{tier}_bytes": size, f"{tier}_limit": limit or None}  # None: unknown
+    def fullest(
+        tier: str, size_in: Callable[[Question], Array], limit: Callable[[ClusterSpec], float]
+    ) -> dict[str, Any]:
+        sizes = [(float(size_in(pool)[0]), limit(pool.cluster)) for pool in question.pools]
+        size, most = max(sizes, key=lambda one: one[0] / (one[1] or np.inf))
+        return {f"{tier}_bytes": size, f"{tier}_limit": most or None}  # None: unknown
 
-    found = fullest(
-        "host",
-        [host_bytes(pool, columns, layout.policies) for pool in pools],
-        [usable_host_memory(pool.cluster) for pool in pools],
-    )
+    found = fullest("host", lambda pool: host_bytes(pool, columns, layout.policies), usable_host_memory)
     if layout.offload.drive:
-        drives = [drive_bytes(pool, columns) for pool in pools]
-        found |= fullest("drive", drives, [usable_drive(pool.cluster) for pool in pools])
+        found |= fullest("drive", lambda pool: drive_bytes(pool, columns), usable_drive)
     return found

@@ -176,7 +176,7 @@ def test_pieces_of_a_group_that_fill_their_pairs_leave_the_box_between_them_alon
     of = levelled(PAIRS | {"bandwidth": "3 GB/s"}, box, network, gpus_per_node=4, nodes=2)
     layout = Layout(cp=2, pp=2, dp=2, ep=4, order="tp-cp-pp-dp")
     assert listed(layout, "ep").tolist() == [[0, 1, 4, 5], [2, 3, 6, 7]]
-    assert of_axis(layout, "ep", of).bandwidth[0] == pytest.approx(3e9)
+    assert of_axis(layout, "ep", of).ring_bandwidth()[0] == pytest.approx(3e9)
 
 
 def test_more_than_a_pair_meets_pcie_by_the_ways_out_of_both_cards() -> None:
