@@ -1,4 +1,5 @@
-"""Types of numpy arrays by element, of any shape; docstrings give the shape."""
+"""Type aliases of numpy arrays by element type (`Array` of floats, `Ints`, `Bools`), and reductions over
+them. Aliases say nothing of the shape, which docstrings give."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 MAD_TO_DEVIATION = 1.4826
-"""Factor from a median absolute deviation to the standard deviation of a normal distribution."""
+"""Factor from the median absolute deviation of normally distributed values to their standard deviation."""
 
 
 def least_allowed(values: Array, allowed: Bools) -> Array:
-    """Minimum over the policies P that mask (P,) allows, from values (..., P), as (...); infinite if none is
-    allowed.
+    """Minimum of values (..., P) over the P recompute policies that the mask `allowed` (P,) selects, as
+    (...). Infinite if none is selected.
 
     Policies are selected before they are compared, as numpy's reduction along a short last axis takes twenty times as
     long.
@@ -25,10 +26,12 @@ def least_allowed(values: Array, allowed: Bools) -> Array:
 
 
 def multiplied(*columns: Ints) -> Array:
-    """Product of integer arrays as floats, (N,), so that absurdly large degrees do not overflow."""
+    """Elementwise product of integer columns (N,) as floats, (N,), so that absurdly large parallel degrees do
+    not overflow."""
     return np.asarray(np.prod(np.stack(columns).astype(np.float64), axis=0))
 
 
 def indivisible(total: float | Array, *degrees: Ints) -> Bools:
-    """Whether the product of some degrees does not divide a total, (N,)."""
+    """Whether `total` is not a multiple of the product of the parallel degrees, (N,): for each layout, from
+    columns of degrees (N,)."""
     return np.asarray(np.fmod(total, multiplied(*degrees)) != 0)

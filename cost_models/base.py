@@ -1,4 +1,5 @@
-"""Base of all values that users write: frozen, strict, without unknown fields, converted from and to text."""
+"""Base classes and field types of all specs (what users write in files): immutable, strictly typed, without
+unknown fields."""
 
 from __future__ import annotations
 
@@ -8,34 +9,36 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ +/-]{0,99}$")]
-"""A name safe to print and to use in a file name."""
+"""Text of 1 to 100 letters, digits and plain punctuation, safe to print and to use in a file name."""
 POOL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,49}$"
-"""Pattern of a pool's name, which must fit into the notation of a layout."""
+"""Regular expression for the name of a pool (a group of equal GPUs in a mixed cluster), which layout notation
+contains."""
 PositiveInt = Annotated[int, Field(gt=0, le=10**6)]
-"""A count of at least one: heads, cores, a tensor's width."""
+"""Integer from 1 to a million, such as a number of heads or cores, or the width of a tensor."""
 LargeInt = Annotated[int, Field(gt=0, le=10**9)]
-"""A count that may be large: tokens of a sequence, entries of a vocabulary."""
+"""Integer from 1 to a billion, such as the tokens of a sequence or the entries of a vocabulary."""
 MAX_GPUS = 10**7
-"""Maximum number of GPUs, more than exist: a larger number is a mistake, and its divisors take too long to
-find."""
+"""Maximum number of GPUs of a cluster, more than exist: a larger number is a typing error, and its divisors
+take too long to find."""
 MAX_LAYERS = 4096
-"""Maximum number of a model's blocks, four times more than anybody has trained."""
+"""Maximum number of a model's transformer blocks, four times more than any published model has."""
 GpuCount = Annotated[int, Field(gt=0, le=MAX_GPUS)]
-"""A count of devices, nodes, or sequences in a batch."""
+"""Integer from 1 to `MAX_GPUS`, for counts of devices, of nodes, or of sequences in a batch."""
 Overhead = Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)]
-"""A short duration in seconds, written without a unit: a launch, the host's part of a step."""
+"""Number of seconds from 0 to 60, written without a unit, such as the time to launch a kernel."""
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-"""A fraction from 0 to 1."""
+"""Number from 0 to 1: a fraction of a whole."""
 Factor = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
-"""A factor: bytes per element, or a number of copies or passes."""
+"""Number from 0 to 100: bytes per element, or a number of copies or passes."""
 
 TUPLE_FROM_LIST = Field(strict=False)
-"""Field for a tuple that may be given as a list: filled-in defaults are lists, which strict validation would
-refuse."""
+"""Pydantic field for a tuple that also accepts a list: defaults filled in from files are lists, which strict
+validation refuses."""
 OMITTED: Any = Field(default=None, exclude_if=lambda value: value is None)
-"""Field that is None by default, and then left out of files."""
+"""Pydantic field that is None by default, and is written to files only if it has another value."""
 Efficiency = Field(ge=1e-6, le=1.5, allow_inf_nan=False)
-"""Field for a fitted share of a rate: from nearly zero to above 1, where a datasheet's rate is too low."""
+"""Pydantic field for the fitted fraction of a datasheet's rate that a kernel reaches. It may exceed 1, where
+the datasheet's rate is too low."""
 
 
 if TYPE_CHECKING:
@@ -43,7 +46,8 @@ if TYPE_CHECKING:
 else:
 
     class _ReadableErrors(type(BaseModel)):
-        """Metaclass of specs that reports wrong keyword arguments with the same sentences as wrong files."""
+        """Metaclass of specs that reports wrong constructor arguments as an InputError, in the same sentences
+        as errors in files."""
 
         def __call__(cls, *args: Any, **fields: Any) -> Any:
             try:
@@ -54,12 +58,12 @@ else:
                 raise spec_error(error, cls) from None
 
     class _Model(BaseModel, metaclass=_ReadableErrors):
-        """Base class of all specs; type checkers see pydantic's `BaseModel`."""
+        """Pydantic model with readable errors; type checkers see plain `BaseModel` in its place."""
 
 
 class _LateSignature:
-    """Descriptor that builds the signature of a spec class on first use. Until then the pydantic model of the
-    class is incomplete and has none."""
+    """Descriptor for `__signature__` that completes a spec class and builds its signature on first use. Until
+    then the pydantic model of the class is incomplete and has none."""
 
     def __get__(self, value: Any, spec: type[Any]) -> Any:
         if value is not None:
@@ -69,8 +73,8 @@ class _LateSignature:
 
 
 class Spec(_Model):
-    """Base class of pydantic models that users write in files or Python, immutable, strict (no silent
-    conversion), and without unknown fields.
+    """Base class of all specs, the pydantic models that users write in files or Python. They are immutable,
+    strict (no silent conversion), and without unknown fields.
 
     Raises:
         InputError: made of values that a field does not take; all problems at once.
@@ -84,16 +88,16 @@ class Spec(_Model):
                 cls.__signature__ = _LateSignature()
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-    """Options of pydantic. Validators are built with the first value, and docstrings are read only for
-    schemas (`cost_models.files.parsing`), as a command needs few of a hundred specs."""
+    """Pydantic options of every spec. Validators are built with the first value, and docstrings are read only
+    for schemas (`cost_models.files.parsing`), as a command needs few of a hundred specs."""
 
 
 class CheckedSpec(Spec):
-    """Base class of specs whose fields may contradict one another; subclasses list the checks."""
+    """Base class of specs with checks across several fields, which subclasses list in `contradictions`."""
 
     def contradictions(self) -> Mapping[str, object]:
-        """Mapping from an error sentence to whether the fields contradict each other in this way; the first true
-        one is raised."""
+        """Checks across the spec's fields, as error sentence → whether it applies; the first that applies is
+        raised."""
         raise NotImplementedError
 
     @model_validator(mode="after")

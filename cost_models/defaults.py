@@ -1,4 +1,5 @@
-"""Completion of a question: the software stack and the hardware profile for its cluster."""
+"""Fill in what a user leaves out: the software stack and the hardware profile (measured constants) for a
+cluster."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 
 DEFAULT_STACK = "megatron-core"
-"""Default stack on clusters, the most used one for large dense models."""
+"""Name of the software stack assumed on clusters if the user names none: the most used one for large dense
+models."""
 OWN_STACK, OWN_COMPILED = "meshwright", "meshwright-compiled"
-"""This project's executor, plain and with compiled blocks."""
+"""Names of the software stacks of this project's executor, without and with compilation of blocks
+(`torch.compile`)."""
 OWN_STACKS = (OWN_STACK, OWN_COMPILED)
 
 
@@ -29,7 +32,8 @@ DIES: dict[str, tuple[str, ...]] = {
     "h100-sxm": ("h200", "h100-nvl", "h100-pcie", "h800", "h20", "gh200"),
     "b200": ("gb200", "b300", "gb300"),
 }
-"""GPU that profiles are named for → other GPUs of the same die, assumed to reach the same shares of peak."""
+"""Name of the GPU that hardware profiles are made for → names of other GPUs with the same silicon die,
+assumed to reach the same fractions of their peaks."""
 
 
 def die_of(gpu: str) -> str:
@@ -45,8 +49,9 @@ def complete_question(
     stack: str | StackSpec | None = None,
     profile: str | HardwareProfile | None = None,
 ) -> Question:
-    """Question with the stack and hardware profile filled in where the user gives none. The default stack is
-    the project's executor on CPUs and the local machine, and Megatron Core on clusters.
+    """Create a question (all inputs that determine prices), with the stack and hardware profile filled in
+    where the user gives none. The default stack is the project's executor on CPUs and the local machine, and
+    Megatron Core on clusters.
 
     The profile is the given one, the cluster's own, or the catalogue's nearest (`nearest_profile`). If it
     measured peak, bandwidth or links of a machine without a datasheet, these replace the cluster's, since its
@@ -89,8 +94,8 @@ def complete_question(
 
 
 def chosen_stack(cluster: ClusterSpec, stack: str | StackSpec | None, *, usual: str) -> StackSpec:
-    """The user's stack if given; else this project's executor on CPUs and the local machine, and the `usual`
-    stack on clusters. Raises UnknownNameError."""
+    """Return the user's software stack; if None, this project's executor on CPUs and the local machine, else
+    the stack named `usual`. Raises UnknownNameError."""
     if isinstance(stack, StackSpec):
         return stack
     on_this_machine = cluster.gpu.kind == "cpu" or cluster.name == LOCAL
@@ -100,8 +105,8 @@ def chosen_stack(cluster: ClusterSpec, stack: str | StackSpec | None, *, usual: 
 def chosen_profile(
     cluster: ClusterSpec, stack: StackSpec, profile: str | HardwareProfile | None
 ) -> HardwareProfile:
-    """The user's hardware profile if given, else the cluster's, else the nearest one in the catalogue. Raises
-    UnknownNameError."""
+    """Return the user's hardware profile; if None, the profile that the cluster names, else the nearest in
+    the catalogue. Raises UnknownNameError."""
     stated = profile or cluster.profile
     if stated is None:
         return nearest_profile(cluster.gpu, stack.name, family=stack.family)
@@ -109,7 +114,8 @@ def chosen_profile(
 
 
 def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ...]:
-    """Sentence for the user on the dropout assumed for a training job that states none; empty without dropout."""
+    """Note for the user on the dropout that is assumed because the training job gives none; empty if that is
+    zero."""
     if training.dropout is not None or not question.dropout:
         return ()
     return (
@@ -119,7 +125,8 @@ def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ..
 
 
 def assumed_padding(model: TransformerSpec, question: Question) -> tuple[str, ...]:
-    """Sentence for the user on how far the vocabulary is assumed to be padded; empty without padding."""
+    """Note for the user on the number of entries to which the stack is assumed to pad the vocabulary; empty
+    without padding."""
     padding = -model.vocab_size % question.model.vocab_multiple
     if question.model.vocab_multiple == model.vocab_multiple or not padding:
         return ()
@@ -130,7 +137,7 @@ def assumed_padding(model: TransformerSpec, question: Question) -> tuple[str, ..
 
 
 def questions_by_precision(question: Question, precisions: Sequence[Precision]) -> tuple[Question, ...]:
-    """One copy of the question for each training precision, in the given order. Raises InputError: the GPU has
+    """Copy the question once for each training precision, in the given order. Raises InputError: the GPU has
     no matrix rate in one of them."""
     for pool, precision in product(question.pools, precisions):
         require_rate(pool.cluster.gpu, precision)
@@ -142,8 +149,8 @@ def _made_for(profile: HardwareProfile, gpu: GpuSpec) -> bool:
 
 
 def _distance(profile: HardwareProfile, gpu: GpuSpec) -> float:
-    """|log| of the ratio of peak FLOP/s of the profile's GPU and of `gpu`; 0 if the catalogue lacks the
-    profile's GPU."""
+    """Distance between a profile's GPU and `gpu`: |ln| of the ratio of their peak FLOP/s, 0 if the catalogue
+    lacks the profile's GPU."""
     if profile.gpu not in catalog.names("gpus"):
         return 0.0
     peaks = (max(catalog.load_gpu(profile.gpu).peak.values()), max(gpu.peak.values()))
@@ -153,7 +160,8 @@ def _distance(profile: HardwareProfile, gpu: GpuSpec) -> float:
 def nearest_profile(
     gpu: GpuSpec, stack: str, known: Iterable[HardwareProfile] | None = None, *, family: str | None = None
 ) -> HardwareProfile:
-    """Hardware profile that says most about a GPU under a stack, chosen from `known` or the catalogue.
+    """Choose the hardware profile that best predicts a GPU under a stack, from `known` or, if None, the
+    catalogue.
 
     In this order: this GPU and stack, its die and this stack, both with the stack's family, this GPU with any
     stack, its die with any stack, this stack on another GPU (shares are shares of what a GPU sustains) or its
@@ -177,7 +185,7 @@ def nearest_profile(
 
 
 def measured_cluster(profile: HardwareProfile, base: ClusterSpec) -> ClusterSpec:
-    """Cluster `base` with the peak FLOP/s, bandwidth and links that the profile measured.
+    """Copy of the cluster with the peak FLOP/s, bandwidth and links that the hardware profile measured.
 
     A link has the rate of the largest message between two devices, and the latency of the smallest. The peak
     of a CPU is then the best fp32 product measured with all processes running, so MFU is relative to it; the

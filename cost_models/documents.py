@@ -1,5 +1,5 @@
-"""Parsed files: plain values with their places in the file, and a sentence for each problem that validation
-finds."""
+"""Parsed input files with the line number of each value, and readable sentences for pydantic's validation
+errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from cost_models.errors import MOST_PROBLEMS, InputError, MeshwrightError, Probl
 from cost_models.units import counted
 
 Key = tuple[str | int, ...]
-"""Place of a value in a document: field names and list positions from the root."""
+"""Path to a value in a document: field names and list positions from the root, such as ("links", 2,
+"latency")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,22 +24,23 @@ class Document:
     """A parsed input file, with plain Python values and the line number of each."""
 
     source: str
-    """Name to print in messages: the path as the user gave it."""
+    """Name of the file to print in messages: the path as the user gave it."""
     value: Any
     lines: Mapping[Key, int] = field(default_factory=dict)
-    """1-based line of each key and list item; empty where lines are unknown (JSON)."""
+    """Line number, from 1, of each key and list item by path; empty where lines are unknown (JSON)."""
     flags: Mapping[Key, str] = field(default_factory=dict)
-    """Source of a value that does not come from its place in the file: a command-line flag, another key."""
+    """Path to a value → the command-line flag, or other key, that set it, for values that do not come from
+    this place in the file."""
     problems: Mapping[Key, Problem] = field(default_factory=dict)
-    """Problems found with single values while parsing; validation reports them with its own."""
+    """Path to a value → its problem found while parsing; validation reports these together with its own."""
 
     ended: bool = True
-    """Whether the end of the file is marked, so that a truncated file is noticed: JSON always is, YAML by
+    """Whether the file has its end mark, so is not truncated: True for any JSON, for YAML if it ends with
     `...`."""
 
     def where(self, key: Key) -> str:
-        """Location of a value for error messages, as `file:line field.path`; the line is of the nearest parent
-        if the value has none."""
+        """Location of the value at path `key` for error messages, as `file:line field.path`. The line is that
+        of the nearest parent if the value has none."""
         if key in self.flags:
             return self.flags[key]
         line = self.line(key)
@@ -46,7 +48,8 @@ class Document:
         return f"{place}  {printable(show_key(key))}" if key else place
 
     def line(self, key: Key) -> int:
-        """Line number, from 1, of a value or of the nearest parent that has a line; 0 if none has."""
+        """Line number, from 1, of the value at path `key`, or of its nearest parent with a line; 0 if none
+        has."""
         parents = (self.lines.get(key[:length], 0) for length in range(len(key), 0, -1))
         return next(filter(None, parents), 0)
 
@@ -57,8 +60,8 @@ def show_key(key: Key) -> str:
 
 
 def printable(text: str, limit: int | None = 300) -> str:
-    """`text` without control characters, cut to `limit` characters, so that no file can control the
-    terminal."""
+    """Copy of `text` without control characters, which could control the terminal, cut to `limit` characters;
+    None: not cut."""
     clean = text[: None if limit is None else limit + 1]
     if not clean.isprintable():
         clean = "".join(char if char.isprintable() else "?" for char in clean)
@@ -66,8 +69,8 @@ def printable(text: str, limit: int | None = 300) -> str:
 
 
 def spec_error(error: ValidationError, spec_type: type[BaseModel] = BaseModel) -> InputError:
-    """Convert pydantic's validation errors for a spec made in Python to one InputError; given the spec's type,
-    misspelt names get suggestions."""
+    """Convert pydantic's validation errors for a spec made in Python to one InputError. Given the spec's
+    type, misspelt names get suggestions."""
     sentences, _ = spec_problems(error, spec_type, most=None)
     problems = [Problem(show_key(key), what) for key, what in sentences.items()]
     return InputError(f"{counted(len(problems), 'problem')} in {error.title}", problems=problems)
@@ -81,8 +84,8 @@ def spec_problems(
     order: Callable[[Key], int] = lambda key: 0,
     most: int | None = MOST_PROBLEMS,
 ) -> tuple[dict[Key, str], int]:
-    """Validation errors of a spec as (field path → sentence, number of further errors), for the first paths in
-    `order`.
+    """Convert validation errors of a spec to (field path → sentence, number of further errors), for the first
+    `most` paths in the given `order`.
 
     Places that are `known` to be wrong, or lie within such a place, are left out.
     """
@@ -99,7 +102,7 @@ def spec_problems(
 
 
 def _sentence(spec_type: type[BaseModel], key: Key, details: ErrorDetails) -> str:
-    """One pydantic validation error as a readable sentence without a full stop."""
+    """Convert one pydantic validation error to a readable sentence without a full stop."""
     name, value = show_key(key[-1:]), details["input"]
     context = details.get("ctx", {})
     match details["type"]:
@@ -145,7 +148,7 @@ _NOUNS = {
 
 
 def _show(value: Any) -> str:
-    """A wrong value as the user wrote it, in backticks and truncated, for an error message."""
+    """Text of a wrong value for an error message: as the user wrote it, in backticks and truncated."""
     if isinstance(value, dict | list):
         return "this group" if isinstance(value, dict) else "this list"
     if value is None:
@@ -154,7 +157,7 @@ def _show(value: Any) -> str:
 
 
 def _field_names(spec_type: type[BaseModel], key: Key) -> list[str]:
-    """Names of the fields allowed at the path `key` of a spec; empty if there is no spec at that path."""
+    """Names of the fields allowed at path `key` of a spec type; empty if there is no spec at that path."""
     if not key:
         return list(spec_type.model_fields)
     if key[0] not in spec_type.model_fields:
@@ -168,7 +171,7 @@ def _field_names(spec_type: type[BaseModel], key: Key) -> list[str]:
 
 
 def _inner_specs(annotation: Any) -> list[type[BaseModel]]:
-    """Spec classes inside a type annotation `X`, `X | None`, `tuple[X, ...]`, including named lists of specs."""
+    """Spec classes inside a type annotation: `X`, `X | None`, `tuple[X, ...]`, or a named list of specs."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [spec for inner in get_args(annotation) for spec in _inner_specs(inner)]

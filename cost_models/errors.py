@@ -1,4 +1,4 @@
-"""Errors that users meet, as one tree of `ValueError`s.
+"""Exceptions shown to users, all subclasses of `MeshwrightError`, and suggestions for misspelt names.
 
     MeshwrightError            exit code
     ├── InputError             2   what the user wrote is wrong: a file, a field, a flag, a name
@@ -23,13 +23,13 @@ from importlib.util import find_spec
 from typing import Any
 
 WARNING = "warning: "
-"""Prefix of a note about lost data, which is shown even where notes are not."""
+"""Prefix of a note about lost data; notes with it are printed even where other notes are not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem in the user's input, as location `where` (`file:line field.path`, or a flag) and sentence
-    `what` without a full stop."""
+    """One problem in the user's input: its location `where` (`file:line field.path`, or a flag), and the
+    sentence `what` without a full stop."""
 
     where: str
     what: str
@@ -39,7 +39,7 @@ class Problem:
 
 
 MOST_PROBLEMS = 20
-"""Maximum problems listed for one file, or printed for one error."""
+"""Maximum number of problems listed for one file, or printed for one error."""
 
 
 class MeshwrightError(ValueError):
@@ -51,7 +51,7 @@ class MeshwrightError(ValueError):
     def __init__(
         self, headline: str, *, problems: Sequence[Problem] = (), more: int = 0, hint: str = ""
     ) -> None:
-        """Create the error; `more` is the number of further problems beyond the listed ones."""
+        """Create the error; `more` is the number of problems in addition to the listed `problems`."""
         super().__init__(headline)
         self.headline = headline
         self.problems = (*problems, *_and_more(more))
@@ -65,11 +65,12 @@ class MeshwrightError(ValueError):
 
 
 class InputError(MeshwrightError):
-    """Invalid user input in a file, a field, a flag or a name."""
+    """Invalid user input: a wrong file, field, flag or name."""
 
 
 class UnknownNameError(InputError):
-    """A name is in no catalogue; `like` is the part of that name to compare with known names."""
+    """A name is in no catalogue; `like` is the part of the name that is compared with known names for a
+    suggestion."""
 
     def __init__(
         self, kind: str, name: str, known: Iterable[str], *, like: str | None = None, hint: str = ""
@@ -79,28 +80,28 @@ class UnknownNameError(InputError):
 
 
 class InfeasibleError(MeshwrightError):
-    """A valid question has no solution, such as no layout that fits."""
+    """A valid question has no solution: for instance, no layout fits in memory."""
 
     exit_code = 1
     space = ""
-    """The searched space in words; empty where nothing was legal."""
+    """Description of the searched layouts; empty where no layout was legal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """A variant of an infeasible question that does have a solution, with the plan that fits."""
+    """A changed question that has a solution, in place of an infeasible one, with a plan that fits."""
 
     change: str
-    """The change as typed on the command line or written in a file: `--gpus 16`."""
+    """Change of the question, as typed on the command line or written in a file: `--gpus 16`."""
     note: str = ""
-    """A further fact about the change: "the fewest above 8"."""
+    """Further remark on the change, such as "the fewest above 8"; empty: none."""
     gpus: int
     layout: str
     step_seconds: float
     peak_bytes: float
-    """Peak bytes of the fullest device."""
+    """Peak memory of the fullest device, bytes."""
     memory_limit: float
-    """Bytes of that device that a plan may use."""
+    """Memory of the fullest device that a plan may use, bytes."""
 
     def __str__(self) -> str:
         from cost_models.units import format_bytes, format_seconds  # imports pydantic, so late
@@ -115,10 +116,10 @@ class DoesNotFitError(InfeasibleError):
     """No layout of the question fits in memory."""
 
     would_fit: tuple[Alternative, ...] = ()
-    """Changes of the question after which a plan fits, if any were searched for."""
+    """Changed questions that a plan fits; empty if none were searched for."""
 
     def __init__(self, headline: str, *, state_bytes: float = 0.0, closest: Any = None, **words: Any) -> None:
-        """Create the error; `words` are its problems and its hint."""
+        """Create the error; `words` are `problems`, `more` and `hint` of the base class."""
         super().__init__(headline, **words)
         self.state_bytes = state_bytes
         """Lower bound on bytes of weights, gradients and optimizer states over all devices together; 0:
@@ -131,32 +132,34 @@ class DoesNotFitError(InfeasibleError):
 
 
 class HostError(MeshwrightError):
-    """The machine running the command cannot do the requested work."""
+    """The machine that runs the command cannot do the requested work, such as for want of a package."""
 
 
 class RunError(MeshwrightError):
-    """A training or measuring run failed."""
+    """A training or measuring run failed after it started."""
 
     exit_code = 1
 
 
 class NothingPlacedError(RunError):
-    """A search ended before placing the blocks of any layout, though some layout may fit."""
+    """A search ran out of time before it placed the blocks of any layout on stages, though some layout may
+    fit."""
 
     def __init__(self, headline: str, *, hint: str = "", space: str = "") -> None:
-        """Create the error; `space` describes in words the layouts that were to be searched."""
+        """Create the error; `space` describes the layouts that were to be searched."""
         super().__init__(headline, hint=hint)
         self.space = space
 
 
 class StoppedError(RunError):
-    """A training run was stopped on request, after completing a step."""
+    """A training run was stopped on request (by a signal), after completing a step."""
 
     exit_code = 130
 
 
 def first_of(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """The first `MOST_PROBLEMS` problems, followed by one that says how many more there are."""
+    """The first `MOST_PROBLEMS` problems, then, if there are more, a problem that says how many are left
+    out."""
     if len(problems) <= MOST_PROBLEMS + 1:
         return tuple(problems)
     return (*problems[:MOST_PROBLEMS], *_and_more(len(problems) - MOST_PROBLEMS))
@@ -167,14 +170,15 @@ def _and_more(number: int) -> tuple[Problem, ...]:
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """Known name with the most similar spelling; None if none is similar."""
+    """Known name with the spelling most similar to `name`; None if none is similar."""
     spellings = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), list(spellings), n=1, cutoff=0.6)
     return spellings[close[0]] if close else None
 
 
 def alike(name: str, known: Iterable[str]) -> list[str]:
-    """Known names of which `name` may be a misspelling, and not simply another model, GPU, cluster or stack.
+    """Known names of which `name` may be a misspelling, excluding those that name another model, GPU, cluster
+    or stack.
 
     Their numbers (sizes, releases) are equal and their letters almost; if the first word is a known family,
     only that family's names count. If there are none, all names that begin with the given one.
@@ -191,7 +195,7 @@ def alike(name: str, known: Iterable[str]) -> list[str]:
 
 
 def _spelt(name: str) -> tuple[str, str, list[str], str]:
-    """Parts of a name for spelling comparison, as (first word, letters, numbers, letters and digits without
+    """Parts of a name for comparing spellings: (first word, letters, numbers, letters and digits without
     separators)."""
     low = name.strip().lower()
     numbers, plain = re.findall(r"[\d.]*\d", low), re.sub(r"[^a-z\d]", "", low)
@@ -199,19 +203,20 @@ def _spelt(name: str) -> tuple[str, str, list[str], str]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggestion "; did you mean `x`?" with the closest known name, or an empty text."""
+    """Suggestion "; did you mean `x`?" with the known name most similar to `name`; empty text if none is
+    similar."""
     guess = closest(name, known)
     return "" if guess is None else f"; did you mean `{guess}`?"
 
 
 def either(words: list[str]) -> str:
-    """Words joined by commas and "or", such as "a", "a or b", "a, b or c"."""
+    """List of alternatives in words: "a", "a or b", "a, b or c"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def require_installed(what: str, **requirements: str) -> None:
-    """Raise HostError if a package that the feature `what` needs is missing, as in `require_installed("`run`",
-    torch="torch>=2")`.
+    """Raise HostError if a package that the feature `what` needs is not installed, as in
+    `require_installed("`run`", torch="torch>=2")`.
 
     The hint has all of them, as packages of one extra come together.
     """

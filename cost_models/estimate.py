@@ -1,5 +1,6 @@
-"""Estimate of one placed layout: step time, MFU and memory, each with its parts; and trust in it: the chance
-that a predicted gain is real, and the properties of a layout that no timed run had.
+"""Estimate of the step time, MFU and memory of one layout with its blocks placed on stages, each with its
+parts. Also how far to trust it: the probability that a predicted gain is real, and the properties of a layout
+that no timed run had.
 
 Two predicted times of one question err together, so the error that matters is that of their ratio. If two
 layouts differ on one axis, its median is the profile's `pair_error` e, on n axes e·√n. The median of a normal
@@ -28,31 +29,34 @@ Verdict = Literal["fits", "tight", "does not fit", "does not fit: host", "does n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """Reliability of a prediction, from the origin of the hardware constants and the errors shown in
-    comparison with measured runs."""
+    """Reliability of a prediction: the source of the hardware constants, and their errors against measured
+    runs."""
 
     tier: str
-    """Origin of the constants: `datasheet`, `profile` or `measured`."""
+    """Source of the constants: `datasheet`, `profile` (fitted to published runs) or `measured` (on this
+    machine)."""
     profile: str
     """Name of the hardware profile."""
     error: float | None
-    """Median relative error of step time that the profile has shown; None if it was never compared with
+    """Median relative error of step times predicted with the profile; None if it was never compared with
     runs."""
     runs: int
-    """Number of runs behind that error."""
+    """Number of measured runs from which `error` was computed."""
     elsewhere: str = ""
-    """Difference between those runs and the question: another GPU of the same die, another software stack."""
+    """How those runs differ from the question, such as another GPU of the same die or another software stack;
+    empty: they do not."""
 
     unseen_error: float | None = None
-    """Median relative error of step time on sources left out of every fit; None if GPU and stack are the
-    profile's own, or if it is unknown."""
+    """Median relative error of step time on published sources left out of the fit. None if GPU and stack are
+    the profile's own, or if it is unknown."""
     borrowed: str = ""
-    """GPU from which the constants are borrowed, if no run on a GPU of this die was timed. `error` and `runs`
-    are then those of dies whose own runs were left out."""
+    """Name of the GPU from which the constants are borrowed, if no run on a GPU of this die was timed; else
+    empty. `error` and `runs` are then those of dies whose own runs were left out."""
     scaled_by_tests: bool = False
-    """Whether these constants were scaled by ratios of published tests of kernels and collectives."""
+    """Whether borrowed constants were scaled by ratios of published tests of kernels and collectives."""
     memory_error: float = 0.1
-    """Relative error that nine in ten peak memories of published runs under the stack do not exceed."""
+    """Relative error of predicted peak memory that nine in ten published runs under the stack do not
+    exceed."""
 
     def __str__(self) -> str:
         if self.error is None:
@@ -73,31 +77,33 @@ class Trust:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolReplicas:
-    """Data-parallel replicas of the model that lie within one pool of equal GPUs. Seconds and bytes, per step."""
+    """Data-parallel replicas of the model within one pool (group of equal GPUs) of a mixed cluster, with
+    their seconds and bytes per step."""
 
     pool: str
     microbatches: tuple[int, ...]
-    """Microbatches of each replica."""
+    """Number of microbatches of each replica."""
     step_seconds: float
-    """Seconds of a step of the replica with the most microbatches, if it waits for no other pool."""
+    """Seconds of a step of the replica with the most microbatches, without waiting for other pools."""
     rank_memory: tuple[Breakdown, ...]
-    """Parts of each pipeline rank's peak."""
+    """Peak memory of each pipeline rank, bytes by part."""
     memory_limit: float
-    """Bytes of one device that a plan may use."""
+    """Memory of one device that a plan may use, bytes."""
 
     @property
     def peak_bytes(self) -> float:
-        """Peak memory of the fullest pipeline rank of the replicas, bytes."""
+        """Peak memory, bytes, of the fullest pipeline rank of the pool's replicas."""
         return max(rank.total for rank in self.rank_memory)
 
 
 def fullness(peak: float, limit: float) -> tuple[float, float]:
-    """Sort key of memory peaks, the used share of the limit. A limit of zero or less sorts above every share."""
+    """Sort key of a memory peak by the used share of its limit, both bytes: (peak / limit, peak). A limit of
+    zero or less sorts above every share."""
     return (peak / limit, peak) if limit > 0 else (math.inf, peak)
 
 
 def fullest_pool(pools: Sequence[PoolReplicas]) -> PoolReplicas:
-    """Pool of GPUs whose devices use the largest share of their memory limit."""
+    """Pool of GPUs in which the replicas' peak memory is the largest share of the devices' memory limit."""
     return max(pools, key=lambda pool: fullness(pool.peak_bytes, pool.memory_limit))
 
 
@@ -108,74 +114,81 @@ class Estimate:
 
     layout: Layout
     microbatches: int
-    """Microbatches of each pipeline; of replicas in several pools the most."""
+    """Number of microbatches that each pipeline runs per step; with replicas in several pools, the largest
+    number."""
     step_seconds: float
     time: Breakdown
-    """Parts of the busiest rank's time: compute, recompute, tp_comm, cp_comm, ep_comm, pp_comm, dp_comm,
+    """Seconds of the busiest rank by part: compute, recompute, tp_comm, cp_comm, ep_comm, pp_comm, dp_comm,
     optimizer, host, jitter, bubble. Communication is the exposed part only; all sum to `step_seconds`."""
     hidden_comm: Breakdown
-    """Communication hidden by compute, which is not part of the step: tp_comm, cp_comm, ep_comm, dp_comm."""
+    """Seconds of communication hidden by compute, which is not part of the step: tp_comm, cp_comm, ep_comm,
+    dp_comm."""
     rank_memory: tuple[Breakdown, ...]
-    """Parts of each pipeline rank's peak: weights, gradients, optimizer, activations, working, buffers, reserved."""
+    """Peak memory of each pipeline rank, bytes by part: weights, gradients, optimizer, activations, working,
+    buffers, reserved."""
     rank_limits: tuple[float, ...]
-    """Bytes that a device of each pipeline rank may fill; they differ between pools alone."""
+    """Memory that a device of each pipeline rank may use, bytes; equal for all ranks unless the cluster has
+    several pools."""
     mfu: float
-    """Model FLOPs of the step / (step time × peak × GPUs); recompute does not count."""
+    """Model FLOPs utilisation: model FLOPs of the step / (step time × peak × GPUs); recomputed FLOPs do not
+    count."""
     hfu: float
-    """Hardware FLOPs utilisation: as MFU, with recomputed FLOPs counted."""
+    """Hardware FLOPs utilisation: as `mfu`, with recomputed FLOPs counted."""
     tokens_per_second: float
-    """Tokens per second over all GPUs."""
+    """Tokens trained per second over all GPUs."""
     bound_by: str
-    """Largest part of the step other than compute, if it is large enough; else `compute`."""
+    """Name of the largest part of the step other than compute, if it is large enough; else `compute`."""
     trust: Trust
     causal_mfu: float = 0.0
-    """MFU that counts only the scores a causal mask or a window leaves."""
+    """MFU in which attention FLOPs are counted only for the scores that a causal mask or a window leaves."""
     answers_per_second: float | None = None
-    """Tokens per second that enter the loss, if not all do."""
+    """Tokens per second that count in the loss; None if all tokens do."""
     replicas: tuple[PoolReplicas, ...] = ()
-    """Replicas by pool, if each lies within one of several pools; `rank_memory` is then that of the fullest
-    pool."""
+    """Replicas of the model in each pool, if each replica lies within one of several pools; else empty.
+    `rank_memory` is then that of the fullest pool."""
     confidence: float = EVEN
-    """Minimum probability of fitting for which `memory_limit` leaves spare memory; at one half it leaves
-    none."""
+    """Minimum probability of fitting that `memory_limit` guarantees by leaving memory spare; at one half none
+    is spare."""
 
     weighed_seconds: float | None = None
-    """Seconds of the step as the question's risk weighs scenarios; None: the step on paper."""
+    """Mean step seconds over scenarios (plausible sets of constants) as the question's `risk` weighs them.
+    None: layouts are compared by `step_seconds`."""
     host_bytes: float = 0.0
-    """Bytes of offloaded blocks in the memory of each host; 0 without offload. With several pools, the
-    fullest host."""
+    """Bytes of data offloaded to the memory of each host (node); 0 without offload. With several pools, those
+    of the fullest host."""
     host_limit: float | None = None
-    """Bytes of that host's memory available to offloaded blocks; None if unknown."""
+    """Memory of the host in `host_bytes` that offloaded data may use, bytes; None if unknown."""
     drive_bytes: float = 0.0
-    """Bytes of optimizer states on the drive of each host; 0 without any. With several pools, the fullest
-    drive."""
+    """Bytes of optimizer states on the drive of each host (node); 0 without any. With several pools, those of
+    the fullest drive."""
     drive_limit: float | None = None
-    """Bytes of that drive available to them; None if unknown."""
+    """Bytes that optimizer states may use on the drive in `drive_bytes`; None if unknown."""
 
     @property
     def compared_seconds(self) -> float:
-        """Step seconds by which layouts are compared, weighed over scenarios if the question has a risk."""
+        """Step seconds by which layouts are compared: the mean over scenarios if the question has a risk,
+        else the prediction."""
         return self.step_seconds if self.weighed_seconds is None else self.weighed_seconds
 
     @property
     def peak_bytes(self) -> float:
-        """Peak memory of the fullest pipeline rank, bytes."""
+        """Peak memory, bytes, of the pipeline rank that is fullest relative to its limit."""
         return self.rank_memory[self.fullest_rank].total
 
     @property
     def fullest_rank(self) -> int:
-        """Pipeline rank with the highest peak relative to its device's limit."""
+        """Index of the pipeline rank whose peak memory is the largest share of its device's limit."""
         shares = list(map(fullness, (rank.total for rank in self.rank_memory), self.rank_limits))
         return shares.index(max(shares))
 
     @property
     def memory_limit(self) -> float:
-        """Bytes of device memory that the fullest pipeline rank may use."""
+        """Memory of a device that the fullest pipeline rank may use, bytes."""
         return self.rank_limits[self.fullest_rank]
 
     def within(self, limit: float | None) -> Estimate:
-        """The estimate with a memory limit of at most `limit` bytes on every device, unchanged for
-        `limit=None`."""
+        """Copy of the estimate with every device's memory limit lowered to at most `limit` bytes; unchanged
+        for None."""
         if limit is None:
             return self
         limits = tuple(min(own, limit) for own in self.rank_limits)
@@ -188,7 +201,8 @@ class Estimate:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sentences on why the estimate cannot be trusted, such as an impossible utilisation; usually empty."""
+        """Sentences on why the estimate is not to be trusted, such as a utilisation above 100 %; usually
+        empty."""
         name, share = ("MFU", self.mfu) if self.mfu > 1 else ("HFU", self.hfu)
         warning = (
             f"{name} {100 * share:.1f} % is more than the hardware can do: profile `{self.trust.profile}` has products"
@@ -198,20 +212,20 @@ class Estimate:
 
     @property
     def fits_probability(self) -> float:
-        """Probability that the step fits in device memory, from the errors of predicted peaks under the
-        question's stack."""
+        """Probability that the step fits in device memory, given the spread of errors of predicted peaks
+        under the question's stack."""
         return fits_probability(self.peak_bytes, self.allocatable_bytes, self.trust.memory_error)
 
     @property
     def allocatable_bytes(self) -> float:
-        """Bytes of device memory that can be allocated; `memory_limit` is the part left by the requested
-        confidence of fitting."""
+        """Bytes of device memory that can be allocated; `memory_limit` is less if the required probability of
+        fitting needs spare memory."""
         return self.memory_limit / confident_share(self.confidence, self.trust.memory_error)
 
     @property
     def limit_words(self) -> str:
-        """Text of the device memory limit, such as "77.5 GiB". If a confidence of fitting leaves less, "77.5
-        GiB (73.1 GiB to fit with 95 %)"."""
+        """Text of the device memory limit, such as "77.5 GiB". If a required probability of fitting leaves
+        less, "77.5 GiB (73.1 GiB to fit with 95 %)"."""
         part = format_bytes(self.memory_limit)
         if self.memory_limit == self.allocatable_bytes:
             return part
@@ -219,8 +233,8 @@ class Estimate:
 
     @property
     def verdict(self) -> Verdict:
-        """Word for whether the layout fits in memory, "fits", "tight" (within the error of predicted peaks or
-        of host memory) or "does not fit"."""
+        """Verdict on memory: "fits", "tight" (within the error of predicted peaks or of host memory) or "does
+        not fit"."""
         if not self.device_holds:
             return "does not fit"
         if not self.fits:
@@ -229,22 +243,22 @@ class Estimate:
 
     @property
     def device_is_tight(self) -> bool:
-        """Whether the predicted peak is so close to the device memory limit that the prediction error could
-        exceed the limit. The error is a factor of 1 + the stack's memory error."""
+        """Whether the error of the predicted peak could decide if it fits: the peak is within a factor of 1 +
+        that error of allocatable memory."""
         factor = 1 + self.trust.memory_error
         return self.allocatable_bytes / factor < self.peak_bytes < self.allocatable_bytes * factor
 
     @property
     def host_is_tight(self) -> bool:
-        """Whether host memory holds the offloaded data, but with less room to spare than the error of
+        """Whether host memory holds the offloaded data, but with less to spare than the relative error of
         predicted peaks."""
         limit = self.host_limit or 0.0
         return limit / (1 + self.trust.memory_error) < self.host_bytes <= limit
 
     @property
     def fits(self) -> bool:
-        """Whether every rank stays within device memory, and hosts and drives can hold the offloaded data, as
-        far as their capacity is known."""
+        """Whether every rank stays within device memory, and hosts and drives hold the offloaded data. Host
+        memory and drives of unknown size always do."""
         drives_hold = self.drive_limit is None or self.drive_bytes <= self.drive_limit
         return self.device_holds and self.host_holds and drives_hold
 
@@ -256,24 +270,24 @@ class Estimate:
 
     @property
     def host_holds(self) -> bool:
-        """Whether hosts have enough memory for the offloaded data; True if the size of host memory is unknown."""
+        """Whether host memory holds the offloaded data; True if its size is unknown."""
         return self.host_limit is None or self.host_bytes <= self.host_limit
 
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Named parts of one quantity (seconds or bytes), in order of importance; `total` is their sum."""
+    """Named parts of a total (seconds or bytes), in order of importance."""
 
     parts: tuple[tuple[str, float], ...]
 
     @classmethod
     def of(cls, **parts: float) -> Breakdown:
-        """Create a breakdown from keywords in order, as in `Breakdown.of(compute=1.0, bubble=0.2)`."""
+        """Create a breakdown from keywords, in their order, as in `Breakdown.of(compute=1.0, bubble=0.2)`."""
         return cls(tuple((name, float(value)) for name, value in parts.items()))
 
     @property
     def total(self) -> float:
-        """Sum of all parts of the quantity."""
+        """Sum of all parts."""
         return sum(value for _, value in self.parts)
 
     def __getitem__(self, name: str) -> float:
@@ -283,17 +297,19 @@ class Breakdown:
         return iter(self.parts)
 
     def as_dict(self) -> dict[str, float]:
-        """Dictionary from part name to value, in order of importance."""
+        """Convert to a dictionary from part name to value, in order of importance."""
         return dict(self.parts)
 
 
 CLEAR = 2 / 3
-"""Probability from which a predicted gain decides between a simpler and a faster layout."""
+"""Minimum probability that a predicted gain is real at which the faster of two layouts is preferred to the
+simpler."""
 USUAL_PAIR_ERROR = 0.06
-"""Default error of pairs, for profiles without one: that of 668 runs of seven sources on A100."""
+"""Default of a profile's `pair_error`, the median relative error of a predicted ratio of step times: that of
+668 runs of seven sources on A100."""
 _NORMAL = NormalDist()
 _MEDIAN = _NORMAL.inv_cdf(0.75)
-"""Median of the absolute value of a standard normal."""
+"""Median of the absolute value of a standard normal variable, 0.6745."""
 
 
 def pair_error_of(question: Question) -> float:
@@ -302,31 +318,31 @@ def pair_error_of(question: Question) -> float:
 
 
 def deviation(one: Layout, other: Layout, pair_error: float) -> float:
-    """Standard deviation of the logarithm of the predicted ratio of two layouts' step times."""
+    """Standard deviation of ln(predicted ratio of the two layouts' step times), for a profile's
+    `pair_error`."""
     return deviation_on(max(1, len(axes_that_differ(one, other))), pair_error)
 
 
 def deviation_on(axes: int, pair_error: float) -> float:
-    """Standard deviation of the logarithm of the predicted ratio of two step times, for layouts that differ on
-    `axes` axes."""
+    """Standard deviation of ln(predicted ratio of two step times), for layouts that differ on `axes` axes."""
     return pair_error / _MEDIAN * math.sqrt(axes)
 
 
 def error_between(one: Layout, other: Layout, question: Question) -> float:
-    """Median relative error of the predicted ratio of two layouts' step times; a smaller predicted difference
-    is not significant."""
+    """Median relative error of the predicted ratio of two layouts' step times; smaller predicted differences
+    are not significant."""
     return pair_error_of(question) * math.sqrt(max(1, len(axes_that_differ(one, other))))
 
 
 def chance_of_gain(log_ratio: float, one: Layout, other: Layout, pair_error: float) -> float:
-    """Probability that the true ratio of two layouts' step times is above one, if exp(`log_ratio`) is
-    predicted."""
+    """Probability that the true ratio of two layouts' step times is above one, if the predicted ratio is
+    exp(`log_ratio`)."""
     return _NORMAL.cdf(log_ratio / deviation(one, other, pair_error))
 
 
 def half_width(share: float) -> float:
-    """Half width, in standard deviations, of the central interval that holds a `share` of a normal
-    distribution, such as 1.645 for 0.9."""
+    """Half width of the central interval with probability `share` under a normal distribution, in standard
+    deviations, such as 1.645 for 0.9."""
     return _NORMAL.inv_cdf((1 + share) / 2)
 
 
@@ -334,15 +350,15 @@ _PLAINEST = Layout()
 
 
 def timed_under(question: Question) -> tuple[TimedRuns, ...]:
-    """Timed runs of the hardware profile made with the question's stack; all of the profile's timed runs if
-    there are none."""
+    """Timed runs behind the hardware profile that used the question's stack; if there are none, all its timed
+    runs."""
     timed = question.hardware.timed
     return tuple(runs for runs in timed if runs.stack == question.stack.name) or timed
 
 
 def uncovered_facts(question: Question, layout: Layout) -> int:
     """Number of properties of a question and layout (axis values, GPU, stack) that no timed run of the
-    hardware profile has; 0 if the profile lists no runs."""
+    hardware profile had. 0 if the profile lists no runs."""
     timed = question.hardware.timed
     other_gpu = question.cluster.gpu.name not in {runs.gpu for runs in timed}
     other_stack = question.stack.name not in {runs.stack for runs in timed}
@@ -350,8 +366,9 @@ def uncovered_facts(question: Question, layout: Layout) -> int:
 
 
 def words_beyond_runs(question: Question, layout: Layout) -> tuple[str, ...]:
-    """Words of a layout that no timed run of the hardware profile covers, such as "cp8" or "12,288 GPUs".
-    These are degrees above those of all runs and names that no run has; empty if the profile lists no runs."""
+    """Properties of a layout that no timed run of the hardware profile had, in words such as "cp8" or "12,288
+    GPUs". These are degrees above those of all runs and names that no run has; empty if the profile lists no
+    runs."""
     words, timed = list[str](), question.hardware.timed
     if not timed:
         return ()

@@ -1,4 +1,5 @@
-"""Expected step of a layout with a 90 % interval, from timed runs of similar questions.
+"""Expected step seconds of a layout with a 90 % interval: the prediction, corrected by its errors on similar
+timed runs.
 
 Search and proof compare predicted steps ("on paper"); the expected step corrects the prediction by the errors
 of similar timed runs. Runs of the same question count most; if nothing similar was timed, the interval is as
@@ -57,7 +58,7 @@ _PARTIAL_RECOMPUTE = 0.5
 
 
 def features_of(question: Question, layout: Layout) -> dict[str, float]:
-    """Features of a question and layout for comparing runs, as name → number; sizes and degrees as binary
+    """Numeric features by which runs are compared, as name → number; sizes and parallel degrees as binary
     logarithms, sharding and recomputation as shares."""
     model, training = question.model, question.training
     policies = [mix.partition(":")[0] for mix in layout.stage_recompute]
@@ -78,8 +79,8 @@ def features_of(question: Question, layout: Layout) -> dict[str, float]:
 
 
 def names_of(question: Question) -> dict[str, str]:
-    """Categorical features of a question (GPU, die, stack, family of stacks, and whether the model has
-    experts), as name → text."""
+    """Categorical features by which runs are compared (GPU, die, stack, family of stacks, whether the model
+    has experts), as name → text."""
     gpu, stack = question.cluster.gpu.name, question.stack
     return {
         "gpu": gpu,
@@ -92,45 +93,45 @@ def names_of(question: Question) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Features of N timed runs or questions, and for runs also the published values."""
+    """Table of N timed runs or questions: their features and, for runs, the published values."""
 
     features: Array
-    """(N, F), in the order of `FEATURES`."""
+    """Numeric features of each row, (N, F), in the order of `FEATURES`."""
     names: dict[str, npt.NDArray[np.str_]]
-    """Name of `NAMES`, or "source" → (N,)."""
+    """Name of a categorical feature in `NAMES`, or "source" → text of each row, (N,)."""
     spread: Array
-    """(N,) uncertainty of each step: deviation of its logarithm over the constants that timed runs leave
-    plausible."""
+    """Uncertainty of each predicted step time, (N,): standard deviation of its logarithm over the constants
+    that timed runs leave plausible."""
     runs: tuple[Mapping[str, Any], ...]
-    """All columns of each row, as written; for runs also source, model, layout and measured seconds."""
+    """All columns of each row as written in the data file; for runs also source, model, layout and measured
+    seconds."""
 
     def __len__(self) -> int:
         return len(self.features)
 
     def column(self, feature: str) -> Array:
-        """Values of one feature in all rows, (N,)."""
+        """Values of one numeric feature in all rows, (N,)."""
         return np.asarray(self.features[:, FEATURES.index(feature)])
 
     def select(self, which: Any) -> Rows:
-        """Subset of the rows, by index or mask."""
+        """Rows chosen by indices or a mask, as a new table."""
         places = np.arange(len(self))[which]
         names = {name: values[places] for name, values in self.names.items()}
         runs = tuple(self.runs[place] for place in places)
         return Rows(self.features[places], names, self.spread[places], runs)
 
     def equal_names(self, other: Rows, name: str) -> Bools:
-        """Whether each row here and each row of `other` have an equal value for categorical feature `name`,
-        (N, M)."""
+        """Whether each row here and each row of `other` agree in the categorical feature `name`, (N, M)."""
         return np.asarray(self.names[name][:, None] == other.names[name][None])
 
 
 def row_of(question: Question, layout: Layout, spread: float) -> Rows:
-    """Single row with the features of one question and layout, without a source."""
+    """Table with a single row: the features of one question and layout, without a source."""
     return rows_of([{**features_of(question, layout), **names_of(question), "source": "", "spread": spread}])
 
 
 def rows_of(table: Sequence[Mapping[str, Any]]) -> Rows:
-    """Table of rows from one mapping of features, names and spread per run or question."""
+    """Table of rows from one mapping per run or question, of features, names and spread."""
     return Rows(
         features=np.array([[float(row[name]) for name in FEATURES] for row in table]),
         names={name: np.array([row[name] for row in table]) for name in (*NAMES, "source")},
@@ -141,66 +142,69 @@ def rows_of(table: Sequence[Mapping[str, Any]]) -> Rows:
 
 @cache
 def timed_rows() -> tuple[Rows, Array]:
-    """Features of every timed run shipped with the package, and the prediction error ln(measured / predicted)
-    of each, (N,)."""
+    """Features of all timed runs shipped with the package, and the error ln(measured / predicted) of each,
+    (N,)."""
     text = (files("cost_models") / "data" / "errors" / "steps.csv").read_text(encoding="utf-8")
     table = list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
     return rows_of(table), np.array([float(row["log_ratio"]) for row in table])
 
 
 LARGEST = 0.3
-"""Limit of errors in absolute value: a run further off counts as this, since it may be mistranscribed."""
+"""Absolute value at which errors ln(measured / predicted) are clipped, since a run further off may be
+mistranscribed."""
 _USUAL_SPREAD = 0.08
-"""Spread of an ordinary step, the unit of amplitudes."""
+"""Typical `Rows.spread` of a step, in units of which amplitudes are given."""
 SAME_QUESTION_DISTANCE = 0.2
-"""Distance within which a run counts as the same question, such as another vocabulary, or a stage chunk more
-or less."""
+"""Feature distance below which two runs count as the same question, for instance with another vocabulary, or
+a stage chunk more or less."""
 _LEAST_SPREAD, _MOST_SPREAD = 0.03, 0.4
-"""Limits to which spreads are clipped."""
+"""Bounds to which `Rows.spread` is clipped."""
 _HALF_SHAPE = ("gpus", "microbatches")
-"""Features with half weight in the distance of shapes."""
+"""Features of `SHAPE` with half weight in the squared distance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """Constants of the Gaussian process that models errors of predicted step times."""
+    """Constants of the Gaussian process that models errors of predicted step times; the module docstring has
+    its formula."""
 
     amplitude: float
-    """Amplitude of a row with the usual spread, relative to that spread."""
+    """Amplitude a of a row with the typical spread `_USUAL_SPREAD`, as a multiple of that spread."""
     power: float
-    """Exponent p of the amplitude: a ∝ spread^p."""
+    """Exponent p by which the amplitude depends on the spread: a ∝ spread^p."""
     experts: float
-    """Logarithm of the factor of experts on an amplitude."""
+    """Logarithm of the factor on the amplitude of mixture-of-experts models."""
     narrow: float
-    """Logarithm of the factor of fp8 and fp4 on an amplitude."""
+    """Logarithm of the factor on the amplitude of training in fp8 or fp4."""
     sharded: float
-    """Logarithm of the factor of ZeRO 2 and 3 on an amplitude."""
+    """Logarithm of the factor on the amplitude under ZeRO 2 or 3."""
     shape: float
-    """Length scale of distances over shapes."""
+    """Length scale of distances over the features in `SHAPE` (sizes of model and job)."""
     split: float
-    """Length scale of distances over degrees."""
+    """Length scale of distances over the features in `SPLIT` (parallel degrees and microbatch size)."""
     switches: float
-    """Length scale of distances over switches."""
+    """Length scale of distances over the features in `SWITCHES` (sharding, recomputation, precision)."""
     same: float
-    """Deviation r between publishers of one question. No two shipped sources timed the same question, so this
-    is the noise that publishers show elsewhere."""
+    """Deviation r between the errors of different publishers of one question. No two shipped sources timed
+    the same question, so this is the noise that publishers show elsewhere."""
     sharpness: float
-    """Factor T on distances for the part that different publishers share."""
+    """Factor T on distances in the part of an error that different publishers share."""
     publisher: float
-    """Deviation S between publishers' clusters."""
+    """Standard deviation S of the error that a publisher's cluster adds to all its runs."""
     noise: float
-    """Deviation N of a single run."""
+    """Standard deviation N of the error of a single run."""
     other_gpu: float
-    """Factor on a covariance between GPUs of the same die."""
+    """Factor on the covariance of two runs on different GPUs of the same die."""
     other_die: float
     other_stack: float
-    """Factor on a covariance between stacks of one family."""
+    """Factor on the covariance of two runs under different stacks of one family."""
     other_family: float
     other_kind: float
-    """Factor on a covariance between dense models and mixtures of experts."""
+    """Factor on the covariance of a run of a dense model and a run of a mixture of experts."""
 
     def amplitudes(self, rows: Rows) -> Array:
-        """Prior deviations `a` of the prediction error of each row, (N,)."""
+        """Amplitude `a` of each row, (N,): prior standard deviation of its prediction error, without the
+        terms S and N."""
         spread = np.clip(rows.spread, _LEAST_SPREAD, _MOST_SPREAD) / _USUAL_SPREAD
         logarithm = (
             self.experts * (rows.names["experts"] == "yes")
@@ -210,8 +214,8 @@ class Kernel:
         return np.asarray(self.amplitude * _USUAL_SPREAD * spread**self.power * np.exp(logarithm))
 
     def likeness(self, one: Rows, other: Rows) -> Array:
-        """Similarity s · e^{−d} of the rows of two tables, (N, M), with 1 for the same question, and less with
-        distance and with another GPU, stack or kind of model."""
+        """Similarity s · e^{−d} of each row of `one` to each row of `other`, (N, M). It is 1 for the same
+        question, and falls with distance and with another GPU, stack or kind of model."""
 
         def factor(name: str, of_others: float) -> Array:
             return np.where(one.equal_names(other, name), 1.0, of_others)
@@ -222,8 +226,8 @@ class Kernel:
         return np.asarray(shares * np.exp(-self.distance(one, other)))
 
     def covariance(self, one: Rows, other: Rows) -> Array:
-        """Prior covariances of the prediction errors of two tables of rows, (N, M), without the noise of
-        single runs."""
+        """Prior covariance of the prediction errors of each row of `one` and each row of `other`, (N, M),
+        without the noise of single runs."""
         source = one.equal_names(other, "source") & (one.names["source"] != "")[:, None]
         x, y = self.amplitudes(one)[:, None], self.amplitudes(other)[None]
         g2_x, g2_y = (np.minimum(1.0, self.same**2 / amplitudes**2) for amplitudes in (x, y))
@@ -233,7 +237,8 @@ class Kernel:
         return np.asarray(x * y * self.likeness(one, other) * deviations + self.publisher**2 * source)
 
     def distance(self, one: Rows, other: Rows) -> Array:
-        """Distances between the features of two tables of rows, (N, M)."""
+        """Distance between the features of each row of `one` and each row of `other`, (N, M), in length
+        scales."""
         lengths = [self.shape] * len(SHAPE) + [self.split] * len(SPLIT) + [self.switches] * len(SWITCHES)
         scales = np.where(np.isin(FEATURES, _HALF_SHAPE), 0.5**0.5, 1.0) / np.array(lengths)
         x, y = one.features * scales, other.features * scales
@@ -241,12 +246,13 @@ class Kernel:
         return np.sqrt(np.maximum(total, 0.0))
 
     def prior(self, rows: Rows) -> Array:
-        """Prior variances of the prediction errors of rows from a source without timed runs, (N,)."""
+        """Prior variance of the prediction error of each row, (N,), for a publisher without other timed
+        runs."""
         return self.amplitudes(rows) ** 2 + self.publisher**2 + self.noise**2
 
     def posterior(self, row: Rows, timed: Rows, errors: Array) -> tuple[float, float]:
-        """Mean and standard deviation of the log prediction error of one row, given the errors (N,) of the
-        timed rows.
+        """Mean and standard deviation of the error ln(measured / predicted) of one row, given the `errors`
+        (N,) of the timed rows.
 
         Rows of the same question count once more, as a measurement with the deviation r between publishers:
         the process attributes part of their error to the publishers' clusters, of which nothing else is
@@ -264,8 +270,8 @@ class Kernel:
         return mean, variance**0.5
 
     def same_question(self, row: Rows, timed: Rows) -> Bools:
-        """Mask of the timed rows that ask nearly the same question as `row`, (N,), with the same GPU, family
-        of stacks and kind of model, and almost no distance."""
+        """Mask of the timed rows, (N,), that have nearly the same question as `row`: the same GPU, family of
+        stacks and kind of model, at almost no distance."""
         same_names = [row.equal_names(timed, name)[0] for name in ("gpu", "family", "experts")]
         near = self.distance(row, timed)[0] < SAME_QUESTION_DISTANCE
         return np.asarray(np.all([*same_names, near], axis=0))
@@ -273,8 +279,8 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """Ends of a 90 % interval of step times, in standard deviations from the mean, from the errors on left-out
-    sources."""
+    """Lower and upper end of a 90 % interval of step times, in posterior standard deviations from its median,
+    from errors on left-out sources."""
 
     faster: float
     slower: float
@@ -282,27 +288,28 @@ class Reach:
 
 @cache
 def shipped_constants() -> tuple[Kernel, dict[str, Reach], dict[str, Any]]:
-    """Shipped constants of the error model, as the kernel, the reach by stratum (timed, untimed, borrowed),
-    and all values of the file."""
+    """Constants of the error model in the package's data: the kernel, the interval ends by stratum (timed,
+    untimed, borrowed), and all values of the file."""
     constants = read_data("errors/steps")
     kernel = Kernel(**{field.name: constants[field.name] for field in fields(Kernel)})
     return kernel, {name: Reach(**ends) for name, ends in constants["reach"].items()}, constants
 
 
 INTERVAL_PROBABILITY = 0.9
-"""Stated probability of intervals."""
+"""Probability that the true step time lies within an interval."""
 MOST_MFU = 0.8
-"""Highest MFU that an interval reaches: the fastest of 1,256 published runs stayed below."""
+"""Highest MFU that the lower end of an interval may imply: none of 1,256 published runs exceeded it."""
 _CONDITIONED_ROWS = 256
-"""Number of known rows that condition a question: those with the largest covariance."""
+"""Number of timed rows on which the prediction for a question is conditioned: those with the largest
+covariance."""
 _SIZE_TOLERANCE = 0.05
-"""Maximum difference of sizes in binary logarithms within one question: vocabularies of one architecture
+"""Maximum difference of sizes, in binary logarithms, within one question: vocabularies of one architecture
 differ by this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearRuns:
-    """The timed runs nearest to a question, which all have one and the same question among themselves."""
+    """Timed runs nearest to a question, all of the same question as each other."""
 
     source: str
     model: str
@@ -314,43 +321,45 @@ class NearRuns:
     least_seconds: float
     most_seconds: float
     off: float
-    """Median of predicted / measured − 1."""
+    """Median of predicted / measured step seconds − 1 over these runs."""
     differs: tuple[str, ...]
-    """Features that differ from the question: "model", "gpus", "vpp"; empty for the same question."""
+    """Names of the features in which these runs differ from the question ("model", "gpus", "vpp"); empty: in
+    none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedStep:
-    """Expected step seconds with a 90 % interval."""
+    """Expected seconds of a step, with a 90 % interval."""
 
     on_paper: float
-    """Predicted seconds, which search and proof compare."""
+    """Predicted step seconds without correction, which search and proof compare."""
     seconds: float
-    """Median seconds, given the timed runs nearby."""
+    """Median step seconds, given the errors of similar timed runs."""
     low: float
-    """Lower end of the interval; one step in twenty is faster."""
+    """Lower end of the interval, seconds: one step in twenty is faster."""
     high: float
-    """Upper end of the interval; one step in twenty is slower, for example on a faulty cluster."""
+    """Upper end of the interval, seconds: one step in twenty is slower, for example on a faulty cluster."""
     nearest: NearRuns | None = None
-    """The nearest timed runs; None if the profile is not a shipped one."""
+    """Timed runs most similar to the question; None if the profile is not one shipped with the package."""
     borrowed: bool = False
-    """Whether no GPU of this die was timed, so that the profile is borrowed from another."""
+    """Whether no GPU of this die was timed, so that the profile's constants are those of another GPU."""
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Lower and upper end of the 90 % interval of step seconds."""
+        """Lower and upper end of the 90 % interval, seconds."""
         return self.low, self.high
 
     def sample_steps(self, normal: Array) -> Array:
-        """Step seconds for standard normal draws, with the median at 0 and the interval's ends at the limits
-        of 90 % of draws."""
+        """Convert standard normal draws to step seconds of the same shape: 0 to the median, and the ±1.645
+        that bound 90 % of draws to the interval's ends."""
         side = half_width(INTERVAL_PROBABILITY)
         slower, faster = math.log(self.high / self.seconds) / side, math.log(self.seconds / self.low) / side
         return np.asarray(self.seconds * np.exp(np.where(normal < 0, faster, slower) * normal))
 
 
 def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None:
-    """Expected step seconds with an interval for an estimate; None without scenarios, or over several pools."""
+    """Expected step seconds with a 90 % interval for an estimate; None if the profile has no scenarios, or
+    the cluster several pools."""
     layout, paper = estimate.layout, estimate.step_seconds
     scenario_seconds = seconds_under_scenarios(question, layout)
     if scenario_seconds is None:
@@ -379,12 +388,13 @@ def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None
 
 
 def spread_of(under_scenarios: Array, seconds: float) -> float:
-    """Robust standard deviation of the logarithm of the step time over the scenarios."""
+    """Robust standard deviation (from the median absolute deviation) of ln(step seconds) over the scenarios,
+    (K,), around the predicted `seconds`."""
     return float(MAD_TO_DEVIATION * np.median(np.abs(np.log(under_scenarios / seconds))))
 
 
 def nearest_first(kernel: Kernel, row: Rows, timed: Rows) -> Ints:
-    """Indices of the timed rows, the most similar to `row` first, (N,).
+    """Indices (N,) of the timed rows, from the most to the least similar to `row`.
 
     Rows with equal covariance are ordered by likeness: if the row's amplitude is below the deviation between
     publishers, all covariances are zero.
@@ -394,8 +404,8 @@ def nearest_first(kernel: Kernel, row: Rows, timed: Rows) -> Ints:
 
 
 def stratum_of(row: Rows, timed: Rows) -> str:
-    """How well timed runs cover a row, as a word. It is "timed" if this GPU, family of stacks and kind of
-    model were timed together, "untimed" if another GPU of its die was, else "borrowed"."""
+    """Word for how closely timed runs match a row. "timed": this GPU, family of stacks and kind of model were
+    timed together; "untimed": another GPU of its die was; else "borrowed"."""
     gpu, family, kind, die = (row.equal_names(timed, name)[0] for name in ("gpu", "family", "experts", "die"))
     if (gpu & family & kind).any():
         return "timed"
@@ -419,7 +429,7 @@ def _near_runs(row: Rows, timed: Rows, errors: Array, near: Ints) -> NearRuns:
 
 
 def _fastest(estimate: Estimate) -> float:
-    """Step seconds at the highest plausible MFU, the least that an interval may reach."""
+    """Lower limit of step seconds in an interval: the step at the highest plausible MFU."""
     return estimate.step_seconds * min(1.0, estimate.mfu / MOST_MFU)
 
 
@@ -429,7 +439,8 @@ _WORDS |= {"sharded": "zero", "recomputed": "recompute", "bits": "precision"}
 
 
 def _differences(one: Rows, other: Rows) -> tuple[str, ...]:
-    """Words for the features in which two rows differ; empty if both ask the same question."""
+    """Names, in words for the user, of the features in which two single rows differ; empty if both have the
+    same question."""
     names = {"gpu": "GPU", "family": "stack"}
     words = [word for name, word in names.items() if not one.equal_names(other, name)[0, 0]]
     apart = zip(FEATURES, np.abs(one.features[0] - other.features[0]), strict=True)

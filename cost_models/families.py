@@ -1,5 +1,5 @@
-"""Families of models: for each kind of model file, the classes that pose, price, search, save, train and show
-its plans.
+"""Registry of model families (transformers, recommenders): the classes that plan, price, show and train each
+of them.
 
 Every verb, every reader of a file and the executor take the family from here. Its parts are named like entry
 points, `module:name`, and imported on first use, so that this package does not import those above it.
@@ -14,22 +14,26 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Import names of the classes that implement one family of models."""
+    """Import names (`module:name`) of the classes that implement one family of models."""
 
     plan_kind: str
-    """Value of `kind` in the family's plan files."""
+    """Value of the field `kind` in the family's plan files."""
     plan: str
-    """Class of the family's plans: a `planner.plan.AnyPlan`."""
+    """Class of the family's plans, a subclass of `planner.plan.AnyPlan`."""
     verbs: str
-    """Class of the family's verbs, such as `meshwright plan`: a `meshwright.verbs.contract.family.Verbs`."""
+    """Class that answers command-line verbs such as `meshwright plan` for the family: a
+    `meshwright.verbs.contract.family.Verbs`."""
     training: str | None = None
-    """Class that trains the family's plans: an `executor.families.Training`; None: plans are not trained."""
+    """Class that trains the family's plans: an `executor.families.Training`; None: the family cannot be
+    trained."""
     report: str | None = None
-    """Class of the report of a run: `executor.measure.any_report.AnyReport`."""
+    """Class of the reports of the family's training runs: a subclass of
+    `executor.measure.any_report.AnyReport`; None: it has none."""
 
 
 TRANSFORMER, RECOMMENDER = "transformer", "recommender"
-"""Kinds of models; files without a kind, such as those of Hugging Face, are transformers."""
+"""Names of the model families, as in the field `kind` of a model file. A file without that field, such as one
+of Hugging Face, is a transformer's."""
 
 FAMILIES = {
     TRANSFORMER: Family(
@@ -47,17 +51,18 @@ FAMILIES = {
         report="executor.recommender.report:RecommenderReport",
     ),
 }
-"""Kind of a model → its family."""
+"""Name of a model family → the classes that implement it."""
 
 
 def part(name: str | None) -> Any:
-    """Import and return the object named by `module:name`, an implementation that the model family must have."""
+    """Import and return the object named by `module:name`; None, for a class that the family lacks, is not
+    allowed."""
     assert name is not None, "verbs refuse what a family does not do"
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 
 
 def family_of_plan_kind(kind: object) -> Family:
-    """Model family whose plan files have this `kind`; for an unknown kind the transformers, whose reader then
-    reports the error."""
+    """Model family whose plan files have the given `kind`; for an unknown kind the transformers, whose reader
+    then reports the error."""
     return next((one for one in FAMILIES.values() if one.plan_kind == kind), FAMILIES[TRANSFORMER])

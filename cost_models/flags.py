@@ -1,4 +1,4 @@
-"""Flags: the command-line form of a verb's options, declared together with the option's field.
+"""Command-line flags, declared in the options class of a verb (a subcommand) as metadata of its fields.
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
@@ -23,76 +23,80 @@ O = TypeVar("O")  # noqa: E741
 R = TypeVar("R")
 
 Panel = Literal["argument", "subject", "job", "machine", "search", "objective", "verb", "output"]
-"""Group of flags; `--help` lists the groups in this order."""
+"""Name of a group of flags in `--help`, which lists the groups in this order."""
 PANELS: tuple[Panel, ...] = get_args(Panel)
 AS_FIELD: Any = object()
-"""Marks a command-line default equal to the field's."""
+"""Marker: the command-line default of a flag equals the default of its field."""
 _FLAG = "flag"
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """Command-line form of one field of an options class."""
+    """Command-line form of one field of an options class: its spelling, type, help and group."""
 
     metavar: str
     help: str
     kind: Any = str
-    """Type to which its text is converted: `str`, `int`, `float`, `bool`, `Path`, an enumeration, or a list
-    of such values."""
+    """Type to which the flag's text is converted: `str`, `int`, `float`, `bool`, `Path`, an enumeration, or a
+    list of such values."""
     _: KW_ONLY
     names: tuple[str, ...] = ()
-    """Spellings of the flag; empty: `--` and the field's name."""
+    """Spellings of the flag; empty: `--` followed by the field's name."""
     panel: Panel = "verb"
-    """Group in `--help`; an `argument` is positional, without a name."""
+    """Group in `--help` that lists the flag; in group `argument` it is positional, without a name."""
     listed_after: str = ""
-    """Flag after which it is listed in its panel, if that is not the order of the fields."""
+    """Name of the field whose flag precedes this one in `--help`; empty: the order of the fields."""
     minimum: float | None = None
     maximum: float | None = None
     completion: str = ""
-    """Completion in the shell: a function of `meshwright.cli.completion`."""
+    """Name of the function in `meshwright.cli.completion` that completes values in the shell; empty: none."""
     check: Callable[[Any], Any] | None = None
-    """Validator called before any other work; raises InputError for an invalid value."""
+    """Validator of the value, called before any other work, which raises InputError for an invalid one; None:
+    no check."""
     is_part_of_question: bool = True
-    """Whether the flag is part of the question; else it only sets how to search, for how long, or what to
+    """Whether the flag changes the question to answer; else only how to search, for how long, or what to
     print."""
     only_with: str = ""
-    """The flag that this one needs beside it; the help lists it beside that flag alone."""
+    """Name, without `--`, of the flag that this flag needs; `--help` shows this flag only together with that
+    one. Empty: none."""
     command_default: Any = AS_FIELD
-    """Default of the command, where it is not the field's own; `...`: the flag is required."""
+    """Default on the command line, where it differs from that of the field; `...`: the flag is required."""
 
 
 def flag(
     metavar: str, help: str, *, default: Any = None, kind: Any = str, kw_only: bool | None = None, **rest: Any
 ) -> Any:
-    """Declare a dataclass field with this default that is also a command-line flag; `rest` are fields of
+    """Declare a dataclass field with a default that is also a command-line flag; `rest` are further fields of
     `Flag`."""
     metadata = {_FLAG: Flag(metavar=metavar, help=help, kind=kind, **rest)}
     return field(default=default, metadata=metadata, kw_only=MISSING if kw_only is None else kw_only)
 
 
 def switch(help: str, **rest: Any) -> Any:
-    """Declare a boolean field that is true if its command-line flag is given."""
+    """Declare a boolean dataclass field that is true if its command-line flag is given."""
     return flag("", help, default=False, kind=bool, **rest)
 
 
 def output_flag(help: str, metavar: str = "FILE") -> Any:
-    """Declare the flag `-o` for an output file; nothing is written without it, unless the help says otherwise."""
+    """Declare the flag `-o` for an output file; without it nothing is written, unless `help` says
+    otherwise."""
     return flag(metavar, help, kind=Path, names=("-o", "--out"), panel="output")
 
 
 def argument(metavar: str, help: str, *, kind: Any = str, **rest: Any) -> Mapping[str, Flag]:
-    """Field metadata for a positional command-line argument; a default of the field makes the argument
-    optional."""
+    """Metadata that makes a dataclass field a positional command-line argument, optional if the field has a
+    default."""
     return {_FLAG: Flag(metavar=metavar, help=help, kind=kind, panel="argument", **rest)}
 
 
 def plan_file(help: str = "Plan file written by `meshwright plan -o`.") -> Mapping[str, Flag]:
-    """Field metadata for a plan, which the command line takes as the path of a plan file."""
+    """Metadata for a dataclass field that takes a plan, which the command line reads from a plan file."""
     return argument("PLAN", help, kind=Path, completion="plans")
 
 
 def flags_of(options: type[Any]) -> dict[str, Flag]:
-    """Command-line flags of an options class (dataclass or pydantic model) by field name, panel by panel."""
+    """Command-line flags of an options class (dataclass or pydantic model), as field name → flag, sorted by
+    help panel."""
     if hasattr(options, "model_fields"):
         marks = {name: one.metadata for name, one in options.model_fields.items()}
         flags = {name: mark for name, own in marks.items() for mark in own if isinstance(mark, Flag)}
@@ -102,7 +106,8 @@ def flags_of(options: type[Any]) -> dict[str, Flag]:
 
 
 def in_order(flags: Mapping[str, Flag]) -> dict[str, Flag]:
-    """Flags sorted by help panel; a flag with `listed_after` comes directly behind the flag that it names."""
+    """Copy of a mapping of flags sorted by help panel; a flag with `listed_after` directly follows the flag
+    of that field."""
     names = sorted(flags, key=lambda name: PANELS.index(flags[name].panel))
     for name in [name for name in names if flags[name].listed_after in names]:
         names.remove(name)
@@ -111,15 +116,15 @@ def in_order(flags: Mapping[str, Flag]) -> dict[str, Flag]:
 
 
 def defaults_of(options: type[Any]) -> dict[str, Any]:
-    """Default values of an options class by field name; MISSING for required fields."""
+    """Default values of an options class, as field name → default; MISSING for required fields."""
     if not hasattr(options, "model_fields"):
         return {one.name: one.default for one in fields(options)}
     return {name: MISSING if one.is_required() else one.default for name, one in options.model_fields.items()}
 
 
 def given_flags(options: Any) -> tuple[str, ...]:
-    """Names of the flags whose values differ from their defaults, except output flags and flags of one verb
-    only."""
+    """Names of the flags whose values differ from their defaults, except output flags and flags of a single
+    verb."""
     defaults, excluded = defaults_of(type(options)), ("argument", "subject", "verb", "output")
     empty: tuple[Any, ...] = (None, "", (), [])
     return tuple(
@@ -131,14 +136,15 @@ def given_flags(options: Any) -> tuple[str, ...]:
 
 
 def part_of(options: Any, kind: type[O], **more: Any) -> O:
-    """Options of class `kind`, from the fields that `options` has in common with `kind`, and from `more`."""
+    """Create options of class `kind` from the fields that it shares with `options`, and from the values in
+    `more`."""
     names = {one.name for one in fields(options)}
     shared = {one.name: getattr(options, one.name) for one in fields(kind) if one.name in names}  # type: ignore[arg-type]
     return kind(**(shared | more))
 
 
 def as_keywords(options: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R]]:
-    """Wrap a function of an options object so that it takes the fields as keywords, `plan(...)` for
+    """Decorator that lets a function of an options object take the option fields as keywords: `plan(...)` for
     `plan(PlanOptions(...))`.
 
     Type checkers and editors see the fields as parameters; the help of the function has them too.

@@ -1,4 +1,5 @@
-"""Questions: a model, a cluster, a training job, the stack that runs it, and the hardware's constants."""
+"""Question: all inputs that determine the price of a layout (model, cluster, training job, software stack,
+hardware constants)."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from cost_models.specs.transformer import TransformerSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Everything that determines the price of a layout, except the layout."""
+    """All inputs that determine the price (step time and memory) of a layout."""
 
     model: TransformerSpec
     cluster: ClusterSpec
@@ -29,15 +30,17 @@ class Question:
     confidence: float = EVEN
     """Minimum probability of fitting in memory that a plan must have."""
     risk: Risk = "none"
-    """How the steps in a profile's scenarios are weighed where layouts are compared; none: the step on paper."""
+    """How layouts are compared over the scenarios (plausible sets of constants) of a profile; "none": by
+    predicted step."""
     full_model: TransformerSpec | None = None
-    """Model with blocks of all kinds, if `model` has blocks of one kind only; None: `model` itself."""
+    """Model with blocks of every kind, if `model` is a copy with one kind of block only; None: `model`
+    itself."""
     mixed: MixedCluster | None = None
-    """Cluster of several pools, with measured rates where a profile has them. `cluster` and `hardware` then
-    hold the common limits (rules of legality, the weakest trust), and prices come from the pools'
-    questions."""
+    """Cluster of several pools (groups of equal GPUs), with measured rates where a profile has them; None:
+    one kind of GPU. `cluster` and `hardware` then hold the common limits (rules of legality, the weakest
+    trust), and prices come from the pools' questions."""
     members: tuple[Question, ...] = ()
-    """Question of each of several pools, in the order of the cluster."""
+    """Question of each pool of GPUs, in the order of the cluster; empty with one kind of GPU."""
 
     def __post_init__(self) -> None:
         if self.mixed is None:
@@ -48,8 +51,8 @@ class Question:
 
     @property
     def by_kind(self) -> tuple[Question, ...]:
-        """Copies of the question with all blocks of one kind, for each kind of block; with a single kind, only
-        this question."""
+        """Copies of the question, one for each kind of transformer block, in which all blocks are of that
+        kind. With a single kind, only this question."""
         if self.kinds.number == 1 and not self.training.freeze:
             return (self,)
         each = of_each_kind(self.model, self.training)
@@ -57,12 +60,13 @@ class Question:
 
     @property
     def kinds(self) -> Kinds:
-        """Kind of each block of the model; over several pools all blocks are priced as their mean."""
+        """Kind of each transformer block of the model (such as dense or with experts). Over several pools all
+        blocks are priced as their mean, a single kind."""
         return Kinds((0,) * self.model.num_layers) if self.has_pools else kinds_in(self.model, self.training)
 
     @property
     def pools(self) -> tuple[Question, ...]:
-        """Question of each pool of GPUs; with one kind of GPU, only this question."""
+        """Question of each pool (group of equal GPUs), or only this question if all GPUs are equal."""
         return self.members or (self,)
 
     @property
@@ -78,15 +82,16 @@ class Question:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the pools of GPUs, in the order of the cluster."""
+        """Name of each pool of GPUs, in the order of the cluster."""
         return tuple(pool.cluster.name for pool in self.pools)
 
     def updated(self, part: str, **fields: Any) -> Self:
-        """Copy of the question with some fields of its model, cluster, training, stack or hardware replaced."""
+        """Copy of the question with some fields of one `part` (model, cluster, training, stack or hardware)
+        replaced."""
         return replace(self, **{part: getattr(self, part).model_copy(update=fields)})
 
     def recomputing(self, policy: Recompute) -> Self:
-        """Copy of the question in which all stages use one recompute policy."""
+        """Copy of the question in which all pipeline stages use the given recompute policy."""
         return self.updated("training", recompute=(policy,))
 
     @property
@@ -98,8 +103,8 @@ class Question:
 
     @property
     def scored_share(self) -> float:
-        """Share of a sequence's tokens whose logits are computed, without padding and prompts if the stack
-        skips tokens outside the loss."""
+        """Share of a sequence's tokens whose logits are computed: below 1 if the stack skips padding and
+        prompts, which have no loss."""
         job = self.training
         if not self.stack.skips_ignored_tokens or job.reference is not None:
             return 1.0
@@ -108,18 +113,18 @@ class Question:
 
     @property
     def dropout(self) -> float:
-        """Probability of dropping a hidden activation, from the training job, else the stack's default."""
+        """Dropout probability of hidden activations: from the training job, else the default of the stack."""
         if self.training.dropout is not None:
             return self.training.dropout
         return _USUAL_DROPOUT if self.stack.usual_dropout and not self.model.gated_mlp else 0.0
 
 
 _USUAL_DROPOUT = 0.1
-"""Megatron-LM's default of `--hidden-dropout` and `--attention-dropout`."""
+"""Default of Megatron-LM's `--hidden-dropout` and `--attention-dropout`."""
 
 
 def mixed_question(mixed: MixedCluster, pools: tuple[Question, ...]) -> Question:
-    """Question about a cluster of several pools, from the questions of the pools."""
+    """Create the question of a cluster of several pools from the question of each pool."""
     known = mixed.model_copy(update={"pools": tuple(pool.cluster for pool in pools)})
     weakest = max((pool.hardware for pool in pools), key=by_uncertainty)
     return replace(
@@ -131,14 +136,14 @@ _TIERS = ("measured", "profile", "datasheet")
 
 
 def by_uncertainty(profile: HardwareProfile) -> tuple[int, float]:
-    """Sort key of hardware profiles, the most trusted first, by tier and then by the error that the profile
-    has shown."""
+    """Sort key of hardware profiles, the most trusted first: its tier, then the median error against measured
+    runs."""
     error = profile.median_error
     return _TIERS.index(profile.tier), float("inf") if error is None else error
 
 
 def require_tiles(profile: HardwareProfile, gpu: GpuSpec) -> None:
-    """Raise InputError unless a profile can price matrix products on a GPU.
+    """Raise InputError unless the profile has the measured tile sizes to price matrix products on the GPU.
 
     Raises:
         InputError: the GPU computes them in tiles, and the profile, as one of a CPU, knows none.
@@ -152,21 +157,22 @@ def require_tiles(profile: HardwareProfile, gpu: GpuSpec) -> None:
 
 
 def parts_of(question: Question) -> tuple[AnyCluster, HardwareProfile | tuple[HardwareProfile, ...]]:
-    """Cluster and hardware profile of the question (one profile for each pool), in the form that a plan file
-    stores."""
+    """Cluster and hardware profile of a question, in the form that a plan file stores: with several pools, a
+    profile for each."""
     if question.mixed is None:
         return question.cluster, question.hardware
     return question.mixed, tuple(pool.hardware for pool in question.pools)
 
 
 SHARED_PARTS = ("model", "training", "stack", "confidence", "risk")
-"""Fields of a question that all its pools have in common."""
+"""Names of the fields of a question that have one value for all its pools."""
 
 
 def question_of_parts(
     cluster: AnyCluster, hardware: HardwareProfile | tuple[HardwareProfile, ...], **shared: Any
 ) -> Question:
-    """Question from the parts in a plan file, of which some are `SHARED_PARTS`; the inverse of `parts_of`.
+    """Create a question from the parts in a plan file, the inverse of `parts_of`; `shared` holds the fields
+    `SHARED_PARTS`.
 
     Raises:
         InputError: a profile of another kind of device.
@@ -181,7 +187,8 @@ def question_of_parts(
 
 
 def each_pool(question: Question, change: Callable[[Question], Question | None]) -> Question | None:
-    """The question with `change` applied to every pool; None if `change` has no effect on any pool."""
+    """Copy of the question with `change` applied to every pool; None if `change` returns None for all
+    pools."""
     changed = [change(pool) for pool in question.pools]
     if not any(changed):
         return None

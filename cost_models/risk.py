@@ -34,33 +34,37 @@ from cost_models.arrays import Array, Bools
 from cost_models.files import read_data
 
 EVEN = 0.5
-"""Confidence at which predictions are used as they are: a peak may equal the limit, and fits with probability
-one half except for outliers."""
+"""Required probability of fitting at which a predicted peak may equal the memory limit: then it fits with one
+half, except for outliers."""
 MOST_CONFIDENT = 0.99
-"""Highest confidence that may be requested: one run in fifty is an outlier, whatever the spare memory."""
+"""Highest probability of fitting that may be required: one run in fifty is an outlier, whatever the spare
+memory."""
 WITHIN = 0.95
-"""Share of measured peaks below (1 + the stack's error) × predicted."""
+"""Share of measured peaks that lie below (1 + the stack's `memory_error`) × predicted."""
 FITTING = 0.9
-"""Minimum probability of fitting for a recommended layout, and for one whose open axes were searched."""
+"""Minimum probability of fitting in memory for recommended layouts, and for layouts that a search
+completes."""
 _NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakErrors:
-    """Distribution of errors of predicted memory peaks, with shares and deviations of outliers below and above
-    their predictions."""
+    """Distribution of the error of predicted memory peaks: a core, and outliers below and above the
+    prediction."""
 
     core: float
-    """Deviation of all other errors, relative to the one from a stack's `memory_error`."""
+    """Factor on the standard deviation that the stack's `memory_error` implies, for runs that are no
+    outliers."""
     below_share: float
     below_reach: float
-    """Deviation of the logarithm of measured / predicted for these outliers."""
+    """Standard deviation of ln(measured / predicted) of the outliers below."""
     above_share: float
     above_reach: float
     source: str = ""
 
     def below(self, room: float, error: float) -> float:
-        """Probability that a measured peak stays below the predicted peak times exp(`room`)."""
+        """Probability that a measured peak stays below exp(`room`) × the predicted peak, for the stack's
+        relative `error`."""
         deviation = max(log1p(error), 1e-9) / _NORMAL.inv_cdf(WITHIN)  # of ln(measured / predicted)
         core = _NORMAL.cdf(room / (self.core * deviation))
         low = min(1.0, 2 * _NORMAL.cdf(room / self.below_reach))
@@ -71,26 +75,28 @@ class PeakErrors:
 
 @cache
 def peak_errors() -> PeakErrors:
-    """Distribution of errors of predicted memory peaks shipped with the package."""
+    """Distribution of errors of predicted memory peaks, read from the package's data."""
     return PeakErrors(**read_data("errors/peaks"))
 
 
 def fits_probability(peak: float, limit: float, error: float) -> float:
-    """Probability that a run fits in memory, given its predicted `peak` and allocatable `limit`, both bytes."""
+    """Probability that a run fits in memory, from its predicted `peak` and allocatable `limit`, both bytes,
+    and the stack's relative `error`."""
     if peak <= 0:
         return 1.0
     return peak_errors().below(log(limit / peak), error) if limit > 0 else 0.0
 
 
 def least_chance(confidence: float) -> float:
-    """Minimum probability of fitting at which a layout counts as fitting, for a requested `confidence`."""
+    """Minimum probability of fitting at which a layout counts as fitting: the required `confidence`, but at
+    least that of a peak equal to the limit."""
     return max(confidence, peak_errors().below(0.0, 1.0))  # where no room is left, the error does not matter
 
 
 @lru_cache(maxsize=1024)
 def confident_share(confidence: float, error: float) -> float:
-    """Share of the memory limit that a predicted peak may reach to fit with probability
-    `least_chance(confidence)`."""
+    """Largest share of the memory limit that a predicted peak may reach to fit with probability
+    `least_chance(confidence)`, for the stack's relative `error`."""
     low, high = 0.0, _MOST_ROOM
     if confidence <= least_chance(EVEN):
         return 1.0
@@ -106,17 +112,17 @@ _MOST_ROOM, _BISECTIONS = 12.0, 60
 Risk = Literal["none", "neutral", "averse"]
 RISKS: tuple[Risk, ...] = get_args(Risk)
 SLOWEST = 4
-"""One scenario in this many counts as slow."""
+"""Number k such that one in k scenarios, the slowest, counts under risk `averse`."""
 
 
 def weighed_of(scenarios: int, risk: Risk) -> int:
-    """Number of scenarios, out of `scenarios`, whose mean step time compares layouts under a `risk`."""
+    """Number of scenarios whose mean step time compares layouts under a `risk`, out of `scenarios` in all."""
     return 0 if risk == "none" else scenarios if risk == "neutral" else -(-scenarios // SLOWEST)
 
 
 def slowest(seconds_K: Array, risk: Risk) -> Bools:
-    """Mask of the scenarios that `risk` counts, which are all or the slowest, from their step seconds, both
-    (K, ...); among equal ones the first."""
+    """Mask (K, ...) of the scenarios that `risk` counts (all, or the slowest), from step seconds (K, ...).
+    Among equal ones the first."""
     order = np.argsort(-seconds_K, axis=0, kind="stable")
     chosen = np.zeros(seconds_K.shape, dtype=np.bool_)
     np.put_along_axis(chosen, order[: weighed_of(len(seconds_K), risk)], True, axis=0)
@@ -124,14 +130,15 @@ def slowest(seconds_K: Array, risk: Risk) -> Bools:
 
 
 def weigh(seconds_K: Array, risk: Risk) -> Array:
-    """Mean of step seconds over all scenarios, or under risk `averse` over the slowest ones, (K, ...) → (...)."""
+    """Mean step seconds, (K, ...) → (...), over all K scenarios or, under risk `averse`, over the slowest of
+    them."""
     if risk == "averse":
         seconds_K = np.sort(seconds_K, axis=0)[-weighed_of(len(seconds_K), risk) :]
     return np.asarray(seconds_K.mean(axis=0))
 
 
 def middle(seconds_K: Array) -> float:
-    """Mean of the middle half of the scenarios' seconds (interquartile mean), from (K,); outliers do not move
-    it."""
+    """Interquartile mean of the step seconds of K scenarios, from (K,): mean of the middle half, which
+    outliers do not move."""
     cut = len(seconds_K) // 4
     return float(np.sort(seconds_K)[cut : len(seconds_K) - cut].mean())

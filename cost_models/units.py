@@ -24,9 +24,10 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60
 _FLOP_RATE = {"FLOP/s": 1.0, "MFLOP/s": 1e6, "GFLOP/s": 1e9, "TFLOP/s": 1e12, "PFLOP/s": 1e15}
 
 FP32_BYTES = 4.0
-"""Bytes of an fp32 element."""
+"""Size of an fp32 element, bytes."""
 SMALLEST, LARGEST = 1e-12, 1e21
-"""Bounds of every quantity in base units; values outside are most likely typing errors."""
+"""Smallest and largest accepted value of any quantity in base units; values outside are most likely typing
+errors."""
 
 _COUNTS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
@@ -45,27 +46,27 @@ def _parse(text: object, units: dict[str, float], noun: str, example: str) -> fl
 
 
 def parse_bytes(text: object) -> float:
-    """Bytes from a text such as "80 GiB" (binary) or "80 GB" (decimal)."""
+    """Convert a text such as "80 GiB" (binary) or "80 GB" (decimal) to bytes."""
     return _parse(text, _BYTES, "a size", "`80 GiB` or `80 GB`")
 
 
 def parse_bandwidth(text: object) -> float:
-    """Bytes/s in one direction from a text such as "400 Gb/s" (bits) or "50 GB/s" (bytes)."""
+    """Convert a text such as "400 Gb/s" (bits) or "50 GB/s" (bytes) to bytes/s in one direction."""
     return _parse(text, _BANDWIDTH, "a bandwidth", "`400 Gb/s` (bits) or `50 GB/s` (bytes)")
 
 
 def parse_seconds(text: object) -> float:
-    """Seconds from a text such as "5 us"."""
+    """Convert a text such as "5 us" to seconds."""
     return _parse(text, _SECONDS, "a duration", "`5 us`")
 
 
 def parse_flop_rate(text: object) -> float:
-    """FLOP/s from a text such as "312 TFLOP/s"."""
+    """Convert a text such as "312 TFLOP/s" to FLOP/s."""
     return _parse(text, _FLOP_RATE, "a compute rate", "`312 TFLOP/s`")
 
 
 def parse_count(text: object) -> float:
-    """Number from a text such as "1.4T", "300 B", "2.5M" or "1.4e12"."""
+    """Convert a text such as "1.4T", "300 B", "2.5M" or "1.4e12" to a number."""
     try:
         value = float(str(text))
     except ValueError:
@@ -78,8 +79,8 @@ def parse_count(text: object) -> float:
 
 
 def _writer(units: dict[str, float], preferred: str) -> PlainSerializer:
-    """Serializer to the shortest readable text that parses to exactly the same value, so that files reproduce
-    it bit for bit, in one of the `preferred` units or in the base unit."""
+    """Pydantic serializer of a quantity to the shortest readable text that parses to exactly the same value.
+    The unit is one of the `preferred`, or else the base unit."""
     base = next(unit for unit, factor in units.items() if factor == 1)
 
     def exact(value: float) -> str:
@@ -94,17 +95,17 @@ def _writer(units: dict[str, float], preferred: str) -> PlainSerializer:
 
 
 Bytes = Annotated[float, BeforeValidator(parse_bytes), _writer(_BYTES, "TiB GiB MiB KiB TB GB MB B")]
-"""A size in bytes; written "80 GiB"."""
+"""Field type of a size in bytes; written "80 GiB"."""
 Bandwidth = Annotated[float, BeforeValidator(parse_bandwidth), _writer(_BANDWIDTH, "TB/s GB/s MB/s")]
-"""A bandwidth in bytes/s, one direction; written "50 GB/s" or "400 Gb/s"."""
+"""Field type of a bandwidth in bytes/s, one direction; written "50 GB/s" or "400 Gb/s"."""
 Seconds = Annotated[float, BeforeValidator(parse_seconds), _writer(_SECONDS, "s ms us ns")]
-"""A duration in seconds; written "5 us"."""
+"""Field type of a duration in seconds; written "5 us"."""
 FlopRate = Annotated[float, BeforeValidator(parse_flop_rate), _writer(_FLOP_RATE, "PFLOP/s TFLOP/s GFLOP/s")]
-"""A compute rate in FLOP/s; written "312 TFLOP/s"."""
+"""Field type of a compute rate in FLOP/s; written "312 TFLOP/s"."""
 
 
 def within(parse: Callable[[object], float], least: str, most: str) -> AfterValidator:
-    """Pydantic validator for a field whose text `parse` reads and whose value has limits, as in
+    """Pydantic validator that limits a parsed quantity to the range from `least` to `most`, as in
     `Annotated[Bytes, within(parse_bytes, "1 MiB", "1 PB")]`."""
     smallest, largest = parse(least), parse(most)
 
@@ -117,7 +118,7 @@ def within(parse: Callable[[object], float], least: str, most: str) -> AfterVali
 
 
 def format_bytes(value: float) -> str:
-    """Text of a number of bytes, such as "61.3 GiB" (binary, as memory is sold and reported)."""
+    """Convert bytes to text, such as "61.3 GiB" (binary, as memory is sold and reported)."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if abs(value) >= _BYTES[unit]:
             return f"{value / _BYTES[unit]:.1f} {unit}"
@@ -125,7 +126,7 @@ def format_bytes(value: float) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """Text of a duration, such as "132.1 s", "12.3 ms", "45 us"."""
+    """Convert seconds to text, such as "132.1 s", "12.3 ms", "45 us"."""
     if abs(value) >= 1:
         return f"{value:.2f} s" if abs(value) < 100 else f"{value:.1f} s"
     if abs(value) >= 1e-3:
@@ -134,7 +135,7 @@ def format_seconds(value: float) -> str:
 
 
 def format_bandwidth(value: float) -> str:
-    """Text of a bandwidth in bytes/s, such as "300 GB/s" (decimal, as links are sold)."""
+    """Convert a bandwidth in bytes/s to text, such as "300 GB/s" (decimal, as links are sold)."""
     for unit in ("TB", "GB", "MB"):
         if value >= _BYTES[unit]:
             return f"{value / _BYTES[unit]:.4g} {unit}/s"
@@ -142,7 +143,7 @@ def format_bandwidth(value: float) -> str:
 
 
 def format_count(value: float) -> str:
-    """Text of a large count, such as "174.6 B", "8.4 M", "512"."""
+    """Convert a large count to text, such as "174.6 B", "8.4 M", "512"."""
     for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
         if abs(value) >= factor:
             return f"{value / factor:.4g} {unit}"
@@ -150,20 +151,20 @@ def format_count(value: float) -> str:
 
 
 def grouped(number: int) -> str:
-    """Text of a number with commas between thousands, such as "3,911" for 3911, so that no line breaks inside."""
+    """Convert an integer to text with commas between thousands, such as "3,911" for 3911."""
     return f"{number:,}"
 
 
 def counted(number: int, noun: str) -> str:
-    """Text of a number with its noun, such as "1 layout" for 1, "3,911 layouts" for 3911, "2 microbatches" for
-    2."""
+    """Convert a number and its noun to text, such as "1 layout" for 1, "3,911 layouts" for 3911, "2
+    microbatches" for 2."""
     plural = "es" if noun.endswith(("ch", "ss")) else "s"
     return f"{grouped(number)} {noun}{plural * (number != 1)}"
 
 
 def format_days(seconds: float) -> str:
-    """Text of a long duration in seconds, such as "1 day", "20.7 days", "2,287.7 days"; below a day "18.2
-    hours" or "3.4 minutes"."""
+    """Convert a long duration in seconds to text, such as "1 day", "20.7 days", "2,287.7 days"; below a day
+    "18.2 hours" or "3.4 minutes"."""
     if seconds < _SECONDS["d"]:
         noun, unit = ("hours", "h") if seconds >= _SECONDS["h"] else ("minutes", "min")
         return f"{seconds / _SECONDS[unit]:.1f} {noun}"

@@ -1,5 +1,6 @@
-"""Objectives of a plan (step time, MFU, GPU-hours, money, peak memory, or the fewest GPUs that meet a
-deadline), and the certificate of its optimality, or of the gap that its proof reached.
+"""Objectives of a plan (step time, MFU, GPU-hours, cost, peak memory, fewest GPUs that meet a deadline), and
+the certificate that the best was found. A certificate proves that a plan is optimal, or the gap that its
+proof reached.
 
 On a fixed number of GPUs GPU-hours and money are the step time times a constant, so they have the same
 optimum. MFU does not quite: its numerator counts the output layer over the vocabulary as padded for tensor
@@ -32,61 +33,66 @@ from cost_models.specs.cluster import OperationsSpec
 
 Proof = Literal["search", "ilp"]
 PROOFS: tuple[Proof, ...] = get_args(Proof)
-"""Provers of an answer: the search, or one integer program over all layouts."""
+"""Names of the methods that prove optimality: `search` (branch and bound), or `ilp`, one integer program over
+all layouts."""
 Effort = Literal[Proof, "bounds", "any"]
-"""Extent of a search: to a proof; to one without the closing integer program, as curves of many searches have it; or
-to the first plan that fits."""
+"""How far a search goes: to a proof; to one without the closing integer program, as in curves of many
+searches (`bounds`); or to the first plan that fits (`any`)."""
 
 
 class Settled(Spec):
-    """Optimum of the integer program over the layouts whose bounds are below the best step time, which closes
-    a proof."""
+    """Result of the integer program that closes a proof: it decides all layouts whose lower bounds are below
+    the best step time at once."""
 
     solver: str
     layouts: int
-    """Number of layouts in the program."""
+    """Number of layouts in the integer program."""
     columns: int
-    """Number of binary variables that place blocks on stages."""
+    """Number of binary variables of the program, each of which places some blocks on a stage."""
     objective: float
-    """Optimum in seconds: the best step time."""
+    """Optimal step time, seconds."""
 
 
 class Certificate(Spec):
-    """Proof that no other layout covered by the search is better, with counts of layouts and the proven bound.
+    """Proof that no other layout covered by the search is better, with counts of layouts and the proven lower
+    bound.
 
     Its derivation (k, the reason for excluding each layout, the prover) is not part of a plan file: it
     depends on the search's state, so nobody could check it.
     """
 
     top: int = Field(default=1, ge=1)
-    """Number of best layouts that were searched for, k."""
+    """Number k of best layouts that were searched for."""
 
     space: str
-    """The covered space, in words."""
+    """Description of the set of layouts that the search covered."""
     layouts: int
-    """Legal layouts enumerated."""
+    """Number of legal layouts that were enumerated."""
     infeasible: int = 0
-    """Layouts discarded because no placement fits in memory."""
+    """Number of layouts discarded because no placement of blocks fits in memory."""
     pruned: int = 0
-    """Layouts discarded because their lower bound cannot beat the k-th best."""
+    """Number of layouts discarded because their lower bound cannot beat the k-th best step."""
     solved: int = 0
-    """Layouts decided exactly: by the ILP, or by a placement that meets its lower bound."""
+    """Number of layouts solved exactly: by the integer program, or by a placement that meets its lower
+    bound."""
     undecided: int = 0
-    """Layouts left open when the search was stopped; 0 if it ended."""
+    """Number of layouts left open when the search was stopped; 0 if it ended."""
     bound: float
-    """Proven lower bound on the step time of any covered layout, seconds."""
+    """Proven lower bound on the step time of every covered layout, seconds."""
     gap: float
-    """(best − bound) / best; 0 proves that the plan is optimal."""
+    """Relative gap (best − bound) / best of the step time; 0 proves that the plan is optimal."""
     minimised: Risk = "none"
-    """Quantity that was minimised: the step on paper, or what this risk weighs of it over `scenarios`."""
+    """Risk under which step times were minimised over `scenarios`; "none": the predicted step was
+    minimised."""
     scenarios: int = 0
-    """Number of scenarios in the minimised mean; 0: none."""
+    """Number of scenarios (plausible sets of constants) in the minimised mean; 0: none."""
     settled: Settled | None = None
-    """Optimum of the closing integer program; None if the search was stopped before."""
+    """Result of the integer program that closed the proof; None if the search needed none, or was stopped
+    before."""
     proved_by: Proof = Field(default="search", exclude_if=lambda prover: prover == "search")
-    """Prover; saved only if it is not the search."""
+    """Method that proved the answer; saved only if it is not the search."""
     seconds: float = 0.0
-    """Search time."""
+    """Duration of the search, seconds."""
 
 
 ObjectiveName = Literal["time", "mfu", "gpu-hours", "cost", "memory", "gpus"]
@@ -99,19 +105,21 @@ DAY = 86400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """Goal of a search (such as time or cost), with the price and the deadline that the goal needs."""
+    """Quantity that a search optimises (such as step time or cost), with the price and the deadline that it
+    needs."""
 
     name: ObjectiveName = "time"
     price: float | None = None
-    """Dollars for one GPU-hour."""
+    """Dollars per GPU-hour; None if no price is given."""
     deadline: float | None = None
-    """Seconds in which training on all tokens must end; slower plans are excluded."""
+    """Seconds within which training on all tokens must end, so that slower plans are excluded; None: no
+    deadline."""
     operations: OperationsSpec | None = None
-    """Failures and restarts that training time counts; None: none."""
+    """Failures and restarts that lengthen training; None: they are not counted."""
 
     @property
     def measure(self) -> Measure:
-        """Measure by which this objective compares plans."""
+        """Measure (label, unit, and function of a plan) by which this objective compares plans."""
         return MEASURES[self.name]
 
     def value(self, question: Question, estimate: Estimate) -> float:
@@ -119,12 +127,13 @@ class Objective:
         return self.measure.of(question, estimate, self)
 
     def loss(self, question: Question, estimate: Estimate) -> float:
-        """Value of a plan under the objective, negated if higher is better, so that the least is best."""
+        """Value of a plan under the objective, negated if higher is better, so that lower is always
+        better."""
         return self.measure.loss(self.value(question, estimate))
 
     def meets_deadline(self, question: Question, step_seconds: float) -> bool:
-        """Whether training with steps of `step_seconds` meets the deadline, if any; True for an empty bound of
-        0."""
+        """Whether training with steps of `step_seconds` ends before the deadline. True without a deadline,
+        and for a trivial bound of 0."""
         if self.deadline is None or step_seconds <= 0:
             return True
         return self.training_seconds(question, step_seconds) <= self.deadline
@@ -132,8 +141,8 @@ class Objective:
     def training_seconds(
         self, question: Question, step_seconds: float, layout: Layout | None = None
     ) -> float:
-        """Seconds of training on all tokens; with operations also failures and, given a `layout`, its
-        start-ups.
+        """Seconds of training on all tokens. With `operations` failures count too and, given a `layout`, its
+        start-up times.
 
         Raises InfeasibleError if failures leave no time for training.
         """
@@ -142,13 +151,13 @@ class Objective:
         return forecast(job_of(question, step_seconds, layout), self.operations).seconds
 
     def gpu_hours(self, question: Question, step_seconds: float) -> float:
-        """GPU-hours that training on all tokens takes. Raises InfeasibleError if failures leave no time for
-        training."""
+        """GPU-hours of training on all tokens with steps of `step_seconds`. Raises InfeasibleError if
+        failures leave no time for training."""
         return self.training_seconds(question, step_seconds) * question.cluster.num_gpus / _HOUR
 
     def require_complete(self, question: Question, *, alone: bool = True) -> None:
-        """Raise InputError unless tokens, price and deadline that the objective needs are given; as one of two
-        of a frontier (`alone=False`) it needs no deadline.
+        """Raise InputError unless the tokens, price and deadline that the objective needs are given. As one
+        of two objectives of a frontier (`alone=False`) it needs no deadline.
 
         Raises:
             InputError: tokens, a price or a deadline is missing, or a given one has no effect.
@@ -178,36 +187,37 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Quantity by which plans are compared under one objective."""
+    """Quantity by which an objective compares plans: label, unit, and function that computes it."""
 
     label: str
     unit: Unit
     of: Callable[[Question, Estimate, Objective], float]
     highest: bool = False
-    """Whether a higher value is better."""
+    """Whether a higher value is better; else a lower one."""
 
     def loss(self, value: float) -> float:
-        """The value, negated if higher is better, so that the least is best."""
+        """A value of the measure, negated if higher is better, so that lower is always better."""
         return -value if self.highest else value
 
     def best(self, values: Iterable[float]) -> float:
-        """Best of the values, the highest or the lowest."""
+        """Best of several values: the highest if higher is better, else the lowest."""
         return max(values) if self.highest else min(values)
 
     @property
     def open(self) -> float:
-        """Bound that holds before anything is proved, infinity or 0."""
+        """Trivial bound on the measure, before anything is proved: infinity if higher is better, else 0."""
         return math.inf if self.highest else 0.0
 
     def gap(self, value: float, bound: float) -> float:
-        """Largest relative gain over `value` that `bound` leaves possible; 0 proves that none is."""
+        """Largest relative gain over `value` that `bound` leaves possible; 0 proves that `value` is
+        optimal."""
         if self.highest:
             return max(0.0, bound / value - 1) if math.isfinite(bound) else 1.0
         return max(0.0, 1 - bound / value)
 
 
 def training_steps(question: Question) -> int:
-    """Number of optimizer steps to train on all tokens."""
+    """Number of optimizer steps to train on all tokens of the question's training job."""
     assert question.training.tokens is not None
     return math.ceil(question.training.tokens / question.training.tokens_per_step)
 

@@ -1,5 +1,5 @@
-"""Plans: a question with its layout, prediction and certificate; their files; and a cache of searched
-layouts.
+"""Plan files: a question (all inputs) with its layout, prediction and certificate of optimality; and a cache
+of layouts found by follow-up searches.
 
 `AnyPlan` is the base of all families' plans; `Plan` is that of a transformer, with the records that its file
 holds.
@@ -63,21 +63,21 @@ from planner.space.restrictions import Restrictions, parse_restrictions
 
 PLAN_SCHEMA = 1
 _RENAMED = {"holes": "fragmentation"}
-"""Old → new names of parts of memory, for plan files of earlier versions."""
+"""Old → new name of a part of memory, to read plan files of earlier versions."""
 _LISTED_FACTS = 3
-"""Number of ignored stack fields that a note lists."""
+"""Maximum number of ignored software-stack fields that a note names."""
 
 LayoutText = Annotated[
     Layout,
     BeforeValidator(lambda value: value if isinstance(value, Layout) else parse_layout(str(value))),
     PlainSerializer(str, return_type=str),
 ]
-"""A layout in its notation: "tp8 pp4 dp2 mbs1"."""
+"""Field type of a layout, written in its notation: "tp8 pp4 dp2 mbs1"."""
 Confidence = Annotated[float, Field(ge=EVEN, le=MOST_CONFIDENT, allow_inf_nan=False)]
 
 
 def package_version() -> str:
-    """Version of the installed package; "not installed" for a checkout on the path."""
+    """Version of the installed package, as text; "not installed" for a checkout on the path."""
     try:
         return version("meshwright")
     except PackageNotFoundError:
@@ -85,18 +85,18 @@ def package_version() -> str:
 
 
 class AnyPlan(Spec):
-    """Base class of plan files, a question with its answer, complete for training; each model family adds
+    """Base class of plan files, which hold a question and its answer, enough to train; each model family adds
     fields."""
 
     kind: str
-    """Kind of plan file."""
+    """Kind of plan file, such as "plan" for transformers."""
     schema_version: int = PLAN_SCHEMA
     meshwright_version: str
     _ignored_facts: tuple[str, ...] = PrivateAttr(default=())
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks on how the plan file was read, a sentence each, without a full stop."""
+        """Remarks on reading the plan file, such as ignored fields, each a sentence without a full stop."""
         if not (names := self._ignored_facts):
             return ()
         listed = ", ".join(names[:_LISTED_FACTS]) + ", ..." * (len(names) > _LISTED_FACTS)
@@ -109,37 +109,38 @@ class AnyPlan(Spec):
 
     @property
     def question(self) -> Any:
-        """Question that the plan answers."""
+        """Question (all inputs) that the plan answers."""
         raise NotImplementedError
 
     @property
     def model_name(self) -> str:
-        """Name of the plan's model."""
+        """Name of the model that the plan trains."""
         return str(self.model.name)
 
     @property
     def num_ranks(self) -> int:
-        """Number of processes that train the plan, one per GPU."""
+        """Number of processes that train the model, one per GPU."""
         raise NotImplementedError
 
     @property
     def gpu(self) -> GpuSpec:
-        """GPU (or CPU) of the plan; with several pools, the GPU whose limits hold for all."""
+        """GPU (or CPU) on which the plan runs; with several pools of GPUs, a GPU with the limits of all of
+        them."""
         gpu: GpuSpec = self.question.cluster.gpu
         return gpu
 
     @property
     def searched(self) -> bool:
-        """Whether the plan comes from a search, and so claims to be the best."""
+        """Whether a search chose the plan, so that it has a certificate and claims to be the best."""
         return self.certificate is not None
 
     def require_readable(self) -> None:
-        """Raise InputError unless the plan's restrictions can be parsed. Raises InputError."""
+        """Raise InputError unless the restrictions stored in the plan can be parsed."""
         raise NotImplementedError
 
     def problems(self) -> list[Problem]:
-        """Rules that the plan's layout breaks on the plan's cluster, and model parts that the layout does not
-        place."""
+        """Problems of the plan's layout: rules that it breaks on the plan's cluster, and model parts that it
+        does not place."""
         raise NotImplementedError
 
 
@@ -150,30 +151,32 @@ def _rename_parts(parts: Any) -> Any:
 
 
 class Prediction(Spec):
-    """Predicted step time and memory of the plan; see `cost_models.estimate.Estimate` for the fields."""
+    """Predicted step time and memory of a plan; see `cost_models.estimate.Estimate` for the fields."""
 
     step_seconds: float = Field(gt=0, allow_inf_nan=False)
     weighed_seconds: float | None = None
-    """Seconds of the step as `risk` weighs scenarios; None: the step on paper."""
+    """Mean step seconds over scenarios under the plan's `risk`; None: layouts were compared by
+    `step_seconds`."""
     mfu: float
     hfu: float
     tokens_per_second: float
     peak_bytes: float
     memory_limit: float
     host_bytes: float | None = None
-    """Bytes of offloaded blocks in the memory of each host; None without offload."""
+    """Bytes of data offloaded to the memory of each host (node); None without offload."""
     host_limit: float | None = None
-    """Bytes of a host's memory available to offloaded blocks."""
+    """Memory of a host that offloaded data may use, bytes; None if unknown or unused."""
     drive_bytes: float | None = None
-    """Bytes of optimizer states on the drive of each host; None without any."""
+    """Bytes of optimizer states on the drive of each host (node); None without any."""
     drive_limit: float | None = None
-    """Bytes of a host's drive available to optimizer states."""
+    """Bytes of a host's drive that optimizer states may use; None if unknown or unused."""
     time: dict[str, float]
-    """Seconds by part; they sum to `step_seconds`."""
+    """Name of a part of the step → seconds; the parts sum to `step_seconds`."""
     rank_memory: tuple[Annotated[dict[str, float], BeforeValidator(_rename_parts)], ...]
-    """Bytes by part for each pipeline rank."""
+    """For each pipeline rank, name of a part of peak memory → bytes."""
     trust: str
-    """Tier of the constants, and the error they have shown."""
+    """Text on the reliability of the prediction: source of the constants, and their error against measured
+    runs."""
 
     @classmethod
     def of(cls, estimate: Estimate) -> Prediction:
@@ -188,66 +191,71 @@ class Prediction(Spec):
 
 
 class PlanOffer(Spec):
-    """One of several clusters among which the plan was chosen, as stored in a plan file."""
+    """Cluster from which a plan could choose, with numbers of GPUs and a price, as stored in a plan file."""
 
     cluster: ClusterSpec
-    """The cluster, of whole nodes."""
+    """Cluster on offer, of complete nodes."""
     hardware: HardwareProfile
     gpus: tuple[GpuCount, ...]
-    """Numbers of this cluster's GPUs to choose from."""
+    """Numbers of this cluster's GPUs among which to choose."""
     price: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Dollars for one GPU-hour."""
+    """Dollars per GPU-hour; None if no price is given."""
 
 
 class PlanObjective(Spec):
-    """Objective of the search, if not the fastest step on the cluster's GPUs, with the value that the plan
-    reaches."""
+    """Objective of the search and the value that the plan reaches, stored if it is not the fastest step on
+    the cluster's GPUs."""
 
     name: ObjectiveName
     price: float | None = None
-    """Dollars for one GPU-hour."""
+    """Dollars per GPU-hour; None if no price is given."""
     deadline: Seconds | None = None
-    """Time in which training on all tokens must end."""
+    """Time within which training on all tokens must end; None: no deadline."""
     operations: OperationsSpec | None = None
-    """Failures and restarts that training time counts; None: none."""
+    """Failures and restarts that lengthen training; None: they are not counted."""
     gpus: tuple[GpuCount, ...] = ()
-    """Numbers of GPUs to choose from; the cluster has the chosen one. Empty: no choice."""
+    """Numbers of GPUs among which the search chose; the plan's cluster has the chosen one. Empty: no
+    choice."""
     precisions: tuple[Precision, ...] = ()
-    """Precisions to choose from; the training job has the chosen one. Empty: no choice."""
+    """Training precisions among which the search chose; the plan's training job has the chosen one. Empty: no
+    choice."""
     gpus_per_node: GpuCount
-    """GPUs of a full node; the chosen number may be a part of a node."""
+    """GPUs of a complete node; the chosen number of GPUs may be part of a node."""
     offers: tuple[PlanOffer, ...] = ()
-    """Clusters to choose from; the plan's own is the best, and its certificate covers only that cluster."""
+    """Clusters among which the search chose; the plan's own is the best, and its certificate covers only that
+    cluster. Empty: no choice."""
     value: float
-    """Value of the plan: seconds, a share, GPU-hours, dollars, bytes or GPUs."""
+    """Value of the plan under the objective: seconds, a share, GPU-hours, dollars, bytes or a number of
+    GPUs."""
     bound: float | None
-    """Proven bound on the value of any covered plan; None if unproven."""
+    """Proven bound on the objective's value of every covered plan; None if nothing is proven."""
 
     @property
     def terms(self) -> Objective:
-        """Convert the stored objective to the form used by the search."""
+        """Objective in the form that searches use."""
         return Objective(name=self.name, price=self.price, deadline=self.deadline, operations=self.operations)
 
 
 class PlanRestrictions(Spec):
-    """Restrictions of the search, as words of the command line, as stored in a plan file."""
+    """Restrictions of the search as stored in a plan file, in the words of the command line."""
 
     fix: tuple[str, ...] = ()
-    """`--fix`: "tp=8"."""
+    """Words of `--fix`, such as "tp=8"."""
     forbid: tuple[str, ...] = ()
-    """`--forbid`: "zero=3"."""
+    """Words of `--forbid`, such as "zero=3"."""
     allow: tuple[str, ...] = ()
-    """`--allow`: "offload"."""
+    """Words of `--allow`, such as "offload"."""
     max_memory: Bytes | None = None
-    """`--max-memory`: bytes of one device that a plan may use."""
+    """Bytes of one device that a plan may use, from `--max-memory`; None: no limit but the device's."""
     confidence: Confidence | None = None
-    """Minimum probability of fitting for the layout, if it is above the plan's own `confidence`."""
+    """Minimum probability that the layout fits in memory, if higher than the plan's own `confidence`; else
+    None."""
     trainer: str | None = None
-    """`--for`: trainer whose rules the layout obeys."""
+    """Name of the trainer, from `--for`, whose rules the layout must obey; None: no trainer's."""
 
     @classmethod
     def of(cls, restrictions: Restrictions) -> PlanRestrictions:
-        """Convert restrictions to the form stored in a plan file."""
+        """Convert restrictions of a search to the form stored in a plan file."""
         size = restrictions.max_memory
         return cls(
             fix=restrictions.fix_words,
@@ -260,8 +268,8 @@ class PlanRestrictions(Spec):
 
     @property
     def read(self) -> Restrictions:
-        """Parse the stored words to the restrictions used by the search; raises InputError for words that
-        cannot be parsed."""
+        """Restrictions in the form that searches use, parsed from the stored words; raises InputError for
+        words that cannot be parsed."""
         read = parse_restrictions(
             self.fix, self.forbid, max_memory=self.max_memory, trainer=self.trainer, allow=self.allow
         )
@@ -269,54 +277,56 @@ class PlanRestrictions(Spec):
 
 
 class PlanChoice(Spec):
-    """Record of why a plan's layout is not the fastest of its kind, but one whose step the model cannot
-    distinguish from the fastest."""
+    """Record of why a plan's layout was preferred to the fastest layout of its kind (restrictions): the model
+    cannot tell the two steps apart."""
 
     first: LayoutText
-    """Layout of its kind with the fastest predicted step."""
+    """Layout with the fastest predicted step within the plan's restrictions."""
     first_seconds: float = Field(gt=0, allow_inf_nan=False)
-    """Predicted step of that layout, seconds."""
+    """Predicted step of layout `first`, seconds."""
     share: float = Field(ge=0, allow_inf_nan=False)
-    """Maximum relative slowdown of the compared layouts."""
+    """Maximum relative slowdown against `first` of the layouts that were compared."""
     layouts: int = Field(ge=1)
-    """Number of compared layouts."""
+    """Number of layouts that were compared by scenarios (plausible sets of constants)."""
     middle_seconds: float = Field(gt=0, allow_inf_nan=False)
-    """Mean step of the plan over the middle half of the scenarios, the least of the compared layouts,
-    seconds."""
+    """Interquartile mean of the plan's step over the scenarios, seconds: the least among the compared
+    layouts."""
     first_middle_seconds: float = Field(gt=0, allow_inf_nan=False)
-    """Mean step of the fastest on paper over the same scenarios."""
+    """Interquartile mean of the step of layout `first` over the same scenarios, seconds."""
 
 
 class PlanRecommendation(Spec):
-    """Alternatives with which a recommended layout was compared when the plan was made. The plan's
-    `restrictions` are those within which the layout is proved the fastest."""
+    """Layouts with which a recommended layout was compared when the plan was made. The plan's `restrictions`
+    are those within which the layout is proved the fastest."""
 
     why: str
-    """Common feature of layouts of its kind; empty where it is the fastest of all."""
+    """Common property of the simple layouts among which this one is the fastest; empty if it is the fastest
+    of all."""
     asked: PlanRestrictions = PlanRestrictions()
-    """Restrictions of the question, within which the fastest layout was searched for."""
+    """Restrictions that the user gave, within which the fastest layout was searched for."""
     top: int = Field(default=1, ge=1)
-    """Number of fastest layouts that were searched for."""
+    """Number of fastest layouts that were searched for within the user's restrictions."""
     fastest: LayoutText
-    """Layout with the fastest predicted step."""
+    """Layout with the fastest predicted step within the user's restrictions."""
     fastest_seconds: float = Field(gt=0, allow_inf_nan=False)
     fastest_weighed: float | None = None
-    """Mean of its step over scenarios by `risk`; None: `fastest_seconds`."""
+    """Mean step seconds of `fastest` over scenarios under `risk`; None: layouts were compared by
+    `fastest_seconds`."""
     fastest_bytes: float = Field(gt=0, allow_inf_nan=False)
     chance: float = Field(ge=0, le=1)
-    """Probability that `fastest` is faster than the plan."""
+    """Probability that `fastest` is truly faster than the plan's layout."""
     risk: Risk = "none"
-    """Risk by which steps were compared (`--risk`)."""
+    """Risk under which step times were compared (`--risk`)."""
     classical: LayoutText | None = None
-    """The layout that an expert would write down without a search."""
+    """Layout that an expert would write down without a search; None if no such layout fits."""
     classical_seconds: float | None = None
     choice: PlanChoice | None = Field(default=None, exclude_if=lambda choice: choice is None)
-    """Reason why it is not the fastest of its kind; saved only in that case."""
+    """Record of why the plan's layout is not the fastest within the plan's restrictions; None if it is."""
 
 
 class Plan(AnyPlan):
-    """Plan file of a transformer, with the question, the layout, its predicted step and memory, and its
-    certificate."""
+    """Plan file of a transformer: the question, the layout, its predicted step and memory, and its
+    certificate of optimality."""
 
     kind: Literal["plan"] = "plan"
     model: TransformerSpec
@@ -327,22 +337,22 @@ class Plan(AnyPlan):
         Annotated[HardwareProfile, Tag("[one]")] | Annotated[tuple[HardwareProfile, ...], Tag("[pools]")],
         Discriminator(lambda value: "[pools]" if isinstance(value, (list, tuple)) else "[one]"),
     ]
-    """Hardware profile, or one for each pool of the cluster."""
+    """Hardware profile (constants of a GPU and stack); with several pools of GPUs, one for each pool."""
     restrictions: PlanRestrictions = PlanRestrictions()
-    """Restrictions within which the layout is the best."""
+    """Restrictions within which the layout is claimed to be the best."""
     objective: PlanObjective | None = None
-    """Objective of the plan; None: the fastest step on all GPUs of the cluster."""
+    """Objective of the search; None: the fastest step on all GPUs of the cluster."""
     recommendation: PlanRecommendation | None = None
-    """Reasons for a recommended layout; None if the layout is the best by the objective."""
+    """Comparisons behind a recommended layout; None if the layout is simply the best by the objective."""
     layout: LayoutText
-    """Placed layout, with `layers` and `recompute` of every virtual stage."""
+    """Layout with the number of `layers` and the `recompute` policy of every virtual stage."""
     prediction: Prediction
     certificate: Certificate | None = None
-    """Proof of optimality; None for a layout that was given, not searched."""
+    """Proof of optimality; None for a layout that the user gave, without a search."""
     confidence: Confidence = EVEN
-    """Minimum probability of fitting (`--confidence`)."""
+    """Minimum probability of fitting in memory (`--confidence`)."""
     risk: Risk = "none"
-    """Risk by which steps were compared (`--risk`)."""
+    """Risk under which step times were compared (`--risk`)."""
 
     @model_validator(mode="after")
     def _a_profile_for_each_pool(self) -> Plan:
@@ -354,27 +364,27 @@ class Plan(AnyPlan):
 
     @property
     def question(self) -> Question:
-        """Question that the plan answers."""
+        """Question (all inputs) that the plan answers."""
         shared = {name: getattr(self, name) for name in SHARED_PARTS}
         return question_of_parts(self.cluster, self.hardware, **shared)
 
     @property
     def user_restrictions(self) -> Restrictions:
-        """Restrictions of the search that the user asked for. A recommended layout keeps to more
-        (`restrictions`)."""
+        """Restrictions that the user gave for the search. Those of a recommended layout (`restrictions`) are
+        narrower."""
         return (self.recommendation.asked if self.recommendation else self.restrictions).read
 
     @property
     def proved_seconds(self) -> float:
-        """Step seconds that the certificate proves to be the least, those of the plan, or of the fastest
-        layout of its kind."""
+        """Step seconds that the certificate proves minimal: of the plan, or of the faster layout `first` to
+        which it was preferred."""
         if self.recommendation is not None and self.recommendation.choice is not None:
             return self.recommendation.choice.first_seconds
         return self.prediction.weighed_seconds or self.prediction.step_seconds
 
     @property
     def objective_name(self) -> ObjectiveName:
-        """Name of the search objective; "time" without a stored objective."""
+        """Name of the search's objective; "time" if none is stored."""
         return "time" if self.objective is None else self.objective.name
 
     @property
@@ -400,7 +410,7 @@ def make_plan(
     objective: PlanObjective | None = None,
     recommendation: PlanRecommendation | None = None,
 ) -> Plan:
-    """Create a plan for an estimated layout; without a certificate the layout was given by the user, not
+    """Create a plan from an estimated layout; without a certificate the layout was given by the user, not
     searched."""
     cluster, hardware = parts_of(question)
     return Plan(
@@ -423,7 +433,8 @@ UNWRITTEN = {
     *("top", "infeasible", "pruned", "solved", "undecided", "settled", "proved_by", "seconds"),
     *("method", "solver"),
 }
-"""Fields of a certificate about the way to its proof: in no plan file, and passed over in those of earlier versions."""
+"""Certificate fields that plan files omit, and that are ignored in files of earlier versions: they describe
+the course of the search."""
 
 _HEADER = """\
 # A Meshwright plan: inputs, layout, prediction and proof.
@@ -433,7 +444,7 @@ _HEADER = """\
 
 
 def plan_text(plan: AnyPlan) -> str:
-    """YAML text of the file of a plan."""
+    """Text of a plan file, YAML."""
     predicted = getattr(plan, "prediction", None)
     empty = [tier for tier in ("host", "drive") if getattr(predicted, f"{tier}_bytes", None) is None]
     unused = {f"{tier}_{what}" for tier in empty for what in ("bytes", "limit")}  # nothing is kept there
@@ -442,17 +453,17 @@ def plan_text(plan: AnyPlan) -> str:
 
 
 def save_plan(plan: AnyPlan, path: str | Path) -> None:
-    """Write a plan to a file, completely or not at all. Raises InputError if the place cannot be written."""
+    """Write a plan to a file, completely or not at all. Raises InputError if the path cannot be written."""
     write_plan(path, plan_text(plan))
 
 
 def plan_yaml(header: str, fields: dict[str, Any]) -> str:
-    """YAML text of a plan file, comments, then the fields, ended by YAML's end-of-document mark."""
+    """Text of a plan file in YAML: header comments, then the fields, then YAML's end-of-document mark."""
     return header + yaml.safe_dump(fields, sort_keys=False, explicit_end=True, allow_unicode=True, width=120)
 
 
 def write_plan(path: str | Path, text: str) -> None:
-    """Write the text of a plan file, completely or not at all. Raises InputError if the place cannot be
+    """Write the text of a plan file, completely or not at all. Raises InputError if the path cannot be
     written."""
     try:
         write_whole(Path(path), text)
@@ -461,14 +472,14 @@ def write_plan(path: str | Path, text: str) -> None:
 
 
 def require_ended(document: Document) -> None:
-    """Raise InputError for a truncated plan file, which lacks the end-of-document mark."""
+    """Raise InputError for a truncated plan file, which lacks YAML's end-of-document mark."""
     if not document.ended:
         raise InputError(f"`{document.source}` is cut short: it does not end with `...`", hint="plan again")
 
 
 def load_any_plan(path: str | Path) -> AnyPlan:
-    """Read a plan file of any model family, and check the layout against the model, cluster and training in
-    the file.
+    """Read a plan file of any model family, and check its layout against the model, cluster and training job
+    in the file.
 
     Raises:
         InputError: missing, no plan, of another schema version, cut short, or inconsistent; all problems at once.
@@ -478,13 +489,13 @@ def load_any_plan(path: str | Path) -> AnyPlan:
 
 
 def load_plan(path: str | Path) -> Plan:
-    """Read a plan file of a transformer; raises the errors of `load_any_plan`."""
+    """Read a plan file of a transformer, and check its layout; raises the errors of `load_any_plan`."""
     document = read_document(path)
     return _legal(document, _read_plan(document, Plan))
 
 
 def _legal(document: Document, plan: P) -> P:
-    """The plan of a document. Raises InputError if its layout breaks a rule."""
+    """Return `plan`, read from `document`. Raises InputError if its layout breaks a rule."""
     if problems := plan.problems():
         place, headline = document.where(("layout",)), f"the layout of `{document.source}` cannot run"
         raise InputError(headline, problems=[Problem(place, problem.what) for problem in problems])
@@ -492,8 +503,8 @@ def _legal(document: Document, plan: P) -> P:
 
 
 def read_plan_in(document: Document) -> AnyPlan:
-    """Plan of any model family from a parsed file, without a check of the layout. A file of an unknown kind is
-    read as a transformer's, whose reader reports the error.
+    """Convert a parsed plan file of any model family to a plan, without a check of the layout. A file of an
+    unknown kind is read as a transformer's, whose reader reports the error.
 
     Raises:
         InputError: no plan, of another schema version or cut short; all problems at once.
@@ -504,8 +515,8 @@ def read_plan_in(document: Document) -> AnyPlan:
 
 
 def without_dropped_facts(fields: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Fields of a plan file without stack fields that only earlier versions have, and the names of the dropped
-    fields."""
+    """Remove software-stack fields that only earlier versions have from a plan file's fields; return the rest
+    and the removed names."""
     facts = fields.get("stack")
     if not isinstance(facts, dict):
         return fields, ()
@@ -538,30 +549,30 @@ def _read_plan(document: Document, plan_type: type[P]) -> P:
 
 
 def priced_again(plan: Plan, layout: Layout | None = None) -> Estimate:
-    """New estimate of the plan's layout, or of `layout`, for the plan's question, under the user's memory
-    limit."""
+    """Estimate the plan's layout, or the given `layout`, anew for the plan's question, under the user's
+    memory limit."""
     return estimate(plan.question, layout or plan.layout).within(plan.user_restrictions.max_memory)
 
 
 def priced_within_restrictions(plan: Plan) -> Estimate:
-    """New estimate of the plan's layout under the memory limit of the search that chose it. A recommended
-    layout must fit with a higher confidence."""
+    """Estimate the plan's layout anew under the memory limit and the probability of fitting of the search
+    that chose it."""
     limits = plan.restrictions.read
     return estimate(limits.apply_confidence(plan.question), plan.layout).within(limits.max_memory)
 
 
 MAX_FILES = 500
-"""Maximum files in the cache folder; the most recently written stay."""
+"""Maximum number of files in the cache folder; the oldest are removed first."""
 _QUESTION = {*SHARED_PARTS, "cluster", "hardware", "restrictions", "objective", "layout"}
-"""Fields of a plan on which its stored rivals and what-ifs depend."""
+"""Plan fields on which the layouts in its cache depend: a change of one invalidates them."""
 
 Searched = tuple[Sequence[Layout], bool]
-"""Layouts, and whether the search completed; results of searches cut short are not stored."""
+"""Layouts that a search found, and whether it completed; results of interrupted searches are not stored."""
 
 
 class PlanCache:
-    """Files in the user's cache folder with the layouts that follow-up searches of one plan found, by name of
-    the search."""
+    """Cache, in a file in the user's cache folder, of the layouts that follow-up searches of one plan found,
+    by name of the search."""
 
     def __init__(self, plan: Plan) -> None:
         folder, self._layouts = cache_folder(), dict[str, tuple[Layout, ...]]()
@@ -577,8 +588,8 @@ class PlanCache:
                     self._layouts = read
 
     def layouts(self, name: str, search: Callable[[], Searched]) -> tuple[Layout, ...]:
-        """Layouts stored under a search's name; if there are none, those that `search` finds, which are stored
-        if the search completes."""
+        """Layouts stored under a search's name; if there are none, run `search`, and store its layouts if it
+        completes."""
         if name not in self._layouts:
             layouts, proved = search()
             if not proved:
@@ -587,8 +598,8 @@ class PlanCache:
         return self._layouts[name]
 
     def store(self, name: str, layouts: Iterable[Layout]) -> None:
-        """Store the layouts of a search, if files can be written, and remove the oldest files beyond
-        `MAX_FILES`."""
+        """Store a search's layouts under its name, if files can be written, and remove the oldest files
+        beyond `MAX_FILES`."""
         self._layouts[name] = tuple(layouts)
         if self._path is not None:
             texts = {key: [*map(str, each)] for key, each in self._layouts.items()}
@@ -601,7 +612,7 @@ class PlanCache:
 
 
 def cache_folder() -> Path | None:
-    """Folder of Meshwright's cache files; None if the user has no home."""
+    """Folder of Meshwright's cache files; None if the user has no home folder."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "meshwright"
     except RuntimeError:
@@ -610,8 +621,8 @@ def cache_folder() -> Path | None:
 
 @cache
 def _version() -> str:
-    """Text that identifies the installed code, from the package version, and the size and modification time of
-    all files."""
+    """Text that changes with the installed code: the package version, and the size and modification time of
+    every file."""
     lines = [package_version()]
     for place in (*cost_models.__path__, *planner.__path__):
         for folder, folders, files in os.walk(place):

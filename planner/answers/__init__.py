@@ -1,1 +1,2 @@
-"""Answers made of searches: best plans for an objective, frontiers, scaling, offers."""
+"""Answers that need many searches: the best plan for an objective, frontiers, scaling curves, offers of
+clusters, largest models."""

@@ -1,4 +1,5 @@
-"""Largest sizes that fit (of a family, or a model's longest sequence), and remedies if nothing fits.
+"""Largest model size or sequence length that fits in memory, and remedies (changes of the question) if
+nothing fits.
 
 Fit is decided with the layouts that need least memory (`where_least`): those with the smallest and largest
 microbatches and states sharded over all replicas. If none of these fits, no layout does.
@@ -51,37 +52,41 @@ from planner.space.sizes import Family, on_whole_nodes, possible, resized
 from planner.space.space import ONE_CHUNK
 
 FASTEST_SECONDS = 10.0
-"""Time limit, seconds, of the search for the fastest layout of a largest size; then the best so far is
-used."""
+"""Time limit, seconds, of the search for the fastest layout once the largest size is known; then the best so
+far is used."""
 
 
 def where_least(limits: Restrictions) -> Restrictions:
-    """Restrictions that keep only the layouts that may need least memory."""
+    """Copy of the restrictions that keeps only the layouts that may need least memory."""
     unused = limits.unused | ({"order", "shard"} - limits.only.keys() - limits.never.keys())
     return replace(limits, extreme_mbs=True, unused=frozenset(unused))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestSize:
-    """Largest size of a model family that fits with one choice of the data that may be in host memory."""
+    """Largest model size or sequence length that fits, under one choice of data that may be offloaded to host
+    memory."""
 
     offloads: tuple[str, ...]
-    """Residencies allowed in addition to device memory; empty: none."""
+    """Kinds of data that may be offloaded to host memory (residencies), such as optimizer states; empty:
+    none."""
     question: Question | None
-    """Question of that size; None if not even the smallest fits."""
+    """Question with the model at the largest size; None if not even the smallest fits."""
     size: int
-    """Size in steps of its family; 0 if none fits."""
+    """Largest size, as a number of steps of the family of sizes; 0 if none fits."""
     result: SearchResult | None
-    """Fastest layout of that size, or the best found within `FASTEST_SECONDS`."""
+    """Result of the search for the fastest layout at the largest size; if `FASTEST_SECONDS` ran out, the best
+    so far. None if no size fits."""
     next_fails: bool
     """Whether the next size, and every larger one, is proved to fit in no layout."""
     comparable: bool
-    """Whether larger sizes can be ruled out by the first of each kind."""
+    """Whether a failure at the first size that some degrees divide rules out all larger sizes that they
+    divide."""
 
 
 def choices_of(question: Question) -> tuple[tuple[str, ...], ...]:
-    """Choices of the data that a search may offload to host memory, as tuples of residencies. They are none,
-    each residency of the stack alone, then all together, also with states on the drive."""
+    """Sets of data that a search may offload to host memory, as tuples of residencies. They are none, each
+    residency of the stack alone, then all together, also with states on the drive."""
     cluster = question.cluster
     usable = cluster.gpu.kind != "cpu" and cluster.host_memory is not None
     parts = [part for part in Offload._fields if cluster.drive is not None or part != "drive"]
@@ -92,8 +97,8 @@ def choices_of(question: Question) -> tuple[tuple[str, ...], ...]:
 def largest_sizes(
     question: Question, family: Family, restrictions: Restrictions, budget: Budget
 ) -> Iterator[LargestSize]:
-    """Yield the largest size of a model family that fits, for each choice of offloaded data; the question's own
-    size does not matter.
+    """Yield the largest size of a model family that fits, for each choice of data to offload. The size in the
+    question itself does not matter.
 
     A size that fits without offload also fits if offload is allowed.
     """
@@ -109,7 +114,7 @@ def largest_sizes(
 
 @dataclass(slots=True)
 class _Sizes:
-    """Search for the largest size of a model family that fits, under one choice of offloaded data."""
+    """Search for the largest size of a model family that fits, under one choice of data to offload."""
 
     question: Question
     family: Family
@@ -117,12 +122,12 @@ class _Sizes:
     offloads: tuple[str, ...]
     budget: Budget
     plans: dict[int, SearchResult | None] = field(default_factory=dict)
-    """A plan for each tried size; None if it does not fit, or time ran out."""
+    """Tried size → result of a search that found a plan; None if nothing fits, or time ran out."""
     decided: bool = True
-    """Whether every tried size is known to fit or not to fit."""
+    """Whether it was decided for every tried size if it fits, without running out of time."""
 
     def largest(self, sure: int, guess: int) -> LargestSize:
-        """Find the largest size that fits, given that `sure` fits; a good guess saves searches.
+        """Find the largest size that fits, given that `sure` fits; a `guess` near the answer saves searches.
 
         A size above the last that fits may fit too, if other degrees divide it; none does if the first of
         every kind above does not fit.
@@ -157,8 +162,8 @@ class _Sizes:
         )
 
     def _last(self, sizes: Ints, sure: int, guess: int) -> int:
-        """Number of rising `sizes` that fit, given that the first `sure` do. Found by doubling steps, then by
-        bisection."""
+        """Number of `sizes`, in rising order, that fit, given that the first `sure` do. Found by doubling
+        steps, then by bisection."""
 
         def fits(number: int) -> bool:
             return self._fits(int(sizes[number - 1]))
@@ -177,7 +182,7 @@ class _Sizes:
         return low
 
     def _fits(self, size: int) -> bool:
-        """Whether some layout of the model at a size fits in memory; False if time ran out."""
+        """Whether some layout fits in memory with the model at a size; False if time ran out."""
         if size not in self.plans:
             self.plans[size], sized = None, self._question_of_size(size)
             with suppress(InfeasibleError):
@@ -186,33 +191,33 @@ class _Sizes:
         return self.plans[size] is not None
 
     def _question_of_size(self, size: int) -> Question:
-        """Copy of the question at one size, on the software stack with only the chosen residencies of offloaded
+        """Copy of the question with the model at one size, and with a stack that offloads only the chosen
         data."""
         return self.family.question_of_size(self.question, size).updated("stack", residencies=self.offloads)
 
 
 SECONDS_OF_REMEDIES = 4.0
-"""Time limit of all changes together, seconds."""
+"""Time limit of trying all remedies together, seconds."""
 SECONDS_OF_A_REMEDY = 0.5
-"""Time limit of one change, seconds; it then shows the best plan found, or nothing."""
+"""Time limit of trying one remedy, seconds; if it ends, the best plan so far is shown, or none."""
 MAX_LARGER = 2
-"""Maximum number of clusters with larger GPUs."""
+"""Maximum number of clusters with larger GPUs that are shown."""
 MACHINE_SHARE = 0.75
-"""Share of the time for changes on the same machine."""
+"""Share of the time limit for remedies on the same machine."""
 DOUBLINGS, HALVINGS = 4, 4
-"""Maximum doublings of the number of GPUs, after trying sizes one by one has used its share of the time, and
-maximum halvings of a sequence."""
+"""Maximum number of doublings of the number of GPUs, once trying every number took its share of the time, and
+of halvings of a sequence."""
 _OFFLOAD = " --allow offload"
 _HOST_DOUBLINGS = 4
-"""Number of host memory sizes that are tried."""
+"""Number of sizes of host memory that are tried, each twice the one before."""
 
 
 @contextmanager
 def with_remedies(
     question: Question, limits: Restrictions, sizes: Sequence[int] = (), whole_nodes: AnyCluster | None = None
 ) -> Iterator[None]:
-    """Context manager that adds remedies, changes that would fit, to a DoesNotFitError raised inside; with
-    several numbers of GPUs the largest is changed.
+    """Context manager that adds remedies (changes after which a plan fits) to a DoesNotFitError raised
+    inside. With several numbers of GPUs (`sizes`) the largest is changed.
 
     `whole_nodes` is the cluster with complete nodes, if the question has only part of a node.
     """
@@ -229,7 +234,7 @@ def with_remedies(
 
 
 class Change(NamedTuple):
-    """A change of the question or of its restrictions, with the command-line words for it."""
+    """Change of a question or of its restrictions, with the command-line words for it."""
 
     words: str
     question: Question
@@ -238,17 +243,17 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedies:
-    """Changes that make a question's model fit in memory, tried until the time is spent."""
+    """Changes after which a question's model fits in memory, tried until the time is spent."""
 
     question: Question
     on_nodes: Question
-    """Question on complete nodes, if it has only part of one."""
+    """Question on complete nodes, from which larger numbers of GPUs are taken."""
     limits: Restrictions
     state_bytes: float
     budget: Budget = field(default_factory=lambda: Budget(time_limit=SECONDS_OF_REMEDIES))
 
     def all(self) -> Iterator[Alternative]:
-        """Yield every change after which a plan fits, the easiest first."""
+        """Yield a plan that fits for every change that allows one, the easiest change first."""
         cluster, limits = self.question.cluster, self.limits
         loosened = self._loosened()
         fitting = list(self._fitting(loosened))
@@ -268,7 +273,7 @@ class Remedies:
         yield from self._fewer_layers()
 
     def _plan(self, change: Change, *, note: str = "") -> Alternative | None:
-        """Plan that fits in memory after a change; None if time ran out.
+        """Search for a plan that fits in memory after a change; None if time ran out.
 
         Raises:
             InfeasibleError: none does, which is proven.
@@ -281,7 +286,8 @@ class Remedies:
         return Alternative(change=change.words, note=note, gpus=layout.num_gpus, layout=layout.brief, **plan)
 
     def _fitting(self, changes: Iterable[Change], until: float = math.inf) -> Iterator[Alternative]:
-        """Yield the plans of those changes after which one fits, while less than `until` seconds are spent."""
+        """Yield a plan for each change after which a layout fits, while less than `until` seconds of the
+        budget are spent."""
         for change in changes:
             if self.budget.seconds_spent > until:
                 return
@@ -290,17 +296,18 @@ class Remedies:
                     yield plan
 
     def _completed(self, cluster: ClusterSpec, stack: StackSpec) -> Question:
-        """Copy of the question on the given cluster and software stack, with defaults filled in."""
+        """Copy of the question on the given cluster and software stack, with the default profile."""
         completed = complete_question(self.question.model, cluster, self.question.training, stack=stack)
         return replace(completed, confidence=self.question.confidence)
 
     def _seconds_until(self, share: float) -> float:
-        """Seconds since the start at which a share of the remaining time will be spent."""
+        """Seconds since the start of the budget at which the given share of its remaining time will be
+        spent."""
         spent = self.budget.seconds_spent
         return spent + (SECONDS_OF_REMEDIES - spent) * share
 
     def _loosened(self) -> list[Change]:
-        """Changes that each leave out one restriction that the user gave."""
+        """Changes that each drop one restriction that the user gave."""
         question, limits, changes = self.question, self.limits, list[Change]()
         flags = {"fix": limits.fix_words, "forbid": limits.forbid_words}
         for flag, word in [(flag, word) for flag, words in flags.items() for word in words]:
@@ -318,9 +325,9 @@ class Remedies:
         return changes
 
     def on_the_same_machine(self) -> Iterator[Alternative]:
-        """Yield plans that fit on the same cluster, with other axes, more host memory or other software stacks.
-        First each axis that is closed by default, such as offload; then more host memory than the machine has,
-        the least first; then other stacks, the fastest first, which offload if they must."""
+        """Yield plans that fit on the same cluster, with other axes, more host memory or other software
+        stacks. First each axis that is closed by default, such as offload; then more host memory than the
+        machine has, the least first; then other stacks, the fastest first, which offload if they must."""
         question, limits, until = self.question, self.limits, self._seconds_until(MACHINE_SHARE)
         opened = (
             Change(f"--allow {name}", question, replace(limits, allowed=limits.allowed | {name}))
@@ -337,8 +344,8 @@ class Remedies:
         yield from sorted(stacks, key=lambda one: one.step_seconds)
 
     def _other_stacks(self) -> Iterator[Change]:
-        """Yield changes to the software stacks of other trainers and of this project on the same machine, with
-        offload if they have it. None if the user keeps to one trainer or the cluster has several pools."""
+        """Yield changes to the software stacks of other trainers and of this project's executor, with offload
+        if they have it. None if the user keeps to one trainer or the cluster has several pools."""
         question, limits = self.question, self.limits
         if limits.trainer is not None or question.has_pools:
             return
@@ -353,8 +360,8 @@ class Remedies:
             yield Change(f"--stack {stack.name}{_OFFLOAD if offloads else ''}", completed, allowed)
 
     def _other_training(self) -> Iterator[Change]:
-        """Yield changes of the training settings that need less memory. They are more recomputation, 16-bit
-        products, and optimizer states in 16 bits."""
+        """Yield changes of training settings that need less memory: more recomputation, 16-bit products, or
+        16-bit optimizer states."""
         training = self.question.training
         if "full" not in training.recompute:
             yield self._trained("recompute: full in --training FILE", recompute=RECOMPUTE_POLICIES)
@@ -367,7 +374,7 @@ class Remedies:
                 yield self._trained(words, state_dtype="bf16", gradient_dtype="bf16")
 
     def _shorter(self) -> Iterator[Change]:
-        """Yield changes to repeatedly halved sequence lengths, the longest first."""
+        """Yield changes to sequences of 1/2, 1/4, ... of the length, the longest first."""
         length = self.question.training.sequence_length
         for part in (2**power for power in range(1, HALVINGS + 1)):
             if length % part == 0:
@@ -377,8 +384,9 @@ class Remedies:
         return Change(words, self.question.updated("training", **fields), self.limits)
 
     def more_gpus(self) -> Iterator[Alternative]:
-        """Yield a plan with the fewest GPUs that fit. Every number above the question's is tried; once that
-        takes too long, doublings of the number, or of the number needed for the states."""
+        """Yield the plan that fits on the fewest GPUs above the question's number, if one is found. Every
+        number is tried; once that takes too long, doublings of the number, or of the number needed for the
+        states."""
         gpus, device = self.question.cluster.num_gpus, self.question.cluster.gpu.memory
         per_node, until = self.on_nodes.cluster.gpus_per_node, self._seconds_until(0.5)
         first_nodes = -(-max(gpus + 1, per_node + 1) // per_node) * per_node
@@ -401,12 +409,12 @@ class Remedies:
         yield from islice(self._fitting(map(self.on_gpus, sizes)), 1)
 
     def on_gpus(self, gpus: int) -> Change:
-        """Change of the question to the given number of GPUs."""
+        """Change of the question to `gpus` GPUs."""
         return Change(f"--gpus {gpus}", resized(self.on_nodes, gpus), self.limits)
 
     def _larger_gpus(self) -> Iterator[Change]:
-        """Yield changes to catalogue clusters of the same machine class, with equally many GPUs of more memory,
-        the smallest first."""
+        """Yield changes to catalogue clusters of the same machine class with equally many GPUs, of more
+        memory, the smallest first."""
         question, cluster, gpus = self.question, self.question.cluster, self.question.cluster.num_gpus
         offered = [catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL]
         clusters = {one.gpu.name: one for one in reversed(offered)}.values()  # the first of each GPU
@@ -419,8 +427,8 @@ class Remedies:
                 yield Change(f"{one.name} --gpus {gpus}", completed, self.limits)
 
     def _fewer_layers(self) -> Iterator[Alternative]:
-        """Yield a plan with the most blocks found to fit by bisection, on part of a node, as for experiments;
-        none if the model's file would need further changes."""
+        """Yield the plan with the most blocks that fits, by bisection, on at most one node, as for
+        experiments. None if the model's file would need further changes."""
         model, best = self.question.model, None
         if self.question.cluster.num_gpus > self.on_nodes.cluster.gpus_per_node:
             return
@@ -444,14 +452,14 @@ class Remedies:
 
 
 def _machine_class(cluster: ClusterSpec) -> tuple[str, bool]:
-    """Class of the machines of a cluster, as the kind of GPU and whether links within a node are PCIe. Machines
-    of a class have the same software and kind of links: PCIe boxes, NVLink servers, servers of AMD."""
+    """Class of a cluster's machines: (kind of GPU, whether links within a node are PCIe). Machines of a class
+    have the same software and kind of links: PCIe boxes, NVLink servers, servers of AMD."""
     return cluster.gpu.kind, cluster.links.intra_node.kind == "pcie"
 
 
 def larger_hosts(question: Question, limits: Restrictions, state_bytes: float) -> Iterator[Change]:
-    """Yield a change of `--host-memory` for each larger size of host memory. Sizes are powers of two, from the
-    bytes that the states need in addition to the devices; none over several pools, or if devices are their own
+    """Yield a change of `--host-memory` for each larger size to try. Sizes are powers of two, from the bytes
+    of the `state_bytes` that do not fit in the devices; none over several pools, or if devices are their own
     hosts."""
     if question.has_pools or is_own_host(question.cluster):
         return

@@ -1,5 +1,5 @@
-"""Data frames of many searches or prices: trade-offs of two objectives, numbers of GPUs, pairs of degrees,
-bandwidths of the farthest links, and the gain of each technique.
+"""Data frames for charts that need many searches or prices: trade-offs of two objectives, numbers of GPUs,
+pairs of degrees, link bandwidths, techniques.
 
 A point is on the Pareto frontier of two objectives if no covered plan is better in one without being worse in
 the other. On a fixed number of GPUs step time, GPU-hours and money rise together, so the time-optimal plan is
@@ -58,29 +58,31 @@ if TYPE_CHECKING:
 
 
 REASON_SEPARATOR = " / "
-"""Separator of the reasons of one pair of degrees."""
+"""Text between several reasons why a pair of parallel degrees has no layout."""
 MAX_DEGREES = 10
-"""Maximum degrees of one axis; if there are more, only powers of two and the plan's own are searched."""
+"""Maximum number of degrees of one axis in a heat map; if there are more, only powers of two and the plan's
+own are searched."""
 MAX_BUILDINGS = 4
 NARROWEST, WIDEST = -6, 3
-"""Fewest and most doublings of the bandwidth of the cluster's farthest links."""
+"""Smallest and largest number of doublings of the bandwidth of the cluster's farthest links that is tried."""
 CHANGE_WORDS = ("parallel-block", "window=N", "batch=N")
-"""Changes of the mathematics that `--allow` permits."""
+"""Changes of the model's or training's mathematics that `--allow` permits."""
 _NUMBERED = re.compile(r"(window|batch)=([1-9][0-9]{0,11})", re.ASCII)
 _OVERLAP = 0.9
-"""Share of tensor-parallel communication hidden by chunked products, for a stack without overlap: MegaScale's
-value."""
+"""Share of tensor-parallel communication that chunked matrix products hide, assumed for a stack without
+overlap: MegaScale's value."""
 
 
 def _row(estimate: Estimate, *names: str) -> Row:
-    """Data frame row with a layout in short notation and the named quantities of its estimate."""
+    """Data frame row of an estimate: its layout in short notation, and its attributes `names`."""
     return {"layout": estimate.layout.brief, **{name: getattr(estimate, name) for name in names}}
 
 
 def scaling_frame(
     question: Question, gpu_counts: Sequence[int], kinds: Sequence[str], budget: Budget
 ) -> pd.DataFrame:
-    """Data frame of the best layout at each number of GPUs, for strong and for weak scaling.
+    """Data frame of the best layout at each number of GPUs, with a fixed batch (strong scaling) or a
+    proportional one (weak scaling).
 
     Columns: `kind`, `gpus`, `global_batch`, `layout`, `step_seconds`, `tokens_per_second`, `mfu`, `gap`, and
     seconds of the step by part. Numbers of GPUs on which no layout is legal or fits are left out, and those the
@@ -106,8 +108,8 @@ def scaling_frame(
 
 
 def heatmap_frame(question: Question, chosen: Layout, limits: Restrictions, budget: Budget) -> pd.DataFrame:
-    """Data frame with a row for the best layout of each pair of `tp` and `pp`. Columns are `layout`, `mfu`,
-    `step_seconds`, `peak_bytes` and `gap`, NaN if there is none.
+    """Data frame of the best layout for each pair of `tp` and `pp`, a row per pair. Columns are `layout`,
+    `mfu`, `step_seconds`, `peak_bytes` and `gap`, NaN if there is none.
 
     `reason` says why there is none: `memory` (then `peak_bytes` is that of the closest layout), `rule`,
     `limit` for degrees that are not searched by default (`planner.space.limits`), or `time` if the budget was
@@ -137,7 +139,8 @@ def heatmap_frame(question: Question, chosen: Layout, limits: Restrictions, budg
 
 
 def _degrees(degrees: Sequence[int], most: int, plan: int) -> Sequence[int]:
-    """Parallel degrees to show in a heat map, up to `most`, the plan's degree, and the first beyond `most`."""
+    """Parallel degrees to show in a heat map: those up to `most`, the first above it, and the degree of the
+    plan."""
     first_beyond = [degree for degree in degrees if degree > most][:1]
     small = [degree for degree in degrees if degree <= most]
     if len(small) > MAX_DEGREES:
@@ -146,8 +149,8 @@ def _degrees(degrees: Sequence[int], most: int, plan: int) -> Sequence[int]:
 
 
 def _cell(question: Question, tp: int, pp: int, limits: Restrictions, untried: str, budget: Budget) -> Row:
-    """Quantities of the best layout with this `tp` and `pp`, or the reason why there is none. `untried` says
-    why plans are not searched there by default."""
+    """Row of a heat map: the best layout with this `tp` and `pp`, or the reason why there is none. `untried`
+    says why such layouts are not searched by default."""
     limited = replace(limits, only={**limits.only, "tp": frozenset({tp}), "pp": frozenset({pp})})
     names = ("mfu", "step_seconds", "peak_bytes")
     cell: Row = {"layout": "", **dict.fromkeys((*names, "gap"), float("nan"))}
@@ -167,8 +170,9 @@ def _cell(question: Question, tp: int, pp: int, limits: Restrictions, untried: s
 
 
 def far_links_frame(question: Question, restrictions: Restrictions, budget: Budget) -> pd.DataFrame:
-    """Data frame of the best layout for each bandwidth of the cluster's farthest links. It has a row per
-    bandwidth and number of domains that they join (buildings, or 0 for a list of levels).
+    """Data frame of the best layout for each bandwidth of the cluster's farthest links, such as those between
+    buildings. It has a row per bandwidth and number of domains that they join (buildings, or 0 for a list of
+    levels).
 
     Columns: `domains`, `bandwidth` (bytes/s of a GPU), `layout`, `step_seconds`, `mfu`, `crossing` (axes that
     cross these links, the busiest first), `share` (share of the step in which the busiest axis uses them),
@@ -203,8 +207,8 @@ def far_links_frame(question: Question, restrictions: Restrictions, budget: Budg
 
 
 def _far_links(cluster: ClusterSpec) -> Iterator[tuple[int, float, ClusterSpec]]:
-    """Variants of the cluster with other farthest links, as (domains, bandwidth, cluster), from one building
-    to several, from narrow links to wide ones."""
+    """Yield copies of the cluster with other farthest links, as (domains, bandwidth in bytes/s, cluster).
+    They go from one building to several, and from narrow links to wide ones."""
     if cluster.buildings is None:
         yield from ((0, rate, _with_farthest(cluster, rate)) for rate in _bandwidths(cluster))
         return
@@ -220,8 +224,8 @@ def _far_links(cluster: ClusterSpec) -> Iterator[tuple[int, float, ClusterSpec]]
 
 
 def _bandwidths(cluster: ClusterSpec) -> list[float]:
-    """Bandwidths to try for the farthest links, bytes/s, doublings through the cluster's own, up to the next
-    level's."""
+    """Bandwidths to try for the cluster's farthest links, bytes/s: its own times powers of two, up to that of
+    the next nearer links."""
     inside, farthest = used_levels(cluster)[-2:]
     doubled = [farthest.bandwidth * 2.0**doublings for doublings in range(NARROWEST, WIDEST + 1)]
     rates = [rate for rate in doubled if rate < inside.bandwidth]
@@ -229,8 +233,8 @@ def _bandwidths(cluster: ClusterSpec) -> list[float]:
 
 
 def _with_farthest(cluster: ClusterSpec, bandwidth: float) -> ClusterSpec:
-    """The cluster with another bandwidth of its farthest links, between its buildings or at the last level
-    that its nodes use."""
+    """Copy of the cluster with another bandwidth, bytes/s, of its farthest links. These are between its
+    buildings, or at the last link level that its nodes use."""
     update = {"bandwidth": bandwidth}
     if cluster.buildings is not None:
         link = cluster.buildings.link.model_copy(update=update)
@@ -243,24 +247,24 @@ def _with_farthest(cluster: ClusterSpec, bandwidth: float) -> ClusterSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Technique:
-    """A technique of trainers (overlapped communication, fused kernels) or, if allowed, a change of the
+    """Technique that trainers use (overlapped communication, fused kernels) or, if allowed, a change of the
     mathematics (a parallel block, a window, a larger batch)."""
 
     name: str
     kind: Literal["trainer", "mathematics"]
     part: Literal["stack", "model", "training"]
-    """Part of the question whose fields it sets."""
+    """Part of the question whose fields the technique sets."""
     on: dict[str, Any]
-    """Fields of that part with the technique."""
+    """Names and values of those fields with the technique."""
     off: dict[str, Any] = field(default_factory=dict)
-    """Fields of that part without the technique; empty: as in the question."""
+    """Names and values of those fields without the technique; empty: as in the question."""
     is_used: bool = False
-    """Whether the plan already uses it."""
+    """Whether the plan already uses the technique."""
 
 
 def ladder_frame(question: Question, chosen: Layout, allow: Sequence[str]) -> pd.DataFrame:
-    """Data frame of the step time that each technique saves in a plan with a fixed layout. It has a row per
-    rung from the bare trainer up, the one that saves most first.
+    """Data frame of the step time that techniques save in a plan with a fixed layout, added one by one to a
+    bare trainer. It has a row per technique, the one that saves most first.
 
     Columns: `name`, `kind` (base, trainer or mathematics), `has` (whether the plan has it as it is), `step_seconds`
     (for the tokens of the plan's own batch), `mfu`, `adds` (MFU), `fits`.
@@ -298,12 +302,12 @@ def ladder_frame(question: Question, chosen: Layout, allow: Sequence[str]) -> pd
 
 
 def _trainer_techniques(question: Question, layout: Layout) -> Iterator[Technique]:
-    """Techniques of trainers that apply to a plan and keep the mathematics; overlaps only along axes of
+    """Yield techniques of trainers that apply to a plan and keep the mathematics; overlaps only along axes of
     several ranks."""
     stack, overlaps = question.stack, layout.overlap or ()
 
     def technique(name: str, is_used: bool, **values: tuple[Any, Any]) -> Technique:
-        """Create a technique from (off, on) values of each field."""
+        """Create a technique from the values (without it, with it) of each field."""
         off, on = ({fact: pair[at] for fact, pair in values.items()} for at in (0, 1))
         return Technique(name=name, kind="trainer", part="stack", on=on, off=off, is_used=is_used)
 
@@ -327,7 +331,7 @@ def _trainer_techniques(question: Question, layout: Layout) -> Iterator[Techniqu
 
 
 def _mathematics(question: Question, allow: Sequence[str]) -> list[Technique]:
-    """Techniques that change the mathematics, those that `allow` names, unless the model already has them."""
+    """Techniques named by `allow` that change the mathematics, unless the model already has them."""
     model, training, techniques, problems = question.model, question.training, list[Technique](), list[str]()
 
     def add(name: str, part: Literal["model", "training"], problem: str, **on: Any) -> None:
@@ -360,7 +364,8 @@ def _mathematics(question: Question, allow: Sequence[str]) -> list[Technique]:
 
 
 MAX_PRICED = 150
-"""Maximum layouts of a cloud that are priced in full: those whose quick price beats every known plan."""
+"""Maximum number of layouts priced in full for a frontier, of those whose quick price beats every known
+plan."""
 _MEMORY = Objective(name="memory")
 _PRICES = ("peak_bytes", "step_seconds", "tokens_per_second", "mfu")
 
@@ -372,17 +377,19 @@ class Point:
     question: Question
     estimate: Estimate
     gap: float
-    """Largest share of its step time that another plan within the same memory may save; 0 is proof."""
+    """Largest share of the plan's step time that another plan within the same memory may save; 0 proves that
+    none saves any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """Pareto frontier of two objectives, a list of plans from the best in the first to the best in the second."""
+    """Pareto frontier of two objectives: plans from the best in the first objective to the best in the
+    second."""
 
     objectives: tuple[Objective, Objective]
     points: tuple[Point, ...]
     complete: bool
-    """Whether no point is missing: no plan was skipped, and no search ran out of time."""
+    """Whether every plan of the frontier was found: none was skipped, and no search ran out of time."""
 
 
 def exact_frontier(
@@ -394,8 +401,8 @@ def exact_frontier(
     restrictions: Restrictions | None = None,
     budget: Budget | None = None,
 ) -> Frontier:
-    """Pareto frontier of two objectives over all layouts, placements and numbers of GPUs in `sizes`, by
-    default the question's own number.
+    """Find the Pareto frontier of two objectives over all layouts, placements and numbers of GPUs in `sizes`,
+    by default the question's own number.
 
     If memory is one of the objectives, at most `points` points of each size are searched; None: all. On
     Ctrl-C and at the budget's limit the points found so far are returned.
@@ -446,16 +453,16 @@ def exact_frontier(
 
 @dataclass(frozen=True, slots=True)
 class _Walk(MemoryDescent):
-    """Walk along the Pareto frontier on one number of GPUs, from the fastest plan to plans with ever less
-    memory."""
+    """Search along the Pareto frontier of step time and memory on one number of GPUs, from the fastest plan
+    to ever less memory."""
 
     def point(self, result: SearchResult) -> Point:
-        """Frontier point for the best plan of a search."""
+        """Convert the best plan of a search to a frontier point."""
         return Point(question=self.question, estimate=result.best, gap=result.certificate.gap)
 
     def walk_down(self, fastest: SearchResult, points: int | None, candidates: list[Point]) -> bool:
-        """Walk from the fastest plan to the one with least memory, add a point for each plan to `candidates`,
-        and return whether no plan between was skipped.
+        """Append the frontier's plans, from the fastest to the one with least memory, to `candidates`. Return
+        whether no plan between was skipped.
 
         Each point is followed by its successor, the fastest plan with less memory; an equally fast successor
         replaces the point. Once a plan was skipped, successors are only searched for at given levels: memory
@@ -498,8 +505,8 @@ class _Walk(MemoryDescent):
         return complete and not self.budget.ended
 
     def _fastest_within(self, limit: float, as_fast_as: Point | None = None) -> Point | None:
-        """Fastest plan within a memory limit, or one as fast as a given point; None if no plan exists, or time
-        ran out."""
+        """Fastest plan within a memory limit (bytes), or any as fast as the given point; None if no such plan
+        exists, or time ran out."""
         limited = replace(self.limits, max_memory=limit)
         try:
             if as_fast_as is None:
@@ -513,7 +520,7 @@ class _Walk(MemoryDescent):
 
 
 def pareto_frame(frontier: Frontier) -> pd.DataFrame:
-    """Data frame with a row per plan of an exact frontier, from the best in its first objective to the best in
+    """Data frame of an exact frontier, a row per plan, from the best in its first objective to the best in
     its second.
 
     Columns: `gpus`, `layout`, `step_seconds`, `tokens_per_second`, `mfu`, `peak_bytes`, `gap`, `proven`, and the two
@@ -544,8 +551,8 @@ def frontier_frame(
     points: int | None = POINTS,
     most_named: int | None = None,
 ) -> pd.DataFrame:
-    """Data frame of legal layouts with every recompute policy, cheaply priced, and of the Pareto frontier of
-    memory and time.
+    """Data frame of the cheaply priced layouts under every recompute policy, and of the plans on the Pareto
+    frontier of memory and time.
 
     A row per layout and policy: `layout`, `peak_bytes` of the fullest device, `step_seconds`,
     `tokens_per_second`, `mfu`, `fits`, `pareto` (no known plan that fits is both smaller and faster),
@@ -586,8 +593,8 @@ def frontier_frame(
 def _price_near_line(
     question: Question, columns: LayoutColumns, prices: BalancedPrices, line: list[Estimate], budget: Budget
 ) -> tuple[Bools, list[Estimate]]:
-    """Mask of cheap prices that would not improve the frontier of known plans (`line`, the chosen one last), and
-    further plans, priced in full because they seemed to improve the frontier.
+    """Mask of cheap prices that are not better than the known plans (`line`, the chosen one last), and more
+    plans priced in full. The latter have cheap prices that seemed to improve the frontier.
 
     A cheap price may be too low; the best-looking layouts are priced in full until none looks better any
     more. Beyond `MAX_PRICED` layouts the remaining ones are left out, as their real prices are unknown.
@@ -611,8 +618,8 @@ def _price_near_line(
 
 
 def evenly_spread(question: Question, columns: LayoutColumns, flat: int) -> Layout:
-    """Layout for entry `flat` of flattened (layout, policy) prices, with the policy and its blocks spread
-    evenly."""
+    """Layout for entry `flat` of the flattened prices (layouts, recompute policies), with blocks spread
+    evenly over the stages."""
     row, policy = divmod(flat, len(RECOMPUTE_POLICIES))
     layout = columns.layout(row)
     layers = even_layers(question.model.num_layers, layout.num_stages)
@@ -622,7 +629,8 @@ def evenly_spread(question: Question, columns: LayoutColumns, flat: int) -> Layo
 def _cheap_rows(
     question: Question, x: LayoutColumns, prices: BalancedPrices, is_shown: Bools, most_named: int | None
 ) -> dict[str, object]:
-    """Columns of the data frame for cheaply priced layouts, the open entries of the flattened prices."""
+    """Columns of the data frame for the cheap prices to show, where `is_shown` masks the flattened prices
+    (layouts, policies)."""
     row, policy = np.nonzero(is_shown.reshape(prices.step_seconds.shape))
     seconds = prices.step_seconds[row, policy]
     named_rows = np.unique(row) if most_named is None or len(row) <= most_named else row[:0]

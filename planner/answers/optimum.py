@@ -1,5 +1,5 @@
-"""The best plan for any objective, over numbers of GPUs, precisions and clusters, from proven time-optimal
-searches.
+"""Best plan for any objective, over numbers of GPUs, precisions and offered clusters, from searches that
+prove the fastest step.
 
 On one number of GPUs the step time is minimised, except for MFU (one search for each padding of the
 vocabulary, the best of which counts) and peak memory. With several numbers of GPUs each is searched; for the
@@ -42,55 +42,56 @@ from planner.space.restrictions import Restrictions
 from planner.space.sizes import resized
 
 PROVEN = 2e-9
-"""Gap up to which a least peak counts as proved, because of rounding."""
+"""Largest relative gap that counts as a proof, because of rounding."""
 LATE_HINT = "more GPUs, fewer tokens or a later deadline would do"
 POINTS = 12
-"""Default maximum points of a frontier against memory."""
+"""Default maximum number of plans on a frontier against memory."""
 CLOSE = 5e-3
-"""Relative gap of the least peak below which the memory limit is no longer halved."""
+"""Relative gap of the least peak memory below which the memory limit is no longer halved, but lowered plan by
+plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimum:
-    """Best plans of a question for an objective, best first, with a proven bound on the objective."""
+    """Best plans of a question for an objective, best first, with a proven bound on the objective's value."""
 
     question: Question
     """Question with the best plan's number of GPUs and precision."""
     result: SearchResult
-    """Plans and certificate; the latter counts the layouts of all searches, and its `bound` and `gap` are of
-    the step time."""
+    """Plans and certificate, which counts the layouts of all searches; its `bound` and `gap` are those of the
+    step time."""
     objective: Objective
     sizes: tuple[int, ...]
-    """Numbers of GPUs to choose from; empty: only the question's own."""
+    """Numbers of GPUs among which the search chose; empty: only the question's own."""
     value: float
-    """Objective value of the best plan, in the unit of its measure."""
+    """Value of the best plan under the objective, in the unit of the objective's measure."""
     bound: float
-    """Proven bound: no covered plan has a better value."""
+    """Proven bound on the objective's value: no covered plan has a better one."""
     precisions: tuple[Precision, ...] = ()
-    """Precisions of matrix products to choose from; empty: only the question's own."""
+    """Precisions of matrix products among which the search chose; empty: only the question's own."""
     left_out: tuple[tuple[int, str], ...] = ()
-    """Numbers of GPUs without an answer, each with the reason."""
+    """Numbers of GPUs on which no plan was found, each with the reason."""
     others: tuple[tuple[Question, Estimate], ...] = ()
-    """Best plan in every other precision."""
+    """Question and best plan in every precision but the best plan's."""
 
     @property
     def gap(self) -> float:
-        """Largest relative gain in the objective that the proven bound leaves possible; 0 is proof of
+        """Largest relative gain in the objective's value that the proven bound leaves possible; 0 proves
         optimality."""
         return self.objective.measure.gap(self.value, self.bound)
 
     def value_of(self, estimate: Estimate) -> float:
-        """Objective value of one of the ranked plans, for the number of GPUs in its layout."""
+        """Value of one of the ranked plans under the objective, for the number of GPUs in its layout."""
         return self.objective.value(resized(self.question, estimate.layout.num_gpus), estimate)
 
     @property
     def plain(self) -> bool:
-        """Whether the objective is just the fastest step on a fixed number of GPUs."""
+        """Whether the objective is just the fastest step on the question's own number of GPUs."""
         return self.objective == Objective() and not self.sizes
 
     def written(self, gpus_per_node: int) -> PlanObjective | None:
-        """The objective in the form stored in a plan file, for nodes of `gpus_per_node` GPUs; None for the
-        fastest step on the question's own GPUs and precision."""
+        """Convert the objective to the form stored in a plan file, for nodes of `gpus_per_node` GPUs. None
+        for the fastest step on the question's own GPUs and precision."""
         objective = self.objective
         if self.plain and not self.precisions:
             return None
@@ -108,7 +109,7 @@ class Optimum:
 
 
 def answered_question(plan: Plan) -> Question:
-    """Question that a plan file answers, with complete nodes if the number of GPUs was part of the answer."""
+    """Question that a plan file answers, on complete nodes if the plan chose among numbers of GPUs."""
     question, objective = plan.question, plan.objective
     if objective is None or not objective.gpus:
         return question
@@ -125,7 +126,7 @@ def optimise(
     restrictions: Restrictions | None = None,
     budget: Budget | None = None,
 ) -> Optimum:
-    """Find the `top` best plans of a question for an objective.
+    """Search for the `top` best plans of a question for an objective.
 
     `sizes` are numbers of GPUs and `precisions` precisions of GEMMs to choose from, instead of the question's
     own. When the budget's time runs out, or on Ctrl-C if it keeps interrupts, the best so far is returned
@@ -188,22 +189,25 @@ def optimise(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt:
-    """Result of searching one number of GPUs in one precision, with plans, with an error, or with neither
-    before time ran out."""
+    """Result of searching one number of GPUs in one precision: plans, an error, or neither if time ran
+    out."""
 
     question: Question
     estimates: Sequence[Estimate] = ()
-    """Best plans that meet the deadline."""
+    """Best plans that meet the deadline, best first."""
     certificate: Certificate | None = None
-    """Proof of them, or that none meets the deadline; None if nothing fits, or time ran out."""
+    """Proof that these plans are the best, or that no plan meets the deadline; None if nothing fits, or time
+    ran out."""
     searches: Sequence[BranchAndBound] = ()
-    """Final state of each search."""
+    """Final state of each search, from which later queries count layouts."""
     bound: float = 0.0
-    """Proven bound on the value of any covered plan, in the unit of the objective's measure."""
+    """Proven bound on the objective's value of every covered plan."""
     error: InfeasibleError | None = None
-    """Reason why there is no plan: nothing fits, or nothing is fast enough."""
+    """Reason why there is no plan: nothing fits, or nothing is fast enough; None if there are plans, or time
+    ran out."""
     late_seconds: tuple[float, ...] = ()
-    """Training times, seconds, of plans that miss the deadline, if faster plans are not ruled out."""
+    """Seconds of training under plans that miss the deadline, if faster plans are not ruled out; else
+    empty."""
 
     @property
     def is_unfinished(self) -> bool:
@@ -221,7 +225,7 @@ class _Attempt:
 def _attempt(
     question: Question, objective: Objective, limits: Restrictions, top: int, budget: Budget
 ) -> _Attempt:
-    """Search one question for the best plans that meet the deadline, by one or several searches."""
+    """Search for the best plans of one question that meet the deadline, by one or several searches."""
     searched, errors, least_peak = list[SearchResult | None](), list[InfeasibleError](), 0.0
     for group in paddings(question, limits) if objective.name == "mfu" else [limits]:
         try:
@@ -269,8 +273,8 @@ def _attempt(
 
 
 def _value_at_bound(question: Question, objective: Objective, result: SearchResult) -> float:
-    """Objective value that a search's best plan would have if its step took only the proven bound. No plan is
-    better."""
+    """Bound on the objective's value: that of a search's best plan if its step took only the proven lower
+    bound."""
     best, bound = result.best, result.certificate.bound
     if bound <= 0:
         return objective.measure.open
@@ -282,7 +286,8 @@ _COUNTS = ("layouts", "infeasible", "pruned", "solved", "undecided", "seconds")
 
 
 def _merged(certificates: Sequence[Certificate]) -> Certificate:
-    """Certificate with the counts of several added up; its bound and gap are those of the first."""
+    """Certificate with the counts of several certificates added up; its bound and gap are those of the
+    first."""
     sums = {name: sum(getattr(one, name) for one in certificates) for name in _COUNTS}
     return certificates[0].model_copy(update=sums)
 
@@ -295,7 +300,8 @@ def _certificate(
     gap: float,
     budget: Budget,
 ) -> Certificate:
-    """Certificate of the chosen answer, with the layouts of all searches counted and the gap over all of them."""
+    """Certificate of the chosen answer, with the counts of layouts of all attempts, and the gap of the
+    objective over all of them."""
     certificate = chosen.certificate
     assert certificate is not None
     if objective.name == "memory" and gap > PROVEN:
@@ -324,7 +330,7 @@ def _certificate(
 def _no_answer(
     question: Question, objective: Objective, attempts: Sequence[_Attempt], budget: Budget
 ) -> InfeasibleError | RunError:
-    """Error that says why an objective has no answer, as no plan fits, faster plans are not ruled out, or
+    """Error with the reason why no plan answers an objective: none fits, none met the deadline in time, or
     searches ended without a plan."""
     deadline, errors = objective.deadline, [(one.gpus, one.error) for one in attempts if one.error]
     late = [seconds for one in attempts for seconds in one.late_seconds]
@@ -350,7 +356,7 @@ def _no_answer(
 
 
 def no_plan_words(question: Question, deadline: float | None) -> str:
-    """Headline of the error that no plan fits, or that none meets a deadline, given in seconds."""
+    """Headline of the error that no plan fits or, with a `deadline` in seconds, that none meets it."""
     if deadline is None:
         return f"no plan of {question.model.name} fits"
     tokens = format_count(question.training.tokens or 0.0)
@@ -358,8 +364,8 @@ def no_plan_words(question: Question, deadline: float | None) -> str:
 
 
 def paddings(question: Question, limits: Restrictions) -> list[Restrictions]:
-    """Restrictions split by tensor-parallel degrees with equal model FLOPs (padded vocabulary), most FLOPs
-    first."""
+    """Split restrictions by tensor-parallel degrees with equal model FLOPs (vocabulary padding depends on
+    tp), most FLOPs first."""
     groups: dict[float, set[int]] = {}
     for tp in tried_tensor_degrees(question, limits):
         groups.setdefault(model_flops(question.model, question.training, tp), set()).add(tp)
@@ -370,13 +376,14 @@ def paddings(question: Question, limits: Restrictions) -> list[Restrictions]:
 
 
 def just_below(size: float) -> float:
-    """Largest memory limit, bytes, that excludes a peak of `size` bytes."""
+    """Largest memory limit, bytes, that a peak of `size` bytes exceeds."""
     return size * (1 - TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryDescent:
-    """Search for the plan with least memory, by searches of one question under falling memory limits."""
+    """Search for the plan with least peak memory, by searches of one question under ever lower memory
+    limits."""
 
     question: Question
     limits: Restrictions
@@ -385,9 +392,9 @@ class MemoryDescent:
     def least_memory(
         self, objective: Objective, *, top: int = 1, known: SearchResult | None = None
     ) -> tuple[SearchResult, float] | None:
-        """Fastest plans among those with the least peak memory that meet the deadline, and the proven lower
-        bound of every peak, bytes. The bound is within a billionth of the least peak if that is proven. None
-        if no plan was found in time.
+        """Fastest plans with the least peak memory that meet the deadline, and a proven lower bound on peak
+        memory, bytes. The bound is within a billionth of the least peak if that is proven. None if no plan
+        was found in time.
 
         `known` is the result of the search for the fastest.
 
@@ -420,8 +427,8 @@ class MemoryDescent:
         return best, floor
 
     def _under(self, limit: float, objective: Objective) -> SearchResult | None:
-        """A plan within a memory limit that meets the deadline, the first found, else the fastest; None if
-        time ran out.
+        """Find a plan within a memory limit (bytes) that meets the deadline: any plan or, if too slow, the
+        fastest. None if time ran out.
 
         Raises:
             InfeasibleError: there is none.
@@ -440,14 +447,14 @@ class MemoryDescent:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A cluster that the user offers for a plan, with possible numbers of GPUs and a price."""
+    """Cluster that the user offers for a plan, with the numbers of GPUs to choose from and a price."""
 
     question: Question
-    """Question on complete nodes of the cluster."""
+    """Question on complete nodes of the offered cluster."""
     sizes: tuple[int, ...]
-    """Numbers of the cluster's GPUs to choose from."""
+    """Numbers of the cluster's GPUs among which to choose."""
     price: float | None = None
-    """Dollars for one GPU-hour."""
+    """Dollars per GPU-hour; None if no price is given."""
 
     @property
     def name(self) -> str:
@@ -456,13 +463,13 @@ class Offer:
 
     @property
     def written(self) -> PlanOffer:
-        """The offer in the form stored in a plan file."""
+        """Convert the offer to the form stored in a plan file."""
         cluster, hardware = self.question.cluster, self.question.hardware
         return PlanOffer(cluster=cluster, hardware=hardware, gpus=self.sizes, price=self.price)
 
 
 def offers_of(plan: Plan) -> tuple[Offer, ...]:
-    """Offers of clusters among which a plan was chosen; empty if there was no choice."""
+    """Offers of clusters among which a plan was chosen, from its plan file; empty if there was no choice."""
     written, question = plan.objective.offers if plan.objective is not None else (), plan.question
     return tuple(
         Offer(replace(question, cluster=one.cluster, hardware=one.hardware), one.gpus, one.price)
@@ -479,7 +486,7 @@ class OfferAnswer:
 
     @property
     def days(self) -> float | None:
-        """Days that the full training run takes; None if its number of tokens is unknown."""
+        """Days of training on all tokens with the best plan; None if the number of tokens is unknown."""
         question, step = self.optimum.question, self.optimum.result.best.step_seconds
         if question.training.tokens is None:
             return None
@@ -487,7 +494,8 @@ class OfferAnswer:
 
     @property
     def cost(self) -> float | None:
-        """Dollars that the full training run costs; None if its number of tokens or the price is unknown."""
+        """Dollars for training on all tokens with the best plan; None if the number of tokens or the price is
+        unknown."""
         question, price = self.optimum.question, self.offer.price
         if question.training.tokens is None or price is None:
             return None
@@ -496,7 +504,7 @@ class OfferAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """An offered cluster and number of GPUs on which no plan was found, with the reason."""
+    """Offered cluster and number of GPUs on which no plan was found, with the reason."""
 
     cluster: str
     gpus: int
@@ -505,44 +513,43 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """Best plans of all offered clusters and numbers of GPUs, best first, with a proven bound."""
+    """Best plans on every offered cluster and number of GPUs, best first, with a proven bound."""
 
     objective: Objective
-    """Objective that plans are ranked by; without a price, since each cluster has its own."""
+    """Objective by which plans are ranked, without a price, since each cluster has its own."""
     offers: tuple[Offer, ...]
     answers: tuple[OfferAnswer, ...]
     left_out: tuple[LeftOut, ...]
     unanswered: int
-    """Number of searches that ended before they had an answer; the others of `left_out` are proven to have
+    """Number of searches that time ended before an answer; the other entries of `left_out` are proven to have
     none."""
     seconds: float
 
     @property
     def best(self) -> OfferAnswer:
-        """Best answer over all offered clusters."""
+        """Answer (cluster and number of GPUs) with the best plan of all offers."""
         return self.answers[0]
 
     @property
     def bound(self) -> float:
-        """Proven bound on the objective of all clusters. No covered plan on any of the clusters has a better
-        value."""
+        """Proven bound on the objective's value of every covered plan on every offered cluster."""
         bounds = [one.optimum.bound for one in self.answers]
         measure = self.objective.measure
         return measure.open if self.unanswered else measure.best(bounds)
 
     @property
     def gap(self) -> float:
-        """Largest relative gain over the best value that the proven bound leaves possible; 0 is proof."""
+        """Largest relative gain over the best value that the proven bound leaves possible; 0 proves that none
+        is."""
         return self.objective.measure.gap(self.best.optimum.value, self.bound)
 
     def places(self, answer: OfferAnswer) -> tuple[int, int]:
-        """First and last place in the ranking that an answer may truly have, given the proven bounds. Each
-        optimum lies between its bound and its value; both places are equal if these intervals do not
-        overlap."""
+        """First and last rank that an answer may truly have, given the proven bounds. Each optimum lies
+        between its bound and its value; both ranks are equal if these intervals do not overlap."""
 
         def surely_ahead(first: OfferAnswer, second: OfferAnswer) -> bool:
-            """Whether the first answer's value is at least as good as any plan that the second answer's search
-            can still find."""
+            """Whether no plan that the search of the second answer may have missed is better than the first
+            answer."""
             measure, bound = self.objective.measure, second.optimum.bound
             return second.optimum.gap <= PROVEN or measure.loss(first.optimum.value) <= measure.loss(bound)
 
@@ -553,16 +560,16 @@ class Ranking:
 
     @property
     def frontier(self) -> tuple[OfferAnswer, ...]:
-        """Answers that no other answer beats in both days and cost, the soonest first; empty if either is
-        unknown."""
+        """Pareto frontier of days and cost: answers that no other answer beats in both, the soonest first.
+        Empty if either is unknown."""
         days = np.array([one.days for one in self.answers], float)  # NaN where unknown
         costs = np.array([one.cost for one in self.answers], float)
         return tuple(self.answers[place] for place in pareto_rows(days, costs, math.inf))
 
 
 def pareto_rows(size: Array, seconds: Array, limit: float) -> Ints:
-    """Indices, by rising size, of the rows within `limit` that are faster than every smaller or equally large
-    row."""
+    """Indices, by rising size, of rows (size, seconds) that are faster than all rows of smaller or equal
+    size, up to size `limit`."""
     order = np.lexsort((seconds, size))
     order = order[(size[order] <= limit) & np.isfinite(seconds[order])]
     best_before = np.minimum.accumulate(np.concatenate([[np.inf], seconds[order][:-1]]))
@@ -577,7 +584,7 @@ def rank_offers(
     restrictions: Restrictions | None = None,
     budget: Budget | None = None,
 ) -> Ranking:
-    """Search the best plans of each offered cluster on each of its numbers of GPUs, and rank them by the
+    """Search for the best plans on each offered cluster for each of its numbers of GPUs, and rank them by the
     objective.
 
     The remaining time of the budget is shared evenly among the remaining searches.

@@ -1,5 +1,5 @@
-"""The recommended layout: the simplest that fits with high probability and that the model cannot distinguish
-from the fastest such layout.
+"""Recommended layout: the simplest that is likely to fit in memory, and whose step the model cannot tell
+apart from the fastest.
 
 A gain with odds below two to one (`cost_models.estimate`) does not justify a layout that is harder to run or
 unlike any timed one. Kinds of layouts are tried from the simplest on: ordinary ones use no axis that no timed
@@ -53,32 +53,32 @@ from planner.space.axes import divisors
 from planner.space.restrictions import Restrictions, satisfies
 
 OPTIONAL = ("cp", "etp", "shard")
-"""Axes that many trainers do not have, or few people turn on."""
+"""Axes that many trainers lack, or that few people turn on."""
 _DEGREES: dict[Degree, str] = {
     "cp": "context parallelism",
     "tp": "tensor parallelism",
     "pp": "a pipeline",
     "ep": "expert parallelism",
 }
-"""Degrees without which some stack's layouts count as ordinary, in the order in which they are added, with
-their names."""
+"""Parallel degree → its name, for degrees that a simple layout omits unless usual for the stack, in the order
+in which kinds add them."""
 _USUAL_SCHEDULES = {"gpipe", "1f1b", "interleaved"}
 _MAX_TRIED = 60
-"""Maximum layouts of one policy that are priced."""
+"""Maximum number of layouts under one recompute policy that are priced to find the classical layout."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutKind:
-    """A kind of layouts with the restrictions that define it, from the simplest layouts to all of them."""
+    """Set of layouts, from simple ones to all: the restrictions that define it, and words for them."""
 
     words: str
-    """Common properties of its layouts."""
+    """What layouts of the kind have in common, as a phrase: "use ordinary axes and recompute nothing"."""
     limits: Restrictions
 
 
 def layout_kinds(question: Question, user: Restrictions) -> Iterator[LayoutKind]:
-    """Yield kinds of layouts from simple to general, each with wider restrictions, none wider than those of
-    the `user`.
+    """Yield kinds of layouts from simple to general, each with wider restrictions, but none wider than the
+    `user`'s.
 
     If the stack has a trainer whose rules are known, their layouts obey them, so that its exporter can write
     them.
@@ -104,7 +104,8 @@ def layout_kinds(question: Question, user: Restrictions) -> Iterator[LayoutKind]
 
 
 def _ordinary(question: Question, user: Restrictions, also: Sequence[str] = ()) -> Restrictions:
-    """The user's restrictions, narrowed to layouts that are ordinary for the stack.
+    """The user's restrictions, narrowed to layouts that are ordinary for the stack; degrees in `also` are
+    permitted.
 
     Excluded are axes that are not usual for the stack and that no timed run used, and context parallelism
     above the largest timed. Unless the user chooses, the order of axes and the kind of context parallelism
@@ -135,8 +136,8 @@ def _ordinary(question: Question, user: Restrictions, also: Sequence[str] = ()) 
 
 
 def classical_layout(question: Question, limits: Restrictions) -> Estimate | None:
-    """Layout that an expert would write down for the stack, within some restrictions, and that fits with their
-    confidence; None if none of the first few does."""
+    """Layout that an expert would write down for the stack without a search, priced. It keeps to the
+    restrictions and their probability of fitting; None if none of the first few does."""
     question, stack = limits.apply_confidence(question), question.stack
 
     def priced(layout: Layout) -> Estimate | None:
@@ -158,14 +159,15 @@ def classical_layout(question: Question, limits: Restrictions) -> Estimate | Non
 
 
 def is_allowed(layout: Layout | None, question: Question, limits: Restrictions) -> TypeGuard[Layout]:
-    """Whether a layout is legal, within the restrictions, and supported by the trainer in the restrictions."""
+    """Whether a layout is legal, within the restrictions, and supported by the trainer that the restrictions
+    name; False for None."""
     if layout is None:
         return False
     return satisfies(question, limits, layout) and not check(question, layout, limits.trainer)
 
 
 def _by_size(question: Question, limits: Restrictions, policy: str, zero: int) -> Iterator[Layout]:
-    """Yield legal layouts with one sequence a microbatch, by rising tp × pp, and then by falling tp."""
+    """Yield legal layouts with one sequence per microbatch, by rising tp × pp, then by falling tp."""
     cluster, model, usual = question.cluster, question.model, question.stack.usual_degrees
     degrees = [
         (tp * pp, -tp, tp, pp)
@@ -186,7 +188,7 @@ def _by_size(question: Question, limits: Restrictions, policy: str, zero: int) -
 
 
 def _changed(layout: Layout, **values: Any) -> Layout | None:
-    """Copy of the layout with some values replaced; None if these do not make a valid layout."""
+    """Copy of a layout with some axis values replaced; None if the result is not a valid layout."""
     try:
         return Layout.model_validate(layout.model_dump(exclude={"schedule"}) | values)
     except (ValidationError, InputError):
@@ -194,79 +196,84 @@ def _changed(layout: Layout, **values: Any) -> Layout | None:
 
 
 LEAST_MEAN_GAIN = 1e-3
-"""Minimum relative gain in the mean step for which another layout is preferred to the fastest."""
+"""Minimum relative gain in the mean step over scenarios for which another layout is preferred to the fastest
+predicted one."""
 MAX_COMPARED = 8
-"""Maximum number of compared layouts, the fastest by prediction; each takes some hundredths of a second."""
+"""Maximum number of layouts compared by scenarios, the fastest by prediction; each takes some hundredths of a
+second."""
 _MAX_COUNTED = 100_000
-"""Number of layouts from which they are no longer counted."""
+"""Number of near-optimal layouts beyond which counting stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A layout compared with the recommended one."""
+    """Layout to compare with the recommended one."""
 
     estimate: Estimate
     axes: tuple[str, ...]
-    """Axes on which the two differ."""
+    """Names of the axes on which the two layouts differ."""
     chance: float
-    """Probability that it is faster than the recommended one."""
+    """Probability that the layout is truly faster than the recommended one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """The recommended layout of a question, with the fastest and the classical one for comparison."""
+    """Recommended layout of a question, with the fastest and the classical layout for comparison."""
 
     estimate: Estimate
-    """Price of the layout, under the memory limit of the question."""
+    """Price of the recommended layout, under the user's memory limit."""
     why: str
-    """Common feature of layouts of its kind; empty where it is the fastest of all."""
+    """Common property of the simple layouts among which this one is the fastest; empty if it is the fastest
+    of all."""
     within: Restrictions
-    """Restrictions within which it is proved the fastest, or within which it was chosen instead of the
-    fastest."""
+    """Restrictions within which the layout is proved the fastest, or was preferred to the fastest
+    (`choice`)."""
     certificate: Certificate
-    """Proof of the fastest within these restrictions."""
+    """Proof of the fastest layout within the restrictions `within`."""
     fastest: Alternative
-    """Layout with the fastest predicted step, the original search's answer."""
+    """Layout with the fastest predicted step, the answer of the original search."""
     classical: Alternative | None
-    """The layout that an expert would write down; None where nothing so simple fits."""
+    """Layout that an expert would write down without a search; None if no such layout fits."""
     pair_error: float
-    """Median error of the ratio of two times, per axis on which layouts differ."""
+    """Median relative error of the predicted ratio of two step times, per axis on which the layouts
+    differ."""
     risk: Risk = "none"
-    """Mean over scenarios by which steps were compared."""
+    """Risk (mean over which scenarios) under which step times were compared."""
     within_error: int | None = None
-    """Upper bound on the number of layouts within `pair_error` of the fastest, which the model cannot distinguish
-    from it; None if they were not counted."""
+    """Upper bound on the number of layouts within `pair_error` of the fastest, which the model cannot tell
+    apart from it. None if they were not counted."""
     expected: ExpectedStep | None = None
-    """Expected step with a 90 % interval; None if the profile has no scenarios."""
+    """Expected step with a 90 % interval; None if the profile has no scenarios (plausible sets of
+    constants)."""
     choice: PlanChoice | None = None
-    """Reason why it is not the fastest of its kind; None if it is."""
+    """Record of why the layout was preferred to the fastest within `within`; None if it is the fastest
+    there."""
 
     @property
     def is_fastest(self) -> bool:
-        """Whether the recommended layout is also the fastest of all."""
+        """Whether the recommended layout is also the fastest of all within the user's restrictions."""
         return not self.why
 
     @property
     def fills_devices(self) -> bool:
-        """Whether the fastest layout was rejected because it fits in memory with a lower probability than
-        required."""
+        """Whether the fastest layout was rejected because it fits in memory with too low a probability."""
         confidence = self.within.confidence
         return confidence is not None and self.fastest.estimate.fits_probability < confidence
 
     @property
     def is_risky(self) -> bool:
-        """Whether the recommended layout fits with a lower probability than `FITTING`, because no layout
-        reaches that."""
+        """Whether the recommended layout fits in memory with a lower probability than `FITTING`, which no
+        layout reaches."""
         return self.within.confidence is None and self.estimate.fits_probability < FITTING
 
     @property
     def gain(self) -> float:
-        """Predicted gain in step time of the fastest over the recommended layout, as a share of the
-        recommended step."""
+        """Relative gain in predicted step time of the fastest layout over the recommended one, a share of the
+        latter's step."""
         return 1 - self.fastest.estimate.compared_seconds / self.estimate.compared_seconds
 
     def written(self, user_restrictions: Restrictions, top: int) -> PlanRecommendation:
-        """The recommendation in the form stored in a plan file."""
+        """Convert the recommendation to the form stored in a plan file."""
         fastest = self.fastest.estimate
         classical = None if self.classical is None else self.classical.estimate
         return PlanRecommendation(
@@ -288,7 +295,7 @@ class Recommendation:
 def recommend(
     question: Question, result: SearchResult, restrictions: Restrictions, budget: Budget
 ) -> Recommendation | None:
-    """Choose the layout to recommend after a finished search; None if the search's optimum is not proved.
+    """Choose the layout to recommend after a finished search; None if the search did not prove its optimum.
 
     It fits with probability `FITTING`, if any layout does. If the question has a risk, steps are compared by
     its mean over scenarios.
@@ -333,8 +340,9 @@ def recommend(
 def simplest_competitive(
     question: Question, result: SearchResult, sure: Restrictions, budget: Budget
 ) -> tuple[SearchResult, LayoutKind] | None:
-    """Best layout of the simplest kind whose step the model cannot distinguish from the fastest. The fastest
-    is that within `sure`, and the answer if no kind comes so close. None if nothing fits, or time ends.
+    """Best layout of the simplest kind in which one has a step that the model cannot tell apart from the
+    fastest. The fastest is that within `sure`, and the answer if no kind comes so close. None if nothing
+    fits, or time ends.
 
     If the trainer cannot run the fastest, a simpler kind need only come close to the fastest that it can run.
     Layouts that are too slow, or slower than the best of an earlier kind (which contains no others), are not
@@ -378,8 +386,8 @@ def simplest_competitive(
 def fastest_feasible(
     question: Question, limits: Restrictions, result: SearchResult, budget: Budget
 ) -> Estimate | None:
-    """Fastest of the ranked layouts within some restrictions, with more recomputation where a layout needs
-    more to fit; None if none fits."""
+    """Fastest of a search's ranked layouts within other restrictions, with more recomputation where memory
+    needs it. None if none fits."""
     if _fits(question, limits, result.best.layout):
         return result.best
     fastest: Estimate | None = None
@@ -395,8 +403,8 @@ def fastest_feasible(
 def _search(
     question: Question, limits: Restrictions, budget: Budget, below: float = math.inf, *, settles: bool = True
 ) -> SearchResult | None:
-    """Search for the proved fastest layout within some restrictions; without an estimate if none takes less
-    than `below` seconds, and None if nothing fits."""
+    """Search for the proved fastest layout within some restrictions; None if nothing fits. Without an estimate if
+    none takes less than `below` seconds."""
     try:
         return budget.search(question, limits, top=1, must_beat_seconds=below, closes_with_ilp=settles)
     except InfeasibleError:
@@ -404,22 +412,24 @@ def _search(
 
 
 def _no_slower_than(estimate: Estimate) -> float:
-    """Seconds that a layout may take to be as fast as the estimate or tie with it."""
+    """Upper limit of step seconds, up to which a layout is as fast as the estimate or ties with it."""
     return estimate.compared_seconds * (1 + TIE_TOLERANCE)
 
 
 def _fits(question: Question, limits: Restrictions, layout: Layout) -> bool:
-    """Whether a layout fits with the confidence and the memory limit of some restrictions."""
+    """Whether a layout fits in memory under the memory limit and required probability of some
+    restrictions."""
     return price(limits.apply_confidence(question), layout).within(limits.max_memory).fits
 
 
 def _is_refused(question: Question, limits: Restrictions, estimate: Estimate) -> bool:
-    """Whether the trainer that the restrictions name cannot run a layout."""
+    """Whether the trainer named by the restrictions cannot run the estimate's layout; False without a
+    trainer."""
     return limits.trainer is not None and bool(refusals(limits.trainer, question, estimate.layout))
 
 
 def chance_faster(question: Question, one: Estimate, other: Estimate) -> float:
-    """Probability that `other` is truly faster than `one`."""
+    """Probability that `other` is truly faster than `one`, given their predicted steps."""
     gain = math.log(one.compared_seconds / other.compared_seconds)
     return chance_of_gain(gain, one.layout, other.layout, pair_error_of(question))
 
@@ -436,8 +446,8 @@ def _compare_with(question: Question, best: Estimate, other: Estimate) -> Altern
 
 
 def share_compared(question: Question) -> float | None:
-    """Largest relative slowdown at which another layout may be preferred to the fastest; None if the profile
-    has no scenarios, or the question gives its own risk."""
+    """Largest relative slowdown at which another layout may be preferred to the fastest by its mean over
+    scenarios. None if the profile has no scenarios, or the question gives its own risk."""
     scenarios = question.hardware.scenarios
     if scenarios is None or question.risk != "none" or question.has_pools:
         return None
@@ -447,8 +457,8 @@ def share_compared(question: Question) -> float | None:
 def choose_by_scenarios(
     question: Question, limits: Restrictions, result: SearchResult, budget: Budget
 ) -> tuple[Layout, PlanChoice] | None:
-    """Layout with the least mean step over scenarios, among the fastest of a finished search. Returned with
-    the comparison; None if that is the search's best layout."""
+    """Layout with the least mean step over scenarios among the fastest of a finished search, with the record
+    of the comparison. None if that is the search's best layout."""
     share, first = share_compared(question), result.best
     if share is None:
         return None
@@ -471,15 +481,15 @@ def choose_by_scenarios(
 
 
 def middle_seconds(question: Question, layout: Layout) -> float:
-    """Mean step seconds of a layout over the middle half of the scenarios, which the profile must have."""
+    """Interquartile mean of a layout's step seconds over the scenarios, which the profile must have."""
     seconds = seconds_under_scenarios(question, layout)
     assert seconds is not None
     return middle(seconds)
 
 
 def count_near(question: Question, limits: Restrictions, result: SearchResult, budget: Budget) -> int | None:
-    """Number of layouts within the model's error of the best, counted from the final state of the search; None
-    if there are too many to count, or time has run out."""
+    """Number of layouts within the model's error of the fastest, counted from the final state of the search.
+    None if they are too many, or time has run out."""
     below, total, names = result.best.compared_seconds * (1 + pair_error_of(question)), 0, set[str]()
     searches = result.searches or _unsearched(question, limits)
     for search in searches:
@@ -493,7 +503,8 @@ def count_near(question: Question, limits: Restrictions, result: SearchResult, b
 
 
 def _unsearched(question: Question, limits: Restrictions) -> tuple[BranchAndBound, ...]:
-    """Searches that have not run yet, to count the layouts of a question that was proved in another way."""
+    """Searches that were not run, of which only the enumerated layouts are counted, for a question proved in
+    another way."""
     searches = []
     for part in limits.by_recompute(question) or (limits,):
         with suppress(InfeasibleError):  # none is legal

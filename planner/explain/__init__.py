@@ -1,1 +1,2 @@
-"""Explanations of a plan, of changes of its question, and of its differences from other plans."""
+"""Explanations of a plan, of the effect of changes of its question, and of its differences from other
+plans."""

@@ -1,5 +1,6 @@
-"""Advice on a running job: a path from its layout to the best plan, first switches of the stack, then the
-three changes of the layout with the largest gain for their effort.
+"""Advice on a running job: a path of changes from its layout to the best plan, first of the software stack,
+then of the layout. Listed are the switches of the stack that gain, and the three changes of the layout with
+the largest gain for their effort.
 
 A switch is a field of the software stack whose catalogue entry has another value (overlaps, kernels,
 fusions): the trainer supports it, and the run does not use it. No switch needs re-sharding, so switches come
@@ -45,59 +46,61 @@ from planner.space.restrictions import Restrictions, satisfies
 from planner.space.sizes import on_whole_nodes, possible, resized
 
 Trouble = Literal["a flag", "re-sharding"]
-"""Effort of a change. `a flag`: each rank keeps its share of the model, so a job continues with another flag.
-`re-sharding`: shares differ, so its checkpoint is re-sharded first."""
+"""Effort of a change. `a flag`: each rank holds the same parameters, so a job continues with another flag.
+`re-sharding`: ranks hold other parameters, so its checkpoint is re-sharded first."""
 WEIGHT: dict[Trouble, float] = {"a flag": 1.0, "re-sharding": 2.0}
-"""Weight of an effort: how many times the gain of a flag a change must bring to precede it."""
+"""Effort of a change → divisor of its gain where changes are ranked."""
 LEAST_GAIN = 1e-3
-"""Minimum relative gain of step time for a change."""
+"""Minimum relative gain of step time for a change to be advised."""
 MAX_CHANGES = 3
-"""Maximum changes of the layout on a path."""
+"""Maximum number of changes of the layout that are advised."""
 _MAX_PRICED, _MAX_PRICED_OF_A_KIND = 12, 2
-"""Maximum number of candidates priced in full for one change: of all kinds, and of each kind."""
+"""Maximum number of candidates priced in full for one change: in all, and with the same changed axes."""
 _SWITCHES = (
     *("overlap_gradient_reduce", "overlap_parameter_gather", "overlap_tensor_parallel"),
     *("overlap_pipeline_sends", "expert_dispatch", "attention", "transformer_engine", "fused_elementwise"),
     *("fused_norms", "fused_gradient_accumulation", "fused_loss", "extra_loss_copies", "deterministic"),
     "launches_block",
 )
-"""Fields of a stack that a run can switch without changing its mathematics."""
+"""Fields of a software stack that a running job can change without changing its mathematics."""
 _SHARDING = ("tp", "pp", "cp", "dp", "ep", "etp")
 """Axes that determine which rank holds which parameters."""
 _MOVED = ("sp", "order", "context", "ep", "etp")
-"""Axes of the search whose moves are listed in `moves`; other searched axes move to each of their values."""
+"""Axes whose new values `moves` lists itself; other searched axes move to each of their values."""
 _PLACING = ("layers", "pools", "replicas")
 _FACTORS = (2, 3, 4, 8)
-"""Factors by which ranks are moved from one axis to another."""
+"""Factors by which a degree is divided and another multiplied, to move ranks between axes."""
 _MAX_MBS = 64
 
 Move = Mapping[str, Any]
-"""New values of one or two axes; a move of `recompute` is completed to fit memory."""
+"""New values of one or two axes of a layout; for `recompute` the least recomputation that fits in memory is
+then found."""
 SwitchWords = Callable[[Question, Question, Layout], str]
-"""Function that gives a trainer's words for the switch by which two questions differ; empty without such
-words."""
+"""Function that returns a trainer's words for the stack field in which two questions differ; empty if it has
+none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change of the layout or the software stack on the path, priced alone and on top of those before it."""
+    """One advised change of the layout or the software stack, priced by itself and on top of the changes
+    before it."""
 
     words: str
-    """The change in words of the notation: "mbs2"."""
+    """The change in layout notation or as a field of the stack, such as "mbs2"."""
     trouble: Trouble
     by_itself: Estimate
-    """Price of today's layout with this change only."""
+    """Price of today's layout with only this change."""
     with_earlier: Estimate
     """Price of today's layout with this change and all before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherQuestion:
-    """Best plan of another question, with other numerics or more GPUs, which takes more effort than a change of
+    """Best plan of a changed question (other numerics, more GPUs), which takes more effort than a change of
     layout."""
 
     words: str
-    """Flag of `plan` for the question: "--precision fp8"."""
+    """Flag of `meshwright plan` that asks the changed question, such as "--precision fp8"."""
     trouble: str
     estimate: Estimate
     proven: bool
@@ -105,36 +108,38 @@ class OtherQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Advice on a running job, with today's layout, the changes with the largest gains, and the best plan."""
+    """Advice on a running job: today's layout, the changes with the largest gains for their effort, and the
+    best plan."""
 
     question: Question
-    """Question with the changed switches."""
+    """Question with the advised switches of the software stack."""
     today: Estimate
     changes: tuple[Change, ...]
     result: SearchResult
-    """Result of the search: its best plan ends the path, with its certificate."""
+    """Result of the search for the best plan, with which the path of changes ends."""
     other_questions: tuple[OtherQuestion, ...] = ()
 
     @property
     def best(self) -> Estimate:
-        """Estimate of the best plan; of the layout reached by the changes, if the search covers nothing faster."""
+        """Estimate of the best plan, or of the layout after all changes if the search covers nothing
+        faster."""
         reached, best = self.reached, self.result.best
         return best if best.step_seconds < reached.step_seconds or not reached.fits else reached
 
     @property
     def reached(self) -> Estimate:
-        """Estimate of today's layout after all the changes."""
+        """Estimate of today's layout after all advised changes."""
         return self.changes[-1].with_earlier if self.changes else self.today
 
     @property
     def rest(self) -> str:
-        """Further changes from the layout reached to the best plan, in layout notation; empty if they differ
-        only in placement."""
+        """Words of layout notation that still differ between the layout after all changes and the best plan;
+        empty if only placement does."""
         return changed_words(self.reached.layout, self.best.layout)
 
     @property
     def rest_trouble(self) -> Trouble:
-        """Effort of the further changes to the best plan ("a flag" or "re-sharding")."""
+        """Effort of going from the layout after all changes to the best plan ("a flag" or "re-sharding")."""
         return trouble_between(self.reached.layout, self.best.layout)
 
 
@@ -176,8 +181,8 @@ def advise(
 def _switched(
     question: Question, today: Estimate, restrictions: Restrictions, switch_words: SwitchWords
 ) -> tuple[Question, Estimate, list[Change]]:
-    """Question with every switch of the software stack that shortens the step, today's layout priced for that
-    question, and the switches, largest gain first.
+    """Turn on every switch of the software stack that shortens the step, the largest gain first. Return the
+    changed question, today's layout priced for it, and the switches.
 
     Switches are fields in which the stack differs from its catalogue entry; a stack outside the catalogue has
     none.
@@ -188,8 +193,8 @@ def _switched(
     values = {name: value for name, value in values.items() if value != getattr(stack, name)}
 
     def priced_with(names: Iterable[str]) -> dict[str, Estimate]:
-        """Prices of today's layout with each further switch by name, of those that break no rule, and fit if
-        today's layout does."""
+        """Price today's layout with each of the switches `names` added, by name. Left out are switches that
+        break a rule, and those that do not fit though today's layout does."""
         priced = {}
         for name in names:
             switched = question.updated("stack", **{name: values[name]})
@@ -216,9 +221,9 @@ def _switched(
 def _other_questions(
     question: Question, restrictions: Restrictions, best: Estimate, budget: Budget
 ) -> Iterator[OtherQuestion]:
-    """Yield the best plans of questions with other numerics or more GPUs. First the best layout with gradients
-    summed in 16 bits, if they are summed in 32 and that gains; then the best plans in a narrower precision and
-    on twice the GPUs, if the hardware allows."""
+    """Yield the best plans of questions with other numerics or more GPUs. First the best layout with
+    gradients summed in 16 bits, if they are summed in 32 and that gains; then the best plans in a narrower
+    precision and on twice the GPUs, if the hardware allows."""
     training = question.training
     sums_in_fp32 = (training.gradient_dtype or question.stack.gradient_dtype) == "fp32"
     if sums_in_fp32 and training.precision not in FULL:
@@ -243,20 +248,20 @@ def _other_questions(
 
 @dataclass(slots=True)
 class ChangePath:
-    """Today's layout and the changes chosen so far, one after another."""
+    """Today's layout and the changes of it chosen so far, one after another."""
 
     question: Question
     restrictions: Restrictions
     today: Estimate
-    """The running layout, priced for this question, whose switches may have changed."""
+    """Price of the running layout for this question, in which switches of the stack may be turned on."""
     as_run: ChangePath | None = None
-    """Path of the question without changed switches, in which each change is priced alone; None: this
+    """Path of the question without the new switches, in which each change is priced by itself; None: this
     path."""
     changes: list[Change] = field(default_factory=list)
     changed_axes: set[str] = field(default_factory=set)
 
     def add_change(self) -> bool:
-        """Append the change with the largest gain for its effort, and return whether there is a change."""
+        """Append the change with the largest gain for its effort; return whether any change gains."""
         current = self.changes[-1].with_earlier if self.changes else self.today
         candidates = [
             (self._gain_per_trouble(current, after), move, after)
@@ -279,8 +284,8 @@ class ChangePath:
         return False
 
     def _gain_per_trouble(self, current: Estimate, changed: Estimate) -> float:
-        """Relative gain of step time divided by the weight of the effort of a change; if today's layout does
-        not fit, the ratio of the steps."""
+        """Relative gain of step time divided by the weight of the change's effort. If the current layout does
+        not fit, the ratio of the steps divided by the weight."""
         weight = WEIGHT[trouble_between(current.layout, changed.layout)]
         if not current.fits:
             return current.step_seconds / changed.step_seconds / weight
@@ -288,7 +293,7 @@ class ChangePath:
         return gained / weight if gained >= LEAST_GAIN else 0.0
 
     def _promising(self, current: Estimate) -> Iterator[Move]:
-        """Yield legal moves (changes) of axes not yet changed, the best of each kind by quick prices. Quick
+        """Yield legal moves of axes not yet changed, the best with each set of axes by quick prices. Quick
         prices have blocks placed evenly and a mix of policies priced as the fastest of them. The first move
         recomputes as little as memory allows."""
         if "recompute" not in self.changed_axes:
@@ -320,7 +325,8 @@ class ChangePath:
                 yield move
 
     def _is_legal(self, layout: Layout) -> bool:
-        """Whether a layout breaks no rule, satisfies the restrictions and has stages that the search covers."""
+        """Whether a layout breaks no rule, satisfies the restrictions and has stages that the search
+        covers."""
         return (
             covers(layout.schedule, self.question.model.num_layers, layout.num_stages)
             and not check(self.question, layout, self.restrictions.trainer)
@@ -328,7 +334,8 @@ class ChangePath:
         )
 
     def _after(self, move: Move, layout: Layout) -> Estimate | None:
-        """Estimate of a layout after a move; None if the move breaks a rule.
+        """Estimate of a layout after a move (new values of one or two axes); None if the result breaks a
+        rule.
 
         If the move changes recompute, or changes the stages so that recompute by stage no longer applies, as
         little is recomputed as memory allows.
@@ -350,8 +357,8 @@ class ChangePath:
         return price(self.question, placed).within(self.restrictions.max_memory)
 
     def _least_recomputed(self, layout: Layout) -> Estimate | None:
-        """Estimate of a layout with the least recomputation that fits in memory, that of nothing, of the
-        attention core, or of as few complete blocks as possible."""
+        """Estimate of a layout with the least recomputation that fits in memory: none, the attention core's,
+        or full in few blocks."""
 
         def under(policy: str) -> Estimate | None:
             return self._price(layout.model_copy(update={"recompute": (policy,)}))
@@ -372,8 +379,8 @@ class ChangePath:
 
 
 def apply_move(layout: Layout, move: Move) -> Layout | None:
-    """Layout with the new axis values of a move, without a placement; None if the notation cannot express the
-    layout.
+    """Copy of the layout with a move's axis values and without a placement of blocks; None if no valid layout
+    results.
 
     Settings that only a pipeline, a tensor group or replicas can have are reset with them.
     """
@@ -395,8 +402,8 @@ def apply_move(layout: Layout, move: Move) -> Layout | None:
 
 
 def moves(question: Question, layout: Layout) -> Iterator[Move]:
-    """Yield every change of a single axis except recompute, or of two degrees with a constant product; most of
-    them break some rule."""
+    """Yield every change of a single axis except recompute, or of two degrees with a constant product; most
+    break some rule."""
     stack, model = question.stack, question.model
     mesh = Mesh(layout.tp, layout.pp, layout.cp, layout.dp)
 
@@ -427,8 +434,8 @@ def moves(question: Question, layout: Layout) -> Iterator[Move]:
 
 
 def changed_words(before: Layout, after: Layout) -> str:
-    """Words of layout notation that differ between two layouts, without placement, such as "tp4 dp4", "mbs2",
-    "no sp" or "usual overlap"."""
+    """Words of layout notation in which `after` differs from `before`, such as "tp4 dp4", "mbs2", "no sp" or
+    "usual overlap". Placement is ignored."""
     words = []
     for name, word in AXES.items():
         old, new = before.resolve(name), after.resolve(name)
@@ -441,7 +448,7 @@ def changed_words(before: Layout, after: Layout) -> str:
 
 
 def trouble_between(before: Layout, after: Layout) -> Trouble:
-    """Effort of changing one layout into another, "re-sharding" if ranks hold other parameters afterwards, else
-    "a flag"."""
+    """Effort of changing one layout into another: "re-sharding" if ranks then hold other parameters, else "a
+    flag"."""
     reshards = any(before.resolve(axis) != after.resolve(axis) for axis in _SHARDING)
     return "re-sharding" if reshards else "a flag"

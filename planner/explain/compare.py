@@ -1,5 +1,5 @@
-"""Comparison of plans side by side: all parts of step and memory, gains and losses, differences of their
-questions, and whether their steps do the same work."""
+"""Comparison of plans side by side: parts of step and memory, differences of their questions, and whether
+their steps do equal work."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from cost_models.units import grouped
 
 _LABELS = {"global_batch": "global batch", "sequence_length": "sequence"}
 _UNPRICED = {"kind", "name", "source", "nodes", "gpus_per_node", "tokens", "recompute"}
-"""Fields that change no price of a layout, or are shown as the number of GPUs."""
+"""Spec fields that change no price of a layout, or that a comparison shows as the number of GPUs."""
 _WHICH = ("one", "another", "a third", "a fourth", "a fifth", "a sixth", "yet another")
-"""Names of distinct values that are too long to be shown."""
+"""Words for the first, second, ... distinct value of a field whose values are too long to be shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Name and values of one field in which compared questions differ."""
+    """Name of one field in which the compared questions differ, with its values."""
 
     what: str
     """Name of the field: `model`, `GPUs`, `global batch`, ..."""
     values: tuple[str, ...]
-    """The field's value in each question, in their order."""
+    """Value of the field in each question, as text, in the questions' order."""
 
 
 def differences(questions: Sequence[Question]) -> tuple[Difference, ...]:
-    """All fields in which the questions differ; specs with equal names are compared field by field."""
+    """Fields in which the questions differ, with their values; specs with equal names are compared field by
+    field."""
     clusters = [parts_of(question)[0] for question in questions]
     fields = [
         *_named("model", [question.model for question in questions]),
@@ -46,31 +47,35 @@ def differences(questions: Sequence[Question]) -> tuple[Difference, ...]:
 
 
 def same_work(questions: Sequence[Question]) -> bool:
-    """Whether all questions train the same model on equally many tokens a step, so that step times can be
+    """Whether all questions train the same model on equally many tokens per step, so that step times can be
     compared."""
     return same_model(questions) and len({question.training.tokens_per_step for question in questions}) == 1
 
 
 def same_model(questions: Sequence[Question]) -> bool:
-    """Whether all models compute equally many FLOPs for the same tokens, whatever else their files say."""
+    """Whether all models compute equally many FLOPs for the same tokens, whatever else their files
+    contain."""
     return len({model_flops(question.model, questions[0].training) for question in questions}) == 1
 
 
 def _named(what: str, specs: Sequence[Spec]) -> list[tuple[str, list[str]]]:
-    """Label and names of the specs of one part; if all names are equal, label and values of every field."""
+    """Label and names of the specs that the questions have for `what`; if all names are equal, label and
+    values of each field."""
     names = [str(getattr(spec, "name", "")) for spec in specs]
     return [(what, names)] if len({*names}) > 1 else _fields(f"{what} ", specs)
 
 
 def _fields(prefix: str, specs: Sequence[Spec]) -> list[tuple[str, list[str]]]:
-    """Label of each field of the specs, with its values in words."""
+    """Label of each field of the specs, starting with `prefix`, with the field's value in each spec as
+    text."""
     names = dict.fromkeys(name for spec in specs for name in type(spec).model_fields if name not in _UNPRICED)
     labels = {name: prefix + _LABELS.get(name, name.replace("_", " ")) for name in names}
     return [(labels[name], _texts([getattr(spec, name, None) for spec in specs])) for name in names]
 
 
 def _texts(values: Sequence[object]) -> list[str]:
-    """Values in words, numbers and names as they are, longer values only as "one", "another", ..."""
+    """Convert the values of a field to texts: numbers and names as they are, longer values only to "one",
+    "another", ..."""
     if all(isinstance(value, (int, float, str, type(None))) for value in values):
         return [grouped(value) if type(value) is int else str(value) for value in values]
     distinct = [value for at, value in enumerate(values) if value not in values[:at]]
@@ -80,24 +85,24 @@ def _texts(values: Sequence[object]) -> list[str]:
 Group = Literal["step", "time", "memory"]
 Unit = Literal["seconds", "bytes", "share", "tokens/s", "FLOP/s"]
 _ROUNDING = 1e-12
-"""Share of a total below which a part counts as rounding."""
+"""Share of a total below which one of its parts counts as a rounding error, not shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One quantity of a comparison, with its value for each compared estimate."""
+    """One line of a comparison: a quantity, with its value for each compared estimate."""
 
     group: Group
     name: str
     unit: Unit
     values: Sequence[float]
     comparable: bool = True
-    """Whether the estimates do the same work, so that differences of the values are meaningful."""
+    """Whether differences of the values mean anything, as the estimates do equal work."""
 
 
 def compare(estimates: Sequence[Estimate], questions: Sequence[Question]) -> list[Line]:
-    """Quantities of several estimates side by side, first headline quantities, then the parts of the step,
-    then the memory of each estimate's fullest rank.
+    """Lines of quantities of several estimates side by side: headline quantities, parts of the step, memory
+    of each fullest rank.
 
     A part that is zero everywhere is left out; the others of a group still sum to its total. If the
     `questions` differ in their work, the parts of each step are shares of it, and rates are also given per
@@ -132,8 +137,8 @@ def _shares(parts: Breakdown) -> Breakdown:
 
 
 def _parts(group: Group, unit: Unit, breakdowns: Sequence[Breakdown]) -> list[Line]:
-    """One line of the comparison for each part that is not zero everywhere; remainders of rounding count as
-    zero."""
+    """Lines of the comparison for the parts of several totals, one for each part that is not zero (up to
+    rounding) in all."""
     dicts = [
         {part: value for part, value in one if abs(value) > _ROUNDING * abs(one.total)} for one in breakdowns
     ]
@@ -143,7 +148,7 @@ def _parts(group: Group, unit: Unit, breakdowns: Sequence[Breakdown]) -> list[Li
 
 
 def difference(before: Breakdown, after: Breakdown) -> Breakdown:
-    """Change of each part from `before` to `after`, largest change first; its total is the change of the
+    """Change of each part from `before` to `after`, the largest first; its total is the change of the
     totals."""
     first, second = before.as_dict(), after.as_dict()
     changes = {part: second.get(part, 0.0) - first.get(part, 0.0) for part in first | second}
@@ -151,11 +156,12 @@ def difference(before: Breakdown, after: Breakdown) -> Breakdown:
 
 
 def gain(estimate: Estimate, other: Estimate) -> float:
-    """Relative saving in step time of `other` over `estimate`; negative if `other` is slower."""
+    """Relative saving in step time of `other` over `estimate`, a share of the latter's step; negative if
+    `other` is slower."""
     return 1 - other.step_seconds / estimate.step_seconds
 
 
 def same_degrees(one: Layout, other: Layout) -> bool:
-    """Whether two layouts are equal except for the placement of blocks and recompute."""
+    """Whether two layouts are equal except for the placement of blocks on stages and recompute."""
     unplaced = {"layers": (), "recompute": ("none",)}
     return one.model_copy(update=unplaced) == other.model_copy(update=unplaced)

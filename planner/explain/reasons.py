@@ -1,5 +1,5 @@
-"""Explanations of a plan: its binding constraint, its difference from its closest rival, the effect of
-changes of its question, and the reasons why another layout is not the plan.
+"""Explanations of a plan: what binds it, its closest rival, the effect of changed hardware, and why another
+layout is not the plan.
 
 In a what-if one quantity of the question is changed, the unchanged plan is priced, and a better one is
 searched.
@@ -52,28 +52,30 @@ if TYPE_CHECKING:
 
 
 NEGLIGIBLE_GAIN = 1e-4
-"""Relative gain of step time below which two steps count as equal."""
+"""Relative difference of step times below which two steps count as equally fast."""
 SEARCH_SECONDS = 10.0
-"""Time limit of the search for one changed question, seconds; its answer is then the best found."""
+"""Time limit of the search for the best plan of one changed question, seconds; then the best so far is
+used."""
 TORNADO_FACTORS = (0.75, 1.25)
-"""Factors of a tornado chart, equal for all quantities, so that its bars can be compared."""
+"""Factors by which a tornado chart changes each quantity, equal for all quantities so that bars can be
+compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """Effect on a plan of changing one quantity of its question."""
+    """Effect on a plan of changing one quantity of its question, such as a bandwidth."""
 
     change: str
-    """The change in words: "half inter-node bandwidth"."""
+    """Words for the change, such as "half inter-node bandwidth"."""
     repriced: Estimate
-    """Price of the unchanged plan, under the change."""
+    """Price of the unchanged plan under the changed question."""
     replanned: Estimate | None
     """Best plan of the changed question; None if no plan gains enough, or none was searched for."""
 
     @property
     def best(self) -> Estimate:
-        """Estimate of the unchanged plan, or of the new plan if that is faster, or fits where the old one does
-        not."""
+        """Estimate of the unchanged plan, or of the new best plan if that is faster, or fits where the
+        unchanged one does not."""
         other = self.replanned
         worth = NEGLIGIBLE_GAIN * self.repriced.step_seconds
         slower = other is None or self.repriced.step_seconds - other.step_seconds <= worth
@@ -83,8 +85,8 @@ class Sensitivity:
 def sensitivities(
     question: Question, estimate: Estimate, restrictions: Restrictions, cache: PlanCache | None
 ) -> tuple[Sensitivity, ...]:
-    """Effect on a plan of every change in `CHANGES` that applies to its question. Each has the unchanged
-    plan's price and, with a `cache`, the best plan, from the cache or by a search."""
+    """Effects on a plan of the changes in `CHANGES` that apply to its question. Each has the unchanged plan's
+    price and, with a `cache`, the best plan, from the cache or by a search."""
     effects = []
     for words, change in CHANGES.items():
         if (changed := change.of(question)) is None:
@@ -107,8 +109,8 @@ def _search(change: Change, questions: Pair, limits: Restrictions, below: float)
 
 
 def tornado_frame(question: Question, chosen: Estimate, limits: Restrictions, budget: Budget) -> pd.DataFrame:
-    """Data frame of the effect on a plan's step of a quarter more and a quarter less of each quantity, with a
-    row for each quantity and factor, the largest effects first.
+    """Data frame for a tornado chart: the effect on a plan's step of a quarter more and a quarter less of
+    each quantity. It has a row for each quantity and factor, the largest effects first.
 
     Columns: `quantity`, `factor`, `held_seconds` of the unchanged plan, `held_fits`, `step_seconds` and
     `layout` of the best plan then (NaN and empty if nothing fits, or time ran out), `plan_seconds`.
@@ -181,18 +183,20 @@ def faster_under(
 
 
 def seconds_to_beat(repriced: Estimate) -> float:
-    """Step seconds of the old plan as repriced for the changed question, below which a new plan must stay;
-    infinite if the old plan no longer fits."""
+    """Upper limit of step seconds for a new plan of a changed question: the old plan's, or infinity if the
+    old plan no longer fits."""
     return repriced.compared_seconds if repriced.fits else math.inf
 
 
 def searched_space(question: Question, restrictions: Restrictions) -> Space | None:
-    """Space of the layouts that a search within some restrictions covers; None if there is no single space."""
+    """Space (enumerated legal layouts) that a search within some restrictions covers; None with several
+    pools, which have no single space."""
     return None if question.has_pools else legal_space(restrictions.apply_confidence(question), restrictions)
 
 
 def scaled(restrictions: Restrictions, before: Question, after: Question) -> Restrictions:
-    """The restrictions, with their memory limit scaled by the change in device memory between two questions."""
+    """Copy of the restrictions with the memory limit scaled by the ratio of device memory after and before a
+    change."""
     if restrictions.max_memory is None:
         return restrictions
     factor = after.cluster.gpu.memory / before.cluster.gpu.memory
@@ -200,8 +204,8 @@ def scaled(restrictions: Restrictions, before: Question, after: Question) -> Res
 
 
 def _compute(question: Question, factor: float) -> Question:
-    """The question with matrix products and attention faster by `factor`, whether given by efficiency or by
-    measured curve."""
+    """Copy of the question with matrix products and attention faster by `factor`, whether given by efficiency
+    or by measured curve."""
 
     def faster(points: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
         return tuple(point.model_copy(update={"seconds": point.seconds / factor}) for point in points)
@@ -252,10 +256,11 @@ QUANTITIES: dict[str, Callable[[Question, float], Question | None]] = {
     "inter-node bandwidth": _inter_node,
     "bandwidth between buildings": _between_buildings,
 }
-"""Quantities of a cluster's pools that a factor scales."""
+"""Name of a quantity of a pool's hardware → function that multiplies it by a factor in a question (None if it
+is lacking)."""
 _INSIDE_NODES = ("compute efficiency", "intra-node bandwidth")
-"""Quantities on which ideal bounds of cores (`planner.bounds.cores`) depend; links do so only for tensor
-groups that cross nodes."""
+"""Quantities on which the ideal lower bounds of all layouts depend (`planner.bounds.cores`). Those of links
+do so only for tensor groups that cross nodes."""
 _BETWEEN_POOLS = "bandwidth between pools"
 
 
@@ -264,11 +269,11 @@ class Change:
     """Multiplication of one quantity of a question, such as a bandwidth, by a factor."""
 
     quantity: str
-    """A key of `QUANTITIES`, or the link between pools."""
+    """Key of `QUANTITIES`, or the bandwidth between pools of GPUs."""
     factor: float
 
     def of(self, question: Question) -> Question | None:
-        """The question with the quantity scaled; None if the question lacks the quantity."""
+        """Copy of the question with the quantity multiplied; None if the question lacks the quantity."""
         if self.quantity != _BETWEEN_POOLS:
             return each_pool(question, lambda pool: QUANTITIES[self.quantity](pool, self.factor))
         if question.mixed is None:
@@ -277,8 +282,8 @@ class Change:
         return mixed_question(question.mixed.model_copy(update={"between": link}), question.pools)
 
     def least_seconds(self, space: Space, restrictions: Restrictions) -> Array:
-        """Lower bounds on step seconds after the change for each layout core of a space, (N,), from the bounds
-        known before.
+        """Lower bound on step seconds after the change for each of the N cores of a space, (N,), from the
+        bounds before it. A core is a set of layouts that differ only in ZeRO stage, sharding and schedule.
 
         Bounds of cores are sums of seconds and maxima of such sums, without memory. If nothing gets faster no
         bound falls. A quantity that gets faster by a factor reduces a sum by at most that factor, and sums
@@ -312,29 +317,32 @@ CHANGES = {
     "+10 % compute efficiency": Change("compute efficiency", 1.1),
     "double bandwidth between pools": Change(_BETWEEN_POOLS, 2.0),
 }
-"""Most requested changes: links, memory, kernels."""
+"""Words for a change → the change, for the changes of links, memory and kernels that users ask for most."""
 
 
 _AXIS = re.compile(r"[a-z]+|\S+", re.ASCII)
 _PLACING = {"layers", "pools", "replicas"}
 """Axes that place blocks on ranks and pools."""
 _COMPLETION_SECONDS = 20.0
-"""Time limit of the search for omitted words, seconds; its answer is then the best found."""
+"""Time limit of the search for the words that a layout text omits, seconds; then the best so far is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedLayout:
-    """Layout from the user's text with the omitted words filled in by a search, and its price."""
+    """Layout of a user's text, with the omitted words of layout notation filled in by a search, and its
+    price."""
 
     estimate: Estimate
     filled: tuple[str, ...] = ()
     """Words that the text omits and a search chose; empty for a complete layout."""
     certificate: Certificate | None = None
-    """Proof that no other words are faster; None if none were searched, or nothing fits."""
+    """Proof that no other choice of the omitted words is faster; None if nothing was searched, or nothing
+    fits."""
 
 
 def complete_layout(question: Question, text: str, within: Restrictions | None = None) -> CompletedLayout:
-    """Best layout that agrees with `text`, within restrictions (which the text overrides).
+    """Find the best layout that agrees with the words of `text`, within restrictions (which the text
+    overrides).
 
     Omitted words are searched among layouts that fit with `FITTING`, or if none does among all that fit. If
     nothing fits at all it is the closest layout.
@@ -380,7 +388,7 @@ def _is_complete(question: Question, layout: Layout, axes: set[str]) -> bool:
 
 
 def _restricted(layout: Layout, axes: set[str], limits: Restrictions) -> Restrictions:
-    """Restrictions to the layout's values on the named `axes`, with those of `limits` on all other axes."""
+    """Restrictions to the layout's values on the given `axes`, and to those of `limits` on all other axes."""
     columns = LayoutColumns.of([layout])
     names = [name for axis in axes - {"recompute"} for name in AXES[axis].columns(axis)]
     free, values = limits.without(names), {name: int(getattr(columns, name)[0]) for name in names}
@@ -390,49 +398,52 @@ def _restricted(layout: Layout, axes: set[str], limits: Restrictions) -> Restric
 
 
 def _axes(text: str) -> set[str]:
-    """Names of the axes that the words of a layout text set."""
+    """Names of the axes that the words of a layout's text set."""
     return {match[0] for word in text.split() if (match := _AXIS.match(word))}
 
 
 UNLIMITED = Change("device memory", 1e6)
-"""Change to a question in which everything fits."""
+"""Change to so much device memory that every layout fits."""
 RIVALS_SECONDS = 20.0
-"""Time limit of the search for the plan's rivals."""
+"""Time limit of the search for the plan's rivals, seconds."""
 RIVALS = 5
-"""Number of plans in that search, as in `plan`'s ranking: the plan itself, ties, and the next best."""
+"""Number of layouts to search for as rivals: the plan itself, those that tie, and the next best."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingConstraint:
-    """The constraint that prevents a plan's step from being faster."""
+    """Constraint that prevents a plan's step from being faster: memory, or a part of the step."""
 
     resource: str
-    """`memory`, or the largest part of the step (`compute`, `bubble`, `tp_comm`, ...)."""
+    """Name of the constraint: `memory`, or the largest part of the step (`compute`, `bubble`, `tp_comm`,
+    ...)."""
     faster: Estimate | None = None
-    """Fastest neighbour, which does not fit, or not with the required probability, if memory binds. None if
-    the plan itself does not fit."""
+    """Fastest layout near the plan's that does not fit, or not with the required probability, if memory
+    binds. None if another resource binds, or the plan itself does not fit."""
     change: str = ""
-    """Difference of that neighbour, in words of the notation: "mbs2"."""
+    """Words of layout notation in which that layout differs from the plan's, such as "mbs2"; empty if there
+    is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Reasons for a plan, with its price, binding constraint, rivals and sensitivities."""
+    """Reasons for a plan: its price, binding constraint, rivals and sensitivities."""
 
     plan: Plan
-    """The plan; its search decides why another layout may be faster."""
+    """Plan to explain; how it was searched decides why another layout may be faster."""
     estimate: Estimate
-    """Current price of its layout."""
+    """Price of the plan's layout with the installed version."""
     binding: BindingConstraint
     ties: tuple[Estimate, ...]
-    """Other layouts whose step takes equally long."""
+    """Layouts of other degrees whose step takes as long as the plan's."""
     rival: Estimate | None
-    """The fastest layout within the plan's restrictions that does not tie."""
+    """Fastest layout of other degrees, within the plan's restrictions, whose step takes longer; None if there
+    is none."""
     sensitivities: tuple[Sensitivity, ...]
 
 
 def explain(plan: Plan, estimate: Estimate) -> Explanation:
-    """Explain a plan with its current price, by finding its rivals and pricing changes of its question.
+    """Explain a plan, given its current price: find its rivals, and price changes of its question.
 
     Layouts in the plan's cache are not searched for again. The best plan under each change is searched only
     if the plan was searched for the fastest step, so that planning again answers the same question.
@@ -452,7 +463,8 @@ def explain(plan: Plan, estimate: Estimate) -> Explanation:
 
 
 def search_rivals(plan: Plan, cache: PlanCache) -> tuple[Estimate, ...]:
-    """Search the fastest layouts within the plan's restrictions, including the plan itself if it is among them."""
+    """Search for the fastest layouts within the plan's restrictions, which include the plan's own if that is one
+    of them."""
     restrictions = plan.restrictions.read
     question = restrictions.apply_confidence(plan.question)
 
@@ -469,7 +481,7 @@ def search_rivals(plan: Plan, cache: PlanCache) -> tuple[Estimate, ...]:
 
 
 def binding_constraint(question: Question, estimate: Estimate, limits: Restrictions) -> BindingConstraint:
-    """Constraint that prevents a plan, searched within `limits`, from being faster.
+    """Find the constraint that prevents a plan, searched within `limits`, from being faster.
 
     Memory binds if a neighbour within the restrictions (the plan with less recomputation, another microbatch
     size, one degree moved to data parallelism, a lower ZeRO stage) would be faster but does not fit, or if
@@ -498,8 +510,8 @@ def binding_constraint(question: Question, estimate: Estimate, limits: Restricti
 def ties_and_rival(
     estimate: Estimate, rivals: Sequence[Estimate]
 ) -> tuple[tuple[Estimate, ...], Estimate | None]:
-    """Rivals with other degrees: those whose step takes as long as that of the plan, and the fastest of the others
-    (None if there are no others)."""
+    """Rivals with other degrees: those whose step takes as long as the plan's, and the fastest of the rest
+    (None if all tie)."""
     others = [one for one in rivals if not same_degrees(one.layout, estimate.layout)]
     ties = tuple(one for one in others if abs(gain(estimate, one)) <= NEGLIGIBLE_GAIN)
     apart = (one for one in others if one not in ties)
@@ -507,7 +519,7 @@ def ties_and_rival(
 
 
 def overflows(estimate: Estimate, other: Estimate) -> bool:
-    """Whether layout `other` needs more memory than the devices of `estimate` may use."""
+    """Whether the layout of `other` needs more memory than the devices of `estimate` may use."""
     if not estimate.layout.says_pools:
         return other.peak_bytes > estimate.memory_limit
     limits = {pool.pool: pool.memory_limit for pool in estimate.replicas}
@@ -533,30 +545,33 @@ def _neighbours(question: Question, layout: Layout) -> list[Layout]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyNot:
-    """Reason why the layout that a user asks about is not the plan, with the difference of their prices."""
+    """Reason why the layout that a user asks about is not the plan, with the difference of their steps."""
 
     layout: str
-    """The layout as the user wrote it."""
+    """Text of the layout as the user wrote it."""
     reason: Literal["illegal", "memory", "slower", "same", "faster"]
     problems: tuple[Problem, ...] = ()
-    """Rules that an illegal layout breaks."""
+    """Rules that the layout breaks; empty unless it is illegal."""
     completed: CompletedLayout | None = None
-    """The layout with its open axes filled in, priced; None for an illegal one."""
+    """Layout with the words that the text omits filled in, priced; None for an illegal one."""
     excluded: bool = False
-    """Whether the restrictions of the search exclude the layout, however fast it is."""
+    """Whether the restrictions of the plan's search exclude the layout, however fast it is."""
     left_out: tuple[str, ...] = ()
-    """Sentences on the limits of the search beyond which the layout lies."""
+    """Sentences on default limits of the search that exclude the layout."""
     difference: Breakdown | None = None
-    """layout − plan, seconds by part, largest first."""
+    """Step seconds of the layout minus those of the plan, by part, the largest first; None for an illegal
+    layout."""
 
     @property
     def estimate(self) -> Estimate | None:
-        """Estimate of the completed layout; if nothing fits, of the closest one."""
+        """Estimate of the completed layout or, if nothing fits, of the layout that exceeds memory least; None
+        for an illegal one."""
         return None if self.completed is None else self.completed.estimate
 
 
 def why_not(question: Question, estimate: Estimate, text: str, limits: Restrictions | None = None) -> WhyNot:
-    """Find the reason why the layout in `text` is not the plan; `limits` are those of the plan's search.
+    """Find the reason why the layout written in `text` is not the plan; `limits` are the restrictions of the
+    plan's search.
 
     Words that the text omits are free.
 

@@ -1,1 +1,2 @@
-"""Legality of layouts: rules of the model, the cluster, the stack, the executor and of trainers."""
+"""Rules that make a layout legal: those of the model, the cluster, the software stack, the executor and
+trainers."""

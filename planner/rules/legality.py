@@ -1,4 +1,4 @@
-"""Legality of layouts: a list of named rules, shared by the search, the errors and the explanations.
+"""Legality of layouts: a list of named rules, shared by the search, error messages and explanations.
 
 Every rule has two forms, a condition on many layouts (`broken`, a column) and a sentence for the user
 (`sentence`); both read the same quantities (`q` the question, `x` columns of layouts, `y` one layout). Rules of
@@ -45,7 +45,8 @@ def _uses_every_gpu(question: Question, layout: Layout) -> Words:
 
 
 def _divides(noun: str, count: Callable[[TransformerSpec], float]) -> dict[str, Row]:
-    """Rule that the tensor-parallel degree divides a count of the model, such as heads."""
+    """Rule that the tensor-parallel degree divides a count of the model, such as its attention heads, as rule
+    name → (condition, sentence)."""
 
     def sentence(question: Question, layout: Layout) -> Words:
         total = int(count(question.model))
@@ -56,7 +57,8 @@ def _divides(noun: str, count: Callable[[TransformerSpec], float]) -> dict[str, 
 
 
 def _splits_blocks(question: Question, x: LayoutColumns) -> Bools:
-    """For each layout, whether tensor parallelism splits some nf4 quantisation block between two ranks, (N,)."""
+    """For each layout, whether tensor parallelism splits some nf4 quantisation block (64 weights with one
+    scale) between two ranks, (N,)."""
     split = np.zeros(len(x), dtype=np.bool_)
     for _, width, degree in split_rows(question, x.tp, x.etp):
         split |= np.fmod(width, multiplied(degree, np.full(len(x), NF4_BLOCK))) != 0
@@ -72,8 +74,8 @@ def _blocks_are_whole(question: Question, layout: Layout) -> Words:
 
 
 def _pieces(question: Question, x: LayoutColumns) -> Ints:
-    """Number of pieces into which context parallelism divides a sequence, (N,). Each rank has two, one from
-    either end, for equal causal work; one if heads are traded."""
+    """Number of pieces into which context parallelism cuts each sequence, (N,), one value per layout. Each
+    rank has two, one from either end, for equal causal work; one if all-to-alls trade tokens for heads."""
     return x.cp * np.where(exchanges_by(question, x, "all-to-all"), 1, 2)
 
 
@@ -131,15 +133,16 @@ UNPRICED_OFFLOAD = (
 
 
 def is_offload_unpriced(question: Question) -> bool:
-    """Whether the cost model lacks prices for offloading to host memory in this training, because host memory
-    would hold frozen weights, or moments of another size than Adam's."""
+    """Whether the cost model cannot price offload to host memory in this training job. Host memory would hold
+    frozen weights, or optimizer states of another size than Adam's."""
     training = question.training
     of_adam = training.optimizer in ("adamw", "sgd", "lamb")
     return not of_adam or any((training.freeze, question.model.tower, training.tuning, training.reference))
 
 
 def _cpu_updates(columns: LayoutColumns) -> Bools:
-    """For each layout, whether the CPU updates the optimizer states of some transformer block, (N,)."""
+    """For each layout, whether the CPU (not the GPU) updates the optimizer states of some transformer blocks,
+    (N,)."""
     return (columns.offload_states > 0) | (columns.offload_streamed > 0)
 
 
@@ -156,8 +159,8 @@ def _ring_too_long(question: Question, layout: Layout) -> Words:
 
 
 def overflows_hosts(question: Question, x: LayoutColumns, used: Sequence[Recompute] | None = None) -> Bools:
-    """For each layout, whether its offloaded data overflow the memory of some host under the `used` recompute
-    policies, (N,)."""
+    """For each layout, whether its offloaded data overflow the memory of some host, (N,), under the recompute
+    policies `used` (None: any)."""
     overflows = np.zeros(len(x), dtype=np.bool_)
     some = offloads(x).any() or question.training.reference == "host"
     for pool in question.pools if some else ():
@@ -166,7 +169,7 @@ def overflows_hosts(question: Question, x: LayoutColumns, used: Sequence[Recompu
 
 
 def _overflows_drive(question: Question, x: LayoutColumns) -> Bools:
-    """For each layout, whether its offloaded data overflow the drive of some host, (N,)."""
+    """For each layout, whether its offloaded data overflow the drive of some host (node), (N,)."""
     overflows = np.zeros(len(x), dtype=np.bool_)
     for pool in question.pools if x.offload_drive.any() else ():
         overflows |= drive_bytes(pool, x) > usable_drive(pool.cluster)
@@ -357,16 +360,18 @@ _RULES: dict[str, Row] = {
     ),
 }
 RULES = (*rules(_RULES), *STACK_RULES)
-"""All rules except the schedule's and the late ones, in the order in which broken ones are reported."""
+"""Rules of model, cluster and stack, except `SCHEDULE_RULE` and `LATE_RULES`, in the order in which broken
+ones are reported."""
 
 _SIZED = ("batch divides into microbatches", "updates in the backward pass have one microbatch")
 SIZED_RULES = tuple(rule for rule in RULES if rule.name in _SIZED)
-"""Rules that depend on the microbatch size, for any schedule: they are checked for every size."""
+"""Rules that depend on the microbatch size but not on the schedule: the search checks them for every size."""
 
 
 def _schedule_refuses(question: Question, x: LayoutColumns) -> Bools:
     """For each layout, whether its pipeline schedule cannot run with its pp, vpp and number of microbatches,
-    (N,). The scalar rule of a schedule is evaluated once for every distinct (schedule, pp, vpp, microbatches)."""
+    (N,). The scalar rule of a schedule is evaluated once for every distinct (schedule, pp, vpp,
+    microbatches)."""
     shapes = np.stack([x.schedule, x.pp, x.vpp, x.microbatches(question.training.global_batch)], axis=1)
     distinct, index = np.unique(shapes, axis=0, return_inverse=True)
     refused = [legal(SCHEDULES[schedule], *shape) is not None for schedule, *shape in distinct.tolist()]
@@ -378,8 +383,8 @@ SCHEDULE_RULE = Rule(
     _schedule_refuses,
     lambda q, y: Words(legal(y.schedule, y.pp, y.vpp, y.microbatches(q.training.global_batch)) or ""),
 )
-"""Rule checked last, and only for layouts whose batch divides, as it depends on the number of
-microbatches."""
+"""Rule that the pipeline schedule can run; it is checked last, as it needs the number of microbatches, so a
+batch that divides."""
 
 LATE_RULES = (
     Rule(
@@ -395,12 +400,13 @@ LATE_RULES = (
         unknown=lambda q: any(pool.cluster.drive is None for pool in q.pools),
     ),
 )
-"""Rules that need prices; they are checked for layouts that break no other."""
+"""Rules on the capacity of host memory and drives. They need prices, so they are checked only for layouts
+that break no other rule."""
 
 
 def legal_rows(question: Question, x: LayoutColumns, *, shaped: bool = True, hosts: bool = True) -> Bools:
-    """For each layout, whether it breaks no rule, (N,). Unless `shaped`, rules on schedule and microbatch size
-    are left out. Without `hosts`, overflow of host memory is left to the price of a layout."""
+    """For each layout, whether it breaks no rule, (N,). Unless `shaped`, rules on schedule and microbatch
+    size are left out. Without `hosts`, overflow of host memory is left to the price of a layout."""
     legal = unbroken((rule for rule in RULES if shaped or rule not in SIZED_RULES), question, x)
     for rule in [*LATE_RULES * hosts, *[SCHEDULE_RULE] * shaped]:
         candidates = np.flatnonzero(legal)
@@ -411,8 +417,9 @@ def legal_rows(question: Question, x: LayoutColumns, *, shaped: bool = True, hos
 def check(
     question: Question, layout: Layout, trainer: str | None = None, *, hosts: bool = True
 ) -> list[Words]:
-    """Sentences on every rule that a layout (with its placement, if it has one) breaks, including those of a
-    trainer. Without `hosts`, overflow of known host memory is left to the price of the layout."""
+    """Sentences on the rules that a layout breaks, including those on its placement, if any, and those of
+    `trainer`, if any; empty if it is legal. Without `hosts`, overflow of known host memory is left to the
+    price of the layout."""
     asked = with_mean_batch(question, layout)
     problems = objections(RULES, asked, layout)
     if not problems:
@@ -426,8 +433,8 @@ def check(
 def require_legal(
     question: Question, layout: Layout, trainer: str | None = None, *, hosts: bool = True
 ) -> None:
-    """Raise InputError unless a layout is legal, the trainer supports it and, with `hosts`, hosts of known
-    memory hold its offloaded data.
+    """Raise InputError unless a layout is legal and `trainer`, if any, supports it. With `hosts`, host memory
+    of known size must hold its offloaded data.
 
     Raises:
         InputError: with every broken rule and the hint of the first.
@@ -437,7 +444,7 @@ def require_legal(
 
 
 def require_held(question: Question, layout: Layout) -> None:
-    """Raise InputError unless hosts and drives have room for what a layout offloads to them.
+    """Raise InputError unless host memory and drives have room for the data that a layout offloads to them.
 
     Raises:
         InputError: with the first broken rule.
@@ -455,8 +462,8 @@ def _late_objections(question: Question, layout: Layout) -> list[tuple[Rule, Wor
 
 
 def _objections_without_columns(question: Question, layout: Layout) -> Iterator[Words]:
-    """Yield sentences on problems of the recompute policies, pools and blocks per stage of a layout, for which
-    `LayoutColumns` has no columns."""
+    """Yield sentences on rules for which `LayoutColumns` has no columns: recompute policies, pools and blocks
+    per stage."""
     num_layers, blocks = question.model.num_layers, sum(layout.layers)
     if refused := sorted({*layout.policies} - {*allowed_recompute(layout.schedule)}):
         splits = f"`schedule={layout.schedule}`, which splits backward passes"

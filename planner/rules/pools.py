@@ -1,4 +1,5 @@
-"""Rules of layouts on a cluster of several pools, in addition to those of `planner.rules.legality`."""
+"""Rules of layouts on a cluster of several pools (groups of equal GPUs), in addition to those of
+`planner.rules.legality`."""
 
 from __future__ import annotations
 
@@ -20,13 +21,15 @@ from cost_models.schedules.registry import PLAIN
 from cost_models.units import counted
 
 HIGHEST_ZERO = 1
-"""Highest ZeRO stage whose collectives run once a step, in every software stack. Replicas in different pools
-take different numbers of microbatches, so no collective per microbatch may span two of them."""
+"""Highest ZeRO stage whose collectives run once per step, not per microbatch, in every software stack.
+Replicas in different pools take different numbers of microbatches, so no collective per microbatch may span
+two of them."""
 
 
 def fills_pools(question: Question, x: LayoutColumns, axis: Literal["pp", "dp"] = "pp") -> Bools:
-    """For each layout, whether every pipeline rank, or every replica for `axis="dp"`, lies in one pool of GPUs,
-    all GPUs are used, and each pipeline rank has one stage, (N,). True for all on a cluster of one kind of GPU."""
+    """For each layout, whether every pipeline rank (or replica, for `axis="dp"`) lies in one pool of equal
+    GPUs, (N,). All GPUs must be used, and each pipeline rank must have one stage. True for all on a cluster
+    of one kind of GPU."""
     if not question.has_pools:
         return np.ones(len(x), dtype=np.bool_)
     size = x.tp * x.cp * (x.dp if axis == "pp" else x.pp)
@@ -38,8 +41,8 @@ def fills_pools(question: Question, x: LayoutColumns, axis: Literal["pp", "dp"] 
 
 
 def holds_replicas(question: Question, columns: LayoutColumns) -> Bools:
-    """For each layout, whether every data-parallel replica lies in one pool of GPUs, all GPUs are used, and
-    replicas synchronise only once a step, (N,)."""
+    """For each layout, whether every data-parallel replica lies in one pool of equal GPUs, (N,). All GPUs
+    must be used, and replicas must synchronise only once a step."""
     x = columns
     inside: Bools = np.fmod(x.tp * x.cp, x.ep * x.etp) == 0
     meets_once: Bools = (x.zero <= HIGHEST_ZERO) & ~offloads(x) & inside
@@ -47,8 +50,8 @@ def holds_replicas(question: Question, columns: LayoutColumns) -> Bools:
 
 
 def pool_objections(question: Question, layout: Layout) -> list[Words]:
-    """Sentences on problems of the pools of GPUs that a layout assigns to its pipeline ranks or replicas, and
-    of work across replicas."""
+    """Sentences on broken rules about the pools of GPUs to which a layout assigns its pipeline ranks or
+    replicas."""
     if not question.has_pools:
         word = layout.says_pools
         text = f"`{word}=` chooses among pools; cluster `{question.cluster.name}` is one"
@@ -66,8 +69,8 @@ def pool_objections(question: Question, layout: Layout) -> list[Words]:
 
 
 def _stage_objections(question: Question, layout: Layout, right: Mapping[str, int]) -> Iterator[Words]:
-    """Yield sentences on problems of pipeline ranks on a cluster of several pools. `right` has the number of ranks
-    in each pool; empty: none divides them."""
+    """Yield sentences on broken rules about the pools of pipeline ranks. `right` has the correct number of
+    ranks of each pool; it is empty if ranks do not divide the pools."""
     if words := _written_schedule(layout):
         yield Words(f"{words} needs equal stages, and pools of different GPUs have none", "use 1f1b or gpipe")
     outermost = layout.stride("pp") * layout.pp == layout.num_gpus
@@ -81,8 +84,8 @@ def _stage_objections(question: Question, layout: Layout, right: Mapping[str, in
 
 
 def _replica_objections(question: Question, layout: Layout, right: Mapping[str, int]) -> Iterator[Words]:
-    """Yield sentences on problems of replicas on a cluster of several pools. `right` has the number of replicas in
-    each pool; empty: none divides them."""
+    """Yield sentences on broken rules about the pools of replicas. `right` has the correct number of replicas
+    of each pool; it is empty if replicas do not divide the pools."""
     named, size = Counter(layout.replicas), layout.num_gpus // layout.dp
     if right and named != right:
         text = f"`replicas={_counts(named.items())}` is not how replicas of {counted(size, 'GPU')} divide the pools"
@@ -113,8 +116,8 @@ def _replica_objections(question: Question, layout: Layout, right: Mapping[str, 
 
 
 def _written_schedule(layout: Layout) -> str:
-    """Text of the setting, such as `vpp2` or `schedule=zbv`, by which a layout has another pipeline schedule
-    than 1F1B or GPipe; empty if it has a plain one."""
+    """Words by which a layout sets a pipeline schedule other than 1F1B or GPipe, such as `vpp2` or
+    `schedule=zbv`; empty otherwise."""
     if layout.vpp == 1 and layout.schedule in PLAIN:
         return ""
     return f"`vpp{layout.vpp}`" if layout.vpp > 1 else f"`schedule={layout.schedule}`"
@@ -125,8 +128,8 @@ def _counts(counts: Iterable[tuple[str, int]]) -> str:
 
 
 def with_mean_batch(question: Question, layout: Layout) -> Question:
-    """Copy of the question in which every replica takes the mean number of microbatches, rounded up, for rules
-    that need one number."""
+    """Copy of the question for rules that need one number of microbatches: every replica takes the mean,
+    rounded up."""
     if not layout.replicas:
         return question
     return with_microbatches(question, layout, -(-question.training.global_batch // (layout.mbs * layout.dp)))

@@ -1,4 +1,4 @@
-"""Rules of software stacks and of the project's executor: layouts that they cannot run though the cost model
+"""Rules of software stacks and of the project's executor: layouts that they cannot run, though the cost model
 prices them.
 
 The executor runs the stacks of `OWN_STACKS`; limits beyond their files are in `RUNNABLE`. It refuses layouts
@@ -33,11 +33,11 @@ from planner.rules.pools import holds_replicas
 Degree = TypeVar("Degree", int, Ints)
 
 IN_16_BITS = "plan with --precision bf16"
-"""Hint if a plan's precision is not supported."""
+"""Hint for the user where the executor does not support a plan's precision."""
 _PRECISIONS = ("fp32", "bf16", "fp8")
 _OPTIMIZERS = ("adamw", "lamb", "sgd")
 _FP8_SIDE = 16
-"""Multiple that sides of fp8 products need: 16 bytes at one byte an element."""
+"""Number that must divide every dimension of a matrix product in fp8: 16 bytes at one byte per element."""
 
 
 def _precision(question: Question, layout: Layout) -> Words:
@@ -47,8 +47,8 @@ def _precision(question: Question, layout: Layout) -> Words:
 
 
 def _adapts_unsupported_matrices(question: Question) -> bool:
-    """Whether the question trains adapters that the executor lacks, on matrices other than those of attention
-    and dense MLPs, in a model with other parts, or in fp8."""
+    """Whether the question trains adapters (LoRA) that the executor lacks. These are adapters of matrices
+    other than those of attention and dense MLPs, in a model with other parts, or in fp8."""
     model, tuning = question.model, question.training.tuning
     if tuning is None:
         return False
@@ -71,8 +71,8 @@ def _fp8_sides(question: Question, layout: Layout) -> Words:
 
 
 def _sides(question: Question, x: LayoutColumns) -> list[Array]:
-    """Numbers of rows and columns of all matrix products of one tensor-parallel rank in a dense block, an array
-    (N,) each."""
+    """Dimensions of the matrix products of one tensor-parallel rank in a dense block, for each dimension an
+    array (N,) over layouts."""
     gemms = [one.gemm for one in block_operators(question.model) if one.gemm is not None]
     dense = [gemm for gemm in gemms if not (gemm.routed or gemm.router)]
     tokens = question.training.sequence_length / x.cp
@@ -106,8 +106,8 @@ def _parallel_block_is_split(question: Question, layout: Layout) -> Words:
 
 
 def split_rows(question: Question, tp: Degree, etp: Degree) -> list[tuple[str, int, Degree]]:
-    """Matrices stored in nf4 whose rows tensor parallelism splits, as tuples (name, length of a row, number of
-    ranks). Splits between rows are always possible."""
+    """Weight matrices stored in nf4 whose rows tensor parallelism splits, as (name, length of a row, number
+    of ranks). Splits between rows are always possible."""
     model, tuning = question.model, question.training.tuning
     if tuning is None or tuning.base != "nf4":
         return []
@@ -122,7 +122,7 @@ def split_rows(question: Question, tp: Degree, etp: Degree) -> list[tuple[str, i
 
 
 def _reaches_over(question: Question) -> bool:
-    """Whether some nf4 quantisation block would extend from one row of a matrix into the next."""
+    """Whether some nf4 quantisation block would extend from one row of a weight matrix into the next."""
     cut = [width for _, width, _ in split_rows(question, 1, 1)]
     return bool(cut) and any(width % NF4_BLOCK for width in (question.model.hidden_size, *cut))
 
@@ -268,12 +268,14 @@ _RUNNABLE: dict[str, Row] = {
     ),
 }
 RUNNABLE = rules(_RUNNABLE)
-"""Rules of the project's executor."""
+"""Rules of the project's executor, which runs fewer models, precisions and layouts than the cost model
+prices."""
 
 
 def _offers(broken: Broken, lacks: str, offered: Callable[[StackSpec], Sequence[str]]) -> Row:
-    """Condition and sentence of a rule that the software stack must offer what a layout chooses, such as its
-    schedule. `lacks` is a template for the missing choice; `offered` lists the choices of a stack."""
+    """Condition and sentence of a rule that the software stack must offer a layout's choice, such as its
+    pipeline schedule. `lacks` is a template for the missing choice; `offered` lists the choices of a
+    stack."""
 
     def sentence(question: Question, layout: Layout) -> Words:
         stack = question.stack
@@ -284,16 +286,16 @@ def _offers(broken: Broken, lacks: str, offered: Callable[[StackSpec], Sequence[
 
 
 def _context_missing(question: Question, x: LayoutColumns) -> Bools:
-    """For each layout, whether the software stack lacks the layout's kind of context parallelism (ring,
-    all-gather, ...), (N,). The default is always available (a stack without any has a separate rule)."""
+    """For each layout, whether the software stack lacks its kind of context parallelism (ring, all-gather,
+    ...), (N,). The default is always available (a stack without any has a separate rule)."""
     stack = question.stack
     offered = [CONTEXTS.index(way) for way in (*stack.context_kinds, stack.context_parallel)]
     return (x.cp > 1) & bool(stack.context_kinds) & ~np.isin(context_ways(question, x), offered)
 
 
 def _order_missing(question: Question, x: LayoutColumns) -> Bools:
-    """For each layout, whether no rank order of the software stack places the ranks as the layout's order does,
-    (N,)."""
+    """For each layout, whether none of the software stack's orders of mesh axes places the ranks as its own
+    order does, (N,)."""
     if (x.order == 0).all() and question.stack.axis_orders[:1] == ORDERS[:1]:
         return np.zeros(len(x), dtype=np.bool_)
     seats = same_seats(x.cp, x.dp, x.pp)
@@ -306,7 +308,8 @@ def _order_missing(question: Question, x: LayoutColumns) -> Bools:
 def _under_zero_stages(
     concerned: Broken, does: str, stages: Callable[[StackSpec], Sequence[int]], leave_out: str
 ) -> Row:
-    """Condition and sentence of a rule that the software stack supports a feature under some ZeRO stages only."""
+    """Condition and sentence of a rule that the software stack supports a feature under some ZeRO stages
+    only."""
 
     def sentence(question: Question, layout: Layout) -> Words:
         stack = question.stack
@@ -317,8 +320,8 @@ def _under_zero_stages(
 
 
 def _any_positive(x: LayoutColumns, axis: str, parts: Iterable[str]) -> Bools | bool:
-    """For each layout, whether any of the columns named by an axis and its parts, such as `offload_states`, is
-    above zero, (N,)."""
+    """For each layout, whether any of the columns `<axis>_<part>`, such as `offload_states`, is above zero,
+    (N,)."""
     positive: Bools | bool = np.any([getattr(x, f"{axis}_{part}") > 0 for part in parts], axis=0)
     return positive
 
@@ -356,8 +359,7 @@ def _stack_lacks_overlap(question: Question, layout: Layout) -> Words:
 
 
 def _of_the_executor(rule: Rule) -> Rule:
-    """Copy of a rule that is checked only for software stacks of the project's own executor; other stacks may
-    break it."""
+    """Copy of a rule that only the software stacks of the project's own executor must obey."""
     return replace(rule, broken=lambda q, x: q.stack.name in OWN_STACKS and rule.broken(q, x))
 
 
@@ -436,14 +438,14 @@ STACK_RULES = (*rules(_STACK_RULES), *map(_of_the_executor, RUNNABLE))
 
 
 def question_objections(question: Question) -> list[Words]:
-    """Sentences on the parts of a question that the project's executor does not support under any layout; empty
-    for other software stacks."""
+    """Sentences on the parts of a question that the project's executor cannot run under any layout; empty for
+    other software stacks."""
     return objections(RUNNABLE, question, Layout()) if question.stack.name in OWN_STACKS else []
 
 
 def require_runnable(question: Question, layout: Layout) -> None:
-    """Raise InputError unless the project's executor can run a layout, whatever software stack it was planned
-    for.
+    """Raise InputError unless the project's executor can run a layout, even if it was planned for another
+    software stack.
 
     Raises:
         InputError: with every reason why it cannot, and the hint of the first.

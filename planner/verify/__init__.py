@@ -1,4 +1,4 @@
-"""Checks of a plan file: their verdicts, and the comparison of its claims with recomputed values."""
+"""Check results of a plan file, and the comparison of its fields with recomputed values."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from cost_models.documents import printable
 from cost_models.units import counted
 
 TOLERANCE = 1e-9
-"""Relative difference of two prices that counts as rounding."""
+"""Relative difference up to which a stored and a recomputed number count as equal."""
 _MAX_NAMED = 3
-"""Maximum differences named in one sentence."""
+"""Maximum number of differing fields that one sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Result of checking one claim of a plan file."""
+    """Result of one check of a plan file."""
 
     name: str
     passed: bool | None
-    """Whether the claim holds; None: undecided."""
+    """Whether the check passed; None: undecided, such as for lack of time."""
     what: str
-    """The finding, in words."""
+    """Sentence on the result."""
 
 
 def check_equal(name: str, claimed: Mapping[str, Any], right: Mapping[str, Any]) -> Check:
-    """Check that all claimed fields equal the right ones, numbers up to rounding, with missing ones as 0."""
+    """Check that all fields that a plan file claims equal the recomputed (`right`) ones. Numbers are equal up
+    to rounding, and missing ones count as 0."""
     claims, values = dict(_leaves(claimed)), dict(_leaves(right))
     mistakes = [
         f"`{place}` says {_words(claims.get(place))}, computed again it is {_words(values.get(place))}"
@@ -42,8 +43,8 @@ def check_equal(name: str, claimed: Mapping[str, Any], right: Mapping[str, Any])
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each single value inside nested fields with its dotted path, such as `rank_memory.0.weights`, and
-    the length of each list."""
+    """Yield (dotted path, value) of each single value inside nested fields, such as `rank_memory.0.weights`,
+    and the length of each list."""
     if isinstance(value, (list, tuple)):
         yield f"{place}.entries", len(value)
         value = dict(enumerate(value))

@@ -1,4 +1,5 @@
-"""Verification of a plan file: its prices are recomputed from its own inputs, and its proof is repeated.
+"""Verification of a transformer's plan file: its prices are recomputed from its own inputs, and its search is
+repeated with another solver.
 
 Every check is a sentence with a verdict. Only the question is taken from the file: numbers are compared with
 this version's results, the layout with its restrictions, the certificate with a new search, and the optimum
@@ -38,10 +39,10 @@ from planner.space.sizes import resized
 from planner.verify import TOLERANCE, Check, check_equal
 
 MAX_TRIED = 40
-"""Number of evenly placed layouts, the fastest by their quick price, that are priced in full against the
-plan."""
+"""Maximum number of layouts with evenly placed blocks, the fastest by quick price, that are priced in full to
+find a better one."""
 _PROVERS = {"search": "a search", "ilp": "an integer program"}
-"""Provers of an answer, in words."""
+"""Method that proves optimality → words for it in check results."""
 
 
 def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
@@ -85,8 +86,8 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
 
 
 def _contradictions(plan: Plan, certificate: Certificate, priced: Estimate) -> Iterator[str]:
-    """Yield sentences on contradictions within the certificate, and of the objective's value, deadline, and
-    the sizes, precisions and offers among which the plan was chosen."""
+    """Yield sentences on contradictions between a certificate, the plan's step and the stored objective. The
+    latter has a value, a deadline, and the sizes, precisions and offers among which the plan was chosen."""
     gap = 1 - certificate.bound / plan.proved_seconds
     if not math.isclose(certificate.gap, gap, rel_tol=0, abs_tol=TOLERANCE):
         yield f"its `gap` is {certificate.gap:.3g}; bound and step say {gap:.3g}"
@@ -123,8 +124,8 @@ def _contradictions(plan: Plan, certificate: Certificate, priced: Estimate) -> I
 
 
 def _check_even_placements(plan: Plan, chosen: Estimate, gap: float) -> Check:
-    """Check that no layout with evenly spread blocks is better. A separate formula chooses candidates, which
-    are then priced in full."""
+    """Check that no layout with evenly spread blocks is faster than the plan. A separate formula chooses
+    candidates, which are then priced in full."""
     limits, name = plan.restrictions.read, "spot check"
     question = limits.apply_confidence(plan.question)
     if question.has_pools:
@@ -154,8 +155,8 @@ def _check_even_placements(plan: Plan, chosen: Estimate, gap: float) -> Check:
 
 
 def _repeat_search(plan: Plan, certificate: Certificate, priced: Estimate, budget: Budget) -> Iterator[Check]:
-    """Repeat the plan's search, and yield checks that nothing is better and that the new certificate is the
-    same."""
+    """Repeat the plan's search with another solver; yield checks that no plan is better, and that the
+    certificate is the same."""
     written, recommendation = plan.objective, plan.recommendation
     objective = Objective() if written is None else written.terms
     optimum = optimise(
@@ -196,13 +197,13 @@ def _repeat_search(plan: Plan, certificate: Certificate, priced: Estimate, budge
 
 
 def _undecided(name: str, budget: Budget) -> Check:
-    """Result of a check for which time did not suffice."""
+    """Check result `name` without a verdict, since time ran out."""
     words = f"not proven again within {format_seconds(budget.seconds_spent)}; allow more time"
     return Check(name, None, words)
 
 
 def _check_optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimum) -> Check:
-    """Check that the repeated search finds no better plan, and one at least as good as the claimed plan."""
+    """Check that the repeated search finds a plan as good as the one in the file, and none better."""
     measure, written, recommended = objective.measure, plan.objective, plan.recommendation is not None
     value = objective.value(plan.question, priced)
     gained = (measure.loss(value) - measure.loss(optimum.value)) / abs(value)
@@ -227,8 +228,8 @@ def _check_optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: 
 
 
 def _check_proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
-    """Check that the repeated search gives the same certificate. Another release may cover other layouts, or
-    name them differently: for its plans only the bound is compared."""
+    """Check that the repeated search gives the same certificate as the plan file. Another release may cover
+    other layouts, or name them differently: for its plans only the bound is compared."""
     second, complete = optimum.result.certificate, claimed.gap <= 0
     prover, same_release = _PROVERS[second.proved_by], plan.meshwright_version == package_version()
     names = {"minimised", "scenarios", *["bound"] * complete, *["layouts"] * same_release}
@@ -247,7 +248,8 @@ def _check_proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
 
 
 def _ask_of_clusters(plan: Plan, budget: Budget) -> Iterator[Check]:
-    """Yield a check that no other cluster among which the plan was chosen has a better plan, if there are any."""
+    """Yield a check that no other cluster on offer has a better plan; nothing if the plan was not chosen
+    among clusters."""
     written, offers, limits = plan.objective, offers_of(plan), plan.restrictions.read
     if written is None or not offers:
         return

@@ -1,5 +1,6 @@
-"""Verification of a recommender's plans: a sharding's loads, its restrictions, and a search for a better one
-by another solver; a cache's bytes and hits, its capacity, and the bound on hits of other caches."""
+"""Verification of a recommender's plans, by exact sums and another solver: shardings of embedding tables, and
+caches for serving. Checked are a sharding's loads, restrictions and lower bound, and a cache's bytes, hits,
+capacity and bound on hits."""
 
 from __future__ import annotations
 
@@ -26,9 +27,10 @@ from planner.serving.serving_plan import ServingPlan, require_host
 from planner.verify import TOLERANCE, Check, check_equal
 
 _SOLVER: SolverName = "cbc"
-"""Solver other than the default one."""
+"""Name of the solver for verification, other than the one that planned."""
 CLOSE = 1e-6
-"""Relative distance below the claimed bound at which another solver may still find a solution."""
+"""Relative tolerance of loads and values, and distance below the claimed bound at which another solver may
+still find a solution."""
 
 
 def verify_sharding(
@@ -39,7 +41,8 @@ def verify_sharding(
     restrictions: ShardingRestrictions | None = None,
     time_limit: float = 60.0,
 ) -> tuple[Check, ...]:
-    """Results of checking a sharding plan and its certificate against recomputed prices.
+    """Check a sharding (placement of embedding tables on GPUs) and its certificate against recomputed prices;
+    return the results.
 
     Raises:
         InputError: the sharding has other tables than the prices, or options without a price.
@@ -61,7 +64,7 @@ def verify_sharding(
 def _check_loads(
     priced: PricedOptions, rows: tuple[int, ...], sharding: Sharding, certificate: ShardingCertificate
 ) -> Check:
-    """Check loads of each GPU in exact fractions. Every memory must hold its load, and the objective must be
+    """Check, in exact fractions, that every memory holds its share of the sharding and that the step time is
     as claimed.
 
     Shape legend: T tables, G GPUs, N nodes, K stages, M memories of a GPU.
@@ -97,8 +100,8 @@ def _check_loads(
 
 
 def _check_restrictions(restrictions: ShardingRestrictions, sharding: Sharding) -> Check:
-    """Check that a sharding obeys its restrictions, which are fixed options, tables kept together, and nothing
-    forbidden."""
+    """Check that a sharding obeys its restrictions: fixed options, tables to be placed together, and
+    forbidden options."""
     tables = sharding.tables
     mistakes = [
         f"table {number} is forbidden as `{table.option}`"
@@ -119,7 +122,7 @@ def _check_restrictions(restrictions: ShardingRestrictions, sharding: Sharding) 
 
 
 def _check_bound(problem: Problem, certificate: ShardingCertificate, time_limit: float) -> Check:
-    """Check that another solver finds no sharding below the claimed lower bound."""
+    """Check that another solver finds no sharding whose step time is below the claimed lower bound."""
     target = certificate.bound * (1 - CLOSE)
     claimed = max(0.0, 1 - certificate.bound / certificate.value) if certificate.value > 0 else 0.0
     if not math.isclose(claimed, certificate.gap, abs_tol=CLOSE):
@@ -143,7 +146,8 @@ def _check_bound(problem: Problem, certificate: ShardingCertificate, time_limit:
 
 
 def verify_cache(plan: ServingPlan) -> tuple[Check, ...]:
-    """Results of checking a recommender's cache plan against the tables of its question."""
+    """Check a plan of a recommender's embedding cache against the tables of its question; return the
+    results."""
     try:
         require_host(plan.question)
     except InfeasibleError as error:
