@@ -43,14 +43,14 @@ class BlockSeconds:
     backward: Array
     """Backward pass without recomputation."""
     weight: Array
-    """Part of `backward` for weight gradients: products and gradient accumulation."""
+    """Part of `backward` that computes weight gradients: products and gradient accumulation."""
     recomputed: Array
-    """(N, P) part of `forward` that each recompute policy repeats."""
+    """(N, P) part of `forward` that the backward pass repeats under each of P recompute policies."""
     core_forward: Array
-    """Part of the attention core, which can hide context-parallel communication."""
+    """Part of `forward` in the attention core, behind which context-parallel communication can hide."""
     core_backward: Array
     matrices_forward: Array
-    """Part of matrix products, which can hide tensor-parallel communication."""
+    """Part of `forward` in matrix products, behind which tensor-parallel communication can hide."""
     matrices_backward: Array
     column_weight: Array
     """Part of `weight` for the products of column-parallel matrices."""
@@ -60,7 +60,7 @@ def block_seconds(
     question: Question, columns: LayoutColumns, device: Device, *, data_parallel: bool = True
 ) -> BlockSeconds:
     """Seconds of one block for one microbatch on one rank, a sum over operators by roofline. With
-    `data_parallel` it includes the copies around collectives."""
+    `data_parallel` it includes the copies around data-parallel collectives."""
     names = ["tp", "cp", "mbs", "ep", "etp", "sp", "context"]
     stack = question.stack
     copies = stack.copies_gathered_weights or stack.gradient_passes
@@ -109,8 +109,8 @@ def _block_seconds(
 def _recomputed_seconds(
     question: Question, columns: LayoutColumns, device: Device, forward: Array, core: Array, scan: Array
 ) -> Array:
-    """(N, P) seconds that each recompute policy repeats. They are zero, those of the attention core (or of the
-    stack's other selective drops), or those of the block.
+    """(N, P) seconds that the backward pass repeats under each of P recompute policies: zero for none, for
+    selective the attention core (or the stack's other selective drops), for full the block.
 
     A stack that stops early omits the last GEMM of the recomputed part (in a mixture of the dense blocks
     only), as nothing needs its output again.

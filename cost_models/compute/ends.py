@@ -32,7 +32,7 @@ class EndSeconds:
     head_forward: Array
     head_backward: Array
     head_weight: Array
-    """Part of `head_backward` for the output matrix's gradient."""
+    """Part of `head_backward` that computes the output matrix's gradient."""
 
 
 def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:

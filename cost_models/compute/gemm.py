@@ -82,7 +82,7 @@ class Device:
     peak: float
     """FLOP/s of matrix products, from the datasheet."""
     sustained: float
-    """Share of the peak that the best products reach at full clocks."""
+    """Share of `peak` that the best-shaped products reach at full clocks."""
     power_rate: float = math.inf
     """FLOP/s of products that the power limit allows, independent of their shape."""
     memory_rate: float
@@ -90,17 +90,17 @@ class Device:
     optimizer_rate: float
     """Bytes/s that the optimizer step reaches."""
     attention: KernelShare
-    """Shares of peak of the stack's attention kernel."""
+    """Shares of peak that the stack's attention kernel reaches."""
     sm_count: int
     element_bytes: float
     """Bytes of one activation or weight."""
     operand_bytes: float
-    """Bytes of one operand of a product; if it is below `element_bytes`, operands are cast."""
+    """Bytes per element of a product's operands; below `element_bytes`, operands are cast."""
     launches_ahead: bool
     """Whether the host launches kernels ahead of the device (GPU), which hides its time; on a CPU the times
     add up."""
     casts_apart: bool = False
-    """Whether every fp8 product casts its own operands."""
+    """Whether every fp8 product casts both its operands, even those that another product has cast."""
     tensor_cores: bool = True
     """Whether products run on tensor cores, which need aligned rows; fp32 units do not."""
     fuses: bool = False
@@ -121,8 +121,8 @@ def require_rate(gpu: GpuSpec, precision: Precision) -> None:
 
 
 def device_of(question: Question, *, wide: bool = False) -> Device:
-    """Rates of a question's accelerator, multiplying in the training precision, or with `wide` in the precision
-    of parts that fp8 training does not cast.
+    """Rates of a question's accelerator in the training precision, or with `wide` in the precision of the
+    parts that fp8 training does not cast.
 
     Raises:
         InputError: the GPU has no matrix rate in the training precision.
@@ -192,9 +192,10 @@ def _tile_utilisation(m: Array, n: Array, batch: Array | float, device: Device) 
 
 _WHOLE_ROW = 128
 _ALIGNED = {_WHOLE_ROW: 1.0, 64: 0.9, 32: 0.8, 16: 0.68}
-"""Largest power of two, up to 128, that divides a row's bytes → share of the rate."""
+"""Largest power of two, up to 128, that divides a row's bytes → share of the matrix rate that remains."""
 _MISALIGNED = 0.15
-"""Share of the rate for rows that are no multiple of 16 bytes, as tensor cores then load them in pieces.
+"""Share of the matrix rate that remains for rows that are no multiple of 16 bytes, as tensor cores then load
+them in pieces.
 
 The kind of these shares follows NVIDIA's guide, their size BigScience's 2022 chronicles: widths of 14400
 against 13824 on eight ranks, heads of 108 against 144.
@@ -213,7 +214,7 @@ def _alignment(widths: Sequence[Array], device: Device) -> Array:
 
 _EAGER_KERNELS, _COMPILED_KERNELS = 6 + 8, 2  # a cast, its scales included
 EAGER_CAST_BYTES = 2 * FP32_BYTES + 1.0
-"""Temporary bytes per element that is cast operator by operator: in fp32 before and after the clamp, and in
+"""Temporary bytes per element of a cast that runs operator by operator: fp32 before and after the clamp, and
 fp8."""
 
 
@@ -278,8 +279,8 @@ def product_operators(
 
 
 def _joined_product(first: Operator, second: Operator) -> Operator:
-    """Two products merged into one. Outputs are side by side if ranks split the outputs; inner dimensions are
-    end to end if ranks split the inputs."""
+    """Operator that merges two matrix products into one. Outputs are side by side if ranks split the outputs;
+    inner dimensions are end to end if ranks split the inputs."""
     one, other = first.gemm, second.gemm
     assert one is not None
     assert other is not None
@@ -305,9 +306,9 @@ class LocalGemm:
     outputs: Array
     batch: Array | float = 1.0
     matrices: int = 1
-    """Number of matrices joined in the outputs."""
+    """Number of matrices whose outputs lie side by side in `outputs`."""
     stored_bytes: float | None = None
-    """Bytes of a stored element that is widened before the product; None: not widened."""
+    """Bytes per element of a stored matrix that is widened before the product; None: not widened."""
 
 
 def matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, ...]:
@@ -362,7 +363,8 @@ def _weights_apart(question: Question, local: LocalGemm, *, trained: bool) -> tu
 
 
 def local_gemm(question: Question, columns: LayoutColumns, gemm: Gemm) -> LocalGemm:
-    """Shape on one rank of a GEMM of the model, split over tensor ranks or over those of an expert."""
+    """Per-rank shape of one of the model's GEMMs, split over tensor-parallel ranks or, in experts, over the
+    ranks of an expert."""
     rows = gemm.rows * tokens_on_rank(question, columns, "split" if gemm.router else "whole")
     batch: Array | float = 1.0
     degree = columns.tp
@@ -398,12 +400,13 @@ def _widening_seconds(local: LocalGemm, device: Device) -> Array | float:
 
 
 def product_seconds(local: LocalGemm, device: Device) -> Array:
-    """(N,) forward seconds of a product, without casts of operands."""
+    """(N,) forward seconds of a matrix product, without casts of its operands."""
     return gemm_seconds(local.rows, local.outputs, local.inputs, device, local.batch)
 
 
 def backward_products(local: LocalGemm, device: Device, *, trained: bool) -> tuple[Array, Array]:
-    """(N,) seconds of a product's dgrad and of its wgrad (0 for a frozen matrix), without casts of operands."""
+    """(N,) seconds of a matrix product's dgrad and of its wgrad (0 for a frozen matrix), without casts of
+    operands."""
     rows, inner, out, batch = local.rows, local.inputs, local.outputs, local.batch
     weight = gemm_seconds(inner, out, rows, device, batch, over_rows=True) if trained else np.zeros(len(rows))
     return gemm_seconds(rows, inner, out, device, batch), weight

@@ -31,8 +31,9 @@ _Calls = tuple[ElementwiseOperator, Array, float]
 """An operator, the (N,) elements of a call, and the number of calls."""
 
 _COPIES_OF_WHOLE, _COPIES_OF_SPLIT = 2, 4
-"""Copies of a block's activations in one pass. An all-reduce copies its operand, twice a pass; along the
-sequence gathered tensors are joined and scattered ones split, twice each."""
+"""Number of copies of a block's activations in one pass, without and with sequence parallelism. An all-reduce
+copies its operand, twice a pass; along the sequence gathered tensors are joined and scattered ones split,
+twice each."""
 
 
 def has_measured_operators(question: Question) -> bool:
@@ -84,8 +85,8 @@ def measured_block(question: Question, columns: LayoutColumns) -> Array:
 
 
 def gradient_additions(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
-    """Number of gradient additions in the backward pass by tensor, which is n − 1 for a tensor that n
-    operators read."""
+    """Tensor → number of additions of its gradients in the backward pass, n − 1 for a tensor that n operators
+    read."""
     met: dict[Tensor, float] = defaultdict(float)
     for one in operators:
         if one.kind == "residual" or (one.kind == "norm" and one.shares_input):
@@ -110,17 +111,17 @@ def attention_core(question: Question, columns: LayoutColumns) -> Array:
 
 
 def accumulation_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Array:
-    """(N,) seconds to add gradients of `parameters` (N,) to those of earlier microbatches, mean over the
-    microbatches of a step. They are measured as sums of activations with equally many bytes."""
+    """(N,) seconds per microbatch to add gradients of `parameters` (N,) to those of earlier microbatches,
+    mean over a step. They are measured as sums of activations with equally many bytes."""
     moved = bytes_of_a_sum(question) / (3 * question.training.element_bytes)
     seconds = _curve_seconds(question.hardware, [("add", moved * parameters, 1.0)])
     return seconds * added_share(question, columns)
 
 
 def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Array:
-    """(2, N) seconds of the copies that `fully_shard` makes of `parameters` (N,) weights in a pass. Copied
-    are the shard into the send buffer, all received shards into the weights, and once a step the gradients
-    into the scatter buffer."""
+    """(2, N) seconds, forward and backward, of the copies that `fully_shard` makes of `parameters` (N,)
+    weights. Copied are the shard into the send buffer, all received shards into the weights, and once a step
+    the gradients into the scatter buffer."""
     shards = np.where((columns.zero == 3) & question.stack.fully_shard, columns.shard, 1)
     gathered = np.where(shards > 1, (1 + 1 / shards) * parameters, 0.0)
     profile, microbatches = question.hardware, columns.microbatches(question.training.global_batch)

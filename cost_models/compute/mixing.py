@@ -57,11 +57,12 @@ from cost_models.specs.transformer import Recurrence
 from cost_models.units import FP32_BYTES
 
 _HALF = 600.0
-"""Tokens by which an attention call is effectively longer, between a causal mask's value at 4,096 tokens and
-the limit without a mask (Shah et al. 2024, FlashAttention-3, figures 5 to 7, head 128: FlashAttention-2 655,
-cuDNN 648, FlashAttention-3 488)."""
+"""Number of tokens by which an attention call takes longer than its unmasked scores alone would, between a
+causal mask's value at 4,096 tokens and the limit without a mask (Shah et al. 2024, FlashAttention-3, figures
+5 to 7, head 128: FlashAttention-2 655, cuDNN 648, FlashAttention-3 488)."""
 _BACKWARD_PRODUCTS = 2.5
-"""Backward products per forward product: four, and the scores once more (Dao 2023, FlashAttention-2)."""
+"""Attention's backward products per forward product: four for two, and the scores once more (Dao 2023,
+FlashAttention-2)."""
 
 
 def flash_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
@@ -119,24 +120,25 @@ def _merging_seconds(question: Question, columns: LayoutColumns, device: Device)
 
 
 _SCAN_PRODUCTS = np.array([[1.0], [3.0]])
-"""(2, 1) products of a scan's passes per product forward."""
+"""(2, 1) products that the forward and the backward pass of a scan compute, per forward product."""
 _PASSES = {
     "decays": ((3, 4, 0, 4, 2, 5), (9, 13, 0, 10, 6, 12)),
     "delta": ((6, 9, 2, 2, 4, 8), (15, 18, 5, 4, 2, 12)),
 }
-"""Kernels of a block's passes, forward and backward: reads and writes of tensors of H·P elements a token, of G·N, of
-H·N, of H·N·P a chunk, of rows of C fp32 elements a token for each head (or for each group with decaying states), and
-the number of kernels; counted in `_mamba_chunk_scan_combined_fwd` and `.._bwd` (mamba-ssm 2.2,
-ops/triton/ssd_combined.py, with states in fp32) and in `chunk_gated_delta_rule_fwd` and `.._bwd` with the
-norms of queries and keys (flash-linear-attention 0.4, ops/gated_delta_rule/chunk.py, with states in 16
-bits)."""
+"""Rule of the scan → its kernels' memory passes over tensors of five sizes, and number of kernels, forward
+and backward. The sizes are H·P elements a token, G·N, H·N, H·N·P a chunk, and rows of C fp32 elements a token
+for each head (or for each group with decaying states). Counted in `_mamba_chunk_scan_combined_fwd` and
+`.._bwd` (mamba-ssm 2.2, ops/triton/ssd_combined.py, with states in fp32) and in `chunk_gated_delta_rule_fwd`
+and `.._bwd` with the norms of queries and keys (flash-linear-attention 0.4, ops/gated_delta_rule/chunk.py,
+with states in 16 bits)."""
 _SELECTIVE = ((5, 6, 0, 2, 0, 1), (10, 10, 0, 2, 0, 1))
-"""Passes of `selective_scan_cuda.fwd` and `.bwd`: values, step sizes, gates, output and gated output;
-backward also their gradients; keys and queries as they are laid out, and gradients of theirs in fp32."""
+"""Memory passes, as in `_PASSES`, of Mamba-1's `selective_scan_cuda.fwd` and `.bwd`: values, step sizes,
+gates, output and gated output; backward also their gradients; keys and queries as they are laid out, and
+their gradients in fp32."""
 _SELECTIVE_FLOPS = np.array([[9.0], [27.0]])
 _GATED = np.array([[2.0], [8.0]])
-"""Further passes over the values, forward and backward, if the kernels of decaying states also gate them: the
-gate is read and the output written twice; backward, gradients of both and the output again."""
+"""Further memory passes over the values, forward and backward, if the kernels of decaying states also gate
+them: the gate is read and the output written twice; backward, gradients of both and the output again."""
 
 
 def scan_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
@@ -180,6 +182,6 @@ def scan_flops(mixer: Recurrence) -> float:
 
 
 def state_elements(mixer: Recurrence) -> float:
-    """Elements of the recurrent states of all heads, divided by the tokens of a chunk, since states are
-    written once per chunk."""
+    """Elements of the recurrent states of all heads, per token of a chunk, since states are written once per
+    chunk."""
     return mixer.value_size * mixer.state_dim / mixer.chunk

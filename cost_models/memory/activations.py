@@ -94,8 +94,8 @@ def plain_scan_bytes(question: Question) -> float:
 
 
 def _scan_bytes(question: Question, scan: Operator) -> Amount:
-    """Bytes that a recurrent scan keeps for its backward pass (outputs, per-head elements in fp32, and
-    inputs); states of chunks are recomputed.
+    """Place → bytes per token that a recurrent scan keeps for its backward pass (outputs, per-head elements
+    in fp32, and inputs); states of chunks are recomputed.
 
     Plain products also recompute the convolution, from its input. Mamba-2's kernel recomputes its convolution
     instead of keeping its output (mamba-ssm 2.2, ops/triton/ssd_combined.py,
@@ -140,14 +140,14 @@ class ActivationBytes:
     """Activation bytes kept per live microbatch on one pipeline rank; (N,) each, `block` (N, P)."""
 
     block: Array
-    """(N, P) bytes of a block by recompute policy."""
+    """(N, P) bytes of a block under each of P recompute policies."""
     mlp: Array
-    """Part of a block that is freed before its attention runs backward."""
+    """Bytes of a block's MLP, which are freed before the block's attention runs backward."""
     embedding: Array
     head: Array
     """Bytes kept by the final norm and the output product, or instead by a loss in chunks."""
     log_probabilities: Array
-    """Bytes kept by the loss, in fp32; none of this size by a loss in chunks."""
+    """Bytes kept by the loss, in fp32; 0 for a loss in chunks."""
     loss_gradients: Array
     """Logits-shaped temporaries of the loss's backward pass at its peak, or temporaries of a loss in chunks."""
     logits: Array  # output of the last product; 0 with a loss in chunks
@@ -156,8 +156,8 @@ class ActivationBytes:
 
 
 def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBytes:
-    """Activation bytes that one microbatch keeps in a block under each recompute policy, in the embedding and
-    in the head."""
+    """Bytes of activations that a microbatch keeps in a block (under each recompute policy), in the embedding
+    and in the head."""
     model, training, stack = question.model, question.training, question.stack
     element = training.element_bytes
     tokens = columns.tokens(training.sequence_length)
@@ -202,8 +202,8 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
 
 
 def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> tuple[Array, Array]:
-    """Bytes that one block keeps under each recompute policy, (N, P), and bytes of its MLP, (N,); `entered`
-    are the bytes of the block's input."""
+    """(N, P) bytes that a block keeps under each of P recompute policies, and (N,) bytes of its MLP;
+    `entered` (N,) are the bytes of the block's input."""
     stack = question.stack
     operators = job_operators(question.model, question.training.tuning)
     kept = [(one, one.share, _kept_bytes(question, one)) for one in operators]
@@ -254,7 +254,7 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
 
 
 def _kept_bytes(question: Question, operator: Operator) -> Amount:
-    """Bytes of activations that one operator keeps for its backward pass."""
+    """Place → bytes per token of activations that an operator keeps for its backward pass."""
     element, stack, reads = question.training.element_bytes, question.stack, operator.reads
     place = reads.place
     match operator.kind:
@@ -301,8 +301,8 @@ def _input_bytes(question: Question, operator: Operator) -> float:
 
 
 def _core_bytes(question: Question, core: Operator) -> Amount:
-    """Bytes that the attention core keeps for its backward pass (queries, keys, values and output); an eager
-    core has keys and values repeated to all query heads.
+    """Place → bytes per token that the attention core keeps for its backward pass (queries, keys, values and
+    output); an eager core has keys and values repeated to all query heads.
 
     Heads that are recomputed from latents are not kept, their latents are.
     """
@@ -334,8 +334,9 @@ def _second_output_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def _score_bytes(question: Question) -> Amount:
-    """Bytes kept inside the attention core for its backward pass. These are the softmax output, dropout mask
-    and its output (s × s per head), or a flash kernel's log-sum-exp row, and picked tokens."""
+    """Place → bytes per token kept inside the attention core for its backward pass. These are the softmax
+    output, dropout mask and its output (s × s per head), or a flash kernel's log-sum-exp row, and picked
+    tokens."""
     model, training, heads = question.model, question.training, question.model.num_heads
     if question.stack.attention not in STORES_SCORES:
         picked = min(model.attention_window or 0, training.sequence_length) * model.uses_indexer
@@ -347,10 +348,10 @@ def _score_bytes(question: Question) -> Amount:
 
 
 def boundary_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array, Array]:
-    """Bytes of tensors that pass between pipeline stages, as three arrays (N,). The first is for every rank,
-    the second what the rank with the first stage has in addition (negative: fewer), as it sends no gradients
-    back, the third the same for the rank with the last stage, which sends no activations on and receives no
-    gradients.
+    """Bytes that tensors sent between pipeline stages take on a rank, as three arrays (N,). The first is for
+    every rank, the second what the rank with the first stage has in addition (negative: fewer), as it sends
+    no gradients back, the third the same for the rank with the last stage, which sends no activations on and
+    receives no gradients.
 
     Bytes of one buffer each way, or of the tensors that a stack retains over the step's microbatches.
 
@@ -384,8 +385,8 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, A
 
 
 def pending_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:
-    """Bytes per microbatch of output gradients that wait for weight-gradient products, in a block and in the
-    head, (N,) each. These are the gradients of the outputs of all operators with parameters.
+    """Bytes per microbatch of output gradients that are held until weight gradients are computed, in a block
+    and in the head, (N,) each. These are the gradients of the outputs of all operators with parameters.
 
     For a GPT block that is 3 + 4 widths of h inside the tensor-parallel region and 1 + 1 + 2 outside. If fp8
     keeps cast inputs of products, gradients wait as cast too (Transformer Engine's `WeightGradStore`).

@@ -31,7 +31,7 @@ processes, checkpoints and data."""
 
 
 def memory_limit(question: Question, columns: LayoutColumns) -> Array:
-    """Bytes that the predicted peak of the allocator may reach on a device, for each layout, (N,).
+    """(N,) bytes that the predicted peak of the allocator may reach on a device under each layout.
 
     A cluster's own `memory_reserve`, a share of the device, replaces the part of drivers and allocator.
     """
@@ -43,8 +43,8 @@ def memory_limit(question: Question, columns: LayoutColumns) -> Array:
 
 
 def in_use(question: Question, columns: LayoutColumns, reserved: Array | float) -> Array:
-    """Bytes of device memory that the driver reports as used when the allocator has reserved `reserved` bytes,
-    (N,)."""
+    """(N,) bytes of device memory that the driver reports as used when the allocator has reserved `reserved`
+    bytes."""
     return np.minimum(reserved + context_bytes(question, columns), question.cluster.gpu.memory)
 
 
@@ -58,7 +58,7 @@ def fragmentation(question: Question) -> float:
 
 
 def context_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """Bytes of device memory outside the allocator, (N,), for the driver's context with its kernels and for
+    """(N,) bytes of device memory outside the allocator, for the driver's context with its kernels and for
     the buffers of each communicator."""
     if question.cluster.gpu.kind == "cpu":
         return np.zeros(len(columns))
@@ -69,15 +69,15 @@ def context_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def communicators(columns: LayoutColumns) -> Ints:
-    """Number of communicators that a rank creates along the mesh axes, (N,), one for each axis and two for a
+    """(N,) number of communicators that a rank creates along the mesh axes: one for each axis, and two for a
     pipeline (one per direction)."""
     degrees = (columns.tp, columns.cp, columns.replicas, columns.ep, columns.pp, columns.pp)
     return np.asarray(np.sum([degree > 1 for degree in degrees], axis=0))
 
 
 def workspace_bytes(question: Question) -> float:
-    """Bytes of the matrix library's workspaces inside the allocator. There is one for the forward thread, one
-    for the backward thread, and a third if Transformer Engine calls the library itself."""
+    """Bytes of the matrix library's workspaces inside the allocator: one for the forward thread, one for the
+    backward thread, and a third if Transformer Engine calls the library itself."""
     gpu, stack = question.cluster.gpu, question.stack
     if gpu.kind == "cpu":
         return 0.0

@@ -30,7 +30,8 @@ from cost_models.specs.cluster import FULL
 from cost_models.specs.training import STATE_BYTES
 
 MOMENTS: Mapping[str, int] = {"adamw": 2, "paged-adamw": 2, "lamb": 2, "sgd": 0, "muon": 1, "lion": 1}
-"""Optimizer → moments of each parameter; `muon` has Adam's two of embedding and head."""
+"""Optimizer → number of moments of each parameter in blocks; for embedding and head, `muon` has Adam's two
+moments."""
 _8BIT, _4BIT = 1.0 + 4.0 / 256, 0.5 + 4.0 / 128
 _BLOCKWISE = {
     "adamw-8bit": 2 * _8BIT,
@@ -51,25 +52,25 @@ class StateBytes:
     gradients: Array
     optimizer: Array
     gathered: Array
-    """Unsharded weights of a block while it computes (ZeRO-3), bytes per parameter."""
+    """Unsharded weights of a block while the block computes (ZeRO-3), bytes per parameter."""
     scattering: Array
     """Full gradients before the reduction (ZeRO-2 and 3), bytes per parameter."""
     update: Array
     """Temporaries of the optimizer step, bytes per parameter."""
     updated: Array
-    """Weights that the optimizer step writes, bytes per parameter: those of passes if there is a master copy,
-    else the updated weights themselves."""
+    """Weights that the optimizer step writes, bytes per parameter: the weights of passes if there is a master
+    copy, else the updated weights themselves."""
     late_gradients: Array
-    """Gradients that exist only after activations are freed, bytes per parameter: those of a step's only
+    """Gradients that exist only after activations are freed, bytes per parameter: if a step has a single
     microbatch."""
     stored: Array
-    """Weights of the rank's shard in their stored type, bytes per parameter: copied by a stream from host
-    memory."""
+    """Weights of the rank's shard in their stored type, which offload may copy from host memory, bytes per
+    parameter."""
     reduced: Array
-    """Shards of gradients that a reduction creates in addition, bytes per parameter (`fully_shard`)."""
+    """Additional shards of gradients that a reduction creates (`fully_shard`), bytes per parameter."""
 
     worked_on: Array
-    """Weights that the update works on if the states hold no master copy, bytes per parameter."""
+    """Weights that the update reads and writes if the states hold no master copy, bytes per parameter."""
 
     @property
     def total(self) -> Array:
@@ -78,14 +79,14 @@ class StateBytes:
 
 
 class DeviceShare(NamedTuple):
-    """Share of each kind of a parameter's states that stays on the device, 1, or 0 for states that offload
-    moves; (N,) or one number."""
+    """Share of each kind of a parameter's states that stays on the device, (N,) or one number: 1, or 0 for
+    states that offload moves."""
 
     optimizer: Array | float = 1.0
     weights: Array | float = 1.0
     gradients: Array | float = 1.0
     reduced: Array | float = 1.0
-    """Gradients that a reduction creates."""
+    """Share of the shards of gradients that a reduction creates."""
 
 
 ALL_ON_DEVICE = DeviceShare()
@@ -100,7 +101,7 @@ def state_bytes(
     on_device: DeviceShare = ALL_ON_DEVICE,
 ) -> StateBytes:
     """Bytes per parameter of weights, gradients and optimizer states on the device, for one part of the model
-    (routed experts, an `end`, or all others).
+    (routed experts, the embedding or head named by `end`, or the rest of a block).
 
     They follow from the ZeRO stage of each layout; in fine-tuning they are per parameter of the model.
 
@@ -176,7 +177,7 @@ def moment_bytes(question: Question, part: Part = "block") -> float:
 
 
 def ends_apart(question: Question) -> bool:
-    """Whether embedding and head have other optimizer states per parameter than the blocks."""
+    """Whether bytes of states per parameter of embedding and head differ from those of the blocks."""
     training = question.training
     apart = training.tuning is not None or training.reference == "host"
     return apart or training.optimizer in ("adafactor", "muon")
@@ -196,13 +197,14 @@ def _factored_bytes(question: Question, part: Part) -> float:
 
 
 def updates_parameters(question: Question, columns: LayoutColumns, *, experts: bool) -> Bools:
-    """Whether the optimizer updates the model's parameters themselves, without a separate 16-bit copy, (N,)."""
+    """(N,) whether the optimizer updates the model's parameters themselves, without a separate 16-bit
+    copy."""
     sharded = _is_sharded(question, columns, columns.shards(experts=experts), experts)
     return (sharded & question.stack.fully_shard) | (not question.stack.master_weights)
 
 
 def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -> Array:
-    """Temporary bytes of the optimizer update per parameter of the optimizer's shard, (N,); 0 with an fp32
+    """(N,) temporary bytes of the optimizer update per parameter of the optimizer's shard; 0 with an fp32
     accumulator.
 
     DeepSpeed's ZeRO-3 updates groups of `update_group` parameters of the shard.
@@ -219,7 +221,7 @@ def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -
 
 
 def _is_sharded(question: Question, columns: LayoutColumns, ranks: Array | Ints, experts: bool) -> Bools:
-    """Whether weights or gradients are sharded over data-parallel ranks, (N,). `fully_shard` treats experts
+    """(N,) whether weights or gradients are sharded over data-parallel ranks. `fully_shard` treats experts
     that only this rank holds like other parameters, as a shard of all."""
     alone = (columns.replicas > 1) & experts & question.stack.fully_shard
     return (columns.zero >= 2) & ((ranks > 1) | alone)

@@ -27,13 +27,13 @@ def gradient_accumulation_bytes(question: Question, columns: LayoutColumns) -> A
 
 def bytes_of_a_sum(question: Question) -> float:
     """Bytes moved per parameter by a kernel that reads a new gradient and the accumulation buffer and writes
-    the buffer."""
+    their sum to the buffer."""
     return question.training.element_bytes + 2 * STATE_BYTES[gradient_dtype(question)]
 
 
 def copied_bytes(question: Question, columns: LayoutColumns, trained: Array | float = 1.0) -> Array:
-    """(2, N) bytes per parameter, forward and backward, that a rank copies around data-parallel collectives,
-    where `trained` is the trained share of parameters.
+    """(2, N) bytes per parameter, forward and backward, that a rank copies around data-parallel collectives;
+    `trained` is the share of parameters that are trained.
 
     Gathered weights are read and written once more before each pass that gathers them. Gradients are read,
     and written in the reduced type, `gradient_passes` times per reduction.
@@ -50,8 +50,8 @@ def copied_bytes(question: Question, columns: LayoutColumns, trained: Array | fl
 
 
 def reduces_every_microbatch(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) whether gradients are scattered after each microbatch (under ZeRO-2 and 3), so that a rank holds
-    only a shard.
+    """(N,) whether gradients are reduce-scattered after each microbatch (ZeRO-2 and 3), so that a rank holds
+    only its shard of them.
 
     A stage of `torch.distributed.pipelining` defers that to the last microbatch (`stage.py`,
     backward_maybe_with_nosync).
@@ -74,7 +74,7 @@ def added_share(question: Question, columns: LayoutColumns) -> Array:
 
 
 def gradient_dtype(question: Question) -> StateDtype:
-    """Type in which gradients are accumulated, which the training spec sets, or else the stack's default."""
+    """Type in which gradients are accumulated: the training spec's, or else the stack's default."""
     stack, training = question.stack, question.training
     usual = "fp32" if accumulates_apart(question) else stack.gradient_dtype
     if training.precision == "fp16":
@@ -89,13 +89,13 @@ def fuses_accumulation(question: Question) -> bool:
 
 
 def accumulates_apart(question: Question) -> bool:
-    """Whether gradients exist in the weight's type in addition to the tensor in which they are
-    accumulated."""
+    """Whether gradients are accumulated in a separate fp32 tensor, in addition to the gradients in the type
+    of the weights."""
     return question.stack.bf16_accumulates_apart and question.training.precision == "bf16"
 
 
 def chunks_loss(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) whether layouts compute the loss chunk by chunk, as a stack with a `loss_chunk` may.
+    """(N,) whether layouts compute the loss in chunks of tokens, as a stack with a `loss_chunk` may.
 
     A microbatch must have more tokens than a chunk. Excluded are a vocabulary split over tensor ranks, whose
     loss is split too; schedules that delay the head's backward pass, as each waiting microbatch would hold a
@@ -109,11 +109,12 @@ def chunks_loss(question: Question, columns: LayoutColumns) -> Bools:
 
 
 def compiles_chunks(question: Question) -> bool:
-    """Whether the stack compiles the loss of a chunk, so that logits are read twice, their gradient is
-    written, and there is no fp32 copy."""
+    """Whether the stack compiles the loss of a chunk of tokens, so that logits are read twice, their gradient
+    is written, and there is no fp32 copy."""
     return question.stack.compiled and question.stack.compiles_loss
 
 
 def loss_chunk(question: Question, layout: Layout) -> int | None:
-    """Tokens per chunk of a loss that is computed in chunks; None if the layout computes all logits at once."""
+    """Number of tokens per chunk of a loss that is computed in chunks; None if the layout computes all logits
+    at once."""
     return question.stack.loss_chunk if chunks_loss(question, LayoutColumns.of([layout]))[0] else None

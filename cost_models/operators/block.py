@@ -48,12 +48,12 @@ from cost_models.specs.transformer import Recurrence, Tower, TransformerSpec
 _CACHED = 64
 """Number of models whose operators are cached for repeated prices."""
 _WITH_ATTENTION = frozenset[SelectiveDrops]({"block-attention"})
-"""Policy that runs the attention submodule again."""
+"""Selective recompute policy that repeats the attention submodule."""
 _WITH_THE_HEADS = frozenset[SelectiveDrops]({"block-attention", "latent-heads"})
-"""Policies that recompute latent attention's heads and their rotation."""
+"""Selective recompute policies that repeat the products and rotations that make latent attention's heads."""
 _WITH_THE_EXPERTS = frozenset[SelectiveDrops]({"experts"})
-"""Policy that drops the experts' activations and runs the mixture again, with its router and shared
-experts."""
+"""Selective recompute policy that drops the experts' activations and repeats the mixture of experts, with its
+router and shared experts."""
 _WITH_THE_MLP: dict[str, frozenset[SelectiveDrops]] = {
     "mlp": frozenset({"dense-mlp"}),
     "expert": _WITH_THE_EXPERTS,
@@ -103,8 +103,8 @@ def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
 def _half_operators(
     model: TransformerSpec, half: Half, norm: dict[str, bool] | None, parts: Iterable[Operator], terms: int
 ) -> Iterator[Operator]:
-    """Yield the operators of one half of a block, with norms, any modulation, and the sum of `terms` tensors
-    at the end. A `norm` before them has these options; None: there is none."""
+    """Yield the operators of one half (attention or MLP) of a block, with norms, any modulation, and the sum
+    of `terms` tensors at the end. `norm` holds options of `_norm` for the norm before them; None: no norm."""
     if model.norm_placement in ("before", "around") and norm is not None:
         yield _norm(model, f"{half} norm", half, **norm)
     yield from _modulation_product(model, half, "shift and scale", 2)
@@ -117,16 +117,16 @@ def _half_operators(
 
 
 def _modulation_product(model: TransformerSpec, half: Half, name: str, vectors: int) -> Iterator[Operator]:
-    """Yield the operator in diffusion that multiplies the residual stream by a vector of the image and, with
-    two vectors, adds the second."""
+    """Yield the operator of a diffusion transformer that scales the residual stream by a vector of the image
+    and, if `vectors` is 2, adds a second vector."""
     if model.diffusion is not None:
         over = Tensor(model.hidden_size * (1 + vectors / model.diffusion.tokens), "stream")
         yield Operator(f"{half} {name}", "modulation", half, over, inputs=vectors)
 
 
 def drops_something(model: TransformerSpec, stack: StackSpec) -> bool:
-    """Whether selective recompute saves any bytes in the model. Outputs of experts, for example, exist only
-    in mixtures."""
+    """Whether selective recompute frees any activations in this model. Outputs of experts, for example, exist
+    only in mixtures."""
     return not stack.drops <= OUTPUTS or any(stack.drops & one.redone_by for one in block_operators(model))
 
 
@@ -143,8 +143,8 @@ def _norm(
 
 
 def norm_weights(model: TransformerSpec) -> int:
-    """Parameters (gains, any biases) of a residual-stream norm; 0 in a diffusion model, whose norms have
-    none of their own."""
+    """Parameters (gains, any biases) of a residual-stream norm; 0 in a diffusion model, whose norms have no
+    parameters."""
     if model.diffusion is not None:
         return 0
     return model.hidden_size * (2 if model.norm == "layernorm" and model.norm_bias else 1)
@@ -185,7 +185,8 @@ def transform_weights(model: TransformerSpec) -> int:
 
 
 def _residual_sum(model: TransformerSpec, half: Half, *, terms: int) -> Iterator[Operator]:
-    """Yield the dropout and the addition to the residual stream; a parallel block adds both halves at once."""
+    """Yield the operators for dropout and for addition to the residual stream; a parallel block adds both
+    halves at once."""
     stream = Tensor(model.hidden_size, "stream")
     yield Operator(f"{half} dropout", "dropout", half, stream)
     yield Operator(f"{half} residual", "residual", half, stream, inputs=terms)
@@ -194,12 +195,14 @@ def _residual_sum(model: TransformerSpec, half: Half, *, terms: int) -> Iterator
 
 
 def _product(name: str, gemm: Gemm, reads: Place, **more: Any) -> Operator:
-    """Operator for a matrix product in the attention submodule, which some stacks recompute completely."""
+    """Operator for a matrix product in the attention submodule, which the policy `block-attention`
+    recomputes."""
     return multiply(name, gemm, reads=reads, **{"half": "attention", "redone_by": _WITH_ATTENTION} | more)
 
 
 def _operator(name: str, kind: Kind, over: Tensor, **more: Any) -> Operator:
-    """Operator in the attention submodule other than a matrix product."""
+    """Operator other than a matrix product in the attention submodule, which the policy `block-attention`
+    recomputes."""
     return Operator(name, kind, "attention", over, **{"redone_by": _WITH_ATTENTION} | more)
 
 
@@ -275,7 +278,7 @@ def _latent_projections(model: TransformerSpec) -> Iterator[Operator]:
 
 
 def cross_operators(model: TransformerSpec) -> Iterator[Operator]:
-    """Yield the operators of a decoder block's cross-attention. Queries are of the block's tokens; keys and
+    """Yield the operators of cross-attention in a decoder block. Queries are of the block's tokens; keys and
     values are of the encoder's output, which a stage holds once for all of its blocks."""
     h, q, kv, share = model.hidden_size, model.query_size, model.kv_size, model.source_share
     bias = model.attention_bias
@@ -297,9 +300,9 @@ def _attention_core(model: TransformerSpec) -> Operator:
 
 
 _HEAD_VECTORS = {"mamba1": 2, "mamba2": 3, "lightning": 0, "gated-delta": 2, "kimi-delta": 1}
-"""Number of learned scalars per head."""
+"""Kind of recurrence → number of learned scalars per head."""
 _BY_NUMBER = ("mamba1", "kimi-delta")
-"""Kinds with one more learned scalar for each element of a key."""
+"""Kinds of recurrence with one more learned scalar per head for each element of a key."""
 
 
 def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> Iterator[Operator]:
@@ -345,7 +348,7 @@ def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> I
 
 
 def state_products(mixer: Recurrence) -> int:
-    """Number of products with a head's state per token, 3 with the delta rule and else 2."""
+    """Number of matrix products with a head's state per token: 3 with the delta rule, else 2."""
     return 3 if mixer.delta else 2
 
 

@@ -38,25 +38,27 @@ from cost_models.specs.transformer import TransformerSpec
 
 _BINS = 256
 _MOST_DRAWS = 512
-"""Most sequences of a rank that are convolved; from there on its wait falls with the root of their number."""
+"""Maximum number of a rank's sequences whose work is added up by convolution; beyond it the busiest rank's
+excess falls with the square root of the number."""
 _IN_PIECES = 256
-"""Number of sequences whose pieces are compared over context ranks."""
+"""Number of sequences in which the work of context-parallel ranks is compared."""
 
 
 class Attended(NamedTuple):
-    """Keys that a query attends to, mean over blocks and over all tokens of a job's sequences."""
+    """Mean number of keys per query, over blocks and over all tokens of a job's sequences."""
 
     computed: float
-    """Keys that a kernel computes, including padding."""
+    """Keys per query for which a kernel computes scores, including padding."""
     useful: float
-    """Keys in the query's own document, without the causal mask and padding."""
+    """Keys per query in the query's document, without padding, if the causal mask is ignored."""
     masked: float
-    """Useful keys below the causal mask."""
+    """Keys per query in the query's document, without padding, that the causal mask leaves."""
 
 
 @lru_cache(maxsize=64)
 def attended_keys(model: TransformerSpec, training: TrainingSpec) -> Attended:
-    """Mean number of keys that a query attends to in a job's sequences; without documents in an entire sequence."""
+    """Mean number of keys per query in a job's sequences; keys are in the query's document, or without
+    documents in the entire sequence."""
     lengths, whole = training.lengths, training.sequence_length
     if lengths is None:
         return Attended(model.unmasked(whole), model.attended(whole), model.unmasked(whole))
@@ -67,8 +69,8 @@ def attended_keys(model: TransformerSpec, training: TrainingSpec) -> Attended:
 
 
 def with_bucket_lengths(question: Question) -> Question:
-    """A copy of the question with the sequence length that is computed, which in buckets is the mean document
-    length."""
+    """A copy of the question whose sequence length is the one computed: in buckets the mean document length,
+    else unchanged."""
     training, lengths = question.training, question.training.lengths
     if lengths is None or lengths.packing != "bucket":
         return question
@@ -141,7 +143,8 @@ def _uneven_excess(model: TransformerSpec, lengths: LengthsSpec, longest: int, c
 
 @lru_cache(maxsize=64)
 def _work_histogram(model: TransformerSpec, lengths: LengthsSpec, longest: int) -> tuple[Array, float]:
-    """Histogram of the attention work of sequences above the least work, and the bin width relative to the mean."""
+    """Share of sequences in each of `_BINS` bins of attention work, from the least work up, and the bin width
+    relative to the mean work."""
     drawn = sequences_of(lengths, longest)
     work_S = np.bincount(drawn.places, weights=_score_pairs(model.unmasked, drawn.documents))
     work_S = work_S / work_S.mean()

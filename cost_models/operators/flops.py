@@ -50,11 +50,11 @@ class ForwardFlops:
     block_attention: float
     """Scores and weighted values of one block."""
     index: float
-    """An indexer's scores in one block."""
+    """Scores that an indexer computes in one block."""
     head: float
     """Output layer, and an encoder's transform before it."""
     adapters: float
-    """Adapters of one block."""
+    """Low-rank adapters (LoRA) of one block."""
     projection: float
     """Projection of a token's state joined with the next token, before a block that predicts a further
     token."""
@@ -89,7 +89,7 @@ def forward_flops(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """Blocks of one kind in a job, with their model, their number, and the forward FLOPs of one block in one
+    """Blocks of one kind in a job, with their model, their number, and the forward FLOPs of one block for one
     sequence."""
 
     model: TransformerSpec
@@ -182,8 +182,9 @@ def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) ->
 def recomputed_flops(
     model: TransformerSpec, training: TrainingSpec, layout: Layout, drops: Collection[SelectiveDrops] = CORE
 ) -> float:
-    """FLOPs that a placed layout recomputes in the backward pass of one step, given the selective `drops`.
-    For an attention submodule they are those of the core alone."""
+    """FLOPs that the backward pass of one step recomputes under a layout with blocks placed on stages.
+    `drops` are the parts that selective recompute repeats; for an attention submodule only its core
+    counts."""
     products, total, parts = {*drops} - ATTEND_AGAIN, 0.0, _kind_parts(model, training, layout.tp)
     blocks_SP = blocks_by_policy(layout.layers, layout.stage_recompute)
     if len(parts) > 1:

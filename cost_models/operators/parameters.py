@@ -64,10 +64,10 @@ class Parameters:
     """Number of parameters on one tensor-parallel rank by part of the model, each (N,) over the given degrees."""
 
     block: Array
-    """One transformer block without its routed experts; in a mixture the mean with dense blocks."""
+    """Parameters of one transformer block without its routed experts, mean over dense and MoE blocks."""
     experts: Array
-    """Routed experts of this rank, mean over all blocks; their replicas are on other ranks than those of
-    other parameters."""
+    """Parameters of a block's routed experts on this rank, mean over all blocks; other ranks hold replicas of
+    experts than of other parameters."""
     embedding: Array
     """Token embedding, with learned positions, types of tokens, and the norm after it."""
     head_vectors: Array
@@ -84,7 +84,8 @@ def padded_vocabulary(model: TransformerSpec, tp: Ints | int) -> Ints:
 
 
 def head_rows(model: TransformerSpec, tp: Ints | int) -> Ints:
-    """Rows of the output matrix over all ranks, which are the padded vocabulary, or `outputs` on each rank."""
+    """Rows of the output matrix over all tensor ranks: the padded vocabulary, or the model's `outputs` on
+    each rank."""
     return padded_vocabulary(model, tp) if model.outputs is None else model.outputs * np.asarray(tp)
 
 
@@ -108,7 +109,8 @@ def parameters(
 
 
 def block_weights(model: TransformerSpec) -> dict[Sharing, float]:
-    """Number of parameters of an unsplit block by their sharing among ranks, mean over the blocks."""
+    """Sharing among ranks → number of parameters of an unsplit block shared in that way, mean over the
+    blocks."""
     return sum_amounts((one.share, one.weights) for one in block_operators(model))
 
 
@@ -140,7 +142,7 @@ ENDS: tuple[Part, ...] = ("embedding", "head")
 
 @lru_cache(maxsize=_CACHED)
 def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Operator, ...]:
-    """Operators of a block in a training job, which are the model's operators, each matrix followed by its
+    """Operators of a block in a training job: the model's operators, each matrix product followed by its
     adapters."""
     if tuning is None:
         return block_operators(model)
@@ -211,12 +213,13 @@ def _adapter(tuning: TuningSpec, base: Operator, number: int, *, shares_input: b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedShare:
-    """Trained share, and frozen bytes per parameter, of the parameters of a part of the model on a rank."""
+    """Share of trained parameters, and bytes of frozen weights per parameter, in one part of the model on a
+    rank."""
 
     share: Array | float = 1.0
-    """Share of parameters that are trained."""
+    """Trained parameters divided by all parameters of the part."""
     frozen: Array | float = 0.0
-    """Bytes of frozen weights per parameter."""
+    """Bytes of frozen weights divided by all parameters of the part."""
 
 
 ALL_TRAINED = TrainedShare()
@@ -224,8 +227,8 @@ ALL_TRAINED = TrainedShare()
 
 
 def trained_share(question: Question, columns: LayoutColumns, part: Part) -> TrainedShare:
-    """Trained share, and frozen bytes per parameter, (N,), of a part of the model on a rank. They are 1 and 0
-    for a job that trains all parameters."""
+    """Share of trained parameters, and bytes of frozen weights per parameter, (N,) each, in a part of the
+    model on a rank. They are 1 and 0 for a job that trains all parameters."""
     tuning, element = question.training.tuning, question.training.element_bytes
     if tuning is None:
         return ALL_TRAINED
@@ -252,8 +255,8 @@ def trained_weights(question: Question, columns: LayoutColumns, block: Array, ex
 
 
 def summed_over_tensor_ranks(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) adapter parameters of a block that every tensor rank holds, so that their gradients are summed
-    over the ranks."""
+    """(N,) number of adapter parameters of a block that every tensor rank holds, so that their gradients are
+    summed over these ranks."""
     tuning = question.training.tuning
     if tuning is None or tuning.left is not None:
         return np.zeros(len(columns))
@@ -284,7 +287,8 @@ def unfrozen_parameters(model: TransformerSpec, training: TrainingSpec) -> int:
 def _block_tuning_sizes(
     model: TransformerSpec, tuning: TuningSpec, element: float
 ) -> tuple[dict[Sharing, float], dict[Sharing, float]]:
-    """Trained parameters and frozen bytes of a block over all ranks, each by their sharing among ranks."""
+    """Trained parameters, and bytes of frozen weights, of a block over all ranks; each maps a sharing among
+    ranks to an amount."""
     operators = job_operators(model, tuning)
     trained = sum_amounts((one.share, one.weights) for one in operators if one.trained)
     frozen = sum_amounts((one.share, _stored(one, element)) for one in operators if not one.trained)
@@ -292,7 +296,7 @@ def _block_tuning_sizes(
 
 
 def _stored(one: Operator, element: float) -> dict[Sharing, float]:
-    """Frozen bytes of an operator by their sharing among ranks, where a matrix may be stored in fewer bits
+    """Sharing among ranks → bytes of an operator's frozen parameters; a matrix may be stored in fewer bits,
     and a bias is not."""
     gemm = one.gemm
     if gemm is None or gemm.stored_bytes is None:

@@ -26,7 +26,8 @@ Kind = Literal["gemm", "activation", "gate", "routing", "adapter", StreamKind, M
 """Kinds of operators. Pricing modules define the time and the kept bytes of each kind."""
 
 Place = Literal["stream", "entrance", "whole", "split", "sent", "copies", "expert"]
-"""Tokens of which a rank has an activation, and its part of each (`tokens_on_rank` in numbers):
+"""Sharding of an activation: the tokens that a rank holds, and its part of their elements (counted by
+`tokens_on_rank`):
 
     stream    the residual stream: every token, or with sequence parallelism a tp-th of them
     entrance  inputs of column-parallel matrices: every token if a stack keeps them gathered, else as the stream
@@ -38,15 +39,16 @@ Place = Literal["stream", "entrance", "whole", "split", "sent", "copies", "exper
 """
 
 Sharing = Literal["whole", "split", "expert", "each expert"]
-"""Sharing of parameters among ranks: all on each rank; a tp-th; an etp-th of the rank's experts; the rank's
-experts entire."""
+"""Sharding of parameters: all on each rank (whole); a tp-th (split); an etp-th of the rank's experts
+(expert); the rank's experts entire (each expert)."""
 
 Half = Literal["attention", "mlp"]
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An activation with `width` elements for each token of a place. The place says which tokens a rank has."""
+    """An activation with `width` elements per token; its `place` says which tokens, or parts of tokens, a
+    rank holds."""
 
     width: float
     place: Place
@@ -54,39 +56,43 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """One matrix product, of one or several matrices side by side that read the same input. Backward it runs
-    as dgrad and as wgrad."""
+    """One matrix product with one matrix, or with several side by side that read the same input. Backward it
+    runs as dgrad and as wgrad."""
 
     inputs: int
     outputs: tuple[int, ...]
     """Output width of each matrix."""
     split: Literal["whole", "columns", "rows"]
-    """Dimension divided among tensor ranks (or an expert's): none, the outputs, or the inputs."""
+    """Dimension divided among tensor-parallel ranks (or the ranks of an expert): none, the outputs (columns),
+    or the inputs (rows)."""
     names: tuple[str, ...] = ()
     """Usual name of each matrix, by which fine-tuning targets it; empty if the product takes no adapters."""
     _: KW_ONLY
     routed: bool = False
-    """Whether there is one for each routed expert, with all of a rank in one grouped product."""
+    """Whether each routed expert has such matrices; one grouped product then covers all experts of a rank."""
     experts: int = 1
-    """Number of routed experts, each of which has these matrices."""
+    """Number of routed experts with such matrices; 1 if the product is not routed."""
     passed: int = 1
-    """Number of routed experts that a token passes through."""
+    """Number of routed experts that a token passes through; 1 if the product is not routed."""
     router: bool = False
-    """Whether the product scores experts: each tensor rank for its part of the tokens, and never in fp8."""
+    """Whether the product scores experts; each tensor rank does so for its part of the tokens, and never in
+    fp8."""
     from_latent: bool = False
-    """Whether the product makes the heads of latent attention."""
+    """Whether the product makes heads from a latent, as in latent attention."""
     behind_norm: bool = False
-    """Whether a norm produces the input, already cast if it can."""
+    """Whether a norm produces the input, and may write the input already cast to fp8."""
     last: bool = False
-    """Whether the block ends with it, so that recomputation that stops early omits it."""
+    """Whether this is the last product of a block, which recomputation that stops early omits."""
     kept_share: float = 0.0
-    """Share of the product that is not recomputed where every other product is kept."""
+    """Share of the product's output that the policy `all-but-every-other-product` keeps instead of
+    recomputing."""
     rows: float = 1.0
-    """Rows of the input per token."""
+    """Number of rows of the input per token."""
     adapter: bool = False
     """Whether the product is a low-rank adapter of a frozen matrix: never in fp8."""
     stored_bytes: float | None = None
-    """Bytes of an element of a frozen matrix in fewer bits, which each product first widens to 16 bits."""
+    """Bytes per element of a frozen matrix stored in fewer bits, which each product first widens to 16 bits;
+    None: stored as in training."""
 
     @property
     def width(self) -> int:
@@ -107,48 +113,51 @@ class Operator:
     name: str
     kind: Kind
     half: Half
-    """The half of a block that the operator is of; the MLP's runs backward first."""
+    """Half of a block to which the operator belongs; the MLP's half runs backward first."""
     reads: Tensor
     _: KW_ONLY
     returns: Tensor | None = None
-    """Output; given for operators with parameters, whose gradients may wait for it."""
+    """Output tensor; set for operators with parameters, as its gradient may wait for their weight
+    gradients."""
     share: float = 1.0
     gemm: Gemm | None = None
     weights: Mapping[Sharing, float] = field(default_factory=dict)
-    """Parameters of the unsplit model's block, by sharing."""
+    """Sharing among ranks → parameters of one block of the unsplit model."""
     biased: bool = False
     """Whether a bias is added to the output."""
     flops: float = 0.0
     """Forward FLOPs per token over all ranks; attention cores depend on the sequence (`flops`)."""
     norm: Norm | None = None
     inputs: int = 1
-    """Number of input tensors of this size: two of a gated activation, two or three of an addition."""
+    """Number of input tensors of the size of `reads`: two of a gated activation, two or three of an
+    addition."""
     shares_input: bool = False
-    """Whether another operator already keeps the input."""
+    """Whether another operator already keeps the input for the backward pass."""
     shares_gradient: bool = False
-    """Whether another operator holds the gradient of the output."""
+    """Whether another operator holds the same tensor as gradient of its output."""
     reads_core: bool = False
     """Whether the input is the output of the attention core."""
     launched: bool = True
     """Whether the operator has separate kernels; False: the kernels of another operator of the same kind
     include it."""
     redone_by: frozenset[SelectiveDrops] = frozenset()
-    """Selective recompute policies that repeat the operator and, but for `OUTPUTS`, drop its kept tensors."""
+    """Selective recompute policies that repeat the operator and, except those in `OUTPUTS`, drop the tensors
+    that it keeps."""
     reads_output_of: SelectiveDrops | None = None
-    """Policy, one of `OUTPUTS`, that drops its input, the output of an operator that the policy runs
-    again."""
+    """Policy of `OUTPUTS` that drops this operator's input, as the policy repeats the operator that makes the
+    input; None: no such policy."""
     kept: Tensor | None = None
-    """Part of the output that is kept by a policy of every other product."""
+    """Part of the output that the policy `all-but-every-other-product` keeps; None: no part."""
     trained: bool = True
     """Whether the parameters have gradients and optimizer states."""
     drops_input: bool = False
-    """Whether dropout is applied to its input, which is then a separate copy."""
+    """Whether dropout is applied to the operator's input, which is then a separate copy."""
 
 
 def multiply(
     name: str, gemm: Gemm, *, half: Half, reads: Place, bias: bool = False, kept: int = 0, **more: Any
 ) -> Operator:
-    """Operator for a matrix product with its bias, once for each of the product's experts.
+    """Operator for a matrix product with its bias, counting the parameters of all of the product's experts.
 
     A bias is split with the outputs. If tensor ranks add up partial outputs, each rank has the complete bias
     and adds it once.
@@ -184,7 +193,7 @@ def products_of(operators: Iterable[Operator]) -> list[tuple[Operator, Gemm]]:
 
 Key = TypeVar("Key", Place, Sharing)
 Amount = Mapping[Place, float]
-"""Place → amount per token of the place."""
+"""Place → amount (bytes, elements) per token of the place."""
 
 
 def sum_amounts(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Key, float]:
@@ -241,6 +250,7 @@ def boundary_elements(question: Question, columns: LayoutColumns) -> Array:
 def parameters_on_rank(
     counts: Mapping[Sharing, float], tp: Ints, ep: Ints | int, etp: Ints
 ) -> tuple[Array, Array]:
-    """(N,) parameters of a rank without its routed experts, and (N,) those of its routed experts."""
+    """(N,) parameters on a rank without its routed experts, and (N,) parameters of the routed experts on the
+    rank."""
     split, expert = counts.get("split", 0.0), counts.get("expert", 0.0)
     return (split / tp + counts.get("whole", 0.0), (expert / etp + counts.get("each expert", 0.0)) / ep)

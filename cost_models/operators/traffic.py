@@ -33,15 +33,16 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import FP32_BYTES
 
 _SCORE_PASSES = {"fused-softmax": (2.0, 3.0), "unfused": (8.0, 8.0)}
-"""Passes over the s × s scores, forward and backward, for kernels that do not keep them on chip."""
+"""Attention kernel → memory passes over the s × s scores, forward and backward, if the kernel does not keep
+them on chip."""
 _FUSED_ROTARY = 2.0
 _EAGER_ROTARY = 10.0
 """Passes of an eager rotation: two products with a rotated copy between and a sum, in the elements' type or
 in complex fp32 with as many bytes."""
 _MASK = 1.0
-"""Bytes of an element of a dropout mask."""
+"""Bytes per element of a dropout mask."""
 _KERNELS = np.array([[3.0], [5.0]])
-"""(2, 1) kernels of a block's additions and dropouts."""
+"""(2, 1) number of kernels, forward and backward, of a block's additions and dropouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,14 @@ class Traffic:
     """Bytes that kernels move and number of kernels launched, forward and backward."""
 
     moved: Array
-    """(2, N) bytes."""
+    """(2, N) bytes moved, forward and backward."""
     kernels: Array
-    """(2, 1) kernels."""
+    """(2, 1) number of kernels launched, forward and backward."""
 
 
 class _PassBytes(NamedTuple):
-    """Bytes that an operator moves per element, forward and backward, and kernels that it launches per pass."""
+    """Bytes that an operator moves per element, forward and backward, and number of kernels that it launches
+    per pass."""
 
     forward: float
     backward: float
@@ -166,13 +168,13 @@ def attention_traffic(question: Question, columns: LayoutColumns) -> Traffic:
 
 
 _ROUTER_PASSES = 4.0
-"""Passes over the fp32 scores of a token: written, normalised, searched for the largest, scattered into a
-map."""
+"""Memory passes over the fp32 router scores of a token: written, normalised, searched for the largest,
+scattered into a map."""
 
 
 def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic:
-    """Bytes moved and kernels launched by expert routing, mean over the blocks. They are those of router
-    scores, and of copies of tokens arranged by destination, by expert and back.
+    """Bytes moved and kernels launched by expert routing, mean over the blocks: for router scores, and for
+    copies of tokens that are ordered by destination, by expert and back.
 
     Forward a token is read once and written k times, its copies are reordered by expert if a rank has several
     (read and write, and once more on the way back), then read k times and their sum written. Backward the
@@ -215,8 +217,8 @@ def _bias_bytes(question: Question) -> tuple[float, float]:
 
 
 def destinations(model: TransformerSpec, parts: Ints) -> Array:
-    """(N,) expected number of ranks or nodes that a token reaches, where `parts` of them hold the experts in
-    order.
+    """(N,) expected number of ranks (or of nodes) to which a token is sent, if its experts lie in order on
+    `parts` (N,) ranks (or nodes).
 
     Every choice of k experts is equally likely; if a token first chooses groups, every choice within them:
     with 8 groups on 8 nodes, of which it chooses 4, no token goes to more than 4 (DeepSeek-V3, arXiv

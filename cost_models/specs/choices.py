@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from cost_models.schedules.registry import REGISTRY
 
 SCHEDULES = tuple(REGISTRY)
-"""Names of pipeline schedules; columns of layouts hold an index into this tuple."""
+"""Names of all pipeline schedules; a table of layouts stores a schedule as its index in this tuple."""
 if TYPE_CHECKING:
     Schedule = str
 else:
@@ -16,12 +16,13 @@ else:
 
 Context = Literal["ring", "all-gather", "all-to-all"]
 CONTEXTS: tuple[Context, ...] = get_args(Context)
-"""Ways in which ranks that share a sequence exchange keys and values: passed round behind attention, gathered
-before it, or by trading tokens for heads (Ulysses)."""
+"""Context-parallel methods to exchange keys and values: a ring that overlaps attention, an all-gather before
+it, or an all-to-all that trades token shards for head shards (Ulysses)."""
 
 Order = Literal["tp-cp-dp-pp", "tp-dp-cp-pp", "tp-cp-pp-dp", "tp-dp-pp-cp", "tp-pp-cp-dp", "tp-pp-dp-cp"]
 ORDERS: tuple[Order, ...] = get_args(Order)
-"""Orders of the mesh axes from neighbouring ranks outwards, Megatron's default first."""
+"""Orders of the mesh axes, each from the axis with adjacent ranks outwards; the first is Megatron's
+default."""
 DEFAULT_ORDER: Order = ORDERS[0]
 
 LinkKind = Literal["nvlink", "nvswitch", "pcie", "infiniband", "roce", "ethernet", "xgmi", "shared-memory"]
@@ -30,18 +31,19 @@ LinkKind = Literal["nvlink", "nvswitch", "pcie", "infiniband", "roce", "ethernet
 Degree = Literal["tp", "pp", "cp", "ep"]
 Overlap = Literal["tp", "pp", "dp"]
 OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)
-"""Axes whose communication may run behind compute."""
+"""Mesh axes whose communication a layout may overlap with compute."""
 
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE_POLICIES: tuple[Recompute, ...] = get_args(Recompute)
-"""Activations that the forward pass drops and the backward pass recomputes: none, those that the stack's
-selective policy names, or whole blocks."""
+"""Recompute policies (activation checkpointing): `none`, `selective` (the parts of a block that the stack's
+`selective_drops` names), `full` (entire blocks)."""
 Module = Literal["core", "block-attention", "experts"]
 Output = Literal["norms", "expert-activations", "latent-heads"]
-"""Selective drops that Megatron Core applies by discarding only a module's output and recomputing it."""
+"""Values of `selective_drops` for which Megatron Core discards only a module's output and recomputes that
+output."""
 SelectiveDrops = Literal[Module, "all-but-every-other-product", Output, "dense-mlp", "shared-experts"]
 CORE: frozenset[SelectiveDrops] = frozenset({"core"})
 OUTPUTS: frozenset[SelectiveDrops] = frozenset(get_args(Output))
 ATTEND_AGAIN: frozenset[SelectiveDrops] = CORE | {"block-attention", "all-but-every-other-product"}
-"""Selective drops after which the backward pass runs the attention core again, or exchanges its inputs
-again."""
+"""Values of `selective_drops` with which the backward pass repeats the attention core (scores, softmax,
+weighted values), or the exchange of its inputs between context-parallel ranks."""

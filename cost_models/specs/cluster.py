@@ -47,12 +47,12 @@ Rate = Annotated[Bandwidth, within(parse_bandwidth, "1 KB/s", "100000 TB/s")]
 Latency = Annotated[Seconds, within(parse_seconds, "0.001 ns", "10 s")]
 
 MOST_LEVELS = 16
-"""Maximum number of link levels; 16 levels of two domains each already hold 65,536 GPUs."""
+"""Maximum number of link levels in a cluster; 16 levels of two domains each already hold 65,536 GPUs."""
 _NVLINK = ("nvlink", "nvswitch")
 
 
 class LinkSpec(Spec):
-    """One kind of link."""
+    """One kind of link between GPUs, with bandwidth per GPU and latency."""
 
     kind: LinkKind
     bandwidth: Rate
@@ -60,8 +60,8 @@ class LinkSpec(Spec):
     latency: Latency
     """Seconds until the first byte arrives, over one hop."""
     mesh: bool = False
-    """Whether the bandwidth is the sum of direct links to every other GPU, so that a group of n of N GPUs has
-    only (n-1)/(N-1) of it: two of eight GPUs have a seventh."""
+    """Whether each pair of N GPUs has a direct link, so that a group of n GPUs has only (n-1)/(N-1) of
+    `bandwidth`. Two of eight GPUs have a seventh."""
 
     def faster(self, factor: float) -> Self:
         """A copy of the link with `factor` times the bandwidth."""
@@ -96,26 +96,28 @@ class Links(Spec):
 
 
 class BuildingsSpec(Spec):
-    """Several buildings of one network each, and the links between them."""
+    """Data-centre buildings of equal size, each with a network inside, and the link between buildings."""
 
     nodes: GpuCount
-    """Nodes of one building."""
+    """Number of nodes in one building."""
     link: LinkSpec
     """Link between buildings: bandwidth per GPU while all GPUs of a building send to other buildings."""
 
 
 class LevelSpec(LinkSpec):
-    """One level of links: it joins domains of the level inside it (for the innermost level, GPUs) into larger
-    domains."""
+    """One level of a hierarchy of links, which joins domains of the next smaller level (or GPUs, at the
+    innermost level) into larger domains."""
 
     name: Name
     """Name of the level: pair, socket, tray, node, rack, leaf, spine, building ..."""
     gpus: GpuCount | None = None
-    """GPUs of one domain, for levels inside a node."""
+    """Number of GPUs in one domain of the level, for levels inside a node; None for network levels."""
     nodes: GpuCount | None = None
-    """Nodes of one domain; 1 is the node itself. The last level joins all and may leave it out."""
+    """Number of nodes in one domain of the level; 1 for the level that is the node. The last level joins all
+    nodes and may leave it out."""
     sharers: GpuCount | None = None
-    """GPUs that share one adapter, where the medium changes. Default: one adapter per GPU."""
+    """Number of GPUs that share one network adapter, for levels of another medium than the level inside.
+    Default: one adapter per GPU."""
 
     @property
     def link(self) -> LinkSpec:
@@ -124,7 +126,7 @@ class LevelSpec(LinkSpec):
 
 
 class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
-    """Any number of levels, from the GPUs outwards.
+    """Links of a cluster as a list of levels, from the GPUs outwards.
 
     Levels of one medium are a tree: traffic to an outer level also passes the inner ones. Where the medium
     changes (NVLink pairs on PCIe, a node's NVSwitch and its network) a GPU has a separate way out.
@@ -180,7 +182,8 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
         return LinkLevels.model_construct((*inside, *(level.faster(inter_node) for level in self.network)))
 
     def under(self, nodes: int) -> LinkLevels:
-        """Link levels up to the innermost network level that joins `nodes` nodes; that level then joins all nodes."""
+        """A copy with only the levels that `nodes` nodes use; the outermost of these levels then joins all
+        nodes."""
         enough = next(
             (at for at, level in enumerate(self.network) if nodes <= (level.nodes or nodes)),
             len(self.network) - 1,
@@ -250,10 +253,11 @@ AnyLinks = Annotated[
 
 Precision = Literal["bf16", "fp16", "fp32", "tf32", "fp8", "fp4"]
 NARROW: tuple[Precision, ...] = ("fp8", "fp4")
-"""Precisions to which only the operands of a block's products are cast; the rest of a step stays in 16
+"""Precisions to which only the operands of a block's matrix products are cast; the rest of a step stays in 16
 bits."""
 FULL: tuple[Precision, ...] = ("fp32", "tf32")
-"""Precisions that keep everything in 32 bits; tensor cores round what they multiply to 19 bits (TF32)."""
+"""Precisions in which every tensor has 32 bits; with TF32, tensor cores round operands of products to 19
+bits."""
 
 
 AttentionKernel = Literal["unfused", "fused-softmax", "flash1", "flash2", "flash3", "cudnn"]
@@ -262,16 +266,17 @@ AttentionKernel = Literal["unfused", "fused-softmax", "flash1", "flash2", "flash
 
 
 LEAST_MEMORY = MIB
-"""Smallest accepted device memory, bytes; a smaller value is most likely a unit without its letter."""
+"""Minimum accepted device memory, bytes; a smaller value most likely lacks its unit."""
 DeviceMemory = Annotated[Bytes, within(parse_bytes, "1 MiB", "1000 TB")]
 Peak = Annotated[FlopRate, within(parse_flop_rate, "1 MFLOP/s", "100000 PFLOP/s")]
 """A rate in FLOP/s, within limits that catch a wrong unit."""
 _PeakShare: Any = Field(ge=1e-3, le=1, allow_inf_nan=False)
-"""Share of peak that a device reaches."""
+"""Share of peak FLOP/s that a device reaches."""
 
 
 class KernelShare(Spec):
-    """Shares of peak, forward and backward, that an attention kernel reaches on its unmasked work."""
+    """Shares of peak FLOP/s that an attention kernel reaches, forward and backward, counting unmasked scores
+    only."""
 
     forward: float = _PeakShare
     backward: float = _PeakShare
@@ -285,47 +290,47 @@ class GpuSpec(Spec):
 
     name: Name
     memory: DeviceMemory
-    """Usable device memory, bytes: what the runtime reports, not the label."""
+    """Usable device memory in bytes, as the runtime reports it; less than the advertised size."""
     memory_bandwidth: Rate
     """Peak device-memory bandwidth, bytes/s."""
     peak: Annotated[dict[Precision, Peak], Field(min_length=1)]
-    """Peak dense matrix rate by precision, FLOP/s; fp32 is without TF32, which is a precision of its own."""
+    """Peak dense matrix rate by precision, FLOP/s; `fp32` excludes TF32, which is a separate precision."""
     sustained: dict[Precision, Annotated[float, _PeakShare]] = Field(default_factory=dict)
-    """Share of the peak, by precision, that the best-shaped large product reaches at the board's full clocks,
-    or as measured where the power that products draw is unknown; 1 where nobody measured. Efficiencies of
+    """Precision → share of peak that the best-shaped large matrix product reaches at full clocks. Where the
+    power that products draw is unknown it is the measured share; 1 where nobody measured. Efficiencies of
     profiles are relative to this rate."""
     rate_per_watt: dict[Precision, Peak] = Field(default_factory=dict)
-    """FLOP/s, by precision, of products that fill all tile slots, for each watt of the power limit, with
-    random operands: multiplying costs energy, and a GPU lowers its clocks to stay within its limit (He 2024).
-    Empty: power is not known to limit the rate."""
+    """Precision → FLOP/s per watt of the power limit, for products of random operands that fill all tile
+    slots. Multiplying costs energy, and a GPU lowers its clocks to stay within its limit (He 2024). Empty:
+    power is not known to limit the rate."""
     rated_watts: PositiveInt | None = None
     """Power limit, W, at which `rate_per_watt` was measured. Below it the GPU also lowers its voltage, so the
     rate falls only with the square root of the watts. None: the rate is proportional to the watts."""
     vector_rate: Peak | None = None
     """Peak rate of element-wise fp32 arithmetic, FLOP/s."""
     sm_count: PositiveInt = 1
-    """Streaming multiprocessors; a GEMM computes this many tiles at a time. 1 for a CPU."""
+    """Number of streaming multiprocessors, each of which computes one GEMM tile at a time; 1 for a CPU."""
     l2_cache: Bytes | None = None
-    """Last-level cache, bytes."""
+    """Size of the last-level cache, bytes."""
     library_workspace: Bytes = 8.125 * MIB
-    """Bytes that the matrix library takes from the allocator for each thread that calls it (PyTorch's default for the
-    GPU)."""
+    """Bytes of workspace that the matrix library (cuBLAS) takes from the allocator for each thread that calls
+    it (PyTorch's default for the GPU)."""
     host_bandwidth: Rate | None = None
     """Bandwidth of the link to host memory (PCIe, C2C), bytes/s, one direction."""
     tdp_watts: PositiveInt | None = None
     """Power limit of the GPU, W."""
     kind: Literal["cuda", "rocm", "cpu"] = "cuda"
     attention_kernels: dict[AttentionKernel, KernelShare] = Field(default_factory=dict)
-    """Shares of peak of attention kernels, from published benchmarks on this GPU."""
+    """Attention kernel → shares of peak that it reaches, from published benchmarks on this GPU."""
     attention_tokens: PositiveInt = 4096
-    """Length of the causal sequences of those benchmarks."""
+    """Tokens per causal sequence in the benchmarks of `attention_kernels`."""
     prefers_cudnn: bool = False
     """Whether Transformer Engine uses cuDNN's attention kernel where FlashAttention is available too (it does
     on Hopper)."""
     reported_as: tuple[str, ...] = ()
     """Names that the driver gives this GPU."""
     source: str = ""
-    """Datasheet and its date."""
+    """Datasheet that gives these values, and its date."""
 
     def power_rate(self, precision: Precision, watts: float | None = None) -> float:
         """FLOP/s of matrix products that a power limit of `watts` (by default `tdp_watts`) allows; infinite
@@ -345,14 +350,14 @@ class GpuSpec(Spec):
 
 
 class DriveSpec(Spec):
-    """Drives of one host that hold written data, as one device (for example a RAID 0 of NVMe)."""
+    """Storage drives of one host, counted as one device (for example a RAID 0 of NVMe)."""
 
     capacity: Bytes
-    """Capacity of all drives, bytes."""
+    """Capacity of all drives together, bytes."""
     read: Rate
-    """Bandwidth of long reads, bytes/s."""
+    """Bandwidth of long sequential reads, bytes/s."""
     write: Rate
-    """Bandwidth of long writes, bytes/s."""
+    """Bandwidth of long sequential writes, bytes/s."""
 
 
 class ClusterSpec(CheckedSpec):
@@ -361,26 +366,26 @@ class ClusterSpec(CheckedSpec):
     kind: Literal["cluster"] = "cluster"
     name: Name = "custom"
     gpu: GpuSpec
-    """The GPU: a catalogue name or inline."""
+    """GPU of every node, as a catalogue name or as fields."""
     gpus_per_node: GpuCount
     nodes: GpuCount = 1
     links: AnyLinks
-    """`intra_node` and `inter_node`, or a list of levels."""
+    """Links between GPUs, as `intra_node` and `inter_node` or as a list of levels."""
     rails: PositiveInt | None = None
-    """Network adapters per node, which its GPUs share evenly. Default: one per GPU."""
+    """Number of network adapters per node, which its GPUs share evenly. Default: one per GPU."""
     oversubscription: float = Field(default=1.0, ge=1.0, le=1000.0, allow_inf_nan=False)
     """Ratio of leaf to spine bandwidth: 2.0 means half the bandwidth for a group that leaves its leaf
     switch."""
     nodes_per_leaf: PositiveInt | None = None
-    """Nodes under one leaf switch; a group within it does not use the spine."""
+    """Number of nodes under one leaf switch; traffic between these nodes does not cross the spine."""
     graph: tuple[str, ...] = Field(default=(), max_length=MOST_LINES, exclude_if=lambda lines: not lines)
-    """Links one by one, each line for one or several alike, as `meshwright cluster --from-links` writes them.
-    Groups that meet slower links than the level's usual ones get that share of `links`. Empty: all links of a
-    level are alike."""
+    """Individual links as text, one line per link or group of equal links, as `meshwright cluster
+    --from-links` writes them. Groups that meet slower links than the level's usual ones get that share of
+    `links`. Empty: all links of a level are alike."""
     buildings: BuildingsSpec | None = None
-    """Buildings, filled with nodes in order; None: all nodes are in one."""
+    """Buildings, filled with nodes in order; None: all nodes are in one building."""
     host_memory: Bytes | None = None
-    """Memory of one host, bytes."""
+    """Memory of one host, bytes; None: unknown."""
     host_cores: PositiveInt | None = None
     """CPU cores of one host."""
     host_memory_bandwidth: Rate | None = None
@@ -388,18 +393,19 @@ class ClusterSpec(CheckedSpec):
     gpus_per_host_link: PositiveInt = 1
     """GPUs that share one link to host memory."""
     drive: DriveSpec | None = None
-    """Drives of one host; None: unknown, so nothing is kept there."""
+    """Storage drives of one host; None: unknown, so plans store nothing on drives."""
     memory_reserve: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
-    """Share of device memory never given to the model (context, fragmentation); default from the stack."""
+    """Share of device memory that plans may not use (context, fragmentation); None: derived from the
+    stack."""
     gpu_watts: PositiveInt | None = None
-    """Power limit of each GPU, W, where this machine sets another limit than the board's default."""
+    """Power limit of each GPU, watts; None: the board's default limit."""
     profile: str | None = None
     """Path or name of a measured hardware profile; default: the catalogue's best match."""
     source: str = ""
 
     def contradictions(self) -> dict[str, object]:
-        """Error messages on links that do not join the nodes, those on the graph before those on levels or
-        networks."""
+        """Error messages about links that contradict the rest of the cluster, each mapped to itself (empty if
+        there is no error); those on the graph come before those on levels or networks."""
         links = self.links
         unlike = self._unlike_levels(links) if isinstance(links, LinkLevels) else self._unlike_network(links)
         drawn = self._unlike_graph() if self.graph else ()
@@ -517,8 +523,8 @@ class MixedCluster(CheckedSpec):
 
     @property
     def link(self) -> LinkSpec:
-        """Link between two pools, which is `between`, or else has the least bandwidth and greatest latency of
-        the pools' networks."""
+        """Link between GPUs of different pools: `between`, or else a link with the lowest bandwidth and the
+        highest latency of the pools' networks."""
         if self.between is not None:
             return self.between
         farthest = (pool.buildings.link if pool.buildings else pool.links.farthest for pool in self.pools)
@@ -528,7 +534,8 @@ class MixedCluster(CheckedSpec):
 
     @property
     def common_limits(self) -> ClusterSpec:
-        """A single cluster with the limits common to all pools, for legality rules only and never for prices.
+        """A homogeneous cluster that meets the limits of every pool, only for checking whether layouts are
+        legal, never for costs.
 
         Its node size is the largest that divides the node sizes of all pools; its GPU is the one with the least memory.
         """
@@ -561,14 +568,15 @@ Between = Annotated[Seconds, within(parse_seconds, "1 s", "1000000000 h")]
 
 
 class Maintenance(CheckedSpec):
-    """Planned stops of a training job, which saves a checkpoint before each."""
+    """Planned interruptions of a training job, with a checkpoint saved before each."""
 
     every: _Wait
-    """Time from one stop to the next."""
+    """Seconds from one planned interruption to the next."""
     takes: _Wait
 
     def contradictions(self) -> dict[str, object]:
-        """Error message, mapped to whether a planned stop takes at least as long as the time between stops."""
+        """One error message, mapped to whether it applies: an interruption takes at least as long as the time
+        between two."""
         return {"`takes` is not shorter than `every`: no time is left to train": self.takes >= self.every}
 
 
@@ -578,13 +586,15 @@ class OperationsSpec(Spec):
     kind: Literal["operations"] = "operations"
     name: Name = "custom"
     mtbf: Between
-    """Mean GPU-hours between failures that end the job; n GPUs fail n times as often."""
+    """Mean seconds of one GPU between failures that end the job; n GPUs fail n times as often."""
     detection: _Wait
-    """Time from a failure until it is noticed."""
+    """Seconds from a failure until it is noticed."""
     restart: _Wait
-    """Time from then until the first step of the restarted job, without reading the checkpoint."""
+    """Seconds from noticing a failure until the first step of the restarted job, without reading the
+    checkpoint."""
     pause: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 0.0
-    """Seconds for which a checkpoint stops training beyond copying its bytes: planning, synchronisation."""
+    """Seconds for which a checkpoint stops training in addition to copying its bytes: planning,
+    synchronisation."""
     storage_write: Rate
     """Bandwidth at which the whole job writes checkpoints, bytes/s."""
     storage_read: Rate | None = None
@@ -595,12 +605,12 @@ class OperationsSpec(Spec):
     asynchronous: bool = True
     """Whether training goes on while the host writes to storage."""
     spares: Annotated[int, Field(ge=0, le=10**6)] | None = None
-    """Spare nodes; None: one is always available."""
+    """Number of spare nodes; None: one is always available."""
     repair: _Wait = 86400.0
-    """Time until a failed node is back."""
+    """Seconds until a failed node is available again."""
     maintenance: Maintenance | None = None
     slow_hosts: Share = 0.0
     """Share of nodes that are permanently slow; they are kept or replaced, whichever ends the job sooner."""
     slowness: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.0
-    """Relative increase of a step's duration with such a node."""
+    """Relative increase of step time while the job uses a slow node."""
     source: str = ""

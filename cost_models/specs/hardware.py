@@ -17,19 +17,19 @@ from cost_models.specs.transformer import Norm
 
 
 class CurvePoint(Spec):
-    """One measured point of a curve of `seconds` over `size` (FLOPs, bytes, elements or tokens)."""
+    """One measured point of a curve of seconds against size (FLOPs, bytes, elements or tokens)."""
 
     size: float = Field(ge=1e-3, le=1e21, allow_inf_nan=False)
     seconds: float = Field(ge=1e-12, le=1e6, allow_inf_nan=False)
 
 
 class CollectiveCurve(Spec):
-    """Measured seconds of a collective over a group by message bytes, interpolated in log-log."""
+    """Measured seconds of a collective operation of a group, by message bytes, interpolated in log-log."""
 
     operation: Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "p2p"]
     group_size: int = Field(ge=2, le=MAX_GPUS)
     nodes: GpuCount = 1
-    """Nodes that the group spanned; `p2p` between nodes spans 2."""
+    """Number of nodes that the measured group spanned; 2 for `p2p` between nodes."""
     behind_compute: bool = False
     """True: timed while compute runs, as in a step; False: timed one after another on an idle device."""
     points: tuple[CurvePoint, ...] = Field(min_length=2)
@@ -37,12 +37,12 @@ class CollectiveCurve(Spec):
 
 
 class GemmTile(Spec):
-    """One shape of output tile of a GEMM kernel, with its relative efficiency."""
+    """One shape of a GEMM kernel's output tile, in elements, with its relative efficiency."""
 
     rows: PositiveInt
     columns: PositiveInt
     efficiency: float = Efficiency
-    """Rate relative to the best tile when all slots are full."""
+    """Rate relative to that of the best tile shape, when every multiprocessor has a tile."""
 
 
 TimedActivation = Literal["gelu", "silu", "relu", "squared-relu"]
@@ -60,7 +60,7 @@ class OperatorCurve(Spec):
     operator: ElementwiseOperator
     forward: tuple[CurvePoint, ...] = Field(min_length=2)
     backward: tuple[CurvePoint, ...] = ()
-    """Points of the backward pass; empty where it launches no kernel of its own."""
+    """Measured points of the backward pass; empty if the backward pass launches no separate kernel."""
 
 
 class AttentionCurve(Spec):
@@ -116,19 +116,19 @@ _MovedBy = Field(gt=0, default=1.0, allow_inf_nan=False)
 
 
 class Moved(Spec):
-    """Ratios between hardware constants fitted to timed runs and those measured by microbenchmarks; 1 means
-    unchanged."""
+    """Factors between hardware constants fitted to timed runs and constants measured by microbenchmarks; 1
+    means equal."""
 
     compute: float = _MovedBy
-    """Factor of operators: GEMMs, attention, element-wise."""
+    """Factor on device seconds of operators: GEMMs, attention, element-wise."""
     host: float = _MovedBy
-    """Factor of the host time of blocks."""
+    """Factor on the host seconds of launching a block."""
     action_host: float = _MovedBy
     tensor_parallel_host: float = _MovedBy
     sequence_parallel_host: float = _MovedBy
     sharded_host: float = _MovedBy
     step: float = _MovedBy
-    """Factor of the fixed time of a step."""
+    """Factor on the fixed host seconds of a step."""
     optimizer: float = _MovedBy
     collectives: float = _MovedBy
 
@@ -141,11 +141,12 @@ class TimedRuns(Spec):
     stack: Name
     runs: int = Field(ge=1, le=10**9)
     median_error: float = Field(ge=0, allow_inf_nan=False)
-    """Median relative error that the profile leaves on their step times."""
+    """Median relative error of the profile's predicted step times for these runs."""
     fewest_gpus: GpuCount
     most_gpus: GpuCount
     axes: dict[str, str] = Field(default_factory=dict)
-    """Axis of a layout → values that the runs cover, "1 2 8"; an axis that no run sets is left out."""
+    """Layout axis → values that the runs cover, separated by spaces, such as "1 2 8"; axes that no run sets
+    are left out."""
 
     def used(self, axis: str) -> tuple[str, ...]:
         """Values of a layout axis that the timed runs cover; empty if no run sets the axis."""
@@ -160,14 +161,15 @@ class Scenarios(Spec):
     """
 
     factors: dict[str, str]
-    """Constant → the factor on it in each scenario, "0.912 1.031"."""
+    """Name of a hardware constant → its factor in each scenario, separated by spaces, such as "0.912
+    1.031"."""
     unexplained: float = Field(ge=0, allow_inf_nan=False)
     """Standard deviation of the logarithm of a step time that no constant explains."""
     faster: float = Field(ge=0, le=100, default=1.0, allow_inf_nan=False)
-    """Factor on that deviation for steps that are faster than predicted, from sources left out of every
+    """Factor on `unexplained` for steps that are faster than predicted, from sources left out of every
     fit."""
     slower: float = Field(ge=0, le=100, default=1.0, allow_inf_nan=False)
-    """Factor on that deviation for steps that are slower than predicted: a cluster has many ways to be slower
+    """Factor on `unexplained` for steps that are slower than predicted: a cluster has many ways to be slower
     than its model, and few to be faster."""
 
     @property
@@ -200,8 +202,8 @@ class Scenarios(Spec):
 
 
 class HostUpdate(Spec):
-    """Measured seconds per parameter of an optimizer update by a rank's host threads, while all ranks of the
-    host update."""
+    """Measured seconds per parameter of an optimizer update by one rank's `threads` host threads, while all
+    ranks of the host update."""
 
     threads: PositiveInt
     seconds: float = Field(gt=0, le=1e-3, allow_inf_nan=False)
@@ -214,7 +216,7 @@ class HostCopies(Spec):
     down: Rate
     up: Rate
     both: Rate
-    """Bytes/s each way while the other way carries as much; a CPU copies one way after the other."""
+    """Bytes/s in each direction while both are busy; a CPU copies one way after the other."""
 
 
 class HostRates(Spec):
@@ -240,18 +242,22 @@ class HardwareProfile(Spec):
     measured or fitted on this GPU."""
     stack: Name
     gemm_efficiency: float = Efficiency
-    """Rate of large, well-shaped GEMMs in training, as a share of what the GPU sustains."""
+    """Rate of large, well-shaped GEMMs in training, as a share of the rate that the GPU sustains
+    (`GpuSpec.sustained`)."""
     fp8_gemm_efficiency: Annotated[float, Efficiency] | None = None
-    """Rate of large fp8 GEMMs, as a share of what the GPU sustains; None: `gemm_efficiency`."""
+    """Rate of large fp8 GEMMs, as a share of the rate that the GPU sustains; None: `gemm_efficiency`."""
     gemm_settled: Annotated[float, Efficiency] | None = None
     """Measured: rate of a large product that has run for seconds, as a share of its rate in short bursts.
     `gemm_efficiency` is then a rate in bursts. None: efficiencies are those of training already."""
     gemm_k_half: float = Field(ge=0, le=1e6, allow_inf_nan=False, default=0.0)
-    """Inner dimension at which half of the loss from filling the pipeline remains."""
+    """Inner dimension k at which a GEMM reaches half of its full rate; the rate grows as k / (k +
+    gemm_k_half)."""
     gemm_operand_bandwidth: Rate | None = None
-    """Bandwidth of moving a GEMM's operands and result in addition to its arithmetic; None: hidden behind it."""
+    """Bandwidth, bytes/s, of moving a GEMM's operands and result, if that time adds to its arithmetic; None:
+    it overlaps."""
     gemm_tiles: tuple[GemmTile, ...] = ()
-    """Tile shapes that the library chooses from; needed where the GPU has more than one multiprocessor."""
+    """Tile shapes that the matrix library chooses from; needed if the GPU has more than one
+    multiprocessor."""
     attention_kernel: AttentionKernel | None = None
     """Measured: the attention kernel that torch uses on this machine; None: as the stack says."""
     attention_forward_efficiency: float = Efficiency
@@ -271,7 +277,8 @@ class HardwareProfile(Spec):
     sharded_host_seconds: Overhead = 0.0
     """Extra host seconds per block and pass where PyTorch's `fully_shard` gathers its parameters (ZeRO-2 and 3)."""
     action_host_seconds: Overhead = 0.0
-    """Host seconds of one action of a pipeline schedule beyond its blocks."""
+    """Host seconds of one pipeline action (a pass of one microbatch through a stage) in addition to those of
+    its blocks."""
     link_efficiency: float = Efficiency
     """Share of the intra-node bandwidth that large collectives reach."""
     network_efficiency: float = Efficiency
@@ -288,12 +295,13 @@ class HardwareProfile(Spec):
     offloaded blocks. Default: fitted as one constant to 17 runs of STRONGHOLD's artifact
     (strongh2/sc22-ae)."""
     host_update_seconds: float | None = Field(default=None, ge=0.0, le=1e-3, allow_inf_nan=False)
-    """Seconds per parameter that a whole host updates (on a CPU, which is its own host: that one rank
-    updates); None: from the bandwidth of host memory."""
+    """Seconds per parameter of an optimizer update by an entire host; None: from the bandwidth of host
+    memory. On a CPU the host is one rank."""
     host_call_seconds: Overhead = 0.0
-    """Fixed seconds of the host's update of a block, spent in the framework on the way to its kernel."""
+    """Fixed host seconds per update of a block, which the framework spends before its kernel starts."""
     host_rates: HostRates | None = None
-    """Measured updates and copies; None: copies are as fast as the link to host memory."""
+    """Measured update times and copy rates of the host; None: copies are as fast as the link to host
+    memory."""
     step_seconds: Overhead = 0.0
     """Fixed host seconds of a step: data, logging, loss."""
     jitter_per_doubling: Share = 0.0
@@ -301,12 +309,12 @@ class HardwareProfile(Spec):
     contention: float = Field(ge=0, default=0.0, allow_inf_nan=False)
     """Relative slowdown of CPU processes by other work on their cores during the runs."""
     moved: Moved | None = None
-    """Factors between the microbenchmarks' constants and those fitted to runs; None: constants are as
+    """Factors between constants fitted to runs and those of microbenchmarks; None: constants are as
     measured."""
     collectives: tuple[CollectiveCurve, ...] = ()
-    """Measured collectives; where one matches a group, it replaces the formula."""
+    """Measured collectives; a curve that matches a group replaces the formula."""
     operators: tuple[OperatorCurve, ...] = ()
-    """Measured element-wise operators; where one is measured, it replaces bytes / bandwidth."""
+    """Measured element-wise operators; a curve replaces bytes / bandwidth for its operator."""
     attention: tuple[AttentionCurve, ...] = ()
     """Measured attention cores; if there are any, they replace the two attention efficiencies."""
     tables: TableRates | None = None
@@ -323,10 +331,11 @@ class HardwareProfile(Spec):
     unseen_error: float | None = Field(ge=0, allow_inf_nan=False, default=None)
     """Median relative error of step time on sources left out of every fit; None without cross-validation."""
     pair_error: float | None = Field(ge=0, allow_inf_nan=False, default=None)
-    """Median error of the ratio of two layouts' step times, from sweeps in the runs, for layouts that differ
-    on one axis; √n times as much for n axes. None where too few pairs were timed."""
+    """Median relative error of the predicted ratio of two layouts' step times, for layouts that differ on one
+    axis. It comes from sweeps in the runs, and is √n times as much for n axes. None where too few pairs were
+    timed."""
     scenarios: Scenarios | None = None
-    """Alternative constants that the runs leave plausible; None: unknown."""
+    """Alternative sets of constants that are consistent with the timed runs; None: unknown."""
     timed: tuple[TimedRuns, ...] = ()
     """Timed runs to which the profile was fitted; empty: unknown."""
     source: str = ""

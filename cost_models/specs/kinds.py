@@ -59,17 +59,17 @@ class Frozen:
     """Parts of a model (patches, blocks, projector, embedding, head) that a job does not train."""
 
     patches: bool = False
-    """The patch embedding, with positions and the norm before the tower's first block."""
+    """Whether the patch embedding is frozen, with positions and the norm before the tower's first block."""
     blocks: tuple[bool, ...]
-    """One flag per block, a tower's first."""
+    """Whether each block is frozen, one flag per block, the tower's blocks first."""
     projector: bool = False
     embedding: bool = False
     head: bool = False
-    """The last norm and the output matrix."""
+    """Whether the last norm and the output matrix are frozen."""
     head_matrix: bool = False
-    """The output matrix alone; if it is tied, it is frozen with the token embedding."""
+    """Whether the output matrix is frozen; a tied matrix is frozen with the token embedding."""
     tower: int = 0
-    """Number of the tower's blocks."""
+    """Number of blocks of the vision tower."""
 
     def trained_before(self, block: int) -> bool:
         """Whether any part of the model before a block is trained, so that gradients flow through the block."""
@@ -122,8 +122,8 @@ def frozen_parts(model: TransformerSpec, training: TrainingSpec) -> Frozen:
 
 @dataclass(frozen=True)
 class Kinds:
-    """Number of the kind of every block of a model, kinds being numbered in order of first appearance. L
-    blocks, K kinds."""
+    """Kinds of the blocks of a model: `of_block` has the kind number of each block, counted from 0 by first
+    appearance. L blocks, K kinds."""
 
     of_block: tuple[int, ...]
 
@@ -139,13 +139,15 @@ class Kinds:
 
     @cached_property
     def before(self) -> Ints:
-        """(K, L + 1) number of blocks of each kind before every position in the model."""
+        """(K, L + 1) number of blocks of each kind before every position; position i is directly before block
+        i."""
         is_kind = np.array(self.of_block) == np.arange(self.number)[:, None]
         return np.pad(np.cumsum(is_kind, axis=1), ((0, 0), (1, 0)))
 
     @cached_property
     def _repeats(self) -> tuple[int, int]:
-        """(start, period) of the repeating pattern of kinds, chosen so that start + period is least."""
+        """(start, period): from block `start` on, kinds repeat every `period` blocks; the pair has the least
+        sum."""
         kinds, best = np.array(self.of_block), (0, len(self.of_block))
         for period in range(1, len(kinds)):
             if period >= sum(best):
@@ -156,8 +158,8 @@ class Kinds:
 
     @cached_property
     def class_at(self) -> Ints:
-        """(L + 1,) class of each position between blocks, where positions of one class are followed by the
-        same kinds, as far as there are blocks."""
+        """(L + 1,) equivalence class of each position between blocks; the same sequence of kinds follows all
+        positions of a class, as far as there are blocks."""
         return self.after(np.zeros(1, dtype=np.int64), np.arange(len(self.of_block) + 1))
 
     @property
@@ -166,16 +168,16 @@ class Kinds:
         return sum(self._repeats)
 
     def after(self, start: Ints, blocks: Ints) -> Ints:
-        """Class (see `class_at`) of the position that follows `blocks` blocks, given the class `start` of the
-        position before them."""
+        """Class (see `class_at`) of the position that is `blocks` blocks after a position of class
+        `start`."""
         begin, period = self._repeats
         at = start + blocks
         return np.where(at < begin, at, begin + (at - begin) % period)
 
     def distinct_starts(self, blocks: int) -> tuple[Ints, Ints]:
-        """First position of each distinct sequence of kinds that the next `blocks` blocks form, and
-        (classes,) index of the sequence that follows each class of positions. The index is arbitrary for a
-        class with too few blocks after it."""
+        """Index of the first block of each distinct sequence of kinds over `blocks` blocks, and (classes,)
+        index of the sequence that follows each class of positions. The index is arbitrary for a class with
+        too few blocks after it."""
         if blocks == 0:
             return np.zeros(1, dtype=np.int64), np.zeros(self.classes, dtype=np.int64)
         kinds, starts = np.array(self.of_block), min(self.classes, len(self.of_block) - blocks + 1)
@@ -202,8 +204,8 @@ class Kinds:
         return np.asarray(np.minimum(even, np.max([*fullest, blocks / ranks * mean], axis=0)))
 
     def in_sorts(self, blocks_SP: Ints, start: Ints | None = None) -> Ints:
-        """(..., S, K·P) number of blocks of each kind under each recompute policy in each stage, kind by kind,
-        given the blocks under each policy.
+        """(..., S, K·P) number of blocks per stage, kind and recompute policy, from `blocks_SP`, the number
+        per stage and policy.
 
         Stages follow one another, unless `start` (..., S) gives where each begins. Within a stage the blocks
         that recompute most come first (`cost_models.axes.stages.policy_of_blocks`).
@@ -263,15 +265,15 @@ def kinds_of(
 
 
 def kinds_in(model: TransformerSpec, training: TrainingSpec) -> Kinds:
-    """Number of the kind of each block of a model in a training job."""
+    """Kind number of each block of a model in a training job."""
     return kinds_of(model, training.sequence_length, _frozen(model, training))[0]
 
 
 def of_each_kind(
     model: TransformerSpec, training: TrainingSpec
 ) -> tuple[tuple[int, TransformerSpec, TrainingSpec], ...]:
-    """For each kind of block, the number of blocks, a model with blocks of that kind only, and the job with
-    that kind's sequences and trained parts.
+    """For each kind of block: the number of blocks, a model with only such blocks, and the job with the
+    sequences and trained parts of such blocks.
 
     In an encoder-decoder the decoder's kinds carry the encoder tokens per decoder token. For a vision tower,
     an image is a sequence.

@@ -24,8 +24,8 @@ from cost_models.specs.training import StateDtype
 from cost_models.units import Bytes
 
 VOCABULARY_UNIT = 128
-"""Unit to which the vocabulary is padded, times tp (Megatron-LM, megatron/training/arguments.py:
-`--make-vocab-size-divisible-by`)."""
+"""Number of vocabulary entries per tensor-parallel rank to a multiple of which the vocabulary is padded
+(Megatron-LM, megatron/training/arguments.py: `--make-vocab-size-divisible-by`)."""
 STORES_SCORES: frozenset[AttentionKernel] = frozenset({"unfused", "fused-softmax"})
 """Attention kernels that keep the s × s scores in memory."""
 USER_BUFFERS: frozenset[Precision] = frozenset({"fp16", "bf16", "fp8"})
@@ -43,18 +43,19 @@ _DROPPED = """
     zero3_slice_seconds
 """
 DROPPED_FACTS = frozenset(_DROPPED.split())
-"""Fields of a stack in plan files of earlier versions on which no price depends any more
+"""Obsolete fields of a stack in plan files of earlier versions, on which no cost depends any more
 (docs/decisions/0075-facts-of-stacks.md)."""
 
 
 class DriveUse(Spec):
-    """Use of a drive for optimizer states, each chunk of which is read, updated by the CPU and written back.
-    Rajbhandari et al. 2021, ZeRO-Infinity, section 5.1.2."""
+    """Use of a host's drive for optimizer states, which the CPU reads, updates and writes back chunk by
+    chunk. Rajbhandari et al. 2021, ZeRO-Infinity, section 5.1.2."""
 
     zero_stages: tuple[Literal[0, 1, 2, 3], ...] = Field(default=(0, 1, 2, 3), min_length=1)
     """ZeRO stages with which the stack can keep states on a drive."""
     overlaps: bool = False
-    """Whether one chunk is read or written while the CPU updates another; False: one after the other."""
+    """Whether the drive reads or writes one chunk of states while the CPU updates another; False: one after
+    the other."""
     gradients: bool = False
     """Whether gradients are kept on the drive too, in fp32, from the backward pass to the update."""
     rereads_weights: bool = False
@@ -63,7 +64,7 @@ class DriveUse(Spec):
     buffers: int = Field(default=0, ge=0, le=1000)
     """Number of buffers in host memory for chunks, each of `chunk` fp32 numbers."""
     chunk: LargeInt = 10**9
-    """Parameters of a chunk."""
+    """Number of parameters whose states form one chunk."""
     block_chunks: int = Field(default=0, ge=0, le=1000)
     """Minimum number of chunks into which a rank's states of a block are divided; 0: chunks ignore blocks."""
 
@@ -75,35 +76,37 @@ class StackSpec(Spec):
     kind: Literal["stack"] = "stack"
     name: Name
     family: Name | None = None
-    """Stack whose fitted profiles this one shares: the same kernels and collectives with another recipe."""
+    """Stack whose fitted hardware profiles apply to this one, as kernels and collectives are the same; None:
+    no other stack."""
     last_month: str | None = Field(default=None, pattern=r"^20\d\d-(0[1-9]|1[0-2])$")
-    """Month (2024-07) of the last release to which these values apply; runs of its family until then are read
-    as this stack's."""
+    """Month (2024-07) of the last release to which these values apply; runs of the family until that month
+    are assigned to this stack."""
     zero_stages: tuple[Literal[0, 1, 2, 3], ...] = Field(default=(0, 1, 2, 3), min_length=1)
-    """ZeRO stages that the stack can run (0 is needed where nothing is replicated)."""
+    """ZeRO stages that the stack can run (layouts without replicas need stage 0)."""
     usual_zero_stage: Literal[0, 1, 2, 3] = 0
     """Default ZeRO stage."""
     usual_degrees: tuple[Degree, ...] = ("tp", "pp", "ep")
-    """Degrees in addition to data parallelism that count as ordinary; layouts with others are not called
-    ordinary."""
+    """Parallel degrees in addition to data parallelism that users commonly set; layouts with other degrees
+    are not called ordinary."""
     usual_recompute: Recompute | None = None
-    """Default recompute policy; None: none with a flash kernel, all with stored scores."""
+    """Default recompute policy; None: `none`, but `full` with an attention kernel that stores scores."""
     ends_count_as_blocks: bool = False
     """Whether embedding and head may each take the place of a block in the first and last stage."""
     usually_splits_sequence: bool = False
-    """Whether by default the sequence is split wherever tensors are (`sp`), and recipes interleave pipelines
-    that would idle too long."""
+    """Whether recipes split the sequence wherever they split tensors (`sp`) by default, and interleave
+    pipelines that would idle too long."""
     usual_dropout: bool = False
     """Whether recipes drop hidden activations by default (GPT-era trainers: 0.1). Current recipes of Megatron
     Core set its default of 0.1 to 0 (examples/llama, examples/mixtral: `--hidden-dropout 0.0`)."""
     places_blocks: Literal["evenly", "in-turn", "by-compute"] = "evenly"
-    """Default placement of blocks on stages: as evenly as they divide; in turn, stages filled one after
-    another, so that the last has fewer; or up to equal shares of the matrix products of blocks and head."""
+    """Default placement of blocks on pipeline stages: as evenly as they divide; in turn, stages filled one
+    after another, so that the last has fewer; or by compute, up to equal shares of the matrix products of
+    blocks and head."""
     pads_vocabulary: bool = False
     """Whether the vocabulary is padded to a multiple of `VOCABULARY_UNIT` × tp, unless the model gives
     another unit."""
     attention: AttentionKernel = "flash2"
-    """Attention kernel."""
+    """Attention kernel that the stack runs by default."""
     native_attention: AttentionKernel = "unfused"
     """Attention kernel when PyTorch's own operators are used: flash with `scaled_dot_product_attention`."""
     fused_elementwise: bool = True
@@ -115,13 +118,13 @@ class StackSpec(Spec):
     loss_not_compiled: tuple[str, str] | None = None
     """First and last month (2024-12) of the releases that compile blocks but not the loss."""
     fused_norms: bool = True
-    """Whether RMS norms are one kernel each way; layer norms are so in every library."""
+    """Whether an RMS norm is one kernel per pass; a layer norm is one in every library."""
     separate_biases: bool = False
     """Whether separate kernels add biases that no activation, dropout or addition fuses (of queries, keys and
-    values), and sum the gradients of all biases; False: products do so."""
+    values), and sum the gradients of all biases; False: matrix products do both."""
     attention_copies: tuple[Factor, Factor] = (0.0, 0.0)
-    """Copies around the attention core, forward and backward, in tensors of its output's size: into its
-    kernel's order and back, and gradients of queries, keys and values side by side."""
+    """Number of copies around the attention core, forward and backward, each of as many bytes as its output:
+    into the kernel's order and back, and gradients of queries, keys and values side by side."""
     joins_parallel_products: bool = False
     """Whether the products of attention and MLP in a parallel block are joined: one product into the block
     and one out of it."""
@@ -129,7 +132,8 @@ class StackSpec(Spec):
     """Whether fused norms read an fp32 copy of the residual stream, made by a separate kernel, and always run
     again in the backward pass instead of keeping their output."""
     always_discards: tuple[SelectiveDrops, ...] = ()
-    """Outputs of norms and experts' activations that are recomputed in backward passes under every policy."""
+    """Outputs of norms and of experts' activations that backward passes recompute under every recompute
+    policy."""
     gradient_dtype: StateDtype = "fp32"
     """Type in which gradients are accumulated and reduced, unless the training spec sets one."""
     fp16_gradient_dtype: StateDtype | None = None
@@ -142,71 +146,75 @@ class StackSpec(Spec):
     fused_gradient_accumulation: bool = False
     """Whether wgrad GEMMs add directly into the accumulation buffer."""
     fused_accumulation_dtypes: tuple[StateDtype, ...] = ("fp32", "bf16")
-    """Types of accumulation buffers that support this."""
+    """Types of accumulation buffers to which wgrad GEMMs can add directly (`fused_gradient_accumulation`)."""
     master_weights: bool = True
-    """Whether the optimizer state has an fp32 copy of 16-bit weights; False: the weights themselves have the
-    states' type."""
+    """Whether the optimizer state has an fp32 copy of 16-bit weights; False: the weights have the type of the
+    states."""
     master_remainders: bool = False
     """Whether the fp32 copy of bf16 weights is stored as the missing 16 bits only (Megatron Core's
     precision-aware optimizer, `store_param_remainders`)."""
     overlap_gradient_reduce: bool = False
     """Whether gradients of a layer are reduced while earlier layers still run backward."""
     reduces_chunks_in_turn: bool = False
-    """Whether, with overlap and an interleaved pipeline, a chunk's gradients are reduced during the next
-    chunk's passes, so that only the last chunk's are exposed; False: during the backward pass of another
-    block."""
+    """Whether, with overlap and an interleaved pipeline, the gradients of a model chunk (the blocks of one
+    virtual stage) are reduced during the next chunk's passes, so that only the last chunk's are exposed;
+    False: during the backward pass of another block."""
     overlaps_gradient_reduce_at: tuple[Literal[0, 1, 2, 3], ...] = (0, 1, 2, 3)
-    """ZeRO stages with that overlap; at others all gradients are reduced after the last backward pass."""
+    """ZeRO stages with `overlap_gradient_reduce`; at other stages all gradients are reduced after the last
+    backward pass."""
     overlap_parameter_gather: bool = False
     """Whether ZeRO-1 and 2 gather updated weights during the next forward pass."""
     overlap_tensor_parallel: Share = 0.0
-    """Share of tensor-parallel communication hidden inside GEMMs; with Transformer Engine only in
-    `USER_BUFFERS`."""
+    """Share of tensor-parallel communication hidden inside GEMMs; with Transformer Engine only in the
+    precisions of `USER_BUFFERS`."""
     overlaps: tuple[Overlap, ...] = ()
-    """Axes that a layout's `overlap` may name, in addition to those that the stack always overlaps."""
+    """Mesh axes that a layout's `overlap` may name, in addition to those that the stack always overlaps."""
     reduces_behind_weight_products: bool = False
-    """Whether gradients of a column-parallel input are scattered (with sequence parallelism) or all-reduced
-    during the products for that matrix's weight gradients."""
+    """Whether the input gradient of a column-parallel matrix is all-reduced (with sequence parallelism
+    reduce-scattered) during the product for that matrix's weight gradient."""
     schedules: tuple[Schedule, ...] = Field(default=("1f1b", "interleaved"), min_length=1)
     """Supported pipeline schedules."""
     torch_pipelining: bool = False
-    """Whether pipelines run on `torch.distributed.pipelining`: gradients received from the next stage (with
-    several chunks a rank also sent tensors) live until the step ends, and a split backward pass takes longer
-    to launch."""
+    """Whether pipelines run on `torch.distributed.pipelining`. Gradients received from the next stage (with
+    several chunks a rank also sent tensors) then live until the step ends, and a split backward pass takes
+    longer to launch."""
     overlap_pipeline_sends: bool = True
-    """Whether stage boundaries are sent without blocking the sender."""
+    """Whether a pipeline stage sends activations and gradients without waiting for the receiver."""
     scatter_gather_pipeline_sends: bool = True
-    """Whether a boundary tensor crosses nodes only once, split over the tensor-parallel ranks."""
+    """Whether a tensor sent between pipeline stages crosses nodes only once, split over the tensor-parallel
+    ranks."""
     broadcasts_every_batch: bool = False
     """Whether every forward action of every stage first receives its batch: tensor ranks broadcast it, the
     host reads its size from the device, and a mask of s × s is made."""
     axis_orders: tuple[Order, ...] = Field(default=(DEFAULT_ORDER,), min_length=1)
     """Supported orders of the mesh axes."""
     context_parallel: Context = "ring"
-    """Default way in which ranks that share a sequence exchange keys and values."""
+    """Default context-parallel method (one of `CONTEXTS`) of exchanging keys and values."""
     context_kinds: tuple[Context, ...] = ("ring",)
-    """Kinds of context parallelism that a layout may name in addition to the default; empty: no context
+    """Context-parallel methods that a layout may name in addition to the default; empty: no context
     parallelism."""
     torch_context_parallel: bool = False
-    """Whether context ranks run PyTorch's `context_parallel`: attention reads the keys and values of one rank
-    at a time, the steps' results are merged in fp32 by separate operators, and gradients of keys and values
-    travel all the way round in fp32. Grouped keys and values are first repeated to all query heads."""
+    """Whether context-parallel ranks run PyTorch's `context_parallel`. Attention then reads the keys and
+    values of one rank at a time, separate operators merge the results in fp32, and gradients of keys and
+    values travel all the way round the ring in fp32. Grouped keys and values are first repeated to all query
+    heads."""
     expert_tensor_parallel: bool = True
-    """Whether an expert may be split over another number of ranks than the rest of the model (etp other than
-    tp)."""
+    """Whether the tensor-parallel degree of experts (etp) may differ from that of the rest of the model
+    (tp)."""
     hybrid_shard: bool = True
-    """Whether ZeRO may shard over a part of the ranks that hold the same parameters (shard less than dp ×
+    """Whether ZeRO may shard over a part of the ranks that hold the same parameters (shard degree below dp ×
     cp)."""
     expert_dispatch: Literal["copies", "tokens"] = "copies"
-    """Tokens sent to experts. `copies`: each copy of a token separately (Megatron Core's `alltoall`
-    dispatcher). `tokens`: a token once to each rank with experts for it, over the network once to each of
-    their nodes (its `flex` dispatcher: DeepEP, HybridEP)."""
+    """Method of sending tokens to experts. `copies`: each copy of a token separately (Megatron Core's
+    `alltoall` dispatcher). `tokens`: a token once to each rank with experts for it, over the network once to
+    each of their nodes (its `flex` dispatcher: DeepEP, HybridEP)."""
     overlap_expert_exchange: Share = 0.0
-    """Share of the exchange with experts that overlaps the compute of another microbatch, as far as that
-    lasts."""
+    """Share of the exchange of tokens with experts that overlaps compute of another microbatch, at most as
+    long as that compute."""
     weighs_inside_experts: bool = False
-    """Whether the weights of a token's experts are multiplied in before the second product, so that the
-    exchange's output is not kept (Megatron Core since 0.13); False: the weighted sum keeps every copy."""
+    """Whether the routing weights of a token's experts are multiplied in before the second matrix product, so
+    that the exchange's output is not kept (Megatron Core since 0.13); False: the weighted sum keeps every
+    copy of a token."""
     experts_in_one_kernel: bool = False
     """Whether one kernel multiplies for all experts of a rank, so that an expert's weights are loaded while
     another's products run, and CUDA graphs replay the launches of such blocks without the host; False: a
@@ -215,48 +223,50 @@ class StackSpec(Spec):
     """Whether the host loops over the experts, and reads from the device each expert's token count before it
     launches their kernels."""
     zero3_gathers_every_microbatch: bool = True
-    """Whether ZeRO-3 gathers weights again for each microbatch (reshard after forward)."""
+    """Whether ZeRO-3 gathers weights for each microbatch anew, as it frees them after the forward pass."""
     pipelines_keep_weights: bool = False
     """Whether ZeRO-3 in a pipeline keeps gathered weights until the step ends, as ZeRO-2 does."""
     zero3_collectives_per_block: PositiveInt = 1
-    """Number of collectives in which ZeRO-3 gathers a block's weights: one for all, or one per parameter
-    tensor."""
+    """Number of collectives in which ZeRO-3 gathers a block's weights: one for the block, or one per
+    parameter tensor."""
     zero3_waits_for_device: bool = False
     """Whether ZeRO-3 gathers only one matrix ahead and waits for the device before the next, and gathers and
     reduces a matrix as a list of slices, one per rank; False: it gathers further ahead."""
     zero3_reuse_elements: LargeInt | None = None
-    """Number of parameters within which ZeRO-3 keeps a gathered matrix for reuse (DeepSpeed's
-    `stage3_max_reuse_distance`), as it gathers in hooks of each matrix and again for recomputation; None:
-    once for a block's backward pass."""
+    """Maximum number of parameters between two uses of a gathered matrix for ZeRO-3 to keep it (DeepSpeed's
+    `stage3_max_reuse_distance`). It gathers in hooks of each matrix, and again for recomputation. None: it
+    gathers once for a block's backward pass."""
     copies_gathered_weights: bool = False
-    """Whether ZeRO-3 copies gathered weights from the collective's buffer to their place of use."""
+    """Whether ZeRO-3 copies gathered weights from the collective's buffer to separate tensors."""
     gradient_passes: Factor = 0.0
-    """Reads and writes of the gradients around the collective that reduces them, in passes over all
-    gradients: join or copy into its buffer in the reduced type, divide, copy back."""
+    """Number of times that all gradients are read and written around their reduction: joined or copied into
+    its buffer in the reduced type, divided, copied back."""
     unsharded_gradients_until_sync: bool = False
     """Whether ZeRO-2 and 3 with accumulation keep full gradients until the last microbatch."""
     residencies: tuple[Literal["states", "parked", "streamed", "activations", "drive"], ...] = ()
-    """Parts of blocks that the stack can keep in host memory, or on the host's drive: see
-    `cost_models.axes.offload`."""
+    """Kinds of offload that the stack supports for parts of a block, to host memory or to the host's drive:
+    see `cost_models.axes.offload`."""
     drive: DriveUse = DriveUse()
     """Use of the host's drive for optimizer states."""
     offloads_ends: bool = False
-    """Whether embedding and head get the residency of the blocks without a count."""
+    """Whether embedding and head are offloaded like the blocks for which a layout gives no number of
+    blocks."""
     offloads_gradients: bool = False
     """Whether gradients of blocks whose states are on the host are copied there during the backward pass even
     on a rank without replicas (with replicas they are copied from ZeRO-2 on, as they are reduced).
     Accumulation copies them back to the device to add another microbatch's, and the update reads an
     additional fp32 copy; False: the CPU adds arriving gradients."""
     host_buffers: float = Field(default=1.0, ge=1.0, le=10.0, allow_inf_nan=False)
-    """Host memory allocated per byte of states kept there: 1, plus flat copies and pinned buffers."""
+    """Bytes of host memory allocated per byte of offloaded states: 1, plus flat copies and pinned buffers."""
     keeps_streamed_blocks: bool = False
-    """Whether under ZeRO-0 and 1 streamed blocks follow the project's executor: the blocks that a pass used
-    last stay in the ring for the next pass, gradients have separate buffers on the device, gradients and
-    updated weights pass through staging buffers in host memory, and the CPU computes norms with the update.
-    False: all blocks are copied for every pass, and a buffer of the ring holds weights and gradients."""
+    """Whether streamed blocks (copied from the host for each pass) follow the project's executor under ZeRO-0
+    and 1. The blocks that a pass used last stay in the ring for the next pass, gradients have separate
+    buffers on the device, gradients and updated weights pass through staging buffers in host memory, and the
+    CPU computes norms with the update. False: all blocks are copied for every pass, and a buffer of the ring
+    holds weights and gradients."""
     overlaps_host: bool = False
-    """Whether transfers and CPU updates overlap forward and backward passes; False: they follow the
-    passes."""
+    """Whether transfers to and from the host, and CPU updates, overlap forward and backward passes; False:
+    they follow the passes."""
     unfused_update_bytes: Factor = 0.0
     """Bytes per parameter of a rank's shard that an operator-by-operator update moves in addition to reading
     states and gradients and writing states; 0 for a fused update."""
@@ -267,7 +277,8 @@ class StackSpec(Spec):
     optimizer_temporary_bytes: Factor = 0.0
     """Temporary bytes per parameter of the optimizer's shard during an update; 0 for a fused update."""
     update_group: LargeInt | None = None
-    """Parameters of its shard that a rank updates at a time under ZeRO-3; None: all."""
+    """Number of parameters of its shard that a rank updates at a time under ZeRO-3; None: the entire
+    shard."""
     collective_buffers: Bytes | None = None
     """Device memory, bytes, inside the allocator for ZeRO's buffers of gradients to reduce and weights to
     gather."""
@@ -279,28 +290,28 @@ class StackSpec(Spec):
     """Whether 16-bit logits are freed once an eager loss has an fp32 copy: no later tensor fits their memory
     block."""
     loss_chunk: LargeInt | None = None
-    """Maximum tokens of a microbatch whose logits exist at a time: the loss and its gradients are computed
-    chunk by chunk in the forward pass (`operators.chunked_loss` defines for which layouts); None: all logits
-    at once."""
+    """Maximum number of tokens of a microbatch whose logits exist at a time. The loss and its gradients are
+    computed chunk by chunk in the forward pass (`operators.chunked_loss` defines for which layouts); None:
+    all logits at once."""
     skips_ignored_tokens: bool = Field(default=False, exclude_if=lambda skips: not skips)
     """Whether logits are computed only for tokens that enter the loss."""
     loss_parallel: bool = True
-    """Whether the vocabulary stays split over tp in the loss."""
+    """Whether the vocabulary stays split over tensor-parallel ranks in the loss."""
     extra_loss_copies: Factor = 0.0
-    """Additional tensors of the stored logits' size at the loss's peak."""
+    """Number of additional tensors of the size of the stored logits when the loss uses most memory."""
     sequence_first: bool = False
-    """Whether tensors are (s, b, h): with b > 1 flash kernels (of b, s, h) keep their output in both
-    orders."""
+    """Whether activations are laid out as (s, b, h): sequence, batch, width. With b > 1 flash kernels, which
+    use (b, s, h), then keep their output in both orders."""
     rotates_in_joint_tensor: bool = False
-    """Whether attention without grouped queries keeps the joint tensor of queries, keys and values, as it
-    reads views of it, in addition to new tensors for two of them: the rotated ones, or those not rotated in
-    place."""
+    """Whether attention without grouped queries keeps the joint tensor of queries, keys and values in
+    addition to two new tensors, the rotated ones or those not rotated in place. The reason is that it reads
+    views of the joint tensor."""
     saves_gathered_activations: bool = False
     """Whether sequence parallelism keeps gathered inputs of column-parallel matrices (DTensor) instead of
     gathering again, and Ulysses keeps the core's output both before and after its all-to-all."""
     selective_drops: SelectiveDrops | tuple[SelectiveDrops, ...] = "core"
-    """Activations that `recompute=selective` drops, one or several: the attention core; the attention
-    submodule with its projections; the experts with their router and exchange (Megatron Core's
+    """Parts of a block that `recompute=selective` drops and recomputes, one or several: the attention core;
+    the attention submodule with its projections; the experts with their router and exchange (Megatron Core's
     `--recompute-modules moe`); everything except the core's output and every other matrix product's
     (torchtitan's per-operator policy); outputs of norms over the residual stream that no product fuses, of
     the experts' activation and of latent attention's up projections (`layernorm moe_act mla_up_proj`); dense
@@ -315,7 +326,8 @@ class StackSpec(Spec):
     keep their normalised input, and grouped-query attention keeps keys and values repeated to all query
     heads. On any device, scans of recurrences are fp32 products, which keep their inputs and run again."""
     microbatches_per_stage_until: str | None = Field(default=None, pattern=r"20\d\d-\d\d")
-    """Month until which a pipeline's batch was by default cut into as many microbatches as stages."""
+    """Last month (2024-07) in which a pipeline's batch was by default cut into as many microbatches as
+    stages."""
     fully_shard: bool = False
     """Whether ZeRO-2 and 3 are PyTorch's `fully_shard`. ZeRO-2 then holds its shard in addition to the
     weights it computes with; ZeRO-3 keeps embedding and head gathered all step and fetches a block early;
@@ -325,13 +337,13 @@ class StackSpec(Spec):
     """Whether, without a pipeline and under ZeRO-3, `fully_shard` frees embedding and head while the loss
     runs."""
     fp8_saves_inputs: bool = False
-    """Whether fp8 training keeps the inputs of a block's GEMMs in fp8, one byte an element."""
+    """Whether fp8 training keeps the inputs of a block's GEMMs for the backward pass in fp8, one byte an
+    element."""
     fp8_casts_apart: bool = False
     """Whether every fp8 product casts both its operands, weights included (torchao); False: a new tensor is
     cast once for all products that read it, weights once a step."""
     fragmentation: float = Field(default=0.04, ge=0.0, lt=0.9)
-    """Fragmentation: unusable bytes in the allocator's freed blocks, per byte of activations and
-    temporaries."""
+    """Bytes lost in the allocator's freed blocks (fragmentation) per byte of activations and temporaries."""
     records_streams: bool = False
     """Whether collectives hold their tensors until the device has finished with them (torch before 2.8,
     unless `TORCH_NCCL_AVOID_RECORD_STREAMS=1`)."""
@@ -339,8 +351,8 @@ class StackSpec(Spec):
     """Relative error of peak memory that nine in ten published runs did not exceed; without published runs,
     the error of other stacks' first runs."""
     mixture_memory_error: float | None = Field(default=None, gt=0.0, lt=1.0)
-    """The relative error for mixtures of experts, whose routers spread tokens unevenly; None:
-    `memory_error`."""
+    """Relative error of peak memory, as `memory_error`, for mixtures of experts, whose routers spread tokens
+    unevenly; None: `memory_error`."""
     context_bytes: Bytes = 0.8e9
     """Device memory outside the allocator: the driver's context and the libraries' kernels."""
     communicator_bytes: Bytes = 0.25e9
@@ -348,7 +360,8 @@ class StackSpec(Spec):
     are 4, 4.7 and 0.5 MiB (NCCL, src/include/device.h), a ring on an NVSwitch has 24 channels, and before
     2.22 trees were added."""
     further_communicators: int = Field(default=0, ge=0, le=64)
-    """Communicators in addition to one per axis, for example of all ranks or of one copy of the model."""
+    """Number of communicators in addition to one per axis, for example of all ranks or of one copy of the
+    model."""
     transformer_engine: bool = False
     """Whether Transformer Engine runs the block, as in Megatron Core: its GEMMs have a separate workspace; in
     fp8 and fp4 it keeps two cast copies of each weight, and gathers cast inputs of products; kernels that
@@ -358,23 +371,25 @@ class StackSpec(Spec):
     launches_block: bool = False
     """Whether each kernel must finish before the next is launched (CUDA_LAUNCH_BLOCKING=1)."""
     scatters_by_all_reduce: bool = False
-    """Whether ZeRO-1 all-reduces gradients and then keeps its share, instead of scattering them."""
+    """Whether ZeRO-1 all-reduces gradients and then keeps only its shard of them, instead of
+    reduce-scattering."""
     updates_by_owner: bool = False
-    """Whether ZeRO-1 and 2 assign entire tensors to owners, each of which broadcasts its updated tensors,
+    """Whether ZeRO-1 and 2 assign entire tensors to owner ranks, which broadcast them after the update,
     instead of cutting all into equal shards that one gather collects."""
     recommender: RecommenderStack | None = None
     """Options of recommender training; None: defaults."""
     source: str = ""
-    """Code or paper from which the values were read."""
+    """Code or paper from which this stack's values were read."""
 
     @property
     def drops(self) -> frozenset[SelectiveDrops]:
-        """Set of the names in `selective_drops`, the parts of a block that selective recompute repeats."""
+        """Set of the names in `selective_drops`, the parts of a block that selective recompute drops and
+        recomputes."""
         drops = self.selective_drops
         return frozenset([drops] if isinstance(drops, str) else drops)
 
     def when_compiled(self, *, loss: bool) -> dict[str, bool]:
-        """Stack fields that change in runs with compiled blocks, with or without a compiled loss, and their
-        values."""
+        """Stack field → value that the field takes if blocks are compiled, and with `loss` if the loss is
+        compiled too."""
         changes = {"fused_elementwise": True, "fused_norms": True}
         return changes | {"fused_loss": True} if loss else changes

@@ -46,7 +46,7 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import FP32_BYTES, LARGEST, grouped
 
 Base = Literal["int8", "nf4"]
-"""Storage types of frozen matrices.
+"""Quantised storage types of frozen matrices.
 
     int8   a byte, and for each row of a matrix a scale in fp32 (Dettmers et al. 2022, LLM.int8(), section 3.1)
     nf4    half a byte; for each block of 64 a scale of a byte, and for 256 of these one in fp32 (QLoRA, section 3)
@@ -59,9 +59,9 @@ Target = Literal[Group, Matrix]
 output."""
 Left = Literal["still", "block", "tower", "projector", "embedding", "head", "head matrix"]
 NF4_BLOCK = 64
-"""Elements that share a scale; a block is never split over ranks."""
+"""Number of NF4 elements that share one scale; such a block is never split over ranks."""
 NF4_GROUP = 256
-"""Scales that share a second scale in fp32."""
+"""Number of NF4 scales that share a second scale in fp32."""
 USUAL_RANK = 16
 USUAL_TARGETS: tuple[Target, ...] = ("all-linear",)
 
@@ -74,20 +74,21 @@ class TuningSpec(CheckedSpec):
     """Low-rank adapters (LoRA, QLoRA) and the storage type of the frozen model that they adapt."""
 
     rank: PositiveInt = USUAL_RANK
-    """Columns of A and rows of B, r."""
+    """Rank r of an adapter: columns of its matrix A and rows of B."""
     targets: tuple[Target, ...] = Field(default=USUAL_TARGETS, min_length=1)
-    """Matrices that have an adapter."""
+    """Names of the matrices that have an adapter."""
     base: Base | None = None
-    """Storage type of the blocks' frozen matrices; None: as in training."""
+    """Storage type of the blocks' frozen matrices; None: the type in training."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0, allow_inf_nan=False)
     """Probability of dropping an adapter's input; above 0 the adapter keeps a copy of its input, and a
     mask."""
 
     alpha: PositiveFloat | None = OMITTED
-    """Adapters' output is multiplied by alpha / rank; None: by 1. No price depends on it."""
+    """Numerator of the factor alpha / rank on an adapter's output; None: the factor is 1. No cost depends on
+    it."""
 
     left: tuple[Left, ...] | None = OMITTED
-    """Parts that are not trained, in a job that freezes parts, for blocks of one kind (set by
+    """Parts of the model that a job with `freeze` does not train, for blocks of one kind (set by
     `cost_models.specs.kinds`); `still` where nothing before the blocks is trained either. None: all but
     adapters are frozen."""
 
@@ -120,10 +121,11 @@ LEFT = TuningSpec().model_copy(update={"targets": ()})
 
 Packing = Literal["pack", "pad", "bucket"]
 MOST_DOCUMENTS = 1024
-"""Maximum lengths kept from a file: sorted lengths are replaced by the means of this many equal groups."""
+"""Maximum number of document lengths kept from a file; more are sorted and replaced by the means of this many
+equal groups."""
 _DRAWN, _MOST_DRAWN = 2048, 32_768
 _SEQUENCES = 256
-"""Minimum number of packed sequences, as long as that takes at most `_MOST_DRAWN` documents."""
+"""Minimum number of packed sequences in a sample, unless that takes more than `_MOST_DRAWN` documents."""
 
 
 _Mean = Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)]
@@ -134,12 +136,13 @@ class LengthsSpec(Spec):
     """Distribution of document lengths, and the way in which documents are combined into sequences."""
 
     packing: Packing = "pack"
-    """Way in which sequences are made of documents."""
+    """Method by which documents are combined into sequences: packed, padded, or in buckets of similar
+    length."""
     lognormal: tuple[_Mean, _Deviation] | None = Field(default=None, strict=False)
     """Mean of the lengths in tokens, and standard deviation of their logarithms; documents longer than a
     sequence are cut."""
     documents: Annotated[tuple[LargeInt, ...], TUPLE_FROM_LIST] = ()
-    """Lengths in tokens, all equally frequent."""
+    """Document lengths in tokens, all equally frequent."""
 
     def __str__(self) -> str:
         return {
@@ -156,7 +159,7 @@ class Sequences:
     documents: Ints
     """(D,) tokens of each document, in the order of their sequences."""
     places: Ints
-    """(D,) sequence that holds each document."""
+    """(D,) index of the sequence that holds each document."""
 
     @property
     def number(self) -> int:
@@ -196,7 +199,7 @@ def grouped_lengths(lengths: list[int]) -> tuple[int, ...]:
 
 
 def _drawn(lengths: LengthsSpec, longest: int) -> Ints:
-    """(D,) document lengths of a sample, which are quantiles of the lognormal distribution, or the given
+    """(D,) tokens of each document in a sample: quantiles of the lognormal distribution, or the given
     lengths, each equally often."""
     if lengths.lognormal is None:
         documents = np.array(lengths.documents or (longest,), dtype=np.int64)
@@ -230,7 +233,8 @@ OptimizerName = Literal["adamw", "sgd", "lamb", "adafactor", "muon", "paged-adam
 STATE_BYTES: dict[StateDtype, float] = {"fp32": FP32_BYTES, "bf16": 2.0}
 _ELEMENT_BYTES: dict[Precision, float] = dict.fromkeys(get_args(Precision), 2.0) | dict.fromkeys(FULL, 4.0)
 _OPERAND_BYTES: dict[Precision, float] = {"fp8": 1.0, "fp4": 0.5 + 1 / 16}
-"""Bytes of an operand element of products; fp4 includes a scale of one byte per sixteen elements (NVFP4)."""
+"""Precision → bytes per element of the operands of products; fp4 includes a scale of one byte per sixteen
+elements (NVFP4)."""
 
 
 FROZEN_PARTS = ("tower", "projector", "language", "embedding")
@@ -248,7 +252,7 @@ FrozenPart = Annotated[str, AfterValidator(_frozen_part)]
 
 
 class TrainingSpec(Spec):
-    """One training job, without its layout."""
+    """A training job (batch, sequence length, precision, optimizer) without its parallel layout."""
 
     kind: Literal["training"] = "training"
     global_batch: GpuCount
@@ -264,12 +268,12 @@ class TrainingSpec(Spec):
     precision: Precision = "bf16"
     """Type of weights and activations in GEMMs."""
     optimizer: OptimizerName = "adamw"
-    """Optimizer. `lamb` has Adam's moments, and each parameter's step is scaled by the parameter's norm (You
-    et al. 2020). `adamw-8bit` keeps moments in 8 bits (Dettmers et al. 2022), `adamw-4bit` in 4 (Li et al.
-    2023). Paged ones move to host memory when the device is full: they count as device memory, and the moves
-    are not priced. `lion` has one moment (Chen et al. 2023), `adafactor` sums of rows and columns (Shazeer &
-    Stern 2018), `muon` one moment of a block's parameters and Adam's of embedding and head (Jordan et al.
-    2024)."""
+    """Name of the optimizer. `lamb` has Adam's moments, and each parameter's step is scaled by the
+    parameter's norm (You et al. 2020). `adamw-8bit` keeps moments in 8 bits (Dettmers et al. 2022),
+    `adamw-4bit` in 4 (Li et al. 2023). Paged ones move to host memory when the device is full: they count as
+    device memory, and the moves are not priced. `lion` has one moment (Chen et al. 2023), `adafactor` sums of
+    rows and columns (Shazeer & Stern 2018), `muon` one moment of a block's parameters and Adam's of embedding
+    and head (Jordan et al. 2024)."""
     optimizer_in_backward: bool = Field(default=False, exclude_if=lambda on: not on)
     """Whether each parameter is updated as soon as its gradient exists, which is then freed. Only one
     gradient exists at a time, so none is clipped by the norm of all, and a step is one microbatch (Lv et al.
@@ -302,9 +306,9 @@ class TrainingSpec(Spec):
     """Whether a reward is trained on pairs of sequences: the model has one output instead of the
     vocabulary."""
     lengths: LengthsSpec | None = OMITTED
-    """Document lengths of which sequences are made; None: each sequence is one document."""
+    """Distribution of the document lengths in sequences; None: each sequence is one document."""
     answers: Annotated[PositiveFloat, Field(le=1)] | None = OMITTED
-    """Share of the tokens that enter the loss, those of answers; None: all."""
+    """Share of the tokens that enter the loss, those of answers and not of prompts; None: all tokens."""
 
     @field_validator("lengths")
     @classmethod
@@ -318,12 +322,13 @@ class TrainingSpec(Spec):
         return lengths
 
     def trains(self, part: Left) -> bool:
-        """Whether the job trains a part of a model of one kind of blocks. With adapters no part is trained."""
+        """Whether the job trains `part` of a model whose blocks are all of one kind; always False with
+        adapters."""
         return self.tuning is None or (self.tuning.left is not None and part not in self.tuning.left)
 
     @property
     def runs_forward_only(self) -> bool:
-        """Whether the job runs blocks forward only, in a model of one kind of blocks."""
+        """Whether the job runs blocks forward only, in a model whose blocks are all of one kind."""
         return self.tuning is not None and "still" in (self.tuning.left or ())
 
     @property
@@ -333,8 +338,8 @@ class TrainingSpec(Spec):
 
     @property
     def sequences(self) -> tuple[int, ...]:
-        """Tokens of each sequence of one sample, which has one sequence, or in an encoder-decoder the
-        encoder's and the decoder's."""
+        """Tokens of each sequence in a sample: one number, or in an encoder-decoder the encoder's and the
+        decoder's."""
         return (self.sequence_length, *([self.target_length] if self.target_length else []))
 
     @property
@@ -359,8 +364,8 @@ class TrainingSpec(Spec):
 
     @property
     def tokens_per_sample(self) -> float:
-        """Mean tokens per sample, which is a document or a sequence, or two of them where preferences or
-        rewards are trained."""
+        """Mean tokens per sample: of one document or sequence, or of a pair in preference or reward
+        training."""
         longest, lengths = self.sequence_length, self.lengths
         sequence = longest if lengths is None else sequences_of(lengths, longest).mean
         return sequence if self.reference is None and not self.reward else 2 * sequence
@@ -390,7 +395,7 @@ class TrainingSpec(Spec):
 
 
 CHANGE_WORDS = ("parallel-block", "window=N", "lamb")
-"""Words of `--allow`, in the order in which messages list them."""
+"""Words of `--allow`, each a change of the model's mathematics, in the order in which messages list them."""
 _WINDOW = re.compile(r"window=(\d{1,12})$", re.ASCII)
 
 

@@ -26,13 +26,13 @@ Scale = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 
 
 class Indexer(Spec):
-    """Indexer of sparse attention, which scores all earlier tokens so that a query attends only to the best
-    `attention_window` of them. DeepSeek-V3.2, arXiv 2512.02556, section 2.1."""
+    """Indexer of sparse attention, which scores all earlier tokens; a query attends only to the
+    `attention_window` tokens of highest score. DeepSeek-V3.2, arXiv 2512.02556, section 2.1."""
 
     heads: PositiveInt
-    """Query heads of the indexer, made from the queries' latent; all share one key per token."""
+    """Number of query heads of the indexer, made from the queries' latent; all share one key per token."""
     head_dim: PositiveInt
-    """Width of a query and of a key."""
+    """Width of an indexer's query and of its key."""
 
     @property
     def width(self) -> int:
@@ -51,9 +51,9 @@ class LatentAttention(Spec):
     position_dim: PositiveInt
     """Part of `head_dim` that carries rotary positions; all heads share this part of the key."""
     value_dim: PositiveInt
-    """Width of a value head."""
+    """Width of a head's values."""
     indexer: Indexer | None = None
-    """Selects the tokens that a query attends to (`window_kind` picked); None: no indexer."""
+    """Indexer that selects the tokens that a query attends to (`window_kind` picked); None: no indexer."""
 
 
 RecurrenceKind = Literal["mamba1", "mamba2", "gated-delta", "kimi-delta", "lightning", "convolution"]
@@ -64,19 +64,19 @@ class Recurrence(CheckedSpec):
     where attention keeps the keys and values of all tokens."""
 
     kind: RecurrenceKind
-    """Rule by which a token changes the state. Decay, then add a product of key and value: mamba1, by channel
-    (Gu and Dao 2023, arXiv 2312.00752); mamba2 (Dao and Gu 2024, arXiv 2405.21060); lightning, with fixed
-    decays (Qin et al. 2024, arXiv 2401.04658). Replace the value stored for the key: gated-delta (Yang et al.
-    2024, arXiv 2412.06464); kimi-delta, where each element of a key decays at its own rate (Kimi team 2025,
-    arXiv 2510.26692). convolution: the state is the last products of key and value (LFM2, arXiv
-    2511.23404)."""
+    """Rule by which a token updates the state. Decay, then add a product of key and value: mamba1, by
+    channel (Gu and Dao 2023, arXiv 2312.00752); mamba2 (Dao and Gu 2024, arXiv 2405.21060); lightning,
+    with fixed decays (Qin et al. 2024, arXiv 2401.04658). Replace the value stored for the key:
+    gated-delta (Yang et al. 2024, arXiv 2412.06464); kimi-delta, where each element of a key decays at its
+    own rate (Kimi team 2025, arXiv 2510.26692). convolution: the state is the last products of key and
+    value (LFM2, arXiv 2511.23404)."""
     heads: PositiveInt
-    """Heads with a state each; for mamba1 and convolution, channels."""
+    """Number of heads, each with a state; for mamba1 and convolution, number of channels."""
     head_dim: PositiveInt
     """Width of a head's values. Default for mamba1 and convolution: 1."""
     groups: PositiveInt
-    """Heads of keys and queries (Mamba: of B and C), each shared by `heads` / `groups` heads. Default:
-    `heads`; mamba1: 1."""
+    """Number of heads of keys and queries (Mamba: of B and C), each shared by `heads` / `groups` heads.
+    Default: `heads`; mamba1: 1."""
     state_dim: PositiveInt
     """Width of a key and of a query. Default for convolution: 1."""
     step_rank: PositiveInt | None = None
@@ -94,10 +94,10 @@ class Recurrence(CheckedSpec):
     output_norm: bool = True
     """Whether the heads' output is normalised before it is gated."""
     gate_rank: PositiveInt | None = None
-    """Width of the latents from which the output's gates and the keys' decays are made; None: made without
+    """Width of the latents from which the output's gates and the keys' decays are made; None: no such
     latents."""
     chunk: PositiveInt = 64
-    """Tokens that kernels process at once."""
+    """Tokens per chunk, which kernels process at once."""
 
     @model_validator(mode="before")
     @classmethod
@@ -155,8 +155,8 @@ class Recurrence(CheckedSpec):
 
     @property
     def split_units(self) -> int:
-        """Number of units that are divided among tensor-parallel ranks, which are groups with their heads, or
-        channels where all share one key."""
+        """Number of units that tensor-parallel ranks divide among them: groups of heads, or for mamba1
+        channels, as all share one key."""
         return self.heads if self.kind == "mamba1" else self.groups
 
     @property
@@ -188,7 +188,7 @@ class Recurrence(CheckedSpec):
 
     @property
     def head_numbers(self) -> int:
-        """Extra elements per head and token, which are a step size, or a decay and a strength."""
+        """Number of extra scalars per head and token: a step size, or a decay and a write strength."""
         return {"mamba2": 1, "gated-delta": 2, "kimi-delta": 1}.get(self.kind, 0)
 
     @property
@@ -220,29 +220,32 @@ class Encoder(Spec):
 
 
 class Stacks(Spec):
-    """Encoder-decoder, whose first blocks encode one sequence and whose others decode another and also attend
+    """Encoder-decoder: the first blocks encode one sequence; the other blocks decode another and also attend
     to the encoder's output. T5, Raffel et al. 2019, arXiv 1910.10683."""
 
     encoder_layers: Annotated[int, Field(ge=0)]
-    """Blocks of the encoder; the remaining ones are the decoder's."""
+    """Number of blocks of the encoder; the remaining blocks are the decoder's."""
     position_buckets: Annotated[int, Field(ge=0, le=10**6)] = 0
-    """Rows of each stack's table of score biases by distance, with a column for each head; 0: no table."""
+    """Rows of the encoder's and of the decoder's table of score biases by distance, with a column for each
+    head; 0: no table."""
     farthest: Annotated[int, Field(gt=0, le=10**6)] = 128
-    """Distance from which all positions share the last bucket; buckets widen towards it."""
+    """Distance in tokens from which all positions share the last bucket; buckets widen towards this
+    distance."""
     source_share: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Encoder tokens per decoder token. Set only for a decoder's blocks alone, by
     `cost_models.specs.kinds`."""
 
 
 class RotaryScaling(CheckedSpec):
-    """Scaling of rotary positions, for sequences longer than those of the first training."""
+    """Scaling of rotary frequencies, for sequences longer than those of pretraining."""
 
     kind: Literal["linear", "llama3"]
-    """linear: every frequency is divided by `factor` (Chen et al. 2023); llama3: only low frequencies are."""
+    """linear: every frequency is divided by `factor` (Chen et al. 2023); llama3: only low frequencies are
+    divided."""
     factor: Scale
     """Factor by which frequencies are divided."""
     first_positions: LargeInt = 8192
-    """Longest sequence of the first training, in tokens; used by llama3."""
+    """Longest sequence of pretraining, in tokens; used by llama3."""
     low_turns: Scale = 1.0
     """llama3: frequencies with fewer turns than this over `first_positions` are divided by the full
     factor."""
@@ -256,28 +259,30 @@ class RotaryScaling(CheckedSpec):
 
 
 class Rotary(Spec):
-    """Rotary positions of queries and keys. Su et al. 2021."""
+    """Rotary position embedding of queries and keys. Su et al. 2021."""
 
     base: Scale = 10_000.0
     """Base of the frequencies; the slowest one needs nearly 2 pi × base tokens for a turn."""
     windowed_base: Scale | None = None
-    """Base in blocks with a window, never scaled; None: `base` (Gemma 3 sets another)."""
+    """Base of the frequencies in blocks with an attention window, never scaled; None: `base` (Gemma 3 sets
+    another)."""
     dim: PositiveInt | None = None
-    """Elements of a head that are rotated, counted from the first; None: all."""
+    """Number of elements of a head that are rotated, counted from the first; None: all."""
     pattern: Annotated[tuple[bool, ...], TUPLE_FROM_LIST] = ()
-    """Blocks that have rotary positions: one flag per block, repeated from the first on. Default: all."""
+    """Whether each block has rotary positions: one flag per block, repeated from the first block on. Default:
+    all."""
     scaling: RotaryScaling | None = None
-    """Scaling for longer sequences; None: none."""
+    """Scaling of the frequencies for longer sequences; None: no scaling."""
 
 
 class ExpertGroups(Spec):
-    """Groups of experts, consecutive and equally large, of which a token first chooses some and then experts
-    within them."""
+    """Equal groups of consecutive experts; the router selects groups for a token, then experts within these
+    groups."""
 
     count: PositiveInt
     """Number of groups."""
     per_token: PositiveInt
-    """Groups from which a token's experts may come."""
+    """Number of groups that the router selects per token."""
     scored_by: Literal["best", "two best"] = "best"
     """Score of a group: its best expert's (DeepSeek-V2), or the sum of its two best (DeepSeek-V3)."""
 
@@ -296,7 +301,7 @@ class Diffusion(Spec):
     block (adaLN-Zero, section 3.2). Norms have no parameters; rows of the vocabulary are classes."""
 
     latent: PositiveInt = 32
-    """Side of a latent image, in elements of 8 pixels each; the job's sequence is its patches."""
+    """Side of a latent image, in elements of 8 × 8 pixels; the job's sequence is the image's patches."""
     patch: PositiveInt = 2
     """Side of a patch, in elements of the latent image."""
     channels: PositiveInt = 4
@@ -306,12 +311,12 @@ class Diffusion(Spec):
 
     @property
     def tokens(self) -> int:
-        """Patches per latent image, each of which is a token."""
+        """Number of patches per latent image; each patch is a token."""
         return int((self.latent // self.patch) ** 2)
 
     @property
     def pixels(self) -> int:
-        """Elements of a patch over all channels."""
+        """Number of elements of a patch over all channels."""
         return int(self.channels * self.patch**2)
 
 
@@ -319,25 +324,26 @@ Part = Literal["", "tower", "joint"]
 
 
 class Tower(CheckedSpec):
-    """Vision transformer whose tokens, projected to the decoder's width, take places of a decoder's sequence.
-    ViT, Dosovitskiy et al. 2020, arXiv 2010.11929; LLaVA, Liu et al. 2023, arXiv 2304.08485."""
+    """Vision transformer whose output tokens, projected to the decoder's width, fill positions of the
+    decoder's sequence. ViT, Dosovitskiy et al. 2020, arXiv 2010.11929; LLaVA, Liu et al. 2023, arXiv
+    2304.08485."""
 
     layers: Annotated[int, Field(gt=0, lt=MAX_LAYERS)]
-    """Blocks of the tower; they are the first of the model's `num_layers`."""
+    """Number of blocks of the tower, which are the first of the model's `num_layers` blocks."""
     hidden_size: PositiveInt
     """Width of the tower's residual stream."""
     num_heads: PositiveInt
-    """Attention heads; every token of an image attends to all of them."""
+    """Number of attention heads; each token of an image attends to all tokens of that image."""
     head_dim: PositiveInt
-    """Width of a head. Default: hidden_size / num_heads."""
+    """Width of one attention head. Default: hidden_size / num_heads."""
     ffn_hidden_size: PositiveInt
     """Inner width of the MLP. Default: 4 × hidden_size."""
     gated_mlp: bool = False
-    """Whether the MLP has three matrices."""
+    """Whether the MLP is gated, with three matrices instead of two."""
     activation: Literal["gelu", "gelu-tanh", "quick-gelu", "silu", "relu"] = "gelu"
     """Non-linearity of the MLP."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
-    """Normalisation before both halves of a block."""
+    """Kind of normalisation before both halves of a block."""
     norm_epsilon: Scale = 1e-5
     """Epsilon that norms add to a variance."""
     bias: bool = True
@@ -351,7 +357,7 @@ class Tower(CheckedSpec):
     channels: PositiveInt = 3
     """Channels of a pixel."""
     frames: PositiveInt = 1
-    """Frames that a patch spans; an image is repeated as that many equal frames (Qwen2-VL: 2)."""
+    """Number of frames that a patch spans; an image is repeated as that many equal frames (Qwen2-VL: 2)."""
     class_token: bool = False
     """Whether a learned token precedes an image's patches; the decoder does not read it."""
     patch_bias: bool = True
@@ -361,7 +367,8 @@ class Tower(CheckedSpec):
     norm_after: bool = False
     """Whether there is a norm after the last block."""
     merge: PositiveInt = 1
-    """Side of the squares of neighbouring patches that are concatenated into one token (Qwen2-VL: 2)."""
+    """Side, in patches, of the squares of neighbouring patches that are concatenated into one token
+    (Qwen2-VL: 2)."""
     projector_norm: bool = False
     """Whether the projector begins with a norm."""
     projector_hidden_size: Annotated[int, Field(ge=0, le=10**6)] = 0
@@ -374,7 +381,8 @@ class Tower(CheckedSpec):
     """Part of the model that a spec of one kind of blocks describes (set by `cost_models.specs.kinds`): the
     tower, or the decoder's first block, which joins both."""
     share: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(default=0.0, exclude_if=lambda x: not x)
-    """Tokens that the projector makes per token of a sequence; set only for the decoder's first block."""
+    """Number of image tokens from the projector per token of a sequence; set only for the decoder's first
+    block."""
 
     @model_validator(mode="before")
     @classmethod
@@ -404,17 +412,17 @@ class Tower(CheckedSpec):
 
     @property
     def tokens(self) -> int:
-        """Tokens per image in the tower's blocks, which are patches and any class token."""
+        """Tokens per image in the tower's blocks: its patches and any class token."""
         return self.patches + self.class_token
 
     @property
     def features(self) -> int:
-        """Tokens per image that the decoder reads, after patches are merged."""
+        """Tokens per image that the decoder reads, after neighbouring patches are merged."""
         return int(self.patches // self.merge**2)
 
     @property
     def pixels(self) -> int:
-        """Elements of a patch over all channels and frames."""
+        """Number of elements of a patch over all channels and frames."""
         return int(self.channels * self.frames * self.patch**2)
 
     @property
@@ -428,9 +436,9 @@ DERIVED_FIELDS = ("num_kv_heads", "head_dim", "ffn_hidden_size")
 
 
 def _derived_widths(data: dict[str, Any]) -> dict[str, Any]:
-    """Default number of key heads and widths of a head and of an MLP, from `num_heads` and `hidden_size`. If
-    `num_heads` or `hidden_size` is invalid, they are placeholders: the invalid field is refused, and the
-    derived ones are not reported too."""
+    """Default values of `DERIVED_FIELDS`, computed from `num_heads` and `hidden_size`. If `num_heads` or
+    `hidden_size` is invalid, they are placeholders: the invalid field is refused, and the derived ones are
+    not reported too."""
     hidden, heads = data.get("hidden_size"), data.get("num_heads")
     if not (isinstance(hidden, int) and isinstance(heads, int) and hidden > 0 and heads > 0):
         return dict.fromkeys(DERIVED_FIELDS, 1)
@@ -447,8 +455,8 @@ Mixer = Literal["attention", "recurrence", "both", "none"]
 
 
 class TransformerSpec(Spec):
-    """Shape of a transformer, dense or MoE, which is a decoder, with `encoder` an encoder, or with `stacks` an
-    encoder-decoder.
+    """Shape of a dense or MoE transformer: a decoder, or an encoder (`encoder` is set), or an encoder-decoder
+    (`stacks` is set).
 
     Defaults that depend on other fields are filled in on construction. Each block is priced by its kind
     (`cost_models.specs.kinds`).
@@ -458,28 +466,29 @@ class TransformerSpec(Spec):
     name: Name = "custom"
     """Catalogue name, or a name for reports."""
     num_layers: Annotated[int, Field(gt=0, le=MAX_LAYERS)]
-    """Transformer blocks, l."""
+    """Number of transformer blocks, l."""
     hidden_size: PositiveInt
     """Width of the residual stream, h."""
     num_heads: PositiveInt
-    """Query heads, a."""
+    """Number of query heads, a."""
     num_kv_heads: PositiveInt
-    """Key/value heads; fewer than `num_heads` make grouped-query attention. Default: `num_heads`."""
+    """Number of key/value heads; fewer than `num_heads` make grouped-query attention. Default:
+    `num_heads`."""
     head_dim: PositiveInt
     """Width of one head. Default: hidden_size / num_heads."""
     ffn_hidden_size: LargeInt
     """Inner width of the MLP. Default: 4 × hidden_size."""
     vocab_size: LargeInt
-    """Entries of the vocabulary before padding, V."""
+    """Number of entries of the vocabulary before padding, V."""
     gated_mlp: bool = False
-    """True: three matrices (SwiGLU, GeGLU); False: two."""
+    """Whether the MLP is gated (SwiGLU, GeGLU), with three matrices instead of two."""
     activation: Activation = "gelu"
     """Non-linearity of the MLP."""
     norm: Norm = "layernorm"
-    """Normalisation of a block's two halves and after the last block."""
+    """Kind of normalisation in a block's two halves and after the last block."""
     norm_placement: NormPlacement = "before"
-    """Place of norms: before each half, after it (OLMo 2), both (Gemma 2), or over sums (BERT), with no norm
-    at the end."""
+    """Place of norms: before each half of a block, after it (OLMo 2), before and after it (Gemma 2), or after
+    residual sums (BERT), with no norm at the end."""
     norm_bias: bool = True
     """Whether layer norms have biases in addition to gains."""
     norm_epsilon: Scale = 1e-5
@@ -499,7 +508,7 @@ class TransformerSpec(Spec):
     logit_scale: Scale = 1.0
     """Factor on the logits (Cohere)."""
     residual_scale: Scale = 1.0
-    """Factor on each half's contribution to the residual stream (Granite)."""
+    """Factor on the output of each half of a block before it is added to the residual stream (Granite)."""
     attention_bias: bool = True
     """Whether the query/key/value projections have biases."""
     attention_output_bias: bool = True
@@ -511,53 +520,55 @@ class TransformerSpec(Spec):
     qk_norm_over: Literal["head", "all"] = "head"
     """Width of the query and key norms and their gains: a head, or all heads (OLMo 2)."""
     attention_sinks: bool = False
-    """Whether each head's softmax has an additional score without a value (gpt-oss); priced, but not trained
-    by the executor."""
+    """Whether each head's softmax includes a learned score that has no value vector (gpt-oss); priced, but
+    not trained by the executor."""
     attention_scale: Scale | None = None
     """Factor on attention scores; None: 1/√head_dim."""
     rotary: Rotary | None = None
-    """Rotary positions; None: complete heads in every block, base 10,000."""
+    """Rotary positions; None: all elements of every head are rotated in every block, base 10,000."""
     parallel_block: bool = False
     """Whether attention and MLP read the residual stream in parallel, and their outputs are added together
     (GPT-J, PaLM, MegaScale)."""
     parallel_norms: Literal[1, 2] = 1
-    """Norms of a parallel block: one for both halves (GPT-J), or one for each (GPT-NeoX)."""
+    """Number of norms of a parallel block: one for both halves (GPT-J), or one for each (GPT-NeoX)."""
     attention_window: LargeInt | None = None
-    """Maximum tokens that a query attends to, itself included; None: all before it."""
+    """Maximum number of tokens that a query attends to, the query's token included; None: all earlier
+    tokens."""
     window_kind: Literal["sliding", "chunked", "picked"] = "sliding"
-    """Tokens of a window: the last (sliding), those of the query's chunk (chunked; Llama 4), or an indexer's
-    (picked)."""
+    """Choice of the tokens in an attention window: the last (sliding), those of the query's chunk (chunked;
+    Llama 4), or those that an indexer selects (picked)."""
     window_pattern: Annotated[tuple[Literal["window", "full"], ...], TUPLE_FROM_LIST] = ()
-    """Blocks that have the window, repeated from the first on, like [window, full] (Gemma 2). Default:
-    all."""
+    """Attention of each block, with the window or full, repeated from the first block on, like [window, full]
+    (Gemma 2). Default: all have the window."""
     attention_gate: bool = False
     """Whether each element of attention's output is multiplied by a gate (Qwen3-Next)."""
     recurrence: Recurrence | None = None
-    """Mixer of the blocks that `mixers` names; None: all have attention."""
+    """Recurrent token mixer of the blocks that `mixers` names; None: all blocks have attention."""
     mixers: Annotated[tuple[Mixer, ...], TUPLE_FROM_LIST] = ()
-    """Token mixer of each block, repeated; both: side by side (Falcon-H1). Default: a recurrence if the model
-    has one, else attention."""
+    """Token mixer of each block, repeated from the first block on; `both` is attention and a recurrence side
+    by side (Falcon-H1). Default: a recurrence if the model has one, else attention."""
     separate_halves: bool = False
     """Whether a block has only one half: its mixer, or for mixer none its MLP or mixture (Nemotron-H)."""
     num_experts: Annotated[int, Field(ge=0, le=10**5)] = 0
-    """Routed experts of a MoE block, E; 0: a dense model."""
+    """Number of routed experts of a MoE block, E; 0: a dense model."""
     experts_per_token: Annotated[int, Field(ge=0, le=10**5)] = 0
-    """Routed experts that a token passes through, k."""
+    """Number of routed experts that a token passes through, k."""
     moe_ffn_hidden_size: Annotated[int, Field(ge=0, le=10**7)] = 0
     """Inner width of one expert. Default: `ffn_hidden_size`."""
     shared_expert_ffn_hidden_size: Annotated[int, Field(ge=0, le=10**7)] = 0
     """Total inner width of the shared experts, through which every token passes; 0: no shared experts."""
     num_moe_layers: Annotated[int, Field(ge=0, le=MAX_LAYERS)] = 0
-    """Number of MoE blocks, the last ones unless `moe_layers` names them. Default: all."""
+    """Number of MoE blocks, which are the last blocks unless `moe_layers` lists others. Default: all."""
     moe_layers: Annotated[tuple[int, ...], TUPLE_FROM_LIST] = ()
-    """MoE blocks, counted from 0, if they are not the last ones (Llama 4 Maverick: every second)."""
+    """Indices of the MoE blocks, counted from 0, if these are not the last blocks (Llama 4 Maverick: every
+    second)."""
     router_bias: bool = False
     """Whether the router's matrix has biases."""
     routing_bias: bool = False
-    """Whether biases are added to scores only to choose experts; they stay as loaded (arXiv 2412.19437,
-    section 2.1.2)."""
+    """Whether the router adds biases to its scores to choose experts, but not to weigh them; biases stay as
+    loaded (arXiv 2412.19437, section 2.1.2)."""
     expert_groups: ExpertGroups | None = None
-    """Groups of experts that a token chooses first; None: it chooses among all experts."""
+    """Groups of experts that the router selects first for a token; None: it chooses among all experts."""
     router_scores: Literal["softmax", "sigmoid"] = "softmax"
     """Function of a router's scores: softmax over all experts, or sigmoid of each (DeepSeek-V3)."""
     normalized_routing: bool = True
@@ -581,20 +592,20 @@ class TransformerSpec(Spec):
     """Vision tower before a decoder. The other fields describe the decoder, except `num_layers`, which counts
     both."""
     further_tokens: Annotated[int, Field(ge=0, le=16)] = 0
-    """Tokens predicted beyond the next, each by an additional block with projection and head after the last
-    (DeepSeek-V3)."""
+    """Number of tokens predicted beyond the next (multi-token prediction), each by an additional block with
+    projection and head after the last block (DeepSeek-V3)."""
     outputs: PositiveInt | None = OMITTED
-    """Outputs of the head per token, for example 1 for a reward model; None: a logit of each vocabulary
-    entry."""
+    """Number of outputs of the head per token, for example 1 for a reward model; None: a logit of each
+    vocabulary entry."""
     vocab_multiple: PositiveInt = 1
     """Multiple to which the vocabulary is padded, in units of tp (Megatron: 128)."""
     left_out: Annotated[tuple[str, ...], TUPLE_FROM_LIST] = ()
-    """Operations of the model's blocks that are not priced, a few words each; the executor does not train
+    """Operations of the model's blocks that costs leave out, a few words each; the executor does not train
     such a model."""
     changed: Annotated[tuple[str, ...], TUPLE_FROM_LIST] = ()
     """Changes that `--allow` made to the named model, as words of `--allow` (`cost_models.specs.training`)."""
     source: str = ""
-    """Source of the shape."""
+    """Source of the model's shape, such as a paper or a configuration file."""
 
     @model_validator(mode="before")
     @classmethod
@@ -688,14 +699,14 @@ class TransformerSpec(Spec):
         return None if pattern and pattern[layer % len(pattern)] == "full" else self.attention_window
 
     def attended(self, sequence_length: int) -> float:
-        """Keys that a query attends to in sequences of this length if the causal mask is ignored, mean over
-        the blocks."""
+        """Mean number of keys per query over the blocks, in sequences of this length, if the causal mask is
+        ignored."""
         windowed = min(sequence_length, self.attention_window or sequence_length)
         return self._over_blocks(sequence_length, windowed) + self.source_share * sequence_length
 
     def unmasked(self, sequence_length: int) -> float:
-        """Keys that a query attends to under the mask, mean over queries and blocks. This is s/2 for a causal
-        mask without window, and s in an encoder."""
+        """Mean number of keys per query under the mask, over queries and blocks. This is s/2 for a causal
+        mask without window, and s in an encoder, for sequences of s tokens."""
         causal, window = sequence_length / 2, min(sequence_length, self.attention_window or sequence_length)
         if self.encoder:
             return sequence_length
@@ -707,7 +718,8 @@ class TransformerSpec(Spec):
 
     @property
     def source_share(self) -> float:
-        """Encoder tokens that a decoder's blocks attend to, per decoder token; 0 without an encoder-decoder."""
+        """Number of encoder tokens per decoder token that a decoder's blocks attend to; 0 without an
+        encoder-decoder."""
         return self.stacks.source_share if self.stacks else 0.0
 
     def _over_blocks(self, full: float, windowed: float) -> float:
