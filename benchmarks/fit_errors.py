@@ -22,7 +22,7 @@ import numpy as np
 from judged_intervals import Judged, fitted_kernel, judged, reaches
 
 from cost_models.defaults import die_of
-from cost_models.expected import FEATURES, NAMES, features_of, names_of, spread_of
+from cost_models.expected import FEATURES, NAMES, features_of, labels_of, spread_of
 from cost_models.measured.calibration.profile_fits import (
     ANY,
     blank_profile,
@@ -86,7 +86,7 @@ def write_rows(cases: Sequence[Case]) -> None:
             question, measured = case.question, measured_seconds(case)
             under = seconds_under_scenarios(question, case.layout)
             spread = 0.15 if under is None else spread_of(under, measured * (1 + error))
-            features, names = features_of(question, case.layout), names_of(question)
+            features, names = features_of(question, case.layout), labels_of(question)
             writer.writerow(
                 [
                     case.row.row_id,

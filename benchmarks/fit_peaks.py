@@ -22,7 +22,7 @@ from cost_models.measured.validation.scores import (
     measured_seconds,
 )
 from cost_models.pipeline.pricing import estimate
-from cost_models.risk import WITHIN, PeakErrors
+from cost_models.risk import PEAK_QUANTILE, PeakErrors
 from meshwright.verbs.validate.text import CHANCE_HEADERS, chance_cells, chances_heading
 
 _START = np.array([0.0, -2.0, math.log(0.5), -2.0, math.log(0.5)])
@@ -53,7 +53,7 @@ def fitted() -> tuple[PeakErrors, list[Prediction]]:
     for source in dict.fromkeys(run.source for run in runs):
         others = _mixture([run for run in runs if run.source != source])
         chances += [
-            (run.prediction, others.below(run.room, run.error)) for run in runs if run.source == source
+            (run.prediction, others.p_below(run.room, run.error)) for run in runs if run.source == source
         ]
     judged = [_with_chance(one, chance) for one, chance in chances if one.fits_probability is not None]
     return _mixture(runs), judged
@@ -157,7 +157,7 @@ def page(judged: Sequence[Prediction]) -> Iterator[str]:
 def write(place: Path, peaks: PeakErrors) -> None:
     """Write the file that `cost_models/risk.py` reads."""
     values = {name: value for name, value in asdict(peaks).items() if name != "source"}
-    assert WITHIN == 0.95
+    assert PEAK_QUANTILE == 0.95
     lines = ["# Written by `python benchmarks/fit_errors.py --write`; what each is: cost_models/risk.py."]
     lines += [f"{name}: {value:.4g}" for name, value in values.items()]
     lines += [

@@ -26,7 +26,7 @@ from cost_models.estimate import pair_error_of, uncovered_facts
 from cost_models.expected import (
     Rows,
     features_of,
-    names_of,
+    labels_of,
     nearest_first,
     row_of,
     rows_of,
@@ -49,7 +49,7 @@ from cost_models.measured.runs.stack import is_suspect
 from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import MIN_RANKED, measured_seconds, sweep_of
 from cost_models.pipeline.pricing import seconds_under_scenarios
-from cost_models.risk import middle
+from cost_models.risk import interquartile_mean
 from planner.answers.recommend import MAX_COMPARED
 
 ROOT = Path(__file__).parents[1]
@@ -116,7 +116,7 @@ def _rows(cases: Sequence[Case]) -> Rows:
     for case, paper in zip(cases, seconds_of(cases), strict=True):
         under = seconds_under_scenarios(case.question, case.layout)
         spread = 0.15 if under is None else spread_of(under, float(paper))
-        facts = features_of(case.question, case.layout) | names_of(case.question)
+        facts = features_of(case.question, case.layout) | labels_of(case.question)
         table.append({**facts, "source": case.row.source, "spread": spread})
     return rows_of(table)
 
@@ -200,7 +200,7 @@ def averse(row: Ran) -> float:
 
 def in_the_middle(row: Ran) -> float:
     """The mean over the middle half of the scenarios."""
-    return math.log(middle(row.under))
+    return math.log(interquartile_mean(row.under))
 
 
 def expected(row: Ran) -> float:

@@ -76,8 +76,8 @@ def complete_question(
             stack, pool_profile = pools[0].stack if pools else stack, spec if suited else None
             pools.append(complete_question(model, pool, training, stack=stack, profile=pool_profile))
         return mixed_question(cluster, tuple(pools))
-    stack_spec = chosen_stack(cluster, stack, usual=DEFAULT_STACK)
-    hardware = chosen_profile(cluster, stack_spec, profile)
+    stack_spec = resolve_stack(cluster, stack, usual=DEFAULT_STACK)
+    hardware = resolve_profile(cluster, stack_spec, profile)
     if (profile or cluster.profile) and hardware.tier != "datasheet" and not _made_for(hardware, cluster.gpu):
         raise InputError(
             f"profile `{hardware.name}` was made for `{hardware.gpu}`; the cluster has `{cluster.gpu.name}`",
@@ -93,7 +93,7 @@ def complete_question(
     return question.updated("training", dropout=question.dropout)
 
 
-def chosen_stack(cluster: ClusterSpec, stack: str | StackSpec | None, *, usual: str) -> StackSpec:
+def resolve_stack(cluster: ClusterSpec, stack: str | StackSpec | None, *, usual: str) -> StackSpec:
     """Return the user's software stack; if None, this project's executor on CPUs and the local machine, else
     the stack named `usual`. Raises UnknownNameError."""
     if isinstance(stack, StackSpec):
@@ -102,7 +102,7 @@ def chosen_stack(cluster: ClusterSpec, stack: str | StackSpec | None, *, usual: 
     return catalog.load_stack(stack or (OWN_STACK if on_this_machine else usual))
 
 
-def chosen_profile(
+def resolve_profile(
     cluster: ClusterSpec, stack: StackSpec, profile: str | HardwareProfile | None
 ) -> HardwareProfile:
     """Return the user's hardware profile; if None, the profile that the cluster names, else the nearest in
@@ -148,7 +148,7 @@ def _made_for(profile: HardwareProfile, gpu: GpuSpec) -> bool:
     return gpu.name in (profile.gpu, *profile.also_for)
 
 
-def _distance(profile: HardwareProfile, gpu: GpuSpec) -> float:
+def _peak_distance(profile: HardwareProfile, gpu: GpuSpec) -> float:
     """Distance between a profile's GPU and `gpu`: |ln| of the ratio of their peak FLOP/s, 0 if the catalogue
     lacks the profile's GPU."""
     if profile.gpu not in catalog.names("gpus"):
@@ -171,7 +171,7 @@ def nearest_profile(
     """
     profiles = [catalog.load_profile(name) for name in catalog.names("profiles")] if known is None else known
     fitted = [profile for profile in profiles if profile.tier != "datasheet"]
-    fitted.sort(key=lambda profile: _distance(profile, gpu))
+    fitted.sort(key=lambda profile: _peak_distance(profile, gpu))
     accelerator, stacks = gpu.kind != "cpu", (stack, family, "any")
     of_gpu = [one for one in fitted if one.gpu == gpu.name]
     of_die = [one for one in fitted if gpu.name in one.also_for]

@@ -35,8 +35,8 @@ class Document:
     """Path to a value → its problem found while parsing; validation reports these together with its own."""
 
     ended: bool = True
-    """Whether the file has its end mark, so is not truncated: True for any JSON, for YAML if it ends with
-    `...`."""
+    """Whether the file has its end mark, and so is not truncated. JSON always has one; YAML has one if it
+    ends with `...`."""
 
     def where(self, key: Key) -> str:
         """Location of the value at path `key` for error messages, as `file:line field.path`. The line is that

@@ -54,7 +54,7 @@ class MeshwrightError(ValueError):
         """Create the error; `more` is the number of problems in addition to the listed `problems`."""
         super().__init__(headline)
         self.headline = headline
-        self.problems = (*problems, *_and_more(more))
+        self.problems = (*problems, *_unlisted_problems(more))
         self.hint = hint
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class UnknownNameError(InputError):
     def __init__(
         self, kind: str, name: str, known: Iterable[str], *, like: str | None = None, hint: str = ""
     ) -> None:
-        guess = did_you_mean(like or name, alike(like or name, known))
+        guess = did_you_mean(like or name, similar_names(like or name, known))
         super().__init__(f"unknown {kind} `{name}`{guess}", hint=hint)
 
 
@@ -157,44 +157,44 @@ class StoppedError(RunError):
     exit_code = 130
 
 
-def first_of(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+def first_few(problems: Sequence[Problem]) -> tuple[Problem, ...]:
     """The first `MOST_PROBLEMS` problems, then, if there are more, a problem that says how many are left
     out."""
     if len(problems) <= MOST_PROBLEMS + 1:
         return tuple(problems)
-    return (*problems[:MOST_PROBLEMS], *_and_more(len(problems) - MOST_PROBLEMS))
+    return (*problems[:MOST_PROBLEMS], *_unlisted_problems(len(problems) - MOST_PROBLEMS))
 
 
-def _and_more(number: int) -> tuple[Problem, ...]:
+def _unlisted_problems(number: int) -> tuple[Problem, ...]:
     return (Problem("", f"and {number:,} more"),) if number > 0 else ()
 
 
-def closest(name: str, known: Iterable[str]) -> str | None:
+def closest_name(name: str, known: Iterable[str]) -> str | None:
     """Known name with the spelling most similar to `name`; None if none is similar."""
     spellings = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), list(spellings), n=1, cutoff=0.6)
     return spellings[close[0]] if close else None
 
 
-def alike(name: str, known: Iterable[str]) -> list[str]:
+def similar_names(name: str, known: Iterable[str]) -> list[str]:
     """Known names of which `name` may be a misspelling, excluding those that name another model, GPU, cluster
     or stack.
 
     Their numbers (sizes, releases) are equal and their letters almost; if the first word is a known family,
     only that family's names count. If there are none, all names that begin with the given one.
     """
-    listed, (first, letters, numbers, plain) = list(known), _spelt(name)
+    listed, (first, letters, numbers, plain) = list(known), _name_parts(name)
 
-    def slip(word: str) -> bool:
+    def is_slip(word: str) -> bool:
         return sorted(word) == sorted(letters) or difflib.SequenceMatcher(None, letters, word).ratio() > 0.7
 
-    family = [one for one in listed if _spelt(one)[0] == first] or listed
-    return [one for one in family if _spelt(one)[2] == numbers and slip(_spelt(one)[1])] or [
-        one for one in listed if len(plain) > 2 and _spelt(one)[3].startswith(plain)
+    family = [one for one in listed if _name_parts(one)[0] == first] or listed
+    return [one for one in family if _name_parts(one)[2] == numbers and is_slip(_name_parts(one)[1])] or [
+        one for one in listed if len(plain) > 2 and _name_parts(one)[3].startswith(plain)
     ]
 
 
-def _spelt(name: str) -> tuple[str, str, list[str], str]:
+def _name_parts(name: str) -> tuple[str, str, list[str], str]:
     """Parts of a name for comparing spellings: (first word, letters, numbers, letters and digits without
     separators)."""
     low = name.strip().lower()
@@ -205,7 +205,7 @@ def _spelt(name: str) -> tuple[str, str, list[str], str]:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Suggestion "; did you mean `x`?" with the known name most similar to `name`; empty text if none is
     similar."""
-    guess = closest(name, known)
+    guess = closest_name(name, known)
     return "" if guess is None else f"; did you mean `{guess}`?"
 
 

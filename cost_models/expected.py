@@ -78,9 +78,9 @@ def features_of(question: Question, layout: Layout) -> dict[str, float]:
     return logarithms | {"sharded": float(layout.zero >= 2), "recomputed": recomputed}
 
 
-def names_of(question: Question) -> dict[str, str]:
-    """Categorical features by which runs are compared (GPU, die, stack, family of stacks, whether the model
-    has experts), as name → text."""
+def labels_of(question: Question) -> dict[str, str]:
+    """Categorical features by which runs are compared, as name → text: GPU, die, stack, family of stacks,
+    whether the model has experts."""
     gpu, stack = question.cluster.gpu.name, question.stack
     return {
         "gpu": gpu,
@@ -127,7 +127,7 @@ class Rows:
 
 def row_of(question: Question, layout: Layout, spread: float) -> Rows:
     """Table with a single row: the features of one question and layout, without a source."""
-    return rows_of([{**features_of(question, layout), **names_of(question), "source": "", "spread": spread}])
+    return rows_of([{**features_of(question, layout), **labels_of(question), "source": "", "spread": spread}])
 
 
 def rows_of(table: Sequence[Mapping[str, Any]]) -> Rows:
@@ -153,7 +153,7 @@ LARGEST = 0.3
 """Absolute value at which errors ln(measured / predicted) are clipped, since a run further off may be
 mistranscribed."""
 _USUAL_SPREAD = 0.08
-"""Typical `Rows.spread` of a step, in units of which amplitudes are given."""
+"""Typical `Rows.spread` of a step, the unit in which `Kernel.amplitude` is given."""
 SAME_QUESTION_DISTANCE = 0.2
 """Feature distance below which two runs count as the same question, for instance with another vocabulary, or
 a stage chunk more or less."""
@@ -213,7 +213,7 @@ class Kernel:
         )
         return np.asarray(self.amplitude * _USUAL_SPREAD * spread**self.power * np.exp(logarithm))
 
-    def likeness(self, one: Rows, other: Rows) -> Array:
+    def similarity(self, one: Rows, other: Rows) -> Array:
         """Similarity s · e^{−d} of each row of `one` to each row of `other`, (N, M). It is 1 for the same
         question, and falls with distance and with another GPU, stack or kind of model."""
 
@@ -234,7 +234,7 @@ class Kernel:
         of_question, of_source = np.sqrt(1 - g2_x) * np.sqrt(1 - g2_y), np.sqrt(g2_x) * np.sqrt(g2_y)
         decay = np.exp(-self.sharpness * self.distance(one, other))
         deviations = of_question * decay + of_source * source
-        return np.asarray(x * y * self.likeness(one, other) * deviations + self.publisher**2 * source)
+        return np.asarray(x * y * self.similarity(one, other) * deviations + self.publisher**2 * source)
 
     def distance(self, one: Rows, other: Rows) -> Array:
         """Distance between the features of each row of `one` and each row of `other`, (N, M), in length
@@ -396,11 +396,11 @@ def spread_of(under_scenarios: Array, seconds: float) -> float:
 def nearest_first(kernel: Kernel, row: Rows, timed: Rows) -> Ints:
     """Indices (N,) of the timed rows, from the most to the least similar to `row`.
 
-    Rows with equal covariance are ordered by likeness: if the row's amplitude is below the deviation between
+    Rows with equal covariance are ordered by similarity: if the row's amplitude is below the deviation between
     publishers, all covariances are zero.
     """
     shared = kernel.covariance(row, timed)[0] / kernel.amplitudes(timed)
-    return np.lexsort((-kernel.likeness(row, timed)[0], -shared))
+    return np.lexsort((-kernel.similarity(row, timed)[0], -shared))
 
 
 def stratum_of(row: Rows, timed: Rows) -> str:

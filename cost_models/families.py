@@ -54,7 +54,7 @@ FAMILIES = {
 """Name of a model family → the classes that implement it."""
 
 
-def part(name: str | None) -> Any:
+def load(name: str | None) -> Any:
     """Import and return the object named by `module:name`; None, for a class that the family lacks, is not
     allowed."""
     assert name is not None, "verbs refuse what a family does not do"

@@ -60,7 +60,8 @@ class Flag:
     """Name, without `--`, of the flag that this flag needs; `--help` shows this flag only together with that
     one. Empty: none."""
     command_default: Any = AS_FIELD
-    """Default on the command line, where it differs from that of the field; `...`: the flag is required."""
+    """Default on the command line, where the field's own default does not apply; `...` marks a required
+    flag."""
 
 
 def flag(
@@ -102,10 +103,10 @@ def flags_of(options: type[Any]) -> dict[str, Flag]:
         flags = {name: mark for name, own in marks.items() for mark in own if isinstance(mark, Flag)}
     else:
         flags = {one.name: one.metadata[_FLAG] for one in fields(options) if _FLAG in one.metadata}
-    return in_order(flags)
+    return sorted_flags(flags)
 
 
-def in_order(flags: Mapping[str, Flag]) -> dict[str, Flag]:
+def sorted_flags(flags: Mapping[str, Flag]) -> dict[str, Flag]:
     """Copy of a mapping of flags sorted by help panel; a flag with `listed_after` directly follows the flag
     of that field."""
     names = sorted(flags, key=lambda name: PANELS.index(flags[name].panel))

@@ -75,13 +75,13 @@ class Question:
         return bool(self.members)
 
     @property
-    def between(self) -> LinkSpec:
+    def pool_link(self) -> LinkSpec:
         """Network link between GPUs of two different pools."""
         assert self.mixed is not None
         return self.mixed.link
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def pool_names(self) -> tuple[str, ...]:
         """Name of each pool of GPUs, in the order of the cluster."""
         return tuple(pool.cluster.name for pool in self.pools)
 

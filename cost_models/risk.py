@@ -39,7 +39,7 @@ half, except for outliers."""
 MOST_CONFIDENT = 0.99
 """Highest probability of fitting that may be required: one run in fifty is an outlier, whatever the spare
 memory."""
-WITHIN = 0.95
+PEAK_QUANTILE = 0.95
 """Share of measured peaks that lie below (1 + the stack's `memory_error`) × predicted."""
 FITTING = 0.9
 """Minimum probability of fitting in memory for recommended layouts, and for layouts that a search
@@ -62,10 +62,10 @@ class PeakErrors:
     above_reach: float
     source: str = ""
 
-    def below(self, room: float, error: float) -> float:
+    def p_below(self, room: float, error: float) -> float:
         """Probability that a measured peak stays below exp(`room`) × the predicted peak, for the stack's
         relative `error`."""
-        deviation = max(log1p(error), 1e-9) / _NORMAL.inv_cdf(WITHIN)  # of ln(measured / predicted)
+        deviation = max(log1p(error), 1e-9) / _NORMAL.inv_cdf(PEAK_QUANTILE)  # of ln(measured / predicted)
         core = _NORMAL.cdf(room / (self.core * deviation))
         low = min(1.0, 2 * _NORMAL.cdf(room / self.below_reach))
         high = max(0.0, 2 * _NORMAL.cdf(room / self.above_reach) - 1)
@@ -84,13 +84,13 @@ def fits_probability(peak: float, limit: float, error: float) -> float:
     and the stack's relative `error`."""
     if peak <= 0:
         return 1.0
-    return peak_errors().below(log(limit / peak), error) if limit > 0 else 0.0
+    return peak_errors().p_below(log(limit / peak), error) if limit > 0 else 0.0
 
 
 def least_chance(confidence: float) -> float:
     """Minimum probability of fitting at which a layout counts as fitting: the required `confidence`, but at
     least that of a peak equal to the limit."""
-    return max(confidence, peak_errors().below(0.0, 1.0))  # where no room is left, the error does not matter
+    return max(confidence, peak_errors().p_below(0.0, 1.0))  # without room the error does not matter
 
 
 @lru_cache(maxsize=1024)
@@ -102,7 +102,7 @@ def confident_share(confidence: float, error: float) -> float:
         return 1.0
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        low, high = (low, middle) if peak_errors().below(middle, error) >= confidence else (middle, high)
+        low, high = (low, middle) if peak_errors().p_below(middle, error) >= confidence else (middle, high)
     return exp(-high)
 
 
@@ -111,21 +111,21 @@ _MOST_ROOM, _BISECTIONS = 12.0, 60
 
 Risk = Literal["none", "neutral", "averse"]
 RISKS: tuple[Risk, ...] = get_args(Risk)
-SLOWEST = 4
-"""Number k such that one in k scenarios, the slowest, counts under risk `averse`."""
+SLOWEST_DIVISOR = 4
+"""Number k such that risk `averse` counts only the slowest of every k scenarios (a quarter of them)."""
 
 
-def weighed_of(scenarios: int, risk: Risk) -> int:
+def num_weighed(scenarios: int, risk: Risk) -> int:
     """Number of scenarios whose mean step time compares layouts under a `risk`, out of `scenarios` in all."""
-    return 0 if risk == "none" else scenarios if risk == "neutral" else -(-scenarios // SLOWEST)
+    return 0 if risk == "none" else scenarios if risk == "neutral" else -(-scenarios // SLOWEST_DIVISOR)
 
 
-def slowest(seconds_K: Array, risk: Risk) -> Bools:
+def weighed_mask(seconds_K: Array, risk: Risk) -> Bools:
     """Mask (K, ...) of the scenarios that `risk` counts (all, or the slowest), from step seconds (K, ...).
     Among equal ones the first."""
     order = np.argsort(-seconds_K, axis=0, kind="stable")
     chosen = np.zeros(seconds_K.shape, dtype=np.bool_)
-    np.put_along_axis(chosen, order[: weighed_of(len(seconds_K), risk)], True, axis=0)
+    np.put_along_axis(chosen, order[: num_weighed(len(seconds_K), risk)], True, axis=0)
     return chosen
 
 
@@ -133,11 +133,11 @@ def weigh(seconds_K: Array, risk: Risk) -> Array:
     """Mean step seconds, (K, ...) → (...), over all K scenarios or, under risk `averse`, over the slowest of
     them."""
     if risk == "averse":
-        seconds_K = np.sort(seconds_K, axis=0)[-weighed_of(len(seconds_K), risk) :]
+        seconds_K = np.sort(seconds_K, axis=0)[-num_weighed(len(seconds_K), risk) :]
     return np.asarray(seconds_K.mean(axis=0))
 
 
-def middle(seconds_K: Array) -> float:
+def interquartile_mean(seconds_K: Array) -> float:
     """Interquartile mean of the step seconds of K scenarios, from (K,): mean of the middle half, which
     outliers do not move."""
     cut = len(seconds_K) // 4

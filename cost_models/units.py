@@ -2,7 +2,7 @@
 
 `parse_*` reads what people write ("80 GiB", "400 Gb/s", "5 us", "312 TFLOP/s"); `format_*` writes what people
 read; `Bytes`, `Bandwidth`, `Seconds` and `FlopRate` are the pydantic field types that do both, losslessly.
-`within` limits a field to plausible values.
+`value_range` limits a field to plausible values.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ FlopRate = Annotated[float, BeforeValidator(parse_flop_rate), _writer(_FLOP_RATE
 """Field type of a compute rate in FLOP/s; written "312 TFLOP/s"."""
 
 
-def within(parse: Callable[[object], float], least: str, most: str) -> AfterValidator:
+def value_range(parse: Callable[[object], float], least: str, most: str) -> AfterValidator:
     """Pydantic validator that limits a parsed quantity to the range from `least` to `most`, as in
-    `Annotated[Bytes, within(parse_bytes, "1 MiB", "1 PB")]`."""
+    `Annotated[Bytes, value_range(parse_bytes, "1 MiB", "1 PB")]`."""
     smallest, largest = parse(least), parse(most)
 
     def check(value: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from cost_models.families import family_of_plan_kind, part
+from cost_models.families import family_of_plan_kind, load
 from executor.run_config import RunConfig
 from planner.plan import AnyPlan
 
@@ -50,7 +50,7 @@ class Training(Protocol[P]):
             InputError: data or checkpoint do not go with the plan.
             RunError: the loss is no number, or a checkpoint could not be written.
         """
-        done: AnyReport | Stopped = part(self.trainer)(plan, device, config, watcher, stop)
+        done: AnyReport | Stopped = load(self.trainer)(plan, device, config, watcher, stop)
         return done
 
     def of_rank(self, plan: P, rank: int) -> dict[str, Any]:
@@ -60,5 +60,5 @@ class Training(Protocol[P]):
 
 def training_of(plan: AnyPlan) -> Training[Any]:
     """The training of the plan's family."""
-    training: Callable[[], Training[Any]] = part(family_of_plan_kind(plan.kind).training)
+    training: Callable[[], Training[Any]] = load(family_of_plan_kind(plan.kind).training)
     return training()

@@ -36,11 +36,11 @@ PROOFS: tuple[Proof, ...] = get_args(Proof)
 """Names of the methods that prove optimality: `search` (branch and bound), or `ilp`, one integer program over
 all layouts."""
 Effort = Literal[Proof, "bounds", "any"]
-"""How far a search goes: to a proof; to one without the closing integer program, as in curves of many
-searches (`bounds`); or to the first plan that fits (`any`)."""
+"""How far a search goes. `search`, `ilp`: to a proof; `bounds`: to one without the closing integer program,
+as in curves of many searches; `any`: to the first plan that fits."""
 
 
-class Settled(Spec):
+class ClosingProgram(Spec):
     """Result of the integer program that closes a proof: it decides all layouts whose lower bounds are below
     the best step time at once."""
 
@@ -86,7 +86,7 @@ class Certificate(Spec):
     minimised."""
     scenarios: int = 0
     """Number of scenarios (plausible sets of constants) in the minimised mean; 0: none."""
-    settled: Settled | None = None
+    settled: ClosingProgram | None = None
     """Result of the integer program that closed the proof; None if the search needed none, or was stopped
     before."""
     proved_by: Proof = Field(default="search", exclude_if=lambda prover: prover == "search")

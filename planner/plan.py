@@ -37,7 +37,7 @@ from cost_models.base import GpuCount, Spec
 from cost_models.documents import Document
 from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
-from cost_models.families import family_of_plan_kind, part
+from cost_models.families import family_of_plan_kind, load
 from cost_models.files.parsing import check_kind, validate
 from cost_models.files.reading import read_document
 from cost_models.files.whole import write_whole
@@ -429,7 +429,7 @@ def make_plan(
 
 P = TypeVar("P", bound=AnyPlan)
 
-UNWRITTEN = {
+UNSAVED = {
     *("top", "infeasible", "pruned", "solved", "undecided", "settled", "proved_by", "seconds"),
     *("method", "solver"),
 }
@@ -448,7 +448,7 @@ def plan_text(plan: AnyPlan) -> str:
     predicted = getattr(plan, "prediction", None)
     empty = [tier for tier in ("host", "drive") if getattr(predicted, f"{tier}_bytes", None) is None]
     unused = {f"{tier}_{what}" for tier in empty for what in ("bytes", "limit")}  # nothing is kept there
-    fields = plan.model_dump(mode="json", exclude={"certificate": UNWRITTEN, "prediction": unused})
+    fields = plan.model_dump(mode="json", exclude={"certificate": UNSAVED, "prediction": unused})
     return plan_yaml(_HEADER, fields)
 
 
@@ -485,17 +485,17 @@ def load_any_plan(path: str | Path) -> AnyPlan:
         InputError: missing, no plan, of another schema version, cut short, or inconsistent; all problems at once.
     """
     document = read_document(path)
-    return _legal(document, read_plan_in(document))
+    return _require_legal(document, read_plan_in(document))
 
 
 def load_plan(path: str | Path) -> Plan:
     """Read a plan file of a transformer, and check its layout; raises the errors of `load_any_plan`."""
     document = read_document(path)
-    return _legal(document, _read_plan(document, Plan))
+    return _require_legal(document, _read_plan(document, Plan))
 
 
-def _legal(document: Document, plan: P) -> P:
-    """Return `plan`, read from `document`. Raises InputError if its layout breaks a rule."""
+def _require_legal(document: Document, plan: P) -> P:
+    """Raise InputError if the layout of a plan read from `document` breaks a rule; else return the plan."""
     if problems := plan.problems():
         place, headline = document.where(("layout",)), f"the layout of `{document.source}` cannot run"
         raise InputError(headline, problems=[Problem(place, problem.what) for problem in problems])
@@ -510,7 +510,7 @@ def read_plan_in(document: Document) -> AnyPlan:
         InputError: no plan, of another schema version or cut short; all problems at once.
     """
     kind = document.value.get("kind") if isinstance(document.value, dict) else None
-    plan_type: type[AnyPlan] = part(family_of_plan_kind(kind).plan)
+    plan_type: type[AnyPlan] = load(family_of_plan_kind(kind).plan)
     return _read_plan(document, plan_type)
 
 
@@ -535,7 +535,7 @@ def _read_plan(document: Document, plan_type: type[P]) -> P:
         )
     require_ended(document)
     if isinstance(proof := document.value.get("certificate"), dict):
-        read = {name: value for name, value in proof.items() if name not in UNWRITTEN}
+        read = {name: value for name, value in proof.items() if name not in UNSAVED}
         document = replace(document, value=document.value | {"certificate": read})
     fields, ignored = without_dropped_facts(document.value)
     plan = validate(replace(document, value=fields), plan_type)
@@ -563,10 +563,10 @@ def priced_within_restrictions(plan: Plan) -> Estimate:
 
 MAX_FILES = 500
 """Maximum number of files in the cache folder; the oldest are removed first."""
-_QUESTION = {*SHARED_PARTS, "cluster", "hardware", "restrictions", "objective", "layout"}
+_CACHE_KEY_FIELDS = {*SHARED_PARTS, "cluster", "hardware", "restrictions", "objective", "layout"}
 """Plan fields on which the layouts in its cache depend: a change of one invalidates them."""
 
-Searched = tuple[Sequence[Layout], bool]
+SearchedLayouts = tuple[Sequence[Layout], bool]
 """Layouts that a search found, and whether it completed; results of interrupted searches are not stored."""
 
 
@@ -576,7 +576,7 @@ class PlanCache:
 
     def __init__(self, plan: Plan) -> None:
         folder, self._layouts = cache_folder(), dict[str, tuple[Layout, ...]]()
-        question = plan.model_dump_json(include=_QUESTION)
+        question = plan.model_dump_json(include=_CACHE_KEY_FIELDS)
         digest = hashlib.sha256(f"{_version()}\n{question}".encode()).hexdigest()[:32]
         self._path = None if folder is None else folder / f"{digest}.json"
         if self._path is not None:
@@ -587,7 +587,7 @@ class PlanCache:
                 if not any(check(plan.question, layout, hosts=False) for layout in layouts):
                     self._layouts = read
 
-    def layouts(self, name: str, search: Callable[[], Searched]) -> tuple[Layout, ...]:
+    def layouts(self, name: str, search: Callable[[], SearchedLayouts]) -> tuple[Layout, ...]:
         """Layouts stored under a search's name; if there are none, run `search`, and store its layouts if it
         completes."""
         if name not in self._layouts:

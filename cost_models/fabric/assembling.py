@@ -13,7 +13,7 @@ import numpy as np
 
 from cost_models.arrays import Ints
 from cost_models.discovery.links import USUAL_LATENCY
-from cost_models.errors import InputError, Problem, first_of
+from cost_models.errors import InputError, Problem, first_few
 from cost_models.fabric.fabric import Fabric, FabricLevel, most_common, odd_links
 from cost_models.fabric.graph import graph_of, nearest, within_node
 from cost_models.fabric.tiers import Bundle, Tier, tiers_of
@@ -36,7 +36,7 @@ def fabric_of_lines(lines: tuple[str, ...]) -> Fabric:
     with whatever is wrong with it."""
     links, problems = read_lines(lines)
     if problems:
-        raise InputError("the graph of links cannot be read", problems=first_of(problems))
+        raise InputError("the graph of links cannot be read", problems=first_few(problems))
     return fabric_of_links(links, "graph")
 
 
@@ -104,7 +104,7 @@ class _Cluster:
             one if isinstance(one, Problem) else Problem(lines.get(one.partition(" ")[0], self.source), one)
             for one in problems
         ]
-        raise InputError(f"{self.source} is no graph of a cluster", problems=first_of(placed), hint=hint)
+        raise InputError(f"{self.source} is no graph of a cluster", problems=first_few(placed), hint=hint)
 
     @property
     def node(self) -> Ints:

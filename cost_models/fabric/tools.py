@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from itertools import combinations
 
 from cost_models.discovery.links import MOST_NVLINKS, Topology, groups_of, parse_topology
-from cost_models.errors import InputError, Problem, first_of
+from cost_models.errors import InputError, Problem, first_few
 from cost_models.fabric.fabric import most_common
 from cost_models.specs.graph import Link, fold, natural, read_link
 from cost_models.units import counted, parse_seconds
@@ -55,7 +55,7 @@ class UserStatement:
 def unreadable(source: str, problems: Sequence[Problem], hint: str) -> InputError:
     """Error that lists the problems in a file of links."""
     return InputError(
-        f"{counted(len(problems), 'problem')} in {source}", problems=first_of(problems), hint=hint
+        f"{counted(len(problems), 'problem')} in {source}", problems=first_few(problems), hint=hint
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cost_models.documents import printable
-from cost_models.errors import InputError, UnknownNameError, closest
+from cost_models.errors import InputError, UnknownNameError, closest_name
 from cost_models.files import catalog, read_data
 from cost_models.files.local import LOCAL
 from cost_models.files.reading import is_file
@@ -46,7 +46,7 @@ def means_recommender(text: str) -> bool:
     recommenders = catalog.names("recommenders")
     return (
         bool(known_recommender(text))
-        or closest(text, (*catalog.names("models"), *recommenders)) in recommenders
+        or closest_name(text, (*catalog.names("models"), *recommenders)) in recommenders
     )
 
 

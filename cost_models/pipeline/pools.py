@@ -135,7 +135,7 @@ def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[RankTer
     columns, rows = LayoutColumns.of(layouts), range(len(layouts))
     if question.has_pools:
         terms = pool_terms(question, columns)
-        pools = [np.array([question.names.index(name) for name in layout.pools]) for layout in layouts]
+        pools = [np.array([question.pool_names.index(name) for name in layout.pools]) for layout in layouts]
         return [rank_terms(terms, np.array([row]), pools[row]) for row in rows]
     sorts, limit = terms_by_sort(terms_by_kind(question, columns)), memory_limit(question, columns)
     return [
@@ -170,7 +170,7 @@ def with_pools(question: Question, layout: Layout) -> Layout:
 
 def _named(question: Question, counts: Iterable[int]) -> tuple[str, ...]:
     """Name of each pool repeated `counts` times, in one tuple."""
-    return tuple(name for name, count in zip(question.names, counts, strict=True) for _ in range(count))
+    return tuple(name for name, count in zip(question.pool_names, counts, strict=True) for _ in range(count))
 
 
 def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> RankTerms:
@@ -235,7 +235,7 @@ def _as_large_as_all(pool: Question, question: Question) -> Question:
     cluster = pool.cluster
     links = cluster.links
     if links.inter_node is None:
-        links = links.with_inter_node(question.between)
+        links = links.with_inter_node(question.pool_link)
     elif isinstance(links, LinkLevels):
         links = links.under(cluster.nodes)
     update: dict[str, object] = {"links": links}
@@ -268,7 +268,7 @@ def _transfers(question: Question, enlarged: list[Question], columns: LayoutColu
     for k, pool in enumerate(question.pools):
         within = replace(columns, pp=ranks[k])
         boundary[k, k] = boundary_seconds(pool, within, axis_groups(pool.cluster, within))
-    across, ends = pairs_over(question.between, len(columns)), []
+    across, ends = pairs_over(question.pool_link, len(columns)), []
     for pool in enlarged:  # measured transfers are of the pool's own network, and not of the link between
         collectives = tuple(curve for curve in pool.hardware.collectives if curve.operation != "p2p")
         own, groups = pool.updated("hardware", collectives=collectives), axis_groups(pool.cluster, columns)
@@ -327,7 +327,7 @@ def require_full_pools(question: Question, layout: Layout) -> None:
     held = parts_in(question, layout.tp * layout.cp * layout.pp)
     if replicas != held:
         raise InputError(
-            f"`{layout}` has {replicas} replicas in pools {question.names}; their GPUs hold {held}"
+            f"`{layout}` has {replicas} replicas in pools {question.pool_names}; their GPUs hold {held}"
         )
     together, rest = divmod(question.training.global_batch, layout.mbs)
     least = fewest_microbatches(layout)
@@ -340,7 +340,7 @@ def require_full_pools(question: Question, layout: Layout) -> None:
 
 def counted_replicas(question: Question, layout: Layout) -> tuple[int, ...]:
     """Number of replicas that the layout puts in each pool."""
-    return tuple(layout.replicas.count(name) for name in question.names)
+    return tuple(layout.replicas.count(name) for name in question.pool_names)
 
 
 def among_replicas(pool: Question, question: Question) -> Question:
@@ -349,7 +349,7 @@ def among_replicas(pool: Question, question: Question) -> Question:
     Collectives measured between its nodes are not used for that link.
     """
     curves = tuple(one for one in pool.hardware.collectives if one.nodes == 1 or one.operation == "p2p")
-    cluster, between, enlarged = pool.cluster, question.between, _as_large_as_all(pool, question)
+    cluster, between, enlarged = pool.cluster, question.pool_link, _as_large_as_all(pool, question)
     inter_node, links, update = cluster.links.inter_node, enlarged.cluster.links, dict[str, object]()
     if inter_node is not None and isinstance(links, LinkLevels):  # one level more that joins it with others
         *inner, last = links.root

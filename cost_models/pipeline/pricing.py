@@ -82,7 +82,7 @@ from cost_models.pipeline.stage_costs import (
     time_costs,
 )
 from cost_models.question import Question, by_uncertainty
-from cost_models.risk import slowest, weigh
+from cost_models.risk import weigh, weighed_mask
 from cost_models.schedules.actions import IDLE, KINDS, ActionTable
 from cost_models.schedules.registry import build, shortened_table
 from cost_models.schedules.timeline import compile_timeline
@@ -243,7 +243,7 @@ def _price_replicas(question: Question, layout: Layout) -> PricedRanks:
             rank_memory=one.memory(),
             memory_limit=one.pipeline.cost("memory_limit"),
         )
-        for name, microbatches, step, one in zip(question.names, taken, seconds, pools, strict=True)
+        for name, microbatches, step, one in zip(question.pool_names, taken, seconds, pools, strict=True)
     )
     return replace(pools[int(np.argmax(seconds))], replicas=replicas)
 
@@ -511,7 +511,7 @@ def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: Layout
     each = [time_costs(case, rows) for case in cases]
     m, layers = rows.microbatches(question.training.global_batch), question.model.num_layers
     work_KN = np.stack([_work_seconds(own, m, layers, rows.pp) for own in each])
-    counted_KN = slowest(work_KN, question.risk)
+    counted_KN = weighed_mask(work_KN, question.risk)
     count = max(1, int(counted_KN[:, :1].sum()))
 
     def mean(of_each: Sequence[Array]) -> Array:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.arrays import Array, Ints
-from cost_models.errors import InputError, Problem, first_of
+from cost_models.errors import InputError, Problem, first_few
 from cost_models.estimate import Breakdown
 from cost_models.recommender.priced import STAGES
 from cost_models.recommender.prices.dense import DenseNetwork, dense_device
@@ -180,5 +180,5 @@ def _check(question: RecommenderQuestion, sharding: Sharding) -> None:
     if complaints:
         raise InputError(
             f"{len(complaints)} tables cannot be held so",
-            problems=first_of([Problem(*one) for one in complaints]),
+            problems=first_few([Problem(*one) for one in complaints]),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cost_models.defaults import chosen_profile, chosen_stack, measured_cluster
+from cost_models.defaults import measured_cluster, resolve_profile, resolve_stack
 from cost_models.errors import InputError
 from cost_models.files.catalog import embedding_profile_of
 from cost_models.specs.cluster import ClusterSpec, MixedCluster
@@ -75,8 +75,8 @@ def complete_recommender(
             f"`{cluster.name}` has several pools of GPUs, over which tables are not sharded",
             hint="plan for one of them",
         )
-    stack_spec = chosen_stack(cluster, stack, usual=USUAL_STACK)
-    hardware = chosen_profile(cluster, stack_spec, profile)
+    stack_spec = resolve_stack(cluster, stack, usual=USUAL_STACK)
+    hardware = resolve_profile(cluster, stack_spec, profile)
     return RecommenderQuestion(
         model=model,
         cluster=measured_cluster(hardware, cluster),

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Discriminator, Field, RootModel, Tag, model_validator
 
 from cost_models.base import MAX_GPUS, POOL_NAME, CheckedSpec, GpuCount, Name, PositiveInt, Share, Spec
-from cost_models.errors import first_of
+from cost_models.errors import first_few
 from cost_models.specs.choices import LinkKind
 from cost_models.specs.graph import MOST_LINES, device_kind, node_of, read_lines
 from cost_models.units import (
@@ -40,11 +40,11 @@ from cost_models.units import (
     parse_bytes,
     parse_flop_rate,
     parse_seconds,
-    within,
+    value_range,
 )
 
-Rate = Annotated[Bandwidth, within(parse_bandwidth, "1 KB/s", "100000 TB/s")]
-Latency = Annotated[Seconds, within(parse_seconds, "0.001 ns", "10 s")]
+Rate = Annotated[Bandwidth, value_range(parse_bandwidth, "1 KB/s", "100000 TB/s")]
+Latency = Annotated[Seconds, value_range(parse_seconds, "0.001 ns", "10 s")]
 
 MOST_LEVELS = 16
 """Maximum number of link levels in a cluster; 16 levels of two domains each already hold 65,536 GPUs."""
@@ -267,8 +267,8 @@ AttentionKernel = Literal["unfused", "fused-softmax", "flash1", "flash2", "flash
 
 LEAST_MEMORY = MIB
 """Minimum accepted device memory, bytes; a smaller value most likely lacks its unit."""
-DeviceMemory = Annotated[Bytes, within(parse_bytes, "1 MiB", "1000 TB")]
-Peak = Annotated[FlopRate, within(parse_flop_rate, "1 MFLOP/s", "100000 PFLOP/s")]
+DeviceMemory = Annotated[Bytes, value_range(parse_bytes, "1 MiB", "1000 TB")]
+Peak = Annotated[FlopRate, value_range(parse_flop_rate, "1 MFLOP/s", "100000 PFLOP/s")]
 """A rate in FLOP/s, within limits that catch a wrong unit."""
 _PeakShare: Any = Field(ge=1e-3, le=1, allow_inf_nan=False)
 """Share of peak FLOP/s that a device reaches."""
@@ -436,7 +436,7 @@ class ClusterSpec(CheckedSpec):
         """Yield an error message for each contradiction between the link graph and the rest of the cluster,
         and for lines that cannot be read."""
         links, problems = read_lines(self.graph)
-        yield from map(str, first_of(problems))
+        yield from map(str, first_few(problems))
         if self.buildings is not None:
             yield "`buildings` and `graph` do not go together: a graph has a level for the links between buildings"
         gpus = {name for link in links for name in link[:2] if device_kind(name) == "gpu"}
@@ -563,8 +563,8 @@ AnyCluster = Annotated[
 """A cluster of one GPU, or of several pools where it has the field `pools`."""
 
 
-_Wait = Annotated[Seconds, within(parse_seconds, "1 ns", "1000 d")]
-Between = Annotated[Seconds, within(parse_seconds, "1 s", "1000000000 h")]
+_Wait = Annotated[Seconds, value_range(parse_seconds, "1 ns", "1000 d")]
+Between = Annotated[Seconds, value_range(parse_seconds, "1 s", "1000000000 h")]
 
 
 class Maintenance(CheckedSpec):

@@ -20,7 +20,7 @@ import torch
 
 from cost_models.arrays import Bools, Ints
 from cost_models.documents import printable
-from cost_models.errors import InputError, Problem, first_of
+from cost_models.errors import InputError, Problem, first_few
 from cost_models.files.reading import is_pipe
 from cost_models.specs.recommender.model import RecommenderSpec
 from executor.data.clicks import Clicks
@@ -147,7 +147,7 @@ class RecordedClicks:
         if problems:
             raise InputError(
                 f"{self.path.name}: ids that no table has a row for",
-                problems=first_of(problems),
+                problems=first_few(problems),
                 hint="`out_of_range: modulo` or `first` of the table maps them, and counts them",
             )
 
@@ -187,7 +187,7 @@ def _require_one_id(path: Path, model: RecommenderSpec) -> None:
     if problems:
         raise InputError(
             f"{path}: a sample has one id for each table, and the plan counts on more",
-            problems=first_of(problems),
+            problems=first_few(problems),
             hint="plan with `pooling: 1` of these tables",
         )
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import BeforeValidator, Field
 
 from cost_models.base import Spec
-from cost_models.families import family_of_plan_kind, part
+from cost_models.families import family_of_plan_kind, load
 from cost_models.files.whole import write_whole
 from executor.measure.operations import OperationsReport
 from executor.starting import StartReport
@@ -114,7 +114,7 @@ def save_report(report: Spec, path: Path) -> None:
 def parse_report(text: str) -> AnyReport:
     """Read the JSON of a report; its plan says of which family it is."""
     plan = json.loads(text).get("plan") or {}
-    report_type: type[AnyReport] = part(family_of_plan_kind(plan.get("kind")).report)
+    report_type: type[AnyReport] = load(family_of_plan_kind(plan.get("kind")).report)
     return report_type.model_validate_json(text)
 
 

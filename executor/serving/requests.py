@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from cost_models.documents import printable
-from cost_models.errors import InputError, Problem, did_you_mean, first_of
+from cost_models.errors import InputError, Problem, did_you_mean, first_few
 from cost_models.files.reading import parse_json, read_text
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from executor.data.clicks import MadeUpClicks
@@ -49,7 +49,7 @@ def recorded(path: Path, model: RecommenderSpec) -> list[Request]:
             what = error.problems[0].what if error.problems else error.headline
             problems.append(Problem(f"{path}:{number}", what))
     if problems:
-        raise InputError("requests that cannot be answered", problems=first_of(problems))
+        raise InputError("requests that cannot be answered", problems=first_few(problems))
     if not requests:
         raise InputError(
             f"`{path}` has no request", hint='a line of JSON each, as `{"users": 17, "items": [3, 99]}`'

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from cost_models.arrays import Ints
-from cost_models.errors import HostError, InputError, Problem, first_of
+from cost_models.errors import HostError, InputError, Problem, first_few
 from cost_models.specs.recommender.model import TableSpec
 from executor.boxes import Box
 from executor.checkpoints.contents import Contents, Held, LoadPieces, Piece
@@ -140,7 +140,7 @@ class ServedTables:
         if problems:
             raise InputError(
                 f"--weights {folder}: its newest checkpoint has not the tables of this plan",
-                problems=first_of([Problem(path.name, what) for what in problems]),
+                problems=first_few([Problem(path.name, what) for what in problems]),
             )
         with catch_warnings():
             simplefilter("ignore", UserWarning)  # torch: this is one process

@@ -18,7 +18,7 @@ from executor.families import Training
 from executor.requirements import require_fp8_gemms, require_torchao
 from executor.run_config import RANDOM, TEXT, RunConfig
 from planner.plan import Plan
-from planner.rules.legality import require_held
+from planner.rules.legality import require_offload_room
 from planner.rules.stack import require_runnable
 
 _BYTE_VOCABULARY = 256
@@ -63,7 +63,7 @@ class TransformerTraining(Training[Plan]):
 def require_trainable(plan: Plan, *, byte_text: bool) -> None:
     """Raise InputError where the executor cannot train the plan, or hosts do not hold what it offloads."""
     require_runnable(plan.question, plan.layout)
-    require_held(plan.question, plan.layout)
+    require_offload_room(plan.question, plan.layout)
     if byte_text and plan.model.vocab_size < _BYTE_VOCABULARY:
         raise InputError(
             f"text of bytes needs a vocabulary of {_BYTE_VOCABULARY}; model `{plan.model.name}` has"

@@ -10,8 +10,8 @@ from typing import Annotated, Any, get_origin
 import typer
 from typer.core import TyperCommand
 
-from cost_models.families import part
-from cost_models.flags import AS_FIELD, Flag, defaults_of, flags_of, in_order
+from cost_models.families import load
+from cost_models.flags import AS_FIELD, Flag, defaults_of, flags_of, sorted_flags
 from meshwright.cli import completion
 from meshwright.terminal.output import Output
 from meshwright.verbs.contract.command import Command
@@ -47,7 +47,7 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
     Flags that mean something only with another are listed in the help where the `words` given have that one.
     """
     own = {name: one for name, one in flags_of(command.options).items() if name not in command.hides}
-    record = part(command.nested) if command.nested else None
+    record = load(command.nested) if command.nested else None
     nested = {} if record is None else flags_of(record)
     shown = {name: one for name, one in flags_of(Output).items() if name in command.shows}
     defaults = {**defaults_of(Output), **defaults_of(command.options)}
@@ -63,7 +63,7 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
             output.check_places()
         command.call(command.options(**given), output)
 
-    written = in_order({**nested, **own, **shown})
+    written = sorted_flags({**nested, **own, **shown})
     parameters = [
         _parameter(
             name,

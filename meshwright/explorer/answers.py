@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cost_models.errors import DoesNotFitError, InfeasibleError, InputError, MeshwrightError, first_of
+from cost_models.errors import DoesNotFitError, InfeasibleError, InputError, MeshwrightError, first_few
 from cost_models.estimate import Estimate
 from cost_models.units import format_bytes, format_seconds
 from meshwright.explorer.asking import Sought, sought
@@ -91,7 +91,7 @@ def told_error(error: MeshwrightError) -> Iterator[Message]:
     """Why there is no answer, under the controls that are at fault where some are."""
     where = {problem.where.removeprefix("--"): problem.what for problem in error.problems}
     yield {"problems": {name: what for name, what in where.items() if name in CONTROLS}}
-    lines = [error.headline, *(f"  {problem}" for problem in first_of(error.problems))]
+    lines = [error.headline, *(f"  {problem}" for problem in first_few(error.problems))]
     if isinstance(error, DoesNotFitError) and error.would_fit:
         lines += ["Would fit:", *(f"  {one}" for one in error.would_fit)]
     if error.hint:

@@ -180,7 +180,7 @@ def pool_records(question: Question, estimate: Estimate) -> list[dict[str, Any]]
     """
     if not question.has_pools:
         return []
-    by_name = dict(zip(question.names, question.pools, strict=True))
+    by_name = dict(zip(question.pool_names, question.pools, strict=True))
     if estimate.replicas:
         return [_replica_record(by_name[own.pool], own, estimate.layout) for own in estimate.replicas]
     layout, records, first = estimate.layout, [], 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
-from cost_models.families import family_of_plan_kind, part
+from cost_models.families import family_of_plan_kind, load
 from cost_models.files.parsing import validate
 from cost_models.files.reading import parse_json, read_text
 from cost_models.units import MB
@@ -238,7 +238,7 @@ def read_any_report(path: Path) -> AnyReport:
         kind = plan.get("kind") if isinstance(plan, dict) else None
         if isinstance(plan, dict):
             document = replace(document, value=document.value | {"plan": without_dropped_facts(plan)[0]})
-        report_type: type[AnyReport] = part(family_of_plan_kind(kind).report)
+        report_type: type[AnyReport] = load(family_of_plan_kind(kind).report)
         return validate(document, report_type)
     except InputError as error:
         problems = error.problems or (Problem("", error.headline),)

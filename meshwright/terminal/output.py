@@ -20,7 +20,7 @@ from cost_models.errors import (
     MeshwrightError,
     Problem,
     StoppedError,
-    first_of,
+    first_few,
 )
 from cost_models.files.whole import file_obstacle, write_whole
 from cost_models.flags import flag, switch
@@ -229,7 +229,7 @@ def check_places(*places: tuple[str, Path | None]) -> None:
 
 def print_error(error: MeshwrightError, *, json: bool = False) -> None:
     """Draw an error on stderr: headline, indented problems, an empty line, the hint; `--json` has it on stdout too."""
-    told_of = first_of(error.problems)
+    told_of = first_few(error.problems)
     if json:
         problems = [{"where": problem.where, "what": problem.what} for problem in told_of]
         told: dict[str, Any] = {"headline": error.headline, "problems": problems, "hint": error.hint or None}

@@ -1,7 +1,7 @@
 """Largest model size or sequence length that fits in memory, and remedies (changes of the question) if
 nothing fits.
 
-Fit is decided with the layouts that need least memory (`where_least`): those with the smallest and largest
+Fit is decided with the layouts that need least memory (`lean_limits`): those with the smallest and largest
 microbatches and states sharded over all replicas. If none of these fits, no layout does.
 
 Sizes are doubled, then bisected between one that fits and one that does not. A larger size may still fit if
@@ -56,7 +56,7 @@ FASTEST_SECONDS = 10.0
 far is used."""
 
 
-def where_least(limits: Restrictions) -> Restrictions:
+def lean_limits(limits: Restrictions) -> Restrictions:
     """Copy of the restrictions that keeps only the layouts that may need least memory."""
     unused = limits.unused | ({"order", "shard"} - limits.only.keys() - limits.never.keys())
     return replace(limits, extreme_mbs=True, unused=frozenset(unused))
@@ -84,7 +84,7 @@ class LargestSize:
     divide."""
 
 
-def choices_of(question: Question) -> tuple[tuple[str, ...], ...]:
+def offload_choices(question: Question) -> tuple[tuple[str, ...], ...]:
     """Sets of data that a search may offload to host memory, as tuples of residencies. They are none, each
     residency of the stack alone, then all together, also with states on the drive."""
     cluster = question.cluster
@@ -103,17 +103,17 @@ def largest_sizes(
     A size that fits without offload also fits if offload is allowed.
     """
     largest: list[LargestSize] = []
-    for offloads in choices_of(question):
+    for offloads in offload_choices(question):
         sure = max((one.size for one in largest if {*one.offloads} <= {*offloads}), default=0)
         allowed = frozenset({"offload"} if offloads else ())
-        sizes = _Sizes(question, family, replace(restrictions, allowed=allowed), offloads, budget)
+        sizes = _SizeSearch(question, family, replace(restrictions, allowed=allowed), offloads, budget)
         guess = max([sure, *(one.size for one in largest)]) or family.base_size
         largest.append(sizes.largest(sure, guess))
         yield largest[-1]
 
 
 @dataclass(slots=True)
-class _Sizes:
+class _SizeSearch:
     """Search for the largest size of a model family that fits, under one choice of data to offload."""
 
     question: Question
@@ -124,7 +124,7 @@ class _Sizes:
     plans: dict[int, SearchResult | None] = field(default_factory=dict)
     """Tried size → result of a search that found a plan; None if nothing fits, or time ran out."""
     decided: bool = True
-    """Whether it was decided for every tried size if it fits, without running out of time."""
+    """Whether every tried size was either found to fit or proved not to; False if time ran out on one."""
 
     def largest(self, sure: int, guess: int) -> LargestSize:
         """Find the largest size that fits, given that `sure` fits; a `guess` near the answer saves searches.
@@ -132,7 +132,7 @@ class _Sizes:
         A size above the last that fits may fit too, if other degrees divide it; none does if the first of
         every kind above does not fit.
         """
-        size, result = self._last(np.arange(1, self.family.largest_size + 1), sure, guess), None
+        size, result = self._count_fitting(np.arange(1, self.family.largest_size + 1), sure, guess), None
         while True:
             divisible = self.family.divisible_sizes(self.question)
             larger = [np.flatnonzero(alike_N[size:]) + size + 1 for alike_N in divisible]
@@ -141,7 +141,7 @@ class _Sizes:
             first = next((one for one in sorted(kinds) if self._fits(one)), None)
             if first is None:
                 break
-            size = int(kinds[first][self._last(kinds[first], 1, 1) - 1])
+            size = int(kinds[first][self._count_fitting(kinds[first], 1, 1) - 1])
         if size:
             with suppress(InfeasibleError):
                 sized, seconds = self._question_of_size(size), FASTEST_SECONDS
@@ -161,7 +161,7 @@ class _Sizes:
             comparable=comparable,
         )
 
-    def _last(self, sizes: Ints, sure: int, guess: int) -> int:
+    def _count_fitting(self, sizes: Ints, sure: int, guess: int) -> int:
         """Number of `sizes`, in rising order, that fit, given that the first `sure` do. Found by doubling
         steps, then by bisection."""
 
@@ -186,7 +186,7 @@ class _Sizes:
         if size not in self.plans:
             self.plans[size], sized = None, self._question_of_size(size)
             with suppress(InfeasibleError):
-                self.plans[size] = self.budget.search(sized, where_least(self.limits), effort="any")
+                self.plans[size] = self.budget.search(sized, lean_limits(self.limits), effort="any")
                 self.decided &= self.plans[size] is not None
         return self.plans[size] is not None
 
@@ -255,7 +255,7 @@ class Remedies:
     def all(self) -> Iterator[Alternative]:
         """Yield a plan that fits for every change that allows one, the easiest change first."""
         cluster, limits = self.question.cluster, self.limits
-        loosened = self._loosened()
+        loosened = self._drop_one_restriction()
         fitting = list(self._fitting(loosened))
         yield from fitting
         if not fitting and len(loosened) > 1:  # all restrictions, where no single one is enough
@@ -265,7 +265,7 @@ class Remedies:
         yield from self.on_the_same_machine()
         yield from self._fitting(self._other_training())
         if self.state_bytes <= cluster.num_gpus * cluster.gpu.memory:  # activations are too large
-            yield from islice(self._fitting(self._shorter()), 1)
+            yield from islice(self._fitting(self._shorter_sequences()), 1)
         if not self.question.has_pools and cluster.gpu.kind != "cpu":
             yield from self.more_gpus()
             if limits.max_memory is None:
@@ -278,7 +278,7 @@ class Remedies:
         Raises:
             InfeasibleError: none does, which is proven.
         """
-        result = self.budget.search(change.question, where_least(change.limits), seconds=SECONDS_OF_A_REMEDY)
+        result = self.budget.search(change.question, lean_limits(change.limits), seconds=SECONDS_OF_A_REMEDY)
         if result is None:
             return None
         layout, names = result.best.layout, ("step_seconds", "peak_bytes", "memory_limit")
@@ -295,7 +295,7 @@ class Remedies:
                 if (plan := self._plan(change)) is not None:
                     yield plan
 
-    def _completed(self, cluster: ClusterSpec, stack: StackSpec) -> Question:
+    def _complete_question(self, cluster: ClusterSpec, stack: StackSpec) -> Question:
         """Copy of the question on the given cluster and software stack, with the default profile."""
         completed = complete_question(self.question.model, cluster, self.question.training, stack=stack)
         return replace(completed, confidence=self.question.confidence)
@@ -306,7 +306,7 @@ class Remedies:
         spent = self.budget.seconds_spent
         return spent + (SECONDS_OF_REMEDIES - spent) * share
 
-    def _loosened(self) -> list[Change]:
+    def _drop_one_restriction(self) -> list[Change]:
         """Changes that each drop one restriction that the user gave."""
         question, limits, changes = self.question, self.limits, list[Change]()
         flags = {"fix": limits.fix_words, "forbid": limits.forbid_words}
@@ -354,7 +354,7 @@ class Remedies:
         for stack in map(catalog.load_stack, names):
             if (stack.family or stack.name) == family or stack.family in names:
                 continue  # another of its family stands for it
-            completed = self._completed(question.cluster, stack)
+            completed = self._complete_question(question.cluster, stack)
             offloads = stack.residencies and "offload" not in limits.allowed
             allowed = replace(limits, allowed=limits.allowed | {"offload"}) if offloads else limits
             yield Change(f"--stack {stack.name}{_OFFLOAD if offloads else ''}", completed, allowed)
@@ -364,23 +364,23 @@ class Remedies:
         16-bit optimizer states."""
         training = self.question.training
         if "full" not in training.recompute:
-            yield self._trained("recompute: full in --training FILE", recompute=RECOMPUTE_POLICIES)
+            yield self._training_change("recompute: full in --training FILE", recompute=RECOMPUTE_POLICIES)
         if training.precision in FULL and "bf16" in self.question.cluster.gpu.peak:
-            yield self._trained("--precision bf16", precision="bf16")
+            yield self._training_change("--precision bf16", precision="bf16")
         if training.state_dtype != "bf16":
-            yield self._trained("--state-dtype bf16", state_dtype="bf16")
+            yield self._training_change("--state-dtype bf16", state_dtype="bf16")
             if gradient_dtype(self.question) != "bf16":
                 words = "state_dtype: bf16 and gradient_dtype: bf16 in --training FILE"
-                yield self._trained(words, state_dtype="bf16", gradient_dtype="bf16")
+                yield self._training_change(words, state_dtype="bf16", gradient_dtype="bf16")
 
-    def _shorter(self) -> Iterator[Change]:
+    def _shorter_sequences(self) -> Iterator[Change]:
         """Yield changes to sequences of 1/2, 1/4, ... of the length, the longest first."""
         length = self.question.training.sequence_length
         for part in (2**power for power in range(1, HALVINGS + 1)):
             if length % part == 0:
-                yield self._trained(f"--sequence {length // part}", sequence_length=length // part)
+                yield self._training_change(f"--sequence {length // part}", sequence_length=length // part)
 
-    def _trained(self, words: str, **fields: Any) -> Change:
+    def _training_change(self, words: str, **fields: Any) -> Change:
         return Change(words, self.question.updated("training", **fields), self.limits)
 
     def more_gpus(self) -> Iterator[Alternative]:
@@ -423,7 +423,7 @@ class Remedies:
             same_class = _machine_class(one) == _machine_class(cluster)
             same_class &= question.training.precision in one.gpu.peak
             if same_class and one.gpu.memory > least_memory and possible(gpus, one):
-                completed = resized(self._completed(one, question.stack), gpus)
+                completed = resized(self._complete_question(one, question.stack), gpus)
                 yield Change(f"{one.name} --gpus {gpus}", completed, self.limits)
 
     def _fewer_layers(self) -> Iterator[Alternative]:

@@ -40,7 +40,7 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import ClusterSpec, LinkLevels
 from cost_models.specs.stack import STORES_SCORES
 from cost_models.units import counted, format_bandwidth, format_bytes
-from planner.answers.optimum import POINTS, MemoryDescent, just_below, paddings, pareto_rows
+from planner.answers.optimum import POINTS, MemoryDescent, limit_below, pareto_rows, split_by_padding
 from planner.objectives import Objective
 from planner.placement.leaf import TOLERANCE
 from planner.search.branching import SearchResult
@@ -123,8 +123,8 @@ def heatmap_frame(question: Question, chosen: Layout, limits: Restrictions, budg
     limits, plan = limits.without(("tp", "pp")), (chosen.tp, chosen.pp)
     per_node, degrees = question.cluster.gpus_per_node, divisors(question.cluster.num_gpus)
     of_a_node = [degree for degree in degrees if degree > per_node or per_node % degree == 0]
-    tps = _degrees(of_a_node, per_node, chosen.tp)
-    pps = _degrees(degrees, question.model.num_layers, chosen.pp)
+    tps = _heatmap_degrees(of_a_node, per_node, chosen.tp)
+    pps = _heatmap_degrees(degrees, question.model.num_layers, chosen.pp)
     pairs = list(product(tps, pps))  # if time runs out, those far from the plan are missing
     pairs.sort(key=lambda pair: abs(log(pair[0] / chosen.tp)) + abs(log(pair[1] / chosen.pp)))
     rows: list[Row] = []
@@ -138,7 +138,7 @@ def heatmap_frame(question: Question, chosen: Layout, limits: Restrictions, budg
     return pd.DataFrame(rows).sort_values(["tp", "pp"], ignore_index=True)
 
 
-def _degrees(degrees: Sequence[int], most: int, plan: int) -> Sequence[int]:
+def _heatmap_degrees(degrees: Sequence[int], most: int, plan: int) -> Sequence[int]:
     """Parallel degrees to show in a heat map: those up to `most`, the first above it, and the degree of the
     plan."""
     first_beyond = [degree for degree in degrees if degree > most][:1]
@@ -181,7 +181,7 @@ def far_links_frame(question: Question, restrictions: Restrictions, budget: Budg
     """
     import pandas as pd
 
-    rows, points = list[Row](), list(_far_links(question.cluster))
+    rows, points = list[Row](), list(_far_link_variants(question.cluster))
     for number, (domains, bandwidth, cluster) in enumerate(points, start=1):
         buildings = f"{counted(domains, 'building')}, " if domains else ""
         budget.tell(f"{buildings}{format_bandwidth(bandwidth)} ({number} of {len(points)})")
@@ -206,7 +206,7 @@ def far_links_frame(question: Question, restrictions: Restrictions, budget: Budg
     return pd.DataFrame(rows)
 
 
-def _far_links(cluster: ClusterSpec) -> Iterator[tuple[int, float, ClusterSpec]]:
+def _far_link_variants(cluster: ClusterSpec) -> Iterator[tuple[int, float, ClusterSpec]]:
     """Yield copies of the cluster with other farthest links, as (domains, bandwidth in bytes/s, cluster).
     They go from one building to several, and from narrow links to wide ones."""
     if cluster.buildings is None:
@@ -274,7 +274,7 @@ def ladder_frame(question: Question, chosen: Layout, allow: Sequence[str]) -> pd
     """
     import pandas as pd
 
-    techniques = [*_trainer_techniques(question, chosen), *_mathematics(question, allow)]
+    techniques = [*_trainer_techniques(question, chosen), *_math_techniques(question, allow)]
     layout = chosen.model_copy(update={"overlap": None})
     tokens = question.training.tokens_per_step
     for technique in techniques:
@@ -330,7 +330,7 @@ def _trainer_techniques(question: Question, layout: Layout) -> Iterator[Techniqu
     yield technique("fused norms and activations", stack.fused_elementwise, **fused)
 
 
-def _mathematics(question: Question, allow: Sequence[str]) -> list[Technique]:
+def _math_techniques(question: Question, allow: Sequence[str]) -> list[Technique]:
     """Techniques named by `allow` that change the mathematics, unless the model already has them."""
     model, training, techniques, problems = question.model, question.training, list[Technique](), list[str]()
 
@@ -421,8 +421,8 @@ def exact_frontier(
     candidates, complete, failure = list[Point](), True, None
     for gpus in tuple(sizes) or (question.cluster.num_gpus,):
         sized = resized(question, gpus) if sizes else question
-        for group in paddings(sized, limits) if "mfu" in names else [limits]:
-            walk = _Walk(sized, group, spending)
+        for group in split_by_padding(sized, limits) if "mfu" in names else [limits]:
+            walk = _FrontierWalk(sized, group, spending)
             try:
                 if names == {"memory", "gpus"}:
                     smallest = walk.least_memory(_MEMORY)
@@ -452,7 +452,7 @@ def exact_frontier(
 
 
 @dataclass(frozen=True, slots=True)
-class _Walk(MemoryDescent):
+class _FrontierWalk(MemoryDescent):
     """Search along the Pareto frontier of step time and memory on one number of GPUs, from the fastest plan
     to ever less memory."""
 
@@ -479,7 +479,7 @@ class _Walk(MemoryDescent):
         while True:
             self.budget.tell(f"frontier below {format_bytes(point.estimate.peak_bytes)}")
             walks = complete or last is None
-            successor = self._fastest_within(just_below(point.estimate.peak_bytes), None if walks else point)
+            successor = self._fastest_within(limit_below(point.estimate.peak_bytes), None if walks else point)
             slowest = point.estimate.step_seconds * (1 + TOLERANCE)  # that counts as equally fast
             if successor is not None and successor.estimate.step_seconds <= slowest:
                 point = successor
@@ -494,7 +494,7 @@ class _Walk(MemoryDescent):
             levels = [level for level in levels if level < point.estimate.peak_bytes]
             successor_bytes = math.inf if successor is None else successor.estimate.peak_bytes
             if not levels:
-                complete &= last.estimate.peak_bytes >= just_below(successor_bytes)
+                complete &= last.estimate.peak_bytes >= limit_below(successor_bytes)
                 break
             jump = successor if successor_bytes <= levels[0] else self._fastest_within(levels[0])
             complete &= jump is successor

@@ -89,7 +89,7 @@ class Optimum:
         """Whether the objective is just the fastest step on the question's own number of GPUs."""
         return self.objective == Objective() and not self.sizes
 
-    def written(self, gpus_per_node: int) -> PlanObjective | None:
+    def for_file(self, gpus_per_node: int) -> PlanObjective | None:
         """Convert the objective to the form stored in a plan file, for nodes of `gpus_per_node` GPUs. None
         for the fastest step on the question's own GPUs and precision."""
         objective = self.objective
@@ -145,7 +145,7 @@ def optimise(
         if len(counts) > 1:
             spending.tell(f"{counted(gpus, 'GPU')} ({number} of {len(counts)})")
         sized = [resized(asked, gpus) for asked in questions] if sizes else questions
-        attempts += [_attempt(asked, objective, limits, top, spending) for asked in sized]
+        attempts += [_search_one(asked, objective, limits, top, spending) for asked in sized]
         if objective.name == "gpus" and any(one.estimates for one in attempts):
             break
 
@@ -157,7 +157,7 @@ def optimise(
     plans = [[(one, estimate) for estimate in one.estimates] for one in attempts if one.estimates]
     leaders = sorted((min(of_attempt, key=loss) for of_attempt in plans), key=loss)
     if not leaders:
-        raise _no_answer(question, objective, attempts, spending)
+        raise _no_plan_error(question, objective, attempts, spending)
     (chosen, best), measure = leaders[0], objective.measure
     value, unfinished = objective.value(chosen.question, best), [one for one in attempts if one.is_unfinished]
     bound = measure.open if unfinished else measure.best(one.bound for one, _ in leaders)
@@ -222,12 +222,12 @@ class _Attempt:
         return self.question.training.precision
 
 
-def _attempt(
+def _search_one(
     question: Question, objective: Objective, limits: Restrictions, top: int, budget: Budget
 ) -> _Attempt:
     """Search for the best plans of one question that meet the deadline, by one or several searches."""
     searched, errors, least_peak = list[SearchResult | None](), list[InfeasibleError](), 0.0
-    for group in paddings(question, limits) if objective.name == "mfu" else [limits]:
+    for group in split_by_padding(question, limits) if objective.name == "mfu" else [limits]:
         try:
             if objective.name == "memory":
                 smallest = MemoryDescent(question, group, budget).least_memory(objective, top=top)
@@ -249,7 +249,7 @@ def _attempt(
             late = tuple(objective.training_seconds(question, one.best.step_seconds) for one in results)
             return _Attempt(question=question, late_seconds=late)
         too_slow = InfeasibleError(f"at least {format_days(objective.training_seconds(question, soonest))}")
-        certificate = _merged([result.certificate for result in results])
+        certificate = _add_counts([result.certificate for result in results])
         return _Attempt(question=question, certificate=certificate, error=too_slow)
     if objective.name == "memory":
         certificate = results[0].certificate
@@ -259,7 +259,7 @@ def _attempt(
     if everywhere:
         bound = measure.best([_value_at_bound(question, objective, result) for result in results])
     by_best = sorted(results, key=lambda result: best not in result.estimates)
-    certificate = _merged([result.certificate for result in by_best])
+    certificate = _add_counts([result.certificate for result in by_best])
     if len(results) > 1:
         gap = measure.gap(objective.value(question, best), bound)
         certificate = certificate.model_copy(update={"gap": gap, "bound": best.compared_seconds * (1 - gap)})
@@ -285,7 +285,7 @@ def _value_at_bound(question: Question, objective: Objective, result: SearchResu
 _COUNTS = ("layouts", "infeasible", "pruned", "solved", "undecided", "seconds")
 
 
-def _merged(certificates: Sequence[Certificate]) -> Certificate:
+def _add_counts(certificates: Sequence[Certificate]) -> Certificate:
     """Certificate with the counts of several certificates added up; its bound and gap are those of the
     first."""
     sums = {name: sum(getattr(one, name) for one in certificates) for name in _COUNTS}
@@ -317,7 +317,7 @@ def _certificate(
             certificates.append(one.certificate)
     if len(certificates) == 1:
         return certificate
-    merged, covered = _merged(certificates), [one for one in attempts if one.error is None]
+    merged, covered = _add_counts(certificates), [one for one in attempts if one.error is None]
     gpus = dict.fromkeys(str(one.gpus) for one in covered)
     types = dict.fromkeys(one.precision for one in covered)
     space = f"{' / '.join(types)} on {', '.join(gpus)} GPUs: {merged.space}"
@@ -327,7 +327,7 @@ def _certificate(
     return merged.model_copy(update=changed)
 
 
-def _no_answer(
+def _no_plan_error(
     question: Question, objective: Objective, attempts: Sequence[_Attempt], budget: Budget
 ) -> InfeasibleError | RunError:
     """Error with the reason why no plan answers an objective: none fits, none met the deadline in time, or
@@ -363,7 +363,7 @@ def no_plan_words(question: Question, deadline: float | None) -> str:
     return f"no plan of {question.model.name} trains on {tokens} tokens within {format_days(deadline)}"
 
 
-def paddings(question: Question, limits: Restrictions) -> list[Restrictions]:
+def split_by_padding(question: Question, limits: Restrictions) -> list[Restrictions]:
     """Split restrictions by tensor-parallel degrees with equal model FLOPs (vocabulary padding depends on
     tp), most FLOPs first."""
     groups: dict[float, set[int]] = {}
@@ -375,7 +375,7 @@ def paddings(question: Question, limits: Restrictions) -> list[Restrictions]:
     return [replace(limits, only={**limits.only, "tp": degrees}) for degrees in ranked]
 
 
-def just_below(size: float) -> float:
+def limit_below(size: float) -> float:
     """Largest memory limit, bytes, that a peak of `size` bytes exceeds."""
     return size * (1 - TOLERANCE)
 
@@ -407,11 +407,11 @@ class MemoryDescent:
         if not objective.meets_deadline(self.question, best.best.step_seconds):
             raise InfeasibleError("nothing that fits meets the deadline")
         floor, peak = 0.0, best.best.peak_bytes
-        while not self.budget.ended and floor < just_below(peak):
-            limit = (floor + peak) / 2 if peak - floor > CLOSE * peak else just_below(peak)
+        while not self.budget.ended and floor < limit_below(peak):
+            limit = (floor + peak) / 2 if peak - floor > CLOSE * peak else limit_below(peak)
             self.budget.tell(f"least memory between {format_bytes(floor)} and {format_bytes(peak)}")
             try:
-                under = self._under(limit, objective)
+                under = self._plan_under(limit, objective)
             except InfeasibleError:
                 floor = limit
                 continue
@@ -426,7 +426,7 @@ class MemoryDescent:
             best = replace(best, estimates=tuple(plans))
         return best, floor
 
-    def _under(self, limit: float, objective: Objective) -> SearchResult | None:
+    def _plan_under(self, limit: float, objective: Objective) -> SearchResult | None:
         """Find a plan within a memory limit (bytes) that meets the deadline: any plan or, if too slow, the
         fastest. None if time ran out.
 
@@ -462,7 +462,7 @@ class Offer:
         return self.question.cluster.name
 
     @property
-    def written(self) -> PlanOffer:
+    def for_file(self) -> PlanOffer:
         """Convert the offer to the form stored in a plan file."""
         cluster, hardware = self.question.cluster, self.question.hardware
         return PlanOffer(cluster=cluster, hardware=hardware, gpus=self.sizes, price=self.price)

@@ -32,7 +32,7 @@ from cost_models.expected import ExpectedStep, expected_step
 from cost_models.pipeline.pricing import estimate as price
 from cost_models.pipeline.pricing import seconds_under_scenarios
 from cost_models.question import Question
-from cost_models.risk import FITTING, Risk, middle
+from cost_models.risk import FITTING, Risk, interquartile_mean
 from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES, Degree
 from planner.formats.trainers import refusals, trainer_named, trainers_of
 from planner.objectives import Certificate
@@ -69,10 +69,11 @@ _MAX_TRIED = 60
 
 @dataclass(frozen=True, slots=True)
 class LayoutKind:
-    """Set of layouts, from simple ones to all: the restrictions that define it, and words for them."""
+    """Set of layouts defined by restrictions, such as those on ordinary axes without recomputation, with
+    words for it."""
 
     words: str
-    """What layouts of the kind have in common, as a phrase: "use ordinary axes and recompute nothing"."""
+    """Phrase for the common property of these layouts, such as "use ordinary axes and recompute nothing"."""
     limits: Restrictions
 
 
@@ -85,7 +86,7 @@ def layout_kinds(question: Question, user: Restrictions) -> Iterator[LayoutKind]
     """
     if user.trainer is None and (names := trainers_of(question.stack)):
         user = replace(user, trainer=names[0])
-    ordinary = _ordinary(question, user)
+    ordinary = _ordinary_restrictions(question, user)
     policies = ordinary.recompute(question)
     if "none" in policies and len(policies) > 1:
         forbidden = ordinary.forbidden_recompute | (set(policies) - {"none"})
@@ -94,7 +95,7 @@ def layout_kinds(question: Question, user: Restrictions) -> Iterator[LayoutKind]
     yield LayoutKind("use ordinary axes", ordinary)
     further: list[Degree] = []
     for degree in _DEGREES:
-        wider = _ordinary(question, user, [*further, degree])
+        wider = _ordinary_restrictions(question, user, [*further, degree])
         if wider != ordinary:
             ordinary = wider
             further.append(degree)
@@ -103,7 +104,7 @@ def layout_kinds(question: Question, user: Restrictions) -> Iterator[LayoutKind]
         yield LayoutKind(f"{trainer_named(user.trainer).name} can run", user)
 
 
-def _ordinary(question: Question, user: Restrictions, also: Sequence[str] = ()) -> Restrictions:
+def _ordinary_restrictions(question: Question, user: Restrictions, also: Sequence[str] = ()) -> Restrictions:
     """The user's restrictions, narrowed to layouts that are ordinary for the stack; degrees in `also` are
     permitted.
 
@@ -150,10 +151,10 @@ def classical_layout(question: Question, limits: Restrictions) -> Estimate | Non
     unsharded = (0,) if 0 in stack.zero_stages and sharded <= 1 else ()
     for zero in (*unsharded, sharded):
         for policy in (one for one in RECOMPUTE_POLICIES if one in question.training.recompute):
-            for layout in islice(_by_size(question, limits, policy, zero), _MAX_TRIED):
+            for layout in islice(_layouts_by_size(question, limits, policy, zero), _MAX_TRIED):
                 fitting = priced(layout)
                 if fitting is not None and fitting.fits:
-                    usual_layout = _changed(layout, zero=sharded if layout.data_ranks > 1 else 0)
+                    usual_layout = _replace_values(layout, zero=sharded if layout.data_ranks > 1 else 0)
                     return priced(usual_layout) if is_allowed(usual_layout, question, limits) else fitting
     return None
 
@@ -166,7 +167,7 @@ def is_allowed(layout: Layout | None, question: Question, limits: Restrictions) 
     return satisfies(question, limits, layout) and not check(question, layout, limits.trainer)
 
 
-def _by_size(question: Question, limits: Restrictions, policy: str, zero: int) -> Iterator[Layout]:
+def _layouts_by_size(question: Question, limits: Restrictions, policy: str, zero: int) -> Iterator[Layout]:
     """Yield legal layouts with one sequence per microbatch, by rising tp × pp, then by falling tp."""
     cluster, model, usual = question.cluster, question.model, question.stack.usual_degrees
     degrees = [
@@ -183,11 +184,11 @@ def _by_size(question: Question, limits: Restrictions, policy: str, zero: int) -
         start = Layout(tp=tp, pp=pp, dp=dp, sp=tp > 1)
         fields = {"ep": ep, "zero": zero * (dp > 1), "recompute": (policy,)}
         chunks = divisors(model.num_layers // pp)[::-1] if pp > 1 else [1]
-        shapes = (_changed(start, vpp=vpp, **fields) for vpp in chunks)
+        shapes = (_replace_values(start, vpp=vpp, **fields) for vpp in chunks)
         yield from islice((shape for shape in shapes if is_allowed(shape, question, limits)), 1)
 
 
-def _changed(layout: Layout, **values: Any) -> Layout | None:
+def _replace_values(layout: Layout, **values: Any) -> Layout | None:
     """Copy of a layout with some axis values replaced; None if the result is not a valid layout."""
     try:
         return Layout.model_validate(layout.model_dump(exclude={"schedule"}) | values)
@@ -272,7 +273,7 @@ class Recommendation:
         latter's step."""
         return 1 - self.fastest.estimate.compared_seconds / self.estimate.compared_seconds
 
-    def written(self, user_restrictions: Restrictions, top: int) -> PlanRecommendation:
+    def for_file(self, user_restrictions: Restrictions, top: int) -> PlanRecommendation:
         """Convert the recommendation to the form stored in a plan file."""
         fastest = self.fastest.estimate
         classical = None if self.classical is None else self.classical.estimate
@@ -310,7 +311,7 @@ def recommend(
         simplest = simplest_competitive(question, result, sure, budget)
     if simplest is None or budget.ended:
         return None
-    fastest, (kind, step), share = result.best, simplest, share_compared(question)
+    fastest, (kind, step), share = result.best, simplest, max_slowdown(question)
     is_fastest, compared = kind is result, kind
     everywhere = replace(step.limits, confidence=restrictions.confidence, max_memory=restrictions.max_memory)
     if is_fastest and share is not None and everywhere != restrictions:
@@ -445,7 +446,7 @@ def _compare_with(question: Question, best: Estimate, other: Estimate) -> Altern
     return Alternative(other, axes_that_differ(best.layout, other.layout), chance)
 
 
-def share_compared(question: Question) -> float | None:
+def max_slowdown(question: Question) -> float | None:
     """Largest relative slowdown at which another layout may be preferred to the fastest by its mean over
     scenarios. None if the profile has no scenarios, or the question gives its own risk."""
     scenarios = question.hardware.scenarios
@@ -459,10 +460,10 @@ def choose_by_scenarios(
 ) -> tuple[Layout, PlanChoice] | None:
     """Layout with the least mean step over scenarios among the fastest of a finished search, with the record
     of the comparison. None if that is the search's best layout."""
-    share, first = share_compared(question), result.best
+    share, first = max_slowdown(question), result.best
     if share is None:
         return None
-    below, searches = first.compared_seconds * (1 + share), result.searches or _unsearched(question, limits)
+    below, searches = first.compared_seconds * (1 + share), result.searches or _new_searches(question, limits)
     count, has_time = MAX_COMPARED - 1, lambda: budget.seconds_left > 0
     layouts = [first.layout, *nearest_below(searches, below, count, first.layout, has_time)]
     seconds = [middle_seconds(question, one) for one in layouts]
@@ -484,14 +485,14 @@ def middle_seconds(question: Question, layout: Layout) -> float:
     """Interquartile mean of a layout's step seconds over the scenarios, which the profile must have."""
     seconds = seconds_under_scenarios(question, layout)
     assert seconds is not None
-    return middle(seconds)
+    return interquartile_mean(seconds)
 
 
 def count_near(question: Question, limits: Restrictions, result: SearchResult, budget: Budget) -> int | None:
     """Number of layouts within the model's error of the fastest, counted from the final state of the search.
     None if they are too many, or time has run out."""
     below, total, names = result.best.compared_seconds * (1 + pair_error_of(question)), 0, set[str]()
-    searches = result.searches or _unsearched(question, limits)
+    searches = result.searches or _new_searches(question, limits)
     for search in searches:
         near = count_below(search, below, _MAX_COUNTED, lambda: budget.seconds_left > 0)
         if near is None:
@@ -502,7 +503,7 @@ def count_near(question: Question, limits: Restrictions, result: SearchResult, b
     return len(names) or total
 
 
-def _unsearched(question: Question, limits: Restrictions) -> tuple[BranchAndBound, ...]:
+def _new_searches(question: Question, limits: Restrictions) -> tuple[BranchAndBound, ...]:
     """Searches that were not run, of which only the enumerated layouts are counted, for a question proved in
     another way."""
     searches = []

@@ -41,7 +41,7 @@ from cost_models.schedules.timeline import CriticalPath
 from planner.exact.counts import best_of_numbers, leaves_by_full_count
 from planner.exact.labels import Choices, choices_in_time, choices_of, place_by_labels
 from planner.exact.solvers import Interrupt, Solved, SolverName, available_solver, solve
-from planner.objectives import Settled
+from planner.objectives import ClosingProgram
 from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, Status, Task, proven
 from planner.placement.patterns import chunk_patterns
 
@@ -342,7 +342,7 @@ def solve_record(
     *,
     deadline: float = math.inf,
     solver: SolverName | None = None,
-) -> Settled | None:
+) -> ClosingProgram | None:
     """Solve one integer program over the surviving layouts and check that its optimum equals the search's
     `best_seconds`; None if there is no time for it.
 
@@ -368,7 +368,7 @@ def solve_record(
         message = f"the integer program finds {claim} where the search finds {best_seconds:.9g} s: one of them is wrong"
         raise RunError(message, hint="please report the question")
     columns = sum(len(choice.x) for choice in program.choices.values())
-    return Settled(solver=name, layouts=len(survivors), columns=columns, objective=result.bound)
+    return ClosingProgram(solver=name, layouts=len(survivors), columns=columns, objective=result.bound)
 
 
 def columns_in_time(leaf: Leaf, target: float, met_paths: Sequence[CriticalPath]) -> Columns | None:

@@ -65,7 +65,7 @@ _SWITCHES = (
 """Fields of a software stack that a running job can change without changing its mathematics."""
 _SHARDING = ("tp", "pp", "cp", "dp", "ep", "etp")
 """Axes that determine which rank holds which parameters."""
-_MOVED = ("sp", "order", "context", "ep", "etp")
+_AXES_OF_MOVES = ("sp", "order", "context", "ep", "etp")
 """Axes whose new values `moves` lists itself; other searched axes move to each of their values."""
 _PLACING = ("layers", "pools", "replicas")
 _FACTORS = (2, 3, 4, 8)
@@ -161,7 +161,7 @@ def advise(
         )
     running = price(question, place_layout(question, today)).within(restrictions.max_memory)
     path = as_run = ChangePath(question, restrictions, running)
-    question, switched_on, switches = _switched(question, running, restrictions, switch_words)
+    question, switched_on, switches = _turn_on_switches(question, running, restrictions, switch_words)
     result = budget.search(question, restrictions, top=1)
     if result is None:
         raise budget.nothing_found()
@@ -178,7 +178,7 @@ def advise(
     )
 
 
-def _switched(
+def _turn_on_switches(
     question: Question, today: Estimate, restrictions: Restrictions, switch_words: SwitchWords
 ) -> tuple[Question, Estimate, list[Change]]:
     """Turn on every switch of the software stack that shortens the step, the largest gain first. Return the
@@ -264,14 +264,14 @@ class ChangePath:
         """Append the change with the largest gain for its effort; return whether any change gains."""
         current = self.changes[-1].with_earlier if self.changes else self.today
         candidates = [
-            (self._gain_per_trouble(current, after), move, after)
-            for move in self._promising(current)
-            if (after := self._after(move, current.layout)) is not None and after.fits
+            (self._gain_per_effort(current, after), move, after)
+            for move in self._best_moves(current)
+            if (after := self._price_after(move, current.layout)) is not None and after.fits
         ]
         for worth, move, after in sorted(candidates, key=lambda one: (-one[0], str(one[2].layout))):
             path = self.as_run or self
             is_first = path is self and not self.changes
-            by_itself = after if is_first else path._after(move, path.today.layout)
+            by_itself = after if is_first else path._price_after(move, path.today.layout)
             if worth <= 0 or by_itself is None or not by_itself.fits:
                 continue
             if path.today.fits and gain(path.today, by_itself) < LEAST_GAIN:
@@ -283,7 +283,7 @@ class ChangePath:
             return True
         return False
 
-    def _gain_per_trouble(self, current: Estimate, changed: Estimate) -> float:
+    def _gain_per_effort(self, current: Estimate, changed: Estimate) -> float:
         """Relative gain of step time divided by the weight of the change's effort. If the current layout does
         not fit, the ratio of the steps divided by the weight."""
         weight = WEIGHT[trouble_between(current.layout, changed.layout)]
@@ -292,7 +292,7 @@ class ChangePath:
         gained = gain(current, changed)
         return gained / weight if gained >= LEAST_GAIN else 0.0
 
-    def _promising(self, current: Estimate) -> Iterator[Move]:
+    def _best_moves(self, current: Estimate) -> Iterator[Move]:
         """Yield legal moves of axes not yet changed, the best with each set of axes by quick prices. Quick
         prices have blocks placed evenly and a mix of policies priced as the fastest of them. The first move
         recomputes as little as memory allows."""
@@ -333,7 +333,7 @@ class ChangePath:
             and satisfies(self.question, self.restrictions, layout)
         )
 
-    def _after(self, move: Move, layout: Layout) -> Estimate | None:
+    def _price_after(self, move: Move, layout: Layout) -> Estimate | None:
         """Estimate of a layout after a move (new values of one or two axes); None if the result breaks a
         rule.
 
@@ -345,7 +345,7 @@ class ChangePath:
             return None
         by_stage = layout.recompute[0] not in RECOMPUTE_POLICIES or len(layout.recompute) > 1
         if "recompute" in move or (by_stage and moved_layout.num_stages != layout.num_stages):
-            return self._least_recomputed(moved_layout)
+            return self._price_least_recompute(moved_layout)
         return self._price(moved_layout)
 
     def _price(self, layout: Layout) -> Estimate | None:
@@ -356,23 +356,23 @@ class ChangePath:
             return None
         return price(self.question, placed).within(self.restrictions.max_memory)
 
-    def _least_recomputed(self, layout: Layout) -> Estimate | None:
+    def _price_least_recompute(self, layout: Layout) -> Estimate | None:
         """Estimate of a layout with the least recomputation that fits in memory: none, the attention core's,
         or full in few blocks."""
 
-        def under(policy: str) -> Estimate | None:
+        def price_under(policy: str) -> Estimate | None:
             return self._price(layout.model_copy(update={"recompute": (policy,)}))
 
         allowed = {*self.question.training.recompute} & {*allowed_recompute(layout.schedule)}
-        light = [under(policy) for policy in ("none", "selective") if policy in allowed]
+        light = [price_under(policy) for policy in ("none", "selective") if policy in allowed]
         fitting = [one for one in light if one is not None and one.fits]
         if fitting or "full" not in allowed:
             return min(fitting, key=lambda one: one.step_seconds, default=None)
-        best = under("full")
+        best = price_under("full")
         low, high = 0, -(-self.question.model.num_layers // layout.num_stages)
         while best is not None and best.fits and high - low > 1:
             middle = (low + high) // 2
-            priced = under(f"full:{middle}")
+            priced = price_under(f"full:{middle}")
             fits = priced is not None and priced.fits
             low, high, best = (low, middle, priced) if fits else (middle, high, best)
         return best
@@ -407,30 +407,30 @@ def moves(question: Question, layout: Layout) -> Iterator[Move]:
     stack, model = question.stack, question.model
     mesh = Mesh(layout.tp, layout.pp, layout.cp, layout.dp)
 
-    def each(axis: str, values: Iterable[Any]) -> Iterator[Move]:
+    def along(axis: str, values: Iterable[Any]) -> Iterator[Move]:
         return ({axis: value} for value in values)
 
     shares = divisors(question.training.global_batch // layout.dp)
-    yield from each("mbs", (mbs for mbs in shares if mbs <= _MAX_MBS))
-    yield from each("zero", stack.zero_stages)
-    yield from each("sp", [not layout.sp] if layout.tp > 1 else ())
+    yield from along("mbs", (mbs for mbs in shares if mbs <= _MAX_MBS))
+    yield from along("zero", stack.zero_stages)
+    yield from along("sp", [not layout.sp] if layout.tp > 1 else ())
     for schedule in stack.schedules if layout.pp > 1 else ():
         chunks = filter(schedule_named(schedule).runs_chunks, range(1, model.num_layers // layout.pp + 1))
         yield from ({"vpp": vpp, "schedule": schedule} for vpp in chunks)
-    yield from each("order", stack.axis_orders)
-    yield from each("context", (None, *stack.context_kinds) if layout.cp > 1 else ())
-    yield from each("shard", divisors(layout.data_ranks)[1:] if layout.zero and stack.hybrid_shard else ())
+    yield from along("order", stack.axis_orders)
+    yield from along("context", (None, *stack.context_kinds) if layout.cp > 1 else ())
+    yield from along("shard", divisors(layout.data_ranks)[1:] if layout.zero and stack.hybrid_shard else ())
     for name, values in VALUES.items():
-        if name not in _MOVED:
+        if name not in _AXES_OF_MOVES:
             numbers = (one if isinstance(one, tuple) else (one,) for one in values(question, mesh))
-            yield from each(name, (AXES[name].value(*one) for one in numbers))
+            yield from along(name, (AXES[name].value(*one) for one in numbers))
     for giver, taker in permutations(("tp", "pp", "cp", "dp"), 2):
         for factor in _FACTORS:
             if getattr(layout, giver) % factor == 0:
                 move = {giver: getattr(layout, giver) // factor, taker: getattr(layout, taker) * factor}
                 yield move | ({"etp": None} if "tp" in move else {})
-    yield from each("ep", divisors(model.num_experts) if model.has_experts else ())
-    yield from each("etp", divisors(layout.tp) if model.has_experts else ())
+    yield from along("ep", divisors(model.num_experts) if model.has_experts else ())
+    yield from along("etp", divisors(layout.tp) if model.has_experts else ())
 
 
 def changed_words(before: Layout, after: Layout) -> str:

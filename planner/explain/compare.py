@@ -17,7 +17,7 @@ from cost_models.units import grouped
 _LABELS = {"global_batch": "global batch", "sequence_length": "sequence"}
 _UNPRICED = {"kind", "name", "source", "nodes", "gpus_per_node", "tokens", "recompute"}
 """Spec fields that change no price of a layout, or that a comparison shows as the number of GPUs."""
-_WHICH = ("one", "another", "a third", "a fourth", "a fifth", "a sixth", "yet another")
+_ORDINALS = ("one", "another", "a third", "a fourth", "a fifth", "a sixth", "yet another")
 """Words for the first, second, ... distinct value of a field whose values are too long to be shown."""
 
 
@@ -36,12 +36,12 @@ def differences(questions: Sequence[Question]) -> tuple[Difference, ...]:
     field."""
     clusters = [parts_of(question)[0] for question in questions]
     fields = [
-        *_named("model", [question.model for question in questions]),
+        *_names_or_fields("model", [question.model for question in questions]),
         ("GPUs", [grouped(cluster.num_gpus) for cluster in clusters]),
-        *_named("cluster", clusters),
+        *_names_or_fields("cluster", clusters),
         *_fields("", [question.training for question in questions]),
-        *_named("stack", [question.stack for question in questions]),
-        *_named("profile", [question.hardware for question in questions]),
+        *_names_or_fields("stack", [question.stack for question in questions]),
+        *_names_or_fields("profile", [question.hardware for question in questions]),
     ]
     return tuple(Difference(what=name, values=tuple(values)) for name, values in fields if len({*values}) > 1)
 
@@ -58,7 +58,7 @@ def same_model(questions: Sequence[Question]) -> bool:
     return len({model_flops(question.model, questions[0].training) for question in questions}) == 1
 
 
-def _named(what: str, specs: Sequence[Spec]) -> list[tuple[str, list[str]]]:
+def _names_or_fields(what: str, specs: Sequence[Spec]) -> list[tuple[str, list[str]]]:
     """Label and names of the specs that the questions have for `what`; if all names are equal, label and
     values of each field."""
     names = [str(getattr(spec, "name", "")) for spec in specs]
@@ -79,7 +79,7 @@ def _texts(values: Sequence[object]) -> list[str]:
     if all(isinstance(value, (int, float, str, type(None))) for value in values):
         return [grouped(value) if type(value) is int else str(value) for value in values]
     distinct = [value for at, value in enumerate(values) if value not in values[:at]]
-    return [_WHICH[min(distinct.index(value), len(_WHICH) - 1)] for value in values]
+    return [_ORDINALS[min(distinct.index(value), len(_ORDINALS) - 1)] for value in values]
 
 
 Group = Literal["step", "time", "memory"]

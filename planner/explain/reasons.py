@@ -38,7 +38,7 @@ from planner.bounds.cores import best_known_bounds, ideal_seconds, known_infeasi
 from planner.explain.advice import Move, apply_move, changed_words
 from planner.explain.compare import difference, gain, same_degrees
 from planner.objectives import Certificate
-from planner.plan import Plan, PlanCache, Searched, priced_again, priced_within_restrictions
+from planner.plan import Plan, PlanCache, SearchedLayouts, priced_again, priced_within_restrictions
 from planner.rules.legality import check, require_legal
 from planner.search.branching import SearchSettings
 from planner.search.given_layout import place_layout
@@ -89,9 +89,9 @@ def sensitivities(
     price and, with a `cache`, the best plan, from the cache or by a search."""
     effects = []
     for words, change in CHANGES.items():
-        if (changed := change.of(question)) is None:
+        if (changed := change.apply(question)) is None:
             continue
-        limits = scaled(restrictions, question, changed)
+        limits = scale_limits(restrictions, question, changed)
         repriced, best = price(changed, estimate.layout).within(limits.max_memory), None
         if cache is not None:
             below = seconds_to_beat(repriced) * (1 - NEGLIGIBLE_GAIN)
@@ -102,7 +102,7 @@ def sensitivities(
     return tuple(effects)
 
 
-def _search(change: Change, questions: Pair, limits: Restrictions, below: float) -> Searched:
+def _search(change: Change, questions: Pair, limits: Restrictions, below: float) -> SearchedLayouts:
     budget, space = Budget(time_limit=SEARCH_SECONDS), searched_space(questions[0], limits)
     best = faster_under(change, questions, limits, below, space, budget)
     return [best.layout] if best else [], budget.seconds_left > 0
@@ -122,10 +122,10 @@ def tornado_frame(question: Question, chosen: Estimate, limits: Restrictions, bu
     with budget.spaces.shared():
         space = searched_space(question, limits)
     for change in (Change(name, factor) for name in QUANTITIES for factor in TORNADO_FACTORS):
-        if (changed := change.of(question)) is None:
+        if (changed := change.apply(question)) is None:
             continue
         budget.tell(f"{change.factor:.0%} of {change.quantity}")
-        repriced = price(changed, chosen.layout).within(scaled(limits, question, changed).max_memory)
+        repriced = price(changed, chosen.layout).within(scale_limits(limits, question, changed).max_memory)
         faster = faster_under(change, (question, changed), limits, seconds_to_beat(repriced), space, budget)
         best = faster or (repriced if repriced.fits else None)
         step_seconds = float("nan") if best is None else best.step_seconds
@@ -164,7 +164,7 @@ def faster_under(
     tried only after the change form a space of their own.
     """
     before, after = questions
-    limits_after = scaled(limits, before, after)
+    limits_after = scale_limits(limits, before, after)
     question, spaces = limits_after.apply_confidence(after), list[Space | None]([space])
     if space is not None:
         degrees = tried_tensor_degrees(question, limits_after)
@@ -194,7 +194,7 @@ def searched_space(question: Question, restrictions: Restrictions) -> Space | No
     return None if question.has_pools else legal_space(restrictions.apply_confidence(question), restrictions)
 
 
-def scaled(restrictions: Restrictions, before: Question, after: Question) -> Restrictions:
+def scale_limits(restrictions: Restrictions, before: Question, after: Question) -> Restrictions:
     """Copy of the restrictions with the memory limit scaled by the ratio of device memory after and before a
     change."""
     if restrictions.max_memory is None:
@@ -203,7 +203,7 @@ def scaled(restrictions: Restrictions, before: Question, after: Question) -> Res
     return replace(restrictions, max_memory=restrictions.max_memory * factor)
 
 
-def _compute(question: Question, factor: float) -> Question:
+def _scale_compute(question: Question, factor: float) -> Question:
     """Copy of the question with matrix products and attention faster by `factor`, whether given by efficiency
     or by measured curve."""
 
@@ -220,28 +220,28 @@ def _compute(question: Question, factor: float) -> Question:
     return question.updated("hardware", attention=curves, **rates)
 
 
-def _memory(question: Question, factor: float) -> Question:
+def _scale_memory(question: Question, factor: float) -> Question:
     gpu = question.cluster.gpu
     return question.updated("cluster", gpu=gpu.model_copy(update={"memory": gpu.memory * factor}))
 
 
-def _links(question: Question, **factors: float) -> Question:
+def _scale_links(question: Question, **factors: float) -> Question:
     return question.updated("cluster", links=question.cluster.links.faster(**factors))
 
 
-def _intra_node(question: Question, factor: float) -> Question | None:
+def _scale_intra_node(question: Question, factor: float) -> Question | None:
     # measured curves replace the formula
     unchanged = question.cluster.gpus_per_node == 1 or question.hardware.collectives
-    return None if unchanged else _links(question, intra_node=factor)
+    return None if unchanged else _scale_links(question, intra_node=factor)
 
 
-def _inter_node(question: Question, factor: float) -> Question | None:
+def _scale_inter_node(question: Question, factor: float) -> Question | None:
     cluster = question.cluster
     unchanged = cluster.nodes == 1 or cluster.links.inter_node is None
-    return None if unchanged else _links(question, inter_node=factor)
+    return None if unchanged else _scale_links(question, inter_node=factor)
 
 
-def _between_buildings(question: Question, factor: float) -> Question | None:
+def _scale_between_buildings(question: Question, factor: float) -> Question | None:
     buildings = question.cluster.buildings
     if buildings is None or question.cluster.nodes <= buildings.nodes:
         return None
@@ -250,11 +250,11 @@ def _between_buildings(question: Question, factor: float) -> Question | None:
 
 
 QUANTITIES: dict[str, Callable[[Question, float], Question | None]] = {
-    "compute efficiency": _compute,
-    "device memory": _memory,
-    "intra-node bandwidth": _intra_node,
-    "inter-node bandwidth": _inter_node,
-    "bandwidth between buildings": _between_buildings,
+    "compute efficiency": _scale_compute,
+    "device memory": _scale_memory,
+    "intra-node bandwidth": _scale_intra_node,
+    "inter-node bandwidth": _scale_inter_node,
+    "bandwidth between buildings": _scale_between_buildings,
 }
 """Name of a quantity of a pool's hardware → function that multiplies it by a factor in a question (None if it
 is lacking)."""
@@ -272,13 +272,13 @@ class Change:
     """Key of `QUANTITIES`, or the bandwidth between pools of GPUs."""
     factor: float
 
-    def of(self, question: Question) -> Question | None:
+    def apply(self, question: Question) -> Question | None:
         """Copy of the question with the quantity multiplied; None if the question lacks the quantity."""
         if self.quantity != _BETWEEN_POOLS:
             return each_pool(question, lambda pool: QUANTITIES[self.quantity](pool, self.factor))
         if question.mixed is None:
             return None
-        link = question.between.faster(self.factor)
+        link = question.pool_link.faster(self.factor)
         return mixed_question(question.mixed.model_copy(update={"between": link}), question.pools)
 
     def least_seconds(self, space: Space, restrictions: Restrictions) -> Array:
@@ -443,7 +443,8 @@ class Explanation:
 
 
 def explain(plan: Plan, estimate: Estimate) -> Explanation:
-    """Explain a plan, given its current price: find its rivals, and price changes of its question.
+    """Find the reasons for a plan (its rivals, its binding constraint, the effect of changes of its
+    question), given its current price.
 
     Layouts in the plan's cache are not searched for again. The best plan under each change is searched only
     if the plan was searched for the fastest step, so that planning again answers the same question.
@@ -468,7 +469,7 @@ def search_rivals(plan: Plan, cache: PlanCache) -> tuple[Estimate, ...]:
     restrictions = plan.restrictions.read
     question = restrictions.apply_confidence(plan.question)
 
-    def search() -> Searched:
+    def search() -> SearchedLayouts:
         settings = SearchSettings(top=RIVALS, time_limit=RIVALS_SECONDS, closes_with_ilp=False)
         try:
             result = search_on(settings, question, restrictions)
@@ -488,16 +489,16 @@ def binding_constraint(question: Question, estimate: Estimate, limits: Restricti
     the plan itself does not fit. Otherwise the largest part of the step binds, or compute if no other is
     large.
     """
-    if overflows(estimate, estimate):
+    if exceeds_memory(estimate, estimate):
         return BindingConstraint(resource="memory")
-    roomy = UNLIMITED.of(question)
+    roomy = UNLIMITED.apply(question)
     assert roomy is not None
     tempting = [
         neighbour
         for layout in _neighbours(question, estimate.layout)
         if not check(question, layout)
         and satisfies(question, limits, layout)
-        and overflows(estimate, neighbour := price(question, place_layout(roomy, layout)))
+        and exceeds_memory(estimate, neighbour := price(question, place_layout(roomy, layout)))
         and gain(estimate, neighbour) > NEGLIGIBLE_GAIN
     ]
     if not tempting:
@@ -518,7 +519,7 @@ def ties_and_rival(
     return ties, min(apart, key=lambda one: one.step_seconds, default=None)
 
 
-def overflows(estimate: Estimate, other: Estimate) -> bool:
+def exceeds_memory(estimate: Estimate, other: Estimate) -> bool:
     """Whether the layout of `other` needs more memory than the devices of `estimate` may use."""
     if not estimate.layout.says_pools:
         return other.peak_bytes > estimate.memory_limit
@@ -587,7 +588,7 @@ def why_not(question: Question, estimate: Estimate, text: str, limits: Restricti
     priced = completed.estimate
     gained = gain(estimate, priced)
     reason: Literal["memory", "slower", "same", "faster"] = "faster" if gained > 0 else "slower"
-    if overflows(estimate, priced):
+    if exceeds_memory(estimate, priced):
         reason = "memory"
     elif abs(gained) <= NEGLIGIBLE_GAIN:
         reason = "same"

@@ -52,7 +52,7 @@ class Target:
             InfeasibleError: the trainer refuses the layout, or has no settings for some of the plan.
         """
         if plan.question.has_pools:
-            pools = ", ".join(f"`{name}`" for name in plan.question.names)
+            pools = ", ".join(f"`{name}`" for name in plan.question.pool_names)
             raise InputError(
                 f"{self.full_name} cannot train on several kinds of GPU, and the plan has {pools}",
                 hint="plan for one of them",

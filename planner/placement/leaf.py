@@ -23,7 +23,7 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.stages import mixes_of
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
-from cost_models.risk import Risk, slowest, weigh
+from cost_models.risk import Risk, weigh, weighed_mask
 from cost_models.schedules.registry import PLAIN
 from cost_models.schedules.timeline import CriticalPath
 from cost_models.specs.choices import RECOMPUTE_POLICIES, Schedule
@@ -280,7 +280,7 @@ class WeighedLeaf(Leaf):
 
     def bounding_path(self, blocks_SP: Ints) -> ScenarioPaths:
         """Critical paths of one placement, one for each scenario that counts in the weighed step time."""
-        decisive = np.flatnonzero(slowest(self._steps(blocks_SP), self.risk)).tolist()
+        decisive = np.flatnonzero(weighed_mask(self._steps(blocks_SP), self.risk)).tolist()
         leaves = [(at, self.scenario_leaves[at]) for at in decisive]
         return tuple(
             (at, leaf.critical_path(blocks_SP), int(leaf.once_a_step("optimizer", blocks_SP).argmax()))

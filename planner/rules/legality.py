@@ -56,7 +56,7 @@ def _divides(noun: str, count: Callable[[TransformerSpec], float]) -> dict[str, 
     return {f"tp divides the {noun}": (lambda q, x: count(q.model) % x.tp != 0, sentence)}
 
 
-def _splits_blocks(question: Question, x: LayoutColumns) -> Bools:
+def _splits_nf4_blocks(question: Question, x: LayoutColumns) -> Bools:
     """For each layout, whether tensor parallelism splits some nf4 quantisation block (64 weights with one
     scale) between two ranks, (N,)."""
     split = np.zeros(len(x), dtype=np.bool_)
@@ -160,7 +160,7 @@ def _ring_too_long(question: Question, layout: Layout) -> Words:
 
 def overflows_hosts(question: Question, x: LayoutColumns, used: Sequence[Recompute] | None = None) -> Bools:
     """For each layout, whether its offloaded data overflow the memory of some host, (N,), under the recompute
-    policies `used` (None: any)."""
+    policies `used`. None: the allowed policy that offloads least."""
     overflows = np.zeros(len(x), dtype=np.bool_)
     some = offloads(x).any() or question.training.reference == "host"
     for pool in question.pools if some else ():
@@ -291,7 +291,7 @@ _RULES: dict[str, Row] = {
     **_divides("groups of heads with states", lambda m: m.recurrence.split_units if m.recurrence else 0),
     **_divides("heads of the tower", lambda m: m.tower.num_heads if m.tower else 0),
     **_divides("columns of the tower's MLP", lambda m: m.tower.ffn_hidden_size if m.tower else 0),
-    "tp keeps quantisation blocks whole": (_splits_blocks, _blocks_are_whole),
+    "tp keeps quantisation blocks whole": (_splits_nf4_blocks, _blocks_are_whole),
     "cp divides the heads of states": (
         lambda q, x: (x.cp > 1) & indivisible(getattr(q.model.recurrence, "heads", 0), x.cp, x.tp),
         "a scan's tokens are traded for heads: tp{layout.tp} x cp{layout.cp} ranks share"
@@ -443,7 +443,7 @@ def require_legal(
     raise_problems(problems, f"layout `{layout}` cannot run: {len(problems)} problems")
 
 
-def require_held(question: Question, layout: Layout) -> None:
+def require_offload_room(question: Question, layout: Layout) -> None:
     """Raise InputError unless host memory and drives have room for the data that a layout offloads to them.
 
     Raises:

@@ -63,7 +63,7 @@ def pool_objections(question: Question, layout: Layout) -> list[Words]:
     text = f"a {part} of {counted(size, 'GPU')} ({axes}) does not divide pool"
     pools = [pool.cluster for pool in question.pools]
     odd = [Words(f"{text} `{one.name}` of {one.num_gpus:,}", hint) for one in pools if one.num_gpus % size]
-    right = dict(zip(question.names, parts_in(question, size), strict=True))
+    right = dict(zip(question.pool_names, parts_in(question, size), strict=True))
     further = _replica_objections if layout.replicas else _stage_objections
     return [*odd, *further(question, layout, {} if odd else right)]
 

@@ -63,14 +63,14 @@ def _narrow_states(training: TrainingSpec) -> bool:
 
 
 def _fp8_sides(question: Question, layout: Layout) -> Words:
-    sides = _sides(question, LayoutColumns.of([layout]))
+    sides = _dims(question, LayoutColumns.of([layout]))
     odd = dict.fromkeys(f"{side[0]:g}" for side in sides if side[0] % _FP8_SIDE)
     degrees = f"tp{layout.tp} cp{layout.cp}" if layout.cp > 1 else f"tp{layout.tp}"
     text = f"products in fp8 take sides of whole sixteens, and with {degrees} some are {', '.join(odd)}"
     return Words(text, f"choose other degrees, or {IN_16_BITS}")
 
 
-def _sides(question: Question, x: LayoutColumns) -> list[Array]:
+def _dims(question: Question, x: LayoutColumns) -> list[Array]:
     """Dimensions of the matrix products of one tensor-parallel rank in a dense block, for each dimension an
     array (N,) over layouts."""
     gemms = [one.gemm for one in block_operators(question.model) if one.gemm is not None]
@@ -121,7 +121,7 @@ def split_rows(question: Question, tp: Degree, etp: Degree) -> list[tuple[str, i
     return [row for row in widths if row[1]]
 
 
-def _reaches_over(question: Question) -> bool:
+def _nf4_block_crosses_rows(question: Question) -> bool:
     """Whether some nf4 quantisation block would extend from one row of a weight matrix into the next."""
     cut = [width for _, width, _ in split_rows(question, 1, 1)]
     return bool(cut) and any(width % NF4_BLOCK for width in (question.model.hidden_size, *cut))
@@ -197,7 +197,7 @@ _RUNNABLE: dict[str, Row] = {
         "plan with --optimizer adamw",
     ),
     "rows of whole blocks of nf4": (
-        lambda q, x: _reaches_over(q),
+        lambda q, x: _nf4_block_crosses_rows(q),
         "the executor's blocks of 64 elements that share a scale of nf4 lie inside rows, and"
         " `{question.model.name}` has rows of other lengths",
         "plan with --base-precision int8",
@@ -246,7 +246,7 @@ _RUNNABLE: dict[str, Row] = {
     ),
     "products in fp8 have whole sides": (
         lambda q, x: (
-            (q.training.precision == "fp8") & np.any([side % _FP8_SIDE != 0 for side in _sides(q, x)], axis=0)
+            (q.training.precision == "fp8") & np.any([side % _FP8_SIDE != 0 for side in _dims(q, x)], axis=0)
         ),
         _fp8_sides,
     ),
@@ -338,7 +338,7 @@ def _stack_lacks_offload(question: Question, layout: Layout) -> Words:
     return Words(text, f"it keeps {kept} there; `--stack` names another")
 
 
-def overlapped_by(stack: StackSpec) -> tuple[Overlap, ...]:
+def overlappable_axes(stack: StackSpec) -> tuple[Overlap, ...]:
     """Axes (tp, pp, dp) whose communication a software stack can overlap with compute."""
     always: dict[Overlap, bool] = {
         "tp": stack.overlap_tensor_parallel > 0,
@@ -349,7 +349,7 @@ def overlapped_by(stack: StackSpec) -> tuple[Overlap, ...]:
 
 
 def _stack_lacks_overlap(question: Question, layout: Layout) -> Words:
-    stack, has = question.stack, overlapped_by(question.stack)
+    stack, has = question.stack, overlappable_axes(question.stack)
     lacks = [axis for axis in layout.overlap or () if axis not in has]
     hint = f"it can with {either([f'`overlap={axis}`' for axis in has])}" if has else "leave out `overlap`"
     return Words(
@@ -358,7 +358,7 @@ def _stack_lacks_overlap(question: Question, layout: Layout) -> Words:
     )
 
 
-def _of_the_executor(rule: Rule) -> Rule:
+def _for_executor_only(rule: Rule) -> Rule:
     """Copy of a rule that only the software stacks of the project's own executor must obey."""
     return replace(rule, broken=lambda q, x: q.stack.name in OWN_STACKS and rule.broken(q, x))
 
@@ -424,7 +424,7 @@ _STACK_RULES: dict[str, Row] = {
         "leave out `drive`",
     ),
     "the stack overlaps this": (
-        lambda q, x: _any_positive(x, "overlap", {*OVERLAPS} - {*overlapped_by(q.stack)}),
+        lambda q, x: _any_positive(x, "overlap", {*OVERLAPS} - {*overlappable_axes(q.stack)}),
         _stack_lacks_overlap,
     ),
     "the stack overlaps under this ZeRO stage": _under_zero_stages(
@@ -434,7 +434,7 @@ _STACK_RULES: dict[str, Row] = {
         "leave `dp` out",
     ),
 }
-STACK_RULES = (*rules(_STACK_RULES), *map(_of_the_executor, RUNNABLE))
+STACK_RULES = (*rules(_STACK_RULES), *map(_for_executor_only, RUNNABLE))
 
 
 def question_objections(question: Question) -> list[Words]:

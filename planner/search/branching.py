@@ -21,13 +21,13 @@ from cost_models.axes.layout import Layout
 from cost_models.errors import NothingPlacedError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.pricing import scenarios_of
-from cost_models.risk import weighed_of
+from cost_models.risk import num_weighed
 from cost_models.schedules.timeline import CriticalPath
 from cost_models.specs.choices import Schedule
 from planner.exact.counts import good_of_numbers
 from planner.exact.program import Survivor, best_placement, solve_record
 from planner.exact.solvers import SolverName
-from planner.objectives import Certificate, Effort, Settled
+from planner.objectives import Certificate, ClosingProgram, Effort
 from planner.placement.leaf import TOLERANCE, Placement, Task, gap_of
 from planner.placement.mixes import good_placement
 from planner.placement.patterns import best_pattern
@@ -218,7 +218,7 @@ class BranchAndBound(Prover):
         self._representative_row: dict[bytes, int] = {}
         """Costs → the row that represents all layouts with these costs."""
         self.rows = Rows()
-        self.settled: Settled | None = None
+        self.settled: ClosingProgram | None = None
         self._refined_together = FEWEST_REFINED
         self._rounds = MAX_ROUNDS
         self._undecided, self._counted_at = 0, -math.inf
@@ -417,7 +417,7 @@ class BranchAndBound(Prover):
     def certificate(self) -> Certificate:
         """Certificate of the search with numbers of layouts by decision, proven bound and gap."""
         question = self.candidates.question
-        scenarios = weighed_of(len(scenarios_of(question)), question.risk)
+        scenarios = num_weighed(len(scenarios_of(question)), question.risk)
         minimised = question.risk if scenarios else "none"
         parts = self._counts() | {"minimised": minimised, "scenarios": scenarios, "settled": self.settled}
         return self._certificate(self._proven_bound(), **parts)

@@ -81,7 +81,7 @@ def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Lay
         size = layout.tp * layout.data_ranks
         counts = {pool.cluster.name: pool.cluster.num_gpus // size for pool in question.pools}
         if sum(counts.values()) == layout.pp:
-            for order in permutations(question.names):
+            for order in permutations(question.pool_names):
                 pools = tuple(name for name in order for _ in range(counts[name]))
                 placed = layout.model_copy(update={"pools": pools})
                 stages += [placed] if not check(question, placed) else []

@@ -110,7 +110,7 @@ class PoolCandidates:
         """Layout of one row with the pools of its ranks or replicas, without a placement."""
         if row >= self._num_stages:
             return self._replicas.layout(row - self._num_stages)
-        pools = tuple(self.question.names[pool] for pool in self._pool_of_rank(row).tolist())
+        pools = tuple(self.question.pool_names[pool] for pool in self._pool_of_rank(row).tolist())
         return self._stages.layout(row % len(self._stages)).model_copy(update={"pools": pools})
 
     def _pool_of_rank(self, row: int) -> Ints:
@@ -207,5 +207,5 @@ def orders_of(question: Question, layout: Layout) -> Iterator[Layout]:
         return
     counts = parts_in(question, layout.tp * layout.data_ranks)
     for order in permutations(range(len(counts))):
-        pools = tuple(question.names[k] for k in order for _ in range(counts[k]))
+        pools = tuple(question.pool_names[k] for k in order for _ in range(counts[k]))
         yield layout.model_copy(update={"pools": pools})

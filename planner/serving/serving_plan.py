@@ -9,7 +9,7 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.base import Spec
-from cost_models.defaults import chosen_profile, chosen_stack, measured_cluster
+from cost_models.defaults import measured_cluster, resolve_profile, resolve_stack
 from cost_models.documents import Document
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.catalog import embedding_profile_of
@@ -61,9 +61,9 @@ def with_rates(
     The stack is our own on CPUs, TorchRec on clusters unless said. Raises UnknownNameError.
     """
     gpu = question.cluster.gpu
-    chosen_spec = chosen_stack(question.cluster, stack, usual=USUAL_STACK)
+    chosen_spec = resolve_stack(question.cluster, stack, usual=USUAL_STACK)
     hardware, embedding = (
-        chosen_profile(question.cluster, chosen_spec, profile),
+        resolve_profile(question.cluster, chosen_spec, profile),
         embedding_profile_of(gpu.name),
     )
     if embedding.kernel_seconds is None:

@@ -20,7 +20,7 @@ from cost_models.axes.words import EVERY, UNSAID
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS
 from planner.rules.legality import UNPRICED_OFFLOAD, is_offload_unpriced
-from planner.rules.stack import overlapped_by
+from planner.rules.stack import overlappable_axes
 
 Matter = Literal["states", "pipeline", "blocks"]
 """`states`: which ZeRO stages and shard groups are legal. `pipeline`: which chunks and schedules are. `blocks`: how
@@ -99,7 +99,7 @@ def _overlaps(question: Question, mesh: Mesh) -> list[tuple[int, ...]]:
     ranks = {"tp": mesh.tp, "pp": mesh.pp, "dp": mesh.dp * mesh.cp}
     if max(ranks.values()) == 1:
         return [(UNSAID,) * len(OVERLAPS)]
-    has = [axis in overlapped_by(question.stack) and ranks[axis] > 1 for axis in OVERLAPS]
+    has = [axis in overlappable_axes(question.stack) and ranks[axis] > 1 for axis in OVERLAPS]
     return [(UNSAID,) * len(OVERLAPS), *product(*([0, 1] if one else [0] for one in has))]
 
 

@@ -30,7 +30,7 @@ class Check:
 def check_equal(name: str, claimed: Mapping[str, Any], right: Mapping[str, Any]) -> Check:
     """Check that all fields that a plan file claims equal the recomputed (`right`) ones. Numbers are equal up
     to rounding, and missing ones count as 0."""
-    claims, values = dict(_leaves(claimed)), dict(_leaves(right))
+    claims, values = dict(_flat_values(claimed)), dict(_flat_values(right))
     mistakes = [
         f"`{place}` says {_words(claims.get(place))}, computed again it is {_words(values.get(place))}"
         for place in {**values, **claims}
@@ -42,7 +42,7 @@ def check_equal(name: str, claimed: Mapping[str, Any], right: Mapping[str, Any])
     return Check(name, False, "; ".join(mistakes[:_MAX_NAMED]) + unnamed)
 
 
-def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+def _flat_values(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted path, value) of each single value inside nested fields, such as `rank_memory.0.weights`,
     and the length of each list."""
     if isinstance(value, (list, tuple)):
@@ -50,7 +50,7 @@ def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
         value = dict(enumerate(value))
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _leaves(inner, f"{place}.{name}" if place else str(name))
+            yield from _flat_values(inner, f"{place}.{name}" if place else str(name))
     else:
         yield place, value
 

@@ -76,7 +76,7 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
     spending = budget or Budget()
     spending.solver = "cbc"  # not the default solver
     search = _repeat_search(plan, plan.certificate, priced, spending)
-    for name, checks in (("optimum", search), ("clusters", _ask_of_clusters(plan, spending))):
+    for name, checks in (("optimum", search), ("clusters", _check_other_clusters(plan, spending))):
         try:
             yield from checks
         except (InputError, InfeasibleError) as error:
@@ -180,7 +180,7 @@ def _repeat_search(plan: Plan, certificate: Certificate, priced: Estimate, budge
         optimum = replace(optimum, result=result, value=value, bound=value)
         yield _check_optimum(plan, objective, priced, optimum)
         claimed = recommendation.model_dump() | {"restrictions": plan.restrictions.model_dump()}
-        right = recommended.written(plan.user_restrictions, recommendation.top).model_dump()
+        right = recommended.for_file(plan.user_restrictions, recommendation.top).model_dump()
         right["restrictions"] = PlanRestrictions.of(recommended.within).model_dump()
         yield check_equal("recommendation", claimed, right)
     if optimum.gap > PROVEN and certificate.gap <= 0:
@@ -247,7 +247,7 @@ def _check_proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
     return Check("proof", not mistakes, "; ".join(mistakes) or summary)
 
 
-def _ask_of_clusters(plan: Plan, budget: Budget) -> Iterator[Check]:
+def _check_other_clusters(plan: Plan, budget: Budget) -> Iterator[Check]:
     """Yield a check that no other cluster on offer has a better plan; nothing if the plan was not chosen
     among clusters."""
     written, offers, limits = plan.objective, offers_of(plan), plan.restrictions.read

@@ -22,9 +22,9 @@ ERROR = 0.1
 def test_the_core_of_peaks_is_within_the_error_and_outliers_are_anywhere() -> None:
     """No outliers: a normal error. With them a peak of five times the limit may run, and one of a fifth may not."""
     plain = PeakErrors(core=1.0, below_share=0, below_reach=1.0, above_share=0, above_reach=1.0)
-    chances = [plain.below(np.log(room), ERROR) for room in (1.0, 1.1, 1 / 1.1)]
+    chances = [plain.p_below(np.log(room), ERROR) for room in (1.0, 1.1, 1 / 1.1)]
     assert chances == pytest.approx([0.5, 0.95, 0.05])
-    assert fits_probability(500.0, 100.0, ERROR) > 1e-3 > plain.below(np.log(0.2), ERROR)
+    assert fits_probability(500.0, 100.0, ERROR) > 1e-3 > plain.p_below(np.log(0.2), ERROR)
     assert fits_probability(20.0, 100.0, ERROR) < 0.999
     assert fits_probability(0.0, 100.0, ERROR) == 1.0
 

@@ -11,7 +11,7 @@ from small import small_question
 
 from cost_models.errors import InputError
 from planner.objectives import Certificate
-from planner.plan import UNWRITTEN, Plan, PlanRestrictions, load_plan, make_plan, plan_text, save_plan
+from planner.plan import UNSAVED, Plan, PlanRestrictions, load_plan, make_plan, plan_text, save_plan
 from planner.search.search import search
 from planner.space.restrictions import parse_restrictions
 
@@ -32,9 +32,9 @@ def file(plan: Plan, tmp_path: Path) -> Path:
 
 def test_a_plan_reads_back_as_it_was(plan: Plan, file: Path) -> None:
     assert plan.certificate is not None
-    written = Certificate(**plan.certificate.model_dump(exclude=UNWRITTEN))
+    written = Certificate(**plan.certificate.model_dump(exclude=UNSAVED))
     assert load_plan(file) == plan.model_copy(update={"certificate": written})
-    assert not UNWRITTEN & {line.strip().partition(":")[0] for line in file.read_text("utf-8").splitlines()}
+    assert not UNSAVED & {line.strip().partition(":")[0] for line in file.read_text("utf-8").splitlines()}
 
 
 def test_how_earlier_versions_came_by_a_proof_is_passed_over(plan: Plan, file: Path) -> None:

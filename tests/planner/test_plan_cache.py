@@ -10,7 +10,7 @@ from small import small_question
 from planner import plan as module
 from planner.explain import reasons
 from planner.explain.reasons import Explanation, explain
-from planner.plan import Plan, PlanCache, Searched, cache_folder, make_plan, priced_again
+from planner.plan import Plan, PlanCache, SearchedLayouts, cache_folder, make_plan, priced_again
 from planner.search.search import search
 
 
@@ -60,7 +60,7 @@ def test_another_version_another_question_and_a_spoilt_file_are_searched_again(
 def test_what_is_not_proved_is_not_kept_and_no_folder_is_needed(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unproved() -> Searched:
+    def unproved() -> SearchedLayouts:
         return [plan.layout], False
 
     assert PlanCache(plan).layouts("rivals", unproved) == (plan.layout,)

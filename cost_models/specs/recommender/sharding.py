@@ -25,7 +25,7 @@ from itertools import groupby
 from typing import Literal
 
 from cost_models.documents import printable
-from cost_models.errors import InputError, Problem, first_of
+from cost_models.errors import InputError, Problem, first_few
 
 Form = Literal["whole", "column", "row", "node-row", "copy"]
 FORMS: tuple[Form, ...] = ("whole", "column", "row", "node-row", "copy")
@@ -155,7 +155,7 @@ def _require(errors: Sequence[str]) -> None:
     if errors:
         raise InputError(
             f"{len(errors)} things are wrong with the sharding",
-            problems=first_of([Problem("", one) for one in errors]),
+            problems=first_few([Problem("", one) for one in errors]),
         )
 
 

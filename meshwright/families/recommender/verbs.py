@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cost_models.families import part
+from cost_models.families import load
 from meshwright.verbs.contract.family import Verbs, later
 from planner.recommender.plan import RecommenderPlan
 
@@ -30,7 +30,7 @@ class RecommenderVerbs(Verbs[RecommenderPlan]):
     noun = "a recommender"
     takes = TAKES
     trainers = frozenset({"torchrec"})
-    pictures = property(lambda self: part(f"{_HERE}.pictures:PICTURES"))
+    pictures = property(lambda self: load(f"{_HERE}.pictures:PICTURES"))
 
     ask = later(f"{_HERE}.asking:ask")
     ask_again = later(f"{_HERE}.asking:ask_again")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cost_models.families import part
+from cost_models.families import load
 from meshwright.inputs.options import TUNING
 from meshwright.verbs.contract.family import Verbs, later
 from planner.plan import Plan
@@ -45,7 +45,7 @@ class TransformerVerbs(Verbs[Plan]):
     noun = "a transformer"
     takes = TAKES
     trainers = frozenset({"megatron", "torchtitan", "deepspeed", "nemo", "accelerate", "axolotl"})
-    pictures = property(lambda self: part(f"{_HERE}.pictures:PICTURES"))
+    pictures = property(lambda self: load(f"{_HERE}.pictures:PICTURES"))
 
     ask = later(f"{_HERE}.planning.question:ask")
     ask_again = later(f"{_HERE}.planning.question:ask_again")

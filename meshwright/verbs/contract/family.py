@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cost_models.errors import InputError
-from cost_models.families import FAMILIES, Family, family_of_plan_kind, part
+from cost_models.families import FAMILIES, Family, family_of_plan_kind, load
 from meshwright.terminal.output import Asked
 from meshwright.verbs.contract.answers import (
     AdviceAnswer,
@@ -181,7 +181,7 @@ class Verbs(Protocol[P]):
 
 def later(name: str) -> Any:
     """A verb of a family by its name, `module:function`, which is imported when it is called."""
-    return staticmethod(lambda *arguments, **options: part(name)(*arguments, **options))
+    return staticmethod(lambda *arguments, **options: load(name)(*arguments, **options))
 
 
 def verbs_of_model(model: str | Spec | Document) -> Verbs[Any]:
@@ -224,7 +224,7 @@ def verbs_that_read(trainer: str) -> Verbs[Any]:
 
 
 def _verbs(family: Family) -> Verbs[Any]:
-    verbs: Callable[[], Verbs[Any]] = part(family.verbs)
+    verbs: Callable[[], Verbs[Any]] = load(family.verbs)
     return verbs()
 
 

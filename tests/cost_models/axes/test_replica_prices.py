@@ -121,7 +121,7 @@ def test_unequal_shares_beat_equal_ones_and_a_slow_link_shows() -> None:
     priced = estimate(question, layout)
     alike = mixed(f"{OLD}:16+{OLD}:16")  # where the slower pool takes half of the microbatches
     assert priced.step_seconds < 0.75 * estimate(alike, replicas(alike, "tp2 pp1 zero1")).step_seconds
-    link = question.between.faster(0.01)
+    link = question.pool_link.faster(0.01)
     far = complete_question(
         question.model, question.mixed.model_copy(update={"between": link}), question.training
     )

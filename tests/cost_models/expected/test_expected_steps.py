@@ -17,7 +17,7 @@ from cost_models.expected import (
     ExpectedStep,
     expected_step,
     features_of,
-    names_of,
+    labels_of,
     shipped_constants,
     spread_of,
     timed_rows,
@@ -120,7 +120,8 @@ def test_the_table_of_rows_is_that_of_the_shipped_profiles(run: str) -> None:
     assert errors[place] == pytest.approx(math.log(measured_seconds(case) / seconds), abs=2e-3)
     assert rows.spread[place] == pytest.approx(spread_of(under, seconds), rel=0.02)
     assert rows.features[place] == pytest.approx([features[name] for name in FEATURES], abs=1e-4)
-    assert {name: rows.names[name][place] for name in names_of(case.question)} == names_of(case.question)
+    labels = labels_of(case.question)
+    assert {name: rows.names[name][place] for name in labels} == labels
 
 
 def test_the_nearest_of_a_sure_question_is_like_it() -> None:

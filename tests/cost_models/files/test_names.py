@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cost_models.errors import InputError, alike, did_you_mean
+from cost_models.errors import InputError, did_you_mean, similar_names
 from cost_models.files import catalog, read_data
 from cost_models.files.loading import resolve_cluster
 from cost_models.files.models import resolve_model
@@ -62,13 +62,13 @@ def test_no_suggestion_is_another_size_release_or_family(kind: catalog.Kind) -> 
     for name in names:
         for found in re.finditer(r"\d+", name):
             other = f"{name[: found.start()]}{int(found[0]) + 1}{name[found.end() :]}"
-            suggested = re.search("mean `(.+)`", did_you_mean(other, alike(other, names)))
+            suggested = re.search("mean `(.+)`", did_you_mean(other, similar_names(other, names)))
             if suggested and other not in names:
                 begins = plain(suggested[1]).startswith(plain(other))
                 assert begins or numbers[names.index(suggested[1])] == re.findall(r"[\d.]*\d", other), other
         swapped = name[:1] + name[2:3] + name[1:2] + name[3:]
         if swapped.isascii() and name[1:3].isalpha() and swapped not in names:
-            assert plain(name) in map(plain, alike(swapped, names)), swapped
+            assert plain(name) in map(plain, similar_names(swapped, names)), swapped
 
 
 def plain(name: str) -> str:
@@ -86,7 +86,7 @@ def plain(name: str) -> str:
     ],
 )
 def test_what_is_nothing_known_is_not_taken_for_another(name: str, kind: catalog.Kind) -> None:
-    suggested = alike(name, catalog.names(kind))
+    suggested = similar_names(name, catalog.names(kind))
     assert all(plain(one).startswith(plain(name)) for one in suggested), suggested
 
 

@@ -62,7 +62,7 @@ def test_ranks_have_the_rates_and_the_memory_of_their_pool() -> None:
     costs = rank_costs(question, layout)
     for k, ranks in enumerate((slice(0, 2), slice(2, 4))):
         own = stage_costs(
-            complete_question(question.model, resolve_cluster(question.names[k], 128), TRAINING),
+            complete_question(question.model, resolve_cluster(question.pool_names[k], 128), TRAINING),
             LayoutColumns.of([parse_layout(layout)]),
         )
         for name in ("layer_forward", "layer_backward", "layer_optimizer", "memory_limit", "layer_static"):

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from cost_models.families import FAMILIES, Family, part
+from cost_models.families import FAMILIES, Family, load
 from cost_models.files.models import family_of_model
 from executor.families import Training
 from executor.measure.any_report import AnyReport
@@ -19,24 +19,24 @@ from planner.plan import AnyPlan, load_any_plan
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
 def test_every_part_of_a_family_is_there(family: Family) -> None:
-    assert issubclass(part(family.plan), AnyPlan)
-    assert get_args(part(family.plan).model_fields["kind"].annotation) == (family.plan_kind,)
-    assert (family.report is None) == (family.training is None) == ("run" not in part(family.verbs).takes)
+    assert issubclass(load(family.plan), AnyPlan)
+    assert get_args(load(family.plan).model_fields["kind"].annotation) == (family.plan_kind,)
+    assert (family.report is None) == (family.training is None) == ("run" not in load(family.verbs).takes)
     parts = [(family.verbs, Verbs)]
     if family.training is not None:
-        assert issubclass(part(family.report), AnyReport)
+        assert issubclass(load(family.report), AnyReport)
         parts.append((family.training, Training))
     for name, protocol in parts:
         asked = {one for one in {*vars(protocol), *protocol.__annotations__} if not one.startswith("_")}
         asked -= {"train"} if "trainer" in asked else set()  # which calls what `trainer` names
-        assert protocol in part(name).__mro__
-        assert asked <= set(vars(part(name))), "it has its own answer to everything that is asked of it"
+        assert protocol in load(name).__mro__
+        assert asked <= set(vars(load(name))), "it has its own answer to everything that is asked of it"
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
 def test_every_option_of_a_family_is_one_of_its_verb(family: Family) -> None:
     verbs = {verb: typer_function(command_of(verb)).__annotations__ for verb in VERBS}
-    for verb, options in part(family.verbs).takes.items():
+    for verb, options in load(family.verbs).takes.items():
         assert options - {"clusters"} <= set(verbs.get(verb, verbs["plan"])), verb
 
 

@@ -41,7 +41,7 @@ from meshwright.render.words import (
 from meshwright.terminal.formats import as_csv, as_json
 from planner.explain.compare import compare
 from planner.explain.reasons import BindingConstraint
-from planner.objectives import Certificate, Settled
+from planner.objectives import Certificate, ClosingProgram
 from planner.plan import make_plan
 
 GIB = 2.0**30
@@ -187,7 +187,7 @@ def test_the_proof_says_what_was_minimised(certificate: Certificate) -> None:
 
 def test_the_integer_program_agrees_only_where_it_had_a_choice(certificate: Certificate) -> None:
     def sentence(left: int) -> str:
-        settled = Settled(solver="highs", layouts=left, columns=0, objective=25.2)
+        settled = ClosingProgram(solver="highs", layouts=left, columns=0, objective=25.2)
         found = certificate_sentence(certificate.model_copy(update={"settled": settled}), 25.2)
         return " ".join(found.split())
 

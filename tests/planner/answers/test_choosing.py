@@ -9,16 +9,16 @@ import pytest
 from small import small_question
 
 from cost_models.question import Question
-from cost_models.risk import middle
+from cost_models.risk import interquartile_mean
 from cost_models.specs.hardware import Scenarios
 from planner.answers.recommend import (
     LEAST_MEAN_GAIN,
     MAX_COMPARED,
     Recommendation,
     choose_by_scenarios,
+    max_slowdown,
     middle_seconds,
     recommend,
-    share_compared,
 )
 from planner.plan import Plan, load_plan, make_plan, save_plan
 from planner.search.search import Budget, search
@@ -47,13 +47,13 @@ def told(asked: Question) -> Recommendation:
 
 @pytest.fixture(scope="module")
 def plan(asked: Question, told: Recommendation) -> Plan:
-    written = told.written(Restrictions(), 1)
+    written = told.for_file(Restrictions(), 1)
     return make_plan(asked, told.estimate, told.certificate, told.within, recommendation=written)
 
 
 def test_far_scenarios_do_not_move_the_middle() -> None:
-    assert middle(np.array([1e9, 2.0, 4.0, 1e-9])) == 3.0
-    assert middle(np.array([5.0])) == 5.0
+    assert interquartile_mean(np.array([1e9, 2.0, 4.0, 1e-9])) == 3.0
+    assert interquartile_mean(np.array([5.0])) == 5.0
 
 
 def test_the_least_middle_of_the_near_layouts_is_recommended(asked: Question, told: Recommendation) -> None:
@@ -79,7 +79,7 @@ def test_who_has_no_scenarios_or_weighs_them_chooses_on_paper(
 ) -> None:
     question = with_scenarios(asked, told)
     question = replace(question, risk="none" if told is None else "averse")
-    assert share_compared(question) is None
+    assert max_slowdown(question) is None
     assert choose_by_scenarios(question, Restrictions(), search(asked, top=1), Budget()) is None
 
 

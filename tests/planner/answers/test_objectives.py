@@ -217,14 +217,14 @@ def test_plans_that_miss_the_deadline_are_not_called_none(
 
 def test_an_objective_is_kept_in_the_plan(roomy: Question, tmp_path: Path) -> None:
     found = optimise(roomy, Objective(name="gpu-hours"), sizes=SIZES, top=1)
-    plan = make_plan(found.question, found.result.best, found.result.certificate, None, found.written(4))
+    plan = make_plan(found.question, found.result.best, found.result.certificate, None, found.for_file(4))
     save_plan(plan, tmp_path / "plan.yaml")
     read = load_plan(tmp_path / "plan.yaml")
     assert read.objective == plan.objective
     assert read.objective is not None
     again = optimise(answered_question(read), read.objective.terms, sizes=read.objective.gpus, top=1)
     assert again.value == found.value
-    assert optimise(roomy, Objective()).written(4) is None
+    assert optimise(roomy, Objective()).for_file(4) is None
 
 
 def test_failures_lengthen_training_and_the_choice_of_gpus_counts_them(roomy: Question) -> None:

@@ -148,9 +148,9 @@ def test_what_ended_the_searches_of_all_is_told_as_it_was(monkeypatch: pytest.Mo
 def test_a_plan_file_names_the_clusters_and_is_verified_over_them() -> None:
     ranking = ranked(COST)
     optimum = ranking.best.optimum
-    objective = optimum.written(4)
+    objective = optimum.for_file(4)
     assert objective is not None
-    written = objective.model_copy(update={"offers": tuple(offer.written for offer in ranking.offers)})
+    written = objective.model_copy(update={"offers": tuple(offer.for_file for offer in ranking.offers)})
     plan = make_plan(optimum.question, optimum.result.best, optimum.result.certificate, None, written)
     assert [(one.name, one.sizes, one.price) for one in offers_of(plan)] == [
         ("slow", (1, 2, 4), 1.0),

@@ -63,7 +63,7 @@ def test_bounds_that_outlive_a_change_are_below_every_step(found: Everything) ->
     rows, core = space.all_rows(), np.repeat(np.arange(len(space.cores)), space.sizes)
     some = rng.choice(len(core), min(LAYOUTS, len(core)), replace=False).tolist()
     for change in EVERY_CHANGE:
-        if (changed := change.of(question)) is None:
+        if (changed := change.apply(question)) is None:
             continue
         least = change.least_seconds(space, FREE)
         for row in some:
@@ -76,7 +76,7 @@ def test_a_search_from_known_bounds_agrees_with_the_whole_one(found: Everything)
     question = _of(found)
     space, plan = _bounded(question), search(question, top=1).best
     for change in CHANGES.values():
-        if (changed := change.of(question)) is not None:
+        if (changed := change.apply(question)) is not None:
             below = seconds_to_beat(price(changed, plan.layout)) * (1 - 1e-9)
             sparing = faster_under(change, (question, changed), FREE, below, space, Budget())
             whole = _fastest(changed, below)

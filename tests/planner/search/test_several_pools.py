@@ -182,7 +182,7 @@ def test_more_memory_and_a_faster_link_are_never_slower() -> None:
     before = search(question, top=1).best.step_seconds
     roomy = mixed_question(pool("a", memory="200 MiB"), pool("b", speed=2.0, memory="1 GiB"))
     assert search(roomy, top=1).best.step_seconds <= before
-    link = question.between.model_copy(update={"bandwidth": 20e9, "latency": 1e-6})
+    link = question.pool_link.model_copy(update={"bandwidth": 20e9, "latency": 1e-6})
     linked = complete_question(
         question.model, question.mixed.model_copy(update={"between": link}), question.training
     )

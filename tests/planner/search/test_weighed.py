@@ -18,7 +18,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import InfeasibleError
 from cost_models.pipeline.pricing import estimate, place_layout, scenarios_of, weighed_costs
-from cost_models.risk import slowest, weigh, weighed_of
+from cost_models.risk import num_weighed, weigh, weighed_mask
 from planner.placement.leaf import TOLERANCE
 from planner.search.search import search
 
@@ -43,7 +43,7 @@ def ask_both(query: Query) -> None:
     scenarios = len(scenarios_of(query.question))
     assert (proof.minimised, proof.scenarios) == (
         query.question.risk,
-        weighed_of(scenarios, query.question.risk),
+        num_weighed(scenarios, query.question.risk),
     )
 
 
@@ -89,8 +89,8 @@ def test_no_placement_takes_less_than_at_mean_costs(risk: str) -> None:
 def test_the_slowest_quarter_is_never_less_than_any_other() -> None:
     seconds = np.random.default_rng(0).random((10, 7))
     weighed = weigh(seconds, "averse")
-    assert weighed_of(10, "averse") == 3
-    assert weighed == pytest.approx(np.where(slowest(seconds, "averse"), seconds, 0).sum(axis=0) / 3)
+    assert num_weighed(10, "averse") == 3
+    assert weighed == pytest.approx(np.where(weighed_mask(seconds, "averse"), seconds, 0).sum(axis=0) / 3)
     for _ in range(100):
         some = np.random.default_rng(_).permutation(10)[:3]
         assert (seconds[some].mean(axis=0) <= weighed + 1e-12).all()

@@ -14,7 +14,7 @@ from cost_models.errors import InfeasibleError
 from cost_models.question import Question
 from cost_models.specs.cluster import Links, LinkSpec
 from cost_models.specs.training import TrainingSpec
-from planner.answers.optimum import optimise, paddings
+from planner.answers.optimum import optimise, split_by_padding
 from planner.answers.recommend import count_near
 from planner.formats.trainers import TRAINERS
 from planner.objectives import Objective
@@ -74,7 +74,7 @@ def test_the_highest_utilisation_is_sought_at_every_tensor_degree_that_is_search
     assert 4 in covered
     assert covered == set(tried_tensor_degrees(question, limits))
     assert covered == {
-        tp for part in paddings(question, limits) for tp in enumerate_layouts(question, part).tp
+        tp for part in split_by_padding(question, limits) for tp in enumerate_layouts(question, part).tp
     }
     found = optimise(question, Objective(name="mfu"), restrictions=limits)
     assert found.result.certificate.layouts == count_layouts(question, limits)

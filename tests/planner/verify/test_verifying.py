@@ -82,7 +82,7 @@ def test_the_least_peak_so_far_is_no_failure(monkeypatch: pytest.MonkeyPatch) ->
     cut_short(monkeypatch, lambda number, _: number == 0)
     found = optimise(question, Objective(name="memory"), top=3)
     monkeypatch.undo()
-    written = make_plan(found.question, found.result.best, found.result.certificate, None, found.written(4))
+    written = make_plan(found.question, found.result.best, found.result.certificate, None, found.for_file(4))
     assert found.value == found.result.best.peak_bytes < max(e.peak_bytes for e in found.result.estimates)
     assert failures(written) == {}
 
@@ -95,7 +95,7 @@ def test_a_precision_that_was_not_searched_is_open(monkeypatch: pytest.MonkeyPat
     certificate = found.result.certificate
     assert (found.gap, certificate.gap, certificate.bound) == (1, 1, 0)
     assert certificate.undecided == certificate.layouts - certificate.undecided > 0
-    written = make_plan(found.question, found.result.best, certificate, None, found.written(4))
+    written = make_plan(found.question, found.result.best, certificate, None, found.for_file(4))
     checks = {one.name: one for one in verify(written)}
     assert all(one.passed for one in checks.values())
     assert "by no more than the plan leaves open" in checks["optimum"].what
@@ -110,7 +110,7 @@ def test_a_true_plan_for_an_objective_passes_every_check(name: str) -> None:
     few = parse_restrictions(["vpp=1", "schedule=1f1b", "cp=1", "zero=1", "mbs=1"], ["sp"])
     found = optimise(question, objective, sizes=(2, 4), restrictions=few)
     best = found.result.best
-    plan = make_plan(found.question, best, found.result.certificate, few, found.written(4))
+    plan = make_plan(found.question, best, found.result.certificate, few, found.for_file(4))
     assert failures(plan) == {}
     assert plan.objective is not None
     better = plan.model_copy(update={"objective": plan.objective.model_copy(update={"value": 1.0})})

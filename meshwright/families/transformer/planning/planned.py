@@ -102,10 +102,10 @@ class Planned(AnswerBase):
     @property
     def plan(self) -> Plan:
         """The layout that was picked, as a plan: the recommended one where there is one, or the best."""
-        objective, told = self.optimum.written(self.gpus_per_node), self.recommendation
+        objective, told = self.optimum.for_file(self.gpus_per_node), self.recommendation
         if told is None or self.pick == "fastest":
             return make_plan(self.question, self.best, self.certificate, self.restrictions, objective)
-        written = told.written(self.restrictions, self.certificate.top)
+        written = told.for_file(self.restrictions, self.certificate.top)
         return make_plan(
             self.question, told.estimate, told.certificate, told.within, objective, recommendation=written
         )

@@ -55,9 +55,9 @@ class Ranked(WithPlan):
     def plan(self) -> Plan:
         """The best as a plan, which names the clusters it was chosen from."""
         optimum = self.best.optimum
-        objective = optimum.written(self.best.offer.question.cluster.gpus_per_node)
+        objective = optimum.for_file(self.best.offer.question.cluster.gpus_per_node)
         assert objective is not None  # there are sizes
-        offers = tuple(offer.written for offer in self.ranking.offers)
+        offers = tuple(offer.for_file for offer in self.ranking.offers)
         return make_plan(
             optimum.question,
             optimum.result.best,
