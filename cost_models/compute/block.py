@@ -26,7 +26,7 @@ from cost_models.compute.measured_operators import (
 )
 from cost_models.compute.mixing import flash_seconds, index_seconds, scan_seconds
 from cost_models.operators.accumulation import copied_bytes, fuses_accumulation, gradient_accumulation_bytes
-from cost_models.operators.documents import attended_keys, uneven_pieces
+from cost_models.operators.documents import attended_keys, context_rank_excess
 from cost_models.operators.parameters import job_operators, parameters, trained_weights
 from cost_models.operators.record import Gemm, products_of
 from cost_models.operators.traffic import Traffic, attention_traffic, block_traffic, routing_traffic
@@ -80,22 +80,22 @@ def _block_seconds(
     trained = trained_weights(question, columns, counts.block, counts.experts)
     # operators other than products, attention core and operations on weights: measured curves, or bytes
     if measured:
-        others = measured_block(question, columns)
+        other_seconds = measured_block(question, columns)
         accumulation = accumulation_seconds(question, columns, trained)
     else:
-        moved = block_traffic(question, columns), routing_traffic(question, columns)
-        others = traffic_seconds(moved[0], device) + traffic_seconds(moved[1], device)
+        traffics = block_traffic(question, columns), routing_traffic(question, columns)
+        other_seconds = traffic_seconds(traffics[0], device) + traffic_seconds(traffics[1], device)
         accumulation = gradient_accumulation_bytes(question, columns) * trained / device.memory_rate
     # copies by the device to gather weights and to reduce gradients
-    gathered, others = np.zeros((2, len(columns))), others + scan
+    gathered, other_seconds = np.zeros((2, len(columns))), other_seconds + scan
     if data_parallel and measured:
         gathered = gathering_seconds(question, columns, held)
     elif data_parallel:
         gathered = copied_bytes(question, columns, trained / held) * held / device.memory_rate
-    forward = matrix_forward + attention[0] + others[0]
+    forward = matrix_forward + attention[0] + other_seconds[0]
     return BlockSeconds(
         forward=forward + gathered[0],
-        backward=matrix_backward + attention[1] + (others[1] + accumulation) + gathered[1],
+        backward=matrix_backward + attention[1] + (other_seconds[1] + accumulation) + gathered[1],
         weight=matrix_weight + accumulation,
         recomputed=_recomputed_seconds(question, columns, device, forward, attention[0], scan[0]),
         core_forward=attention[0],
@@ -127,10 +127,10 @@ def _recomputed_seconds(
         selective = selective + scan
     # memory-bound operators that are repeated, but those of attention
     memory_bound = [one for one in operators if (drops - ATTEND_AGAIN) & one.redone_by]
-    moved = [block_traffic(question, columns, memory_bound)]
+    traffics = [block_traffic(question, columns, memory_bound)]
     if "experts" in drops:
-        moved.append(routing_traffic(question, columns))
-    selective = selective + sum(traffic_seconds(one, device)[0] for one in moved)
+        traffics.append(routing_traffic(question, columns))
+    selective = selective + sum(traffic_seconds(one, device)[0] for one in traffics)
     redone = [(one.share, gemm) for one, gemm in products if drops & one.redone_by]
     for share, gemm in redone[:-1] if stack.recompute_stops_early else redone:
         selective = selective + forward_of(share, gemm)
@@ -162,7 +162,7 @@ def _attention_seconds(question: Question, columns: LayoutColumns, device: Devic
         seconds = attention_core(question, columns) * (computed / causal)
     else:
         seconds = flash_seconds(question, columns, device)
-    seconds = seconds * (1.0 + uneven_pieces(question, columns))
+    seconds = seconds * (1.0 + context_rank_excess(question, columns))
     return model.attention_share * (seconds + index_seconds(question, columns, device))
 
 

@@ -50,8 +50,8 @@ def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> E
         passes = sum(_loss_bytes(question, device)) - _COMPILED_PASSES * device.element_bytes
         saved = tokens * float(head_rows(question.model, 1)) * passes / device.memory_rate
         early = early - np.where(early > 0, saved, 0.0)
-    left = np.where(early > 0, 0.0, ends.head_backward)
-    return replace(ends, head_forward=ends.head_forward + early, head_backward=left)
+    remaining_backward = np.where(early > 0, 0.0, ends.head_backward)
+    return replace(ends, head_forward=ends.head_forward + early, head_backward=remaining_backward)
 
 
 def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:
@@ -67,11 +67,11 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
 
     if model.tower is not None and model.is_tower:
         # patches of an image, complete on every tensor rank, positions and a norm; pixels need no gradients
-        moved = (4 + 2 * model.tower.norm_before) * tokens * width * device.element_bytes / rate
+        moved_seconds = (4 + 2 * model.tower.norm_before) * tokens * width * device.element_bytes / rate
         forward, _, weight = product(tokens, width, model.tower.pixels)
-        trained = (weight + moved) * training.trains("embedding")
+        trained = (weight + moved_seconds) * training.trains("embedding")
         head = dict.fromkeys(("head_forward", "head_backward", "head_weight"), none)
-        return EndSeconds(embedding_forward=forward + moved, embedding_backward=trained, **head)
+        return EndSeconds(embedding_forward=forward + moved_seconds, embedding_backward=trained, **head)
     vocabulary = head_rows(model, columns.tp) / columns.tp
     # operators other than products: measured curves, or bytes
     if has_measured_operators(question):
@@ -87,8 +87,8 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     # which every tensor rank has all, for its part of the stream, or in diffusion one that makes shifts and scales
     stream = tokens_on_rank(question, columns, "stream")
     transform, transforms = none, (stream, width) if model.encoder and model.encoder.head_transform else None
-    if (drawn := model.diffusion) is not None:  # products that embed patches and a time step
-        embeds = ((tokens, drawn.pixels), (images, drawn.frequencies), (images, model.hidden_size))
+    if (diffusion := model.diffusion) is not None:  # products that embed patches and a time step
+        embeds = ((tokens, diffusion.pixels), (images, diffusion.frequencies), (images, model.hidden_size))
         products = [product(rows, width, inputs) for rows, inputs in embeds]
         forward, _, weights = np.sum(products, axis=0)
         enters, entered = enters + forward, entered + (weights + products[-1][1])

@@ -205,11 +205,11 @@ _SHARE_BY_DIVISOR = np.array([_ALIGNED.get(divisor, _MISALIGNED) for divisor in 
 
 def _alignment(widths: Sequence[Array], device: Device) -> Array:
     """Share of the matrix rate that remains for the least aligned row width; 1 on devices without tiles."""
-    least: Array = np.ones(np.broadcast(*widths).shape)
+    lowest_share: Array = np.ones(np.broadcast(*widths).shape)
     for width in widths if device.sm_count > 1 and device.tensor_cores else ():
         row_bytes = np.ceil(np.asarray(width) * device.operand_bytes).astype(np.int64)
-        least = np.minimum(least, _SHARE_BY_DIVISOR[np.gcd(row_bytes, _WHOLE_ROW)])
-    return least
+        lowest_share = np.minimum(lowest_share, _SHARE_BY_DIVISOR[np.gcd(row_bytes, _WHOLE_ROW)])
+    return lowest_share
 
 
 _EAGER_KERNELS, _COMPILED_KERNELS = 6 + 8, 2  # a cast, its scales included
@@ -270,8 +270,8 @@ def product_operators(
     """
     products = tuple(one for one in job_operators(model, tuning) if one.gemm is not None)
     adapted = tuning is not None and tuning.left is None
-    apart = model.moe_share or model.latent_attention is not None or adapted or model.tower is not None
-    if not (joined and model.parallel_block) or apart:
+    unmergeable = model.moe_share or model.latent_attention is not None or adapted or model.tower is not None
+    if not (joined and model.parallel_block) or unmergeable:
         return products
     into, out_of, up, down = products
     read = (_joined_product(into, up),) if model.parallel_norms == 1 else (into, up)
@@ -281,14 +281,14 @@ def product_operators(
 def _joined_product(first: Operator, second: Operator) -> Operator:
     """Operator that merges two matrix products into one. Outputs are side by side if ranks split the outputs;
     inner dimensions are end to end if ranks split the inputs."""
-    one, other = first.gemm, second.gemm
+    one, second_gemm = first.gemm, second.gemm
     assert one is not None
-    assert other is not None
+    assert second_gemm is not None
     if one.split == "columns":
-        both = replace(one, outputs=one.outputs + other.outputs)
+        merged = replace(one, outputs=one.outputs + second_gemm.outputs)
     else:
-        both = replace(one, inputs=one.inputs + other.inputs, last=one.last or other.last)
-    return replace(first, name=f"{first.name}, {second.name}", gemm=both, flops=first.flops + second.flops)
+        merged = replace(one, inputs=one.inputs + second_gemm.inputs, last=one.last or second_gemm.last)
+    return replace(first, name=f"{first.name}, {second.name}", gemm=merged, flops=first.flops + second.flops)
 
 
 _EXPERT_ROWS = 64.0
@@ -333,20 +333,20 @@ def _matrix_seconds(question: Question, columns: LayoutColumns, device: Device) 
         forward = forward + one.share * forward_seconds(local, runs_on, cast_by_norm=cast_by_norm)
         towards_input, towards_weight = backward_products(local, runs_on, trained=one.trained)
         casts = _cast_seconds(local, runs_on, backward=True) + _widening_seconds(local, runs_on)
-        both = towards_input + towards_weight + casts
+        backward_pass = towards_input + towards_weight + casts
         if gemm.routed and not stack.experts_in_one_kernel:
-            read, added = _weights_apart(question, local, trained=one.trained)
+            read, added = _exposed_weight_seconds(question, local, trained=one.trained)
             forward = forward + one.share * read
-            both, towards_weight = both + read + added, towards_weight + added
+            backward_pass, towards_weight = backward_pass + read + added, towards_weight + added
         if gemm.from_latent and stack.recomputes_latent_heads:
-            both = both + forward_seconds(local, runs_on)
-        backward, weight = backward + one.share * both, weight + one.share * towards_weight
+            backward_pass = backward_pass + forward_seconds(local, runs_on)
+        backward, weight = backward + one.share * backward_pass, weight + one.share * towards_weight
         if gemm.split == "columns":
             column_weight = column_weight + one.share * towards_weight
     return forward, backward, weight, column_weight
 
 
-def _weights_apart(question: Question, local: LocalGemm, *, trained: bool) -> tuple[Array, Array]:
+def _exposed_weight_seconds(question: Question, local: LocalGemm, *, trained: bool) -> tuple[Array, Array]:
     """(N,) seconds of memory traffic that expert GEMMs cannot hide behind compute, for reading weights and
     for accumulating weight gradients.
 
@@ -370,8 +370,8 @@ def local_gemm(question: Question, columns: LayoutColumns, gemm: Gemm) -> LocalG
     degree = columns.tp
     if gemm.routed:
         degree, batch = columns.etp, question.model.num_experts / columns.ep
-        each = tokens_on_rank(question, columns, "copies") / batch
-        rows = np.ceil(each / _EXPERT_ROWS) * _EXPERT_ROWS
+        copies_per_expert = tokens_on_rank(question, columns, "copies") / batch
+        rows = np.ceil(copies_per_expert / _EXPERT_ROWS) * _EXPERT_ROWS
     return LocalGemm(
         rows=rows,
         inputs=np.asarray(gemm.inputs / degree if gemm.split == "rows" else float(gemm.inputs)),

@@ -14,7 +14,7 @@ import numpy as np
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns
-from cost_models.operators.accumulation import added_share, bytes_of_a_sum
+from cost_models.operators.accumulation import added_share, addition_bytes
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import head_rows, padded_vocabulary
 from cost_models.operators.record import Amount, Operator, Tensor, on_rank, sum_amounts
@@ -30,7 +30,7 @@ from cost_models.specs.hardware import (
 _Calls = tuple[ElementwiseOperator, Array, float]
 """An operator, the (N,) elements of a call, and the number of calls."""
 
-_COPIES_OF_WHOLE, _COPIES_OF_SPLIT = 2, 4
+_TP_COPIES, _SP_COPIES = 2, 4
 """Number of copies of a block's activations in one pass, without and with sequence parallelism. An all-reduce
 copies its operand, twice a pass; along the sequence gathered tensors are joined and scattered ones split,
 twice each."""
@@ -53,14 +53,14 @@ def measured_block(question: Question, columns: LayoutColumns) -> Array:
     def calls(operator: ElementwiseOperator, amount: Amount, count: float = 1.0) -> _Calls:
         return operator, on_rank(question, columns, amount), count
 
-    counted: dict[tuple[ElementwiseOperator, Tensor], float] = defaultdict(float)
+    call_counts: dict[tuple[ElementwiseOperator, Tensor], float] = defaultdict(float)
     # the MLP's activations are taken together
     by_kind: dict[str, ElementwiseOperator] = {"modulation": "multiply", "rotary": "rotary"}
     by_kind |= {"dropout": "dropout"} if question.dropout > 0 else {}
     for one in operators:
         if (curve := by_kind.get(one.kind, one.norm)) is not None:
-            counted[curve, one.reads] += one.share * (one.inputs if one.kind == "modulation" else 1)
-    both = [calls(curve, {over.place: over.width}, count) for (curve, over), count in counted.items()]
+            call_counts[curve, one.reads] += one.share * (one.inputs if one.kind == "modulation" else 1)
+    both = [calls(curve, {over.place: over.width}, count) for (curve, over), count in call_counts.items()]
     inner = sum_amounts(
         (one.share, {one.reads.place: one.reads.width}) for one in operators if one.kind == "activation"
     )
@@ -75,11 +75,11 @@ def measured_block(question: Question, columns: LayoutColumns) -> Array:
         for one in operators
         if one.biased and one.returns is not None  # after ranks have added up their parts
     )
-    met = gradient_additions(operators).items()
-    gradient_sums = [calls("add", {over.place: over.width}, count) for over, count in met]
-    copies = np.where(columns.tp > 1, np.where(columns.sp == 1, _COPIES_OF_SPLIT, _COPIES_OF_WHOLE), 0)
-    whole = columns.tokens(question.training.sequence_length) * model.hidden_size
-    exchanged: _Calls = ("copy", copies * whole, 1.0)
+    additions = gradient_additions(operators).items()
+    gradient_sums = [calls("add", {over.place: over.width}, count) for over, count in additions]
+    copies = np.where(columns.tp > 1, np.where(columns.sp == 1, _SP_COPIES, _TP_COPIES), 0)
+    stream_elements = columns.tokens(question.training.sequence_length) * model.hidden_size
+    exchanged: _Calls = ("copy", copies * stream_elements, 1.0)
     once = [*gradient_sums, calls("bias-gradient", biased), exchanged]
     return _both_passes(question.hardware, both, [*sums, exchanged], once)
 
@@ -87,18 +87,18 @@ def measured_block(question: Question, columns: LayoutColumns) -> Array:
 def gradient_additions(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
     """Tensor → number of additions of its gradients in the backward pass, n − 1 for a tensor that n operators
     read."""
-    met: dict[Tensor, float] = defaultdict(float)
+    additions: dict[Tensor, float] = defaultdict(float)
     for one in operators:
         if one.kind == "residual" or (one.kind == "norm" and one.shares_input):
-            met[one.reads] += 1
+            additions[one.reads] += 1
         if one.kind == "routing":  # the rank's tokens, which the router also reads
-            met[Tensor(width=one.reads.width, place="split")] += one.share
+            additions[Tensor(width=one.reads.width, place="split")] += one.share
         readers = len(one.gemm.outputs) if one.gemm is not None else 1 if one.kind == "gate" else 0
         if readers and not one.reads_core:
             place = "whole" if one.reads.place == "entrance" else one.reads.place
             over = Tensor(width=one.reads.width, place=place)
-            met[over] += one.share * (readers - 1 + one.shares_input)
-    return met
+            additions[over] += one.share * (readers - 1 + one.shares_input)
+    return additions
 
 
 def attention_core(question: Question, columns: LayoutColumns) -> Array:
@@ -113,8 +113,8 @@ def attention_core(question: Question, columns: LayoutColumns) -> Array:
 def accumulation_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Array:
     """(N,) seconds per microbatch to add gradients of `parameters` (N,) to those of earlier microbatches,
     mean over a step. They are measured as sums of activations with equally many bytes."""
-    moved = bytes_of_a_sum(question) / (3 * question.training.element_bytes)
-    seconds = _curve_seconds(question.hardware, [("add", moved * parameters, 1.0)])
+    relative_bytes = addition_bytes(question) / (3 * question.training.element_bytes)
+    seconds = _curve_seconds(question.hardware, [("add", relative_bytes * parameters, 1.0)])
     return seconds * added_share(question, columns)
 
 
@@ -148,8 +148,8 @@ def head_operators(question: Question, columns: LayoutColumns) -> Array:
     tokens = columns.tokens(question.training.sequence_length)
     logits = tokens * question.scored_share * head_rows(model, columns.tp) / columns.tp
     outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
-    both: list[_Calls] = [(model.norm, outside, 1.0), ("cross-entropy", logits, 1.0)]
-    return _both_passes(profile, both)
+    two_pass_calls: list[_Calls] = [(model.norm, outside, 1.0), ("cross-entropy", logits, 1.0)]
+    return _both_passes(profile, two_pass_calls)
 
 
 def _both_passes(

@@ -32,7 +32,7 @@ Products of a token forward, for G groups of keys of N elements and H heads of P
 
 Backward each runs twice, and those forward once more, as states are not kept. Seconds are the larger of FLOPs
 at the share of peak of the attention kernel, whose products are as short, and of bytes, pass by pass as
-kernels read and write (`_PASSES`); each kernel takes at least its start-up. Leaves out the inverse of a
+kernels read and write (`_SCAN_PASSES`); each kernel takes at least its start-up. Leaves out the inverse of a
 chunk's triangle (C²/3 a head and token), and that one kernel's bytes do not hide behind another's products.
 
 Mamba-1's kernel has no products: it updates a channel's states element by element in fp32, 9 FLOPs each
@@ -56,7 +56,7 @@ from cost_models.question import Question
 from cost_models.specs.transformer import Recurrence
 from cost_models.units import FP32_BYTES
 
-_HALF = 600.0
+_EXTRA_TOKENS = 600.0
 """Number of tokens by which an attention call takes longer than its unmasked scores alone would, between a
 causal mask's value at 4,096 tokens and the limit without a mask (Shah et al. 2024, FlashAttention-3, figures
 5 to 7, head 128: FlashAttention-2 655, cuDNN 648, FlashAttention-3 488)."""
@@ -74,13 +74,13 @@ def flash_seconds(question: Question, columns: LayoutColumns, device: Device) ->
     flops = 2.0 * columns.tokens(sequence) * sequence * widths
     unmasked = attended_keys(question.model, question.training).computed
     calls = attention_calls(question, columns)
-    in_vain = 0.0 if question.model.encoder else _HALF / 2
+    in_vain = 0.0 if question.model.encoder else _EXTRA_TOKENS / 2
     executed = flops * (unmasked + calls * in_vain) / sequence
-    longest = 1.0 + _HALF / question.cluster.gpu.attention_tokens
+    longest = 1.0 + _EXTRA_TOKENS / question.cluster.gpu.attention_tokens
     paid = flops * unmasked / sequence / device.power_rate
     products = np.maximum(executed / (device.peak * device.attention_shares * longest), paid)
-    least = device.profile.kernel_seconds * calls
-    core: Array = np.maximum([[1.0], [_BACKWARD_PRODUCTS]] * products, least)
+    min_seconds = device.profile.kernel_seconds * calls
+    core: Array = np.maximum([[1.0], [_BACKWARD_PRODUCTS]] * products, min_seconds)
     return core + _merging_seconds(question, columns, device)
 
 
@@ -101,27 +101,27 @@ def _merging_seconds(question: Question, columns: LayoutColumns, device: Device)
     width = device.element_bytes
     local = columns.tokens(question.training.sequence_length) / columns.tp / device.memory_rate
     sizes = question.model.attended_size, question.model.query_size, attended_width(question)
-    found, queries, keys_values = (local * size for size in sizes)
+    output, queries, keys_values = (local * size for size in sizes)
     if not question.stack.torch_context_parallel:
-        merged = steps * found * (width + 2 * FP32_BYTES)
+        merged = steps * output * (width + 2 * FP32_BYTES)
         return np.array([merged, steps * 3 * width * (queries + keys_values)])
-    again, once = np.maximum(steps - 1, 0), np.minimum(steps, 1)
+    later_steps, once = np.maximum(steps - 1, 0), np.minimum(steps, 1)
     widened, narrowed, added = width + FP32_BYTES, FP32_BYTES + width, width + 2 * FP32_BYTES
     # each step's output is widened; its difference to the sum so far, times a sigmoid, is subtracted; at the end the
     # sum is narrowed. Keys and values are laid out for the kernel, and joined for every exchange
-    forward = found * (steps * widened + again * 8 * FP32_BYTES + once * narrowed)
-    forward = forward + keys_values * 2 * width * (once + again)
+    forward = output * (steps * widened + later_steps * 8 * FP32_BYTES + once * narrowed)
+    forward = forward + keys_values * 2 * width * (once + later_steps)
     # gradients of all queries, and of half of the keys and values, are added to the sums; these are joined with
     # the other half, and for the exchange with one another; sums begin as zeros and are narrowed at the end
     backward = steps * (added * queries + (added / 2 + 4 * FP32_BYTES) * keys_values)
-    backward = backward + again * 2 * width * keys_values
+    backward = backward + later_steps * 2 * width * keys_values
     backward = backward + once * (FP32_BYTES + narrowed) * (queries + keys_values)
     return np.array([forward, backward])
 
 
 _SCAN_PRODUCTS = np.array([[1.0], [3.0]])
 """(2, 1) products that the forward and the backward pass of a scan compute, per forward product."""
-_PASSES = {
+_SCAN_PASSES = {
     "decays": ((3, 4, 0, 4, 2, 5), (9, 13, 0, 10, 6, 12)),
     "delta": ((6, 9, 2, 2, 4, 8), (15, 18, 5, 4, 2, 12)),
 }
@@ -131,12 +131,12 @@ for each head (or for each group with decaying states). Counted in `_mamba_chunk
 `.._bwd` (mamba-ssm 2.2, ops/triton/ssd_combined.py, with states in fp32) and in `chunk_gated_delta_rule_fwd`
 and `.._bwd` with the norms of queries and keys (flash-linear-attention 0.4, ops/gated_delta_rule/chunk.py,
 with states in 16 bits)."""
-_SELECTIVE = ((5, 6, 0, 2, 0, 1), (10, 10, 0, 2, 0, 1))
-"""Memory passes, as in `_PASSES`, of Mamba-1's `selective_scan_cuda.fwd` and `.bwd`: values, step sizes,
+_MAMBA1_PASSES = ((5, 6, 0, 2, 0, 1), (10, 10, 0, 2, 0, 1))
+"""Memory passes, as in `_SCAN_PASSES`, of Mamba-1's `selective_scan_cuda.fwd` and `.bwd`: values, step sizes,
 gates, output and gated output; backward also their gradients; keys and queries as they are laid out, and
 their gradients in fp32."""
-_SELECTIVE_FLOPS = np.array([[9.0], [27.0]])
-_GATED = np.array([[2.0], [8.0]])
+_MAMBA1_FLOPS = np.array([[9.0], [27.0]])
+_GATE_PASSES = np.array([[2.0], [8.0]])
 """Further memory passes over the values, forward and backward, if the kernels of decaying states also gate
 them: the gate is read and the output written twice; backward, gradients of both and the output again."""
 
@@ -149,10 +149,10 @@ def scan_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
         return np.zeros((2, len(columns)))
     tokens, element = tokens_on_rank(question, columns, "split"), question.training.element_bytes
     selective, delta = mixer.kind == "mamba1", mixer.delta
-    passes = _SELECTIVE if selective else _PASSES["delta" if delta else "decays"]
+    passes = _MAMBA1_PASSES if selective else _SCAN_PASSES["delta" if delta else "decays"]
     values, keys, head_keys, states, squares, kernels = np.array(passes, dtype=np.float64).T[..., None]
     if question.stack.transformer_engine and not delta and not selective:
-        values = values + _GATED
+        values = values + _GATE_PASSES
     rows = values * mixer.value_size + keys * mixer.key_size + head_keys * mixer.heads * mixer.state_dim
     moved = (
         element * rows
@@ -162,7 +162,7 @@ def scan_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     launches = kernels * device.profile.kernel_seconds
     if selective:
         tokens, rate = share * tokens, question.cluster.gpu.peak.get("fp32", device.peak)
-        flops = _SELECTIVE_FLOPS * (mixer.value_size * mixer.state_dim) / rate
+        flops = _MAMBA1_FLOPS * (mixer.value_size * mixer.state_dim) / rate
         seconds = np.maximum(tokens * np.maximum(flops, moved / device.memory_rate), (tokens > 0) * launches)
     else:
         rates = device.peak * (device.attention_shares / _SCAN_PRODUCTS)

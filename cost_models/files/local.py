@@ -14,7 +14,7 @@ from typing import Protocol
 import psutil
 
 from cost_models.errors import InputError
-from cost_models.specs.cluster import LEAST_MEMORY, ClusterSpec, GpuSpec, Links
+from cost_models.specs.cluster import MIN_DEVICE_MEMORY, ClusterSpec, GpuSpec, Links
 from cost_models.units import format_bytes
 
 LOCAL = "local"
@@ -111,9 +111,9 @@ def this_machine(one_core: ClusterSpec, processes: int | None = None) -> Cluster
     processes = processes or cores
     share = cores / processes
     memory = float(psutil.virtual_memory().total)
-    if memory / processes < LEAST_MEMORY:
+    if memory / processes < MIN_DEVICE_MEMORY:
         raise InputError(
-            f"{processes:,} processes leave each less than {format_bytes(LEAST_MEMORY)} of this machine's memory"
+            f"{processes:,} processes leave each less than {format_bytes(MIN_DEVICE_MEMORY)} of this machine's memory"
         )
     core = one_core.gpu
     cpu = core.model_copy(

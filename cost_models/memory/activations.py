@@ -69,7 +69,7 @@ def is_eager(question: Question) -> bool:
     return question.stack.eager_attention_and_norms and question.cluster.gpu.kind == "cpu"
 
 
-_PLAIN_SCANS = {
+_PLAIN_SCAN_ELEMENTS = {
     "mamba2": (7.1, 4.4, 1.6, 3.0, 0.4, 0.0),
     "gated-delta": (9.3, 1.7, 4.3, 5.2, 0.8, 0.0),
     "kimi-delta": (2.8, 1.0, 6.8, 3.2, 2.4, 6.0),
@@ -89,8 +89,8 @@ def plain_scan_bytes(question: Question) -> float:
     keys, rows = mixer.heads * mixer.state_dim, mixer.heads * mixer.chunk
     states = mixer.value_size * mixer.state_dim / mixer.chunk
     widths = (mixer.mixed_size, mixer.value_size, keys, rows, states, rows * mixer.state_dim)
-    each = _PLAIN_SCANS.get(mixer.kind, (0.0,) * len(widths))
-    return FP32_BYTES * sum(one * width for one, width in zip(each, widths, strict=True))
+    elements = _PLAIN_SCAN_ELEMENTS.get(mixer.kind, (0.0,) * len(widths))
+    return FP32_BYTES * sum(one * width for one, width in zip(elements, widths, strict=True))
 
 
 def _scan_bytes(question: Question, scan: Operator) -> Amount:
@@ -125,9 +125,9 @@ def _patch_bytes(question: Question) -> float:
     """Bytes per token that the patch embedding of a vision tower or diffusion model keeps for the backward
     pass. In a tower these are patches, and the input of a norm after them; 0 if it is frozen. In diffusion
     patches, and the inputs of the time step's matrices."""
-    tower, training, drawn = question.model.tower, question.training, question.model.diffusion
-    if drawn is not None:
-        kept = drawn.pixels + (drawn.frequencies + 2 * question.model.hidden_size) / drawn.tokens
+    tower, training, diffusion = question.model.tower, question.training, question.model.diffusion
+    if diffusion is not None:
+        kept = diffusion.pixels + (diffusion.frequencies + 2 * question.model.hidden_size) / diffusion.tokens
         return training.element_bytes * kept * training.trains("embedding")
     if tower is None or not question.model.is_tower or not training.trains("embedding"):
         return 0.0
@@ -213,12 +213,12 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
 
     core = [(question.model.attention_share, _score_bytes(question))]
     twice, element = _second_output_bytes(question, columns), question.training.element_bytes
-    own = element * question.model.attended_size  # the core also keeps its output
+    output_bytes = element * question.model.attended_size  # the core also keeps its output
 
     def without_outputs(held: Array, drops: Container[str | None]) -> Array:
         """Bytes `held`, less the kept inputs that are outputs of the operators in `drops`."""
         read = [
-            (share, {place: size - own * (one.kind == "core") for place, size in amount.items()})
+            (share, {place: size - output_bytes * (one.kind == "core") for place, size in amount.items()})
             for one, share, amount in kept
             if one.reads_output_of in drops
         ]
@@ -234,8 +234,8 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
         outputs = [(one.share, one.kept) for one in operators if one.kept is not None]
         outputs.append((1.0, Tensor(question.model.hidden_size, "stream")))
         alternate = bytes_of((share, {over.place: element * over.width}) for share, over in outputs)
-        every_other = entered + alternate + bytes_of(core)
-        return np.stack([none, np.minimum(none, every_other), full], axis=-1), mlp
+        alternate_bytes = entered + alternate + bytes_of(core)
+        return np.stack([none, np.minimum(none, alternate_bytes), full], axis=-1), mlp
     selective, mixture = none, question.model.moe_share
     # shares of the blocks where a submodule begins with the output of a norm, which the router keeps besides
     begins: dict[SelectiveDrops, float] = {
@@ -259,27 +259,27 @@ def _kept_bytes(question: Question, operator: Operator) -> Amount:
     place = reads.place
     match operator.kind:
         case "gemm":
-            each = _input_bytes(question, operator)
+            bytes_each = _input_bytes(question, operator)
         case "norm":  # input, counted once if another norm keeps it too
             assert operator.norm is not None
-            each = norm_bytes(question, operator.norm) - (element if operator.shares_input else 0.0)
+            bytes_each = norm_bytes(question, operator.norm) - (element if operator.shares_input else 0.0)
         case "core":
             return _core_bytes(question, operator)
         case "activation":  # what it reads and, with a gate written out, what it multiplies
-            each = element * (operator.inputs if stack.fused_elementwise else 2 * operator.inputs - 1)
+            bytes_each = element * (operator.inputs if stack.fused_elementwise else 2 * operator.inputs - 1)
         case "gate" | "modulation":  # the gate's other factor
-            each, place = element, "stream"
+            bytes_each, place = element, "stream"
         case "routing":  # experts' outputs, for the weighted sum
-            each = 0.0 if stack.weighs_inside_experts else element
+            bytes_each = 0.0 if stack.weighs_inside_experts else element
         case "dropout":
-            each = _MASK_BYTES * (question.dropout > 0)
+            bytes_each = _MASK_BYTES * (question.dropout > 0)
         case "convolution" | "gating":
-            each = element * operator.inputs
+            bytes_each = element * operator.inputs
         case "scan":
             return _scan_bytes(question, operator)
         case _:
             return {}
-    return {place: each * reads.width}
+    return {place: bytes_each * reads.width}
 
 
 def _input_bytes(question: Question, operator: Operator) -> float:

@@ -64,8 +64,8 @@ def context_bytes(question: Question, columns: LayoutColumns) -> Array:
         return np.zeros(len(columns))
     stack = question.stack
     axes = communicators(columns).astype(np.float64)
-    each = axes + np.where(axes > 0, stack.further_communicators, 0)
-    return stack.context_bytes + stack.communicator_bytes * each
+    count = axes + np.where(axes > 0, stack.further_communicators, 0)
+    return stack.context_bytes + stack.communicator_bytes * count
 
 
 def communicators(columns: LayoutColumns) -> Ints:
@@ -81,8 +81,8 @@ def workspace_bytes(question: Question) -> float:
     gpu, stack = question.cluster.gpu, question.stack
     if gpu.kind == "cpu":
         return 0.0
-    own = max(gpu.library_workspace, _DETERMINISTIC_WORKSPACE if stack.deterministic else 0.0)
-    return 2 * own + stack.transformer_engine * gpu.library_workspace
+    thread_bytes = max(gpu.library_workspace, _DETERMINISTIC_WORKSPACE if stack.deterministic else 0.0)
+    return 2 * thread_bytes + stack.transformer_engine * gpu.library_workspace
 
 
 def is_own_host(cluster: ClusterSpec) -> bool:

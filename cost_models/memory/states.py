@@ -15,7 +15,7 @@ import numpy as np
 
 from cost_models.arrays import Array, Bools, Ints
 from cost_models.axes.columns import LayoutColumns
-from cost_models.operators.accumulation import accumulates_apart, gradient_dtype, reduces_every_microbatch
+from cost_models.operators.accumulation import accumulates_in_copy, gradient_dtype, reduces_every_microbatch
 from cost_models.operators.parameters import (
     ENDS,
     Part,
@@ -118,7 +118,7 @@ def state_bytes(
     sharded, zero3 = _is_sharded(question, columns, ranks, experts), columns.zero == 3
     compute, mixed = training.element_bytes, training.precision not in FULL
     gradient = STATE_BYTES[gradient_dtype(question)] if mixed else 4.0
-    extra_gradient = compute if accumulates_apart(question) and mixed else 0.0
+    extra_gradient = compute if accumulates_in_copy(question) and mixed else 0.0
     moments = 0.0 if training.optimizer.startswith("paged-") else moment_bytes(question, part)
     waits = not training.optimizer_in_backward  # else gradients are gone before the next comes
     waiting = on_device.gradients * waits
@@ -134,8 +134,8 @@ def state_bytes(
     updated = master or weight
     remainders = stack.master_remainders and master > weight and training.precision != "fp16"
     shards_are_weights = sharded & (stack.fully_shard or not stack.master_weights)
-    beside_master = weight / np.where(zero3, ranks, 1.0)
-    weights = np.where(shards_are_weights, updated / ranks + np.where(zero3, 0.0, compute), beside_master)
+    passes_weight = weight / np.where(zero3, ranks, 1.0)
+    weights = np.where(shards_are_weights, updated / ranks + np.where(zero3, 0.0, compute), passes_weight)
     masters = np.where(shards_are_weights, 0.0, master - weight if remainders else master)
     written = np.where(shards_are_weights, updated, weight)
     temporary = _temporary_bytes(question, columns, optimizer_ranks)
@@ -148,7 +148,7 @@ def state_bytes(
         worked_on=np.where(masters > 0, 0.0, written) / optimizer_ranks,
         update=on_device.optimizer * waits * temporary / optimizer_ranks,
         updated=written / optimizer_ranks,
-        stored=np.where(shards_are_weights, updated / ranks, beside_master),
+        stored=np.where(shards_are_weights, updated / ranks, passes_weight),
         late_gradients=waiting * np.where(late, gradient / ranks, 0.0),
         reduced=on_device.reduced * waits * np.where(reduces, gradient / ranks, 0.0),
     )
@@ -156,12 +156,12 @@ def state_bytes(
         if training.reference == "resident" or (training.reference == "host" and end):
             own = replace(own, weights=own.weights + compute / np.where(zero3, ranks, 1))
         return own
-    beside, gathers = trained_share(question, columns, part), sharded & zero3
+    trained, gathers = trained_share(question, columns, part), sharded & zero3
     kept = np.where(shards_are_weights, 1 / ranks + ~zero3, np.where(zero3, 1 / ranks, 1.0))
     copies = {"weights": kept, "gathered": gathers, "stored": np.where(shards_are_weights, 1 / ranks, kept)}
-    frozen = {name: beside.frozen * copy for name, copy in copies.items()}
+    frozen = {name: trained.frozen * copy for name, copy in copies.items()}
     names = [field.name for field in fields(StateBytes)]
-    return StateBytes(**{name: beside.share * getattr(own, name) + frozen.get(name, 0.0) for name in names})
+    return StateBytes(**{name: trained.share * getattr(own, name) + frozen.get(name, 0.0) for name in names})
 
 
 def moment_bytes(question: Question, part: Part = "block") -> float:
@@ -176,7 +176,7 @@ def moment_bytes(question: Question, part: Part = "block") -> float:
     return MOMENTS["adamw" if of_ends else training.optimizer] * moment
 
 
-def ends_apart(question: Question) -> bool:
+def ends_differ(question: Question) -> bool:
     """Whether bytes of states per parameter of embedding and head differ from those of the blocks."""
     training = question.training
     apart = training.tuning is not None or training.reference == "host"
@@ -209,15 +209,15 @@ def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -
 
     DeepSpeed's ZeRO-3 updates groups of `update_group` parameters of the shard.
     """
-    each = 0.0 if accumulates_apart(question) else question.stack.optimizer_temporary_bytes
+    shard_bytes = 0.0 if accumulates_in_copy(question) else question.stack.optimizer_temporary_bytes
     group = question.stack.update_group
     if group is None:
-        return np.full(len(columns), each)
+        return np.full(len(columns), shard_bytes)
     model, tuning = question.full_model or question.model, question.training.tuning
     adapted = tuning is not None and tuning.left is None
     trained = trained_parameters(model, tuning) if adapted and tuning else total_parameters(model)
-    held = trained / (columns.tp * columns.pp * columns.ep * shard)
-    return each * np.where(columns.zero == 3, np.minimum(1.0, group / held), 1.0)
+    rank_parameters = trained / (columns.tp * columns.pp * columns.ep * shard)
+    return shard_bytes * np.where(columns.zero == 3, np.minimum(1.0, group / rank_parameters), 1.0)
 
 
 def _is_sharded(question: Question, columns: LayoutColumns, ranks: Array | Ints, experts: bool) -> Bools:

@@ -22,10 +22,10 @@ def gradient_accumulation_bytes(question: Question, columns: LayoutColumns) -> A
     buffer and writes the buffer; if the buffer is simply the first microbatch's gradient, the first addition
     is saved.
     """
-    return bytes_of_a_sum(question) * added_share(question, columns) * (not fuses_accumulation(question))
+    return addition_bytes(question) * added_share(question, columns) * (not fuses_accumulation(question))
 
 
-def bytes_of_a_sum(question: Question) -> float:
+def addition_bytes(question: Question) -> float:
     """Bytes moved per parameter by a kernel that reads a new gradient and the accumulation buffer and writes
     their sum to the buffer."""
     return question.training.element_bytes + 2 * STATE_BYTES[gradient_dtype(question)]
@@ -42,9 +42,9 @@ def copied_bytes(question: Question, columns: LayoutColumns, trained: Array | fl
     gathers = (columns.zero == 3) & (columns.shard > 1) & stack.zero3_gathers_every_microbatch
     weights = np.where(gathers, 2 * question.training.element_bytes * stack.copies_gathered_weights, 0.0)
     microbatches = columns.microbatches(question.training.global_batch)
-    each = reduces_every_microbatch(question, columns)
+    every_microbatch = reduces_every_microbatch(question, columns)
     once = question.training.element_bytes + STATE_BYTES[gradient_dtype(question)]
-    passes = stack.gradient_passes / np.where(each, 1, microbatches)
+    passes = stack.gradient_passes / np.where(every_microbatch, 1, microbatches)
     gradients = trained * np.where(columns.replicas > 1, once * passes, 0.0)
     return np.array([weights, weights + gradients])
 
@@ -69,17 +69,17 @@ def added_share(question: Question, columns: LayoutColumns) -> Array:
     """
     stack = question.stack
     microbatches = columns.microbatches(question.training.global_batch)
-    buffered = accumulates_apart(question) | (stack.gradient_buffer & (columns.zero <= 1))
+    buffered = accumulates_in_copy(question) | (stack.gradient_buffer & (columns.zero <= 1))
     return np.where(buffered, 1.0, (microbatches - 1) / microbatches)
 
 
 def gradient_dtype(question: Question) -> StateDtype:
     """Type in which gradients are accumulated: the training spec's, or else the stack's default."""
     stack, training = question.stack, question.training
-    usual = "fp32" if accumulates_apart(question) else stack.gradient_dtype
+    default = "fp32" if accumulates_in_copy(question) else stack.gradient_dtype
     if training.precision == "fp16":
-        usual = stack.fp16_gradient_dtype or usual
-    return training.gradient_dtype or usual
+        default = stack.fp16_gradient_dtype or default
+    return training.gradient_dtype or default
 
 
 def fuses_accumulation(question: Question) -> bool:
@@ -88,7 +88,7 @@ def fuses_accumulation(question: Question) -> bool:
     return stack.fused_gradient_accumulation and gradient_dtype(question) in stack.fused_accumulation_dtypes
 
 
-def accumulates_apart(question: Question) -> bool:
+def accumulates_in_copy(question: Question) -> bool:
     """Whether gradients are accumulated in a separate fp32 tensor, in addition to the gradients in the type
     of the weights."""
     return question.stack.bf16_accumulates_apart and question.training.precision == "bf16"
@@ -104,8 +104,8 @@ def chunks_loss(question: Question, columns: LayoutColumns) -> Bools:
     """
     model, chunk = question.model, question.stack.loss_chunk or np.inf
     several = columns.tokens(question.training.sequence_length) > chunk
-    whole: Bools = (columns.tp == 1) & ~is_scheduled(columns, ALWAYS_SPLIT | KEEPS_ALL_LOGITS)
-    return whole & several & (not (model.head_bias or model.encoder or model.tower or model.outputs))
+    unsplit: Bools = (columns.tp == 1) & ~is_scheduled(columns, ALWAYS_SPLIT | KEEPS_ALL_LOGITS)
+    return unsplit & several & (not (model.head_bias or model.encoder or model.tower or model.outputs))
 
 
 def compiles_chunks(question: Question) -> bool:

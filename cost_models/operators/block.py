@@ -47,16 +47,16 @@ from cost_models.specs.transformer import Recurrence, Tower, TransformerSpec
 
 _CACHED = 64
 """Number of models whose operators are cached for repeated prices."""
-_WITH_ATTENTION = frozenset[SelectiveDrops]({"block-attention"})
+_REDO_ATTENTION = frozenset[SelectiveDrops]({"block-attention"})
 """Selective recompute policy that repeats the attention submodule."""
-_WITH_THE_HEADS = frozenset[SelectiveDrops]({"block-attention", "latent-heads"})
+_REDO_HEADS = frozenset[SelectiveDrops]({"block-attention", "latent-heads"})
 """Selective recompute policies that repeat the products and rotations that make latent attention's heads."""
-_WITH_THE_EXPERTS = frozenset[SelectiveDrops]({"experts"})
+_REDO_EXPERTS = frozenset[SelectiveDrops]({"experts"})
 """Selective recompute policy that drops the experts' activations and repeats the mixture of experts, with its
 router and shared experts."""
-_WITH_THE_MLP: dict[str, frozenset[SelectiveDrops]] = {
+_REDO_MLP: dict[str, frozenset[SelectiveDrops]] = {
     "mlp": frozenset({"dense-mlp"}),
-    "expert": _WITH_THE_EXPERTS,
+    "expert": _REDO_EXPERTS,
     "shared": frozenset({"experts", "shared-experts"}),
 }
 
@@ -67,37 +67,37 @@ def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
     blocks that have it."""
     stacks, tower = model.stacks, model.tower
     if len(set(model.mixers)) > 1 or (stacks and stacks.encoder_layers) or (tower and not tower.part):
-        kinds, each = kinds_of(model, 1)
+        kinds, models = kinds_of(model, 1)
         return tuple(
             replace(operator, share=count / model.num_layers * operator.share)
-            for count, one in zip(kinds.counts, each, strict=True)
-            for operator in block_operators(one)
+            for count, kind_model in zip(kinds.counts, models, strict=True)
+            for operator in block_operators(kind_model)
         )
-    found: list[Operator] = []
+    operators: list[Operator] = []
     if model.diffusion:
         # SiLU and a matrix make the modulation vectors of an image, complete on every tensor rank
         h, images = model.hidden_size, 1 / model.diffusion.tokens
         activated = Tensor(h / model.diffusion.tokens, "whole")
-        found.append(Operator("modulation activation", "activation", "attention", activated))
+        operators.append(Operator("modulation activation", "activation", "attention", activated))
         made = Gemm(h, (6 * h,), "whole", rows=images)
-        found.append(multiply("modulation", made, half="attention", reads="whole", bias=True))
+        operators.append(multiply("modulation", made, half="attention", reads="whole", bias=True))
     if tower and tower.part == "joint":
-        found += projector_operators(tower, model)
+        operators += projector_operators(tower, model)
     mixer, parallel = model.mixer_of(0), model.parallel_block
     if mixer != "none":
         mixes = [*(attention_operators(model) if mixer != "recurrence" else ())]
         if mixer != "attention":
             mixes += recurrence_operators(model, beside_attention=mixer == "both")
         norm, terms = {"apart": model.latent_attention is not None}, 3 if mixer == "both" else 2
-        found += _half_operators(model, "attention", norm, mixes, 0 if parallel else terms)
+        operators += _half_operators(model, "attention", norm, mixes, 0 if parallel else terms)
         if stacks is not None:
-            found += [_norm(model, "cross norm", "attention"), *cross_operators(model)]
-            found += _residual_sum(model, "attention", terms=2)
+            operators += [_norm(model, "cross norm", "attention"), *cross_operators(model)]
+            operators += _residual_sum(model, "attention", terms=2)
     if model.feed_forward_share:
-        before = None if model.shares_norm else {"shares_input": parallel, "apart": model.moe_share > 0}
+        norm_options = None if model.shares_norm else {"shares_input": parallel, "apart": model.moe_share > 0}
         feeds = [*_mlp(model, "mlp", model.ffn_hidden_size, model.dense_share), *_mixture(model)]
-        found += _half_operators(model, "mlp", before, feeds, 3 if parallel else 2)
-    return tuple(found)
+        operators += _half_operators(model, "mlp", norm_options, feeds, 3 if parallel else 2)
+    return tuple(operators)
 
 
 def _half_operators(
@@ -137,9 +137,9 @@ def _norm(
     product's kernel includes it."""
     stream = Tensor(model.hidden_size, "stream")
     weights: dict[Sharing, float] = {"whole": norm_weights(model)}
-    again = frozenset[SelectiveDrops]({"norms"} if apart else ())
+    redone_by = frozenset[SelectiveDrops]({"norms"} if apart else ())
     norm = Operator(name, "norm", half, stream, returns=stream, weights=weights, norm=model.norm)
-    return replace(norm, shares_input=shares_input, redone_by=again)
+    return replace(norm, shares_input=shares_input, redone_by=redone_by)
 
 
 def norm_weights(model: TransformerSpec) -> int:
@@ -180,8 +180,8 @@ def transform_weights(model: TransformerSpec) -> int:
     scales."""
     if model.diffusion is not None:
         return 2 * model.hidden_size * (model.hidden_size + 1)
-    there = model.encoder is not None and model.encoder.head_transform
-    return there * (model.hidden_size * (model.hidden_size + model.mlp_bias) + norm_weights(model))
+    has_transform = model.encoder is not None and model.encoder.head_transform
+    return has_transform * (model.hidden_size * (model.hidden_size + model.mlp_bias) + norm_weights(model))
 
 
 def _residual_sum(model: TransformerSpec, half: Half, *, terms: int) -> Iterator[Operator]:
@@ -197,13 +197,13 @@ def _residual_sum(model: TransformerSpec, half: Half, *, terms: int) -> Iterator
 def _product(name: str, gemm: Gemm, reads: Place, **more: Any) -> Operator:
     """Operator for a matrix product in the attention submodule, which the policy `block-attention`
     recomputes."""
-    return multiply(name, gemm, reads=reads, **{"half": "attention", "redone_by": _WITH_ATTENTION} | more)
+    return multiply(name, gemm, reads=reads, **{"half": "attention", "redone_by": _REDO_ATTENTION} | more)
 
 
 def _operator(name: str, kind: Kind, over: Tensor, **more: Any) -> Operator:
     """Operator other than a matrix product in the attention submodule, which the policy `block-attention`
     recomputes."""
-    return Operator(name, kind, "attention", over, **{"redone_by": _WITH_ATTENTION} | more)
+    return Operator(name, kind, "attention", over, **{"redone_by": _REDO_ATTENTION} | more)
 
 
 def _inner_norm(name: str, width: int, place: Place, weights: dict[Sharing, float], **more: Any) -> Operator:
@@ -216,9 +216,9 @@ def attention_operators(model: TransformerSpec) -> Iterator[Operator]:
     norms over the stream."""
     yield from _projections(model) if model.latent_attention is None else _latent_projections(model)
     if model.rotary_share:  # of the numbers of queries and of keys
-        again = _WITH_ATTENTION if model.latent_attention is None else _WITH_THE_HEADS
+        redone_by = _REDO_ATTENTION if model.latent_attention is None else _REDO_HEADS
         for name, width in (("rotary of queries", model.query_size), ("rotary of keys", model.kv_size)):
-            yield _operator(name, "rotary", Tensor(model.rotary_share * width, "split"), redone_by=again)
+            yield _operator(name, "rotary", Tensor(model.rotary_share * width, "split"), redone_by=redone_by)
     yield _attention_core(model)
     if model.attention_gate:  # made beside the queries
         yield _operator("attention gate", "gating", Tensor(model.attended_size, "split"))
@@ -257,7 +257,7 @@ def _latent_projections(model: TransformerSpec) -> Iterator[Operator]:
         down = Gemm(h, (rank,), "whole", ("q_a",), behind_norm=True)
         yield _product("query latent", down, "entrance", reads_output_of="norms")
         yield _inner_norm("norm of the query latent", rank, "stream", {"whole": rank})
-    heads: dict[str, Any] = {"redone_by": _WITH_THE_HEADS}
+    heads: dict[str, Any] = {"redone_by": _REDO_HEADS}
     name, of_norm = ("q_b", None) if rank else ("q", "norms")
     up = Gemm(rank or h, (q,), "columns", (name,), from_latent=bool(rank), behind_norm=not rank)
     yield _product("queries", up, "stream" if rank else "entrance", kept=q, reads_output_of=of_norm, **heads)
@@ -267,8 +267,8 @@ def _latent_projections(model: TransformerSpec) -> Iterator[Operator]:
     if (indexer := latent.indexer) is not None:
         queries = Gemm(rank or h, (indexer.heads * indexer.head_dim,), "whole", from_latent=True)
         yield _product("index queries", queries, "stream", shares_input=True)
-        others = Gemm(h, (indexer.head_dim, indexer.heads), "whole")
-        yield _product("index keys, weights", others, "entrance", shares_input=True)
+        keys_and_weights = Gemm(h, (indexer.head_dim, indexer.heads), "whole")
+        yield _product("index keys, weights", keys_and_weights, "entrance", shares_input=True)
         gains: dict[Sharing, float] = {"whole": 2 * indexer.head_dim}
         yield _inner_norm("norm of index keys", indexer.head_dim, "whole", gains, norm="layernorm")
         yield _operator("index scores", "gating", Tensor(indexer.width, "whole"))
@@ -284,8 +284,8 @@ def cross_operators(model: TransformerSpec) -> Iterator[Operator]:
     bias = model.attention_bias
     queries = Gemm(h, (q,), "columns", ("q",), behind_norm=True)
     yield _product("cross queries", queries, "entrance", bias=bias, kept=q)
-    others = Gemm(h, (kv, kv), "columns", ("k", "v"), rows=share)
-    yield _product("cross keys, values", others, "entrance", bias=bias, shares_input=True)
+    keys_values = Gemm(h, (kv, kv), "columns", ("k", "v"), rows=share)
+    yield _product("cross keys, values", keys_values, "entrance", bias=bias, shares_input=True)
     yield replace(_attention_core(model), name="cross core", reads=Tensor(q + 2 * share * kv, "split"))
     yield _output_matrix(model, "cross output projection", q, after_core=True)
 
@@ -293,15 +293,15 @@ def cross_operators(model: TransformerSpec) -> Iterator[Operator]:
 def _attention_core(model: TransformerSpec) -> Operator:
     """Operator for attention scores, softmax and weighted values. Every selective policy runs it again."""
     read, out = model.query_size + model.kv_size + model.value_size, Tensor(model.attended_size, "split")
-    more: dict[str, Any] = {"weights": {"split": model.num_heads} if model.attention_sinks else {}}
-    more["redone_by"] = frozenset({"core", "block-attention"})
-    more["reads_output_of"] = None if model.latent_attention is None else "latent-heads"
-    return _operator("attention core", "core", Tensor(read, "split"), returns=out, kept=out, **more)
+    options: dict[str, Any] = {"weights": {"split": model.num_heads} if model.attention_sinks else {}}
+    options["redone_by"] = frozenset({"core", "block-attention"})
+    options["reads_output_of"] = None if model.latent_attention is None else "latent-heads"
+    return _operator("attention core", "core", Tensor(read, "split"), returns=out, kept=out, **options)
 
 
-_HEAD_VECTORS = {"mamba1": 2, "mamba2": 3, "lightning": 0, "gated-delta": 2, "kimi-delta": 1}
+_HEAD_SCALARS = {"mamba1": 2, "mamba2": 3, "lightning": 0, "gated-delta": 2, "kimi-delta": 1}
 """Kind of recurrence → number of learned scalars per head."""
-_BY_NUMBER = ("mamba1", "kimi-delta")
+_KEY_DECAYS = ("mamba1", "kimi-delta")
 """Kinds of recurrence with one more learned scalar per head for each element of a key."""
 
 
@@ -328,23 +328,23 @@ def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> I
     yield _operator("short convolution", "convolution", Tensor(size, "split"), weights=weights, flops=flops)
     if rank := mixer.step_rank:
         # step sizes come from a latent; the scan's kernel convolves once more instead of keeping their input
-        made = Gemm(mixer.value_size, (mixer.selected_size,), "rows")
-        yield _product("keys, queries, step latent", made, "split", shares_input=True)
+        selected = Gemm(mixer.value_size, (mixer.selected_size,), "rows")
+        yield _product("keys, queries, step latent", selected, "split", shares_input=True)
         if mixer.latent_norms:
             gains: dict[Sharing, float] = {"whole": mixer.selected_size}
             yield _inner_norm("norms of keys, queries, step latent", mixer.selected_size, "whole", gains)
         yield _product("step sizes", Gemm(rank, (mixer.value_size,), "columns", from_latent=True), "whole")
     if mixer.scans:
-        vectors = (_HEAD_VECTORS[mixer.kind] + (mixer.kind in _BY_NUMBER) * mixer.state_dim) * mixer.heads
+        vectors = (_HEAD_SCALARS[mixer.kind] + (mixer.kind in _KEY_DECAYS) * mixer.state_dim) * mixer.heads
         mixed, learned = Tensor(mixer.mixed_size, "split"), {"split": vectors} if vectors else {}
         flops = 2.0 * state_products(mixer) * mixer.value_size * mixer.state_dim
         yield _operator("state scan", "scan", mixed, returns=returned, weights=learned, flops=flops)
     gains = {"whole": mixer.head_dim} if mixer.delta else {"split": mixer.value_size}
     more: dict[str, Any] = {"weights": gains if mixer.output_norm else {}, "inputs": 1 if mixer.scans else 2}
     yield _operator("gated norm", "gating", returned, returns=returned, launched=not mixer.step_rank, **more)
-    again = mixer.step_rank is not None  # the scan's kernel recomputes this input
+    recomputes_input = mixer.step_rank is not None  # the scan's kernel recomputes this input
     out = Gemm(mixer.value_size, (h,), "rows", ("out_proj",))
-    yield _product("state outputs", out, "split", bias=mixer.bias, shares_input=again)
+    yield _product("state outputs", out, "split", bias=mixer.bias, shares_input=recomputes_input)
 
 
 def state_products(mixer: Recurrence) -> int:
@@ -361,8 +361,8 @@ def _mlp(
         return
     dense, routed, matrices = name == "mlp", name == "expert", 2 if model.gated_mlp else 1
     names = ("experts", "experts") if routed else ("gate", "up")
-    h, inner, again = model.hidden_size, Tensor(width, "expert" if routed else "split"), _WITH_THE_MLP[name]
-    product = partial(multiply, half="mlp", share=share, redone_by=again, bias=model.mlp_bias)
+    h, inner, redone_by = model.hidden_size, Tensor(width, "expert" if routed else "split"), _REDO_MLP[name]
+    product = partial(multiply, half="mlp", share=share, redone_by=redone_by, bias=model.mlp_bias)
     experts, passed = (model.num_experts, model.experts_per_token) if routed else (1, 1)
     gemm = partial(Gemm, routed=routed, experts=experts, passed=passed)
     reads: Place = "copies" if routed else "entrance"
@@ -370,9 +370,9 @@ def _mlp(
     kept_share = dense / matrices
     up = gemm(h, (width,) * matrices, "columns", names[-matrices:], behind_norm=dense, kept_share=kept_share)
     yield product(f"{name} up", up, reads=reads, kept=width, shares_input=kept_already)
-    more: dict[str, Any] = {"share": share, "inputs": matrices, "launched": name != "shared"}
-    more["redone_by"] = again | {"expert-activations"} if routed else again
-    yield Operator(f"{name} activation", "activation", "mlp", inner, **more)
+    options: dict[str, Any] = {"share": share, "inputs": matrices, "launched": name != "shared"}
+    options["redone_by"] = redone_by | {"expert-activations"} if routed else redone_by
+    yield Operator(f"{name} activation", "activation", "mlp", inner, **options)
     down = gemm(width, (h,), "rows", ("experts" if routed else "down",), last=dense)
     joins = dense and model.parallel_block  # which adds the output to attention's
     output_of = "expert-activations" if routed else None
@@ -385,11 +385,11 @@ def _mixture(model: TransformerSpec) -> Iterator[Operator]:
     h, share = model.hidden_size, model.moe_share
     if not share:
         return
-    common: dict[str, Any] = {"share": share, "redone_by": _WITH_THE_EXPERTS}
-    more: dict[str, Any] = common | {"shares_input": model.shares_norm, "bias": model.router_bias}
-    more |= {"reads_output_of": None if model.shares_norm else "norms"}
+    common: dict[str, Any] = {"share": share, "redone_by": _REDO_EXPERTS}
+    options: dict[str, Any] = common | {"shares_input": model.shares_norm, "bias": model.router_bias}
+    options |= {"reads_output_of": None if model.shares_norm else "norms"}
     router = Gemm(h, (model.num_experts,), "whole", router=True)
-    yield multiply("router", router, half="mlp", reads="entrance", **more)
+    yield multiply("router", router, half="mlp", reads="entrance", **options)
     yield Operator("routing", "routing", "mlp", Tensor(h, "sent"), **common)
     yield from _mlp(model, "expert", model.moe_ffn_hidden_size, share)
     yield from _mlp(model, "shared", model.shared_expert_ffn_hidden_size, share)
@@ -411,13 +411,13 @@ def projector_operators(tower: Tower, model: TransformerSpec) -> Iterator[Operat
     rows, inputs, inner = tower.share, tower.projector_inputs, tower.projector_hidden_size
     over, gains = Tensor(rows * inputs, "whole"), 2 if tower.norm == "layernorm" else 1
     last = TOWER_NORM, tower.hidden_size, tower.norm_after
-    for name, width, there in (last, ("projector norm", inputs, tower.projector_norm)):
-        if there:
+    for name, width, present in (last, ("projector norm", inputs, tower.projector_norm)):
+        if present:
             weights: dict[Sharing, float] = {"whole": gains * width}
             yield Operator(name, "norm", "attention", over, returns=over, norm=tower.norm, weights=weights)
-    more: dict[str, Any] = {"half": "attention", "bias": tower.projector_bias}
+    options: dict[str, Any] = {"half": "attention", "bias": tower.projector_bias}
     if inner:
-        yield multiply("projector up", Gemm(inputs, (inner,), "columns", rows=rows), reads="whole", **more)
+        yield multiply("projector up", Gemm(inputs, (inner,), "columns", rows=rows), reads="whole", **options)
         yield Operator("projector activation", "activation", "attention", Tensor(rows * inner, "split"))
     down = Gemm(inner or inputs, (model.hidden_size,), "rows", rows=rows)
-    yield multiply("projector down", down, reads="split", **more)
+    yield multiply("projector down", down, reads="split", **options)

@@ -37,14 +37,14 @@ from cost_models.specs.training import LengthsSpec, TrainingSpec, sequences_of
 from cost_models.specs.transformer import TransformerSpec
 
 _BINS = 256
-_MOST_DRAWS = 512
+_MAX_CONVOLVED = 512
 """Maximum number of a rank's sequences whose work is added up by convolution; beyond it the busiest rank's
 excess falls with the square root of the number."""
-_IN_PIECES = 256
+_COMPARED_SEQUENCES = 256
 """Number of sequences in which the work of context-parallel ranks is compared."""
 
 
-class Attended(NamedTuple):
+class KeysPerQuery(NamedTuple):
     """Mean number of keys per query, over blocks and over all tokens of a job's sequences."""
 
     computed: float
@@ -56,16 +56,16 @@ class Attended(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def attended_keys(model: TransformerSpec, training: TrainingSpec) -> Attended:
+def attended_keys(model: TransformerSpec, training: TrainingSpec) -> KeysPerQuery:
     """Mean number of keys per query in a job's sequences; keys are in the query's document, or without
     documents in the entire sequence."""
-    lengths, whole = training.lengths, training.sequence_length
+    lengths, length = training.lengths, training.sequence_length
     if lengths is None:
-        return Attended(model.unmasked(whole), model.attended(whole), model.unmasked(whole))
-    drawn = sequences_of(lengths, whole)
-    pairs = (_score_pairs(keys, drawn.documents) for keys in (model.unmasked, model.attended))
-    masked, useful = (float(scored.sum()) / (drawn.number * whole) for scored in pairs)
-    return Attended(model.unmasked(whole) if lengths.packing == "pad" else masked, useful, masked)
+        return KeysPerQuery(model.unmasked(length), model.attended(length), model.unmasked(length))
+    sample = sequences_of(lengths, length)
+    pairs = (_score_pairs(keys, sample.documents) for keys in (model.unmasked, model.attended))
+    masked, useful = (float(scored.sum()) / (sample.number * length) for scored in pairs)
+    return KeysPerQuery(model.unmasked(length) if lengths.packing == "pad" else masked, useful, masked)
 
 
 def with_bucket_lengths(question: Question) -> Question:
@@ -74,17 +74,17 @@ def with_bucket_lengths(question: Question) -> Question:
     training, lengths = question.training, question.training.lengths
     if lengths is None or lengths.packing != "bucket":
         return question
-    drawn = sequences_of(lengths, training.sequence_length)
-    there = lengths.model_copy(update={"lognormal": None, "documents": tuple(drawn.documents.tolist())})
-    update = {"sequence_length": max(1, round(drawn.mean)), "lengths": there}
+    sample = sequences_of(lengths, training.sequence_length)
+    there = lengths.model_copy(update={"lognormal": None, "documents": tuple(sample.documents.tolist())})
+    update = {"sequence_length": max(1, round(sample.mean)), "lengths": there}
     return replace(question, training=training.model_copy(update=update))
 
 
-def uneven_pieces(question: Question, columns: LayoutColumns) -> Array:
+def context_rank_excess(question: Question, columns: LayoutColumns) -> Array:
     """(N,) relative excess of the busiest context-parallel rank's attention work over the mean of the context
     ranks."""
-    whole = context_ways(question, columns) == CONTEXTS.index("all-to-all")
-    return _excess_of_pairs(_uneven_excess, question, np.where(whole, 1, columns.cp), columns.mbs)
+    trades_heads = context_ways(question, columns) == CONTEXTS.index("all-to-all")
+    return _excess_of_pairs(_context_excess, question, np.where(trades_heads, 1, columns.cp), columns.mbs)
 
 
 def straggler_excess(question: Question, columns: LayoutColumns, *, data_parallel: bool) -> Array:
@@ -93,11 +93,11 @@ def straggler_excess(question: Question, columns: LayoutColumns, *, data_paralle
     Synchronisation by ZeRO-3 in every microbatch counts only with `data_parallel`.
     """
     gathered = np.where((columns.zero == 3) & data_parallel, columns.shard, 1)
-    meet = [
+    synchronisations = [
         (columns.dp, columns.microbatches(question.training.global_batch) * columns.mbs),
         (np.minimum(np.maximum(gathered, columns.ep), columns.dp), columns.mbs),
     ]
-    return np.maximum(*(_excess_of_pairs(_slowest_excess, question, *one) for one in meet))
+    return np.maximum(*(_excess_of_pairs(_busiest_rank_excess, question, *one) for one in synchronisations))
 
 
 _Excess = Callable[[TransformerSpec, LengthsSpec, int, int, int], float]
@@ -109,44 +109,44 @@ def _excess_of_pairs(excess: _Excess, question: Question, ranks: Ints, sequences
     lengths, longest = question.training.lengths, question.training.sequence_length
     if lengths is None or lengths.packing != "pack" or question.stack.attention in STORES_SCORES:
         return np.zeros(len(ranks))
-    pairs, which = np.unique(np.stack([ranks, sequences]), axis=1, return_inverse=True)
-    each: Array = np.array([excess(question.model, lengths, longest, *pair) for pair in pairs.T.tolist()])
-    return each[which.ravel()]
+    pairs, pair_index = np.unique(np.stack([ranks, sequences]), axis=1, return_inverse=True)
+    excesses: Array = np.array([excess(question.model, lengths, longest, *pair) for pair in pairs.T.tolist()])
+    return excesses[pair_index.ravel()]
 
 
 def _score_pairs(keys: Callable[[int], float], length: Ints) -> Array:
     """Number of query-key pairs that are scored in documents of the given lengths, or in the first `length`
     tokens of a document."""
-    some, which = np.unique(length, return_inverse=True)
-    each: Array = np.array([one * keys(one) if one else 0.0 for one in some.tolist()])
-    return each[which].reshape(length.shape)
+    distinct, index = np.unique(length, return_inverse=True)
+    pairs: Array = np.array([one * keys(one) if one else 0.0 for one in distinct.tolist()])
+    return pairs[index].reshape(length.shape)
 
 
 @lru_cache(maxsize=256)
-def _uneven_excess(model: TransformerSpec, lengths: LengthsSpec, longest: int, cp: int, mbs: int) -> float:
-    drawn = sequences_of(lengths, longest)
-    some = min(drawn.number, max(1, _IN_PIECES // mbs) * mbs)
-    start_D = np.cumsum(drawn.documents) - drawn.documents
-    start_D = start_D - start_D[np.searchsorted(drawn.places, drawn.places)] + drawn.places * longest
-    before_D = np.cumsum(scores_D := _score_pairs(model.unmasked, drawn.documents)) - scores_D
+def _context_excess(model: TransformerSpec, lengths: LengthsSpec, longest: int, cp: int, mbs: int) -> float:
+    sample = sequences_of(lengths, longest)
+    count = min(sample.number, max(1, _COMPARED_SEQUENCES // mbs) * mbs)
+    start_D = np.cumsum(sample.documents) - sample.documents
+    start_D = start_D - start_D[np.searchsorted(sample.places, sample.places)] + sample.places * longest
+    before_D = np.cumsum(scores_D := _score_pairs(model.unmasked, sample.documents)) - scores_D
     cuts = np.rint(np.arange(2 * cp + 1) * longest / (2 * cp)).astype(np.int64)
-    ends = np.arange(some)[:, None] * longest + cuts
+    ends = np.arange(count)[:, None] * longest + cuts
     last = np.maximum(np.searchsorted(start_D, ends) - 1, 0)  # document that began before the cut
-    offset = np.minimum(ends - start_D[last], drawn.documents[last])
-    whole = drawn.documents[last]
-    begun = offset * whole if model.encoder else _score_pairs(model.unmasked, offset)
+    offset = np.minimum(ends - start_D[last], sample.documents[last])
+    document_tokens = sample.documents[last]
+    begun = offset * document_tokens if model.encoder else _score_pairs(model.unmasked, offset)
     piece = np.diff(before_D[last] + begun, axis=1)
     of_rank = piece[:, :cp] + piece[:, : cp - 1 : -1]
-    together = of_rank[: max(1, some // mbs) * mbs].reshape(-1, min(mbs, some), cp).sum(axis=1)
-    return max(0.0, float(together.max(axis=1).sum() / together.mean(axis=1).sum()) - 1.0)
+    per_microbatch = of_rank[: max(1, count // mbs) * mbs].reshape(-1, min(mbs, count), cp).sum(axis=1)
+    return max(0.0, float(per_microbatch.max(axis=1).sum() / per_microbatch.mean(axis=1).sum()) - 1.0)
 
 
 @lru_cache(maxsize=64)
 def _work_histogram(model: TransformerSpec, lengths: LengthsSpec, longest: int) -> tuple[Array, float]:
     """Share of sequences in each of `_BINS` bins of attention work, from the least work up, and the bin width
     relative to the mean work."""
-    drawn = sequences_of(lengths, longest)
-    work_S = np.bincount(drawn.places, weights=_score_pairs(model.unmasked, drawn.documents))
+    sample = sequences_of(lengths, longest)
+    work_S = np.bincount(sample.places, weights=_score_pairs(model.unmasked, sample.documents))
     work_S = work_S / work_S.mean()
     step = float(work_S.max() - work_S.min()) / (_BINS - 1)
     place = np.rint((work_S - work_S.min()) / step) if step else np.zeros(len(work_S))
@@ -154,15 +154,15 @@ def _work_histogram(model: TransformerSpec, lengths: LengthsSpec, longest: int) 
 
 
 @lru_cache(maxsize=4096)
-def _slowest_excess(
+def _busiest_rank_excess(
     model: TransformerSpec, lengths: LengthsSpec, longest: int, ranks: int, draws: int
 ) -> float:
     chance, step = _work_histogram(model, lengths, longest)
     if ranks == 1 or step == 0:
         return 0.0
-    summed = min(draws, _MOST_DRAWS)
+    summed = min(draws, _MAX_CONVOLVED)
     size = summed * (_BINS - 1) + 1
-    below = np.cumsum(np.clip(np.fft.irfft(np.fft.rfft(chance, size) ** summed, size), 0.0, None))
-    most = float((1.0 - np.minimum(1.0, below) ** ranks).sum())
+    cumulative = np.cumsum(np.clip(np.fft.irfft(np.fft.rfft(chance, size) ** summed, size), 0.0, None))
+    expected_max = float((1.0 - np.minimum(1.0, cumulative) ** ranks).sum())
     mean = summed * float(chance @ np.arange(_BINS))
-    return max(0.0, (most - mean) * step / summed * sqrt(summed / draws))
+    return max(0.0, (expected_max - mean) * step / summed * sqrt(summed / draws))

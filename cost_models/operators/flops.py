@@ -107,17 +107,17 @@ class _Part:
 def _kind_parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list[_Part]:
     """Blocks grouped by kind if kinds differ in their sequences or a job freezes some; else one group of mean
     blocks."""
-    alike = not (model.stacks or model.tower or training.freeze)
+    one_kind = not (model.stacks or model.tower or training.freeze)
     parts = list[_Part]()
-    each = ((model.num_layers, model, training),) if alike else of_each_kind(model, training)
-    for count, one, job in each:
+    kinds = ((model.num_layers, model, training),) if one_kind else of_each_kind(model, training)
+    for count, one, job in kinds:
         # documents attend separately, and padding does not count
         length, useful, tuning = job.sequence_length, attended_keys(one, job).useful, job.tuning
-        whole = forward_flops(one, length, tp, tuning if tuning and tuning.left is None else None)
-        share = dict.fromkeys((field.name for field in fields(whole)), job.tokens_counted / length)
+        full_flops = forward_flops(one, length, tp, tuning if tuning and tuning.left is None else None)
+        share = dict.fromkeys((field.name for field in fields(full_flops)), job.tokens_counted / length)
         share["block_attention"] = useful / one.attended(length)
-        counted = ForwardFlops(**{name: getattr(whole, name) * part for name, part in share.items()})
-        parts.append(_Part(model=one, training=job, blocks=count, one=counted))
+        job_flops = ForwardFlops(**{name: getattr(full_flops, name) * part for name, part in share.items()})
+        parts.append(_Part(model=one, training=job, blocks=count, one=job_flops))
     return parts
 
 
@@ -138,11 +138,11 @@ def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> 
     total = training.global_batch * (head + 3.0 * further)
     for part in parts:
         one, job = part.one, part.training
-        each = part.passes * one.block + resident * (one.block - one.adapters)
-        total += job.global_batch * part.blocks * (each - _spared_flops(part))
-    if (drawn := model.diffusion) is not None and last.training.trains("embedding"):
+        block_flops = part.passes * one.block + resident * (one.block - one.adapters)
+        total += job.global_batch * part.blocks * (block_flops - _spared_flops(part))
+    if (diffusion := model.diffusion) is not None and last.training.trains("embedding"):
         # matrices that embed patches and time step: the inputs of the first two need no gradients
-        multiplied = 2 * (drawn.tokens * drawn.pixels + drawn.frequencies) + 3 * model.hidden_size
+        multiplied = 2 * (diffusion.tokens * diffusion.pixels + diffusion.frequencies) + 3 * model.hidden_size
         total += training.global_batch * (2.0 * model.hidden_size * multiplied)
     if model.tower is not None:
         tower, images = model.tower, training.global_batch * (training.images or 1)
@@ -165,8 +165,8 @@ def _spared_flops(part: _Part) -> float:
         return 0.0
     if tuning.left is None:
         return part.one.block_matrices
-    left = (one for one in job_operators(part.model, tuning) if not one.trained)
-    return part.training.tokens_counted * sum(one.share * one.flops for one in left)
+    frozen = (one for one in job_operators(part.model, tuning) if not one.trained)
+    return part.training.tokens_counted * sum(one.share * one.flops for one in frozen)
 
 
 def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:
@@ -192,13 +192,13 @@ def recomputed_flops(
     blocks_KP = blocks_SP.sum(axis=0).reshape(len(parts), -1).tolist()
     for part, blocks_P in zip(parts, blocks_KP, strict=True):
         job, operators = part.training, block_operators(part.model)
-        again = sum(own.share * own.flops for own in operators if products & own.redone_by)
+        repeated = sum(own.share * own.flops for own in operators if products & own.redone_by)
         core = part.one.block_attention + part.one.index if ATTEND_AGAIN.intersection(drops) else 0.0
-        selective = core + job.tokens_counted * again
+        selective = core + job.tokens_counted * repeated
         per_policy: dict[Recompute, float] = {"none": 0.0, "selective": selective, "full": part.one.block}
-        each = zip(RECOMPUTE_POLICIES, blocks_P, strict=True)
+        policy_blocks = zip(RECOMPUTE_POLICIES, blocks_P, strict=True)
         passes = 0.0 if job.runs_forward_only else float(job.global_batch)
-        total += passes * sum(blocks * per_policy[policy] for policy, blocks in each)
+        total += passes * sum(blocks * per_policy[policy] for policy, blocks in policy_blocks)
     return total
 
 

@@ -51,10 +51,10 @@ from cost_models.specs.kinds import (
     of_each_kind,
 )
 from cost_models.specs.training import (
-    Left,
     Matrix,
     TrainingSpec,
     TuningSpec,
+    UntrainedPart,
 )
 from cost_models.specs.transformer import TransformerSpec
 
@@ -148,25 +148,25 @@ def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Op
         return block_operators(model)
     if tuning.left is not None:
         return tuple(replace(one, trained=part_of(one) not in tuning.left) for one in block_operators(model))
-    wanted = target_names(tuning)
-    found: list[Operator] = []
-    kept: set[tuple[str, Tensor, float]] = set()
+    targets = target_names(tuning)
+    operators: list[Operator] = []
+    kept_inputs: set[tuple[str, Tensor, float]] = set()
     for base in block_operators(model):
         if (gemm := base.gemm) and not gemm.router:
             gemm = replace(gemm, stored_bytes=tuning.stored_bytes(gemm.inputs))
-        found.append(replace(base, trained=False, gemm=gemm))
+        operators.append(replace(base, trained=False, gemm=gemm))
         source = ("both" if model.shares_norm else base.half, base.reads, base.share)
-        has_input = base.reads_core or (base.shares_input and source in kept)
+        has_input = base.reads_core or (base.shares_input and source in kept_inputs)
         for number, name in enumerate(gemm.names if gemm else ()):
-            if name in wanted:
+            if name in targets:
                 shares = has_input and tuning.dropout == 0
-                found += _adapter(tuning, base, number, shares_input=shares)
+                operators += _adapter(tuning, base, number, shares_input=shares)
                 has_input = True
-                kept.add(source)
-    return tuple(found)
+                kept_inputs.add(source)
+    return tuple(operators)
 
 
-def part_of(one: Operator) -> Left:
+def part_of(one: Operator) -> UntrainedPart:
     """Part of the model (block, tower or projector) to which an operator of a block belongs."""
     return "tower" if one.name == TOWER_NORM else "projector" if one.name[:9] == "projector" else "block"
 
@@ -178,8 +178,8 @@ def target_names(tuning: TuningSpec) -> frozenset[str]:
 
 def missing_targets(model: TransformerSpec, targets: Iterable[str]) -> tuple[str, ...]:
     """Adapter targets that name no matrix of the model."""
-    there = frozenset(matrix_names(model))
-    return tuple(target for target in targets if not _names_in_group(target) & there)
+    available = frozenset(matrix_names(model))
+    return tuple(target for target in targets if not _names_in_group(target) & available)
 
 
 def matrix_names(model: TransformerSpec) -> tuple[str, ...]:
@@ -200,8 +200,8 @@ def _adapter(tuning: TuningSpec, base: Operator, number: int, *, shares_input: b
     common: dict[str, Any] = {"half": base.half, "share": base.share, "redone_by": base.redone_by}
     gemm = partial(Gemm, routed=matrix.routed, experts=matrix.experts, passed=matrix.passed, adapter=True)
     into = gemm(matrix.inputs, (tuning.rank,), "rows" if matrix.split == "rows" else "whole")
-    more = common | {"shares_input": shares_input, "drops_input": tuning.dropout > 0}
-    down = multiply(f"A of {base.name}", into, reads=base.reads.place, **more)
+    options = common | {"shares_input": shares_input, "drops_input": tuning.dropout > 0}
+    down = multiply(f"A of {base.name}", into, reads=base.reads.place, **options)
     out_of = gemm(tuning.rank, (matrix.outputs[number],), "columns" if matrix.split == "columns" else "whole")
     assert down.returns is not None
     up = multiply(f"B of {base.name}", out_of, reads=down.returns.place, **common)
@@ -241,17 +241,17 @@ def trained_share(question: Question, columns: LayoutColumns, part: Part) -> Tra
         return TrainedShare(share=share, frozen=element * (1.0 - share))
     if tuning.left is not None and not {"block", "tower", "projector"} & {*tuning.left}:
         return ALL_TRAINED
-    degrees, which = (columns.tp, columns.ep, columns.etp), part == "experts"
-    there = np.maximum(1.0, parameters_on_rank(block_weights(question.model), *degrees)[which])
+    degrees, is_experts = (columns.tp, columns.ep, columns.etp), part == "experts"
+    counts_on_rank = np.maximum(1.0, parameters_on_rank(block_weights(question.model), *degrees)[is_experts])
     sizes = _block_tuning_sizes(question.model, tuning, element)
-    share, frozen = (parameters_on_rank(size, *degrees)[which] / there for size in sizes)
+    share, frozen = (parameters_on_rank(size, *degrees)[is_experts] / counts_on_rank for size in sizes)
     return TrainedShare(share=share, frozen=frozen)
 
 
 def trained_weights(question: Question, columns: LayoutColumns, block: Array, experts: Array) -> Array:
     """(N,) number of trained parameters of a rank, given its parameters of a block and of its experts."""
-    own, routed = (trained_share(question, columns, part).share for part in ("block", "experts"))
-    return own * block + routed * experts
+    unrouted, routed = (trained_share(question, columns, part).share for part in ("block", "experts"))
+    return unrouted * block + routed * experts
 
 
 def summed_over_tensor_ranks(question: Question, columns: LayoutColumns) -> Array:
@@ -261,8 +261,8 @@ def summed_over_tensor_ranks(question: Question, columns: LayoutColumns) -> Arra
     if tuning is None or tuning.left is not None:
         return np.zeros(len(columns))
     trained, _ = _block_tuning_sizes(question.model, tuning, question.training.element_bytes)
-    whole = trained.get("whole", 0.0) * (columns.tp > 1)
-    return whole + trained.get("each expert", 0.0) / columns.ep * (columns.etp > 1)
+    unsplit = trained.get("whole", 0.0) * (columns.tp > 1)
+    return unsplit + trained.get("each expert", 0.0) / columns.ep * (columns.etp > 1)
 
 
 def trained_parameters(model: TransformerSpec, tuning: TuningSpec) -> int:
@@ -277,8 +277,8 @@ def unfrozen_parameters(model: TransformerSpec, training: TrainingSpec) -> int:
     total = float(not frozen.embedding) * ends.embedding[0] + float(not frozen.head) * ends.head_vectors[0]
     total += ends.head_matrix[0] * (not (decoder.tied_embeddings or frozen.head_matrix))
     total += patch_weights(model.tower) * (not frozen.patches) if model.tower else 0
-    for count, one, job in of_each_kind(model, training):
-        operators = (own for own in job_operators(one, job.tuning) if own.trained)
+    for count, kind_model, job in of_each_kind(model, training):
+        operators = (own for own in job_operators(kind_model, job.tuning) if own.trained)
         total += count * sum(own.share * sum(own.weights.values()) for own in operators)
     return round(float(total))
 
@@ -300,9 +300,9 @@ def _stored(one: Operator, element: float) -> dict[Sharing, float]:
     and a bias is not."""
     gemm = one.gemm
     if gemm is None or gemm.stored_bytes is None:
-        return {held: element * count for held, count in one.weights.items()}
+        return {sharing: element * count for sharing, count in one.weights.items()}
     bias = one.biased * gemm.width
     biases = sum(one.weights.values()) * bias / (gemm.elements + bias)
     *_, last = one.weights  # which also holds the biases
-    stored = {held: gemm.stored_bytes * count for held, count in one.weights.items()}
+    stored = {sharing: gemm.stored_bytes * count for sharing, count in one.weights.items()}
     return stored | {last: stored[last] + (element - gemm.stored_bytes) * biases}

@@ -163,10 +163,10 @@ def multiply(
     and adds it once.
     """
     split: Sharing = "expert" if gemm.routed else "split"
-    whole: Sharing = "each expert" if gemm.routed else "whole"
-    weights: dict[Sharing, float] = {split: 0.0, whole: 0.0}
-    weights[whole if gemm.split == "whole" else split] += gemm.experts * gemm.elements
-    weights[split if gemm.split == "columns" else whole] += gemm.experts * gemm.width * bias
+    unsplit: Sharing = "each expert" if gemm.routed else "whole"
+    weights: dict[Sharing, float] = {split: 0.0, unsplit: 0.0}
+    weights[unsplit if gemm.split == "whole" else split] += gemm.experts * gemm.elements
+    weights[split if gemm.split == "columns" else unsplit] += gemm.experts * gemm.width * bias
     # the output is split, or before ranks add up their parts whole on each of them
     place: Place = "copies" if gemm.routed else "whole"
     if gemm.router or gemm.split == "columns":
@@ -178,7 +178,7 @@ def multiply(
         Tensor(gemm.rows * gemm.inputs, reads),
         gemm=gemm,
         returns=Tensor(gemm.rows * gemm.width, place),
-        weights={held: count for held, count in weights.items() if count},
+        weights={sharing: count for sharing, count in weights.items() if count},
         flops=2.0 * gemm.passed * gemm.rows * gemm.elements,
         biased=bias,
         kept=Tensor(kept, place) if kept else None,
@@ -223,10 +223,10 @@ def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> 
         return tokens / np.where(columns.sp == 1, columns.tp, 1)
     if place == "split":
         return tokens / columns.tp
-    sent = tokens * question.model.experts_per_token / columns.tp
+    sent_copies = tokens * question.model.experts_per_token / columns.tp
     if place == "sent":
-        return sent
-    return sent * columns.etp if place == "copies" else sent * columns.etp / columns.etp
+        return sent_copies
+    return sent_copies * columns.etp if place == "copies" else sent_copies * columns.etp / columns.etp
 
 
 def boundary_elements(question: Question, columns: LayoutColumns) -> Array:

@@ -39,9 +39,9 @@ _FUSED_ROTARY = 2.0
 _EAGER_ROTARY = 10.0
 """Passes of an eager rotation: two products with a rotated copy between and a sum, in the elements' type or
 in complex fp32 with as many bytes."""
-_MASK = 1.0
+_MASK_BYTES = 1.0
 """Bytes per element of a dropout mask."""
-_KERNELS = np.array([[3.0], [5.0]])
+_STREAM_KERNELS = np.array([[3.0], [5.0]])
 """(2, 1) number of kernels, forward and backward, of a block's additions and dropouts."""
 
 
@@ -69,18 +69,18 @@ def block_traffic(
 ) -> Traffic:
     """Bytes moved and kernels launched by norms, residual additions, dropout, rotary and activation of one
     block, or by some of its operators."""
-    every = job_operators(question.model, question.training.tuning)
-    again = frozenset(question.stack.always_discards)
+    all_operators = job_operators(question.model, question.training.tuning)
+    discards = frozenset(question.stack.always_discards)
     forward, backward, kernels = list[tuple[float, Amount]](), list[tuple[float, Amount]](), 0.0
-    for one in every if operators is None else operators:
-        moved = _pass_bytes(question, one)
+    for one in all_operators if operators is None else operators:
+        pass_bytes = _pass_bytes(question, one)
         over = one.returns if one.kind == "gemm" and one.returns is not None else one.reads
-        repeated = moved.forward * bool(again & one.redone_by)
-        forward.append((one.share * moved.forward * over.width, {over.place: 1.0}))
-        backward.append((one.share * (moved.backward + repeated) * over.width, {over.place: 1.0}))
-        kernels += one.share * moved.kernels * one.launched
-    both = np.array([on_rank(question, columns, sum_amounts(terms)) for terms in (forward, backward)])
-    return Traffic(both, kernels + (_KERNELS if operators is None else np.zeros((2, 1))))
+        repeated = pass_bytes.forward * bool(discards & one.redone_by)
+        forward.append((one.share * pass_bytes.forward * over.width, {over.place: 1.0}))
+        backward.append((one.share * (pass_bytes.backward + repeated) * over.width, {over.place: 1.0}))
+        kernels += one.share * pass_bytes.kernels * one.launched
+    moved_bytes = np.array([on_rank(question, columns, sum_amounts(terms)) for terms in (forward, backward)])
+    return Traffic(moved_bytes, kernels + (_STREAM_KERNELS if operators is None else np.zeros((2, 1))))
 
 
 def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
@@ -91,8 +91,8 @@ def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
     match one.kind:
         case "gemm" if one.biased and stack.separate_biases:
             # added in place, unless what follows does it: only queries, keys and values go on as they are
-            goes_on = one.half == "attention" and one.gemm is not None and one.gemm.split == "columns"
-            return _PassBytes(2 * element * goes_on, element, 1.0 if goes_on else 0.5)
+            reads_unfused = one.half == "attention" and one.gemm is not None and one.gemm.split == "columns"
+            return _PassBytes(2 * element * reads_unfused, element, 1.0 if reads_unfused else 0.5)
         case "core":  # copies of what the attention core reads and returns
             forward, backward = stack.attention_copies
             assert one.returns is not None
@@ -100,11 +100,11 @@ def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
             return _PassBytes(passes * forward, passes * backward, (forward + backward) / 2)
         case "norm" if stack.fused_norms or one.norm == "layernorm":
             # reads and writes once, and its backward pass reads two and writes one
-            moved = _PassBytes(2 * element, 3 * element, 1)
+            fused_bytes = _PassBytes(2 * element, 3 * element, 1)
             if not stack.casts_norm_inputs:
-                return moved
-            forward = moved.forward + 2 * FP32_BYTES  # to fp32, their gradients back, and all again
-            return _PassBytes(forward, forward + moved.backward - element + 3 * FP32_BYTES, 2)
+                return fused_bytes
+            forward = fused_bytes.forward + 2 * FP32_BYTES  # to fp32, their gradients back, and all again
+            return _PassBytes(forward, forward + fused_bytes.backward - element + 3 * FP32_BYTES, 2)
         case "norm":
             # written out in torch an RMS norm works in fp32: cast, square, mean, scale, cast back, weight
             # (docs/decisions/0005)
@@ -121,7 +121,7 @@ def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
             return _PassBytes((one.inputs + 1) * element, (one.inputs + 1) * element)
         case "dropout" if question.dropout:
             # fused forward into the operator before it where the stack fuses, except for the mask
-            return _PassBytes((0.0 if fused else 2 * element) + _MASK, 2 * element + _MASK)
+            return _PassBytes((0.0 if fused else 2 * element) + _MASK_BYTES, 2 * element + _MASK_BYTES)
         case "adapter" if one.inputs:
             # scales what B returns and adds it to the matrix's; backward scales its gradient
             return _PassBytes(5 * element, 2 * element, 2)
@@ -130,15 +130,15 @@ def _pass_bytes(question: Question, one: Operator) -> _PassBytes:
         case "modulation" if fused:
             # a product reads and writes once, as a gate does with the addition behind it; its backward pass reads two
             # and writes one
-            alone = one.inputs == 1
-            return _PassBytes((0 if alone else 2) * element, (3 - alone) * element, 1 - alone)
+            is_gate = one.inputs == 1
+            return _PassBytes((0 if is_gate else 2) * element, (3 - is_gate) * element, 1 - is_gate)
         case "modulation":  # product and sum do so each, and gradients of vectors are summed from a copy
             return _PassBytes(2 * one.inputs * element, (5 + one.inputs) * element, one.inputs)
         case "convolution":
             # a kernel of its own, with the activation behind it (causal-conv1d 1.5), or that activation alone; before
             # states that decay it runs again in the backward pass (mamba-ssm 2.2, `MambaSplitConv1dScanCombinedFn`)
-            again = mixer is not None and mixer.scans and not mixer.delta
-            return _PassBytes(2 * element, (5 if again else 3) * element, 1)
+            reruns = mixer is not None and mixer.scans and not mixer.delta
+            return _PassBytes(2 * element, (5 if reruns else 3) * element, 1)
         case "gating":
             # norm and gate in one kernel, as mamba-ssm and flash-linear-attention have it; a gate alone as an
             # activation; beside a short convolution alone two tensors are multiplied
@@ -193,10 +193,10 @@ def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic:
     padded = question.stack.transformer_engine and question.stack.expert_dispatch == "copies"
     passes = passes + (4.0 if padded and question.training.narrow else 0.0) * copies
     scores = _ROUTER_PASSES * FP32_BYTES * own * model.num_experts
-    moved = model.moe_share * (element * model.hidden_size * passes + scores)
+    moved_bytes = model.moe_share * (element * model.hidden_size * passes + scores)
     returned = model.moe_share * model.hidden_size * copies
     biases = np.array(_bias_bytes(question))[:, None] * returned
-    return Traffic(moved + biases, np.full((2, 1), 8 * model.moe_share))
+    return Traffic(moved_bytes + biases, np.full((2, 1), 8 * model.moe_share))
 
 
 def _bias_bytes(question: Question) -> tuple[float, float]:
@@ -238,8 +238,8 @@ def destinations(model: TransformerSpec, parts: Ints) -> Array:
     spans = np.maximum(1.0, np.round(size / of_group))  # groups in a part
     several = np.zeros(len(size))
     for taken in range(1, groups.per_token + 1):
-        some = 1.0 - _probability_of_none(np.full(len(size), float(taken * of_group)), open_to, chosen)
-        several = several + _probability_of_draws(taken, spans, groups.per_token, groups.count) * some
+        reached = 1.0 - _probability_of_none(np.full(len(size), float(taken * of_group)), open_to, chosen)
+        several = several + _probability_of_draws(taken, spans, groups.per_token, groups.count) * reached
     return np.asarray((count * np.where(size > of_group, several, inside))[index])
 
 

@@ -60,7 +60,7 @@ from cost_models.compute.block import BlockSeconds, block_seconds
 from cost_models.compute.ends import EndSeconds, end_seconds
 from cost_models.compute.gemm import Device, device_of, forward_seconds, local_gemm
 from cost_models.memory.activations import ActivationBytes, activation_bytes
-from cost_models.memory.states import StateBytes, ends_apart, state_bytes
+from cost_models.memory.states import StateBytes, ends_differ, state_bytes
 from cost_models.operators.accumulation import gradient_dtype
 from cost_models.operators.block import block_operators
 from cost_models.operators.documents import straggler_excess
@@ -242,7 +242,7 @@ class Pieces:
         """Bytes of states per parameter of each part of the model, as if all were on the device."""
         question, columns = self.question, self.columns
         block = state_bytes(question, columns)
-        apart = {end: state_bytes(question, columns, end=end) for end in ENDS if ends_apart(question)}
+        apart = {end: state_bytes(question, columns, end=end) for end in ENDS if ends_differ(question)}
         experts = state_bytes(question, columns, experts=True) if question.model.has_experts else block
         return dict.fromkeys(ENDS, block) | apart | {"block": block, "experts": experts}
 
@@ -754,7 +754,7 @@ def optimizer_terms(pieces: Pieces) -> dict[str, Term]:
     writes all but the gradient. The gradient norm reads the gradients once more, averaging over replicas
     reads and writes them, a persistent buffer is zeroed.
     """
-    links, each, apart = pieces.links, _update_seconds(pieces, "block"), ends_apart(pieces.question)
+    links, each, apart = pieces.links, _update_seconds(pieces, "block"), ends_differ(pieces.question)
     embedding, head = (_update_seconds(pieces, end) if apart else each for end in ENDS)
     once = {"optimizer": pieces.none + pieces.device.profile.kernel_seconds}
     if links.norms.any():  # LAMB's, over tensor ranks alone where nothing else splits a parameter

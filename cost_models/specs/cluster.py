@@ -46,7 +46,7 @@ from cost_models.units import (
 Rate = Annotated[Bandwidth, value_range(parse_bandwidth, "1 KB/s", "100000 TB/s")]
 Latency = Annotated[Seconds, value_range(parse_seconds, "0.001 ns", "10 s")]
 
-MOST_LEVELS = 16
+MAX_LEVELS = 16
 """Maximum number of link levels in a cluster; 16 levels of two domains each already hold 65,536 GPUs."""
 _NVLINK = ("nvlink", "nvswitch")
 
@@ -91,8 +91,8 @@ class Links(Spec):
 
     def faster(self, *, intra_node: float = 1.0, inter_node: float = 1.0) -> Links:
         """A copy of the links with bandwidths multiplied by one factor inside a node and by another between nodes."""
-        inside, between = self.intra_node.faster(intra_node), self.inter_node
-        return Links(intra_node=inside, inter_node=between and between.faster(inter_node))
+        inside, outer = self.intra_node.faster(intra_node), self.inter_node
+        return Links(intra_node=inside, inter_node=outer and outer.faster(inter_node))
 
 
 class BuildingsSpec(Spec):
@@ -134,10 +134,10 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    root: Annotated[tuple[LevelSpec, ...], Field(strict=False, min_length=1, max_length=MOST_LEVELS)]
+    root: Annotated[tuple[LevelSpec, ...], Field(strict=False, min_length=1, max_length=MAX_LEVELS)]
 
     @model_validator(mode="after")
-    def _levels_nest(self) -> LinkLevels:
+    def _check_levels(self) -> LinkLevels:
         if problems := list(dict.fromkeys(self._problems())):
             raise ValueError("; ".join(problems))
         return self
@@ -210,16 +210,16 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
             if level.gpus is not None and level.nodes is not None:
                 yield f"level `{level.name}` has `gpus` and `nodes`: inside a node it has `gpus`, else `nodes`"
         for at, (inner, outer) in enumerate(pairwise(self.root)):
-            yield from _nesting(inner, outer)
+            yield from _size_errors(inner, outer)
             if not self.opens(at + 1) and outer.bandwidth > inner.bandwidth:
                 rates = format_bandwidth(outer.bandwidth), format_bandwidth(inner.bandwidth)
-                more = f"level `{outer.name}` has more bandwidth a GPU, {rates[0]}, than `{inner.name}`, {rates[1]}"
-                yield f"{more}, which its bytes pass"
+                excess = f"level `{outer.name}` has more bandwidth a GPU, {rates[0]}, than `{inner.name}`, {rates[1]}"
+                yield f"{excess}, which its bytes pass"
         for at, level in enumerate(self.root):
             if level.sharers is not None and (at == 0 or not self.opens(at)):
-                others = "all GPUs below share the links of switches"
-                why = others if at else "every GPU has a link of its own"
-                yield f"level `{level.name}` has `sharers`, and {why}: leave it out"
+                reason = "all GPUs below share the links of switches"
+                explanation = reason if at else "every GPU has a link of its own"
+                yield f"level `{level.name}` has `sharers`, and {explanation}: leave it out"
             elif level.sharers and (inner := self.root[at - 1]).gpus and inner.gpus % level.sharers:
                 yield (
                     f"`sharers` {level.sharers} of level `{level.name}` do not divide a `{inner.name}` of "
@@ -227,7 +227,7 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
                 )
 
 
-def _nesting(inner: LevelSpec, outer: LevelSpec) -> Iterator[str]:
+def _size_errors(inner: LevelSpec, outer: LevelSpec) -> Iterator[str]:
     """Yield an error message for each missing, misplaced or indivisible size of two neighbouring link levels."""
     if inner.gpus is None and inner.nodes is None:
         yield f"level `{inner.name}` has no size; only the last, which joins all, may leave it out"
@@ -235,18 +235,18 @@ def _nesting(inner: LevelSpec, outer: LevelSpec) -> Iterator[str]:
         yield f"level `{outer.name}` is inside the node and stands after `{inner.name}`: begin at the GPUs"
     else:
         for name, unit in (("gpus", "GPUs"), ("nodes", "nodes")):
-            size, least = getattr(outer, name), getattr(inner, name)
-            if size and least and (size <= least or size % least):
-                sizes = f"of {size} {unit} does not hold several whole levels `{inner.name}` of {least}"
+            size, inner_size = getattr(outer, name), getattr(inner, name)
+            if size and inner_size and (size <= inner_size or size % inner_size):
+                sizes = f"of {size} {unit} does not hold several whole levels `{inner.name}` of {inner_size}"
                 yield f"level `{outer.name}` {sizes}"
 
 
-def _form(value: Any) -> str:
+def _links_tag(value: Any) -> str:
     return "[levels]" if isinstance(value, list | tuple | LinkLevels) else "[links]"
 
 
 AnyLinks = Annotated[
-    Annotated[Links, Tag("[links]")] | Annotated[LinkLevels, Tag("[levels]")], Discriminator(_form)
+    Annotated[Links, Tag("[links]")] | Annotated[LinkLevels, Tag("[levels]")], Discriminator(_links_tag)
 ]
 """Links as `intra_node` and `inter_node`, or as a list of levels."""
 
@@ -265,7 +265,7 @@ AttentionKernel = Literal["unfused", "fused-softmax", "flash1", "flash2", "flash
 `unfused` several times."""
 
 
-LEAST_MEMORY = MIB
+MIN_DEVICE_MEMORY = MIB
 """Minimum accepted device memory, bytes; a smaller value most likely lacks its unit."""
 DeviceMemory = Annotated[Bytes, value_range(parse_bytes, "1 MiB", "1000 TB")]
 Peak = Annotated[FlopRate, value_range(parse_flop_rate, "1 MFLOP/s", "100000 PFLOP/s")]
@@ -282,7 +282,7 @@ class KernelShare(Spec):
     backward: float = _PeakShare
 
 
-_USUAL_SHARE = KernelShare(forward=0.5, backward=0.42)
+_DEFAULT_KERNEL_SHARE = KernelShare(forward=0.5, backward=0.42)
 
 
 class GpuSpec(Spec):
@@ -346,7 +346,7 @@ class GpuSpec(Spec):
 
     def attention_share(self, kernel: AttentionKernel) -> KernelShare:
         """Shares of peak that an attention kernel reaches, published for this GPU or else typical values."""
-        return self.attention_kernels.get(kernel, _USUAL_SHARE)
+        return self.attention_kernels.get(kernel, _DEFAULT_KERNEL_SHARE)
 
 
 class DriveSpec(Spec):
@@ -407,11 +407,11 @@ class ClusterSpec(CheckedSpec):
         """Error messages about links that contradict the rest of the cluster, each mapped to itself (empty if
         there is no error); those on the graph come before those on levels or networks."""
         links = self.links
-        unlike = self._unlike_levels(links) if isinstance(links, LinkLevels) else self._unlike_network(links)
-        drawn = self._unlike_graph() if self.graph else ()
-        return {sentence: sentence for sentence in ("; ".join(drawn), "; ".join(unlike))}
+        errors = self._level_errors(links) if isinstance(links, LinkLevels) else self._network_errors(links)
+        graph_errors = self._graph_errors() if self.graph else ()
+        return {sentence: sentence for sentence in ("; ".join(graph_errors), "; ".join(errors))}
 
-    def _unlike_network(self, links: Links) -> Iterator[str]:
+    def _network_errors(self, links: Links) -> Iterator[str]:
         """Yield an error message for each contradiction between links, buildings and the rest of the cluster."""
         buildings = self.buildings
         if self.nodes > 1 and links.inter_node is None:
@@ -432,7 +432,7 @@ class ClusterSpec(CheckedSpec):
             more = f"`buildings.link` has more bandwidth a GPU, {rates[0]}, than the network of a building, {rates[1]}"
             yield f"{more}, which its bytes pass"
 
-    def _unlike_graph(self) -> Iterator[str]:
+    def _graph_errors(self) -> Iterator[str]:
         """Yield an error message for each contradiction between the link graph and the rest of the cluster,
         and for lines that cannot be read."""
         links, problems = read_lines(self.graph)
@@ -458,7 +458,7 @@ class ClusterSpec(CheckedSpec):
             f"{grouped((count + 1) * size)} would be"
         )
 
-    def _unlike_levels(self, links: LinkLevels) -> Iterator[str]:
+    def _level_errors(self, links: LinkLevels) -> Iterator[str]:
         """Yield an error message for each contradiction between link levels and the rest of the cluster."""
         if self.buildings is not None:
             yield "`buildings` go with `intra_node` and `inter_node`; a list of levels has a level for them"
@@ -473,10 +473,10 @@ class ClusterSpec(CheckedSpec):
             last = links.root[-1]
             yield f"level `{last.name}` joins {last.nodes} of {self.nodes} nodes; a last one without `nodes` joins all"
         for level in links.root:
-            for what in ("gpus", "sharers"):
-                count = getattr(level, what)
+            for field in ("gpus", "sharers"):
+                count = getattr(level, field)
                 if count is not None and self.gpus_per_node % count:
-                    yield f"`{what}` {count} of level `{level.name}` do not divide a node of {self.gpus_per_node} GPUs"
+                    yield f"`{field}` {count} of level `{level.name}` do not divide a node of {self.gpus_per_node} GPUs"
 
     @property
     def num_gpus(self) -> int:
@@ -505,13 +505,13 @@ class MixedCluster(CheckedSpec):
         names, count, most = [pool.name for pool in self.pools], len(self.pools), f"{MAX_GPUS:,} are the most"
         repeated = min((name for name in names if names.count(name) > 1), default="")
         odd = [name for name in names if not re.fullmatch(POOL_NAME, name)]
-        drawn = [pool.name for pool in self.pools if pool.graph]
+        with_graph = [pool.name for pool in self.pools if pool.graph]
         unlinked = self.between is None and any(pool.links.inter_node is None for pool in self.pools)
         return {
             f"`pools` lists {count}; a cluster of several has 2 to {MAX_POOLS}": not 2 <= count <= MAX_POOLS,
             f"two pools are called `{repeated}`; give each a `name` of its own": repeated,
             f"`{''.join(odd[:1])}` is no name of a pool: letters, digits and `._-`, 50 at most": odd,
-            f"pool `{''.join(drawn[:1])}` has a `graph`; links of pools are levels, so leave it out": drawn,
+            f"pool `{''.join(with_graph[:1])}` has a `graph`; links of pools are levels, so leave it out": with_graph,
             f"{self.num_gpus:,} GPUs are more than there are; {most}": self.num_gpus > MAX_GPUS,
             "not every pool has `links.inter_node`, so `between` must say how pools are linked": unlinked,
         }
@@ -552,27 +552,28 @@ class MixedCluster(CheckedSpec):
         )
 
 
-def _which(value: Any) -> str:
+def _cluster_tag(value: Any) -> str:
     mixed = "pools" in value if isinstance(value, dict) else isinstance(value, MixedCluster)
     return "[pools]" if mixed else "[cluster]"
 
 
 AnyCluster = Annotated[
-    Annotated[ClusterSpec, Tag("[cluster]")] | Annotated[MixedCluster, Tag("[pools]")], Discriminator(_which)
+    Annotated[ClusterSpec, Tag("[cluster]")] | Annotated[MixedCluster, Tag("[pools]")],
+    Discriminator(_cluster_tag),
 ]
 """A cluster of one GPU, or of several pools where it has the field `pools`."""
 
 
-_Wait = Annotated[Seconds, value_range(parse_seconds, "1 ns", "1000 d")]
-Between = Annotated[Seconds, value_range(parse_seconds, "1 s", "1000000000 h")]
+_Duration = Annotated[Seconds, value_range(parse_seconds, "1 ns", "1000 d")]
+FailureInterval = Annotated[Seconds, value_range(parse_seconds, "1 s", "1000000000 h")]
 
 
 class Maintenance(CheckedSpec):
     """Planned interruptions of a training job, with a checkpoint saved before each."""
 
-    every: _Wait
+    every: _Duration
     """Seconds from one planned interruption to the next."""
-    takes: _Wait
+    takes: _Duration
 
     def contradictions(self) -> dict[str, object]:
         """One error message, mapped to whether it applies: an interruption takes at least as long as the time
@@ -585,11 +586,11 @@ class OperationsSpec(Spec):
 
     kind: Literal["operations"] = "operations"
     name: Name = "custom"
-    mtbf: Between
+    mtbf: FailureInterval
     """Mean seconds of one GPU between failures that end the job; n GPUs fail n times as often."""
-    detection: _Wait
+    detection: _Duration
     """Seconds from a failure until it is noticed."""
-    restart: _Wait
+    restart: _Duration
     """Seconds from noticing a failure until the first step of the restarted job, without reading the
     checkpoint."""
     pause: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 0.0
@@ -606,7 +607,7 @@ class OperationsSpec(Spec):
     """Whether training goes on while the host writes to storage."""
     spares: Annotated[int, Field(ge=0, le=10**6)] | None = None
     """Number of spare nodes; None: one is always available."""
-    repair: _Wait = 86400.0
+    repair: _Duration = 86400.0
     """Seconds until a failed node is available again."""
     maintenance: Maintenance | None = None
     slow_hosts: Share = 0.0

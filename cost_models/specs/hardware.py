@@ -100,11 +100,11 @@ def attention_head_seconds(curves: Sequence[AttentionCurve], sequence: Array, he
     widths = np.array([curve.head_dim for curve in ordered], dtype=np.float64)
     inside = float(np.clip(head_dim, widths[0], widths[-1]))
     weights = np.array([np.interp(inside, widths, row) for row in np.eye(len(widths))])
-    each = [np.stack([_quadratic_ends(points, lengths) for points in one]) for one in passes]
-    return np.stack([head_dim / inside * np.tensordot(weights, one, axes=1) for one in each])
+    seconds = [np.stack([_seconds_at_lengths(points, lengths) for points in one]) for one in passes]
+    return np.stack([head_dim / inside * np.tensordot(weights, one, axes=1) for one in seconds])
 
 
-def _quadratic_ends(points: Sequence[CurvePoint], lengths: Array) -> Array:
+def _seconds_at_lengths(points: Sequence[CurvePoint], lengths: Array) -> Array:
     """Seconds at each sequence length, interpolated between measured points and scaled with the length
     squared outside them."""
     sizes = [point.size for point in points]
@@ -112,25 +112,25 @@ def _quadratic_ends(points: Sequence[CurvePoint], lengths: Array) -> Array:
     return curve_seconds(points, inside) * (lengths / inside) ** 2
 
 
-_MovedBy = Field(gt=0, default=1.0, allow_inf_nan=False)
+_FittedFactor = Field(gt=0, default=1.0, allow_inf_nan=False)
 
 
 class Moved(Spec):
     """Factors between hardware constants fitted to timed runs and constants measured by microbenchmarks; 1
     means equal."""
 
-    compute: float = _MovedBy
+    compute: float = _FittedFactor
     """Factor on device seconds of operators: GEMMs, attention, element-wise."""
-    host: float = _MovedBy
+    host: float = _FittedFactor
     """Factor on the host seconds of launching a block."""
-    action_host: float = _MovedBy
-    tensor_parallel_host: float = _MovedBy
-    sequence_parallel_host: float = _MovedBy
-    sharded_host: float = _MovedBy
-    step: float = _MovedBy
+    action_host: float = _FittedFactor
+    tensor_parallel_host: float = _FittedFactor
+    sequence_parallel_host: float = _FittedFactor
+    sharded_host: float = _FittedFactor
+    step: float = _FittedFactor
     """Factor on the fixed host seconds of a step."""
-    optimizer: float = _MovedBy
-    collectives: float = _MovedBy
+    optimizer: float = _FittedFactor
+    collectives: float = _FittedFactor
 
 
 class TimedRuns(Spec):
@@ -183,7 +183,7 @@ class Scenarios(Spec):
         return max(len(factors) for factors in self.by_constant.values())
 
     @model_validator(mode="after")
-    def _as_many_of_each(self) -> Scenarios:
+    def _check_factor_counts(self) -> Scenarios:
         if not self.factors:
             raise ValueError("`factors` names no constant; leave out `scenarios`")
         count = max(len(words.split()) for words in self.factors.values())

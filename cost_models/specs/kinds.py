@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cost_models.arrays import Array, Ints
-from cost_models.specs.training import LEFT, Left, TrainingSpec
+from cost_models.specs.training import FREEZE_TUNING, TrainingSpec, UntrainedPart
 from cost_models.specs.transformer import Encoder, TransformerSpec
 
 _CACHED = 64
@@ -81,11 +81,11 @@ class Frozen:
         ("passed"), or frozen without gradients ("still")."""
         return "" if not self.blocks[block] else "passed" if self.trained_before(block) else "still"
 
-    def left(self, block: int) -> tuple[Left, ...]:
+    def left(self, block: int) -> tuple[UntrainedPart, ...]:
         """Names of the parts that the job does not train, for a model whose blocks are all like block
         `block`. A tower's embedding is that of patches."""
         in_tower, joint = block < self.tower, self.tower and block == self.tower
-        parts: dict[Left, bool] = {
+        parts: dict[UntrainedPart, bool] = {
             "still": self.state(block) == "still",
             "block": self.blocks[block],
             "tower": bool(joint) and self.patches,
@@ -281,22 +281,22 @@ def of_each_kind(
     frozen = _frozen(model, training)
     kinds, models = kinds_of(model, training.sequence_length, frozen)
     source, images = training.sequence_length, training.images or 1
-    target, each = training.target_length or source, list[tuple[int, TransformerSpec, TrainingSpec]]()
-    for kind, (count, one) in enumerate(zip(kinds.counts, models, strict=True)):
+    target, jobs = training.target_length or source, list[tuple[int, TransformerSpec, TrainingSpec]]()
+    for kind, (count, kind_model) in enumerate(zip(kinds.counts, models, strict=True)):
         job: dict[str, Any] = {"target_length": None, "freeze": ()}
-        if one.stacks is not None:
-            share = one.stacks.model_copy(update={"source_share": source / target})
-            one, job["sequence_length"] = one.model_copy(update={"stacks": share}), target
-        elif one.is_tower and one.tower is not None:
+        if kind_model.stacks is not None:
+            share = kind_model.stacks.model_copy(update={"source_share": source / target})
+            kind_model, job["sequence_length"] = kind_model.model_copy(update={"stacks": share}), target
+        elif kind_model.is_tower and kind_model.tower is not None:
             batch = images * training.global_batch
-            job |= {"sequence_length": one.tower.tokens, "global_batch": batch, "dropout": 0.0}
-        elif one.tower is not None:
-            joint = one.tower.model_copy(update={"share": images * one.tower.features / source})
-            one = one.model_copy(update={"tower": joint})
+            job |= {"sequence_length": kind_model.tower.tokens, "global_batch": batch, "dropout": 0.0}
+        elif kind_model.tower is not None:
+            joint = kind_model.tower.model_copy(update={"share": images * kind_model.tower.features / source})
+            kind_model = kind_model.model_copy(update={"tower": joint})
         if frozen is not None and (untrained := frozen.left(kinds.of_block.index(kind))):
-            job["tuning"] = LEFT.model_copy(update={"left": untrained})
-        each.append((count, one, training.model_copy(update=job)))
-    return tuple(each)
+            job["tuning"] = FREEZE_TUNING.model_copy(update={"left": untrained})
+        jobs.append((count, kind_model, training.model_copy(update=job)))
+    return tuple(jobs)
 
 
 def _frozen(model: TransformerSpec, training: TrainingSpec) -> Frozen | None:

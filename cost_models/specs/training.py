@@ -57,13 +57,13 @@ Matrix = Literal["q", "k", "v", "o", "gate", "up", "down", "q_a", "q_b", "kv_a",
 Target = Literal[Group, Matrix]
 """A matrix of a block by its usual name, or a group: `all-linear` is all matrices except router and
 output."""
-Left = Literal["still", "block", "tower", "projector", "embedding", "head", "head matrix"]
+UntrainedPart = Literal["still", "block", "tower", "projector", "embedding", "head", "head matrix"]
 NF4_BLOCK = 64
 """Number of NF4 elements that share one scale; such a block is never split over ranks."""
 NF4_GROUP = 256
 """Number of NF4 scales that share a second scale in fp32."""
-USUAL_RANK = 16
-USUAL_TARGETS: tuple[Target, ...] = ("all-linear",)
+DEFAULT_RANK = 16
+DEFAULT_TARGETS: tuple[Target, ...] = ("all-linear",)
 
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -73,9 +73,9 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class TuningSpec(CheckedSpec):
     """Low-rank adapters (LoRA, QLoRA) and the storage type of the frozen model that they adapt."""
 
-    rank: PositiveInt = USUAL_RANK
+    rank: PositiveInt = DEFAULT_RANK
     """Rank r of an adapter: columns of its matrix A and rows of B."""
-    targets: tuple[Target, ...] = Field(default=USUAL_TARGETS, min_length=1)
+    targets: tuple[Target, ...] = Field(default=DEFAULT_TARGETS, min_length=1)
     """Names of the matrices that have an adapter."""
     base: Base | None = None
     """Storage type of the blocks' frozen matrices; None: the type in training."""
@@ -87,7 +87,7 @@ class TuningSpec(CheckedSpec):
     """Numerator of the factor alpha / rank on an adapter's output; None: the factor is 1. No cost depends on
     it."""
 
-    left: tuple[Left, ...] | None = OMITTED
+    left: tuple[UntrainedPart, ...] | None = OMITTED
     """Parts of the model that a job with `freeze` does not train, for blocks of one kind (set by
     `cost_models.specs.kinds`); `still` where nothing before the blocks is trained either. None: all but
     adapters are frozen."""
@@ -115,17 +115,17 @@ class TuningSpec(CheckedSpec):
         return {"int8": 1.0 + FP32_BYTES / inputs, "nf4": blockwise}.get(self.base or "")
 
 
-LEFT = TuningSpec().model_copy(update={"targets": ()})
+FREEZE_TUNING = TuningSpec().model_copy(update={"targets": ()})
 """Tuning without adapters, for jobs that freeze parts: its `left` names the untrained parts."""
 
 
 Packing = Literal["pack", "pad", "bucket"]
-MOST_DOCUMENTS = 1024
+MAX_DOCUMENT_LENGTHS = 1024
 """Maximum number of document lengths kept from a file; more are sorted and replaced by the means of this many
 equal groups."""
-_DRAWN, _MOST_DRAWN = 2048, 32_768
-_SEQUENCES = 256
-"""Minimum number of packed sequences in a sample, unless that takes more than `_MOST_DRAWN` documents."""
+_MIN_SAMPLE, _MAX_SAMPLE = 2048, 32_768
+_MIN_SEQUENCES = 256
+"""Minimum number of packed sequences in a sample, unless that takes more than `_MAX_SAMPLE` documents."""
 
 
 _Mean = Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)]
@@ -175,13 +175,13 @@ class Sequences:
 @lru_cache(maxsize=64)
 def sequences_of(lengths: LengthsSpec, longest: int) -> Sequences:
     """Sample of sequences of at most `longest` tokens, made of documents with the given distribution of lengths."""
-    length_D = _drawn(lengths, longest)
+    length_D = _sample_lengths(lengths, longest)
     if lengths.packing != "pack":
         return Sequences(length_D, np.arange(len(length_D)))
     packed = _best_fit(length_D, longest)
     np.random.default_rng(0).shuffle(packed)
-    of_D = np.repeat(np.arange(len(packed)), [len(one) for one in packed])
-    return Sequences(np.concatenate(packed), of_D)
+    place_D = np.repeat(np.arange(len(packed)), [len(one) for one in packed])
+    return Sequences(np.concatenate(packed), place_D)
 
 
 def share_cut(lengths: LengthsSpec, longest: int) -> float:
@@ -191,21 +191,21 @@ def share_cut(lengths: LengthsSpec, longest: int) -> float:
 
 
 def grouped_lengths(lengths: list[int]) -> tuple[int, ...]:
-    """Document lengths reduced to at most `MOST_DOCUMENTS` values with the same mean."""
-    if len(lengths) <= MOST_DOCUMENTS:
+    """Document lengths reduced to at most `MAX_DOCUMENT_LENGTHS` values with the same mean."""
+    if len(lengths) <= MAX_DOCUMENT_LENGTHS:
         return tuple(lengths)
-    groups = np.array_split(np.sort(np.array(lengths)), MOST_DOCUMENTS)
+    groups = np.array_split(np.sort(np.array(lengths)), MAX_DOCUMENT_LENGTHS)
     return tuple(max(1, round(float(one.mean()))) for one in groups)
 
 
-def _drawn(lengths: LengthsSpec, longest: int) -> Ints:
+def _sample_lengths(lengths: LengthsSpec, longest: int) -> Ints:
     """(D,) tokens of each document in a sample: quantiles of the lognormal distribution, or the given
     lengths, each equally often."""
     if lengths.lognormal is None:
         documents = np.array(lengths.documents or (longest,), dtype=np.int64)
-        return np.tile(documents, -(-_DRAWN // len(documents)))
+        return np.tile(documents, -(-_MIN_SAMPLE // len(documents)))
     mean, sigma = lengths.lognormal
-    count = int(np.clip(_SEQUENCES * longest / mean, _DRAWN, _MOST_DRAWN))
+    count = int(np.clip(_MIN_SEQUENCES * longest / mean, _MIN_SAMPLE, _MAX_SAMPLE))
     normal = [NormalDist().inv_cdf((one + 0.5) / count) for one in range(count)]
     lengths_D = mean * np.exp(np.minimum(sigma * np.array(normal) - sigma**2 / 2, log(longest)))
     return np.clip(np.rint(lengths_D), 1, longest).astype(np.int64)
@@ -214,14 +214,14 @@ def _drawn(lengths: LengthsSpec, longest: int) -> Ints:
 def _best_fit(length_D: Ints, longest: int) -> list[list[int]]:
     """Pack documents into sequences by best fit decreasing, and return the document lengths of each sequence."""
     sequences: list[list[int]] = []
-    room: list[tuple[int, int]] = []  # (free tokens of a sequence, index of the sequence)
+    free_tokens: list[tuple[int, int]] = []  # (free tokens of a sequence, index of the sequence)
     for length in sorted(length_D.tolist(), reverse=True):
-        place = bisect_left(room, (length, -1))
-        spare, number = room.pop(place) if place < len(room) else (longest, len(sequences))
+        place = bisect_left(free_tokens, (length, -1))
+        free, number = free_tokens.pop(place) if place < len(free_tokens) else (longest, len(sequences))
         if number == len(sequences):
             sequences.append([])
         sequences[number].append(length)
-        insort(room, (spare - length, number))
+        insort(free_tokens, (free - length, number))
     return sequences
 
 
@@ -312,7 +312,7 @@ class TrainingSpec(Spec):
 
     @field_validator("lengths")
     @classmethod
-    def _documents_fit(cls, lengths: LengthsSpec | None, info: ValidationInfo) -> LengthsSpec | None:
+    def _check_document_lengths(cls, lengths: LengthsSpec | None, info: ValidationInfo) -> LengthsSpec | None:
         longest = max(lengths.documents, default=0) if lengths else 0
         if longest > (sequence := info.data.get("sequence_length", longest)):
             raise ValueError(
@@ -321,7 +321,7 @@ class TrainingSpec(Spec):
             )
         return lengths
 
-    def trains(self, part: Left) -> bool:
+    def trains(self, part: UntrainedPart) -> bool:
         """Whether the job trains `part` of a model whose blocks are all of one kind; always False with
         adapters."""
         return self.tuning is None or (self.tuning.left is not None and part not in self.tuning.left)
@@ -414,7 +414,7 @@ def apply_changes(model: TransformerSpec, training: TrainingSpec, words: Sequenc
     Raises:
         InputError: words that cannot be read, or that change nothing of this model and this job; all of them at once.
     """
-    complaints = [(word, _complaint(model, training, word, words)) for word in words]
+    complaints = [(word, _change_error(model, training, word, words)) for word in words]
     if problems := [Problem(f"--allow {word}", what) for word, what in complaints if what]:
         raise InputError("what is allowed cannot be had", problems=problems)
     if "lamb" in words:
@@ -453,7 +453,7 @@ def _model_field(word: str) -> tuple[str, bool | int]:
     return ("attention_window", int(match[1])) if match else ("parallel_block", True)
 
 
-def _complaint(model: TransformerSpec, training: TrainingSpec, word: str, words: Sequence[str]) -> str:
+def _change_error(model: TransformerSpec, training: TrainingSpec, word: str, words: Sequence[str]) -> str:
     """Error message if a word of `--allow` cannot be applied to the model and the job; else empty."""
     length = training.sequence_length
     if word == "lamb":

@@ -702,7 +702,7 @@ class TransformerSpec(Spec):
         """Mean number of keys per query over the blocks, in sequences of this length, if the causal mask is
         ignored."""
         windowed = min(sequence_length, self.attention_window or sequence_length)
-        return self._over_blocks(sequence_length, windowed) + self.source_share * sequence_length
+        return self._mean_over_blocks(sequence_length, windowed) + self.source_share * sequence_length
 
     def unmasked(self, sequence_length: int) -> float:
         """Mean number of keys per query under the mask, over queries and blocks. This is s/2 for a causal
@@ -714,7 +714,7 @@ class TransformerSpec(Spec):
         if self.window_kind == "chunked":
             chunks, last_chunk = divmod(sequence_length, window)
             seen = (chunks * window**2 + last_chunk**2) / sequence_length / 2
-        return self._over_blocks(causal, seen) + self.source_share * sequence_length
+        return self._mean_over_blocks(causal, seen) + self.source_share * sequence_length
 
     @property
     def source_share(self) -> float:
@@ -722,7 +722,7 @@ class TransformerSpec(Spec):
         encoder-decoder."""
         return self.stacks.source_share if self.stacks else 0.0
 
-    def _over_blocks(self, full: float, windowed: float) -> float:
+    def _mean_over_blocks(self, full: float, windowed: float) -> float:
         """Mean over the blocks of a value, given the values with full attention and with an attention window."""
         return self.windowed_share * windowed + (1 - self.windowed_share) * full
 
@@ -801,7 +801,7 @@ class TransformerSpec(Spec):
         return self.window_kind == "picked"
 
     @model_validator(mode="after")
-    def _consistent(self) -> TransformerSpec:
+    def _check_contradictions(self) -> TransformerSpec:
         if complaint := next(_contradictions(self), ""):
             raise ValueError(complaint)
         return self

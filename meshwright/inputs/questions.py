@@ -16,7 +16,7 @@ from cost_models.files.models import LoadedModel, resolve_model
 from cost_models.files.names import known_cluster, known_model
 from cost_models.question import Question
 from cost_models.risk import EVEN, MOST_CONFIDENT, least_chance
-from cost_models.specs.cluster import LEAST_MEMORY, ClusterSpec, MixedCluster, Precision
+from cost_models.specs.cluster import MIN_DEVICE_MEMORY, ClusterSpec, MixedCluster, Precision
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.stack import StackSpec
@@ -154,7 +154,7 @@ def read_host_memory(said: str | None) -> float | None:
         size = parse_bytes(said)
     except ValueError as error:
         raise InputError(f"--host-memory: {error}", hint=hint) from None
-    if not LEAST_MEMORY <= size <= MOST_HOST_MEMORY:
+    if not MIN_DEVICE_MEMORY <= size <= MOST_HOST_MEMORY:
         raise InputError(f"--host-memory: `{printable(said)}` is no memory of a host", hint=hint)
     return size
 

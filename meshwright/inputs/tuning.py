@@ -9,8 +9,8 @@ from cost_models.documents import printable
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.operators.parameters import matrix_names, missing_targets
 from cost_models.specs.training import (
-    USUAL_RANK,
-    USUAL_TARGETS,
+    DEFAULT_RANK,
+    DEFAULT_TARGETS,
     Base,
     Group,
     Matrix,
@@ -128,10 +128,10 @@ def fine_tuned(
     if tuning is None:
         return model, None, ()
     told = []
-    if options.rank is None and tuning.rank == USUAL_RANK:
-        told.append(f"`--rank {USUAL_RANK}`, as is usual")
-    if options.targets is None and tuning.targets == USUAL_TARGETS:
-        told.append(f"`--targets {USUAL_TARGETS[0]}`: {_matrices(model)}")
+    if options.rank is None and tuning.rank == DEFAULT_RANK:
+        told.append(f"`--rank {DEFAULT_RANK}`, as is usual")
+    if options.targets is None and tuning.targets == DEFAULT_TARGETS:
+        told.append(f"`--targets {DEFAULT_TARGETS[0]}`: {_matrices(model)}")
     stack = None
     if not named:
         stack = _USUAL_STACK

@@ -13,7 +13,7 @@ from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog
-from cost_models.operators.documents import attended_keys, straggler_excess, uneven_pieces
+from cost_models.operators.documents import attended_keys, context_rank_excess, straggler_excess
 from cost_models.operators.flops import causal_flops, model_flops
 from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
@@ -82,9 +82,9 @@ def test_pieces_are_counted_token_by_token() -> None:
         ranks = pieces[:2] + pieces[:1:-1]
         most, mean = most + ranks.max(), mean + ranks.mean()
     rows = LayoutColumns.of([parse_layout("cp2 dp4 mbs1 zero3")])
-    assert uneven_pieces(question, rows) == pytest.approx(most / mean - 1)
+    assert context_rank_excess(question, rows) == pytest.approx(most / mean - 1)
     traded = LayoutColumns.of([parse_layout("cp2 dp4 mbs1 zero3 context=all-to-all")])
-    assert uneven_pieces(question, traded) == 0
+    assert context_rank_excess(question, traded) == 0
 
 
 def test_more_ranks_wait_longer_and_more_sequences_less() -> None:
