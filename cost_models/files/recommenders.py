@@ -11,7 +11,6 @@ network stands on the tables: it is that of MLPerf's DLRM, with `dot` where all 
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -135,11 +134,15 @@ def read_tables(document: Document, folder: Path) -> Document:
     """Replace the file names in `histogram` fields of a recommender's document by the histograms read from the files,
     whose relative paths start at `folder`. A problem is noted at each file that cannot be read, and at each class of
     tables that repeats the name of another class. The spec reports any other nonsense."""
-    problems, fields = dict(document.problems), deepcopy(document.value)
+    problems, fields = dict(document.problems), document.value
     first: dict[str, Key] = {}
     for group in ("tables", "wide"):
         listed = fields.get(group) if isinstance(fields, dict) else None
-        for at, table in enumerate(listed if isinstance(listed, list) else []):
+        if not isinstance(listed, list):
+            continue
+        tables = [dict(one) if isinstance(one, dict) else one for one in listed]  # aliases share no table
+        fields = fields | {group: tables}
+        for at, table in enumerate(tables):
             if not isinstance(table, dict):
                 continue
             name, count = table.get("name"), table.get("count", 1)

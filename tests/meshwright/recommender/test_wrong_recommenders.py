@@ -45,6 +45,10 @@ def written(folder: Path, *changes: tuple[str, str]) -> str:
                 "tables[2].rows: must be",
             ],
         ),
+        (
+            [("- {name: user", "- &user {name: user"), ("- {name: item", "- *user\n- {name: item")],
+            ["1 problem in", "tables[1].name: two tables are called `user`; the other is"],
+        ),
         ([("name: item", "name: shelf.1")], ["tables[2].name: two tables are called `shelf.1`"]),
         ([("name: item", "name: shelf")], ["tables[2].name: two tables are called `shelf`"]),
         (
