@@ -292,7 +292,7 @@ def _joined_product(first: Operator, second: Operator) -> Operator:
 
 
 _EXPERT_ROWS = 64.0
-"""Multiple to which kernels of grouped GEMMs round up the rows of an expert."""
+"""Number of rows to a multiple of which grouped GEMM kernels pad the rows of each expert."""
 _EXPERT_BANDWIDTH = 0.9
 """Share of memory bandwidth at which products of experts read weights and update their gradients."""
 
@@ -363,8 +363,8 @@ def _exposed_weight_seconds(question: Question, local: LocalGemm, *, trained: bo
 
 
 def local_gemm(question: Question, columns: LayoutColumns, gemm: Gemm) -> LocalGemm:
-    """Per-rank shape of one of the model's GEMMs, split over tensor-parallel ranks or, in experts, over the
-    ranks of an expert."""
+    """Per-rank shape of a GEMM of the model, split over tensor-parallel ranks or, in experts, over the ranks
+    of an expert."""
     rows = gemm.rows * tokens_on_rank(question, columns, "split" if gemm.router else "whole")
     batch: Array | float = 1.0
     degree = columns.tp

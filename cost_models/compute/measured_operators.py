@@ -155,15 +155,15 @@ def head_operators(question: Question, columns: LayoutColumns) -> Array:
 def _both_passes(
     profile: HardwareProfile, both: list[_Calls], once: Sequence[_Calls] = (), back: Sequence[_Calls] = ()
 ) -> Array:
-    """(2, N) seconds of operator calls, forward and backward, from measured curves. Calls in `both` have a pass
-    each way; of the others the forward pass runs `once` calls, and the backward pass `back` calls."""
+    """(2, N) seconds of operator calls, forward and backward, from measured curves. Calls in `both` run in
+    both passes, those in `once` in the forward pass only, those in `back` in the backward pass only."""
     backward = _curve_seconds(profile, both, backward=True) + _curve_seconds(profile, back)
     return np.array([_curve_seconds(profile, [*both, *once]), backward])
 
 
 def _curve_seconds(profile: HardwareProfile, calls: Iterable[_Calls], *, backward: bool = False) -> Array:
-    """(N,) seconds of operator calls from measured curves. An operator without a curve costs nothing, as it
-    was not worth measuring."""
+    """(N,) seconds of operator calls from measured curves. An operator without a curve counts as 0, as it was
+    not worth measuring."""
     curves: dict[str, OperatorCurve] = {curve.operator: curve for curve in profile.operators}
     total = np.zeros(1)
     for operator, elements, count in calls:

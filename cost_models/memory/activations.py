@@ -52,8 +52,8 @@ input."""
 
 
 def norm_bytes(question: Question, norm: Norm) -> float:
-    """Bytes per input element that a norm keeps for the backward pass, the input itself. An eager RMS norm
-    also keeps the normalised input if its gain is trained, on a CPU in fp32."""
+    """Bytes per input element that a norm keeps for the backward pass: its input, which an eager RMS norm
+    keeps in fp32, with the normalised input if its gain is trained (on a CPU in fp32 too)."""
     element, stack = question.training.element_bytes, question.stack
     trains = question.training.tuning is None
     if norm != "rmsnorm":
@@ -74,10 +74,10 @@ _PLAIN_SCAN_ELEMENTS = {
     "gated-delta": (9.3, 1.7, 4.3, 5.2, 0.8, 0.0),
     "kimi-delta": (2.8, 1.0, 6.8, 3.2, 2.4, 6.0),
 }
-"""fp32 elements per token that the backward pass of a plain scan holds at its peak, per mixed element, per
-value, per key by head, per element of a chunk's row by head, per state, and per element of such a row and
-key: least squares over torch's allocations for nine shapes of executor/models/mixing/recurrence.py each,
-within 5 %."""
+"""Kind of recurrence → fp32 elements per token that the backward pass of a plain scan holds at its peak, per
+mixed element, per value, per key by head, per element of a chunk's row by head, per state, and per element of
+such a row and key: least squares over torch's allocations for nine shapes of
+executor/models/mixing/recurrence.py each, within 5 %."""
 
 
 def plain_scan_bytes(question: Question) -> float:
@@ -123,8 +123,8 @@ _MASK_BYTES = 1.0  # dropout keeps one byte per element
 
 def _patch_bytes(question: Question) -> float:
     """Bytes per token that the patch embedding of a vision tower or diffusion model keeps for the backward
-    pass. In a tower these are patches, and the input of a norm after them; 0 if it is frozen. In diffusion
-    patches, and the inputs of the time step's matrices."""
+    pass. In a tower these are patches, and the input of any norm after the patch embedding; 0 if the
+    embedding is frozen. In diffusion patches, and the inputs of the time step's matrices."""
     tower, training, diffusion = question.model.tower, question.training, question.model.diffusion
     if diffusion is not None:
         kept = diffusion.pixels + (diffusion.frequencies + 2 * question.model.hidden_size) / diffusion.tokens
@@ -149,10 +149,12 @@ class ActivationBytes:
     log_probabilities: Array
     """Bytes kept by the loss, in fp32; 0 for a loss in chunks."""
     loss_gradients: Array
-    """Logits-shaped temporaries of the loss's backward pass at its peak, or temporaries of a loss in chunks."""
+    """Bytes of logits-shaped temporaries at the peak of the loss's backward pass, or of temporaries of a loss
+    in chunks."""
     logits: Array  # output of the last product; 0 with a loss in chunks
     released_logits: Array
-    """Logits freed before the loss, whose allocator blocks fit no tensor of the loss."""
+    """Bytes of logits that are freed before the loss, but whose allocator blocks fit no tensor of the
+    loss."""
 
 
 def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBytes:
@@ -318,7 +320,7 @@ def _core_bytes(question: Question, core: Operator) -> Amount:
 
 
 def _second_output_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """Bytes of a second copy of the attention core's output, (N,), if the next matrix product keeps the output
+    """(N,) bytes of a second copy of the attention core's output, if the next matrix product keeps the output
     in another order than the kernel.
 
     cuDNN's kernel reads and writes either order, but Transformer Engine prefers FlashAttention on most GPUs.

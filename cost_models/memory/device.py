@@ -42,7 +42,7 @@ def memory_limit(question: Question, columns: LayoutColumns) -> Array:
     return np.maximum(device - context_bytes(question, columns), 0.0) * share
 
 
-def in_use(question: Question, columns: LayoutColumns, reserved: Array | float) -> Array:
+def used_device_bytes(question: Question, columns: LayoutColumns, reserved: Array | float) -> Array:
     """(N,) bytes of device memory that the driver reports as used when the allocator has reserved `reserved`
     bytes."""
     return np.minimum(reserved + context_bytes(question, columns), question.cluster.gpu.memory)

@@ -58,8 +58,8 @@ class StateBytes:
     update: Array
     """Temporaries of the optimizer step, bytes per parameter."""
     updated: Array
-    """Weights that the optimizer step writes, bytes per parameter: the weights of passes if there is a master
-    copy, else the updated weights themselves."""
+    """Weights that the optimizer step writes, bytes per parameter: the weights that passes compute with if
+    there is a master copy, else the updated weights themselves."""
     late_gradients: Array
     """Gradients that exist only after activations are freed, bytes per parameter: if a step has a single
     microbatch."""

@@ -124,7 +124,7 @@ def _modulation_product(model: TransformerSpec, half: Half, name: str, vectors: 
         yield Operator(f"{half} {name}", "modulation", half, over, inputs=vectors)
 
 
-def drops_something(model: TransformerSpec, stack: StackSpec) -> bool:
+def selective_saves_bytes(model: TransformerSpec, stack: StackSpec) -> bool:
     """Whether selective recompute frees any activations in this model. Outputs of experts, for example, exist
     only in mixtures."""
     return not stack.drops <= OUTPUTS or any(stack.drops & one.redone_by for one in block_operators(model))

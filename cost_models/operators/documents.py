@@ -69,8 +69,8 @@ def attended_keys(model: TransformerSpec, training: TrainingSpec) -> KeysPerQuer
 
 
 def with_bucket_lengths(question: Question) -> Question:
-    """A copy of the question whose sequence length is the one computed: in buckets the mean document length,
-    else unchanged."""
+    """A copy of the question with the mean document length as sequence length if documents are in buckets;
+    else the question unchanged."""
     training, lengths = question.training, question.training.lengths
     if lengths is None or lengths.packing != "bucket":
         return question
@@ -81,14 +81,15 @@ def with_bucket_lengths(question: Question) -> Question:
 
 
 def context_rank_excess(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) relative excess of the busiest context-parallel rank's attention work over the mean of the context
-    ranks."""
+    """(N,) relative excess of the busiest context-parallel rank's attention work over the mean of the
+    context-parallel ranks."""
     trades_heads = context_ways(question, columns) == CONTEXTS.index("all-to-all")
     return _excess_of_pairs(_context_excess, question, np.where(trades_heads, 1, columns.cp), columns.mbs)
 
 
 def straggler_excess(question: Question, columns: LayoutColumns, *, data_parallel: bool) -> Array:
-    """(N,) relative excess of the busiest rank's attention work over the mean of the ranks that synchronise.
+    """(N,) relative excess of the busiest rank's attention work over the mean of the data-parallel or
+    expert-parallel ranks with which it synchronises.
 
     Synchronisation by ZeRO-3 in every microbatch counts only with `data_parallel`.
     """
@@ -104,8 +105,9 @@ _Excess = Callable[[TransformerSpec, LengthsSpec, int, int, int], float]
 
 
 def _excess_of_pairs(excess: _Excess, question: Question, ranks: Ints, sequences: Ints) -> Array:
-    """(N,) relative excess of attention work for pairs of ranks and sequences per rank; each distinct pair is
-    computed once. It is 0 unless sequences differ in their work, as packed documents have different lengths."""
+    """(N,) relative excess of the busiest rank's attention work, computed once for each distinct pair (ranks,
+    sequences per rank). It is 0 unless sequences differ in their work, as packed documents have different
+    lengths."""
     lengths, longest = question.training.lengths, question.training.sequence_length
     if lengths is None or lengths.packing != "pack" or question.stack.attention in STORES_SCORES:
         return np.zeros(len(ranks))

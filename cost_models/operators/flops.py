@@ -52,12 +52,12 @@ class ForwardFlops:
     index: float
     """Scores that an indexer computes in one block."""
     head: float
-    """Output layer, and an encoder's transform before it."""
+    """Output layer, and any matrix before it in the head of an encoder or a diffusion transformer."""
     adapters: float
     """Low-rank adapters (LoRA) of one block."""
     projection: float
-    """Projection of a token's state joined with the next token, before a block that predicts a further
-    token."""
+    """Projection of a token's hidden state and the next token's embedding, before each block of multi-token
+    prediction."""
 
     @property
     def block(self) -> float:
@@ -88,7 +88,7 @@ def forward_flops(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _KindPart:
     """Blocks of one kind in a job, with their model, their number, and the forward FLOPs of one block for one
     sequence."""
 
@@ -99,16 +99,16 @@ class _Part:
 
     @property
     def passes(self) -> float:
-        """Training FLOPs of a block as a multiple of the forward FLOPs, 3 or, for frozen blocks with nothing
-        trained before, 1."""
+        """Training FLOPs of a block divided by its forward FLOPs: 3, or 1 for frozen blocks with nothing
+        trained before them."""
         return 1.0 if self.training.runs_forward_only else 3.0
 
 
-def _kind_parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list[_Part]:
-    """Blocks grouped by kind if kinds differ in their sequences or a job freezes some; else one group of mean
-    blocks."""
+def _kind_parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list[_KindPart]:
+    """Blocks grouped by kind if kinds have different sequences or the job freezes some blocks; else one group
+    of mean blocks."""
     one_kind = not (model.stacks or model.tower or training.freeze)
-    parts = list[_Part]()
+    parts = list[_KindPart]()
     kinds = ((model.num_layers, model, training),) if one_kind else of_each_kind(model, training)
     for count, one, job in kinds:
         # documents attend separately, and padding does not count
@@ -117,7 +117,7 @@ def _kind_parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list
         share = dict.fromkeys((field.name for field in fields(full_flops)), job.tokens_counted / length)
         share["block_attention"] = useful / one.attended(length)
         job_flops = ForwardFlops(**{name: getattr(full_flops, name) * part for name, part in share.items()})
-        parts.append(_Part(model=one, training=job, blocks=count, one=job_flops))
+        parts.append(_KindPart(model=one, training=job, blocks=count, one=job_flops))
     return parts
 
 
@@ -158,7 +158,7 @@ def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> 
     return total
 
 
-def _spared_flops(part: _Part) -> float:
+def _spared_flops(part: _KindPart) -> float:
     """FLOPs per block and sequence that training saves because frozen matrices need no weight gradients."""
     tuning = part.training.tuning
     if tuning is None or part.training.runs_forward_only:
@@ -182,8 +182,8 @@ def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) ->
 def recomputed_flops(
     model: TransformerSpec, training: TrainingSpec, layout: Layout, drops: Collection[SelectiveDrops] = CORE
 ) -> float:
-    """FLOPs that the backward pass of one step recomputes under a layout with blocks placed on stages.
-    `drops` are the parts that selective recompute repeats; for an attention submodule only its core
+    """FLOPs that the backward pass of one step recomputes under a layout with blocks placed on pipeline
+    stages. `drops` are the parts that selective recompute repeats; for an attention submodule only its core
     counts."""
     products, total, parts = {*drops} - ATTEND_AGAIN, 0.0, _kind_parts(model, training, layout.tp)
     blocks_SP = blocks_by_policy(layout.layers, layout.stage_recompute)

@@ -66,12 +66,13 @@ class Parameters:
     block: Array
     """Parameters of one transformer block without its routed experts, mean over dense and MoE blocks."""
     experts: Array
-    """Parameters of a block's routed experts on this rank, mean over all blocks; other ranks hold replicas of
-    experts than of other parameters."""
+    """Parameters of a block's routed experts on this rank, mean over all blocks. Their data-parallel replicas
+    are on other ranks than those of other parameters."""
     embedding: Array
     """Token embedding, with learned positions, types of tokens, and the norm after it."""
     head_vectors: Array
-    """Norm before the output matrix, its bias, and an encoder's transform."""
+    """Norm before the output matrix, bias of the output matrix, and any matrix before it (encoder,
+    diffusion)."""
     head_matrix: Array
     """Output matrix, whether separate or a copy of the token embedding."""
 
@@ -115,7 +116,8 @@ def block_weights(model: TransformerSpec) -> dict[Sharing, float]:
 
 
 def further_weights(model: TransformerSpec) -> int:
-    """Parameters of the matrix that joins state and next token, before a block that predicts a further token."""
+    """Parameters of the matrix that projects hidden state and next token's embedding, before each block of
+    multi-token prediction."""
     return 2 * model.hidden_size**2
 
 

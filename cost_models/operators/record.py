@@ -23,7 +23,7 @@ from cost_models.specs.transformer import Norm
 StreamKind = Literal["norm", "residual", "dropout", "modulation"]
 MixerKind = Literal["rotary", "core", "convolution", "scan", "gating"]
 Kind = Literal["gemm", "activation", "gate", "routing", "adapter", StreamKind, MixerKind]
-"""Kinds of operators. Pricing modules define the time and the kept bytes of each kind."""
+"""Kinds of operators; modules on time and memory define the seconds and the kept bytes of each kind."""
 
 Place = Literal["stream", "entrance", "whole", "split", "sent", "copies", "expert"]
 """Sharding of an activation: the tokens that a rank holds, and its part of their elements (counted by
@@ -126,7 +126,8 @@ class Operator:
     biased: bool = False
     """Whether a bias is added to the output."""
     flops: float = 0.0
-    """Forward FLOPs per token over all ranks; attention cores depend on the sequence (`flops`)."""
+    """Forward FLOPs per token over all ranks; 0 for attention cores, whose FLOPs depend on the sequence
+    (`operators.flops`)."""
     norm: Norm | None = None
     inputs: int = 1
     """Number of input tensors of the size of `reads`: two of a gated activation, two or three of an

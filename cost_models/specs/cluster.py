@@ -60,8 +60,8 @@ class LinkSpec(Spec):
     latency: Latency
     """Seconds until the first byte arrives, over one hop."""
     mesh: bool = False
-    """Whether each pair of N GPUs has a direct link, so that a group of n GPUs has only (n-1)/(N-1) of
-    `bandwidth`. Two of eight GPUs have a seventh."""
+    """Whether each pair of a node's N GPUs has a direct link, so that a group of n GPUs has only (n-1)/(N-1)
+    of `bandwidth`. Two of eight GPUs have a seventh."""
 
     def faster(self, factor: float) -> Self:
         """A copy of the link with `factor` times the bandwidth."""
@@ -116,8 +116,8 @@ class LevelSpec(LinkSpec):
     """Number of nodes in one domain of the level; 1 for the level that is the node. The last level joins all
     nodes and may leave it out."""
     sharers: GpuCount | None = None
-    """Number of GPUs that share one network adapter, for levels of another medium than the level inside.
-    Default: one adapter per GPU."""
+    """Number of GPUs that share one network adapter, at levels whose medium (NVLink, PCIe, network) differs
+    from that of the level inside. Default: one adapter per GPU."""
 
     @property
     def link(self) -> LinkSpec:
@@ -387,11 +387,11 @@ class ClusterSpec(CheckedSpec):
     host_memory: Bytes | None = None
     """Memory of one host, bytes; None: unknown."""
     host_cores: PositiveInt | None = None
-    """CPU cores of one host."""
+    """Number of CPU cores of one host."""
     host_memory_bandwidth: Rate | None = None
     """Bandwidth of one host's memory, all sockets together, bytes/s."""
     gpus_per_host_link: PositiveInt = 1
-    """GPUs that share one link to host memory."""
+    """Number of GPUs that share one link (such as PCIe) to host memory."""
     drive: DriveSpec | None = None
     """Storage drives of one host; None: unknown, so plans store nothing on drives."""
     memory_reserve: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
@@ -405,7 +405,7 @@ class ClusterSpec(CheckedSpec):
 
     def contradictions(self) -> dict[str, object]:
         """Error messages about links that contradict the rest of the cluster, each mapped to itself (empty if
-        there is no error); those on the graph come before those on levels or networks."""
+        nothing is wrong)."""
         links = self.links
         errors = self._level_errors(links) if isinstance(links, LinkLevels) else self._network_errors(links)
         graph_errors = self._graph_errors() if self.graph else ()
@@ -501,7 +501,8 @@ class MixedCluster(CheckedSpec):
     source: str = ""
 
     def contradictions(self) -> dict[str, object]:
-        """Error messages on pools that do not go together, each mapped to a true value if it applies."""
+        """Error messages about pools that contradict one another, each mapped to a value that is true if the
+        message applies."""
         names, count, most = [pool.name for pool in self.pools], len(self.pools), f"{MAX_GPUS:,} are the most"
         repeated = min((name for name in names if names.count(name) > 1), default="")
         odd = [name for name in names if not re.fullmatch(POOL_NAME, name)]

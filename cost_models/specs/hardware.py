@@ -210,7 +210,8 @@ class HostUpdate(Spec):
 
 
 class HostCopies(Spec):
-    """Measured bytes/s of copies between host memory and each of `ranks` devices that copy at the same time."""
+    """Measured bytes/s of copies between host memory and each of `ranks` devices that copy at the same
+    time."""
 
     ranks: GpuCount
     down: Rate
@@ -220,7 +221,7 @@ class HostCopies(Spec):
 
 
 class HostRates(Spec):
-    """Measured update times and copy rates of a host that holds offloaded blocks."""
+    """Measured update times and copy rates of a host that holds offloaded states or weights of blocks."""
 
     updates: tuple[HostUpdate, ...] = Field(min_length=1)
     copies: tuple[HostCopies, ...] = Field(min_length=1)
@@ -236,10 +237,10 @@ class HardwareProfile(Spec):
     tier: Literal["datasheet", "profile", "measured"]
     gpu: Name
     also_for: tuple[Name, ...] = ()
-    """Other GPUs with the same die, assumed to reach the same shares of peak."""
+    """Other GPUs with the same die, to which the shares of peak apply too."""
     borrowed_from: Name | None = None
-    """GPU whose constants are used here, each scaled by the ratio of both GPUs' published results; None:
-    measured or fitted on this GPU."""
+    """Another GPU from which the constants are taken, each scaled by the ratio of both GPUs' published
+    results; None: measured or fitted on this GPU."""
     stack: Name
     gemm_efficiency: float = Efficiency
     """Rate of large, well-shaped GEMMs in training, as a share of the rate that the GPU sustains
@@ -247,8 +248,9 @@ class HardwareProfile(Spec):
     fp8_gemm_efficiency: Annotated[float, Efficiency] | None = None
     """Rate of large fp8 GEMMs, as a share of the rate that the GPU sustains; None: `gemm_efficiency`."""
     gemm_settled: Annotated[float, Efficiency] | None = None
-    """Measured: rate of a large product that has run for seconds, as a share of its rate in short bursts.
-    `gemm_efficiency` is then a rate in bursts. None: efficiencies are those of training already."""
+    """Rate of a large matrix product after seconds of running, as a share of its rate in short bursts
+    (measured). `gemm_efficiency` is then a rate in bursts. None: efficiencies are those of training
+    already."""
     gemm_k_half: float = Field(ge=0, le=1e6, allow_inf_nan=False, default=0.0)
     """Inner dimension k at which a GEMM reaches half of its full rate; the rate grows as k / (k +
     gemm_k_half)."""
@@ -259,7 +261,7 @@ class HardwareProfile(Spec):
     """Tile shapes that the matrix library chooses from; needed if the GPU has more than one
     multiprocessor."""
     attention_kernel: AttentionKernel | None = None
-    """Measured: the attention kernel that torch uses on this machine; None: as the stack says."""
+    """Attention kernel that torch was measured to use on this machine; None: the stack's."""
     attention_forward_efficiency: float = Efficiency
     """Forward rate of the attention kernel, as a share of its published rate on the GPU."""
     attention_backward_efficiency: float = Efficiency

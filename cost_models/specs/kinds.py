@@ -56,7 +56,7 @@ def decoder_of(model: TransformerSpec) -> TransformerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frozen:
-    """Parts of a model (patches, blocks, projector, embedding, head) that a job does not train."""
+    """Whether each part of a model (patches, blocks, projector, embedding, head) is frozen in a job."""
 
     patches: bool = False
     """Whether the patch embedding is frozen, with positions and the norm before the tower's first block."""
@@ -192,8 +192,8 @@ class Kinds:
         return np.asarray(sum(weighted[1:], start=weighted[0]))
 
     def lower_bound_of_fullest_rank(self, ranks: Ints, by_kind: Sequence[Array]) -> Array:
-        """Lower bound on the largest sum that a pipeline rank has over its blocks, given a value per block of
-        each kind.
+        """Lower bound on the largest sum of a value over the blocks of any pipeline rank, given the value per
+        block of each kind.
 
         With one kind it is ceil(L / ranks) values. With several it is the largest of each kind's share and of
         a rank's share of all, but no more than ceil(L / ranks) mean blocks, by which some layouts are priced.

@@ -24,8 +24,8 @@ from cost_models.specs.training import StateDtype
 from cost_models.units import Bytes
 
 VOCABULARY_UNIT = 128
-"""Number of vocabulary entries per tensor-parallel rank to a multiple of which the vocabulary is padded
-(Megatron-LM, megatron/training/arguments.py: `--make-vocab-size-divisible-by`)."""
+"""Padding unit of the vocabulary: the padded number of entries is a multiple of this × tp (Megatron-LM,
+megatron/training/arguments.py: `--make-vocab-size-divisible-by`)."""
 STORES_SCORES: frozenset[AttentionKernel] = frozenset({"unfused", "fused-softmax"})
 """Attention kernels that keep the s × s scores in memory."""
 USER_BUFFERS: frozenset[Precision] = frozenset({"fp16", "bf16", "fp8"})
@@ -59,8 +59,8 @@ class DriveUse(Spec):
     gradients: bool = False
     """Whether gradients are kept on the drive too, in fp32, from the backward pass to the update."""
     rereads_weights: bool = False
-    """Whether updated fp32 weights are read from the drive once more, to convert them to the weights that
-    passes use."""
+    """Whether updated fp32 weights are read from the drive once more, to convert them to the type in which
+    passes compute."""
     buffers: int = Field(default=0, ge=0, le=1000)
     """Number of buffers in host memory for chunks, each of `chunk` fp32 numbers."""
     chunk: LargeInt = 10**9
@@ -93,11 +93,12 @@ class StackSpec(Spec):
     ends_count_as_blocks: bool = False
     """Whether embedding and head may each take the place of a block in the first and last stage."""
     usually_splits_sequence: bool = False
-    """Whether recipes split the sequence wherever they split tensors (`sp`) by default, and interleave
+    """Whether recipes use sequence parallelism (`sp`) with tensor parallelism by default, and interleave
     pipelines that would idle too long."""
     usual_dropout: bool = False
-    """Whether recipes drop hidden activations by default (GPT-era trainers: 0.1). Current recipes of Megatron
-    Core set its default of 0.1 to 0 (examples/llama, examples/mixtral: `--hidden-dropout 0.0`)."""
+    """Whether recipes apply dropout to hidden activations by default (GPT-era trainers: 0.1). Current
+    recipes of Megatron Core set its default of 0.1 to 0 (examples/llama, examples/mixtral:
+    `--hidden-dropout 0.0`)."""
     places_blocks: Literal["evenly", "in-turn", "by-compute"] = "evenly"
     """Default placement of blocks on pipeline stages: as evenly as they divide; in turn, stages filled one
     after another, so that the last has fewer; or by compute, up to equal shares of the matrix products of
@@ -108,7 +109,8 @@ class StackSpec(Spec):
     attention: AttentionKernel = "flash2"
     """Attention kernel that the stack runs by default."""
     native_attention: AttentionKernel = "unfused"
-    """Attention kernel when PyTorch's own operators are used: flash with `scaled_dot_product_attention`."""
+    """Attention kernel if blocks run PyTorch operators: a flash kernel with
+    `scaled_dot_product_attention`."""
     fused_elementwise: bool = True
     """Whether bias, activation, dropout and residual additions run as one kernel each (or are compiled together)."""
     compiled: bool = False
@@ -223,7 +225,8 @@ class StackSpec(Spec):
     """Whether the host loops over the experts, and reads from the device each expert's token count before it
     launches their kernels."""
     zero3_gathers_every_microbatch: bool = True
-    """Whether ZeRO-3 gathers weights for each microbatch anew, as it frees them after the forward pass."""
+    """Whether ZeRO-3 gathers weights again for each microbatch, since it frees them after the forward pass
+    (reshard after forward)."""
     pipelines_keep_weights: bool = False
     """Whether ZeRO-3 in a pipeline keeps gathered weights until the step ends, as ZeRO-2 does."""
     zero3_collectives_per_block: PositiveInt = 1
@@ -287,8 +290,8 @@ class StackSpec(Spec):
     fused_loss: bool = False
     """Whether the loss overwrites the stored logits with their gradient."""
     releases_logits: bool = False
-    """Whether 16-bit logits are freed once an eager loss has an fp32 copy: no later tensor fits their memory
-    block."""
+    """Whether an eager loss frees the 16-bit logits once it has an fp32 copy; no later tensor fits their
+    memory block."""
     loss_chunk: LargeInt | None = None
     """Maximum number of tokens of a microbatch whose logits exist at a time. The loss and its gradients are
     computed chunk by chunk in the forward pass (`operators.chunked_loss` defines for which layouts); None:
@@ -354,11 +357,11 @@ class StackSpec(Spec):
     """Relative error of peak memory, as `memory_error`, for mixtures of experts, whose routers spread tokens
     unevenly; None: `memory_error`."""
     context_bytes: Bytes = 0.8e9
-    """Device memory outside the allocator: the driver's context and the libraries' kernels."""
+    """Bytes of device memory outside the allocator: the driver's context and the libraries' kernels."""
     communicator_bytes: Bytes = 0.25e9
-    """Device memory outside the allocator for each communicator: buffers of a connection for three protocols
-    are 4, 4.7 and 0.5 MiB (NCCL, src/include/device.h), a ring on an NVSwitch has 24 channels, and before
-    2.22 trees were added."""
+    """Bytes of device memory outside the allocator for each communicator: buffers of a connection for three
+    protocols are 4, 4.7 and 0.5 MiB (NCCL, src/include/device.h), a ring on an NVSwitch has 24 channels, and
+    before 2.22 trees were added."""
     further_communicators: int = Field(default=0, ge=0, le=64)
     """Number of communicators in addition to one per axis, for example of all ranks or of one copy of the
     model."""

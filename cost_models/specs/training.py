@@ -78,7 +78,7 @@ class TuningSpec(CheckedSpec):
     targets: tuple[Target, ...] = Field(default=DEFAULT_TARGETS, min_length=1)
     """Names of the matrices that have an adapter."""
     base: Base | None = None
-    """Storage type of the blocks' frozen matrices; None: the type in training."""
+    """Storage type of the blocks' frozen matrices; None: the training precision."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0, allow_inf_nan=False)
     """Probability of dropping an adapter's input; above 0 the adapter keeps a copy of its input, and a
     mask."""
@@ -93,7 +93,8 @@ class TuningSpec(CheckedSpec):
     adapters are frozen."""
 
     def contradictions(self) -> dict[str, object]:
-        """Error message, mapped to whether the field `left` is set, which files must not set."""
+        """One error message, mapped to whether a file sets the field `left`, which only the program may
+        set."""
         return {"left follows from `freeze` of the job": self.left is not None}
 
     @property
@@ -283,14 +284,14 @@ class TrainingSpec(Spec):
     state_dtype: StateDtype = "fp32"
     """Type of each optimizer moment and of the updated weights: a master copy, or the weights themselves."""
     moment_dtype: StateDtype | None = None
-    """Type of each optimizer moment, if it differs from that of the master weights; None: `state_dtype`."""
+    """Type of each optimizer moment, if it is not the type of the master weights; None: `state_dtype`."""
     dropout: float | None = Field(default=None, ge=0.0, lt=1.0, allow_inf_nan=False)
     """Probability of dropping a hidden activation; above 0 masks are kept for the backward pass. None: the
     stack's default."""
     recompute: tuple[Recompute, ...] = Field(default=RECOMPUTE_POLICIES, min_length=1)
     """Recompute policies that the search may use."""
     tokens: float | None = Field(default=None, gt=0, le=LARGEST, allow_inf_nan=False)
-    """Tokens to train on, from which the duration in days follows."""
+    """Total number of tokens of the training job, from which its duration in days follows."""
     tuning: TuningSpec | None = OMITTED
     """Adapters that are trained on a frozen model; None: every parameter is trained."""
     freeze: tuple[FrozenPart, ...] = Field(default=(), exclude_if=lambda freeze: not freeze)
@@ -303,7 +304,7 @@ class TrainingSpec(Spec):
     without them); `host`: the same, with the weights of one block after another copied from host memory;
     `computed`: ran once before training. None: no preferences."""
     reward: bool = Field(default=False, exclude_if=lambda reward: not reward)
-    """Whether a reward is trained on pairs of sequences: the model has one output instead of the
+    """Whether the job trains a reward model on pairs of sequences, with one output instead of the
     vocabulary."""
     lengths: LengthsSpec | None = OMITTED
     """Distribution of the document lengths in sequences; None: each sequence is one document."""
@@ -357,8 +358,8 @@ class TrainingSpec(Spec):
 
     @property
     def in_words(self) -> str:
-        """Text of sequences per step and tokens per sequence, "256 x 512"; for an encoder-decoder with the
-        decoder's tokens, "256 x 512 + 114"."""
+        """Batch size as text, sequences per step and tokens per sequence, "256 x 512"; for an encoder-decoder
+        with the decoder's tokens, "256 x 512 + 114"."""
         target = f" + {self.target_length:,}" if self.target_length else ""
         return f"{self.global_batch:,} x {self.sequence_length:,}{target}"
 
@@ -390,7 +391,7 @@ class TrainingSpec(Spec):
 
     @property
     def operand_bytes(self) -> float:
-        """Bytes of one element of an operand of a block's GEMMs."""
+        """Bytes per element of the operands of a block's GEMMs."""
         return _OPERAND_BYTES.get(self.precision, self.element_bytes)
 
 

@@ -113,7 +113,8 @@ class Recurrence(CheckedSpec):
         return {**channels.get(str(kind), heads), **data}
 
     def contradictions(self) -> dict[str, object]:
-        """Error messages on contradictory fields of a recurrence, each mapped to a true value if it applies."""
+        """Error messages about contradictory fields of a recurrence, each mapped to a value that is true if
+        the message applies."""
         kind, values, scalar = self.kind, self.head_dim, self.state_dim == 1 and self.groups == self.heads
         channels = {"mamba1": values == self.groups == 1, "convolution": values == 1 and scalar}
         return {
@@ -200,8 +201,8 @@ class Recurrence(CheckedSpec):
 
 
 class Encoder(Spec):
-    """Encoder model, whose tokens attend to tokens on both sides and which is trained to predict masked
-    tokens. BERT, Devlin et al. 2018, arXiv 1810.04805."""
+    """Options of an encoder model, whose tokens attend in both directions and which is trained to predict
+    masked tokens. BERT, Devlin et al. 2018, arXiv 1810.04805."""
 
     masked: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.15
     """Share of a sequence's tokens that are masked; only these enter the loss."""
@@ -237,7 +238,7 @@ class Stacks(Spec):
 
 
 class RotaryScaling(CheckedSpec):
-    """Scaling of rotary frequencies, for sequences longer than those of pretraining."""
+    """Scaling of rotary frequencies, for longer sequences than in pretraining."""
 
     kind: Literal["linear", "llama3"]
     """linear: every frequency is divided by `factor` (Chen et al. 2023); llama3: only low frequencies are
@@ -305,9 +306,9 @@ class Diffusion(Spec):
     patch: PositiveInt = 2
     """Side of a patch, in elements of the latent image."""
     channels: PositiveInt = 4
-    """Channels of a latent image."""
+    """Number of channels of a latent image."""
     frequencies: PositiveInt = 256
-    """Width of the sines and cosines of a time step, from which two matrices make a vector."""
+    """Width of the sinusoidal embedding of a time step, from which two matrices make a vector."""
 
     @property
     def tokens(self) -> int:
@@ -355,7 +356,7 @@ class Tower(CheckedSpec):
     patch: PositiveInt = 14
     """Side of a patch in pixels."""
     channels: PositiveInt = 3
-    """Channels of a pixel."""
+    """Number of channels per pixel."""
     frames: PositiveInt = 1
     """Number of frames that a patch spans; an image is repeated as that many equal frames (Qwen2-VL: 2)."""
     class_token: bool = False
@@ -394,7 +395,8 @@ class Tower(CheckedSpec):
         return derived | data
 
     def contradictions(self) -> dict[str, object]:
-        """Error messages on sizes of a vision tower that do not divide, each mapped to a true value if it applies."""
+        """Error messages about sizes of a vision tower that do not divide, each mapped to a value that is
+        true if the message applies."""
         row, dim, turned = self.image // self.patch, self.head_dim, self.positions == "rotary"
         return {
             f"image {self.image} is smaller than patch {self.patch}": not row,
@@ -520,8 +522,8 @@ class TransformerSpec(Spec):
     qk_norm_over: Literal["head", "all"] = "head"
     """Width of the query and key norms and their gains: a head, or all heads (OLMo 2)."""
     attention_sinks: bool = False
-    """Whether each head's softmax includes a learned score that has no value vector (gpt-oss); priced, but
-    not trained by the executor."""
+    """Whether each head's softmax includes a learned score that has no value vector (gpt-oss); costs include
+    it, but the executor does not train it."""
     attention_scale: Scale | None = None
     """Factor on attention scores; None: 1/√head_dim."""
     rotary: Rotary | None = None
@@ -548,7 +550,8 @@ class TransformerSpec(Spec):
     """Token mixer of each block, repeated from the first block on; `both` is attention and a recurrence side
     by side (Falcon-H1). Default: a recurrence if the model has one, else attention."""
     separate_halves: bool = False
-    """Whether a block has only one half: its mixer, or for mixer none its MLP or mixture (Nemotron-H)."""
+    """Whether each block is only one half of a usual block: its token mixer, or (mixer none) its MLP or
+    mixture of experts (Nemotron-H)."""
     num_experts: Annotated[int, Field(ge=0, le=10**5)] = 0
     """Number of routed experts of a MoE block, E; 0: a dense model."""
     experts_per_token: Annotated[int, Field(ge=0, le=10**5)] = 0
@@ -584,7 +587,7 @@ class TransformerSpec(Spec):
     encoder: Encoder | None = OMITTED
     """Options of an encoder; None: the model is a decoder, which predicts next tokens."""
     stacks: Stacks | None = OMITTED
-    """Options of an encoder-decoder; None: the model is one stack."""
+    """Options of an encoder-decoder; None: the model is an encoder or a decoder alone."""
     diffusion: Diffusion | None = OMITTED
     """Options of a diffusion transformer over patches of noisy images; fields that follow from them may be
     omitted."""
@@ -598,7 +601,8 @@ class TransformerSpec(Spec):
     """Number of outputs of the head per token, for example 1 for a reward model; None: a logit of each
     vocabulary entry."""
     vocab_multiple: PositiveInt = 1
-    """Multiple to which the vocabulary is padded, in units of tp (Megatron: 128)."""
+    """Padding unit of the vocabulary: the padded number of entries is a multiple of this × tp (Megatron:
+    128)."""
     left_out: Annotated[tuple[str, ...], TUPLE_FROM_LIST] = ()
     """Operations of the model's blocks that costs leave out, a few words each; the executor does not train
     such a model."""
@@ -643,7 +647,8 @@ class TransformerSpec(Spec):
 
     @property
     def not_in_executor(self) -> tuple[str, ...]:
-        """Short descriptions of the model's features that are priced but not implemented by the executor."""
+        """Short descriptions of the model's features that costs include but the executor does not
+        implement."""
         tower, mixer = self.tower, self.recurrence
         features: dict[str, object] = {
             "attention sinks": self.attention_sinks,
@@ -699,8 +704,8 @@ class TransformerSpec(Spec):
         return None if pattern and pattern[layer % len(pattern)] == "full" else self.attention_window
 
     def attended(self, sequence_length: int) -> float:
-        """Mean number of keys per query over the blocks, in sequences of this length, if the causal mask is
-        ignored."""
+        """Mean number of keys per query over the blocks, in sequences of `sequence_length` tokens, if the
+        causal mask is ignored."""
         windowed = min(sequence_length, self.attention_window or sequence_length)
         return self._mean_over_blocks(sequence_length, windowed) + self.source_share * sequence_length
 

@@ -18,7 +18,7 @@ from cost_models.axes.layout import AXES as LAYOUT_AXES
 from cost_models.axes.layout import RESOLVED_AS, Layout, same_seats
 from cost_models.axes.words import Choice, Number, Switch
 from cost_models.errors import InputError, Problem, did_you_mean
-from cost_models.operators.block import drops_something
+from cost_models.operators.block import selective_saves_bytes
 from cost_models.question import Question
 from cost_models.risk import confident_share
 from cost_models.specs.choices import ORDERS, RECOMPUTE_POLICIES, Recompute
@@ -142,7 +142,7 @@ class Restrictions:
         """Recompute policies that a stage may use, in the order of `RECOMPUTE_POLICIES`. Next to `none`,
         selective only if it drops something. Raises InputError: none is left."""
         policies = {*question.training.recompute} - self.forbidden_recompute
-        if "none" in policies and not drops_something(question.model, question.stack):
+        if "none" in policies and not selective_saves_bytes(question.model, question.stack):
             policies.discard("selective")
         if not policies:
             raise InputError(

@@ -14,7 +14,7 @@ from cost_models.errors import InputError
 from cost_models.estimate import Estimate, Verdict
 from cost_models.measured.runs.cases import Case, case_or_reason
 from cost_models.measured.runs.rows import Row
-from cost_models.memory.device import in_use
+from cost_models.memory.device import used_device_bytes
 from cost_models.pipeline.pricing import estimate_each
 from cost_models.pipeline.seconds import FRAGMENTATION
 from cost_models.question import Question
@@ -35,7 +35,7 @@ def peak_bytes(case: Case, priced: Estimate) -> float:
     rank = -1 if _LAST_RANK.search(words) else 0 if _FIRST_RANK.search(words) else priced.fullest_rank
     memory = priced.rank_memory[rank]
     if _DRIVER.search(words):
-        return float(in_use(case.question, LayoutColumns.of([priced.layout]), memory.total)[0])
+        return float(used_device_bytes(case.question, LayoutColumns.of([priced.layout]), memory.total)[0])
     if _RESERVED.search(words) and ("allocated" not in words or "not stated" in words):
         return memory.total
     return memory.total - memory[FRAGMENTATION]
